@@ -1,0 +1,70 @@
+"""The frozen plan of one step: all that passes from the core, which decides, to a backend, which computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+Entry: TypeAlias = int
+"""One position of a sequence: a token id."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPrefix:
+    """Positions `0 … length-1` of slot `source` appear in `target`, which is empty before."""
+
+    source: int
+    target: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Slot `slot` keeps its first `length` positions; 0 empties it."""
+
+    slot: int
+    length: int
+
+
+CacheOp: TypeAlias = CopyPrefix | Truncate
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Consecutive entries of one slot. A decode is a chunk of one entry.
+
+    ```
+    slot:   [ 0 … start-1 | start … start+len(entries)-1 ]
+              already in    computed by this step; logits
+              the cache     for the last num_logits of them
+    ```
+    """
+
+    slot: int
+    start: int
+    entries: tuple[Entry, ...]
+    num_logits: int = 0
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.entries)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One step: first the cache operations in their order, then one forward pass over all chunks.
+
+    At most one chunk per slot. Rows of logits come out in the order of the chunks.
+    """
+
+    step_id: int
+    chunks: tuple[Chunk, ...]
+    ops: tuple[CacheOp, ...] = field(default=())
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(chunk.entries) for chunk in self.chunks)
+
+    @property
+    def num_rows(self) -> int:
+        return sum(chunk.num_logits for chunk in self.chunks)

@@ -1,0 +1,38 @@
+"""What a backend says about itself, once, when it has loaded: sizes, limits and what its cache can do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheTraits:
+    """What a backend's KV cache can do. The scheduler asks these, never which class a backend is."""
+
+    can_truncate: bool
+    """A slot can be cut back to any shorter length (false for recurrent and hybrid models)."""
+    can_copy: bool
+    """A prefix of one slot can be copied into another, empty slot."""
+    shares_cells: bool
+    """A copied prefix occupies no cells of its own until it diverges."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """A loaded model's sizes. Everything is counted in tokens unless the name says otherwise."""
+
+    name: str
+    architecture: str
+    vocab_size: int
+    eog_token_ids: frozenset[int]
+    """The whole end-of-generation set: any of these ends an answer."""
+    trained_context: int
+    context_size: int
+    """Longest single sequence, prompt and completion together."""
+    kv_tokens: int
+    """Cells in the pool that all slots share."""
+    num_slots: int
+    """Native sequences that can hold KV at the same time, running and retained."""
+    max_batch_tokens: int
+    """Most entries one forward pass takes."""
+    traits: CacheTraits

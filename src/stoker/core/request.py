@@ -1,0 +1,59 @@
+"""One request as the engine sees it: tokens, numbers, priority. Checked at the door, never again inside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stoker.core.batch import Entry
+from stoker.core.model_info import ModelInfo
+from stoker.core.params import SamplingParams
+from stoker.errors import ContextLengthExceeded, InvalidInput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What one answer needs. `sampling` is complete: every layer of defaults is already filled in.
+
+    Raises:
+        InvalidInput: the prompt is empty.
+    """
+
+    request_id: str
+    prompt: tuple[Entry, ...]
+    sampling: SamplingParams
+    priority: int = 0
+    """Larger is served first."""
+    client_key: str = ""
+    """Requests of one key share one fair share of the machine."""
+    cache_prompt: bool = True
+    """False: neither reads what is resident nor leaves anything behind."""
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise InvalidInput("the prompt is empty: it has no tokens", parameter="prompt")
+
+    def check_fits(self, info: ModelInfo) -> None:
+        """Refuses, before it is queued, a request that this model could never run.
+
+        Raises:
+            InvalidInput: a token id outside the vocabulary.
+            ContextLengthExceeded: no room is left for at least one completion token.
+        """
+        _check_token_ids("prompt", self.prompt, info.vocab_size)
+        params = self.sampling
+        for name in ("logit_bias", "allowed_token_ids", "banned_token_ids", "stop_token_ids"):
+            _check_token_ids(name, tuple(getattr(params, name) or ()), info.vocab_size)
+        limit = min(info.context_size, info.kv_tokens)
+        if len(self.prompt) >= limit:
+            raise ContextLengthExceeded(
+                f"This model's maximum context length is {limit} tokens, but the prompt has {len(self.prompt)} tokens: "
+                f"the request exceeds the available context size. Shorten it, or raise --ctx-size and --kv-tokens.",
+                num_prompt_tokens=len(self.prompt),
+                context_size=limit,
+            )
+
+
+def _check_token_ids(name: str, token_ids: tuple[int, ...], vocab_size: int) -> None:
+    if token_ids and not (min(token_ids) >= 0 and max(token_ids) < vocab_size):
+        culprit = next(t for t in token_ids if not 0 <= t < vocab_size)
+        raise InvalidInput(f"`{name}`: token id {culprit} is outside the vocabulary of {vocab_size}", parameter=name)

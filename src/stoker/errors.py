@@ -1,0 +1,187 @@
+"""Every error that Stoker raises on purpose, each with a stable `code` that clients may match.
+
+```
+StokerError                     internal_error
+├── InvalidInput                invalid_input             what was asked cannot be done; says which parameter
+│   ├── ContextLengthExceeded   context_length_exceeded   prompt and context do not fit
+│   ├── UnsupportedParameter    unsupported_parameter     known, but not available here
+│   ├── TemplateError           template_error            the chat template refused the messages
+│   └── ModelNotFound           model_not_found           no such model is served
+├── ConfigError                 config_error              a flag, environment variable or config file is wrong
+├── ModelError                  model_error               something about a model on disk or on its way there
+│   ├── ModelFileNotFound       model_file_not_found
+│   ├── ModelFileInvalid        model_file_invalid        truncated, not a GGUF, lying about itself
+│   ├── ModelUnsupported        model_unsupported         well-formed, but no backend here runs it
+│   └── DownloadFailed          download_failed           every source failed; the message lists each
+├── ModelNotLoaded              model_not_loaded          loading, restarting or closed
+├── Overloaded                  overloaded                the queue is full; try again after retry_after_s
+├── ResourceExhausted           resource_exhausted        memory, disk or file handles ran out
+├── Timeout                     timeout                   the request's deadline passed
+├── Cancelled                   cancelled                 the caller went away or asked to stop
+└── BackendError                backend_error             the forward pass failed
+    └── EngineCrashed           engine_crashed            the engine process died under the request
+```
+
+An error carries its facts in `fields` (plain numbers and strings), so nobody ever parses a message.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, TypeAlias
+
+FieldValue: TypeAlias = str | int | float | bool | None
+
+__all__ = [
+    "BackendError",
+    "Cancelled",
+    "ConfigError",
+    "ContextLengthExceeded",
+    "DownloadFailed",
+    "EngineCrashed",
+    "FieldValue",
+    "InvalidInput",
+    "ModelError",
+    "ModelFileInvalid",
+    "ModelFileNotFound",
+    "ModelNotFound",
+    "ModelNotLoaded",
+    "ModelUnsupported",
+    "Overloaded",
+    "ResourceExhausted",
+    "StokerError",
+    "TemplateError",
+    "Timeout",
+    "UnsupportedParameter",
+    "error_from_code",
+]
+
+
+class StokerError(Exception):
+    """Base of all errors of this package. The message says what is wrong and what to do about it."""
+
+    code: ClassVar[str] = "internal_error"
+
+    def __init__(self, message: str, **fields: FieldValue) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields = fields
+
+
+class InvalidInput(StokerError):
+    """The request cannot be honoured as it stands. `fields["parameter"]` names the culprit if there is one."""
+
+    code = "invalid_input"
+
+
+class ContextLengthExceeded(InvalidInput):
+    """Fields: `num_prompt_tokens`, `context_size` (both in tokens)."""
+
+    code = "context_length_exceeded"
+
+
+class UnsupportedParameter(InvalidInput):
+    """Fields: `parameter`."""
+
+    code = "unsupported_parameter"
+
+
+class TemplateError(InvalidInput):
+    """The model's chat template raised, or took too long, on these messages."""
+
+    code = "template_error"
+
+
+class ModelNotFound(InvalidInput):
+    """Fields: `model`."""
+
+    code = "model_not_found"
+
+
+class ConfigError(StokerError):
+    """A flag, an environment variable or a config file has a value that cannot be used."""
+
+    code = "config_error"
+
+
+class ModelError(StokerError):
+    """Something is wrong with a model file or with getting it."""
+
+    code = "model_error"
+
+
+class ModelFileNotFound(ModelError):
+    """Fields: `path`."""
+
+    code = "model_file_not_found"
+
+
+class ModelFileInvalid(ModelError):
+    """The file is truncated, is no model, or contradicts itself. Fields: `path`."""
+
+    code = "model_file_invalid"
+
+
+class ModelUnsupported(ModelError):
+    """The file is well-formed, but no backend that is installed here can run it."""
+
+    code = "model_unsupported"
+
+
+class DownloadFailed(ModelError):
+    """Every source of a model failed; the message lists each source with its reason."""
+
+    code = "download_failed"
+
+
+class ModelNotLoaded(StokerError):
+    """The model is loading, restarting, or was closed."""
+
+    code = "model_not_loaded"
+
+
+class Overloaded(StokerError):
+    """The queue is full. Fields: `retry_after_s`."""
+
+    code = "overloaded"
+
+
+class ResourceExhausted(StokerError):
+    """Memory, disk space or file handles ran out."""
+
+    code = "resource_exhausted"
+
+
+class Timeout(StokerError):
+    """The request's deadline passed before it was finished. Fields: `timeout_s`."""
+
+    code = "timeout"
+
+
+class Cancelled(StokerError):
+    """The caller went away or asked to stop."""
+
+    code = "cancelled"
+
+
+class BackendError(StokerError):
+    """The forward pass failed or gave numbers that cannot be sampled (NaN)."""
+
+    code = "backend_error"
+
+
+class EngineCrashed(BackendError):
+    """The engine process died while it worked on the request."""
+
+    code = "engine_crashed"
+
+
+def _family(root: type[StokerError]) -> dict[str, type[StokerError]]:
+    found = {root.code: root}
+    for child in root.__subclasses__():
+        found |= _family(child)
+    return found
+
+
+def error_from_code(code: str, message: str, fields: dict[str, FieldValue]) -> StokerError:
+    """Rebuilds an error that crossed a process border. An unknown code becomes a plain `StokerError`."""
+    return _family(StokerError).get(code, StokerError)(message, **fields)

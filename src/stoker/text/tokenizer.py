@@ -1,0 +1,43 @@
+"""What a tokenizer must offer, and how a prompt becomes token ids. No vocabulary lives here."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Tokenizer(Protocol):
+    """A model's vocabulary. Safe to use from several threads."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def bos_token_id(self) -> int | None: ...
+    @property
+    def eos_token_id(self) -> int | None: ...
+    @property
+    def adds_bos(self) -> bool:
+        """The model wants a beginning-of-sequence token in front of every prompt."""
+        ...
+
+    def encode(self, text: str, *, parse_special: bool = True) -> list[int]:
+        """Token ids of `text`; nothing is added in front or behind.
+
+        With `parse_special`, the text of a special token (such as `<|im_start|>`) becomes that token.
+        """
+        ...
+
+    def token_bytes(self, token_id: int, *, render_special: bool = False) -> bytes:
+        """The bytes that this token adds to a text; control tokens add none unless `render_special`.
+
+        A byte sequence may be part of a UTF-8 character only: see `Detokenizer`.
+        """
+        ...
+
+
+def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Token ids of a whole prompt, with BOS in front if the model wants one and the text does not bring its own."""
+    token_ids = tokenizer.encode(text)
+    bos = tokenizer.bos_token_id
+    if tokenizer.adds_bos and bos is not None and token_ids[:1] != [bos]:
+        return [bos, *token_ids]
+    return token_ids
