@@ -145,6 +145,15 @@ _BOUNDS: dict[str, Bounds] = {
     "logprobs": (0, 100),
 }
 
+
+def _check_number(name: str, value: float | None, bounds: Bounds) -> None:
+    if value is None:
+        return
+    low, high = bounds
+    if isinstance(value, bool) or not isfinite(value) or not low <= value <= high:
+        raise InvalidInput(f"`{name}` must be between {low:g} and {high:g}, not {value}", parameter=name)
+
+
 BUILT_IN = SamplingParams(
     temperature=0.7,
     top_p=0.9,
@@ -161,11 +170,3 @@ BUILT_IN = SamplingParams(
     mirostat_eta=0.1,
 )
 """What holds when nobody says otherwise."""
-
-
-def _check_number(name: str, value: float | None, bounds: Bounds) -> None:
-    if value is None:
-        return
-    low, high = bounds
-    if isinstance(value, bool) or not isfinite(value) or not low <= value <= high:
-        raise InvalidInput(f"`{name}` must be between {low:g} and {high:g}, not {value}", parameter=name)

@@ -32,6 +32,8 @@ class Sequence:
     """
 
     request: Request
+    arrival: int = 0
+    """Grows with every request: the order in which they came."""
     entries: list[Entry] = field(default_factory=list[Entry])
     slot: int | None = None
     """The native sequence that holds this one's KV while it runs."""
@@ -39,7 +41,12 @@ class Sequence:
     """Entries whose KV is in the slot."""
     num_cached: int = 0
     """Prompt entries that were taken from the cache when it was first admitted."""
+    was_admitted: bool = False
     num_preempted: int = 0
+    num_passed_over: int = 0
+    """How often a later sequence was admitted first because it could reuse more."""
+    num_prefix_waits: int = 0
+    """Steps spent waiting for a running sequence to compute a common prefix."""
     finish_reason: FinishReason | None = None
 
     def __post_init__(self) -> None:

@@ -1,0 +1,208 @@
+"""A backend without a model: deterministic, fast, and as strict as a real one. Ships for users' tests too.
+
+The logits of a position are a hash of the whole prefix that its slot *really* holds, so any mistake in the order of
+operations, in positions or in sharing changes the output. What its traits deny, it refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.backends.base import Logits
+from stoker.core.batch import Batch, CacheOp, Chunk, CopyPrefix, Entry
+from stoker.core.model_info import CacheTraits, ModelInfo
+
+NUM_BYTES = 256
+BOS, EOS, IM_START, IM_END = range(NUM_BYTES, NUM_BYTES + 4)
+SPECIAL_TEXT = {BOS: "<s>", EOS: "</s>", IM_START: "<|im_start|>", IM_END: "<|im_end|>"}
+VOCAB_SIZE = NUM_BYTES + len(SPECIAL_TEXT)
+
+FULL_TRAITS = CacheTraits(can_truncate=True, can_copy=True, shares_cells=True)
+
+NextToken: TypeAlias = Callable[[Sequence[Entry]], int]
+"""From all entries of a slot, the token that shall be most likely next."""
+
+
+def scripted_info(
+    *,
+    context_size: int = 512,
+    kv_tokens: int = 2048,
+    num_slots: int = 16,
+    max_batch_tokens: int = 256,
+    traits: CacheTraits = FULL_TRAITS,
+) -> ModelInfo:
+    """The `ModelInfo` of a scripted model with the byte vocabulary of `ScriptedTokenizer`."""
+    return ModelInfo(
+        name="scripted",
+        architecture="scripted",
+        vocab_size=VOCAB_SIZE,
+        eog_token_ids=frozenset({EOS, IM_END}),
+        trained_context=context_size,
+        context_size=context_size,
+        kv_tokens=kv_tokens,
+        num_slots=num_slots,
+        max_batch_tokens=max_batch_tokens,
+        traits=traits,
+    )
+
+
+class _Cell:
+    """One position of KV: its entry and the hash of everything up to it."""
+
+    __slots__ = ("entry", "state")
+
+    def __init__(self, entry: Entry, state: int) -> None:
+        self.entry = entry
+        self.state = state
+
+
+class ScriptedBackend:
+    """Computes hashes instead of a model.
+
+    Args:
+        info: sizes and traits to pretend.
+        next_token: makes one token by far the most likely; without it the hash decides.
+        before_forward: called first in every `forward`; may block, raise `BackendError`, or look at the batch.
+    """
+
+    def __init__(
+        self,
+        info: ModelInfo | None = None,
+        *,
+        next_token: NextToken | None = None,
+        before_forward: Callable[[Batch], None] | None = None,
+    ) -> None:
+        self._info = info or scripted_info()
+        self._next_token = next_token
+        self._before_forward = before_forward
+        self._slots: list[list[_Cell]] = [[] for _ in range(self._info.num_slots)]
+        self._token_mix = np.arange(1, self._info.vocab_size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        self.num_computed = 0
+        """Entries computed since the start: shows what a cache hit really saved."""
+        self.is_closed = False
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._info
+
+    @property
+    def num_cells(self) -> int:
+        """Cells in use, shared ones once if the traits say so."""
+        if self._info.traits.shares_cells:
+            return len({id(cell) for slot in self._slots for cell in slot})
+        return sum(len(slot) for slot in self._slots)
+
+    def forward(self, batch: Batch) -> Logits:
+        """See `Backend.forward`."""
+        assert not self.is_closed, "forward after close"
+        if self._before_forward is not None:
+            self._before_forward(batch)
+        for op in batch.ops:
+            self._apply(op)
+        assert 0 < batch.num_tokens <= self._info.max_batch_tokens, f"{batch.num_tokens} entries in a batch"
+        assert len({chunk.slot for chunk in batch.chunks}) == len(batch.chunks), "two chunks for one slot"
+        rows = [row for chunk in batch.chunks for row in self._compute(chunk)]
+        assert self.num_cells <= self._info.kv_tokens, "the pool overflows"
+        return np.stack(rows) if rows else np.empty((0, self._info.vocab_size), dtype=np.float32)
+
+    def close(self) -> None:
+        """See `Backend.close`."""
+        self.is_closed = True
+
+    def _apply(self, op: CacheOp) -> None:
+        traits = self._info.traits
+        if isinstance(op, CopyPrefix):
+            assert traits.can_copy, "copy denied by the traits"
+            assert op.source != op.target
+            assert not self._slots[op.target], "copy into a slot that is not empty"
+            assert 0 < op.length <= len(self._slots[op.source]), "copy beyond the end"
+            cells = self._slots[op.source][: op.length]
+            self._slots[op.target] = cells if traits.shares_cells else [_Cell(c.entry, c.state) for c in cells]
+        else:
+            present = len(self._slots[op.slot])
+            # Emptying and repeating are always allowed; anything in between is a cut.
+            assert op.length <= present, "truncate beyond the end"
+            assert op.length in (0, present) or traits.can_truncate, "truncate denied by the traits"
+            self._slots[op.slot] = self._slots[op.slot][: op.length]
+
+    def _compute(self, chunk: Chunk) -> list[NDArray[np.float32]]:
+        cells = self._slots[chunk.slot]
+        assert chunk.entries, "an empty chunk"
+        assert chunk.num_logits <= len(chunk.entries)
+        assert chunk.start == len(cells), f"a hole or an overlap: slot has {len(cells)}, chunk starts at {chunk.start}"
+        assert chunk.end <= self._info.context_size, "beyond the context"
+        first_row = len(chunk.entries) - chunk.num_logits
+        rows: list[NDArray[np.float32]] = []
+        for index, entry in enumerate(chunk.entries):
+            cells.append(_Cell(entry, _mix((cells[-1].state if cells else 0) ^ (entry + 1))))
+            if index >= first_row:
+                rows.append(self._row(cells))
+        self.num_computed += len(chunk.entries)
+        return rows
+
+    def _row(self, cells: list[_Cell]) -> NDArray[np.float32]:
+        mixed = self._token_mix ^ np.uint64(cells[-1].state)
+        mixed ^= mixed >> np.uint64(29)
+        mixed *= np.uint64(0xBF58476D1CE4E5B9)
+        row = ((mixed >> np.uint64(40)).astype(np.float32) / np.float32(2**20)) - np.float32(8)
+        if self._next_token is not None:
+            row[self._next_token([cell.entry for cell in cells])] = 100
+        return row
+
+
+def _mix(state: int) -> int:
+    """splitmix64."""
+    state = (state + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+    state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+    state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+    return state ^ (state >> 31)
+
+
+class ScriptedTokenizer:
+    """Bytes are tokens 0 … 255; four special tokens follow."""
+
+    vocab_size = VOCAB_SIZE
+    bos_token_id: int | None = BOS
+    eos_token_id: int | None = EOS
+    adds_bos = True
+
+    def encode(self, text: str, *, parse_special: bool = True) -> list[int]:
+        """See `Tokenizer.encode`."""
+        if not parse_special:
+            return list(text.encode())
+        token_ids: list[int] = []
+        while text:
+            found = [(text.find(s), t) for t, s in SPECIAL_TEXT.items() if s in text]
+            at, special = min(found, default=(len(text), None))
+            token_ids.extend(text[:at].encode())
+            if special is None:
+                break
+            token_ids.append(special)
+            text = text[at + len(SPECIAL_TEXT[special]) :]
+        return token_ids
+
+    def token_bytes(self, token_id: int, *, render_special: bool = False) -> bytes:
+        """See `Tokenizer.token_bytes`."""
+        if token_id < NUM_BYTES:
+            return bytes([token_id])
+        return SPECIAL_TEXT[token_id].encode() if render_special else b""
+
+
+def reply_with(text: str) -> NextToken:
+    """A `next_token` that answers every prompt with `text` and then ends.
+
+    It goes on from the longest beginning of `text` that the entries end with, so a prompt should not end like that.
+    """
+    wanted = [*ScriptedTokenizer().encode(text), EOS]
+
+    def next_token(entries: Sequence[Entry]) -> int:
+        for length in range(min(len(wanted) - 1, len(entries)), 0, -1):
+            if list(entries[-length:]) == wanted[:length]:
+                return wanted[length]
+        return wanted[0]
+
+    return next_token

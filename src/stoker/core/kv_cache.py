@@ -1,0 +1,251 @@
+"""The ledger of the KV pool: which slot holds what, what is promised, what may go. It never touches memory.
+
+```
+    capacity = [ held by running slots | held by retained slots only | promised to this step | free ]
+                 never evicted           least recently used goes      becomes held on commit
+                                         first, tail by tail
+```
+
+Whatever the ledger does to a slot is queued as a `CacheOp` for the next batch, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from stoker.core.batch import CacheOp, CopyPrefix, Entry, Truncate
+from stoker.core.model_info import ModelInfo
+from stoker.core.prefix_tree import Match, PrefixTree, common_prefix
+
+TRIM_GRANULE = 64
+"""Retained tails are cut in steps of this many cells, so that a full pool does not cost one operation per token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """How an admission would use what is resident: `length` entries from `source` (None: nothing to reuse)."""
+
+    source: int | None
+    length: int
+    takes_over: bool
+    """The retained slot `source` itself goes on, instead of a copy."""
+    match: Match | None
+
+
+NOTHING = Reuse(None, 0, takes_over=False, match=None)
+
+
+class KVCache:
+    """Counts cells and hands out slots. `used` = cells held + cells promised, never above `capacity`."""
+
+    def __init__(self, info: ModelInfo) -> None:
+        self.capacity = info.kv_tokens
+        self.tree = PrefixTree()
+        self._traits = info.traits
+        self._free_slots = list(reversed(range(info.num_slots)))
+        self._running: set[int] = set()
+        self._retained: dict[int, None] = {}
+        """Slots without a sequence, least recently used first."""
+        self._keys: dict[int, Hashable] = {}
+        self._promised: dict[int, Sequence[Entry]] = {}
+        self._num_promised = 0
+        self._ops: list[CacheOp] = []
+
+    @property
+    def held(self) -> int:
+        return self.tree.num_distinct if self._traits.shares_cells else self.tree.num_total
+
+    @property
+    def used(self) -> int:
+        return self.held + self._num_promised
+
+    @property
+    def free(self) -> int:
+        return self.capacity - self.used
+
+    @property
+    def num_retained(self) -> int:
+        return len(self._retained)
+
+    @property
+    def can_copy(self) -> bool:
+        return self._traits.can_copy
+
+    @property
+    def running_slots(self) -> set[int]:
+        return self._running
+
+    def find_reuse(self, entries: Sequence[Entry], limit: int, key: Hashable = None) -> Reuse:
+        """What of `entries[:limit]` is resident under `key` and can be had by this backend."""
+        if not self._traits.can_copy:
+            return self._find_retained(entries, limit, key)
+        match = self.tree.match(entries[:limit], key)
+        through = self.tree.slots_through(match)
+        if not through:
+            return NOTHING
+        source = min(through, key=lambda slot: (slot not in self._retained, slot))
+        is_whole = self.tree.length(source) == match.length
+        if source not in self._retained:
+            return Reuse(source, match.length, takes_over=False, match=match) if self._can_copy(match) else NOTHING
+        if is_whole or not (self._can_copy(match) and self._num_spare_slots > 1):
+            can_go_on = is_whole or self._traits.can_truncate
+            return Reuse(source, match.length, takes_over=True, match=match) if can_go_on else NOTHING
+        return Reuse(source, match.length, takes_over=False, match=match)
+
+    def room_beside(self, reuse: Reuse) -> int:
+        """Cells that a new sequence could still get, were everything retained evicted but what it reuses."""
+        if reuse.match is not None and self._traits.shares_cells:
+            kept = self.tree.num_held_by(self._running, reuse.match)
+        elif self._traits.shares_cells:
+            kept = self.tree.num_held_by(self._running) + reuse.length
+        else:
+            kept = sum(self.tree.length(slot) for slot in self._running) + reuse.length
+        return self.capacity - self._num_promised - kept
+
+    def has_slot(self, reuse: Reuse) -> bool:
+        # A copy needs its retained source to stay until the copy is made, so that slot cannot be the new one.
+        is_pinned = reuse.source in self._retained and not reuse.takes_over
+        return self._num_spare_slots > int(is_pinned)
+
+    def open(self, reuse: Reuse, key: Hashable = None) -> int:
+        """Gives out a slot that holds `reuse.length` entries under `key`. Needs `has_slot`."""
+        if reuse.takes_over:
+            assert reuse.source is not None
+            slot = reuse.source
+            del self._retained[slot]
+            self._cut(slot, reuse.length)
+        else:
+            slot = self._take_slot(pinned=reuse.source)
+            self.tree.insert(slot, key)
+            self._keys[slot] = key
+            if reuse.source is not None:
+                self._touch(reuse.source)
+                self.tree.copy(reuse.source, slot, reuse.length)
+                self._ops.append(CopyPrefix(reuse.source, slot, reuse.length))
+        self._running.add(slot)
+        return slot
+
+    def make_room(self, num_cells: int) -> int:
+        """Evicts retained tails until `num_cells` are free, or nothing is left to evict; returns what is free."""
+        while self.free < num_cells and self._retained:
+            self._trim(next(iter(self._retained)), num_cells - self.free)
+        return self.free
+
+    def promise(self, slot: int, entries: Sequence[Entry]) -> None:
+        """Sets cells aside for what this step computes."""
+        assert slot in self._running
+        assert slot not in self._promised
+        assert len(entries) <= self.free
+        self._promised[slot] = entries
+        self._num_promised += len(entries)
+
+    def commit(self) -> None:
+        """The step is computed: what was promised is held."""
+        for slot, entries in self._promised.items():
+            self.tree.extend(slot, entries)
+        self._promised.clear()
+        self._num_promised = 0
+
+    def abandon(self) -> None:
+        """The step failed: nothing of what was promised is held."""
+        self._promised.clear()
+        self._num_promised = 0
+
+    def close(self, slot: int, *, retain: bool) -> None:
+        """Takes a slot from its sequence; its content stays resident until evicted, or goes at once."""
+        assert slot not in self._promised
+        self._running.remove(slot)
+        if not retain or self.tree.length(slot) == 0:
+            self._drop(slot)
+            return
+        self._retained[slot] = None
+        self._drop_superseded(slot)
+
+    def take_ops(self) -> tuple[CacheOp, ...]:
+        ops, self._ops = tuple(self._ops), []
+        return ops
+
+    def repeat_ops(self, ops: Sequence[CacheOp]) -> None:
+        """Queues again the operations of a step that failed, whether the backend had applied them or not.
+
+        The slots that the step filled are given up by their sequences, so only shortening has to be repeated.
+        """
+        shortened: dict[int, int] = {}
+        for op in ops:
+            if isinstance(op, CopyPrefix):
+                shortened[op.target] = 0
+            else:
+                shortened[op.slot] = min(op.length, shortened.get(op.slot, op.length))
+        self._ops[:0] = [Truncate(slot, length) for slot, length in shortened.items()]
+
+    def check_integrity(self) -> None:
+        """Asserts that slots and cells add up."""
+        self.tree.check_integrity()
+        assert 0 <= self.used <= self.capacity
+        assert self._num_promised == sum(len(entries) for entries in self._promised.values())
+        assert not self._running & self._retained.keys()
+        assert set(self.tree.slots) == self._running | self._retained.keys()
+        assert not set(self._free_slots) & set(self.tree.slots)
+        assert len(set(self._free_slots)) == len(self._free_slots)
+
+    @property
+    def _num_spare_slots(self) -> int:
+        return len(self._free_slots) + len(self._retained)
+
+    def _can_copy(self, match: Match) -> bool:
+        return self._traits.shares_cells or self.free >= match.length
+
+    def _take_slot(self, pinned: int | None) -> int:
+        if not self._free_slots:
+            self._drop(next(slot for slot in self._retained if slot != pinned))
+        return self._free_slots.pop()
+
+    def _touch(self, slot: int) -> None:
+        if slot in self._retained:
+            del self._retained[slot]
+            self._retained[slot] = None
+
+    def _cut(self, slot: int, length: int) -> None:
+        if length < self.tree.length(slot):
+            self.tree.truncate(slot, length)
+            self._ops.append(Truncate(slot, length))
+
+    def _trim(self, slot: int, num_cells: int) -> None:
+        """Frees about `num_cells` from the tail of a retained slot; the whole slot if it cannot be cut."""
+        private = self.tree.num_private(slot) if self._traits.shares_cells else self.tree.length(slot)
+        wanted = -(-num_cells // TRIM_GRANULE) * TRIM_GRANULE
+        if self._traits.can_truncate and wanted < private:
+            self._cut(slot, self.tree.length(slot) - wanted)
+        else:
+            self._drop(slot)
+
+    def _drop(self, slot: int) -> None:
+        self._retained.pop(slot, None)
+        self._ops.append(Truncate(slot, 0))
+        self.tree.remove(slot)
+        del self._keys[slot]
+        self._free_slots.append(slot)
+
+    def _drop_superseded(self, slot: int) -> None:
+        """A retained slot whose cells another slot holds as well only costs a slot: let it go."""
+        if not self._traits.shares_cells:
+            return
+        for other in self.tree.superseded_by(slot):
+            if other in self._retained:
+                self._drop(other)
+        if self.tree.num_private(slot) == 0:
+            self._drop(slot)
+
+    def _find_retained(self, entries: Sequence[Entry], limit: int, key: Hashable) -> Reuse:
+        """Without copies only a retained slot itself can go on: the one with the longest usable prefix."""
+        best = NOTHING
+        for slot in self._retained:
+            if self._keys[slot] != key:
+                continue
+            resident = self.tree.entries(slot)
+            length = common_prefix(resident, entries[:limit])
+            is_usable = length == len(resident) or self._traits.can_truncate
+            if is_usable and length > best.length:
+                best = Reuse(slot, length, takes_over=True, match=None)
+        return best

@@ -1,0 +1,270 @@
+"""Which entries are resident in which slots, and who shares them; it neither evicts nor decides.
+
+A radix tree over entries. A slot is a path from the root to its *tip*, always the end of a node. Two slots share a
+node only if one was copied from the other: equal entries that were computed twice are two nodes, because they
+occupy cells twice. Each cache key has a root of its own: nothing is ever matched across keys.
+
+```
+    root ── [system prompt] ─┬─ [question A, answer A]   tip of slot 0
+                             ├─ [question B]             tip of slot 3
+                             └─ [question A]             tip of slot 5 (computed on its own)
+```
+
+Radix trees for KV reuse: RadixAttention, arXiv:2312.07104.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from stoker.core.batch import Entry
+
+
+class Node:
+    """A run of entries that the same slots hold. `num_slots` counts the slots whose path goes through it."""
+
+    __slots__ = ("children", "entries", "num_slots", "parent", "tips")
+
+    def __init__(self, parent: Node | None, entries: list[Entry]) -> None:
+        self.parent = parent
+        self.entries = entries
+        self.children: list[Node] = []
+        self.tips: set[int] = set()
+        self.num_slots = 0
+
+    def path(self) -> Iterator[Node]:
+        """This node and its ancestors, without the root."""
+        node = self
+        while node.parent is not None:
+            yield node
+            node = node.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The longest resident prefix of some entries: `length` of them, ending `depth` entries into `node`."""
+
+    node: Node
+    depth: int
+    length: int
+
+
+class PrefixTree:
+    """Paths of entries, one per slot. All counts are in entries, which are cells."""
+
+    def __init__(self) -> None:
+        self._roots: dict[Hashable, Node] = {}
+        self._tips: dict[int, Node] = {}
+        self._lengths: dict[int, int] = {}
+        self.num_distinct = 0
+        """Entries in the tree, each node counted once: cells if a backend shares them."""
+
+    @property
+    def num_total(self) -> int:
+        """Entries over all slots, shared ones counted again: cells if a backend copies them."""
+        return sum(self._lengths.values())
+
+    @property
+    def slots(self) -> Iterable[int]:
+        return self._tips.keys()
+
+    def length(self, slot: int) -> int:
+        return self._lengths[slot]
+
+    def entries(self, slot: int) -> list[Entry]:
+        """All entries of a slot, in order."""
+        runs = [node.entries for node in self._tips[slot].path()]
+        return [entry for run in reversed(runs) for entry in run]
+
+    def insert(self, slot: int, key: Hashable = None) -> None:
+        """Adds an empty slot whose entries can be matched under `key` only."""
+        assert slot not in self._tips
+        root = self._roots.setdefault(key, Node(None, []))
+        self._tips[slot] = root
+        root.tips.add(slot)
+        self._lengths[slot] = 0
+
+    def extend(self, slot: int, entries: Sequence[Entry]) -> None:
+        """Appends entries that only this slot holds."""
+        if not entries:
+            return
+        tip = self._tips[slot]
+        self.num_distinct += len(entries)
+        self._lengths[slot] += len(entries)
+        if tip.parent is not None and tip.num_slots == 1:
+            tip.entries.extend(entries)
+            return
+        node = Node(tip, list(entries))
+        tip.children.append(node)
+        self._move_tip(slot, node)
+        node.num_slots = 1
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Gives the empty slot `target` the first `length` entries of `source`, shared."""
+        assert self._lengths[target] == 0
+        node = self._node_ending_at(source, length)
+        self._move_tip(target, node)
+        self._lengths[target] = length
+        for shared in node.path():
+            shared.num_slots += 1
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Keeps the first `length` entries of a slot."""
+        assert length <= self._lengths[slot]
+        old_tip, new_tip = self._tips[slot], self._node_ending_at(slot, length)
+        self._move_tip(slot, new_tip)
+        self._lengths[slot] = length
+        for node in _between(old_tip, new_tip):
+            node.num_slots -= 1
+            if node.num_slots == 0:
+                self.num_distinct -= len(node.entries)
+                assert node.parent is not None
+                node.parent.children.remove(node)
+        self._join(new_tip)
+
+    def remove(self, slot: int) -> None:
+        """Drops a slot and every entry that only it held."""
+        self.truncate(slot, 0)
+        root = self._tips.pop(slot)
+        root.tips.discard(slot)
+        del self._lengths[slot]
+        if not root.tips and not root.children:
+            self._roots = {key: node for key, node in self._roots.items() if node is not root}
+
+    def match(self, entries: Sequence[Entry], key: Hashable = None) -> Match:
+        """The longest prefix of `entries` that some slot holds under `key`."""
+        root = self._roots.get(key)
+        return self._match_below(root, entries, 0) if root is not None else Match(Node(None, []), 0, 0)
+
+    def slots_through(self, match: Match) -> set[int]:
+        """Some slots that hold all of `match`: those whose tip comes first below it. Empty for an empty match."""
+        node = match.node
+        if node.parent is None:
+            return set()
+        while not node.tips:
+            node = node.children[0]
+        return node.tips
+
+    def superseded_by(self, slot: int) -> list[int]:
+        """Slots that hold nothing but a prefix of what `slot` holds, in the same cells."""
+        tip = self._tips[slot]
+        return [other for node in tip.path() for other in node.tips if other != slot]
+
+    def num_private(self, slot: int) -> int:
+        """Entries at the end of a slot that no other slot holds."""
+        total = 0
+        for node in self._tips[slot].path():
+            if node.num_slots > 1:
+                break
+            total += len(node.entries)
+        return total
+
+    def num_held_by(self, slots: Iterable[int], match: Match | None = None) -> int:
+        """Distinct entries that these slots, and the path of `match`, hold together."""
+        seen: dict[int, int] = {}
+        for slot in slots:
+            for node in self._tips[slot].path():
+                seen[id(node)] = len(node.entries)
+        if match is not None and match.node.parent is not None:
+            seen[id(match.node)] = max(match.depth, seen.get(id(match.node), 0))
+            for node in match.node.parent.path():
+                seen[id(node)] = len(node.entries)
+        return sum(seen.values())
+
+    def check_integrity(self) -> None:
+        """Asserts that every count equals what a walk over the tree finds."""
+        passing: dict[int, int] = {}
+        for slot, tip in self._tips.items():
+            assert slot in tip.tips
+            assert self._lengths[slot] == sum(len(node.entries) for node in tip.path())
+            for node in tip.path():
+                passing[id(node)] = passing.get(id(node), 0) + 1
+        distinct = 0
+        for node in _walk(self._roots.values()):
+            assert node.entries, "an empty node"
+            assert node.num_slots == passing.get(id(node), 0) > 0
+            distinct += len(node.entries)
+        assert distinct == self.num_distinct
+
+    def _match_below(self, node: Node, entries: Sequence[Entry], start: int) -> Match:
+        best = Match(node, len(node.entries), start)
+        if start == len(entries):
+            return best
+        for child in node.children:
+            if child.entries[0] != entries[start]:
+                continue
+            depth = common_prefix(child.entries, entries, start)
+            if depth == len(child.entries):
+                found = self._match_below(child, entries, start + depth)
+            else:
+                found = Match(child, depth, start + depth)
+            if found.length > best.length:
+                best = found
+        return best
+
+    def _node_ending_at(self, slot: int, length: int) -> Node:
+        """The node of a slot's path that ends after `length` entries, split off where needed."""
+        node, end = self._tips[slot], self._lengths[slot]
+        while node.parent is not None and end - len(node.entries) >= length:
+            end -= len(node.entries)
+            node = node.parent
+        return node if end == length else self._split(node, length - (end - len(node.entries)))
+
+    def _split(self, node: Node, depth: int) -> Node:
+        """Puts a new node with the first `depth` entries above `node` and returns it."""
+        assert node.parent is not None
+        upper = Node(node.parent, node.entries[:depth])
+        upper.num_slots, upper.children = node.num_slots, [node]
+        siblings = node.parent.children
+        siblings[siblings.index(node)] = upper
+        node.parent, node.entries = upper, node.entries[depth:]
+        return upper
+
+    def _join(self, node: Node) -> None:
+        """Joins a node with its only child when no slot ends between them: the tree stays as small as the slots."""
+        if node.parent is None or node.tips or len(node.children) != 1:
+            return
+        child = node.children[0]
+        child.entries = node.entries + child.entries
+        child.parent = node.parent
+        siblings = node.parent.children
+        siblings[siblings.index(node)] = child
+
+    def _move_tip(self, slot: int, node: Node) -> None:
+        self._tips[slot].tips.discard(slot)
+        node.tips.add(slot)
+        self._tips[slot] = node
+
+
+def common_prefix(run: Sequence[Entry], entries: Sequence[Entry], start: int = 0) -> int:
+    """How many entries of `run` equal those of `entries` from `start` on."""
+    limit = min(len(run), len(entries) - start)
+    # Compare in slices: the interpreter does that at memory speed, and prompts are thousands of entries long.
+    step, length = 64, 0
+    while length < limit:
+        end = min(length + step, limit)
+        if list(run[length:end]) != list(entries[start + length : start + end]):
+            break
+        length, step = end, step * 2
+    end = min(length + step, limit)
+    while length < end and run[length] == entries[start + length]:
+        length += 1
+    return length
+
+
+def _between(tip: Node, ancestor: Node) -> Iterator[Node]:
+    node = tip
+    while node is not ancestor:
+        assert node.parent is not None
+        parent = node.parent
+        yield node
+        node = parent
+
+
+def _walk(roots: Iterable[Node]) -> Iterator[Node]:
+    stack = [child for root in roots for child in root.children]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(node.children)

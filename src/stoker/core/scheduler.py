@@ -1,0 +1,300 @@
+"""Decides, step by step, which entries of which sequences are computed; it neither computes nor waits.
+
+There is no prefill phase and no decode phase: every sequence has entries, some of them computed, and a step takes
+each a little further. The idea, and most of the words, are those of vLLM's v1 scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass, field
+
+from stoker.core.admission import Admission
+from stoker.core.batch import Batch, Chunk
+from stoker.core.kv_cache import KVCache
+from stoker.core.model_info import ModelInfo
+from stoker.core.request import Request
+from stoker.core.sequence import FinishReason, Sequence, TokenEvent
+from stoker.core.token_budget import TokenBudget
+from stoker.core.waiting import WaitingQueue
+from stoker.errors import InvalidInput, Overloaded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """Limits and aims of the scheduler. Durations are in seconds."""
+
+    max_running: int = 8
+    """Most sequences in one batch."""
+    max_waiting: int = 256
+    """Most requests in the queue; one more is refused."""
+    target_step_s: float = 0.2
+    """How long a step may take while streams run, so that a long prompt slows them by a bounded amount."""
+    idle_step_s: float = 1.0
+    """How long a step may take when only prompts are computed."""
+
+
+@dataclass(slots=True)
+class _Plan:
+    """One step in the making."""
+
+    chunks: dict[int, Chunk] = field(default_factory=dict[int, Chunk])
+    num_decodes: int = 0
+    prompt_budget: int = 0
+
+
+class Scheduler:
+    """Owns every sequence from `add` to its last event. One thread uses it."""
+
+    def __init__(self, info: ModelInfo, config: SchedulerConfig) -> None:
+        assert 0 < config.max_running <= min(info.num_slots, info.max_batch_tokens)
+        self.kv = KVCache(info)
+        self._info = info
+        self._config = config
+        self._budget = TokenBudget(
+            max_tokens=info.max_batch_tokens, target_step_s=config.target_step_s, idle_step_s=config.idle_step_s
+        )
+        self._waiting = WaitingQueue()
+        self._running: dict[int, Sequence] = {}
+        """By slot."""
+        self._alive: dict[str, Sequence] = {}
+        self._finished: dict[str, Sequence] = {}
+        """Those that ended since the last `schedule`."""
+        self._admission = Admission(self.kv, self._waiting, self._running, config.max_running)
+        self._num_arrivals = 0
+        self._num_steps = 0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._alive)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def kv_used(self) -> int:
+        return self.kv.used
+
+    @property
+    def kv_capacity(self) -> int:
+        return self.kv.capacity
+
+    def sequence(self, request_id: str) -> Sequence:
+        """A sequence that is alive, or that ended in the current step."""
+        return self._alive.get(request_id) or self._finished[request_id]
+
+    def sequences(self, batch: Batch) -> list[Sequence]:
+        """Whose logits the rows of a batch are, one sequence per row."""
+        return [self._running[chunk.slot] for chunk in batch.chunks for _ in range(chunk.num_logits)]
+
+    def add(self, request: Request) -> None:
+        """Queues a request that has passed every check.
+
+        Raises:
+            Overloaded: the queue is full.
+            InvalidInput: a request of this id is alive.
+        """
+        if request.request_id in self._alive:
+            raise InvalidInput(f"request id {request.request_id!r} is already in use", parameter="request_id")
+        if len(self._waiting) >= self._config.max_waiting:
+            raise Overloaded(f"the queue is full: {len(self._waiting)} requests are waiting", retry_after_s=1.0)
+        self._num_arrivals += 1
+        sequence = Sequence(request, arrival=self._num_arrivals)
+        self._alive[request.request_id] = sequence
+        self._waiting.push(sequence, self._active_clients())
+        self._admission.reconsider()
+
+    def abort(self, request_id: str) -> TokenEvent | None:
+        """Ends a request between two steps; what was computed of its prompt stays resident."""
+        sequence = self._alive.get(request_id)
+        if sequence is None:
+            return None
+        self._end(sequence, FinishReason.CANCELLED)
+        return TokenEvent(request_id, None, is_text=False, finish_reason=FinishReason.CANCELLED)
+
+    def finish(self, request_id: str, reason: FinishReason) -> None:
+        """Ends a running request for a reason that only its text shows, such as a stop string."""
+        self._end(self._alive[request_id], reason)
+
+    def schedule(self) -> Batch | None:
+        """The next step: decodes first, then prompts within the budget, then whoever can be admitted."""
+        self._finished.clear()
+        plan = _Plan()
+        self._displace()
+        self._plan_decodes(plan)
+        plan.prompt_budget = self._budget.prompt_tokens(plan.num_decodes)
+        self._plan_prompts(plan)
+        self._plan_admissions(plan)
+        if not plan.chunks:
+            return None
+        self._num_steps += 1
+        return Batch(self._num_steps, tuple(plan.chunks.values()), self.kv.take_ops())
+
+    def update(self, batch: Batch, token_ids: list[int | None]) -> list[TokenEvent]:
+        """Takes what the step gave: one token id per row of logits, or None where the row was unusable."""
+        assert len(token_ids) == batch.num_rows
+        self.kv.commit()
+        for chunk in batch.chunks:
+            self._running[chunk.slot].num_computed = chunk.end
+        return [self._accept(*pair) for pair in zip(self.sequences(batch), token_ids, strict=True)]
+
+    def fail(self, batch: Batch) -> list[TokenEvent]:
+        """The forward pass of this batch failed: its sequences end, everybody else goes on."""
+        self.kv.abandon()
+        self.kv.repeat_ops(batch.ops)
+        sequences = [self._running[chunk.slot] for chunk in batch.chunks]
+        for sequence in sequences:
+            self._end(sequence, FinishReason.ERROR)
+        return [
+            TokenEvent(s.request.request_id, None, is_text=False, finish_reason=FinishReason.ERROR) for s in sequences
+        ]
+
+    def observe(self, num_tokens: int, step_s: float) -> None:
+        """Learns how long a step of `num_tokens` entries took."""
+        self._budget.observe(num_tokens, step_s)
+
+    def check_integrity(self) -> None:
+        """Asserts that sequences, slots and cells agree. Cheap enough for every step under test."""
+        self.kv.check_integrity()
+        assert len(self._running) + len(self._waiting) == len(self._alive)
+        assert self.kv.running_slots == self._running.keys()
+        for slot, sequence in self._running.items():
+            assert sequence.slot == slot
+            assert self.kv.tree.entries(slot) == sequence.entries[: sequence.num_computed]
+        for sequence in self._waiting:
+            assert sequence.slot is None
+            assert sequence.num_computed == 0
+
+    def _displace(self) -> None:
+        """A request of higher priority does not wait for a running one of lower priority."""
+        for candidate in self._waiting.candidates(1):
+            while (victim := self._lowest(())) is not None:
+                is_outranked = victim.request.priority < candidate.request.priority
+                if not is_outranked or self._admission.has_place(candidate):
+                    return
+                self._preempt(victim)
+
+    def _plan_decodes(self, plan: _Plan) -> None:
+        for sequence in sorted(self._running.values(), key=_rank):
+            if sequence.slot is not None and sequence.num_pending == 1 and self._plan_chunk(plan, sequence, 1):
+                plan.num_decodes += 1
+
+    def _plan_prompts(self, plan: _Plan) -> None:
+        prompts = [s for s in self._running.values() if s.num_pending > 1]
+        for sequence, num_tokens in share_budget(prompts, plan.prompt_budget):
+            if sequence.slot is not None:
+                plan.prompt_budget -= self._plan_chunk(plan, sequence, num_tokens)
+
+    def _plan_admissions(self, plan: _Plan) -> None:
+        while plan.prompt_budget > 0:
+            admitted = self._admission.admit_next()
+            if admitted is None:
+                return
+            plan.prompt_budget -= self._plan_chunk(plan, admitted, min(admitted.num_pending, plan.prompt_budget))
+
+    def _plan_chunk(self, plan: _Plan, sequence: Sequence, num_tokens: int) -> int:
+        """Gives a sequence up to `num_tokens` entries of this step; returns how many it got."""
+        num_tokens = min(num_tokens, self._room_for(plan, sequence, num_tokens))
+        if num_tokens == 0:
+            return 0
+        assert sequence.slot is not None
+        start, end = sequence.num_computed, sequence.num_computed + num_tokens
+        chunk = Chunk(
+            sequence.slot, start, tuple(sequence.entries[start:end]), num_logits=int(end == len(sequence.entries))
+        )
+        self.kv.promise(chunk.slot, chunk.entries)
+        plan.chunks[chunk.slot] = chunk
+        self._waiting.charge(sequence.request.client_key, num_tokens)
+        return num_tokens
+
+    def _room_for(self, plan: _Plan, sequence: Sequence, num_cells: int) -> int:
+        """Free cells for a sequence: evicts what is retained, then preempts running sequences that rank below it."""
+        while (room := self.kv.make_room(num_cells)) == 0:
+            victim = self._lowest(plan.chunks)
+            if victim is None or _rank(victim) <= _rank(sequence):
+                return 0
+            self._preempt(victim)
+        return room
+
+    def _lowest(self, planned: Container[int]) -> Sequence | None:
+        """The running sequence to preempt first: lowest priority, then newest, and not yet part of this step."""
+        return max((s for slot, s in self._running.items() if slot not in planned), key=_rank, default=None)
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Back to the queue with all its tokens; its cells become the first that may be evicted."""
+        self._vacate(sequence, retain=sequence.request.cache_prompt)
+        sequence.num_preempted += 1
+        self._waiting.push_front(sequence)
+
+    def _accept(self, sequence: Sequence, token_id: int | None) -> TokenEvent:
+        request_id = sequence.request.request_id
+        if token_id is None:
+            self._end(sequence, FinishReason.ERROR)
+            return TokenEvent(request_id, None, is_text=False, finish_reason=FinishReason.ERROR)
+        sequence.entries.append(token_id)
+        is_stop = self._is_stop(sequence, token_id)
+        reason = FinishReason.STOP if is_stop else self._length_reason(sequence)
+        if reason is not None:
+            self._end(sequence, reason)
+        return TokenEvent(request_id, token_id, is_text=not is_stop, finish_reason=reason)
+
+    def _is_stop(self, sequence: Sequence, token_id: int) -> bool:
+        params = sequence.request.sampling
+        is_end = token_id in self._info.eog_token_ids and not params.ignore_eos
+        return is_end or token_id in (params.stop_token_ids or ())
+
+    def _length_reason(self, sequence: Sequence) -> FinishReason | None:
+        max_tokens = sequence.request.sampling.max_tokens
+        is_spent = max_tokens is not None and sequence.num_completion >= max_tokens
+        is_full = len(sequence.entries) >= min(self._info.context_size, self._info.kv_tokens)
+        return FinishReason.LENGTH if is_spent or is_full else None
+
+    def _end(self, sequence: Sequence, reason: FinishReason) -> None:
+        request = sequence.request
+        sequence.finish_reason = reason
+        if sequence.slot is None:
+            self._waiting.remove(sequence)
+        else:
+            # What led to an error is not worth keeping: it may be the cause.
+            self._vacate(sequence, retain=request.cache_prompt and reason is not FinishReason.ERROR)
+        del self._alive[request.request_id]
+        self._finished[request.request_id] = sequence
+        self._waiting.forget_idle(self._active_clients())
+
+    def _vacate(self, sequence: Sequence, *, retain: bool) -> None:
+        assert sequence.slot is not None
+        self.kv.close(sequence.slot, retain=retain)
+        del self._running[sequence.slot]
+        sequence.slot, sequence.num_computed = None, 0
+        self._admission.reconsider()
+
+    def _active_clients(self) -> set[str]:
+        return {sequence.request.client_key for sequence in self._running.values()}
+
+
+def share_budget(prompts: list[Sequence], budget: int) -> list[tuple[Sequence, int]]:
+    """Divides a step's prompt tokens: shortest remainder first, but a quarter always goes to the oldest.
+
+    Shortest first keeps the mean time to the first token low; the quarter keeps a long prompt from starving.
+    """
+    if not prompts:
+        return []
+    oldest = min(prompts, key=_rank)
+    shares = {oldest.arrival: min(oldest.num_pending, budget // 4)}
+    left = budget - shares[oldest.arrival]
+    by_need = sorted(prompts, key=lambda s: (-s.request.priority, s.num_pending, s.arrival))
+    for sequence in by_need:
+        more = min(sequence.num_pending - shares.get(sequence.arrival, 0), left)
+        shares[sequence.arrival] = shares.get(sequence.arrival, 0) + more
+        left -= more
+    return [(sequence, shares[sequence.arrival]) for sequence in by_need if shares[sequence.arrival] > 0]
+
+
+def _rank(sequence: Sequence) -> tuple[int, int]:
+    """Smaller is served before and preempted after: higher priority, then older."""
+    return (-sequence.request.priority, sequence.arrival)

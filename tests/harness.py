@@ -1,0 +1,131 @@
+"""Drives a scheduler over a scripted backend, step by step, with everything checked after each step."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from stoker.backends.scripted import ScriptedBackend, scripted_info
+from stoker.core.batch import Batch, Chunk
+from stoker.core.model_info import CacheTraits, ModelInfo
+from stoker.core.params import SamplingParams
+from stoker.core.request import Request
+from stoker.core.scheduler import Scheduler, SchedulerConfig
+from stoker.core.sequence import FinishReason, TokenEvent
+from stoker.errors import BackendError
+
+ALL_TRAITS = [
+    CacheTraits(can_truncate=True, can_copy=True, shares_cells=True),
+    CacheTraits(can_truncate=True, can_copy=True, shares_cells=False),
+    CacheTraits(can_truncate=True, can_copy=False, shares_cells=False),
+    CacheTraits(can_truncate=False, can_copy=False, shares_cells=False),
+]
+MAX_STEPS = 20_000
+
+
+def make_request(request_id: str, prompt: Iterable[int], max_tokens: int = 8, **fields: object) -> Request:
+    sampling = SamplingParams(temperature=0, max_tokens=max_tokens)
+    return Request(request_id=request_id, prompt=tuple(prompt), sampling=sampling, **fields)  # type: ignore[arg-type]
+
+
+@dataclass
+class Loop:
+    """A scheduler and a backend, joined by an arg-max."""
+
+    info: ModelInfo = field(default_factory=scripted_info)
+    max_running: int = 4
+    backend: ScriptedBackend = field(init=False)
+    scheduler: Scheduler = field(init=False)
+    tokens: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    reasons: dict[str, FinishReason] = field(default_factory=dict[str, FinishReason])
+    before_forward: Callable[..., None] | None = None
+    unusable: set[str] = field(default_factory=set[str])
+    """Requests whose next row of logits counts as unusable."""
+    num_preempted: int = 0
+
+    def __post_init__(self) -> None:
+        self.backend = ScriptedBackend(self.info, before_forward=self.before_forward)
+        self.scheduler = Scheduler(self.info, SchedulerConfig(max_running=self.max_running))
+
+    def add(self, request: Request) -> None:
+        request.check_fits(self.info)
+        self.scheduler.add(request)
+        self.tokens[request.request_id] = []
+
+    def abort(self, request_id: str) -> None:
+        event = self.scheduler.abort(request_id)
+        if event is not None:
+            self._take(event)
+
+    def step(self) -> None:
+        batch = self.scheduler.schedule()
+        assert batch is not None, "work waits, but nothing was scheduled"
+        promised = self.scheduler.kv_used
+        try:
+            logits = self.backend.forward(batch)
+        except BackendError:
+            events = self.scheduler.fail(batch)
+        else:
+            assert self.backend.num_cells == promised, "cells held are not the cells promised"
+            ids = [s.request.request_id for s in self.scheduler.sequences(batch)]
+            rows = [None if i in self.unusable else int(row.argmax()) for i, row in zip(ids, logits, strict=True)]
+            events = self.scheduler.update(batch, rows)
+        for event in events:
+            self._take(event)
+        self.scheduler.check_integrity()
+
+    def run(self) -> dict[str, list[int]]:
+        for _ in range(MAX_STEPS):
+            if not self.scheduler.has_work:
+                return self.tokens
+            self.step()
+        raise AssertionError("does not come to an end")
+
+    def _take(self, event: TokenEvent) -> None:
+        if event.token_id is not None:
+            self.tokens[event.request_id].append(event.token_id)
+        if event.finish_reason is not None:
+            assert event.request_id not in self.reasons, "ended twice"
+            self.reasons[event.request_id] = event.finish_reason
+            self.num_preempted += self.scheduler.sequence(event.request_id).num_preempted
+
+
+def answer_alone(request: Request, context_size: int, kv_tokens: int) -> list[int]:
+    """The slow, obvious reference: no scheduler, one request, one entry after the other, nothing cached."""
+    backend = ScriptedBackend(scripted_info(context_size=context_size, kv_tokens=kv_tokens, num_slots=1))
+    entries, tokens = list(request.prompt), list[int]()
+    position = 0
+    while True:
+        row = backend.forward(Batch(position, (Chunk(0, position, (entries[position],), num_logits=1),)))[0]
+        position += 1
+        if position < len(entries):
+            continue
+        token_id = int(row.argmax())
+        entries.append(token_id)
+        tokens.append(token_id)
+        is_spent = len(tokens) == request.sampling.max_tokens or len(entries) == min(context_size, kv_tokens)
+        if token_id in backend.info.eog_token_ids or is_spent:
+            return tokens
+
+
+def random_requests(rng: random.Random, num: int, limit: int) -> list[Request]:
+    """Prompts that often share beginnings or repeat whole, in several lengths, priorities and client keys."""
+    stems: Sequence[list[int]] = [[rng.randrange(250) for _ in range(rng.choice([3, 20, 45]))] for _ in range(3)]
+    requests: list[Request] = []
+    for index in range(num):
+        stem = rng.choice(stems) if rng.random() < 0.7 else []
+        tail = [rng.randrange(250) for _ in range(rng.randrange(1, 12))]
+        if requests and rng.random() < 0.3:
+            stem, tail = list(rng.choice(requests).prompt), tail if rng.random() < 0.5 else []
+        requests.append(
+            make_request(
+                f"r{index}",
+                (stem + tail)[: limit - 1],
+                max_tokens=rng.randrange(1, 30),
+                priority=rng.choice([0, 0, 0, 1]),
+                client_key=rng.choice("abc"),
+                cache_prompt=rng.random() < 0.9,
+            )
+        )
+    return requests

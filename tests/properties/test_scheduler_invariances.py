@@ -1,0 +1,117 @@
+"""The output of a request depends on the request alone: not on company, pool, order, preemption, aborts or traits."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.backends.scripted import scripted_info
+from stoker.core.sequence import FinishReason
+from stoker.errors import BackendError
+from tests import harness
+from tests.harness import ALL_TRAITS, Loop, answer_alone, random_requests
+
+CONTEXT = 80
+
+
+def make_loop(rng: random.Random, **overrides: int) -> Loop:
+    info = scripted_info(
+        context_size=CONTEXT,
+        kv_tokens=overrides.get("kv_tokens", rng.choice([80, 90, 140, 400])),
+        num_slots=rng.choice([4, 5, 8]),
+        max_batch_tokens=rng.choice([8, 64, 256]),
+        traits=rng.choice(ALL_TRAITS),
+    )
+    return Loop(info, max_running=rng.choice([1, 2, 4]))
+
+
+def check_answers(seed: int) -> Loop:
+    """Random requests arrive, run and are aborted at random; every complete answer must be the lonely one."""
+    rng = random.Random(seed)
+    loop = make_loop(rng)
+    requests = random_requests(rng, 10, CONTEXT)
+    waiting = list(requests)
+    aborted: set[str] = set()
+    for _ in range(harness.MAX_STEPS):
+        if not waiting and not loop.scheduler.has_work:
+            break
+        while waiting and (rng.random() < 0.4 or not loop.scheduler.has_work):
+            loop.add(waiting.pop())
+        if rng.random() < 0.02:
+            victim = rng.choice(requests).request_id
+            aborted.add(victim)
+            loop.abort(victim)
+        if loop.scheduler.has_work:
+            loop.step()
+    assert not loop.scheduler.has_work, "does not come to an end"
+    for request in requests:
+        alone = answer_alone(request, CONTEXT, loop.info.kv_tokens)
+        got = loop.tokens[request.request_id]
+        if loop.reasons[request.request_id] is FinishReason.CANCELLED:
+            assert request.request_id in aborted
+            assert got == alone[: len(got)]
+        else:
+            assert got == alone
+    assert loop.scheduler.num_running == loop.scheduler.num_waiting == 0
+    return loop
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32))
+def test_answers_depend_on_nothing_but_the_request(seed: int) -> None:
+    check_answers(seed)
+
+
+def test_the_random_runs_do_preempt_and_do_reuse() -> None:
+    """The property above would be empty if nothing ever happened."""
+    loops = [check_answers(seed) for seed in range(40)]
+    assert sum(loop.num_preempted for loop in loops) > 20
+    cached = [loop.backend.num_computed for loop in loops]
+    assert sum(cached) > 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32))
+def test_a_failing_step_ends_only_its_own_requests(seed: int) -> None:
+    rng = random.Random(seed)
+    applied = rng.random() < 0.5
+    failing = {rng.randrange(1, 40) for _ in range(3)}
+    loop = make_loop(rng, kv_tokens=140)
+
+    def fail_sometimes(batch: object) -> None:
+        if loop.scheduler._num_steps in failing:
+            if applied:  # a real backend may have applied the operations before it failed
+                for op in batch.ops:  # type: ignore[attr-defined]
+                    loop.backend._apply(op)
+            raise BackendError("injected")
+
+    loop.backend._before_forward = fail_sometimes
+    requests = random_requests(rng, 10, CONTEXT)
+    for request in requests:
+        loop.add(request)
+    loop.run()
+    for request in requests:
+        alone = answer_alone(request, CONTEXT, 140)
+        got = loop.tokens[request.request_id]
+        if loop.reasons[request.request_id] is FinishReason.ERROR:
+            assert got == alone[: len(got)]
+        else:
+            assert got == alone
+
+
+@pytest.mark.parametrize("traits", ALL_TRAITS)
+def test_unusable_logits_end_one_request_only(traits: object) -> None:
+    info = scripted_info(context_size=CONTEXT, kv_tokens=300, traits=traits)  # type: ignore[arg-type]
+    loop = Loop(info)
+    requests = random_requests(random.Random(5), 4, CONTEXT)
+    for request in requests:
+        loop.add(request)
+    loop.unusable = {"r1"}
+    loop.run()
+    assert loop.reasons["r1"] is FinishReason.ERROR
+    for request in requests:
+        if request.request_id != "r1":
+            assert loop.tokens[request.request_id] == answer_alone(request, CONTEXT, 300)

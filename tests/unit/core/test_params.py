@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from stoker.backends.scripted import scripted_info
+from stoker.core.params import BUILT_IN, SamplingParams
+from stoker.core.request import Request
+from stoker.errors import ContextLengthExceeded, InvalidInput
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("top_p", 1.01),
+        ("top_k", -2),
+        ("seed", -1),
+        ("max_tokens", 0),
+        ("max_tokens", True),
+        ("logprobs", -1),
+        ("mirostat", 1),
+        ("stop", ["ok", ""]),
+        ("allowed_token_ids", []),
+        ("logit_bias", {1: float("nan")}),
+        ("repetition_penalty", 0.0),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(InvalidInput, match=name) as caught:
+        SamplingParams(**{name: value})  # type: ignore[arg-type]
+    assert caught.value.fields["parameter"] == name
+
+
+def test_zero_is_a_value_and_none_is_not() -> None:
+    merged = SamplingParams(temperature=0, seed=0).filled_from(SamplingParams(temperature=1, seed=5, top_k=7), BUILT_IN)
+    assert (merged.temperature, merged.seed, merged.top_k, merged.top_p) == (0, 0, 7, BUILT_IN.top_p)
+
+
+def test_one_stop_string_is_as_good_as_a_list() -> None:
+    assert SamplingParams(stop="x").stop_strings == ("x",)
+    assert SamplingParams(stop=["x", "y"]).stop_strings == ("x", "y")
+    assert SamplingParams().stop_strings == ()
+
+
+def test_nothing_is_given_unless_given() -> None:
+    assert all(getattr(SamplingParams(), field.name) is None for field in fields(SamplingParams))
+
+
+def request(prompt: tuple[int, ...], **sampling: object) -> Request:
+    return Request(request_id="r", prompt=prompt, sampling=SamplingParams(**sampling))  # type: ignore[arg-type]
+
+
+def test_an_empty_prompt_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="empty"):
+        request(())
+
+
+def test_a_prompt_that_leaves_no_room_is_refused_with_both_sizes() -> None:
+    info = scripted_info(context_size=10, kv_tokens=8)
+    request(tuple(range(7))).check_fits(info)
+    with pytest.raises(ContextLengthExceeded) as caught:
+        request(tuple(range(8))).check_fits(info)
+    assert caught.value.fields == {"num_prompt_tokens": 8, "context_size": 8}
+
+
+@pytest.mark.parametrize("name", ["logit_bias", "allowed_token_ids", "banned_token_ids", "stop_token_ids"])
+def test_token_ids_outside_the_vocabulary_are_refused(name: str) -> None:
+    value: object = {99999: 1.0} if name == "logit_bias" else [99999]
+    with pytest.raises(InvalidInput, match=name):
+        request((1,), **{name: value}).check_fits(scripted_info())
+    with pytest.raises(InvalidInput, match="prompt"):
+        request((1, 99999)).check_fits(scripted_info())
