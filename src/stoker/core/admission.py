@@ -14,7 +14,7 @@ LOOKAHEAD = 8
 MAX_PASSED_OVER = 8
 """A sequence is passed over for better cached ones this often at most."""
 MIN_SHARED = 32
-"""Waiting for a running sequence to compute a common prefix is worth it from this many entries."""
+"""Overtaking for a prefix, or waiting for one that is being computed, is worth it from this many entries."""
 MAX_PREFIX_WAITS = 1000
 """Steps that a sequence waits for a prefix at most."""
 
@@ -74,7 +74,8 @@ class Admission:
             return None
         fairest = candidates[0]
         best = max(candidates, key=lambda candidate: candidate[1].length)
-        if best is fairest or fairest[0].num_passed_over >= MAX_PASSED_OVER:
+        gain = best[1].length - fairest[1].length
+        if gain < MIN_SHARED or fairest[0].num_passed_over >= MAX_PASSED_OVER:
             return fairest
         fairest[0].num_passed_over += 1
         return best

@@ -154,8 +154,9 @@ def test_a_client_that_was_away_has_no_claim_saved_up() -> None:
     loop.run()
     endless = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
     for index in range(4):
-        for key in ("busy", "away"):
-            loop.add(Request(request_id=f"{key}{index}", prompt=(index, 1, 2), sampling=endless, client_key=key))
+        for offset, key in enumerate(("busy", "away")):
+            prompt = (20 + 2 * index + offset, 1, 2)
+            loop.add(Request(request_id=f"{key}{index}", prompt=prompt, sampling=endless, client_key=key))
     loop.run()
     order = [request_id[:4] for request_id in loop.reasons if request_id != "old"]
     assert all(first != second for first, second in pairwise(order))
