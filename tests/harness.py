@@ -61,7 +61,7 @@ class Loop:
     def step(self) -> None:
         batch = self.scheduler.schedule()
         assert batch is not None, "work waits, but nothing was scheduled"
-        promised = self.scheduler.kv_used
+        promised = self.scheduler.kv.used
         try:
             logits = self.backend.forward(batch)
         except BackendError:

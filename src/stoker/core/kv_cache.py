@@ -57,6 +57,11 @@ class KVCache:
         return self.tree.num_distinct if self._traits.shares_cells else self.tree.num_total
 
     @property
+    def held_by_retained(self) -> int:
+        """Cells that no running slot holds."""
+        return self.held - self._held_by_running()
+
+    @property
     def used(self) -> int:
         return self.held + self._num_promised
 
@@ -97,10 +102,8 @@ class KVCache:
         """Cells that a new sequence could still get, were everything retained evicted but what it reuses."""
         if reuse.match is not None and self._traits.shares_cells:
             kept = self.tree.num_held_by(self._running, reuse.match)
-        elif self._traits.shares_cells:
-            kept = self.tree.num_held_by(self._running) + reuse.length
         else:
-            kept = sum(self.tree.length(slot) for slot in self._running) + reuse.length
+            kept = self._held_by_running() + reuse.length
         return self.capacity - self._num_promised - kept
 
     def has_slot(self, reuse: Reuse) -> bool:
@@ -192,6 +195,11 @@ class KVCache:
     @property
     def _num_spare_slots(self) -> int:
         return len(self._free_slots) + len(self._retained)
+
+    def _held_by_running(self) -> int:
+        if self._traits.shares_cells:
+            return self.tree.num_held_by(self._running)
+        return sum(self.tree.length(slot) for slot in self._running)
 
     def _can_copy(self, match: Match) -> bool:
         return self._traits.shares_cells or self.free >= match.length

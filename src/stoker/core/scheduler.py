@@ -78,7 +78,13 @@ class Scheduler:
 
     @property
     def kv_used(self) -> int:
-        return self.kv.used
+        """Cells that running sequences hold or were promised."""
+        return self.kv.used - self.kv.held_by_retained
+
+    @property
+    def kv_retained(self) -> int:
+        """Cells that only finished conversations hold; they leave when somebody needs the room."""
+        return self.kv.held_by_retained
 
     @property
     def kv_capacity(self) -> int:

@@ -138,6 +138,9 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True):
     num_running: int
     num_waiting: int
     kv_used: int
+    """Cells of running sequences."""
+    kv_retained: int
+    """Cells of finished conversations, there to be reused or evicted."""
     kv_capacity: int
     stalled_s: float
 

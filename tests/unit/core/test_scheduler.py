@@ -184,6 +184,15 @@ def test_abort_keeps_what_was_computed_of_the_prompt() -> None:
     assert loop.backend.num_computed == 100
 
 
+def test_cells_are_counted_as_used_or_retained() -> None:
+    loop = Loop()
+    loop.add(make_request("a", SYSTEM, 20))
+    loop.step()
+    assert (loop.scheduler.kv_used, loop.scheduler.kv_retained) == (len(SYSTEM), 0)
+    loop.abort("a")
+    assert (loop.scheduler.kv_used, loop.scheduler.kv_retained) == (0, len(SYSTEM))
+
+
 def test_abort_of_an_unknown_request_is_nothing() -> None:
     assert Loop().scheduler.abort("nobody") is None
 
