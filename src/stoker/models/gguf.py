@@ -1,0 +1,221 @@
+"""A GGUF file as it lies on disk: its metadata by name, its tensors as views. Nothing is computed from them here.
+
+The format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import NoReturn
+
+from stoker.errors import ModelFileInvalid, ModelFileNotFound
+from stoker.models.gguf_parse import GGUFArray, HeaderParser, MetadataValue, TensorInfo
+
+__all__ = ["GGUFArray", "GGUFFile", "MetadataValue", "TensorInfo", "part_paths", "read_gguf"]
+
+_MAGIC = b"GGUF"
+_PART_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GGUFFile:
+    """An open GGUF file; its header is checked, its data is mapped read-only and paged in when touched.
+
+    Use it as a context manager, or leave closing to the garbage collector. Views of tensors must be released
+    before `close`.
+    """
+
+    path: Path
+    version: int
+    alignment: int
+    data_offset: int
+    metadata: Mapping[str, MetadataValue]
+    tensors: Mapping[str, TensorInfo]
+    """In the order of the file."""
+    size_bytes: int
+    _buffer: mmap = field(repr=False)
+
+    def __enter__(self) -> GGUFFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Unmaps the file. Calling it twice is allowed."""
+        self._buffer.close()
+
+    def tensor_data(self, name: str) -> memoryview:
+        """The packed bytes of a tensor: a read-only view of `num_bytes` bytes into the file, no copy.
+
+        Raises:
+            ModelFileInvalid: no tensor of this name.
+        """
+        info = self.tensors.get(name)
+        if info is None:
+            self._fail(f"it has no tensor `{name}`")
+        return memoryview(self._buffer)[info.offset : info.offset + info.num_bytes]
+
+    @property
+    def architecture(self) -> str:
+        """`general.architecture`, the prefix of the model's own keys.
+
+        Raises:
+            ModelFileInvalid: it is missing.
+        """
+        found = self.get_str("general.architecture")
+        return found if found else self._fail("`general.architecture` is missing")
+
+    def own_key(self, suffix: str) -> str:
+        """The key of a number of this architecture: `context_length` -> `llama.context_length`."""
+        return f"{self.architecture}.{suffix}"
+
+    def get_str(self, key: str) -> str | None:
+        """A string, or None if the key is missing. All getters raise ModelFileInvalid for a value of another type."""
+        value = self.metadata.get(key)
+        return value if value is None or isinstance(value, str) else self._fail_type(key, "a string")
+
+    def get_bool(self, key: str) -> bool | None:
+        value = self.metadata.get(key)
+        return value if value is None or isinstance(value, bool) else self._fail_type(key, "a boolean")
+
+    def get_int(self, key: str) -> int | None:
+        value = self.metadata.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | None):
+            self._fail_type(key, "an integer")
+        return value
+
+    def get_float(self, key: str) -> float | None:
+        """A floating-point number or an integer."""
+        value = self.metadata.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float | None):
+            self._fail_type(key, "a number")
+        return value
+
+    def get_array(self, key: str) -> GGUFArray | None:
+        value = self.metadata.get(key)
+        return value if value is None or isinstance(value, GGUFArray) else self._fail_type(key, "an array")
+
+    def get_ints(self, key: str) -> list[int] | None:
+        """An array of integers; a single integer counts as an array of one."""
+        value = self.metadata.get(key)
+        if not isinstance(value, GGUFArray):
+            single = self.get_int(key)
+            return None if single is None else [single]
+        numbers = value.numbers()
+        return [int(n) for n in numbers.tolist()] if numbers.dtype.kind in "iu" else self._fail_type(key, "integers")
+
+    def require_int(self, key: str) -> int:
+        """An integer.
+
+        Raises:
+            ModelFileInvalid: it is missing or something else.
+        """
+        value = self.get_int(key)
+        return self._fail(f"`{key}` is missing") if value is None else value
+
+    def _fail_type(self, key: str, expected: str) -> NoReturn:
+        value = self.metadata[key]
+        kind = f"array of {value.element_type.name.lower()}" if isinstance(value, GGUFArray) else type(value).__name__
+        self._fail(f"`{key}` should be {expected}, but is of type {kind}")
+
+    def _fail(self, what: str) -> NoReturn:
+        raise ModelFileInvalid(f"{self.path} cannot be used: {what}", path=str(self.path))
+
+
+def read_gguf(path: str | Path) -> GGUFFile:
+    """Opens a GGUF file (version 2 or 3, little-endian) and reads its header.
+
+    Arrays of the metadata are not decoded, tensors are not touched. The header is checked against the size of the
+    file, so that nothing in the result points outside it.
+
+    Raises:
+        ModelFileNotFound: there is no such file.
+        ModelFileInvalid: it is truncated, no GGUF, or contradicts itself; `fields["missing_bytes"]` if truncated.
+    """
+    path = Path(path)
+    buffer = _map(path)
+    try:
+        header = HeaderParser(buffer, path).parse()
+    except ModelFileInvalid:
+        buffer.close()
+        raise
+    return GGUFFile(
+        path=path,
+        version=header.version,
+        alignment=header.alignment,
+        data_offset=header.data_offset,
+        metadata=MappingProxyType(header.metadata),
+        tensors=MappingProxyType(header.tensors),
+        size_bytes=len(buffer),
+        _buffer=buffer,
+    )
+
+
+def part_paths(path: Path) -> list[Path]:
+    """All files of a model that is split as `name-00001-of-00003.gguf`, in order; `[path]` if it is not split.
+
+    Raises:
+        ModelFileInvalid: the name counts impossibly.
+    """
+    match = _PART_NAME.fullmatch(path.name)
+    if match is None:
+        return [path]
+    count = int(match["count"])
+    if not 1 <= int(match["number"]) <= count:
+        raise ModelFileInvalid(f"{path} has an impossible part number in its name", path=str(path))
+    stem = match["stem"]
+    return [path.with_name(f"{stem}-{number:05d}-of-{count:05d}.gguf") for number in range(1, count + 1)]
+
+
+def _map(path: Path) -> mmap:
+    """Maps a regular file that begins like a GGUF."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+            raise ModelFileInvalid(f"{path} is {kind}, not a GGUF file", path=str(path))
+        with path.open("rb") as file:
+            head = file.read(512)
+            _check_magic(path, head)
+            return mmap(file.fileno(), 0, access=ACCESS_READ)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ModelFileNotFound(f"there is no file {path}", path=str(path)) from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise ModelFileInvalid(f"{path} cannot be read: {error}", path=str(path)) from error
+
+
+def _check_magic(path: Path, head: bytes) -> None:
+    if head.startswith(_MAGIC):
+        return
+    raise ModelFileInvalid(f"{path} is not a GGUF file: {_what_it_is(head)}", path=str(path))
+
+
+def _what_it_is(head: bytes) -> str:
+    """A guess, for the error message, at what a file is that should be a GGUF."""
+    start = head.lstrip().lower()
+    if not head:
+        return "it is empty"
+    if head.startswith(b"version https://git-lfs"):
+        return "it is a Git LFS pointer; fetch the real file with `git lfs pull`"
+    if start.startswith((b"<!doctype", b"<html", b"<?xml")):
+        return "it is a web page, perhaps an error page saved in place of the model"
+    if head.startswith(_MAGIC[::-1]):
+        return "it is a big-endian GGUF, and only little-endian files are supported"
+    if head.startswith((b"lmgg", b"tjgg", b"fmgg", b"algg")):
+        return "it is in a format older than GGUF; convert the model again"
+    if head.startswith(b"PK\x03\x04"):
+        return "it is a zip archive"
+    if _MAGIC.startswith(head):
+        return f"it is truncated after {len(head)} bytes"
+    return "it is a text file" if _is_text(head) else f"it begins with {head[:4]!r} instead of {_MAGIC!r}"
+
+
+def _is_text(head: bytes) -> bool:
+    return all(byte >= 0x20 or byte in b"\t\n\r\f" for byte in head)

@@ -1,0 +1,254 @@
+"""Gets files from the Hugging Face hub: which a repository has, and the bytes of one. It knows no cache of ours.
+
+`huggingface_hub` gives the addresses, the token, the session and the offline switch (`HF_ENDPOINT`, `HF_TOKEN`,
+`HF_HUB_OFFLINE`). The transfer itself is ours, because theirs retries an unreachable hub for a minute and cannot say
+that a disk is full.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from contextlib import closing, contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import TypeVar
+
+import httpx2
+import msgspec
+from huggingface_hub import constants, get_session, get_token, hf_hub_url
+
+from stoker.errors import DownloadFailed
+from stoker.models.cache import NewFile, check_free_space
+from stoker.models.catalog import HubFile
+from stoker.models.progress import Progress
+
+_T = TypeVar("_T")
+
+_STALL_S = 20.0
+"""A transfer that has begun may be silent for so long before it is taken up again."""
+_MAX_RESUMES = 3
+"""In a row, without a byte between them."""
+_RESUME_PAUSE_S = 0.5
+_PARTIAL_CONTENT = 206
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_MAX_LISTING_BYTES = 32 << 20
+_HUB_ERRORS = (OSError, httpx2.HTTPError, httpx2.InvalidURL, ValueError)
+"""What the hub's client raises when the hub, and not we, is at fault."""
+
+
+class _Sibling(msgspec.Struct):
+    rfilename: str
+
+
+class _Repository(msgspec.Struct):
+    """What the hub says about a repository, as far as it matters here."""
+
+    siblings: list[_Sibling]
+
+
+def list_files(repo: str, *, within_s: float) -> list[str]:
+    """Names of all files of a repository on the hub.
+
+    Raises:
+        DownloadFailed: the hub does not answer within `within_s` seconds, or knows no such repository.
+    """
+
+    with _explaining(f"hub {repo}"):
+        response = _open(f"{_endpoint() or constants.ENDPOINT}/api/models/{repo}", 0, within_s)
+        with closing(response):
+            body = _answer(lambda: _read_bounded(response), within_s)
+        return [sibling.rfilename for sibling in msgspec.json.decode(body, type=_Repository).siblings]
+
+
+def _read_bounded(response: httpx2.Response) -> bytes:
+    body = bytearray()
+    for piece in response.iter_bytes():
+        body += piece
+        if len(body) > _MAX_LISTING_BYTES:
+            raise ValueError("its list of files is too long")
+    return bytes(body)
+
+
+def fetch(source: HubFile, into: Path, progress: Progress, *, within_s: float) -> str | None:
+    """Writes a file of the hub to the new file `into`.
+
+    Args:
+        source: the file.
+        into: does not exist yet, its directory does.
+        progress: told about every piece.
+        within_s: how long an unreachable hub may cost, name resolution included.
+
+    Returns:
+        The SHA-256 that the hub promises; None if it promises none.
+
+    Raises:
+        DownloadFailed: the hub is unreachable, refuses, or the transfer broke and could not be taken up again.
+        ResourceExhausted: the disk is full.
+    """
+    with _explaining(str(source)):
+        response = _open(_file_url(source), 0, within_s)
+        size, sha256 = _promises(response)
+        with closing(_Transfer(source, response, size, progress)) as transfer:
+            check_free_space(into, size or 0)
+            with NewFile(into, size) as file:
+                transfer.write_to(file)
+    return sha256
+
+
+class _Transfer:
+    """The body of a response, and after an interruption those of the responses that continue it."""
+
+    def __init__(self, source: HubFile, response: httpx2.Response, size: int | None, progress: Progress) -> None:
+        self._source = source
+        self._response = response
+        self._size = size
+        self._progress = progress
+
+    def close(self) -> None:
+        self._response.close()
+
+    def write_to(self, file: NewFile) -> None:
+        """Writes all of it."""
+        self._progress.start(self._size, self._source.file)
+        num_failures, before = 0, 0
+        while (failure := self._attempt(file)) is not None:
+            num_failures = 1 if file.size_bytes > before else num_failures + 1
+            if num_failures > _MAX_RESUMES:
+                raise DownloadFailed(failure)
+            before = file.size_bytes
+            time.sleep(_RESUME_PAUSE_S * num_failures)
+
+    def _attempt(self, file: NewFile) -> str | None:
+        """Writes what one response gives; says why that was not all, if it was not."""
+        try:
+            if self._response.is_closed:
+                self._continue(file)
+            self._write_body(file)
+        except (*_HUB_ERRORS, DownloadFailed) as error:
+            return f"the transfer broke after {file.size_bytes} bytes: {_reason(error)}"
+        finally:
+            self._response.close()
+        if self._size is None or file.size_bytes == self._size:
+            return None
+        if file.size_bytes < self._size:
+            return f"the transfer ended after {file.size_bytes} of {self._size} bytes"
+        raise DownloadFailed(f"the hub sends more than the {self._size} bytes that it promised")
+
+    def _write_body(self, file: NewFile) -> None:
+        for piece in self._response.iter_bytes():
+            file.write(piece)
+            self._progress.advance(len(piece))
+            if self._size is not None and file.size_bytes > self._size:
+                return
+
+    def _continue(self, file: NewFile) -> None:
+        """Asks for what is missing; begins again if the server cannot give only a part."""
+        self._response = _open(_file_url(self._source), file.size_bytes, _STALL_S)
+        if self._response.status_code != _PARTIAL_CONTENT:
+            file.clear()
+            self._progress.start(self._size, self._source.file)
+
+
+def _open(url: str, offset: int, within_s: float) -> httpx2.Response:
+    """A streaming response whose head is here and says yes."""
+    timeout = httpx2.Timeout(_STALL_S, connect=within_s)
+
+    def ask() -> httpx2.Response:
+        session = get_session()
+        request = session.build_request("GET", url, headers=_headers(offset), timeout=timeout)
+        return session.send(request, stream=True, follow_redirects=True)
+
+    response = _answer(ask, within_s, discard=httpx2.Response.close)
+    if response.is_success:
+        return response
+    response.close()
+    raise DownloadFailed(_refusal(response.status_code))
+
+
+def _headers(offset: int) -> dict[str, str]:
+    """Not huggingface_hub's `build_hf_headers`: for its telemetry, that asks the hub first and waits up to 3 s."""
+    # Compressed on the way, a file has no length that could be checked.
+    headers = {"user-agent": "stoker", "accept-encoding": "identity"}
+    token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()
+    if token:
+        headers["authorization"] = f"Bearer {token}"
+    if offset:
+        headers["range"] = f"bytes={offset}-"
+    return headers
+
+
+def _file_url(source: HubFile) -> str:
+    return hf_hub_url(source.repo, source.file, endpoint=_endpoint())
+
+
+def _promises(response: httpx2.Response) -> tuple[int | None, str | None]:
+    """Size in bytes and SHA-256, as far as the hub says them.
+
+    For large files the hub redirects to a store, and says in the redirect what the store will give.
+    """
+    answers = [*response.history, response]
+    etags = [answer.headers.get("x-linked-etag") or answer.headers.get("etag") or "" for answer in answers]
+    sums = [etag.removeprefix("W/").strip('"') for etag in etags]
+    sizes = [answer.headers.get("x-linked-size") for answer in answers] + [response.headers.get("content-length")]
+    size = next((int(size) for size in sizes if size and size.isdecimal()), None)
+    return size, next((found for found in sums if _SHA256.fullmatch(found)), None)
+
+
+def _answer(ask: Callable[[], _T], within_s: float, discard: Callable[[_T], None] | None = None) -> _T:
+    """The result of `ask`, or TimeoutError after `within_s` seconds; a late result goes to `discard`.
+
+    A thread, because no timeout of the client covers name resolution, and nothing can interrupt it: the thread then
+    ends by itself when the resolver gives up, and as a daemon does not hold up the end of the program.
+    """
+    future: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            result = ask()
+        except _HUB_ERRORS as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    Thread(target=run, name="stoker-hub", daemon=True).start()
+    try:
+        return future.result(timeout=within_s)
+    except TimeoutError:
+        if discard is not None:
+            future.add_done_callback(lambda late: None if late.exception() else discard(late.result()))
+        raise TimeoutError(f"no answer within {within_s:g} s") from None
+
+
+@contextmanager
+def _explaining(what: str) -> Generator[None]:
+    """Names the source in every error that the hub is to blame for."""
+    try:
+        yield
+    except DownloadFailed as error:
+        raise DownloadFailed(f"{what}: {error.message}") from error
+    except _HUB_ERRORS as error:
+        raise DownloadFailed(f"{what}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    response = getattr(error, "response", None)
+    if isinstance(response, httpx2.Response):
+        return _refusal(response.status_code)
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _refusal(status: int) -> str:
+    if status in (401, 403):
+        return f"refused ({status}): no such repository, or it is private or gated and HF_TOKEN does not open it"
+    if status == 404:
+        return "no such repository or file (404)"
+    return f"the hub answered with status {status}"
+
+
+def _endpoint() -> str | None:
+    # huggingface_hub reads it once, when imported; an application may set it later.
+    return (os.environ.get("HF_ENDPOINT") or "").rstrip("/") or None

@@ -1,0 +1,54 @@
+"""Which file of a hub repository is meant when none is named in full. It asks nobody: it is given the names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from stoker.errors import ModelFileNotFound
+from stoker.models.gguf import part_paths
+
+_PREFERRED = "Q4_K_M"
+_MAX_LISTED = 40
+
+
+def choose_file(repo: str, files: Sequence[str], quantization: str | None = None) -> str:
+    """The GGUF model to take from a repository; of a split one, the first part.
+
+    Args:
+        repo: for the error message.
+        files: all files of the repository.
+        quantization: a name such as `Q8_0`; None = Q4_K_M if there is one, else the only model.
+
+    Raises:
+        ModelFileNotFound: nothing fits, or more than one; the message lists the models.
+    """
+    models = sorted(file for file in files if _is_model(file))
+    fitting = [file for file in models if _mentions(file, quantization or _PREFERRED)]
+    if quantization is None:
+        fitting = fitting or models
+    if len(fitting) == 1:
+        return fitting[0]
+    raise ModelFileNotFound(_complaint(repo, models, fitting, quantization), path=repo)
+
+
+def _is_model(file: str) -> bool:
+    """A whole model or the first part of one; projectors of multimodal models lie beside them."""
+    path = Path(file)
+    return path.suffix.lower() == ".gguf" and "mmproj" not in path.name.lower() and part_paths(path)[0] == path
+
+
+def _mentions(file: str, quantization: str) -> bool:
+    pattern = rf"(?<![a-z0-9]){re.escape(quantization)}(?![a-z0-9_])"
+    return re.search(pattern, file, re.IGNORECASE) is not None
+
+
+def _complaint(repo: str, models: Sequence[str], fitting: Sequence[str], quantization: str | None) -> str:
+    if not models:
+        return f"hf:{repo} has no GGUF file"
+    wanted = f" for {quantization}" if quantization else ""
+    problem = f"has more than one model{wanted}" if fitting else f"has no model{wanted}"
+    listed = "".join(f"\n  hf:{repo}:{file}" for file in models[:_MAX_LISTED])
+    rest = f"\n  … and {len(models) - _MAX_LISTED} more" if len(models) > _MAX_LISTED else ""
+    return f"hf:{repo} {problem}. Name one of:{listed}{rest}"

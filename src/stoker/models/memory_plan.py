@@ -1,0 +1,162 @@
+"""How long a request and how large a KV pool a model gets, and whether that fits. Nothing is allocated here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+from stoker.errors import ConfigError, ModelFileInvalid, ResourceExhausted
+from stoker.models.description import all_tensors, vocab_size
+from stoker.models.gguf import GGUFFile
+
+_DEFAULT_CONTEXT = 8192
+_DEFAULT_POOL_BYTES = 512 << 20
+_KV_ELEMENT_BYTES = 2
+"""Keys and values are kept as 16-bit floats."""
+_COMPUTE_ROWS = 512
+"""Tokens that a backend computes at once; each needs its activations and a row of logits."""
+_ACTIVATION_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """What a loaded model will take. The compute buffers are an estimate, the rest is exact."""
+
+    ctx_size: int
+    """Longest single request, in tokens."""
+    kv_tokens: int
+    """Tokens in the pool that all requests share."""
+    weights_bytes: int
+    kv_bytes_per_token: int
+    compute_bytes: int
+
+    @property
+    def kv_bytes(self) -> int:
+        return self.kv_tokens * self.kv_bytes_per_token
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weights_bytes + self.kv_bytes + self.compute_bytes
+
+
+def plan(
+    gguf: GGUFFile, *, ctx_size: int | None, kv_tokens: int | None, parallel: int, available_bytes: int
+) -> MemoryPlan:
+    """Fills in what was not asked for, and refuses what does not fit.
+
+    Args:
+        gguf: the (first) file of the model.
+        ctx_size: longest single request in tokens; None = what the model was trained for, at most 8192, at most
+            `kv_tokens`.
+        kv_tokens: size of the pool; None = `parallel` full requests, but not more than 512 MiB unless one request alone
+            needs more, and less if memory is short.
+        parallel: most requests that run at the same time, at least 1.
+        available_bytes: memory that the model may take (see `available_memory`).
+
+    Raises:
+        ResourceExhausted: it does not fit; the message says what would. Fields `needed_bytes`, `available_bytes`.
+        ConfigError: a size below 1.
+        ModelFileInvalid: the file does not say, or lies about, its own shape.
+    """
+    for name, size in (("--ctx-size", ctx_size), ("--kv-tokens", kv_tokens), ("--parallel", parallel)):
+        if size is not None and size < 1:
+            raise ConfigError(f"{name} must be at least 1, not {size}")
+    per_token = kv_bytes_per_token(gguf)
+    weights_bytes = sum(tensor.num_bytes for tensor in all_tensors(gguf))
+    compute_bytes = _compute_bytes(gguf)
+    left = available_bytes - weights_bytes - compute_bytes
+    context = ctx_size or _default_context(gguf, kv_tokens)
+    found = MemoryPlan(
+        ctx_size=context,
+        kv_tokens=kv_tokens or _default_pool(context, parallel, per_token, left),
+        weights_bytes=weights_bytes,
+        kv_bytes_per_token=per_token,
+        compute_bytes=compute_bytes,
+    )
+    if found.total_bytes > available_bytes:
+        _refuse(gguf, found, available_bytes)
+    return found
+
+
+def kv_bytes_per_token(gguf: GGUFFile) -> int:
+    """Bytes of keys and values that one token takes, over all layers; 0 for a model without attention.
+
+    Layers that see only a window are counted in full: a backend may keep less.
+    """
+    num_heads, num_kv_heads = _counts(gguf, "attention.head_count"), _counts(gguf, "attention.head_count_kv")
+    if not num_heads or not max(num_heads):
+        return 0
+    head_size = _number(gguf, "embedding_length") // max(num_heads)
+    key_size = _number(gguf, "attention.key_length", head_size)
+    value_size = _number(gguf, "attention.value_length", head_size)
+    return _over_layers(gguf, num_kv_heads or num_heads) * (key_size + value_size) * _KV_ELEMENT_BYTES
+
+
+def _over_layers(gguf: GGUFFile, counts: list[int]) -> int:
+    """The sum over all layers of a number that is given once for all, or once for each."""
+    num_layers = _number(gguf, "block_count")
+    if len(counts) == 1:
+        return counts[0] * num_layers
+    if len(counts) != num_layers:
+        _refuse_shape(gguf, "attention.head_count_kv", f"has {len(counts)} entries for {num_layers} layers")
+    return sum(counts)
+
+
+def _counts(gguf: GGUFFile, suffix: str) -> list[int]:
+    counts = gguf.get_ints(gguf.own_key(suffix)) or []
+    if counts and min(counts) < 0:
+        _refuse_shape(gguf, suffix, f"is {min(counts)}")
+    return counts
+
+
+def _number(gguf: GGUFFile, suffix: str, default: int | None = None) -> int:
+    key = gguf.own_key(suffix)
+    value = gguf.require_int(key) if default is None else gguf.get_int(key)
+    if value is None:
+        assert default is not None
+        return default
+    if value < 1:
+        _refuse_shape(gguf, suffix, f"is {value}")
+    return value
+
+
+def _refuse_shape(gguf: GGUFFile, suffix: str, what: str) -> NoReturn:
+    raise ModelFileInvalid(f"{gguf.path} cannot be used: `{gguf.own_key(suffix)}` {what}", path=str(gguf.path))
+
+
+def _default_context(gguf: GGUFFile, kv_tokens: int | None) -> int:
+    wanted = min(_number(gguf, "context_length"), _DEFAULT_CONTEXT)
+    return wanted if kv_tokens is None else min(wanted, kv_tokens)
+
+
+def _default_pool(context: int, parallel: int, per_token: int, left_bytes: int) -> int:
+    """As many tokens as are useful and affordable, but always one full request."""
+    if per_token == 0:
+        return parallel * context
+    affordable = min(_DEFAULT_POOL_BYTES, max(left_bytes, 0)) // per_token
+    return min(parallel * context, max(context, affordable))
+
+
+def _compute_bytes(gguf: GGUFFile) -> int:
+    """The activations of one step: logits, a few copies of the hidden state, the feed-forward layer."""
+    hidden = _number(gguf, "embedding_length")
+    feed_forward = max(gguf.get_ints(gguf.own_key("feed_forward_length")) or [0])
+    width = vocab_size(gguf) + 4 * hidden + 2 * feed_forward
+    return _COMPUTE_ROWS * _ACTIVATION_BYTES * width
+
+
+def _refuse(gguf: GGUFFile, plan: MemoryPlan, available_bytes: int) -> NoReturn:
+    left = available_bytes - plan.weights_bytes - plan.compute_bytes
+    fitting = left // plan.kv_bytes_per_token if plan.kv_bytes_per_token else 0
+    advice = f"--ctx-size {fitting} --kv-tokens {fitting} would fit" if fitting > 0 else "use a smaller model"
+    raise ResourceExhausted(
+        f"{gguf.path.name} needs {_mib(plan.total_bytes)} (weights {_mib(plan.weights_bytes)}, "
+        f"{plan.kv_tokens} tokens of KV {_mib(plan.kv_bytes)}, compute about {_mib(plan.compute_bytes)}), "
+        f"but {_mib(available_bytes)} of memory are available: {advice}.",
+        needed_bytes=plan.total_bytes,
+        available_bytes=available_bytes,
+    )
+
+
+def _mib(num_bytes: int) -> str:
+    return f"{num_bytes / (1 << 20):.0f} MiB"

