@@ -1,0 +1,222 @@
+"""A model's own chat template: messages in, the prompt's text out. Untrusted, so bounded; it knows no tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+
+import jinja2
+
+from stoker.errors import InvalidInput, TemplateError
+from stoker.text.messages import Json, Message, message_to_dict, plain_json
+from stoker.text.template_budget import MAX_WORK, WorkLimitExceeded, limited
+from stoker.text.template_sandbox import RaisedByTemplate, TemplateSandbox
+
+CHATML = """\
+{% for message in messages %}
+{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}
+{%- endfor %}
+{% if add_generation_prompt %}
+{{ '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+"""What a model without a template gets."""
+
+MAX_SOURCE_CHARS = 1 << 20
+MAX_PROMPT_CHARS = 1 << 24
+
+_CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
+_TEMPLATE_FAULTS = (
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    ArithmeticError,
+    LookupError,
+    AttributeError,
+    NameError,
+    RuntimeError,
+    SyntaxError,
+    MemoryError,
+)
+"""All that running code of Jinja's making can raise: the template is wrong, or does not fit the messages."""
+
+
+class ChatTemplate:
+    """Renders conversations as Hugging Face transformers does. Safe to use from several threads.
+
+    Where templates differ in what they understand, the template is asked by rendering two small conversations, not by
+    guessing from its text. Nothing is ever added to what it renders: no generation prompt, no thinking tag.
+
+    Args:
+        source: The Jinja source. None = ChatML.
+        bos_token: The text of the beginning-of-sequence token, visible to the template.
+        eos_token: The text of the end-of-sequence token, likewise.
+        max_work: Most work for one prompt, in operations or 16 characters each. Beside it stands a limit of 5 s of
+            CPU time, and one of 16 Mi characters for the prompt.
+
+    Raises:
+        TemplateError: the source does not compile.
+    """
+
+    def __init__(
+        self, source: str | None, *, bos_token: str = "", eos_token: str = "", max_work: int = MAX_WORK
+    ) -> None:
+        self.source = CHATML if source is None else source
+        self._tokens: dict[str, Json] = {"bos_token": bos_token, "eos_token": eos_token}
+        self._max_work = max_work
+        self._knows_developer = "developer" in self.source
+        if len(self.source) > MAX_SOURCE_CHARS:
+            raise TemplateError(f"the chat template is longer than {MAX_SOURCE_CHARS} characters")
+        with limited(), _template_errors():
+            self._template = TemplateSandbox().load(self.source)
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        /,
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        **variables: object,
+    ) -> str:
+        """The text of the prompt, special tokens included.
+
+        A `developer` message is a `system` message for templates that do not mention that role. Content in several
+        parts goes to the template as it is if it can read that, else as one string with newlines between the parts.
+        Missing content is None for the template, or an empty string if it cannot stand that.
+
+        Args:
+            messages: The conversation.
+            add_generation_prompt: End with what opens the assistant's answer.
+            continue_final_message: The last message is the beginning of the answer: the prompt ends with its text.
+                No generation prompt is added then.
+            tools: JSON schemas of the tools, in OpenAI's shape.
+            variables: Everything else that the template shall see, such as `enable_thinking`; JSON values.
+
+        Raises:
+            TemplateError: the template raised, failed, or did too much work.
+            InvalidInput: a variable is not JSON or is named `messages`; there is no text to continue.
+        """
+        values = self._tokens | _checked(variables)
+        values["messages"] = self._as_dicts(messages)
+        values["tools"] = None if tools is None else plain_json(tools, "tools")
+        values["add_generation_prompt"] = add_generation_prompt and not continue_final_message
+        if not continue_final_message:
+            return self._run(values)
+        final = _tag_final_message(values["messages"])
+        return _cut_at_tag(self._run(values), final)
+
+    def _as_dicts(self, messages: Sequence[Message]) -> list[Json]:
+        return [self._as_dict(message) for message in messages]
+
+    def _as_dict(self, message: Message) -> dict[str, Json]:
+        has_parts = isinstance(message.content, tuple) and self._reads_parts
+        values = message_to_dict(message, parts=has_parts or self._needs_parts)
+        if message.role == "developer" and not self._knows_developer:
+            values["role"] = "system"
+        if message.content is None and not self._reads_null:
+            values["content"] = ""
+        return values
+
+    def _run(self, values: Mapping[str, Json]) -> str:
+        pieces: list[str] = []
+        num_chars = 0
+        with limited(work=self._max_work), _template_errors():
+            for piece in self._template.generate(values):
+                num_chars += len(piece)
+                if num_chars > MAX_PROMPT_CHARS:
+                    raise WorkLimitExceeded(f"it writes more than {MAX_PROMPT_CHARS} characters")
+                pieces.append(piece)
+            text = "".join(pieces)
+            text.encode()  # a lone surrogate in an escape of the template's own
+        return text
+
+    @cached_property
+    def _reads_parts(self) -> bool:
+        """Content in parts comes out as text, not as the text of a list."""
+        prompt = self._probe([{"type": "text", "text": "first-part"}, {"type": "text", "text": "last-part"}])
+        return "first-part" in prompt and "last-part" in prompt and "text'" not in prompt and 'text"' not in prompt
+
+    @cached_property
+    def _needs_parts(self) -> bool:
+        """Content as a string does not come out, but content in parts does."""
+        return "only-part" not in self._probe("only-part") and self._reads_parts
+
+    @cached_property
+    def _reads_null(self) -> bool:
+        """Content that is None does not come out as that word, and is no error where an empty string is none."""
+        prompt, empty = self._probe(None), self._probe("")
+        return "None" not in prompt and bool(prompt or not empty)
+
+    def _probe(self, content: Json) -> str:
+        """What a conversation with this content becomes; nothing if the template refuses it."""
+        messages: list[Json] = [
+            {"role": "user", "content": content or "hello"},
+            {"role": "assistant", "content": content},
+            {"role": "user", "content": content or "hello"},
+        ]
+        try:
+            return self._run({**self._tokens, "messages": messages, "tools": None, "add_generation_prompt": False})
+        except TemplateError:
+            return ""
+
+
+@contextmanager
+def _template_errors() -> Generator[None]:
+    try:
+        yield
+    except RaisedByTemplate as error:
+        raise TemplateError(f"the chat template refused the messages: {error}") from error
+    except jinja2.TemplateSyntaxError as error:
+        raise TemplateError(f"the chat template is not valid, line {error.lineno}: {error.message}") from error
+    except WorkLimitExceeded as error:
+        raise TemplateError(f"the chat template was stopped: {error}") from error
+    except RecursionError as error:
+        raise TemplateError("the chat template was stopped: it is nested too deep") from error
+    except _TEMPLATE_FAULTS as error:
+        raise TemplateError(f"the chat template failed: {type(error).__name__}: {error}") from error
+
+
+def _checked(variables: Mapping[str, object]) -> dict[str, Json]:
+    if "messages" in variables:
+        raise InvalidInput("`messages` is not a variable that can be set", parameter="messages")
+    return {name: plain_json(value, name) for name, value in variables.items()}
+
+
+def _tag_final_message(messages: Json) -> str:
+    """Marks the end of the last message's text, and returns that text as it was."""
+    holder, key = _text_holder(messages)
+    text = holder[key]
+    if not isinstance(text, str):
+        raise InvalidInput("the last message has no text to continue", parameter="continue_final_message")
+    holder[key] = text + _CONTINUE_TAG
+    return text
+
+
+def _text_holder(messages: Json) -> tuple[dict[str, Json], str]:
+    """The dict, and the key in it, of the last text of the last message."""
+    if not isinstance(messages, list) or not messages:
+        raise InvalidInput("there is no message to continue", parameter="continue_final_message")
+    final = messages[-1]
+    assert isinstance(final, dict)
+    content = final.get("content")
+    if isinstance(content, list) and content:
+        part = content[-1]
+        assert isinstance(part, dict)
+        return part, "text"
+    return final, "content"
+
+
+def _cut_at_tag(prompt: str, final: str) -> str:
+    """The prompt up to the end of the final message, as transformers cuts it.
+
+    A template that trims the message also trims the space behind the tag; then the prompt is trimmed, too.
+    """
+    tag_start = prompt.rfind(_CONTINUE_TAG.strip())
+    if tag_start < 0 or final.strip() not in prompt:
+        raise TemplateError("the chat template changes or drops the last message, so that it cannot be continued")
+    if prompt.startswith(_CONTINUE_TAG, tag_start):
+        return prompt[:tag_start]
+    return prompt[:tag_start].rstrip()

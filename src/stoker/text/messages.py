@@ -1,0 +1,250 @@
+"""The one internal message model: what a conversation is, before any template or wire format. It renders nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias, cast
+
+from stoker.errors import InvalidInput, UnsupportedParameter
+
+Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
+"""Plain JSON values: all that a template ever sees."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """One piece of a message's content."""
+
+    text: str
+
+
+Content: TypeAlias = str | tuple[TextPart, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message of a conversation.
+
+    History is never lost: what this package does not interpret itself is kept as it came, for templates that know it.
+    Roles are not checked, because templates define their own; one that does not know a role says so.
+    """
+
+    role: str
+    content: Content = None
+    """None = not given, as in an assistant message that only calls tools."""
+    name: str | None = None
+    """The speaker's name; of a tool message, the function's."""
+    reasoning: str | None = None
+    """What the model thought before it answered."""
+    tool_calls: tuple[dict[str, Json], ...] = ()
+    """In OpenAI's shape. `function.arguments` may be an object or a string."""
+    tool_call_id: str | None = None
+    extra: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    """Every other field."""
+
+    @property
+    def text(self) -> str:
+        """The content as one string; several parts are joined by newlines, as llama-server and vLLM do."""
+        if isinstance(self.content, tuple):
+            return "\n".join(part.text for part in self.content)
+        return self.content or ""
+
+
+_KINDS: Mapping[type, str] = {
+    dict: "an object",
+    list: "an array",
+    str: "a string",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+}
+_TEXT_FIELDS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+_REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
+_KNOWN_FIELDS = {"role", "content", "name", "tool_calls", "tool_call_id", *_REASONING_FIELDS}
+
+
+def messages_from_dicts(raw: object, where: str = "messages") -> tuple[Message, ...]:
+    """A conversation from a list of dicts in OpenAI's shape, see `message_from_dict`.
+
+    Raises:
+        InvalidInput: not a list, empty, or a message is not valid; `fields["parameter"]` says where.
+    """
+    if not isinstance(raw, list | tuple) or not raw:
+        raise _invalid(where, "must be a list with at least one message")
+    items = cast("list[object]", raw)
+    return tuple(message_from_dict(item, f"{where}[{index}]") for index, item in enumerate(items))
+
+
+def message_from_dict(raw: object, where: str) -> Message:
+    """One message from a dict in OpenAI's shape, with all that clients make of it.
+
+    Content may be a string, null, missing, or an array of strings and text parts. Reasoning is read under each of the
+    three names that are in use. Null is the same as not given everywhere.
+
+    Args:
+        raw: The dict.
+        where: Its path in the request, such as `messages[2]`, for error messages.
+
+    Raises:
+        InvalidInput: `fields["parameter"]` is the path of the culprit, such as `messages[2].content[0].text`.
+        UnsupportedParameter: a content part that is no text, such as an image.
+    """
+    if not isinstance(raw, Mapping):
+        raise _invalid(where, f"must be an object, not {_kind(raw)}")
+    fields = cast("Mapping[object, object]", raw)
+    reasoning = [_optional_text(fields.get(name), f"{where}.{name}") for name in _REASONING_FIELDS]
+    return Message(
+        role=_role(fields.get("role"), f"{where}.role"),
+        content=_content(fields.get("content"), f"{where}.content"),
+        name=_optional_text(fields.get("name"), f"{where}.name"),
+        reasoning=next((text for text in reasoning if text is not None), None),
+        tool_calls=_tool_calls(fields.get("tool_calls"), f"{where}.tool_calls"),
+        tool_call_id=_optional_text(fields.get("tool_call_id"), f"{where}.tool_call_id"),
+        extra=_extra(fields, where),
+    )
+
+
+def message_to_dict(message: Message, *, parts: bool = False) -> dict[str, Json]:
+    """The plain dict that a chat template expects.
+
+    Fields that were not given are left out, but `content` is always there. Reasoning stands under every name that
+    templates read; arguments of tool calls are objects wherever they are valid JSON, as templates want them.
+
+    Args:
+        message: The message.
+        parts: Give text as a list of `{"type": "text", "text": …}`, for templates that iterate over it.
+    """
+    values: dict[str, Json] = {"role": message.role, "content": _template_content(message, parts=parts)}
+    if message.name is not None:
+        values["name"] = message.name
+    if message.reasoning is not None:
+        values |= dict.fromkeys(_REASONING_FIELDS, message.reasoning)
+    if message.tool_calls:
+        values["tool_calls"] = [_with_object_arguments(call) for call in message.tool_calls]
+    if message.tool_call_id is not None:
+        values["tool_call_id"] = message.tool_call_id
+    return values | dict(message.extra)
+
+
+def plain_json(value: object, where: str) -> Json:
+    """A deep copy of `value` made of exact JSON types only, so that a template can call nothing else on it.
+
+    Raises:
+        InvalidInput: something in it is no JSON value, is nested too deep, or is no valid Unicode.
+    """
+    try:
+        return _plain(value, where)
+    except RecursionError as error:
+        raise _invalid(where, "is nested too deep") from error
+
+
+def _plain(value: object, where: str) -> Json:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _text(value, where)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, list | tuple):
+        return [_plain(item, where) for item in cast("list[object]", value)]
+    if isinstance(value, Mapping):
+        pairs = cast("Mapping[object, object]", value).items()
+        return {_text(key, where): _plain(item, where) for key, item in pairs}
+    raise _invalid(where, f"must be plain JSON, but has {_kind(value)} in it")
+
+
+def _content(raw: object, where: str) -> Content:
+    if isinstance(raw, list | tuple):
+        items = cast("list[object]", raw)
+        return tuple(_part(item, f"{where}[{index}]") for index, item in enumerate(items))
+    if raw is None or isinstance(raw, str):
+        return _optional_text(raw, where)
+    raise _invalid(where, f"must be a string, an array of parts, or null, not {_kind(raw)}")
+
+
+def _part(raw: object, where: str) -> TextPart:
+    if isinstance(raw, str):
+        return TextPart(_text(raw, where))
+    if not isinstance(raw, Mapping):
+        raise _invalid(where, f"must be an object, not {_kind(raw)}")
+    fields = cast("Mapping[object, object]", raw)
+    kind = _text(fields.get("type", "text"), f"{where}.type")
+    if kind not in _TEXT_FIELDS:
+        raise UnsupportedParameter(f"`{where}`: parts of type {kind!r} are not supported, only text", parameter=where)
+    name = _TEXT_FIELDS[kind]
+    return TextPart(_text(fields.get(name), f"{where}.{name}"))
+
+
+def _tool_calls(raw: object, where: str) -> tuple[dict[str, Json], ...]:
+    if raw is None:
+        return ()
+    if not isinstance(raw, list | tuple):
+        raise _invalid(where, f"must be an array, not {_kind(raw)}")
+    calls: list[dict[str, Json]] = []
+    for index, item in enumerate(cast("list[object]", raw)):
+        call = plain_json(item, f"{where}[{index}]")
+        if not isinstance(call, dict):
+            raise _invalid(f"{where}[{index}]", f"must be an object, not {_kind(item)}")
+        calls.append(call)
+    return tuple(calls)
+
+
+def _extra(fields: Mapping[object, object], where: str) -> dict[str, Json]:
+    names = {name: _text(name, where) for name in fields if name not in _KNOWN_FIELDS}
+    values = {name: plain_json(fields[key], f"{where}.{name}") for key, name in names.items()}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _role(raw: object, where: str) -> str:
+    role = _text(raw, where)
+    if not role:
+        raise _invalid(where, "is empty")
+    return role
+
+
+def _optional_text(raw: object, where: str) -> str | None:
+    return None if raw is None else _text(raw, where)
+
+
+def _text(raw: object, where: str) -> str:
+    if not isinstance(raw, str):
+        raise _invalid(where, "is missing" if raw is None else f"must be a string, not {_kind(raw)}")
+    text = str.__str__(raw)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise _invalid(where, f"is not valid Unicode: a lone surrogate at character {error.start}") from error
+    return text
+
+
+def _template_content(message: Message, *, parts: bool) -> Json:
+    if not parts or message.content is None:
+        return None if message.content is None else message.text
+    content = message.content
+    texts = [content] if isinstance(content, str) else [part.text for part in content]
+    return [{"type": "text", "text": text} for text in texts]
+
+
+def _with_object_arguments(call: dict[str, Json]) -> dict[str, Json]:
+    function = call.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(cast("str", function["arguments"]))
+    except (ValueError, RecursionError):
+        return call
+    if not isinstance(arguments, dict):
+        return call
+    return {**call, "function": {**function, "arguments": cast("dict[str, Json]", arguments)}}
+
+
+def _kind(value: object) -> str:
+    return _KINDS.get(type(value), f"a value of type {type(value).__name__}")
+
+
+def _invalid(where: str, problem: str) -> InvalidInput:
+    return InvalidInput(f"`{where}` {problem}", parameter=where)
