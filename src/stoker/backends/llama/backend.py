@@ -1,0 +1,146 @@
+"""The llama backend: runs the core's batches on libllama. Weights may be shared; context and tokenizer are its own."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.backends.base import Logits
+from stoker.backends.llama.context import MAX_SEQUENCES, Context, ContextSize
+from stoker.backends.llama.tokenizer import LlamaTokenizer
+from stoker.backends.llama.weights import LoadOptions, Weights, load_weights
+from stoker.core.batch import Batch, CacheOp, CopyPrefix
+from stoker.core.model_info import CacheTraits, ModelInfo
+from stoker.errors import ConfigError, ModelNotLoaded
+
+_MAX_THREADS = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaOptions:
+    """How a model is loaded.
+
+    Raises:
+        ConfigError: a number is out of its range.
+    """
+
+    context_size: int
+    """Longest single sequence, in tokens."""
+    kv_tokens: int
+    """Cells of the pool that all sequences share, in tokens."""
+    num_slots: int = 64
+    """Most sequences that hold KV, running and retained; 1 … 256, and at most 128 with sliding-window attention."""
+    max_batch_tokens: int = 512
+    """Most entries of one forward pass."""
+    max_ubatch_tokens: int = 512
+    """Most entries that are computed at once; a larger batch is computed in several parts.
+
+    Below 64, libllama's CPU attention has one kernel for every batch, and logits no longer depend on batch-mates
+    (to the bit for weights that are not K-quants, and for those too with GGML_CPU_TILED_MM=0 in the environment).
+    Long prompts are then computed up to four times slower.
+    """
+    threads: int | None = None
+    """CPU threads of the forward pass, 1 … 512. None = all that this process may use."""
+    gpu_layers: int = -1
+    """Layers that go to a GPU if libllama was built for one; -1 = all."""
+    use_mmap: bool = True
+    """Map the file instead of reading it."""
+
+    def __post_init__(self) -> None:
+        for name in ("context_size", "kv_tokens", "num_slots", "max_batch_tokens", "max_ubatch_tokens"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"`{name}` must be at least 1, not {getattr(self, name)}", parameter=name)
+        if self.threads is not None and not 1 <= self.threads <= _MAX_THREADS:
+            raise ConfigError(
+                f"`threads` must be between 1 and {_MAX_THREADS}, not {self.threads}", parameter="threads"
+            )
+
+
+class LlamaBackend:
+    """A GGUF model on libllama: one context, many sequences, one pool of KV cells. Satisfies `Backend`.
+
+    The arrays that `forward` returns lie in libllama's memory: they are gone after the next `forward` and after
+    `close`.
+
+    Raises:
+        ModelError, ResourceExhausted: see `load_weights` and `Context`.
+    """
+
+    def __init__(self, path: Path, options: LlamaOptions) -> None:
+        weights = load_weights(path, LoadOptions(gpu_layers=options.gpu_layers, use_mmap=options.use_mmap))
+        self.tokenizer = LlamaTokenizer(weights)
+        self._info = _model_info(path, weights, self.tokenizer, options)
+        self._context: Context | None = Context(weights, _context_size(self._info, options))
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._info
+
+    def forward(self, batch: Batch) -> Logits:
+        """See `Backend.forward`. After a `BackendError` every slot is as long as the batch's operations left it.
+
+        Raises:
+            BackendError: the pass failed, for instance because the pool has no free cells.
+            ModelNotLoaded: the backend was closed.
+        """
+        context = self._context
+        if context is None:
+            raise ModelNotLoaded("The model was closed.")
+        assert batch.num_tokens <= self._info.max_batch_tokens, "libllama would abort the process"
+        for op in batch.ops:
+            self._apply(context, op)
+        return context.decode(batch.chunks)
+
+    def _apply(self, context: Context, op: CacheOp) -> None:
+        traits = self._info.traits
+        if isinstance(op, CopyPrefix):
+            assert traits.can_copy, "this model's memory cannot be copied"
+            context.copy_prefix(op.source, op.target, op.length)
+        else:
+            assert traits.can_truncate or op.length == 0, "this model's memory cannot be truncated"
+            context.truncate(op.slot, op.length)
+
+    def close(self) -> None:
+        """Frees the context; the weights go with their last user. Calling it twice is allowed."""
+        if self._context is not None:
+            self._context.close()
+            self._context = None
+        self.tokenizer.close()
+
+    def __enter__(self) -> LlamaBackend:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _model_info(path: Path, weights: Weights, tokenizer: LlamaTokenizer, options: LlamaOptions) -> ModelInfo:
+    max_slots = MAX_SEQUENCES // 2 if weights.has_sliding_window else MAX_SEQUENCES
+    return ModelInfo(
+        name=path.stem,
+        architecture=weights.architecture,
+        vocab_size=tokenizer.vocab_size,
+        eog_token_ids=tokenizer.eog_token_ids(),
+        trained_context=weights.trained_context,
+        context_size=options.context_size,
+        kv_tokens=options.kv_tokens,
+        num_slots=min(options.num_slots, max_slots),
+        max_batch_tokens=min(options.max_batch_tokens, options.kv_tokens),
+        traits=CacheTraits(can_truncate=not weights.is_recurrent, can_copy=not weights.is_recurrent, shares_cells=True),
+    )
+
+
+def _context_size(info: ModelInfo, options: LlamaOptions) -> ContextSize:
+    return ContextSize(
+        num_slots=info.num_slots,
+        kv_tokens=info.kv_tokens,
+        max_batch_tokens=info.max_batch_tokens,
+        max_ubatch_tokens=min(options.max_ubatch_tokens, info.max_batch_tokens),
+        num_threads=options.threads or _usable_cores(),
+    )
+
+
+def _usable_cores() -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, _MAX_THREADS)

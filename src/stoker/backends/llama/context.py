@@ -1,0 +1,206 @@
+"""One `llama_context`: its KV cells, its sequences, and the forward pass over a ragged batch. It decides nothing."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from ctypes import POINTER, addressof, c_int8, c_int32
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stoker.backends.base import Logits
+from stoker.backends.llama.native import library, log_lines
+from stoker.backends.llama.weights import Weights
+from stoker.core.batch import Chunk
+from stoker.errors import BackendError, ModelUnsupported, ResourceExhausted
+
+MAX_SEQUENCES = 256
+"""libllama's compiled-in limit (LLAMA_MAX_SEQ)."""
+
+# libllama fills tens of bytes of bookkeeping per cell before it learns that the KV itself does not fit.
+_MAX_CELLS = 2**24
+_CELL_PADDING = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextSize:
+    """How large a context is. All counts are of tokens but the first and the last."""
+
+    num_slots: int
+    kv_tokens: int
+    max_batch_tokens: int
+    max_ubatch_tokens: int
+    num_threads: int
+
+
+class Context:
+    """Owns one `llama_context` and the arrays that its batches are written to.
+
+    ```
+    slot       0   1  …  n-1 | n   n+1 …  2n-1        (second half: only for sliding-window models)
+    sequence   the slots     | a twin of each slot, always with the same cells
+    ```
+
+    libllama hands a cell that has fallen out of its only sequence's window to whoever needs one, even with a
+    full-size cache; cutting that sequence back would then read a stranger's KV. A twin makes every cell shared,
+    and shared cells are never taken.
+
+    Raises:
+        ResourceExhausted: the KV cache or the compute buffers do not fit in memory.
+        ModelUnsupported: the model has no KV cache.
+    """
+
+    def __init__(self, weights: Weights, size: ContextSize) -> None:
+        lib = library()
+        self._lib = lib
+        self._weights = weights
+        self._twin_offset = size.num_slots if weights.has_sliding_window else 0
+        self._pointer = _create(weights, size, num_sequences=size.num_slots + self._twin_offset)
+        self.close = weakref.finalize(self, lib.llama_free, self._pointer)
+        self._memory = lib.llama_get_memory(self._pointer)
+        if not self._memory:
+            raise ModelUnsupported(f"{weights.path} ({weights.architecture}) keeps no KV cache: it does not generate.")
+        self._vocab_size: int = lib.llama_vocab_n_tokens(weights.vocab)
+        self._max_tokens = size.max_batch_tokens
+        self._input = _BatchArrays(size, self._twin_offset)
+        self._no_rows = np.empty((0, self._vocab_size), dtype=np.float32)
+        self._rows = self._no_rows
+        self._rows_address = 0
+
+    def decode(self, chunks: Sequence[Chunk]) -> Logits:
+        """Computes all chunks in one call, without the GIL, and returns the rows they ask for in chunk order.
+
+        Raises:
+            BackendError: the pass failed; every slot is back at the length it had before.
+        """
+        if not chunks:
+            return self._no_rows
+        num_rows = self._input.fill(chunks)
+        with log_lines.capture_errors() as errors:
+            code = self._lib.llama_decode(self._pointer, self._input.batch)
+        if code != 0:
+            for chunk in chunks:
+                self._remove(chunk.slot, chunk.start)
+            raise _decode_error(code, errors)
+        return self._logits(num_rows)
+
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        """Positions 0 … length-1 of `source` appear in `target`, which must be empty; no cell is used."""
+        assert self.length(target) == 0, f"slot {target} is not empty"
+        assert length <= self.length(source), f"slot {source} has no {length} positions"
+        for sequence in self._sequences(target):
+            self._lib.llama_memory_seq_cp(self._memory, source, sequence, 0, length)
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Slot `slot` keeps its first `length` positions.
+
+        Raises:
+            BackendError: this kind of memory cannot be cut there. Emptying a slot never fails.
+        """
+        if not self._remove(slot, length):
+            raise BackendError(f"slot {slot} cannot be cut back to {length} tokens")
+
+    def length(self, slot: int) -> int:
+        """Positions that the slot holds."""
+        return self._lib.llama_memory_seq_pos_max(self._memory, slot) + 1
+
+    def _remove(self, slot: int, start: int) -> bool:
+        removed = [self._lib.llama_memory_seq_rm(self._memory, s, start, -1) for s in self._sequences(slot)]
+        return all(removed)
+
+    def _sequences(self, slot: int) -> tuple[int, ...]:
+        return (slot, slot + self._twin_offset) if self._twin_offset else (slot,)
+
+    def _logits(self, num_rows: int) -> Logits:
+        if num_rows == 0:
+            # Still waits for the computation, so that its time is spent in this step.
+            self._lib.llama_synchronize(self._pointer)
+            return self._no_rows
+        first = self._lib.llama_get_logits(self._pointer)
+        if not first:
+            raise BackendError("the forward pass left no logits")
+        address = addressof(first.contents)
+        if address != self._rows_address:
+            self._rows = np.ctypeslib.as_array(first, shape=(self._max_tokens, self._vocab_size))
+            self._rows_address = address
+        return self._rows[:num_rows]
+
+
+class _BatchArrays:
+    """A `llama_batch` whose arrays are numpy's, so that a chunk is written with a few slice assignments."""
+
+    def __init__(self, size: ContextSize, twin_offset: int) -> None:
+        capacity = size.max_batch_tokens
+        self._token = np.zeros(capacity, dtype=np.int32)
+        self._position = np.zeros(capacity, dtype=np.int32)
+        self._wants_logits = np.zeros(capacity, dtype=np.int8)
+        self._sequences = np.zeros(capacity, dtype=np.uintp)
+        self._num_sequences = np.full(capacity, 2 if twin_offset else 1, dtype=np.int32)
+        self._count_up = np.arange(size.kv_tokens + capacity, dtype=np.int32)
+        slots = np.arange(size.num_slots, dtype=np.int32)
+        self._sequences_of_slot = np.ascontiguousarray(np.stack([slots, slots + twin_offset], axis=1))
+        row_bytes = self._sequences_of_slot.strides[0]
+        self._address_of_slot = [self._sequences_of_slot.ctypes.data + slot * row_bytes for slot in range(len(slots))]
+        self.batch = self._as_llama_batch()
+
+    def _as_llama_batch(self) -> Any:
+        batch = library().llama_batch()
+        batch.token = self._token.ctypes.data_as(POINTER(c_int32))
+        batch.pos = self._position.ctypes.data_as(POINTER(c_int32))
+        batch.n_seq_id = self._num_sequences.ctypes.data_as(POINTER(c_int32))
+        batch.seq_id = self._sequences.ctypes.data_as(POINTER(POINTER(c_int32)))
+        batch.logits = self._wants_logits.ctypes.data_as(POINTER(c_int8))
+        return batch
+
+    def fill(self, chunks: Sequence[Chunk]) -> int:
+        """Writes the chunks one behind the other; returns how many rows of logits they want."""
+        num_rows = first = 0
+        self._wants_logits.fill(0)
+        for chunk in chunks:
+            start, behind = chunk.start, first + len(chunk.entries)
+            self._token[first:behind] = chunk.entries
+            self._position[first:behind] = self._count_up[start : start + behind - first]
+            self._sequences[first:behind] = self._address_of_slot[chunk.slot]
+            if chunk.num_logits:
+                self._wants_logits[behind - chunk.num_logits : behind] = 1
+                num_rows += chunk.num_logits
+            first = behind
+        self.batch.n_tokens = first
+        return num_rows
+
+
+def _create(weights: Weights, size: ContextSize, *, num_sequences: int) -> int:
+    lib = library()
+    if size.kv_tokens > _MAX_CELLS:
+        raise _no_room(size, f"more than {_MAX_CELLS} cells")
+    params = lib.llama_context_default_params()
+    params.n_ctx = -(-size.kv_tokens // _CELL_PADDING) * _CELL_PADDING
+    # The output buffer has a row per sequence at least, and libllama aborts if the batch is smaller than that.
+    params.n_batch = max(size.max_batch_tokens, num_sequences)
+    params.n_ubatch = size.max_ubatch_tokens
+    params.n_seq_max = num_sequences
+    params.n_threads = params.n_threads_batch = size.num_threads
+    params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_AUTO
+    params.kv_unified = True
+    params.swa_full = True
+    params.no_perf = True
+    with log_lines.capture_errors() as errors:
+        pointer = lib.llama_init_from_model(weights.pointer, params)
+    if not pointer:
+        raise _no_room(size, "; ".join(errors) or "no reason given")
+    assert lib.llama_n_batch(pointer) >= size.max_batch_tokens
+    return pointer
+
+
+def _no_room(size: ContextSize, reason: str) -> ResourceExhausted:
+    return ResourceExhausted(
+        f"A context with {size.kv_tokens} KV tokens cannot be created ({reason}). Lower --kv-tokens or --ctx-size.",
+        kv_tokens=size.kv_tokens,
+    )
+
+
+def _decode_error(code: int, errors: list[str]) -> BackendError:
+    reason = {1: "no free KV cells for the batch", 2: "aborted"}.get(code, "; ".join(errors) or "no reason given")
+    return BackendError(f"libllama's forward pass failed with code {code}: {reason}", native_code=code)

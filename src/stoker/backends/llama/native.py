@@ -1,0 +1,102 @@
+"""The way into libllama: finds the bindings, starts the library once per process and turns its log lines into records.
+
+Nothing here knows models or contexts. Importing this module does not import `llama_cpp`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+from stoker.errors import ModelUnsupported
+
+logger = logging.getLogger("stoker.llama")
+logger.addHandler(logging.NullHandler())
+
+_CONTINUES = 5
+# libllama's INFO is a line per layer and buffer, its DEBUG one per tensor: each is one step lower here.
+_LEVELS = {0: logging.INFO, 1: logging.DEBUG - 5, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
+
+
+class LogLines(threading.local):
+    """Joins the pieces that libllama logs on one thread into whole lines.
+
+    A piece is one of a line (it ends with a newline), the beginning of one, or, at level 5, its continuation.
+    """
+
+    def __init__(self) -> None:
+        self._level = logging.INFO
+        self._pending = ""
+        self._captured: list[str] | None = None
+
+    def push(self, native_level: int, text: bytes) -> None:
+        if native_level != _CONTINUES:
+            self.flush()
+            self._level = _LEVELS.get(native_level, logging.INFO)
+        self._pending += text.decode("utf-8", errors="replace")
+        if self._pending.endswith("\n"):
+            self.flush()
+
+    def flush(self) -> None:
+        line, self._pending = self._pending.rstrip(), ""
+        if not line:
+            return
+        if self._captured is not None and self._level >= logging.ERROR:
+            self._captured.append(line)
+        logger.log(self._level, "%s", line)
+
+    @contextmanager
+    def capture_errors(self) -> Generator[list[str]]:
+        """The error lines that this thread logs inside the block; they are logged as well."""
+        outer, self._captured = self._captured, []
+        try:
+            yield self._captured
+            self.flush()
+        finally:
+            self._captured = outer
+
+
+log_lines = LogLines()
+
+_start_lock = threading.Lock()
+_log_callback: Any = None
+
+
+def library() -> Any:
+    """The low-level bindings `llama_cpp.llama_cpp`, with the library started.
+
+    Typed `Any` because their annotations know neither that pointers are plain integers at run time nor buffers.
+
+    Raises:
+        ModelUnsupported: the bindings are not installed, or their native library cannot be loaded.
+    """
+    try:
+        # Its absence is an answer, not a failure: the extra is optional.
+        from llama_cpp import llama_cpp
+    except (ImportError, OSError, RuntimeError) as error:
+        raise ModelUnsupported(
+            f"The llama backend needs llama-cpp-python, which cannot be used here ({error}). "
+            f"Install it with: pip install 'stoker[llama]'"
+        ) from error
+    if _log_callback is None:
+        _start(llama_cpp)
+    return llama_cpp
+
+
+def _start(llama_cpp: Any) -> None:
+    global _log_callback
+    with _start_lock:
+        if _log_callback is not None:
+            return
+        callback = llama_cpp.llama_log_callback(_on_log)
+        llama_cpp.llama_log_set(callback, None)
+        llama_cpp.llama_backend_init()
+        # libllama keeps the pointer for ever, so the object must live as long.
+        _log_callback = callback
+
+
+def _on_log(level: int, text: bytes | None, _user_data: int | None) -> None:
+    log_lines.push(level, text or b"")

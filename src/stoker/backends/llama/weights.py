@@ -1,0 +1,170 @@
+"""Model files in memory: who owns a `llama_model` and how the users of one file share it. No context lives here."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from ctypes import create_string_buffer
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from stoker.backends.llama.native import library, log_lines, logger
+from stoker.errors import ModelError, ModelFileInvalid, ModelFileNotFound, ModelUnsupported, ResourceExhausted
+
+_MAGIC = b"GGUF"
+_UNSUPPORTED_MARKS = ("unknown model architecture", "unknown pre-tokenizer type", "unknown tokenizer")
+_MEMORY_MARKS = ("unable to allocate", "failed to allocate", "bad_alloc", "out of memory")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """What changes how the weights lie in memory: two users with other options do not share."""
+
+    gpu_layers: int = -1
+    """Layers that go to a GPU if libllama was built for one; -1 = all."""
+    use_mmap: bool = True
+    """Map the file instead of reading it."""
+
+
+class Weights:
+    """Owns one `llama_model` and frees it when the last reference to this object goes.
+
+    Raises:
+        ModelError, ResourceExhausted: see `load_weights`.
+    """
+
+    def __init__(self, path: Path, options: LoadOptions) -> None:
+        lib = library()
+        self.path = path
+        self.pointer = _load(path, options)
+        self._free = weakref.finalize(self, lib.llama_model_free, self.pointer)
+        self.vocab: int | None = lib.llama_model_get_vocab(self.pointer)
+        self.architecture = self._metadata("general.architecture")
+        self.trained_context: int = lib.llama_model_n_ctx_train(self.pointer)
+        self.is_recurrent: bool = lib.llama_model_is_recurrent(self.pointer) or lib.llama_model_is_hybrid(self.pointer)
+        # A hybrid's window is of no concern: its sequences are neither copied nor cut back.
+        self.has_sliding_window = not self.is_recurrent and lib.llama_model_n_swa(self.pointer) > 0
+        self._check_generates()
+
+    def _metadata(self, key: str) -> str:
+        buffer = create_string_buffer(256)
+        library().llama_model_meta_val_str(self.pointer, key.encode(), buffer, len(buffer))
+        return buffer.value.decode("utf-8", errors="replace")
+
+    def _check_generates(self) -> None:
+        """Encoders, diffusion models and models without a vocabulary load, and abort the process later."""
+        lib = library()
+        generates = (
+            self.vocab is not None
+            and lib.llama_vocab_type(self.vocab) != lib.LLAMA_VOCAB_TYPE_NONE
+            and lib.llama_model_has_decoder(self.pointer)
+            and not lib.llama_model_has_encoder(self.pointer)
+            and not lib.llama_model_is_diffusion(self.pointer)
+        )
+        if not generates:
+            raise ModelUnsupported(
+                f"{self.path} ({self.architecture}) is not a text-generating decoder model.", path=str(self.path)
+            )
+
+
+_Key: TypeAlias = tuple[str, int, int, int, int, LoadOptions]
+
+
+class _WeightsCache:
+    """Weights by file identity, held weakly, each loaded by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loaded: weakref.WeakValueDictionary[_Key, Weights] = weakref.WeakValueDictionary()
+        self._gates: weakref.WeakValueDictionary[_Key, threading.Lock] = weakref.WeakValueDictionary()
+
+    def get(self, path: Path, options: LoadOptions) -> Weights:
+        real_path = Path(os.path.realpath(path))
+        key = _identity(real_path, options)
+        with self._lock:
+            gate = self._gates.get(key)
+            if gate is None:
+                gate = self._gates[key] = threading.Lock()
+        # The wait ends with the other thread's load, whose length only the disk knows.
+        with gate:
+            weights = self._loaded.get(key)
+            if weights is not None:
+                logger.info("reusing the loaded weights of %s", real_path)
+                return weights
+            weights = Weights(real_path, options)
+            if _identity(real_path, options) != key:
+                raise ModelFileInvalid(f"{path} was changed while it was being loaded.", path=str(path))
+            self._loaded[key] = weights
+            return weights
+
+
+_cache = _WeightsCache()
+
+
+def load_weights(path: Path, options: LoadOptions) -> Weights:
+    """The weights of a GGUF file, shared with everybody in this process who uses the same file and options.
+
+    The same file is the one with the same real path, inode, size and modification time: a file that was replaced
+    is loaded afresh while earlier users keep what they have.
+
+    Raises:
+        ModelFileNotFound: there is no such file.
+        ModelFileInvalid: it is not a GGUF, is cut short, contradicts itself, or cannot be read.
+        ModelUnsupported: its architecture or tokenizer is unknown here, or llama-cpp-python is not installed.
+        ResourceExhausted: it does not fit in memory.
+    """
+    _check_file(path)
+    return _cache.get(path, options)
+
+
+def _identity(path: Path, options: LoadOptions) -> _Key:
+    try:
+        stat = path.stat()
+    except FileNotFoundError as error:
+        raise ModelFileNotFound(f"The model file {path} has just disappeared.", path=str(path)) from error
+    return (str(path), stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, options)
+
+
+def _check_file(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(_MAGIC))
+    except FileNotFoundError as error:
+        raise ModelFileNotFound(f"There is no model file at {path}.", path=str(path)) from error
+    except OSError as error:
+        raise ModelFileInvalid(f"{path} cannot be read: {error.strerror}.", path=str(path)) from error
+    if magic != _MAGIC:
+        raise ModelFileInvalid(f"{path} is not a GGUF file: it begins with {magic!r}.", path=str(path))
+
+
+def _load(path: Path, options: LoadOptions) -> int:
+    lib = library()
+    params = lib.llama_model_default_params()
+    params.n_gpu_layers = options.gpu_layers
+    params.use_extra_bufts = not _has_amx()
+    params.load_mode = lib.LLAMA_LOAD_MODE_AUTO if options.use_mmap else lib.LLAMA_LOAD_MODE_NONE
+    with log_lines.capture_errors() as errors:
+        pointer = lib.llama_model_load_from_file(os.fsencode(path), params)
+    if not pointer:
+        raise _load_error(path, "; ".join(errors) or "no reason given")
+    return pointer
+
+
+def _has_amx() -> bool:
+    """Whether libllama was compiled for AMX, whose tensor layout must not be used.
+
+    GCC before 13 drops most of the tile configuration (its `_tile_loadconfig` claims to read 8 bytes of the 64),
+    and the first matrix product then kills the process: https://github.com/ggml-org/llama.cpp/issues/20824
+    """
+    return b"AMX_INT8 = 1" in library().llama_print_system_info()
+
+
+def _load_error(path: Path, reason: str) -> ModelError | ResourceExhausted:
+    message = f"libllama cannot load {path}: {reason}"
+    if any(mark in reason for mark in _UNSUPPORTED_MARKS):
+        return ModelUnsupported(message, path=str(path))
+    if any(mark in reason for mark in _MEMORY_MARKS):
+        return ResourceExhausted(message, path=str(path))
+    return ModelFileInvalid(message, path=str(path))
