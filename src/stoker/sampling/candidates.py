@@ -1,0 +1,130 @@
+"""The tokens that may still be chosen for one row, and how they are cut down before anything is sorted.
+
+Knows arrays of logits and nothing of sampling parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Row: TypeAlias = NDArray[np.float32]
+"""The logits of one sequence, `(vocab_size,)`, contiguous: NumPy's order of summation depends on the layout."""
+
+TokenIds: TypeAlias = NDArray[np.intp]
+
+_BLOCK = 16_384
+"""Values that are summed at a time."""
+
+_FOLD = 64
+"""Most values that stand behind one column maximum in `_lower_bound`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """Tokens with their logits, never empty. Nobody writes to the arrays of a `Candidates`.
+
+    Ordered by ascending token id, or, with `is_sorted`, by descending logit and ascending id where logits tie.
+    Some logits may be -inf, but never all; none is NaN or +inf.
+    """
+
+    token_ids: TokenIds
+    logits: NDArray[np.float32] | NDArray[np.float64]
+    is_sorted: bool = False
+
+    def __len__(self) -> int:
+        return self.token_ids.size
+
+    def keep(self, positions: NDArray[np.intp] | slice) -> Candidates:
+        """The candidates at these ascending positions, still in the same order."""
+        return Candidates(self.token_ids[positions], self.logits[positions], self.is_sorted)
+
+    @property
+    def peak(self) -> float:
+        """The largest logit."""
+        return float(self.logits[0] if self.is_sorted else self.logits.max())
+
+    def within(self, distance: float) -> NDArray[np.intp]:
+        """Positions of the logits that are at most `distance` below the largest one."""
+        return np.flatnonzero(self.logits >= np.float64(self.peak - distance))
+
+    def shifted(self) -> NDArray[np.float64]:
+        """Logits minus the largest one: float64 values in -inf … 0, in an array of its own."""
+        return np.subtract(self.logits, self.peak, dtype=np.float64)
+
+    def weights(self) -> NDArray[np.float64]:
+        """Probabilities times one common factor; the largest is 1."""
+        shifted = self.shifted()
+        return np.exp(shifted, out=shifted)
+
+    def total_weight(self) -> float:
+        """The sum of `weights`, without the memory for them."""
+        return exp_sum(self.logits, self.peak)
+
+    def without_impossible(self) -> Candidates:
+        """Without those whose logit is -inf."""
+        is_possible = np.isfinite(self.logits)
+        return self if is_possible.all() else self.keep(np.flatnonzero(is_possible))
+
+    def largest(self, count: int) -> Candidates:
+        """The `count` (at least 1) largest logits, sorted; of equal logits the lowest ids win."""
+        if self.is_sorted:
+            return self.keep(slice(0, count))
+        positions = largest_positions(self.logits, count)
+        return Candidates(self.token_ids[positions], self.logits[positions], is_sorted=True)
+
+
+def exp_sum(values: NDArray[np.floating], peak: float) -> float:
+    """The sum of exp(value - peak) in float64, block by block: a wide temporary array costs more than the sum."""
+    total = 0.0
+    for start in range(0, values.size, _BLOCK):
+        block = np.subtract(values[start : start + _BLOCK], peak, dtype=np.float64)
+        total += float(np.exp(block, out=block).sum())
+    return total
+
+
+def largest_positions(values: NDArray[np.floating], count: int) -> NDArray[np.intp]:
+    """Positions of the `count` largest values, by descending value; of equal values the first ones win.
+
+    Two linear passes find a superset that is hardly larger than `count`; only that is sorted.
+    """
+    if count >= values.size:
+        return np.argsort(-values, kind="stable")
+    positions = np.flatnonzero(values >= _lower_bound(values, count))
+    found = values[positions]
+    if found.size > count:
+        inside = _exactly(found, count)
+        positions, found = positions[inside], found[inside]
+    return positions[np.argsort(-found, kind="stable")]
+
+
+def _lower_bound(values: NDArray[np.floating], count: int) -> np.floating:
+    """A value that at least `count` of `values` reach, and few more.
+
+    ```
+    values, folded:   v0    v1    …  v(c-1)      `count` column maxima reach the result,
+                      vc    v(c+1) …             so at least `count` values do
+    column maxima:    m0    m1    …  m(c-1)      (a remainder shorter than a row is left out)
+    ```
+    """
+    height = min(_FOLD, values.size // (8 * count))
+    if height < 2:
+        return _nth_largest(values, count)
+    columns = values.size // height
+    return _nth_largest(values[: columns * height].reshape(height, columns).max(axis=0), count)
+
+
+def _nth_largest(values: NDArray[np.floating], n: int) -> np.floating:
+    return np.partition(values, values.size - n)[values.size - n]
+
+
+def _exactly(values: NDArray[np.floating], count: int) -> NDArray[np.bool_]:
+    """Marks the `count` largest values; of those equal to the smallest of them, the first ones."""
+    smallest = _nth_largest(values, count)
+    inside = values > smallest
+    ties = np.flatnonzero(values == smallest)
+    inside[ties[: count - int(np.count_nonzero(inside))]] = True
+    return inside

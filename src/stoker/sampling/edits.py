@@ -1,0 +1,112 @@
+"""The edits of one row's logits that come before any truncation; here those that know no history: bias and bans.
+
+An edit touches a few tokens of a row and follows the row's history by itself. Penalties and DRY, which
+look at the history, have modules of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Protocol
+
+import numpy as np
+
+from stoker.core.params import SamplingParams
+from stoker.sampling.candidates import Row, TokenIds
+
+LARGEST = 1e38
+"""Finite values are clipped here, inside float32: an edit never makes a logit infinite unless it bans the token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What edits must know of a model.
+
+    Attributes:
+        size: number of tokens; the width of a row.
+        eog_token_ids: the whole end-of-generation set.
+        token_bytes: the text of one token.
+    """
+
+    size: int
+    eog_token_ids: frozenset[int]
+    token_bytes: Callable[[int], bytes]
+
+
+class Edit(Protocol):
+    """One kind of change to a row. It belongs to one sequence."""
+
+    @property
+    def is_idle(self) -> bool:
+        """It would change nothing now, so the row need not be copied for it."""
+        ...
+
+    def apply(self, row: Row) -> None:
+        """Changes the row in place."""
+        ...
+
+    def push(self, token_id: int) -> None:
+        """Notes the next token of the completion."""
+        ...
+
+
+def as_token_ids(token_ids: Collection[int], vocab_size: int) -> TokenIds:
+    """Ascending and without duplicates."""
+    array = np.unique(np.array(list(token_ids), dtype=np.intp))
+    assert not array.size or (array[0] >= 0 and array[-1] < vocab_size), "token ids were checked at the door"
+    return array
+
+
+class LogitBias:
+    """Adds to the logits of given tokens. Bans are biases of -inf: `banned_token_ids`, and `ignore_eos` for all EOG."""
+
+    is_idle = False
+
+    def __init__(self, biases: dict[int, float], vocab_size: int) -> None:
+        self.token_ids = as_token_ids(biases, vocab_size)
+        ordered = [biases[token_id] for token_id in self.token_ids.tolist()]
+        self._biases = np.array([max(min(b, LARGEST), -LARGEST) if b > -inf else b for b in ordered], dtype=np.float32)
+
+    @classmethod
+    def compile(cls, params: SamplingParams, vocabulary: Vocabulary, prompt: Sequence[int]) -> LogitBias | None:
+        banned = set(params.banned_token_ids or ())
+        if params.ignore_eos:
+            banned |= vocabulary.eog_token_ids
+        biases = {**(params.logit_bias or {}), **dict.fromkeys(banned, -inf)}
+        return cls(biases, vocabulary.size) if biases else None
+
+    @property
+    def banned_token_ids(self) -> TokenIds:
+        return self.token_ids[np.isneginf(self._biases)]
+
+    def apply(self, row: Row) -> None:
+        row[self.token_ids] += self._biases
+
+    def push(self, token_id: int) -> None:
+        pass
+
+
+class MinTokens:
+    """Bans the end-of-generation set and the stop tokens until there are `min_tokens` completion tokens."""
+
+    def __init__(self, token_ids: TokenIds, min_tokens: int) -> None:
+        self._token_ids = token_ids
+        self._num_left = min_tokens
+
+    @classmethod
+    def compile(cls, params: SamplingParams, vocabulary: Vocabulary, prompt: Sequence[int]) -> MinTokens | None:
+        ends = vocabulary.eog_token_ids | set(params.stop_token_ids or ())
+        return cls(as_token_ids(ends, vocabulary.size), params.min_tokens) if params.min_tokens and ends else None
+
+    @property
+    def is_idle(self) -> bool:
+        return self._num_left <= 0
+
+    def apply(self, row: Row) -> None:
+        if not self.is_idle:
+            row[self._token_ids] = -inf
+
+    def push(self, token_id: int) -> None:
+        self._num_left -= 1

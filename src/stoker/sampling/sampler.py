@@ -1,0 +1,186 @@
+"""Rows of logits in, one chosen token per row out. Knows no text, no scheduling and no other row's state.
+
+The order of the stages is that of llama.cpp: logit bias and bans, penalties, DRY, top-n-sigma, top-k, typical-p,
+top-p, min-p, XTC, temperature, draw. Mirostat replaces the truncation. Temperature 0 replaces everything after DRY.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.core.params import SamplingParams
+from stoker.errors import InvalidInput
+from stoker.sampling.candidates import Candidates, Row, TokenIds
+from stoker.sampling.draws import Draws
+from stoker.sampling.dry import Dry
+from stoker.sampling.edits import Edit, LogitBias, MinTokens, Vocabulary, as_token_ids
+from stoker.sampling.logprobs import token_logprobs
+from stoker.sampling.penalties import Penalties
+from stoker.sampling.pickers import Mirostat2, Picker, pick_largest, pick_randomly
+from stoker.sampling.transforms import XTC, MinP, Temperature, TopK, TopNSigma, TopP, Transform, TypicalP
+
+_EDITS = (LogitBias.compile, MinTokens.compile, Penalties.compile, Dry.compile)
+_TRANSFORMS = (
+    TopNSigma.compile,
+    TopK.compile,
+    TypicalP.compile,
+    TopP.compile,
+    MinP.compile,
+    XTC.compile,
+    Temperature.compile,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was chosen for one row.
+
+    Attributes:
+        token_id: `None` if nothing can be chosen: the row holds NaN or +inf, or every token in it is impossible.
+        logprob: natural log-softmax of the raw row at `token_id`, only if the params ask for it.
+        top: the most likely tokens of the raw row with their log-probabilities, as many as the params ask for.
+    """
+
+    token_id: int | None
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+_NOTHING = Choice(token_id=None)
+
+
+@dataclass(slots=True)
+class RowState:
+    """How to choose the next token of one request, compiled once from its params, with the history that it needs.
+
+    Attributes:
+        num_completion: tokens chosen so far. It is the index of the next random draw.
+    """
+
+    seed: int
+    edits: tuple[Edit, ...]
+    transforms: tuple[Transform, ...]
+    pick: Picker
+    allowed: TokenIds | None = None
+    num_logprobs: int | None = None
+    num_completion: int = field(default=0, init=False)
+
+    @property
+    def is_plain_greedy(self) -> bool:
+        """The row's largest logit is the choice, as soon as no edit changes it."""
+        return self.pick is pick_largest and self.allowed is None
+
+    def push(self, token_id: int) -> None:
+        """Notes the next token of the completion."""
+        for edit in self.edits:
+            edit.push(token_id)
+        self.num_completion += 1
+
+
+class Sampler:
+    """Chooses tokens for one model. Not for use from several threads at once.
+
+    Args:
+        vocab_size: width of a row.
+        eog_token_ids: the model's whole end-of-generation set.
+        token_bytes: the text of a token, special tokens rendered; DRY looks for its sequence breakers in it.
+    """
+
+    def __init__(self, *, vocab_size: int, eog_token_ids: frozenset[int], token_bytes: Callable[[int], bytes]) -> None:
+        self._vocabulary = Vocabulary(vocab_size, eog_token_ids, token_bytes)
+        self._all_token_ids = np.arange(vocab_size, dtype=np.intp)
+        self._scratch = np.empty(vocab_size, dtype=np.float32)
+
+    def open(self, params: SamplingParams, prompt: Sequence[int], seed: int) -> RowState:
+        """Compiles the params of one request.
+
+        Args:
+            params: complete (every default filled in, from `BUILT_IN` at last), token ids inside the vocabulary.
+            prompt: the tokens before the first one to be chosen.
+            seed: 0 … 2**64 - 1; takes the place of `params.seed`.
+
+        Raises:
+            InvalidInput: the parameters exclude every token, or a sequence breaker is empty.
+        """
+        edits = tuple(edit for compiled in _EDITS if (edit := compiled(params, self._vocabulary, prompt)) is not None)
+        transforms, pick = _compile_chain(params)
+        return RowState(
+            seed=seed,
+            edits=edits,
+            transforms=transforms,
+            pick=pick,
+            allowed=self._allowed(params, edits),
+            num_logprobs=params.logprobs,
+        )
+
+    def sample(self, logits: NDArray[np.float32], rows: Sequence[RowState]) -> list[Choice]:
+        """Chooses one token per row and notes it in the row's state.
+
+        A choice depends on nothing but its own row, to the bit: not on the other rows, nor on their number or order.
+
+        Args:
+            logits: `(len(rows), vocab_size)`; only read.
+            rows: the state of each row. A row without a choice leaves its state as it is.
+        """
+        assert logits.shape == (len(rows), self._vocabulary.size), "one row of logits per state"
+        logits = np.ascontiguousarray(logits, dtype=np.float32)
+        largest = logits.argmax(axis=1).tolist()
+        with np.errstate(over="ignore"):
+            return [self._choose(logits[i], largest[i], state) for i, state in enumerate(rows)]
+
+    def _choose(self, row: Row, largest: int, state: RowState) -> Choice:
+        # The largest of a row is NaN if any is, so this one number tells whether the whole row can be used.
+        if not isfinite(row[largest]):
+            return _NOTHING
+        edited = self._edited(row, state.edits)
+        token_id = largest if edited is row and state.is_plain_greedy else self._pick(edited, state)
+        if token_id is None:
+            return _NOTHING
+        state.push(token_id)
+        if state.num_logprobs is None:
+            return Choice(token_id)
+        return Choice(token_id, *token_logprobs(row, token_id, state.num_logprobs))
+
+    def _edited(self, row: Row, edits: tuple[Edit, ...]) -> Row:
+        """The row itself if there is nothing to change, else a copy that is valid until the next row."""
+        active = [edit for edit in edits if not edit.is_idle]
+        if not active:
+            return row
+        np.copyto(self._scratch, row)
+        for edit in active:
+            edit.apply(self._scratch)
+        return self._scratch
+
+    def _pick(self, edited: Row, state: RowState) -> int | None:
+        if state.allowed is None:
+            candidates = Candidates(self._all_token_ids, edited)
+        else:
+            candidates = Candidates(state.allowed, edited[state.allowed])
+        if (edited is self._scratch or state.allowed is not None) and not isfinite(candidates.logits.max()):
+            return None
+        draws = Draws(state.seed, state.num_completion)
+        for transform in state.transforms:
+            candidates = transform(candidates, draws)
+        return state.pick(candidates, draws)
+
+    def _allowed(self, params: SamplingParams, edits: tuple[Edit, ...]) -> TokenIds | None:
+        allowed = params.allowed_token_ids
+        token_ids = None if allowed is None else as_token_ids(allowed, self._vocabulary.size)
+        banned = {i for edit in edits if isinstance(edit, LogitBias) for i in edit.banned_token_ids.tolist()}
+        if len(banned) == self._vocabulary.size or (token_ids is not None and banned.issuperset(token_ids.tolist())):
+            raise InvalidInput("bans and `allowed_token_ids` leave no token to choose", parameter="allowed_token_ids")
+        return token_ids
+
+
+def _compile_chain(params: SamplingParams) -> tuple[tuple[Transform, ...], Picker]:
+    if params.is_greedy:
+        return (), pick_largest
+    mirostat = Mirostat2.compile(params)
+    stages = _TRANSFORMS if mirostat is None else (Temperature.compile,)
+    compiled = tuple(transform for stage in stages if (transform := stage(params)) is not None)
+    return compiled, mirostat or pick_randomly
