@@ -1,0 +1,90 @@
+"""A client's connection: what it sends, bounded in size and time, and the moment at which it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, NoReturn, TypeVar
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive
+
+from stoker.errors import Cancelled
+from stoker.server.config import ServerConfig
+
+T = TypeVar("T")
+
+
+async def read_body(request: Request, config: ServerConfig) -> bytes:
+    """The whole body of a request.
+
+    Raises:
+        HTTPException: 413 if it is larger than `max_body_bytes`, 408 if it takes longer than `body_timeout_s`.
+        Cancelled: the client left.
+    """
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > config.max_body_bytes:
+        raise _too_large(config)
+    try:
+        async with asyncio.timeout(config.body_timeout_s):
+            return await _read_bounded(request, config)
+    except TimeoutError:
+        raise HTTPException(408, f"the body took longer than {config.body_timeout_s:g} s") from None
+    except ClientDisconnect:
+        raise Cancelled("the client left before its request was complete") from None
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Runs `work` as long as the client is there; it is cancelled, and has ended, when the client has left.
+
+    The request's body must have been read before.
+
+    Raises:
+        Cancelled: the client left first.
+    """
+    return await race(work, client_left(receive))
+
+
+async def race(work: Coroutine[Any, Any, T], *guards: Coroutine[Any, Any, NoReturn]) -> T:
+    """Runs `work` until it ends or a guard raises. On return all of them have ended.
+
+    Raises:
+        Exception: what `work` raised, else what the guard raised.
+    """
+    worker = asyncio.ensure_future(work)
+    guarding = [asyncio.ensure_future(guard) for guard in guards]
+    try:
+        await asyncio.wait([worker, *guarding], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        ended = [guard for guard in guarding if guard.done()]
+        for task in (worker, *guarding):
+            task.cancel()
+        await asyncio.gather(worker, *guarding, return_exceptions=True)
+    return ended[0].result() if worker.cancelled() else worker.result()
+
+
+async def client_left(receive: Receive) -> NoReturn:
+    """Waits until the client closes the connection.
+
+    Raises:
+        Cancelled: always.
+    """
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    raise Cancelled("the client left before its answer was complete")
+
+
+async def _read_bounded(request: Request, config: ServerConfig) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > config.max_body_bytes:
+            raise _too_large(config)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _too_large(config: ServerConfig) -> HTTPException:
+    return HTTPException(413, f"the body is larger than {config.max_body_bytes} bytes")

@@ -1,0 +1,137 @@
+"""How an error looks to a client of the OpenAI API: the one place that maps errors to statuses and bodies."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stoker.errors import (
+    BackendError,
+    Cancelled,
+    ContextLengthExceeded,
+    EngineCrashed,
+    InvalidInput,
+    ModelNotFound,
+    ModelNotLoaded,
+    Overloaded,
+    ResourceExhausted,
+    StokerError,
+    Timeout,
+)
+
+CLIENT_LEFT = 499
+"""nginx's status for a client that closed the connection; nobody receives it, but the log does."""
+
+_RETRY_AFTER_S = 2.0
+
+_MAX_MESSAGE_CHARS = 4000
+"""Messages quote what a client sent, which may be large."""
+
+_STATUS: dict[type[StokerError], tuple[int, str]] = {
+    StokerError: (500, "server_error"),
+    InvalidInput: (400, "invalid_request_error"),
+    ContextLengthExceeded: (400, "exceed_context_size_error"),
+    ModelNotFound: (404, "invalid_request_error"),
+    ModelNotLoaded: (503, "unavailable_error"),
+    EngineCrashed: (503, "unavailable_error"),
+    ResourceExhausted: (503, "unavailable_error"),
+    Overloaded: (429, "rate_limit_exceeded"),
+    Timeout: (504, "timeout_error"),
+    Cancelled: (CLIENT_LEFT, "cancelled"),
+    BackendError: (500, "server_error"),
+}
+
+_HTTP_CODES = {
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "request_timeout",
+    413: "request_too_large",
+}
+
+
+class ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=False):
+    """OpenAI's error object; the two counts, llama-server's, are there for a prompt that is too long."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+    n_prompt_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    n_ctx: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    error: ErrorDetail
+
+
+def status_of(error: StokerError) -> int:
+    """The HTTP status of an error: that of its nearest ancestor in the table."""
+    return _entry(error)[0]
+
+
+def error_body(error: StokerError) -> ErrorBody:
+    """The JSON of an error, for a whole response as for an event in a stream."""
+    parameter = error.fields.get("parameter")
+    detail = ErrorDetail(
+        message=error.message[:_MAX_MESSAGE_CHARS],
+        type=_entry(error)[1],
+        param=None if parameter is None else str(parameter),
+        code=error.code,
+    )
+    if isinstance(error, ContextLengthExceeded):
+        detail = msgspec.structs.replace(
+            detail,
+            n_prompt_tokens=int(error.fields["num_prompt_tokens"] or 0),
+            n_ctx=int(error.fields["context_size"] or 0),
+        )
+    return ErrorBody(detail)
+
+
+def error_response(error: StokerError) -> Response:
+    """The response for an error; those that pass by themselves say when to try again."""
+    status = status_of(error)
+    headers = {"Retry-After": str(_retry_after_s(error))} if status in (429, 503) else None
+    return json_response(error_body(error), status=status, headers=headers)
+
+
+def json_response(body: object, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(body), status, headers, "application/json")
+
+
+def internal_error_body() -> ErrorBody:
+    """What a client hears of our own bugs: nothing."""
+    return ErrorBody(ErrorDetail("internal error; the server's log says more", "server_error", None, "internal_error"))
+
+
+async def on_stoker_error(_request: Request, error: Exception) -> Response:
+    """Starlette's handler for errors that were raised on purpose."""
+    assert isinstance(error, StokerError)
+    return error_response(error)
+
+
+async def on_http_error(request: Request, error: Exception) -> Response:
+    """Starlette's handler for protocol errors: unknown paths, wrong methods, bodies that are too large."""
+    assert isinstance(error, HTTPException)
+    code = _HTTP_CODES.get(error.status_code, "http_error")
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    detail = ErrorDetail(message, "invalid_request_error", None, code)
+    headers = dict(error.headers) if error.headers else None
+    return json_response(ErrorBody(detail), status=error.status_code, headers=headers)
+
+
+async def on_bug(_request: Request, _error: Exception) -> Response:
+    """Starlette's handler for everything else; it raises the error on, and the outermost layer logs it."""
+    return json_response(internal_error_body(), status=500)
+
+
+def _entry(error: StokerError) -> tuple[int, str]:
+    return next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
+
+
+def _retry_after_s(error: StokerError) -> int:
+    value = error.fields.get("retry_after_s")
+    return max(1, ceil(float(value if value is not None else _RETRY_AFTER_S)))

@@ -1,0 +1,90 @@
+"""The outermost layer of the server: request ids, one log line per request, and a shape for our own bugs.
+
+No prompt and no answer is ever logged: of an unexpected error the log gets its type and its stack, not its text.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import traceback
+import uuid
+
+import msgspec
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from stoker.server.errors import CLIENT_LEFT, internal_error_body
+from stoker.server.sse import error_event
+
+access_log = logging.getLogger("stoker.server.access")
+error_log = logging.getLogger("stoker.server")
+
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_HEADER = b"x-request-id"
+
+
+class RequestBorder:
+    """Wraps the whole application. Takes a client's `x-request-id` or makes one, and sends it back."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = _Exchange(scope, send)
+        try:
+            await self._app(scope, receive, exchange.send)
+        except Exception as error:  # noqa: BLE001  # one of the two borders at which everything is caught
+            await exchange.fail(error)
+        finally:
+            exchange.log()
+
+
+class _Exchange:
+    """One request and what has been sent for it."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self._scope = scope
+        self._send = send
+        self._begin_s = time.monotonic()
+        self._status = 0
+        self._is_stream = False
+        self._is_complete = False
+        self.request_id = _request_id(scope)
+        scope["state"] = {**scope.get("state", {}), "request_id": self.request_id}
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = [*message.get("headers", []), (_HEADER, self.request_id.encode())]
+            self._status = message["status"]
+            self._is_stream = any(k == b"content-type" and v.startswith(b"text/event-stream") for k, v in headers)
+            message = {**message, "headers": headers}
+        elif message["type"] == "http.response.body" and not message.get("more_body", False):
+            self._is_complete = True
+        await self._send(message)
+
+    async def fail(self, error: Exception) -> None:
+        """A bug of ours: the log gets the stack, the client an error in whatever form still fits."""
+        stack = "".join(traceback.format_tb(error.__traceback__))
+        error_log.error("request %s failed: %s\n%s", self.request_id, type(error).__name__, stack)
+        body = internal_error_body()
+        if not self._status:
+            headers = [(b"content-type", b"application/json")]
+            await self.send({"type": "http.response.start", "status": 500, "headers": headers})
+            await self.send({"type": "http.response.body", "body": msgspec.json.encode(body)})
+        elif self._is_stream and not self._is_complete:
+            await self.send({"type": "http.response.body", "body": error_event(body)})
+
+    def log(self) -> None:
+        status = CLIENT_LEFT if self._scope["state"].get("client_left") else self._status
+        duration_ms = 1e3 * (time.monotonic() - self._begin_s)
+        method, path = self._scope["method"], self._scope["path"]
+        access_log.info("%s %s %d %.0fms id=%s", method, path, status, duration_ms, self.request_id)
+
+
+def _request_id(scope: Scope) -> str:
+    given = next((value.decode("latin-1") for name, value in scope["headers"] if name == _HEADER), "")
+    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex

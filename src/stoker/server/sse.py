@@ -1,0 +1,80 @@
+"""Server-sent events as bytes on a connection: framing, keep-alive lines, clients that leave. No wire types."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import NoReturn
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from stoker.errors import Cancelled
+from stoker.server.config import ServerConfig
+from stoker.server.connection import client_left, race
+from stoker.server.errors import ErrorBody
+
+DONE = b"data: [DONE]\n\n"
+_COMMENT = b":\n\n"
+
+HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # nginx would otherwise collect the stream
+]
+
+
+def error_event(body: ErrorBody) -> bytes:
+    """The last event of a stream that failed; no `[DONE]` follows it."""
+    return b"data: " + msgspec.json.encode(body) + b"\n\n"
+
+
+class EventStream:
+    """An ASGI response that writes events as they come.
+
+    Args:
+        events: ready bytes, one or more whole events each. Closed in every case.
+        close: frees what the events come from; called in every case, also if the client left before the first one.
+        config: `keep_alive_s` and `write_timeout_s` are used.
+    """
+
+    def __init__(
+        self, events: AsyncGenerator[bytes, None], close: Callable[[], Awaitable[None]], config: ServerConfig
+    ) -> None:
+        self._events = events
+        self._close = close
+        self._config = config
+        self._last_sent_s = time.monotonic()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+            await race(self._write(send), self._keep_alive(send), client_left(receive))
+        except Cancelled:
+            scope["state"]["client_left"] = True
+        finally:
+            await self._close()
+
+    async def _write(self, send: Send) -> None:
+        async with aclosing(self._events):
+            async for event in self._events:
+                await self._send(send, event)
+        await self._send(send, b"", more_body=False)
+
+    async def _keep_alive(self, send: Send) -> NoReturn:
+        while True:
+            silent_s = time.monotonic() - self._last_sent_s
+            if silent_s < self._config.keep_alive_s:
+                await asyncio.sleep(self._config.keep_alive_s - silent_s)
+            else:
+                await self._send(send, _COMMENT)
+
+    async def _send(self, send: Send, body: bytes, *, more_body: bool = True) -> None:
+        self._last_sent_s = time.monotonic()
+        try:
+            async with asyncio.timeout(self._config.write_timeout_s):
+                await send({"type": "http.response.body", "body": body, "more_body": more_body})
+        except TimeoutError:
+            raise Cancelled(f"the client took no bytes for {self._config.write_timeout_s:g} s") from None

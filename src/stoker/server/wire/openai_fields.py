@@ -1,0 +1,92 @@
+"""The table that says what becomes of every known field of OpenAI's request bodies; it does nothing itself."""
+
+from __future__ import annotations
+
+import msgspec
+
+from stoker.server.wire.fields import FieldTable, Honoured, Ignored, Refused
+from stoker.server.wire.openai import ChatCompletionRequest, CompletionRequest
+
+_OFF: tuple[object, ...] = (False, 0, "", [], {})
+"""What clients send to say "not this"."""
+
+_GRAMMAR = "answers cannot be constrained to a format yet"
+_TOOLS = "tool calls are not available yet"
+_LORA = "adapters are not available yet"
+_TOKENS = "token ids are not part of the reply; ask for `logprobs` to see the tokens"
+_SEARCH = "beam search is not available"
+
+_SHARED: FieldTable = {
+    "response_format": Refused(_GRAMMAR, ({"type": "text"},)),
+    "grammar": Refused(_GRAMMAR, ("",)),
+    "json_schema": Refused(_GRAMMAR),
+    "structured_outputs": Refused(_GRAMMAR),
+    "guided_json": Refused(_GRAMMAR),
+    "guided_regex": Refused(_GRAMMAR),
+    "guided_choice": Refused(_GRAMMAR),
+    "guided_grammar": Refused(_GRAMMAR),
+    "regex": Refused(_GRAMMAR),
+    "ebnf": Refused(_GRAMMAR),
+    "lora": Refused(_LORA, ([],)),
+    "lora_path": Refused(_LORA),
+    "best_of": Refused("ask for `n` answers and choose among them", (1,)),
+    "use_beam_search": Refused(_SEARCH, (False,)),
+    "length_penalty": Refused(_SEARCH, (0, 1)),
+    "early_stopping": Refused(_SEARCH, (False,)),
+    "samplers": Refused("the order of the sampling stages is fixed"),
+    "min_keep": Refused("the sampling stages have no lower bound on candidates", (0, 1)),
+    "adaptive_target": Refused("adaptive sampling is not available", (-1,)),
+    "bad_words": Refused("ban token ids with `logit_bias`", _OFF),
+    "prompt_logprobs": Refused("log-probabilities of the prompt are not computed", _OFF),
+    "post_sampling_probs": Refused("log-probabilities are those of the model, before sampling", _OFF),
+    "n_probs": Refused("ask for `logprobs`", _OFF),
+    "truncate_prompt_tokens": Refused("a prompt is never cut; send a shorter one"),
+    "include_stop_str_in_output": Refused("stop strings are never part of the answer", (False,)),
+    "skip_special_tokens": Refused("control tokens are never part of the answer", (True,)),
+    "stop_regex": Refused("only strings stop an answer: use `stop`", _OFF),
+    "return_tokens": Refused(_TOKENS, (False,)),
+    "return_token_ids": Refused(_TOKENS, (False,)),
+    "return_tokens_as_token_ids": Refused(_TOKENS, (False,)),
+    "response_fields": Refused("the whole reply is always sent", _OFF),
+    "t_max_predict_ms": Refused("bound an answer with `max_tokens` or `timeout`", (0, -1)),
+    "n_indent": Refused("indentation is not enforced", (0,)),
+    "n_keep": Ignored("the context is never shifted"),
+    "n_discard": Ignored("the context is never shifted"),
+    "id_slot": Ignored("the prefix cache is shared; there are no slots to choose from"),
+    "n_cache_reuse": Ignored("everything that can be reused is"),
+    "prompt_cache_key": Ignored("the prefix cache finds shared prefixes by itself"),
+    "prompt_cache_retention": Ignored("the prefix cache keeps what fits"),
+    "timings_per_token": Ignored("timings come on the last chunk"),
+    "return_progress": Ignored("keep-alive lines bridge the time before the first token"),
+    "spaces_between_special_tokens": Ignored("control tokens are never part of the answer"),
+    "store": Ignored("nothing is stored"),
+    "metadata": Ignored("nothing is stored"),
+    "service_tier": Ignored("there is one tier"),
+}
+
+_CHAT: FieldTable = {
+    "tools": Refused(_TOOLS, ([],)),
+    "tool_choice": Refused(_TOOLS, ("none", "auto")),
+    "functions": Refused(_TOOLS, ([],)),
+    "function_call": Refused(_TOOLS, ("none", "auto")),
+    "parallel_tool_calls": Ignored("there are no tool calls"),
+    "modalities": Refused("answers are text", (["text"], [])),
+    "audio": Refused("answers are text"),
+    "web_search_options": Refused("there is no web search"),
+    "chat_template": Refused("the model's own template is used"),
+    "reasoning_format": Ignored("the answer is passed on as the model wrote it"),
+    "verbosity": Ignored("local models have no such setting"),
+    "prediction": Ignored("a predicted answer could only save time"),
+}
+
+_COMPLETIONS: FieldTable = {
+    "suffix": Refused("fill-in-the-middle is not available yet", ("",)),
+}
+
+
+def _table(wire_type: type[msgspec.Struct], own: FieldTable) -> FieldTable:
+    return {**_SHARED, **own, **dict.fromkeys(wire_type.__struct_fields__, Honoured())}
+
+
+CHAT_FIELDS: FieldTable = _table(ChatCompletionRequest, _CHAT)
+COMPLETION_FIELDS: FieldTable = _table(CompletionRequest, _COMPLETIONS)

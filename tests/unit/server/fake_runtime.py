@@ -1,0 +1,226 @@
+"""A runtime that plays a script, and the smallest clients to ask it through the real application."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import httpx
+import msgspec
+from starlette.types import ASGIApp
+
+from stoker.engine.protocol import Accepted, ModelCard, Output, PositionLogprobs, Submit, TokenLogprob, Usage
+from stoker.errors import ModelNotLoaded
+from stoker.runtime.base import Health
+from stoker.runtime.registry import Registry, ServedModel
+from stoker.server.app import create_app
+from stoker.server.config import ServerConfig
+from stoker.text.messages import Message
+
+CARD = ModelCard(
+    name="tiny",
+    backend="scripted",
+    architecture="test",
+    path="/nowhere/tiny.gguf",
+    vocab_size=300,
+    trained_context=4096,
+    context_size=2048,
+    kv_tokens=4096,
+    parallel=4,
+    max_queue=8,
+    chat_template=None,
+    bos_token="",
+    eos_token="",
+    num_parameters=135,
+    size_bytes=1000,
+    created=1700000000,
+)
+
+Step = str | dict[str, Any] | Exception | asyncio.Event
+"""A text, the fields of an `Output`, an error to raise, or an event to wait for."""
+
+
+class FakeRuntime:
+    """Answers every request with `script(submit)`. The last step gets a `finish_reason` unless it is an error."""
+
+    def __init__(self, script: Callable[[Submit], Iterable[Step]] = lambda submit: ["Hel", "lo", "!"]) -> None:
+        self.script = script
+        self.refuse: Callable[[Submit], Exception | None] = lambda submit: None
+        self.accept_gate: asyncio.Event | None = None
+        self.state = Health(is_ready=True, state="ready")
+        self.submits: list[Submit] = []
+        self.rendered: list[tuple[Sequence[Message], dict[str, Any]]] = []
+        self.held: set[str] = set()
+        self.num_starts = self.num_closes = 0
+        self.closed = asyncio.Event()
+        self._arrivals: asyncio.Queue[str] = asyncio.Queue()
+
+    card = CARD
+
+    async def start(self) -> ModelCard:
+        self.num_starts += 1
+        return self.card
+
+    async def close(self) -> None:
+        self.num_closes += 1
+        self.closed.set()
+
+    def health(self) -> Health:
+        return self.state
+
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_kwargs: Mapping[str, object] | None = None,
+    ) -> str:
+        flags = {"add_generation_prompt": add_generation_prompt, "continue_final_message": continue_final_message}
+        self.rendered.append((messages, {**flags, **(template_kwargs or {})}))
+        return "".join(f"<{message.role}>{message.text}" for message in messages)
+
+    async def generate(self, submit: Submit) -> AsyncGenerator[Accepted | Output, None]:
+        self.submits.append(submit)
+        self.held.add(submit.request_id)
+        self._arrivals.put_nowait(submit.request_id)
+        try:
+            if self.accept_gate is not None:
+                await self.accept_gate.wait()
+            if error := self.refuse(submit):
+                raise error
+            yield Accepted(submit.request_id, len(submit.prompt))
+            async with aclosing(self._play(submit)) as outputs:
+                async for output in outputs:
+                    yield output
+        finally:
+            self.held.discard(submit.request_id)
+
+    async def arrived(self, count: int) -> None:
+        """Waits until so many more requests have come."""
+        for _ in range(count):
+            await self._arrivals.get()
+
+    async def _wait(self, gate: asyncio.Event) -> None:
+        waits = [asyncio.ensure_future(event.wait()) for event in (gate, self.closed)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if self.closed.is_set():
+            raise ModelNotLoaded("the model was closed")
+
+    async def _play(self, submit: Submit) -> AsyncGenerator[Output, None]:
+        steps = list(self.script(submit))
+        num_tokens = 0
+        for number, step in enumerate(steps):
+            if isinstance(step, asyncio.Event):
+                await self._wait(step)
+                continue
+            if isinstance(step, Exception):
+                raise step
+            num_tokens += 1
+            fields: dict[str, Any] = {"text": step} if isinstance(step, str) else dict(step)
+            if number == len(steps) - 1:
+                fields.setdefault("finish_reason", "stop")
+            usage = Usage(prompt_tokens=len(submit.prompt), completion_tokens=num_tokens, cached_tokens=3)
+            given: dict[str, Any] = {"token_ids": [num_tokens], "usage": usage, **fields}
+            yield Output(submit.request_id, **given)
+
+
+def logprob(text: str | bytes, value: float, token_id: int = 1) -> TokenLogprob:
+    return TokenLogprob(token_id, value, text.encode() if isinstance(text, str) else text)
+
+
+def position(text: str | bytes, value: float, *top: TokenLogprob) -> PositionLogprobs:
+    return PositionLogprobs(logprob(text, value), top)
+
+
+def make_app(runtime: FakeRuntime, *, strict: bool = False, **settings: Any) -> ASGIApp:
+    registry = Registry(ServedModel(("tiny", "alias/of-tiny"), runtime), strict=strict)
+    return create_app(registry, ServerConfig(**settings))
+
+
+def ask(app: ASGIApp, method: str, path: str, **kwargs: Any) -> httpx.Response:
+    """One request; a stream is read to its end."""
+
+    async def go() -> httpx.Response:
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await client.request(method, path, **kwargs)
+
+    return asyncio.run(go())
+
+
+def chat(runtime: FakeRuntime, **body: Any) -> httpx.Response:
+    body.setdefault("messages", [{"role": "user", "content": "hi"}])
+    return ask(make_app(runtime), "POST", "/v1/chat/completions", json=body)
+
+
+def complete(runtime: FakeRuntime, **body: Any) -> httpx.Response:
+    body.setdefault("prompt", "hi")
+    return ask(make_app(runtime), "POST", "/v1/completions", json=body)
+
+
+def events(response: httpx.Response) -> list[Any]:
+    """The decoded events of a stream; `[DONE]` stays a string."""
+    assert response.status_code == 200, response.text
+    blocks = response.text.split("\n\n")
+    assert blocks.pop() == "", "a stream ends with an empty line"
+    payloads = [block.removeprefix("data: ") for block in blocks if block != ":"]
+    return [payload if payload == "[DONE]" else msgspec.json.decode(payload) for payload in payloads]
+
+
+class RawClient:
+    """One request at the level of ASGI messages: it can leave whenever it likes.
+
+    It takes `room` messages; for more the server has to wait until some are read. 0 = any number.
+    """
+
+    def __init__(self, app: ASGIApp, path: str, body: dict[str, Any], *, room: int = 0) -> None:
+        self._app = app
+        self._inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._inbox.put_nowait({"type": "http.request", "body": msgspec.json.encode(body), "more_body": False})
+        self.received: asyncio.Queue[dict[str, Any]] = asyncio.Queue(room)
+        self.blocked = asyncio.Event()
+        """Set once the server waits for this client to read."""
+        self._scope: dict[str, Any] = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "POST",
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "root_path": "",
+            "headers": [],
+            "client": ("127.0.0.1", 1),
+            "server": ("test", 80),
+        }
+        self.task = asyncio.ensure_future(self._run())
+
+    async def _run(self) -> None:
+        await self._app(self._scope, self._receive, self._send)
+
+    async def _receive(self) -> Any:
+        message = await self._inbox.get()
+        if message["type"] == "http.disconnect":
+            self.leave()  # as in uvicorn, whoever asks again hears it again
+        return message
+
+    async def _send(self, message: Any) -> None:
+        if self.received.full():
+            self.blocked.set()
+        await self.received.put(message)
+
+    def leave(self) -> None:
+        self._inbox.put_nowait({"type": "http.disconnect"})
+
+    async def next_body(self) -> bytes:
+        while (message := await self.received.get())["type"] != "http.response.body":
+            pass
+        return message["body"]

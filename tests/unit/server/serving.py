@@ -1,0 +1,36 @@
+"""A server process for tests: `python -m tests.unit.server.serving DRAIN_S` prints its address when it is ready."""
+
+import asyncio
+import signal
+import sys
+
+from stoker.engine.protocol import ModelCard
+from stoker.runtime.registry import Registry, ServedModel
+from stoker.server.app import serve
+from stoker.server.config import ServerConfig
+from tests.unit.server.fake_runtime import FakeRuntime
+
+
+class GatedRuntime(FakeRuntime):
+    """The prompt `wait` is answered "a", and "b" when SIGUSR1 comes; any other with the number of held requests."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda submit: ["a", self.gate, "b"] if submit.prompt == "wait" else [f"{len(self.held)}"])
+        self.gate = asyncio.Event()
+
+    async def start(self) -> ModelCard:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self.gate.set)
+        return await super().start()
+
+
+def main() -> None:
+    config = ServerConfig(port=0, drain_s=float(sys.argv[1]))
+    runtime = GatedRuntime()
+    try:
+        serve(Registry(ServedModel(("tiny",), runtime)), config, lambda url: print(url, flush=True))
+    except KeyboardInterrupt:
+        print(f"interrupted, closed {runtime.num_closes > 0}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+import logging
+
+import pytest
+
+from stoker.errors import (
+    BackendError,
+    Cancelled,
+    ContextLengthExceeded,
+    EngineCrashed,
+    InvalidInput,
+    ModelNotLoaded,
+    Overloaded,
+    ResourceExhausted,
+    StokerError,
+    TemplateError,
+    Timeout,
+    UnsupportedParameter,
+)
+from stoker.runtime.base import Health
+from tests.unit.server.fake_runtime import FakeRuntime, ask, chat, complete, make_app
+
+TOO_LONG = ContextLengthExceeded(
+    "This model's maximum context length is 8 tokens, but the prompt has 9 tokens: "
+    "the request exceeds the available context size.",
+    num_prompt_tokens=9,
+    context_size=8,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind"),
+    [
+        (InvalidInput("x", parameter="top_p"), 400, "invalid_request_error"),
+        (UnsupportedParameter("x"), 400, "invalid_request_error"),
+        (TemplateError("x"), 400, "invalid_request_error"),
+        (TOO_LONG, 400, "exceed_context_size_error"),
+        (Overloaded("x", retry_after_s=3.2), 429, "rate_limit_exceeded"),
+        (ModelNotLoaded("x"), 503, "unavailable_error"),
+        (EngineCrashed("x"), 503, "unavailable_error"),
+        (ResourceExhausted("x"), 503, "unavailable_error"),
+        (Timeout("x"), 504, "timeout_error"),
+        (BackendError("x"), 500, "server_error"),
+        (StokerError("x"), 500, "server_error"),
+        (Cancelled("x"), 499, "cancelled"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_refusal_comes_before_the_stream_opens(error: StokerError, status: int, kind: str, stream: bool):
+    runtime = FakeRuntime()
+    runtime.refuse = lambda submit: error
+    response = chat(runtime, stream=stream)
+    assert response.status_code == status
+    assert response.headers["content-type"] == "application/json"
+    body = response.json()["error"]
+    assert body["message"] == error.message
+    assert (body["type"], body["code"]) == (kind, error.code)
+    assert body["param"] == error.fields.get("parameter")
+    assert ("retry-after" in response.headers) == (status in (429, 503))
+    assert runtime.held == set()
+
+
+def test_retry_after_is_a_whole_number_of_seconds():
+    runtime = FakeRuntime()
+    runtime.refuse = lambda submit: Overloaded("full", retry_after_s=3.2)
+    assert chat(runtime).headers["retry-after"] == "4"
+
+
+def test_prompt_that_is_too_long_has_what_agents_look_for():
+    runtime = FakeRuntime()
+    runtime.refuse = lambda submit: TOO_LONG
+    error = chat(runtime).json()["error"]
+    assert (error["n_prompt_tokens"], error["n_ctx"]) == (9, 8)
+    assert error["code"] == "context_length_exceeded"
+    assert "maximum context length" in error["message"]
+    assert "exceeds the available context size" in error["message"]
+
+
+def test_refusal_of_one_choice_ends_those_already_accepted():
+    runtime = FakeRuntime()
+    runtime.refuse = lambda submit: Overloaded("full") if submit.request_id.endswith("-2") else None
+    assert chat(runtime, n=4, stream=True).status_code == 429
+    assert runtime.held == set()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"x"',
+        b'{"prompt": "\xff"}',
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"prompt": "\\ud800"}',
+        b"{} {}",
+    ],
+)
+def test_body_that_is_no_json_object(body: bytes):
+    response = ask(make_app(FakeRuntime()), "POST", "/v1/completions", content=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("headers", [{}, {"transfer-encoding": "chunked"}])
+def test_body_that_is_too_large(headers: dict[str, str]):
+    app = make_app(FakeRuntime(), max_body_bytes=100)
+    content = b'{"prompt": "' + b"x" * 100 + b'"}'
+    if headers:
+
+        async def parts():
+            for begin in range(0, len(content), 30):
+                yield content[begin : begin + 30]
+
+        response = ask(app, "POST", "/v1/completions", content=parts(), headers=headers)
+    else:
+        response = ask(app, "POST", "/v1/completions", content=content)
+    assert response.status_code == 413
+    assert response.json()["error"]["code"] == "request_too_large"
+
+
+def test_unknown_path_and_wrong_method_have_the_shape():
+    app = make_app(FakeRuntime())
+    missing = ask(app, "GET", "/v1/nothing")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
+    wrong = ask(app, "GET", "/v1/completions")
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
+    assert "POST" in wrong.headers["allow"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_bug_before_the_response_is_500_and_keeps_the_prompt_out_of_the_log(
+    stream: bool, caplog: pytest.LogCaptureFixture
+):
+    runtime = FakeRuntime()
+    runtime.refuse = lambda submit: ZeroDivisionError(submit.prompt)
+    app = make_app(runtime)
+    body = {"prompt": "very secret", "stream": stream}
+    with caplog.at_level(logging.DEBUG):
+        response = ask(app, "POST", "/v1/completions", json=body, headers={"x-request-id": "id-7"})
+    assert response.status_code == 500
+    assert response.json()["error"]["code"] == "internal_error"
+    assert "secret" not in response.text
+    assert "ZeroDivisionError" in caplog.text
+    assert "id-7" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_bug_in_the_middle_of_a_stream_is_an_error_event():
+    runtime = FakeRuntime(lambda submit: ["a", ZeroDivisionError("secret")])
+    response = complete(runtime, stream=True)
+    *_, last, rest = response.text.split("\n\n")
+    assert rest == ""
+    assert last.startswith('data: {"error":')
+    assert "internal_error" in last
+    assert "[DONE]" not in response.text
+    assert "secret" not in response.text
+
+
+def test_request_id_is_taken_or_made():
+    app = make_app(FakeRuntime())
+    assert ask(app, "GET", "/health", headers={"x-request-id": "mine"}).headers["x-request-id"] == "mine"
+    made = {ask(app, "GET", "/health").headers["x-request-id"] for _ in range(3)}
+    assert len(made) == 3
+    for bad in ("a b", "x" * 129, "é"):
+        response = ask(app, "GET", "/health", headers={"x-request-id": bad.encode()})
+        assert response.headers["x-request-id"] != bad
+
+
+def test_access_log_has_one_line_without_the_query(caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.INFO, logger="stoker.server.access"):
+        ask(make_app(FakeRuntime()), "GET", "/health?key=secret", headers={"x-request-id": "r1"})
+    (record,) = [r for r in caplog.records if r.name == "stoker.server.access"]
+    assert record.getMessage().startswith("GET /health 200 ")
+    assert record.getMessage().endswith("id=r1")
+
+
+def test_long_names_are_not_echoed_whole():
+    app = make_app(FakeRuntime(), strict=True)
+    response = ask(app, "POST", "/v1/completions", json={"prompt": "x", "model": "m" * 1_000_000})
+    assert response.status_code == 404
+    assert len(response.content) < 10_000
+
+
+def test_health_tells_when_a_model_is_not_ready():
+    runtime = FakeRuntime()
+    app = make_app(runtime)
+    for path in ("/health", "/v1/health"):
+        response = ask(app, "GET", path)
+        assert (response.status_code, response.json()["status"]) == (200, "ok")
+    runtime.state = Health(is_ready=False, state="restarting", num_restarts=2, last_error="killed")
+    response = ask(app, "GET", "/health")
+    assert response.status_code == 503
+    assert "retry-after" in response.headers
+    assert response.json()["status"] == "restarting"
+    assert response.json()["models"][0]["num_restarts"] == 2
+    assert "killed" in response.json()["error"]["message"]

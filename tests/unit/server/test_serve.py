@@ -1,0 +1,145 @@
+"""The real server process on a free port: sockets, signals, and what is left when it ends."""
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from stoker.errors import ConfigError, ModelFileInvalid
+from stoker.runtime.registry import Registry, ServedModel
+from stoker.server.app import serve
+from stoker.server.config import ServerConfig
+from tests.unit.server.fake_runtime import FakeRuntime
+
+ROOT = Path(__file__).parents[3]
+WAIT_S = 20
+STREAM = {"prompt": "wait", "stream": True}
+
+
+@contextmanager
+def server(drain_s: float) -> Generator[tuple[subprocess.Popen[str], httpx.Client]]:
+    command = [sys.executable, "-m", "tests.unit.server.serving", str(drain_s)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            with httpx.Client(base_url=url, timeout=WAIT_S, trust_env=False) as client:
+                yield process, client
+        finally:
+            process.kill()
+
+
+def held(client: httpx.Client) -> int:
+    """How many requests the runtime holds, this one not counted."""
+    reply = client.post("/v1/completions", json={"prompt": "count"}).json()
+    return int(reply["choices"][0]["text"]) - 1
+
+
+def test_closed_connections_free_their_requests():
+    with server(0.1) as (_process, client):
+        with client.stream("POST", "/v1/completions", json=STREAM) as response:
+            parts = response.iter_bytes()
+            assert b'"text":"a"' in next(parts)
+            assert held(client) == 1
+        while held(client):
+            pass
+        with pytest.raises(httpx.ReadTimeout):
+            client.post("/v1/completions", json={"prompt": "wait"}, timeout=0.2)
+        while held(client):
+            pass
+
+
+def test_connection_is_kept_for_the_next_request():
+    with server(0.1) as (_process, client):
+        addresses: set[tuple[str, int]] = set()
+        for _ in range(3):
+            with client.stream("POST", "/v1/completions", json={"prompt": "x", "stream": True}) as response:
+                addresses.add(response.extensions["network_stream"].get_extra_info("client_addr"))
+                assert b"[DONE]" in response.read()
+        assert len(addresses) == 1
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_stop_signal_lets_running_streams_end(stop: signal.Signals):
+    with server(WAIT_S) as (process, client):
+        with client.stream("POST", "/v1/completions", json=STREAM) as response:
+            parts = response.iter_bytes()
+            received = next(parts)
+            process.send_signal(stop)
+            wait_until_refused(client)
+            process.send_signal(signal.SIGUSR1)
+            received += b"".join(parts)
+        assert b'"text":"b"' in received
+        assert received.endswith(b"data: [DONE]\n\n")
+        process.communicate(timeout=WAIT_S)
+
+
+def wait_until_refused(client: httpx.Client) -> None:
+    port = client.base_url.port
+    assert port is not None
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_what_outlives_the_drain_gets_an_error_event(stop: signal.Signals):
+    with server(0.1) as (process, client):
+        with client.stream("POST", "/v1/completions", json=STREAM) as response:
+            parts = response.iter_bytes()
+            received = next(parts)
+            process.send_signal(stop)
+            received += b"".join(parts)
+        assert b'"text":"a"' in received
+        assert b"model_not_loaded" in received
+        assert b"[DONE]" not in received
+        output, _ = process.communicate(timeout=WAIT_S)
+    if stop == signal.SIGINT:
+        assert output == "interrupted, closed True\n"
+    else:
+        assert process.returncode == -signal.SIGTERM
+
+
+def test_idle_server_stops_at_once():
+    with server(WAIT_S) as (process, client):
+        assert client.get("/health").status_code == 200
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=WAIT_S)
+    assert output == "interrupted, closed True\n"
+
+
+def test_taken_port_is_a_config_error_before_the_model_is_loaded():
+    runtime = FakeRuntime()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=str(port)):
+            serve(Registry(ServedModel(("tiny",), runtime)), ServerConfig(port=port))
+    assert runtime.num_starts == 0
+
+
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 70000), ("203.0.113.1", 0)])
+def test_impossible_address_is_a_config_error(host: str, port: int):
+    with pytest.raises(ConfigError):
+        serve(Registry(ServedModel(("tiny",), FakeRuntime())), ServerConfig(host=host, port=port))
+
+
+def test_model_that_does_not_load_is_the_callers_error_and_is_closed():
+    class Broken(FakeRuntime):
+        async def start(self) -> Any:
+            raise ModelFileInvalid("truncated")
+
+    runtime = Broken()
+    ready: list[str] = []
+    on_ready: Callable[[str], None] = ready.append
+    with pytest.raises(ModelFileInvalid):
+        serve(Registry(ServedModel(("tiny",), runtime)), ServerConfig(port=0), on_ready)
+    assert ready == []
+    assert runtime.num_closes == 1
