@@ -10,7 +10,8 @@ from typing import TypeAlias
 import msgspec
 
 from stoker.core.params import SamplingParams
-from stoker.errors import FieldValue
+from stoker.engine.config import EngineConfig
+from stoker.errors import FieldValue, StokerError, error_from_code
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -61,6 +62,17 @@ class ModelCard(msgspec.Struct, frozen=True):
     """Unix time in seconds at which the model was loaded."""
 
 
+class Launch(msgspec.Struct, frozen=True):
+    """The one JSON line on a child's stdin: which engine to build, and the two sockets of the parent to connect to."""
+
+    config: EngineConfig
+    commands: str
+    """Endpoint from which the child pulls one command per message."""
+    events: str
+    """Endpoint to which the child pushes frames."""
+    heartbeat_every_s: float = 1.0
+
+
 class Submit(msgspec.Struct, frozen=True, tag=True):
     """A new request. `prompt` is text (tokenized by the engine) or token ids (taken as they are)."""
 
@@ -97,6 +109,13 @@ class LoadFailed(msgspec.Struct, frozen=True, tag=True):
     message: str
     fields: dict[str, FieldValue]
 
+    @classmethod
+    def of(cls, error: StokerError) -> LoadFailed:
+        return cls(error.code, error.message, error.fields)
+
+    def error(self) -> StokerError:
+        return error_from_code(self.code, self.message, self.fields)
+
 
 class Accepted(msgspec.Struct, frozen=True, tag=True):
     """The request passed every check and is queued: from here on a response may begin."""
@@ -130,6 +149,13 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     message: str
     fields: dict[str, FieldValue]
 
+    @classmethod
+    def of(cls, request_id: str, error: StokerError) -> Failed:
+        return cls(request_id, error.code, error.message, error.fields)
+
+    def error(self) -> StokerError:
+        return error_from_code(self.code, self.message, self.fields)
+
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):
     """Sent about once a second. `stalled_s` is how long work has been waiting without a step being finished."""
@@ -147,3 +173,8 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True):
 
 Command: TypeAlias = Submit | Abort | Shutdown
 Event: TypeAlias = Ready | LoadFailed | Accepted | Output | Failed | Heartbeat
+Frame: TypeAlias = list[Event]
+"""What one step has to say to all streams."""
+
+EXIT_LOAD_FAILED = 3
+"""Exit code of a child that has said `LoadFailed`."""

@@ -1,0 +1,98 @@
+"""The parent's ends of the two sockets to one child process: commands go out, frames of events come in.
+
+```
+parent  PUSH commands ---> PULL  child        one command per message
+        PULL events   <--- PUSH               one list of events per step
+```
+
+Each child gets a channel of its own, so that nothing of a dead one can reach the next.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from stoker.engine.protocol import Command, Frame
+from stoker.errors import InvalidInput, ModelNotLoaded
+
+_MAX_IPC_PATH = 100
+"""Bytes; the operating systems allow 103 to 107 for a local socket's path."""
+_MAX_UNSENT = 4096
+"""Commands that wait for a child that does not take them."""
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Frame)
+
+
+class Channel:
+    """Two bound sockets, and the private folder they live in. Belongs to one event loop.
+
+    Where local sockets exist their folder is readable by this user only; elsewhere the loopback interface serves.
+
+    Raises:
+        OSError: no folder or socket can be made.
+    """
+
+    def __init__(self, context: zmq.asyncio.Context) -> None:
+        self._folder = _private_folder() if zmq.has("ipc") else None
+        # Sending never waits, so it needs no event loop.
+        self._commands: zmq.Socket[bytes] = zmq.Socket(context, zmq.PUSH)
+        self._events: zmq.asyncio.Socket = context.socket(zmq.PULL)
+        for socket in (self._commands, self._events):
+            socket.set(zmq.LINGER, 0)
+        self._commands.set(zmq.SNDHWM, _MAX_UNSENT)
+        self.commands = self._bind(self._commands, "commands")
+        self.events = self._bind(self._events, "events")
+
+    def send(self, command: Command) -> None:
+        """Gives a command to the child; never waits.
+
+        Raises:
+            InvalidInput: a string in it is not valid Unicode.
+            ModelNotLoaded: the child has not taken commands for very long.
+        """
+        try:
+            frame = _encoder.encode(command)
+        except UnicodeEncodeError as error:  # a lone surrogate: JSON can spell one
+            raise InvalidInput(f"the request is not valid Unicode: {error.reason}", parameter="prompt") from error
+        try:
+            self._commands.send(frame, zmq.DONTWAIT)
+        except zmq.Again as error:
+            raise ModelNotLoaded("the engine process does not take commands", retry_after_s=1.0) from error
+
+    async def receive(self) -> Frame:
+        """The next frame."""
+        return _decoder.decode(await self._events.recv())
+
+    async def receive_rest(self, wait_s: float) -> Frame:
+        """What a child that has ended had already sent: ends when nothing arrives for `wait_s`."""
+        rest: Frame = []
+        while await self._events.poll(round(wait_s * 1000)):
+            rest += await self.receive()
+        return rest
+
+    def close(self) -> None:
+        """Frees sockets and folder; unsent commands are lost. Calling it twice is allowed."""
+        self._commands.close()
+        self._events.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _bind(self, socket: zmq.Socket[bytes] | zmq.asyncio.Socket, name: str) -> str:
+        endpoint = "tcp://127.0.0.1:*" if self._folder is None else f"ipc://{self._folder / name}"
+        socket.bind(endpoint)
+        return socket.get_string(zmq.LAST_ENDPOINT)
+
+
+def _private_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="stoker-"))
+    if len(bytes(folder)) + len("/commands") <= _MAX_IPC_PATH:
+        return folder
+    folder.rmdir()
+    return Path(tempfile.mkdtemp(prefix="stoker-", dir="/tmp"))

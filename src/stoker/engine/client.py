@@ -1,0 +1,138 @@
+"""The asyncio face of an engine that runs in a supervised process of its own. It decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+
+from stoker.engine.config import EngineConfig, SupervisionConfig
+from stoker.engine.door import Door
+from stoker.engine.inbox import InboxLimits
+from stoker.engine.protocol import Accepted, Command, Heartbeat, ModelCard, Output, Submit
+from stoker.engine.requests import PendingRequest, Requests
+from stoker.engine.supervisor import State, Supervisor
+from stoker.errors import ModelNotLoaded, Timeout
+
+ENGINE_COMMAND = (sys.executable, "-m", "stoker.assembly")
+"""Starts a child that can load every kind of model."""
+
+_TIMEOUT_GRACE_S = 2.0
+"""The engine keeps the deadline; this is for when it cannot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineHealth:
+    """How an engine process is doing."""
+
+    state: State
+    heartbeat: Heartbeat | None
+    """The newest one of the present process."""
+    num_restarts: int
+    last_error: str | None
+    """Why the process before this one ended, or why there is none."""
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state is State.READY
+
+
+class EngineClient:
+    """Asks an engine in a child process. Belongs to one event loop.
+
+    If the child dies, requests that had begun to answer end with `EngineCrashed`; the others are given once to its
+    successor, and notice nothing. While there is no child, new requests are refused.
+
+    Args:
+        config: what the child is told to load.
+        command: starts a child that runs `serve_engine`.
+        supervision: when a child counts as lost, and how it is started again.
+        limits: how far a reader may fall behind.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        command: Sequence[str] = ENGINE_COMMAND,
+        supervision: SupervisionConfig | None = None,
+        limits: InboxLimits | None = None,
+    ) -> None:
+        supervision = supervision or SupervisionConfig()
+        door = Door(capacity=config.parallel + config.max_queue, parallel=config.parallel)
+        self._requests = Requests(self._send, door, limits or InboxLimits(), supervision.restart_wait_s)
+        self._supervisor = Supervisor(command, config, self._requests, supervision)
+        self._card: ModelCard | None = None
+
+    @property
+    def card(self) -> ModelCard:
+        """What the loaded model is.
+
+        Raises:
+            ModelNotLoaded: it was never loaded.
+        """
+        if self._card is None:
+            raise ModelNotLoaded("the model is not loaded yet")
+        return self._card
+
+    @property
+    def child_pid(self) -> int | None:
+        """The process id of the present child."""
+        return self._supervisor.child_pid
+
+    async def start(self) -> ModelCard:
+        """Starts the child and returns when it has loaded the model. Call it once.
+
+        Raises:
+            StokerError: the model cannot be loaded; nothing is left running.
+        """
+        self._card = await self._supervisor.start()
+        return self._card
+
+    async def generate(self, submit: Submit) -> AsyncGenerator[Accepted | Output, None]:
+        """Runs one request. The first item is `Accepted`, the last one an `Output` with a `finish_reason`.
+
+        Closing the generator, or cancelling the task that waits on it, aborts the request.
+
+        Raises:
+            StokerError: instead of `Accepted` if the request is refused, later if it fails. `EngineCrashed`: the
+                child died after the first token, or twice before it. `Cancelled`: the reader was far too slow.
+        """
+        request = self._requests.open(submit)
+        try:
+            while True:
+                event = await _next_event(request)
+                yield event
+                if isinstance(event, Output) and event.finish_reason is not None:
+                    return
+        finally:
+            self._requests.close(request)
+
+    def health(self) -> EngineHealth:
+        """How the engine is doing, as far as this process knows now."""
+        supervisor = self._supervisor
+        return EngineHealth(
+            state=supervisor.state,
+            heartbeat=supervisor.heartbeat,
+            num_restarts=supervisor.num_restarts,
+            last_error=supervisor.last_error,
+        )
+
+    async def close(self) -> None:
+        """Ends every request with `ModelNotLoaded` and stops the child. Calling it twice is allowed."""
+        self._requests.end_all(ModelNotLoaded("the model was closed"))
+        await self._supervisor.close()
+
+    def _send(self, command: Command) -> None:
+        self._supervisor.send(command)
+
+
+async def _next_event(request: PendingRequest) -> Accepted | Output:
+    latest = None if request.deadline is None else request.deadline + _TIMEOUT_GRACE_S
+    try:
+        async with asyncio.timeout_at(latest):
+            return await request.inbox.get()
+    except TimeoutError as error:
+        timeout_s = request.submit.timeout_s
+        raise Timeout(f"the request was not finished within {timeout_s:g} s", timeout_s=timeout_s) from error

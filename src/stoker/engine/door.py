@@ -1,0 +1,43 @@
+"""How many requests may be inside at the same time, and when one that is refused may come again. It queues nothing."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from stoker.errors import Overloaded
+
+_MIN_RETRY_S, _MAX_RETRY_S = 1.0, 60.0
+
+
+class Door:
+    """Counts nobody itself: it is told how many are inside, and when one leaves.
+
+    Args:
+        capacity: most requests inside, running and waiting.
+        parallel: how many of them run at the same time.
+    """
+
+    def __init__(self, *, capacity: int, parallel: int) -> None:
+        self._capacity = capacity
+        self._parallel = parallel
+        self._departures: deque[float] = deque(maxlen=32)
+
+    def check(self, num_inside: int) -> None:
+        """Raises `Overloaded` if one more is too many."""
+        if num_inside >= self._capacity:
+            retry_after_s = self.retry_after_s()
+            raise Overloaded(
+                f"the queue is full: {num_inside} requests are running or waiting; try again in {retry_after_s:.0f} s",
+                retry_after_s=retry_after_s,
+            )
+
+    def note_departure(self, now: float) -> None:
+        """One request has ended, at `now` seconds."""
+        self._departures.append(now)
+
+    def retry_after_s(self) -> float:
+        """About the time in which as many requests end as run at once, at the recent rate. Range 1 … 60."""
+        if len(self._departures) < 2:
+            return _MIN_RETRY_S
+        interval_s = (self._departures[-1] - self._departures[0]) / (len(self._departures) - 1)
+        return min(max(interval_s * self._parallel, _MIN_RETRY_S), _MAX_RETRY_S)

@@ -1,0 +1,192 @@
+"""The loop's one turn: schedule, compute, sample, update, publish. It knows no thread, no process and no client."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from math import inf
+
+from stoker.backends.base import Backend
+from stoker.core.batch import Batch
+from stoker.core.params import BUILT_IN, SamplingParams
+from stoker.core.request import Request
+from stoker.core.scheduler import Scheduler, SchedulerConfig
+from stoker.core.sequence import FinishReason, TokenEvent
+from stoker.engine.protocol import Event, Failed, Heartbeat, Submit
+from stoker.engine.stream import Stream
+from stoker.errors import BackendError, InvalidInput, StokerError, Timeout
+from stoker.sampling.sampler import Choice, Sampler
+from stoker.text.tokenizer import Tokenizer, encode_prompt
+
+
+class Engine:
+    """A loaded model with a scheduler in front of it. `EngineWorker` gives it a thread.
+
+    `admit` may be called by any thread; everything else belongs to the one that calls `step`.
+
+    Args:
+        backend: owned from now on; `close` closes it.
+        tokenizer: safe to use from several threads.
+        config: how many requests may run and wait.
+        defaults: for every sampling number that a request leaves open; `BUILT_IN` stands behind them.
+        clock: seconds; only differences count.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        tokenizer: Tokenizer,
+        *,
+        config: SchedulerConfig,
+        defaults: SamplingParams = BUILT_IN,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        info = backend.info
+        self.parallel = config.max_running
+        self.capacity = config.max_running + config.max_waiting
+        """Most requests that may be alive. Whoever calls `add` sees to it."""
+        self._info = info
+        self._backend = backend
+        self._tokenizer = tokenizer
+        self._defaults = defaults
+        self._clock = clock
+        # Everyone waits between `add` and the next step, also those who will then run.
+        self._scheduler = Scheduler(info, replace(config, max_waiting=self.capacity))
+        self._sampler = Sampler(
+            vocab_size=info.vocab_size,
+            eog_token_ids=info.eog_token_ids,
+            token_bytes=partial(tokenizer.token_bytes, render_special=True),
+        )
+        self._streams: dict[str, Stream] = {}
+        self._num_steps = 0
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    def admit(self, submit: Submit) -> Stream:
+        """Tokenizes and checks a request; all that can be refused is refused here.
+
+        Raises:
+            InvalidInput: a parameter or token id cannot be honoured, or the prompt is empty.
+            ContextLengthExceeded: the prompt leaves no room for a completion.
+        """
+        now = self._clock()
+        sampling = submit.sampling.filled_from(self._defaults, BUILT_IN)
+        seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
+        request = Request(
+            request_id=submit.request_id,
+            prompt=tuple(self._prompt(submit.prompt)),
+            sampling=replace(sampling, seed=seed),
+            priority=submit.priority,
+            client_key=submit.client_key,
+            cache_prompt=submit.cache_prompt,
+        )
+        request.check_fits(self._info)
+        row = self._sampler.open(request.sampling, request.prompt, seed)
+        deadline = inf if submit.timeout_s is None else now + submit.timeout_s
+        return Stream(request, row, self._tokenizer, timeout_s=submit.timeout_s, deadline=deadline)
+
+    def add(self, stream: Stream) -> None:
+        """Queues what `admit` returned.
+
+        Raises:
+            InvalidInput: a request of this id is alive.
+        """
+        self._scheduler.add(stream.request)
+        stream.sequence = self._scheduler.sequence(stream.request_id)
+        self._streams[stream.request_id] = stream
+
+    def abort(self, request_id: str) -> None:
+        """Ends a request; nothing more is published for it. Unknown ids are ignored."""
+        self._scheduler.abort(request_id)
+        self._streams.pop(request_id, None)
+
+    def step(self) -> list[Event]:
+        """One turn for everybody who is alive: at most one event per request.
+
+        Raises:
+            Exception: not by one request's fault; the engine cannot go on.
+        """
+        expired = self._expire()
+        if not self.has_work:
+            return expired
+        batch = self._scheduler.schedule()
+        assert batch is not None, "work waits, but nothing was scheduled"
+        began = self._clock()
+        try:
+            logits = self._backend.forward(batch)
+        except BackendError as error:
+            return [*expired, *self._fail(batch, error)]
+        streams = [self._streams[s.request.request_id] for s in self._scheduler.sequences(batch)]
+        choices = self._sampler.sample(logits, [stream.row for stream in streams])
+        events = self._scheduler.update(batch, [choice.token_id for choice in choices])
+        self._scheduler.observe(batch.num_tokens, self._clock() - began)
+        self._num_steps += 1
+        return [*expired, *self._publish(zip(streams, choices, events, strict=True))]
+
+    def heartbeat(self) -> Heartbeat:
+        """Numbers for whoever watches; whether steps are late, only the thread's owner can say."""
+        scheduler = self._scheduler
+        return Heartbeat(
+            num_steps=self._num_steps,
+            num_running=scheduler.num_running,
+            num_waiting=scheduler.num_waiting,
+            kv_used=scheduler.kv_used,
+            kv_retained=scheduler.kv_retained,
+            kv_capacity=scheduler.kv_capacity,
+            stalled_s=0.0,
+        )
+
+    def check_integrity(self) -> None:
+        """Asserts that the engine and its scheduler agree on who is alive."""
+        self._scheduler.check_integrity()
+        assert len(self._streams) == self._scheduler.num_running + self._scheduler.num_waiting
+
+    def close(self) -> None:
+        """Frees the model. Calling it twice is allowed."""
+        self._backend.close()
+
+    def _prompt(self, prompt: str | list[int]) -> list[int]:
+        if isinstance(prompt, list):
+            return prompt
+        try:
+            return encode_prompt(self._tokenizer, prompt)
+        except UnicodeEncodeError as error:  # a lone surrogate: JSON can spell one
+            raise InvalidInput(f"the prompt is not valid Unicode: {error.reason}", parameter="prompt") from error
+
+    def _publish(self, rows: Iterable[tuple[Stream, Choice, TokenEvent]]) -> list[Event]:
+        published: list[Event] = []
+        for stream, choice, event in rows:
+            if event.token_id is None:
+                error = BackendError("the model's numbers for the next token cannot be sampled (NaN or all -inf)")
+                published.append(self._end_failed(stream.request_id, error))
+                continue
+            stream.push(choice, event)
+            if stream.finish_reason is not None:
+                if event.finish_reason is None:
+                    self._scheduler.finish(stream.request_id, FinishReason.STOP)
+                del self._streams[stream.request_id]
+            published.append(stream.take())
+        return published
+
+    def _expire(self) -> list[Event]:
+        now = self._clock()
+        late = [stream for stream in self._streams.values() if stream.deadline <= now]
+        for stream in late:
+            self._scheduler.abort(stream.request_id)
+        return [self._end_failed(stream.request_id, _timeout(stream)) for stream in late]
+
+    def _fail(self, batch: Batch, error: BackendError) -> list[Event]:
+        return [self._end_failed(event.request_id, error) for event in self._scheduler.fail(batch)]
+
+    def _end_failed(self, request_id: str, error: StokerError) -> Event:
+        del self._streams[request_id]
+        return Failed.of(request_id, error)
+
+
+def _timeout(stream: Stream) -> Timeout:
+    return Timeout(f"the request was not finished within {stream.timeout_s:g} s", timeout_s=stream.timeout_s)

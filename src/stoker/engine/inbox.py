@@ -1,0 +1,106 @@
+"""What one reader has still to read of its request: bounded, never dropped, and in nobody else's way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from stoker.engine.protocol import Accepted, Output
+from stoker.errors import StokerError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboxLimits:
+    """How far a reader may fall behind."""
+
+    max_separate: int = 16
+    """Beyond so many unread outputs the reader gets them as one."""
+    max_bytes: int = 4 * 2**20
+    """Roughly; beyond it the request is cancelled."""
+    max_idle_s: float = 120.0
+    """With something to read and nothing read for so long, the request is cancelled."""
+
+
+class Inbox:
+    """From the event loop, which must not wait, to one reader on it, who may.
+
+    Args:
+        limits: how far the reader may fall behind.
+        clock: seconds; only differences count.
+    """
+
+    def __init__(self, limits: InboxLimits, clock: Callable[[], float]) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._unread: deque[Accepted | Output] = deque()
+        self._num_bytes = 0
+        self._read_at = clock()
+        """When the reader last had nothing left to read, or took something."""
+        self._error: StokerError | None = None
+        self._changed = asyncio.Event()
+
+    @property
+    def is_overdue(self) -> bool:
+        """The reader has fallen too far behind."""
+        is_idle = bool(self._unread) and self._clock() - self._read_at > self._limits.max_idle_s
+        return is_idle or self._num_bytes > self._limits.max_bytes
+
+    def put(self, event: Accepted | Output) -> None:
+        """Adds an event; never waits."""
+        if not self._unread:
+            self._read_at = self._clock()
+        self._unread.append(event)
+        self._num_bytes += _size(event)
+        self._changed.set()
+
+    def end(self, error: StokerError) -> None:
+        """Nothing more will come: after what is unread, the reader gets the error."""
+        self._error = error
+        self._changed.set()
+
+    async def get(self) -> Accepted | Output:
+        """The next event; outputs are merged for a reader who is late.
+
+        Raises:
+            StokerError: everything is read, and the request has ended with this.
+        """
+        while not self._unread and self._error is None:
+            self._changed.clear()
+            await self._changed.wait()
+        if not self._unread:
+            assert self._error is not None
+            raise self._error
+        self._read_at = self._clock()
+        event = self._unread.popleft()
+        if isinstance(event, Output) and len(self._unread) >= self._limits.max_separate:
+            rest = [later for later in self._unread if isinstance(later, Output)]
+            self._unread.clear()
+            event = merge([event, *rest])
+        self._num_bytes = self._num_bytes - _size(event) if self._unread else 0
+        return event
+
+
+def merge(outputs: Sequence[Output]) -> Output:
+    """One output that says what these, of one request and in this order, say."""
+    last = outputs[-1]
+    has_logprobs = any(output.logprobs is not None for output in outputs)
+    return Output(
+        last.request_id,
+        "".join(output.text for output in outputs),
+        list(chain.from_iterable(output.token_ids for output in outputs)),
+        last.usage,
+        list(chain.from_iterable(output.logprobs or () for output in outputs)) if has_logprobs else None,
+        last.finish_reason,
+        last.stop_match,
+    )
+
+
+def _size(event: Accepted | Output) -> int:
+    """Bytes in memory, roughly."""
+    if isinstance(event, Accepted):
+        return 64
+    num_logprobs = sum(1 + len(position.top) for position in event.logprobs or ())
+    return 256 + 4 * len(event.text) + 36 * len(event.token_ids) + 160 * num_logprobs

@@ -1,0 +1,251 @@
+"""The child process of `stoker serve`: one engine behind two sockets. Lives as long as its parent, and no longer.
+
+```
+main thread       takes commands: aborts at once, prompts to the tokenizer threads, Shutdown ends everything
+tokenizer threads tokenize and check, then queue for the engine
+engine thread     steps; puts one frame per step into the outbox
+writer thread     outbox ---> parent, and a heartbeat about once a second
+parent watch      end of stdin: the parent is gone, however it died
+```
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+import zmq
+
+from stoker.engine.config import EngineConfig
+from stoker.engine.engine import Engine
+from stoker.engine.protocol import (
+    EXIT_LOAD_FAILED,
+    Abort,
+    Accepted,
+    Command,
+    Failed,
+    Frame,
+    Launch,
+    LoadFailed,
+    ModelCard,
+    Ready,
+    Shutdown,
+    Submit,
+)
+from stoker.engine.worker import EngineWorker
+from stoker.errors import Cancelled, StokerError
+
+logger = logging.getLogger(__name__)
+
+Build: TypeAlias = Callable[[EngineConfig], tuple[Engine, ModelCard]]
+"""Loads a model; raises `StokerError` if that is impossible."""
+
+EXIT_OK, EXIT_ENGINE_DIED, EXIT_ORPHANED = 0, 1, 4
+
+_MAX_OUTBOX = 1024
+"""Frames that wait for a parent that does not read; then the engine waits with them."""
+_NUM_TOKENIZERS = 2
+"""A very long prompt must not hold up the short one behind it."""
+_POLL_S = 1.0
+_STOP_S = 1.0
+_STDIN = 0
+_LOOK, _TERMINATE = b"l", b"t"
+
+_decoder = msgspec.msgpack.Decoder(Command)
+
+
+def serve_engine(build: Build) -> int:
+    """Reads a `Launch` from stdin, loads, serves until told to stop, and returns the exit code.
+
+    Call it from the main thread of a process of its own, and exit right after it.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    launch = msgspec.json.decode(_read_line(), type=Launch)
+    threading.Thread(target=_exit_with_parent, args=(launch,), name="stoker-parent-watch", daemon=True).start()
+    with _connected(launch) as (commands, events):
+        try:
+            engine, card = build(launch.config)
+        except StokerError as error:
+            events.send(msgspec.msgpack.encode([LoadFailed.of(error)]))
+            return EXIT_LOAD_FAILED
+        events.send(msgspec.msgpack.encode([Ready(card)]))
+        return _EngineProcess(engine, commands, events, launch.heartbeat_every_s).run()
+
+
+class _EngineProcess:
+    """The threads around one engine, from `Ready` to the end."""
+
+    def __init__(
+        self, engine: Engine, commands: zmq.Socket[bytes], events: zmq.Socket[bytes], heartbeat_every_s: float
+    ) -> None:
+        self._heartbeat_every_s = heartbeat_every_s
+        self._commands = commands
+        self._events = events
+        self._outbox: queue.Queue[Frame] = queue.Queue(_MAX_OUTBOX)
+        self._is_ending = threading.Event()
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._wake_sender.setblocking(False)
+        self._worker = EngineWorker(engine, self._publish)
+        self._tokenizers = ThreadPoolExecutor(_NUM_TOKENIZERS, thread_name_prefix="stoker-tokenizer")
+        self._admissions: list[Future[None]] = []
+        """Prompts being tokenized; bounded by the worker's door."""
+        self._writer = threading.Thread(target=self._write, name="stoker-writer", daemon=True)
+
+    def run(self) -> int:
+        """Serves; returns the exit code."""
+        # A handler may interrupt any line of this thread, so it takes no lock.
+        signal.signal(signal.SIGTERM, lambda _signal, _frame: self._wake(_TERMINATE))
+        self._writer.start()
+        self._take_commands()
+        has_died = self._worker.death is not None
+        self._end()
+        self._tokenizers.shutdown(wait=False, cancel_futures=True)
+        is_closed = self._worker.close(_STOP_S)
+        self._writer.join(_STOP_S)
+        code = EXIT_ENGINE_DIED if has_died else EXIT_OK
+        if not is_closed or wait(self._admissions, _STOP_S).not_done:
+            os._exit(code)  # a thread is stuck: the interpreter would wait for it for ever
+        return code
+
+    def _take_commands(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._commands, zmq.POLLIN)
+        poller.register(self._wake_receiver.fileno(), zmq.POLLIN)
+        while not self._is_ending.is_set() and self._worker.death is None:
+            ready = dict(poller.poll(round(_POLL_S * 1000)))
+            if self._wake_receiver.fileno() in ready and _TERMINATE in self._wake_receiver.recv(64):
+                self._end()
+            if self._commands in ready:
+                self._obey(_decoder.decode(self._commands.recv()))
+
+    def _obey(self, command: Command) -> None:
+        match command:
+            case Submit():
+                self._submit(command)
+            case Abort():
+                self._worker.abort(command.request_id)
+            case Shutdown():
+                self._end()
+
+    def _submit(self, submit: Submit) -> None:
+        try:
+            self._worker.reserve(submit.request_id)
+        except StokerError as error:
+            self._publish([Failed.of(submit.request_id, error)])
+            return
+        future = self._tokenizers.submit(self._accept, submit)
+        self._admissions = [*(f for f in self._admissions if not f.done()), future]
+        future.add_done_callback(lambda future: self._note_fault(submit, future))
+
+    def _accept(self, submit: Submit) -> None:
+        """On a tokenizer thread. `Accepted` leaves before the engine can add anything to it."""
+        try:
+            stream = self._worker.admit(submit)
+            self._publish([Accepted(submit.request_id, len(stream.request.prompt))])
+            self._worker.enqueue(stream)
+        except Cancelled:
+            return  # the client has left meanwhile
+        except StokerError as error:
+            self._publish([Failed.of(submit.request_id, error)])
+
+    def _note_fault(self, submit: Submit, future: Future[None]) -> None:
+        """A fault of ours while a prompt was tokenized concerns that request only, but it must hear of it."""
+        if future.cancelled() or (fault := future.exception()) is None:
+            return
+        logger.error("a request could not be admitted", exc_info=fault)
+        error = StokerError(f"the request could not be admitted: {type(fault).__name__}: {fault}")
+        self._publish([Failed.of(submit.request_id, error)])
+
+    def _publish(self, events: Frame) -> None:
+        """Any thread. Waits only while the parent does not read, that is, while there is nobody to compute for."""
+        if self._worker_has_died():
+            self._wake(_LOOK)  # the parent ends or repeats its requests when the process is gone
+            return
+        while not self._is_ending.is_set():
+            try:
+                self._outbox.put(events, timeout=_POLL_S)
+            except queue.Full:
+                continue
+            return
+
+    def _worker_has_died(self) -> bool:
+        return not self._is_ending.is_set() and self._worker.death is not None
+
+    def _end(self) -> None:
+        self._is_ending.set()
+        with suppress(queue.Full):
+            self._outbox.put_nowait([])  # the writer may be asleep
+
+    def _wake(self, why: bytes) -> None:
+        with suppress(BlockingIOError):  # full: woken often enough already
+            self._wake_sender.send(why)
+
+    def _write(self) -> None:
+        next_beat = time.monotonic()
+        while not self._is_ending.is_set():
+            wait_s = next_beat - time.monotonic()
+            if wait_s <= 0:
+                self._send([self._worker.heartbeat()])
+                next_beat = time.monotonic() + self._heartbeat_every_s
+                continue
+            with suppress(queue.Empty):
+                self._send(self._outbox.get(timeout=wait_s))
+
+    def _send(self, events: Frame) -> None:
+        frame = msgspec.msgpack.encode(events)
+        while not self._is_ending.is_set():
+            try:
+                self._events.send(frame)
+            except zmq.Again:
+                continue  # the bound of one wait has passed
+            return
+
+
+def _read_line() -> bytes:
+    """The parent's one line; from the descriptor, because a buffered reader cannot be left inside a daemon thread."""
+    line = b""
+    while not line.endswith(b"\n"):
+        part = os.read(_STDIN, 65536)
+        if not part:
+            sys.exit(EXIT_ORPHANED)
+        line += part
+    return line
+
+
+def _exit_with_parent(launch: Launch) -> None:
+    with suppress(OSError):
+        while os.read(_STDIN, 4096):
+            pass
+    with suppress(OSError):  # a parent that was killed could not remove its sockets
+        paths = [Path(e.removeprefix("ipc://")) for e in (launch.commands, launch.events) if e.startswith("ipc://")]
+        for path in paths:
+            path.unlink(missing_ok=True)
+        for folder in {path.parent for path in paths}:
+            folder.rmdir()
+    os._exit(EXIT_ORPHANED)
+
+
+@contextmanager
+def _connected(launch: Launch) -> Generator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
+    with (
+        zmq.Context[zmq.Socket[bytes]]() as context,
+        context.socket(zmq.PULL) as commands,
+        context.socket(zmq.PUSH) as events,
+    ):
+        events.set(zmq.SNDTIMEO, round(_POLL_S * 1000))
+        events.set(zmq.LINGER, round(_STOP_S * 1000))
+        commands.connect(launch.commands)
+        events.connect(launch.events)
+        yield commands, events

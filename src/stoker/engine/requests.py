@@ -1,0 +1,168 @@
+"""Everybody who is being answered by one engine process, and what becomes of them when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+
+from stoker.engine.door import Door
+from stoker.engine.inbox import Inbox, InboxLimits
+from stoker.engine.protocol import Abort, Accepted, Command, Failed, ModelCard, Output, Submit
+from stoker.errors import Cancelled, EngineCrashed, InvalidInput, ModelNotLoaded, StokerError
+
+Send: TypeAlias = Callable[[Command], None]
+"""Gives a command to the child; raises `ModelNotLoaded` if there is none that is ready."""
+
+
+@dataclass(slots=True, eq=False)
+class PendingRequest:
+    """One request until it has ended."""
+
+    submit: Submit
+    inbox: Inbox
+    deadline: float | None
+    """On the event loop's clock."""
+    is_accepted: bool = False
+    has_begun: bool = False
+    """A token was seen: it cannot be started over."""
+    is_repeated: bool = False
+
+
+class Requests:
+    """The requests of one engine. Told by the supervisor what happens; belongs to one event loop.
+
+    Args:
+        send: to the child.
+        door: refuses beyond its capacity.
+        limits: how far a reader may fall behind.
+        repeat_wait_s: how long those that had not begun wait for the next child.
+    """
+
+    def __init__(self, send: Send, door: Door, limits: InboxLimits, repeat_wait_s: float) -> None:
+        self._send = send
+        self._door = door
+        self._limits = limits
+        self._repeat_wait_s = repeat_wait_s
+        self._present: dict[str, PendingRequest] = {}
+        """Given to the present child, in order of arrival."""
+        self._stranded: dict[str, PendingRequest] = {}
+        """Waiting for the next one."""
+        self._waiting_ends: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._present) + len(self._stranded)
+
+    def open(self, submit: Submit) -> PendingRequest:
+        """Gives a request to the child.
+
+        Raises:
+            InvalidInput: its id is in use, or a string in it is not valid Unicode.
+            Overloaded: nothing was sent.
+            ModelNotLoaded: there is no child that is ready.
+        """
+        if submit.request_id in self._present or submit.request_id in self._stranded:
+            raise InvalidInput(f"request id {submit.request_id!r} is already in use", parameter="request_id")
+        self._door.check(len(self))
+        self._send(submit)
+        clock = asyncio.get_running_loop().time
+        deadline = None if submit.timeout_s is None else clock() + submit.timeout_s
+        request = PendingRequest(submit, Inbox(self._limits, clock), deadline)
+        self._present[submit.request_id] = request
+        return request
+
+    def close(self, request: PendingRequest) -> None:
+        """Nobody reads it any more: what it holds is freed if it had not ended. Never waits."""
+        request_id = request.submit.request_id
+        self._stranded.pop(request_id, None)
+        if self._leave(request_id) is not None:
+            with contextlib.suppress(ModelNotLoaded):  # then there is nothing to free
+                self._send(Abort(request_id))
+
+    def end_all(self, error: StokerError) -> None:
+        """Every request ends with this error."""
+        ended = [*self._present.values(), *self._stranded.values()]
+        self._present.clear()
+        self._stranded.clear()
+        self._stop_waiting()
+        for request in ended:
+            request.inbox.end(error)
+
+    def on_ready(self, card: ModelCard) -> None:
+        """See `Listener`."""
+        self._stop_waiting()
+        stranded, self._stranded = self._stranded, {}
+        for request_id, request in stranded.items():
+            request.is_repeated = True
+            self._present[request_id] = request
+            self._send(_with_time_left(request))
+
+    def on_event(self, event: Accepted | Output | Failed) -> None:
+        """See `Listener`. Events of requests that have ended for us are ignored."""
+        request = self._present.get(event.request_id)
+        if request is None:
+            return
+        match event:
+            case Accepted():
+                if not request.is_accepted:
+                    request.is_accepted = True
+                    request.inbox.put(event)
+            case Output():
+                self._put(request, event)
+            case Failed():
+                self._leave(event.request_id)
+                request.inbox.end(event.error())
+
+    def on_down(self, reason: str) -> None:
+        """See `Listener`."""
+        lost, self._present = self._present, {}
+        for request_id, request in lost.items():
+            if request.has_begun or request.is_repeated:
+                request.inbox.end(_crash(reason))
+            else:
+                self._stranded[request_id] = request
+        if self._stranded and self._waiting_ends is None:
+            loop = asyncio.get_running_loop()
+            self._waiting_ends = loop.call_later(self._repeat_wait_s, self._end_stranded, reason)
+
+    def _put(self, request: PendingRequest, output: Output) -> None:
+        request.has_begun = True
+        is_overdue = request.inbox.is_overdue
+        request.inbox.put(output)
+        if output.finish_reason is not None:
+            self._leave(output.request_id)
+        elif is_overdue:
+            self.close(request)
+            request.inbox.end(Cancelled("the reader of this answer fell too far behind"))
+
+    def _leave(self, request_id: str) -> PendingRequest | None:
+        request = self._present.pop(request_id, None)
+        if request is not None:
+            self._door.note_departure(asyncio.get_running_loop().time())
+        return request
+
+    def _end_stranded(self, reason: str) -> None:
+        stranded, self._stranded = self._stranded, {}
+        self._waiting_ends = None
+        for request in stranded.values():
+            request.inbox.end(_crash(reason))
+
+    def _stop_waiting(self) -> None:
+        if self._waiting_ends is not None:
+            self._waiting_ends.cancel()
+            self._waiting_ends = None
+
+
+def _crash(reason: str) -> EngineCrashed:
+    return EngineCrashed(f"the engine process {reason} while it worked on the request; it is being started again")
+
+
+def _with_time_left(request: PendingRequest) -> Submit:
+    if request.deadline is None:
+        return request.submit
+    left_s = request.deadline - asyncio.get_running_loop().time()
+    return msgspec.structs.replace(request.submit, timeout_s=max(0.0, left_s))

@@ -1,0 +1,118 @@
+"""One request inside the engine: what its tokens have become so far, and where its text ends. It decides no token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+
+from stoker.core.request import Request
+from stoker.core.sequence import FinishReason, Sequence, TokenEvent
+from stoker.engine.protocol import Output, PositionLogprobs, TokenLogprob, Usage
+from stoker.sampling.sampler import Choice, RowState
+from stoker.text.detokenizer import Detokenizer
+from stoker.text.stop import StopMatcher
+from stoker.text.tokenizer import Tokenizer
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """What has been added since the last `take`."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list[int])
+    logprobs: list[PositionLogprobs] = field(default_factory=list[PositionLogprobs])
+
+
+class Stream:
+    """A request on its way out: tokens are pushed, one `Output` per step is taken.
+
+    Built by any thread; from `Engine.add` on it belongs to the engine's thread.
+
+    Args:
+        request: checked and complete.
+        row: the sampler's state for it.
+        timeout_s: as the client asked, for the error's text.
+        deadline: on the engine's clock, in seconds.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        row: RowState,
+        tokenizer: Tokenizer,
+        *,
+        timeout_s: float | None = None,
+        deadline: float = inf,
+    ) -> None:
+        self.request = request
+        self.row = row
+        self.timeout_s = timeout_s
+        self.deadline = deadline
+        self.sequence: Sequence | None = None
+        """The scheduler's; set when it has been added, and only read here."""
+        self.finish_reason: FinishReason | None = None
+        self._tokenizer = tokenizer
+        self._detokenizer = Detokenizer(tokenizer.token_bytes)
+        self._stops = StopMatcher(request.sampling.stop_strings)
+        self._stop_token_ids = frozenset(request.sampling.stop_token_ids or ())
+        self._stop_match: str | int | None = None
+        self._num_completion = 0
+        self._pending = _Pending()
+
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id
+
+    def push(self, choice: Choice, event: TokenEvent) -> None:
+        """Takes one sampled token. Afterwards `finish_reason` is set if the answer ends here."""
+        assert event.token_id is not None
+        assert self.finish_reason is None
+        self._num_completion += 1
+        self._pending.token_ids.append(event.token_id)
+        if self.request.sampling.logprobs is not None:
+            self._pending.logprobs.append(self._logprobs(choice, event.token_id))
+        self.finish_reason = event.finish_reason
+        if not event.is_text and event.token_id in self._stop_token_ids:
+            self._stop_match = event.token_id
+        self._pending.text += self._text(event)
+
+    def take(self) -> Output:
+        """All that was pushed since the last call."""
+        pending, self._pending = self._pending, _Pending()
+        return Output(
+            self.request_id,
+            pending.text,
+            pending.token_ids,
+            self._usage(),
+            pending.logprobs if self.request.sampling.logprobs is not None else None,
+            self.finish_reason.value if self.finish_reason else None,
+            self._stop_match,
+        )
+
+    def _text(self, event: TokenEvent) -> str:
+        assert event.token_id is not None
+        text = self._detokenizer.push(event.token_id) if event.is_text else ""
+        if event.finish_reason is not None:
+            text += self._detokenizer.flush()
+        if self._num_completion < (self.request.sampling.min_tokens or 0):
+            return text  # too early to end: stop strings do not count yet
+        text = self._stops.push(text)
+        if self._stops.matched is not None:
+            self.finish_reason, self._stop_match = FinishReason.STOP, self._stops.matched
+        elif event.finish_reason is not None:
+            text += self._stops.flush()
+        return text
+
+    def _logprobs(self, choice: Choice, token_id: int) -> PositionLogprobs:
+        assert choice.logprob is not None, "the sampler reports what was asked for"
+        return PositionLogprobs(
+            self._logprob(token_id, choice.logprob),
+            tuple(self._logprob(token_id, logprob) for token_id, logprob in choice.top),
+        )
+
+    def _logprob(self, token_id: int, logprob: float) -> TokenLogprob:
+        return TokenLogprob(token_id, logprob, self._tokenizer.token_bytes(token_id, render_special=True))
+
+    def _usage(self) -> Usage:
+        assert self.sequence is not None
+        return Usage(len(self.request.prompt), self._num_completion, self.sequence.num_cached)

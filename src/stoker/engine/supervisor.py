@@ -1,0 +1,293 @@
+"""Keeps one engine process alive: starts it, watches it, starts it again. It knows nothing of requests.
+
+```
+           start          Ready                     exit, silence or stall
+(nothing) ------> starting ----> ready -----------------------> restarting
+                     | LoadFailed, exit                Ready        |  |  (back-off: 0.1 s, doubling to 10 s)
+                     v                             ready <----------+  |
+                  failed, start() raises                               |
+                                         close() from anywhere -> closed
+```
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Protocol
+
+import zmq.asyncio
+
+from stoker.engine.channel import Channel
+from stoker.engine.child import Child, describe_exit
+from stoker.engine.config import EngineConfig, SupervisionConfig
+from stoker.engine.protocol import (
+    EXIT_LOAD_FAILED,
+    Accepted,
+    Command,
+    Failed,
+    Frame,
+    Heartbeat,
+    LoadFailed,
+    ModelCard,
+    Output,
+    Ready,
+)
+from stoker.errors import EngineCrashed, ModelNotLoaded, ResourceExhausted, StokerError
+
+logger = logging.getLogger(__name__)
+
+_LAST_WORDS_S = 0.05
+"""How long what a dead child had sent may take from the kernel to us."""
+_LOAD_ERROR_S = 2.0
+"""The same, when we know that there is something to come."""
+_WATCH_EVERY_S = 1.0
+
+
+class State(StrEnum):
+    """Where an engine process is in its life. The values are for people and probes."""
+
+    STARTING = "starting"
+    READY = "ready"
+    STALLED = "stalled"
+    """Alive, but work waits and no step comes to an end."""
+    RESTARTING = "restarting"
+    FAILED = "failed"
+    """It could not be loaded at first, and will not be tried again."""
+    CLOSED = "closed"
+
+
+class Listener(Protocol):
+    """Who is told what happens. Called on the event loop; must not wait."""
+
+    def on_ready(self, card: ModelCard) -> None:
+        """A child is loaded, the first or a later one."""
+        ...
+
+    def on_event(self, event: Accepted | Output | Failed) -> None:
+        """Something about one request."""
+        ...
+
+    def on_down(self, reason: str) -> None:
+        """The child is gone; another one will be started."""
+        ...
+
+
+class Supervisor:
+    """Owns the child process and its successors. Belongs to one event loop.
+
+    Args:
+        command: starts a child that runs `serve_engine`.
+        config: what it is told to load.
+        listener: told about readiness, events and deaths.
+        supervision: the times.
+    """
+
+    def __init__(
+        self, command: Sequence[str], config: EngineConfig, listener: Listener, supervision: SupervisionConfig
+    ) -> None:
+        self._command = command
+        self._config = config
+        self._listener = listener
+        self._times = supervision
+        self._context: zmq.asyncio.Context | None = None
+        self._child: Child | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._first: asyncio.Future[ModelCard] | None = None
+        self._load_error: StokerError | None = None
+        self._ready_at: float | None = None
+        """When the present child became ready."""
+        self._heard_at = 0.0
+        """When it was started or last said something."""
+        self._num_failures = 0
+        """In a row."""
+        self._state = State.STARTING
+        self.heartbeat: Heartbeat | None = None
+        """The newest one of the present child."""
+        self.num_restarts = 0
+        self.last_error: str | None = None
+
+    @property
+    def state(self) -> State:
+        is_late = self._late_s() > self._times.stall_after_s
+        return State.STALLED if self._state is State.READY and is_late else self._state
+
+    @property
+    def child_pid(self) -> int | None:
+        """The process id of the present child."""
+        return self._child.pid if self._child is not None else None
+
+    async def start(self) -> ModelCard:
+        """Starts the first child and returns when it has loaded its model. Call it once.
+
+        Raises:
+            StokerError: what the child said about why it cannot; it is not tried again.
+            EngineCrashed: it died while it loaded.
+        """
+        assert self._task is None, "started once"
+        self._context = zmq.asyncio.Context()
+        self._first = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._keep_alive(), name="stoker-supervisor")
+        self._task.add_done_callback(self._note_fault)
+        try:
+            await asyncio.wait([self._first, self._task], return_when=asyncio.FIRST_COMPLETED)
+            if not self._first.done():
+                raise ModelNotLoaded("the model was closed while it was loaded")
+            return self._first.result()
+        except (StokerError, asyncio.CancelledError):
+            await self._free()
+            raise
+
+    def send(self, command: Command) -> None:
+        """Gives a command to the child.
+
+        Raises:
+            ModelNotLoaded: there is none that is ready, or it does not take commands.
+            InvalidInput: a string in it is not valid Unicode.
+        """
+        if self._child is None or self._ready_at is None:
+            raise self._not_ready()
+        self._child.channel.send(command)
+
+    async def close(self) -> None:
+        """Stops the child, with a bound, and frees everything. Calling it twice is allowed."""
+        self._state = State.CLOSED
+        await self._free()
+
+    async def _free(self) -> None:
+        was_ready, self._ready_at = self._ready_at is not None, None
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        if self._child is not None:
+            await (self._child.stop(self._times.stop_grace_s) if was_ready else self._child.reap())
+            self._child = None
+        if self._context is not None:
+            self._context.destroy(linger=0)
+
+    def _not_ready(self) -> ModelNotLoaded:
+        because = f" ({self.last_error})" if self.last_error else ""
+        message = f"the model is {self._state}{because}"
+        if self._state is State.RESTARTING:
+            return ModelNotLoaded(message, retry_after_s=self._times.backoff_max_s)
+        return ModelNotLoaded(message)
+
+    def _note_fault(self, task: asyncio.Task[None]) -> None:
+        """A fault of ours must not look like a healthy engine."""
+        if task.cancelled() or (fault := task.exception()) is None:
+            return
+        logger.error("the supervisor of the engine process failed", exc_info=fault)
+        self._state, self._ready_at, self.last_error = State.FAILED, None, f"is unsupervised: {fault!r}"
+        self._listener.on_down(self.last_error)
+
+    async def _keep_alive(self) -> None:
+        assert self._first is not None
+        while True:
+            reason = await self._run_child()
+            if not self._first.done():
+                self._state = State.FAILED
+                self._first.set_exception(self._load_error or EngineCrashed(f"the engine process {reason}"))
+                return
+            pause_s = self._backoff_s()
+            logger.error("the engine process %s; starting another in %.1f s", reason, pause_s)
+            self._listener.on_down(reason)
+            await asyncio.sleep(pause_s)
+            self.num_restarts += 1
+
+    async def _run_child(self) -> str:
+        """One child, from its start until it is gone. Returns why it is gone."""
+        assert self._context is not None
+        self._load_error = None
+        self._heard_at = asyncio.get_running_loop().time()
+        try:
+            self._child = Child(self._command, self._config, self._context, self._times.heartbeat_every_s)
+        except OSError as error:
+            self._load_error = ResourceExhausted(f"the engine process cannot be started: {error}")
+            return self._note_end(self._load_error.message)
+        hearing = asyncio.create_task(self._hear(self._child.channel))
+        try:
+            reason = await self._watch(self._child, hearing)
+        finally:
+            hearing.cancel()
+            await asyncio.wait([hearing])
+        await self._hear_last_words(self._child)
+        reason = self._note_end(self._load_error.message if self._load_error else reason)
+        await self._child.reap()
+        self._child = None
+        return reason
+
+    async def _watch(self, child: Child, hearing: asyncio.Task[None]) -> str:
+        """Returns why the child is lost: it has exited, or must be killed."""
+        clock = asyncio.get_running_loop().time
+        every_s = min(_WATCH_EVERY_S, self._times.heartbeat_timeout_s / 4, self._times.load_timeout_s / 4)
+        while True:
+            asked_at = clock()
+            await asyncio.wait([child.exited, hearing], timeout=every_s, return_when=asyncio.FIRST_COMPLETED)
+            if child.exited.done():
+                return describe_exit(child.exited.result())
+            if hearing.done():
+                return f"cannot be understood: {hearing.exception()!r}"
+            if clock() - asked_at > 2 * every_s:
+                self._heard_at = clock()  # we were asleep ourselves: what it said meanwhile is still to be read
+            elif reason := self._hang_reason(child):
+                return reason
+
+    def _hang_reason(self, child: Child) -> str | None:
+        silent_s = asyncio.get_running_loop().time() - self._heard_at
+        if self._ready_at is None:
+            limit_s = self._times.load_timeout_s
+            return f"did not load the model within {limit_s:g} s" if silent_s > limit_s else None
+        if silent_s > self._times.heartbeat_timeout_s:
+            return f"{child.pid} said nothing for {silent_s:.0f} s"
+        if self.heartbeat is not None and self.heartbeat.stalled_s > self._times.stall_kill_s:
+            return f"{child.pid} finished no step for {self.heartbeat.stalled_s:.0f} s"
+        return None
+
+    def _late_s(self) -> float:
+        """How long the ready child has owed us a step or a sign of life."""
+        if self._ready_at is None:
+            return 0.0
+        stalled_s = self.heartbeat.stalled_s if self.heartbeat is not None else 0.0
+        return max(stalled_s, asyncio.get_running_loop().time() - self._heard_at)
+
+    async def _hear(self, channel: Channel) -> None:
+        while True:
+            self._take(await channel.receive())
+            await asyncio.sleep(0)  # a frame that is already there does not let anybody else run
+
+    async def _hear_last_words(self, child: Child) -> None:
+        if child.exited.done():
+            is_awaited = child.exited.result() == EXIT_LOAD_FAILED and self._load_error is None
+            self._take(await child.channel.receive_rest(_LOAD_ERROR_S if is_awaited else _LAST_WORDS_S))
+
+    def _take(self, frame: Frame) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
+        for event in frame:
+            match event:
+                case Ready():
+                    self._note_ready(event.card)
+                case LoadFailed():
+                    self._load_error = event.error()
+                case Heartbeat():
+                    self.heartbeat = event
+                case _:
+                    self._listener.on_event(event)
+
+    def _note_ready(self, card: ModelCard) -> None:
+        assert self._first is not None
+        self._state, self._ready_at = State.READY, self._heard_at
+        self._listener.on_ready(card)
+        if not self._first.done():
+            self._first.set_result(card)
+
+    def _note_end(self, reason: str) -> str:
+        now = asyncio.get_running_loop().time()
+        was_healthy = self._ready_at is not None and now - self._ready_at >= self._times.healthy_s
+        self._num_failures = 1 if was_healthy else self._num_failures + 1
+        self._state, self._ready_at, self.heartbeat, self.last_error = State.RESTARTING, None, None, reason
+        return reason
+
+    def _backoff_s(self) -> float:
+        return min(self._times.backoff_min_s * 2 ** min(self._num_failures - 1, 30), self._times.backoff_max_s)

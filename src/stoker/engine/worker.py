@@ -1,0 +1,229 @@
+"""The one thread that owns an engine: takes commands between two steps, gives events away, and sleeps when idle.
+
+```
+any thread    admit, enqueue, abort ---> [commands] ---> engine thread: apply all, step, publish
+```
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from stoker.engine.door import Door
+from stoker.engine.engine import Engine
+from stoker.engine.protocol import Abort, Accepted, Event, Failed, Heartbeat, Output, Submit
+from stoker.engine.stream import Stream
+from stoker.errors import Cancelled, EngineCrashed, InvalidInput, ModelNotLoaded, StokerError
+
+logger = logging.getLogger(__name__)
+
+_IDLE_WAIT_S = 60.0
+"""Bound of one sleep without work; waking up for nothing is harmless."""
+
+_BEAT_EVERY_S = 0.25
+"""How old the numbers of a heartbeat may be while steps go on: counting the cells is not for every step."""
+
+
+class EngineWorker:
+    """Runs an engine until it is closed or dies. Safe to use from several threads.
+
+    The engine is owned from now on: its thread closes it. If a step raises, every live request ends with
+    `EngineCrashed`, and from then on the worker refuses everything.
+
+    Args:
+        engine: freshly built.
+        publish: takes the events of one step, on the engine's thread; must neither block for long nor raise.
+        clock: seconds; only differences count.
+    """
+
+    def __init__(
+        self, engine: Engine, publish: Callable[[list[Event]], None], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._engine = engine
+        self._publish = publish
+        self._clock = clock
+        self._door = Door(capacity=engine.capacity, parallel=engine.parallel)
+        self._changed = threading.Condition()
+        """Guards everything below; notified when there is something to do."""
+        self._commands: deque[Stream | Abort] = deque()
+        """Bounded by the door: at most one `Stream` and one `Abort` per request inside."""
+        self._live: dict[str, Stream | None] = {}
+        """Everybody inside; None while the prompt is still being tokenized."""
+        self._waits_since: float | None = None
+        """Since when the next step is due; None when there is nothing to do, and while events are handed over."""
+        self._beat, self._beat_at = engine.heartbeat(), clock()
+        self._is_closing = False
+        self._death: StokerError | None = None
+        self._thread = threading.Thread(target=self._run, name="stoker-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def death(self) -> StokerError | None:
+        """Why the engine can no longer be used, if so."""
+        return self._death
+
+    def submit(self, submit: Submit) -> Accepted:
+        """Starts a request; tokenizes on the caller's thread.
+
+        Raises:
+            StokerError: it was refused; nothing is published for it.
+        """
+        self.reserve(submit.request_id)
+        stream = self.admit(submit)
+        self.enqueue(stream)
+        return Accepted(submit.request_id, len(stream.request.prompt))
+
+    def reserve(self, request_id: str) -> None:
+        """The first of three steps of `submit`: takes a place, at once.
+
+        Raises:
+            Overloaded: `parallel + max_queue` requests are inside.
+            InvalidInput: a request of this id is alive.
+            ModelNotLoaded: the worker is closed or dead.
+        """
+        with self._changed:
+            self._check_open()
+            if request_id in self._live:
+                raise InvalidInput(f"request id {request_id!r} is already in use", parameter="request_id")
+            self._door.check(len(self._live))
+            self._live[request_id] = None
+
+    def admit(self, submit: Submit) -> Stream:
+        """The second step: tokenizes and checks; on an error the place is free again. See `Engine.admit`."""
+        is_admitted = False
+        try:
+            stream = self._engine.admit(submit)
+            is_admitted = True
+        finally:
+            if not is_admitted:
+                with self._changed:
+                    self._live.pop(submit.request_id, None)
+        return stream
+
+    def enqueue(self, stream: Stream) -> None:
+        """The third step: from here on events are published.
+
+        Raises:
+            Cancelled: aborted since `reserve`.
+            ModelNotLoaded: closed or dead since `reserve`.
+        """
+        with self._changed:
+            self._check_open()
+            if stream.request_id not in self._live:
+                raise Cancelled("the request was aborted before it was queued")
+            self._live[stream.request_id] = stream
+            self._push(stream)
+
+    def abort(self, request_id: str) -> None:
+        """Ends a request within one step. Unknown ids are ignored."""
+        with self._changed:
+            if self._live.pop(request_id, None) is not None:
+                self._door.note_departure(self._clock())
+                self._push(Abort(request_id))
+
+    def heartbeat(self) -> Heartbeat:
+        """The engine's numbers, also while it is stuck in a step."""
+        with self._changed:
+            stalled_s = 0.0 if self._waits_since is None else self._clock() - self._waits_since
+            num_waiting = self._beat.num_waiting + sum(isinstance(command, Stream) for command in self._commands)
+            return msgspec.structs.replace(self._beat, num_waiting=num_waiting, stalled_s=stalled_s)
+
+    def close(self, timeout_s: float = 10.0) -> bool:
+        """Ends every request with `ModelNotLoaded` and frees the model. Calling it twice is allowed.
+
+        Returns:
+            False if the thread is still stuck in a step after `timeout_s`; it is then left behind.
+        """
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            logger.error("the engine thread did not end within %g s", timeout_s)
+        return not self._thread.is_alive()
+
+    def _check_open(self) -> None:
+        if self._death is not None:
+            raise ModelNotLoaded(f"the engine has stopped: {self._death.message}")
+        if self._is_closing:
+            raise ModelNotLoaded("the engine was closed")
+
+    def _push(self, command: Stream | Abort) -> None:
+        self._commands.append(command)
+        if self._waits_since is None:
+            self._waits_since = self._clock()
+        self._changed.notify_all()
+
+    def _run(self) -> None:
+        """The border: whatever goes wrong on this thread ends here, and everybody is told."""
+        try:
+            self._loop()
+            self._end_all(ModelNotLoaded("the engine was closed"))
+        except Exception as error:
+            logger.exception("the engine died")
+            self._end_all(EngineCrashed(f"the engine failed: {type(error).__name__}: {error}"))
+        finally:
+            self._engine.close()
+
+    def _loop(self) -> None:
+        while (commands := self._next_commands()) is not None:
+            refused = [event for command in commands if (event := self._apply(command))]
+            self._hand_over([*refused, *self._engine.step()])
+
+    def _next_commands(self) -> list[Stream | Abort] | None:
+        """Sleeps until there is something to do. None: it is time to end."""
+        with self._changed:
+            while not (self._commands or self._engine.has_work or self._is_closing):
+                self._changed.wait(_IDLE_WAIT_S)
+            commands = list(self._commands)
+            self._commands.clear()
+            return None if self._is_closing else commands
+
+    def _apply(self, command: Stream | Abort) -> Event | None:
+        if isinstance(command, Abort):
+            self._engine.abort(command.request_id)
+            return None
+        try:
+            self._engine.add(command)
+        except StokerError as error:
+            return Failed.of(command.request_id, error)
+        return None
+
+    def _hand_over(self, events: list[Event]) -> None:
+        """Publishes what still concerns somebody. A reader that makes us wait is no stall of the engine."""
+        with self._changed:
+            self._waits_since = None
+            wanted = [event for event in events if self._is_wanted(event)]
+            for event in wanted:
+                if isinstance(event, Failed) or (isinstance(event, Output) and event.finish_reason is not None):
+                    del self._live[event.request_id]
+                    self._door.note_departure(self._clock())
+        if wanted:
+            self._publish(wanted)
+        with self._changed:
+            now = self._clock()
+            if self._engine.has_work or self._commands:
+                self._waits_since = now
+            if not self._engine.has_work or now - self._beat_at >= _BEAT_EVERY_S:
+                self._beat, self._beat_at = self._engine.heartbeat(), now
+
+    def _is_wanted(self, event: Event) -> bool:
+        return isinstance(event, (Output, Failed)) and self._live.get(event.request_id) is not None
+
+    def _end_all(self, error: StokerError) -> None:
+        with self._changed:
+            self._death = self._death or error
+            self._waits_since = None
+            live, self._live = self._live, {}
+            self._commands.clear()
+        try:
+            self._publish([Failed.of(stream.request_id, error) for stream in live.values() if stream is not None])
+        except Exception:
+            logger.exception("nobody can be told that the engine ended")

@@ -1,0 +1,311 @@
+"""Children that cannot load, do not stop, leak, or lose their parent."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+import zmq
+
+from stoker.core.params import SamplingParams
+from stoker.engine.child import describe_exit
+from stoker.engine.client import EngineClient
+from stoker.engine.config import EngineConfig, SupervisionConfig
+from stoker.engine.protocol import Event, Launch, Ready
+from stoker.errors import EngineCrashed, InvalidInput, ModelFileInvalid, ModelNotLoaded, ResourceExhausted, StokerError
+
+BOUND_S = 60.0
+NUM_RESTARTS = 20
+CHILD = Path(__file__).with_name("scripted_child.py")
+COMMAND = (sys.executable, str(CHILD))
+QUICK = SupervisionConfig(heartbeat_every_s=0.05, backoff_min_s=0.001, backoff_max_s=0.01)
+
+LIGHT_CHILD = """
+    import sys, msgspec, zmq
+    from stoker.engine.protocol import Launch, ModelCard, Ready
+    launch = msgspec.json.decode(sys.stdin.readline(), type=Launch)
+    context = zmq.Context()
+    commands, events = context.socket(zmq.PULL), context.socket(zmq.PUSH)
+    commands.connect(launch.commands)
+    events.connect(launch.events)
+    card = ModelCard("light", "", "", "", 0, 0, 0, 0, 1, 1, None, "", "", 0, 0, 0)
+    events.send(msgspec.msgpack.encode([Ready(card)]))
+    sys.stdin.read()
+"""
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, BOUND_S))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """The outer bound of the test ends a condition that never comes true."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+
+
+def make_client(supervision: SupervisionConfig = QUICK, **config: Any) -> EngineClient:
+    return EngineClient(EngineConfig(**config), command=COMMAND, supervision=supervision)
+
+
+def num_open_files() -> int:
+    return psutil.Process().num_fds()
+
+
+def channel_folders() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("stoker-*"))
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("model", "error", "words"),
+    [("invalid", ModelFileInvalid, "lies about itself"), ("crash", EngineCrashed, "SIGSEGV")],
+)
+def test_first_load_failure_is_raised_and_not_tried_again(model: str, error: type[StokerError], words: str):
+    async def test() -> None:
+        client = make_client(model=model)
+        with pytest.raises(error, match=words) as caught:
+            await client.start()
+        if isinstance(caught.value, ModelFileInvalid):
+            assert caught.value.fields == {"path": "x.gguf"}
+        assert client.health().state == "failed"
+        assert client.health().num_restarts == 0
+        with pytest.raises(ModelNotLoaded):
+            _ = client.card
+        await client.close()
+
+    run(test())
+
+
+def test_command_that_does_not_exist_is_an_error():
+    async def test() -> None:
+        client = EngineClient(EngineConfig(), command=("/no/such/program",), supervision=QUICK)
+        with pytest.raises(ResourceExhausted, match="/no/such/program"):
+            await client.start()
+        await client.close()
+
+    run(test())
+
+
+def test_load_that_never_ends_is_ended():
+    async def test() -> None:
+        client = make_client(replace(QUICK, load_timeout_s=0.2), model="endless")
+        with pytest.raises(EngineCrashed, match=r"within 0\.2 s"):
+            await client.start()
+        await client.close()
+
+    run(test())
+
+
+def test_start_can_be_cancelled():
+    async def test() -> None:
+        client = make_client(model="endless")
+        starting = asyncio.create_task(client.start())
+        await until(lambda: client.child_pid is not None)
+        pid = client.child_pid
+        assert pid is not None
+        starting.cancel()
+        await asyncio.wait([starting])
+        assert starting.cancelled()
+        assert is_gone(pid)
+        await client.close()
+
+    run(test())
+
+
+def test_load_failure_at_a_restart_is_tried_again(tmp_path: Path):
+    async def test() -> None:
+        model = tmp_path / "model"
+        model.touch()
+        client = make_client(model_path=str(model))
+        await client.start()
+        model.unlink()
+        assert client.child_pid is not None
+        os.kill(client.child_pid, signal.SIGKILL)
+        await until(lambda: "the file has gone" in (client.health().last_error or ""))
+        assert client.health().state == "restarting"
+        model.touch()
+        await until(lambda: client.health().is_ready)
+        await client.close()
+
+    run(test())
+
+
+def test_child_that_ignores_everything_is_killed(tmp_path: Path):
+    deaf = tmp_path / "deaf.py"
+    deafness = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    deaf.write_text(deafness + textwrap.dedent(LIGHT_CHILD))
+
+    async def test() -> None:
+        client = EngineClient(
+            EngineConfig(), command=(sys.executable, str(deaf)), supervision=replace(QUICK, stop_grace_s=0.05)
+        )
+        await client.start()
+        pid = client.child_pid
+        assert pid is not None
+        await client.close()
+        assert is_gone(pid)
+
+    run(test())
+
+
+def test_many_restarts_leave_nothing_behind(tmp_path: Path):
+    light = tmp_path / "light.py"
+    light.write_text(textwrap.dedent(LIGHT_CHILD))
+
+    async def test() -> None:
+        folders = channel_folders()
+        client = EngineClient(EngineConfig(), command=(sys.executable, str(light)), supervision=QUICK)
+        await client.start()
+        files, threads = num_open_files(), threading.active_count()
+        for index in range(NUM_RESTARTS):
+            await until(lambda index=index: client.health().num_restarts == index and client.health().is_ready)
+            assert client.child_pid is not None
+            os.kill(client.child_pid, signal.SIGKILL)
+        await until(lambda: client.health().num_restarts == NUM_RESTARTS and client.health().is_ready)
+        await until(lambda: num_open_files() <= files)  # libzmq closes in the background
+        assert threading.active_count() <= threads
+        assert len(channel_folders() - folders) <= 1
+        await client.close()
+        assert not psutil.Process().children()
+
+    run(test())
+
+
+def test_closed_client_leaves_no_file_open():
+    async def test() -> None:
+        files = num_open_files()
+        folders = channel_folders()
+        client = make_client()
+        await client.start()
+        await client.close()
+        await until(lambda: num_open_files() <= files)
+        assert not channel_folders() - folders
+
+    run(test())
+
+
+def test_child_dies_with_a_parent_that_is_killed():
+    parent = f"""
+        import asyncio, sys
+        from stoker.engine.client import EngineClient
+        from stoker.engine.config import EngineConfig
+
+        async def main():
+            client = EngineClient(EngineConfig(), command=(sys.executable, {str(CHILD)!r}))
+            await client.start()
+            print(client.child_pid, flush=True)
+            await asyncio.Event().wait()
+
+        asyncio.run(main())
+    """
+    folders = channel_folders()
+    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(parent)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        assert not is_gone(pid)
+        process.kill()
+    deadline = time.monotonic() + BOUND_S
+    while not is_gone(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    assert not channel_folders() - folders, "the orphan cleans up after its parent"
+
+
+class HandMadeParent:
+    """The parent's side, without any of our own code for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._context = zmq.Context()
+        self.commands = self._context.socket(zmq.PUSH)
+        self.events = self._context.socket(zmq.PULL)
+        self.commands.bind(f"ipc://{folder / 'c'}")
+        self.events.bind(f"ipc://{folder / 'e'}")
+        self.events.set(zmq.RCVTIMEO, round(BOUND_S * 1000))
+        launch = Launch(EngineConfig(), f"ipc://{folder / 'c'}", f"ipc://{folder / 'e'}", heartbeat_every_s=0.05)
+        self.process = subprocess.Popen(COMMAND, stdin=subprocess.PIPE)
+        assert self.process.stdin is not None
+        self.process.stdin.write(msgspec.json.encode(launch) + b"\n")
+        self.process.stdin.flush()
+
+    def receive(self) -> list[Event]:
+        return msgspec.msgpack.decode(self.events.recv(), type=list[Event])
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.kill()
+        self.process.stdin.close()
+        self.process.wait(BOUND_S)
+        self._context.destroy(linger=0)
+
+
+@pytest.fixture
+def parent():
+    with tempfile.TemporaryDirectory() as folder:  # short: a socket's path has a limit
+        parent = HandMadeParent(Path(folder))
+        yield parent
+        parent.close()
+
+
+def test_child_ignores_ctrl_c_and_stops_cleanly_at_sigterm(parent: HandMadeParent):
+    assert isinstance(parent.receive()[0], Ready)
+    parent.receive()  # the first heartbeat: everything runs
+    parent.process.send_signal(signal.SIGINT)
+    parent.receive()
+    parent.receive()
+    parent.process.send_signal(signal.SIGTERM)
+    assert parent.process.wait(BOUND_S) == 0
+
+
+def test_child_exits_at_the_end_of_its_stdin(parent: HandMadeParent):
+    assert isinstance(parent.receive()[0], Ready)
+    assert parent.process.stdin is not None
+    parent.process.stdin.close()
+    assert parent.process.wait(BOUND_S) == 4
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(0, "exited with code 0"), (-11, "was killed by SIGSEGV"), (-250, "was killed by signal 250")],
+)
+def test_exit_codes_in_words(code: int, words: str):
+    assert describe_exit(code) == words
+
+
+@pytest.mark.parametrize("config", [{"parallel": 0}, {"max_queue": -1}, {"ctx_size": 0}, {"threads": 0}])
+def test_config_out_of_range_is_refused_by_name(config: dict[str, int]):
+    with pytest.raises(InvalidInput) as caught:
+        EngineConfig(**config)  # type: ignore[arg-type]
+    assert caught.value.fields["parameter"] in config
+
+
+def test_config_crosses_the_process_border_whole():
+    sampling = SamplingParams(stop=["a", "b"], logit_bias={5: -1.5}, seed=2**64 - 1, dry_sequence_breakers=("\n",))
+    launch = Launch(EngineConfig(model="m", ctx_size=100, sampling=sampling), "c", "e")
+    arrived = msgspec.json.decode(msgspec.json.encode(launch), type=Launch)
+    assert arrived.config.sampling.logit_bias == {5: -1.5}
+    assert arrived.config.sampling.seed == 2**64 - 1
+    assert arrived.config.sampling.stop_strings == ("a", "b")
+    assert arrived.config.ctx_size == 100
+    with pytest.raises(InvalidInput):
+        EngineConfig(sampling=SamplingParams(logit_bias={5: float("-inf")}))
