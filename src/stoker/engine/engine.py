@@ -21,6 +21,8 @@ from stoker.errors import BackendError, InvalidInput, StokerError, Timeout
 from stoker.sampling.sampler import Choice, Sampler
 from stoker.text.tokenizer import Tokenizer, encode_prompt
 
+_WARM_UP = "warm-up"
+
 
 class Engine:
     """A loaded model with a scheduler in front of it. `EngineWorker` gives it a thread.
@@ -127,6 +129,19 @@ class Engine:
         self._scheduler.observe(batch.num_tokens, self._clock() - began)
         self._num_steps += 1
         return [*expired, *self._publish(zip(streams, choices, events, strict=True))]
+
+    def warm_up(self) -> None:
+        """Computes one token, so that the first request does not pay for touching the weights. Leaves nothing behind.
+
+        Raises:
+            BackendError: the model cannot compute.
+        """
+        sampling = SamplingParams(temperature=0, max_tokens=1)
+        self.add(self.admit(Submit(request_id=_WARM_UP, prompt=[0], sampling=sampling, cache_prompt=False)))
+        while self.has_work:
+            for event in self.step():
+                if isinstance(event, Failed):
+                    raise BackendError(f"the model loads, but cannot compute: {event.message}")
 
     def heartbeat(self) -> Heartbeat:
         """Numbers for whoever watches; whether steps are late, only the thread's owner can say."""

@@ -77,6 +77,7 @@ def serve_engine(build: Build) -> int:
     with _connected(launch) as (commands, events):
         try:
             engine, card = build(launch.config)
+            engine.warm_up()
         except StokerError as error:
             events.send(msgspec.msgpack.encode([LoadFailed.of(error)]))
             return EXIT_LOAD_FAILED

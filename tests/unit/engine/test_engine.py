@@ -276,3 +276,23 @@ def test_step_without_work_does_nothing():
     engine = make_engine()
     assert engine.step() == []
     assert engine.heartbeat().num_steps == 0
+
+
+def test_warming_up_leaves_nothing_behind() -> None:
+    backend = ScriptedBackend(scripted_info())
+    engine = make_engine(backend=backend)
+    engine.warm_up()
+    beat = engine.heartbeat()
+    assert (beat.num_steps, beat.num_running, beat.kv_used, beat.kv_retained) == (1, 0, 0, 0)
+    add(engine, "r", max_tokens=2)
+    alone = make_engine()
+    add(alone, "r", max_tokens=2)
+    assert run(engine) == run(alone)
+
+
+def test_a_model_that_cannot_compute_says_so_when_it_is_warmed() -> None:
+    def explode(batch: Batch) -> None:
+        raise BackendError("broken weights")
+
+    with pytest.raises(BackendError, match="broken weights"):
+        make_engine(before_forward=explode).warm_up()

@@ -46,7 +46,9 @@ class LogLines(threading.local):
             return
         if self._captured is not None and self._level >= logging.ERROR:
             self._captured.append(line)
-        logger.log(self._level, "%s", line)
+        # It takes the pool that all sequences share for the length of one of them.
+        is_false_alarm = "n_ctx_seq" in line and "> n_ctx_train" in line
+        logger.log(logging.DEBUG if is_false_alarm else self._level, "%s", line)
 
     @contextmanager
     def capture_errors(self) -> Generator[list[str]]:
