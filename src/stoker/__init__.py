@@ -1,3 +1,63 @@
-"""Stoker serves local language models from Python."""
+"""Stoker serves local language models from Python.
+
+>>> from stoker import LLM, SamplingParams
+>>> with LLM("smollm2") as llm:  # doctest: +SKIP
+...     print(llm.generate("Once upon a time", SamplingParams(max_tokens=20)).text)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stoker.core.params import SamplingParams
+    from stoker.engine.config import EngineConfig
+    from stoker.engine.protocol import ModelCard, PositionLogprobs, TokenLogprob, Usage
+    from stoker.errors import StokerError
+    from stoker.llm import LLM, AsyncLLM, AsyncTextStream, Completion, TextStream
+    from stoker.text.messages import Message
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "AsyncTextStream",
+    "Completion",
+    "EngineConfig",
+    "Message",
+    "ModelCard",
+    "PositionLogprobs",
+    "SamplingParams",
+    "StokerError",
+    "TextStream",
+    "TokenLogprob",
+    "Usage",
+    "__version__",
+]
+
+_HOMES = {
+    "LLM": "stoker.llm",
+    "AsyncLLM": "stoker.llm",
+    "AsyncTextStream": "stoker.llm",
+    "Completion": "stoker.llm",
+    "EngineConfig": "stoker.engine.config",
+    "Message": "stoker.text.messages",
+    "ModelCard": "stoker.engine.protocol",
+    "PositionLogprobs": "stoker.engine.protocol",
+    "SamplingParams": "stoker.core.params",
+    "StokerError": "stoker.errors",
+    "TextStream": "stoker.llm",
+    "TokenLogprob": "stoker.engine.protocol",
+    "Usage": "stoker.engine.protocol",
+}
+"""Where each public name lives. They are imported when first asked for, so that the command line starts quickly."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value

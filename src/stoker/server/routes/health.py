@@ -23,6 +23,7 @@ class ModelHealth(msgspec.Struct, frozen=True, kw_only=True):
     num_running: int | UnsetType = UNSET
     num_waiting: int | UnsetType = UNSET
     kv_used: int | UnsetType = UNSET
+    kv_retained: int | UnsetType = UNSET
     kv_capacity: int | UnsetType = UNSET
 
 
@@ -69,5 +70,6 @@ def _model_health(served: ServedModel, health: Health) -> ModelHealth:
         num_running=beat.num_running,
         num_waiting=beat.num_waiting,
         kv_used=beat.kv_used,
+        kv_retained=beat.kv_retained,
         kv_capacity=beat.kv_capacity,
     )

@@ -1,0 +1,43 @@
+"""`stoker config`: what is configured, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from stoker.cli.options import ENGINE, SAMPLING, SERVER, Flags, shared_options
+from stoker.cli.report import say
+from stoker.cli.table import print_table
+from stoker.core.params import BUILT_IN
+
+if TYPE_CHECKING:
+    from stoker.config import Setting
+
+config = typer.Typer(no_args_is_help=True, help="Show the configuration.")
+
+
+@config.callback()
+def _group() -> None:
+    """Keeps `show` a subcommand: typer would merge an only command into its group."""
+
+
+@config.command()
+@shared_options(ENGINE, SAMPLING, SERVER)
+def show(flags: Flags) -> None:
+    """Print every setting with its value and where that comes from."""
+    loaded = flags.load()
+    print_table(("SETTING", "VALUE", "ORIGIN"), [_row(setting) for setting in loaded.settings])
+    for variable in loaded.ignored_variables:
+        say(f"note: the environment variable {variable} is set and means nothing to stoker")
+
+
+def _row(setting: Setting) -> tuple[str, str, str]:
+    return f"{setting.section}.{setting.key}", _shown(setting), setting.origin
+
+
+def _shown(setting: Setting) -> str:
+    if setting.value is not None:
+        return str(setting.value)
+    built_in = getattr(BUILT_IN, setting.key) if setting.section == "sampling" else None
+    return "-" if built_in is None else f"- (the model's own, else {built_in})"

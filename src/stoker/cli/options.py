@@ -1,0 +1,158 @@
+"""The options that several commands share, each declared once; it gives them no default and reads no setting."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec, TypeAlias, cast
+
+import typer
+
+from stoker.cli.report import set_up_logging
+
+if TYPE_CHECKING:
+    from stoker.config import Config
+    from stoker.core.params import SamplingParams
+    from stoker.engine.config import EngineConfig
+
+OptionGroup: TypeAlias = Mapping[str, Any]
+"""Parameter name -> annotated type; the name is also the key of the setting."""
+
+P = ParamSpec("P")
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        show_default=False,
+        help="A name from `stoker models`, a path to a .gguf file, or hf:ORG/REPO[:FILE].",
+    ),
+]
+System = Annotated[
+    str | None,
+    typer.Option("--system", metavar="TEXT", show_default=False, help="What the model should know before it answers."),
+]
+Backend = Literal["auto", "native", "llama", "onnx"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+def _option(kind: Any, panel: str, help_text: str, *names: str, **more: Any) -> Any:
+    return Annotated[kind, typer.Option(*names, help=help_text, rich_help_panel=panel, show_default=False, **more)]
+
+
+def _model(kind: Any, help_text: str) -> Any:
+    return _option(kind | None, "Model", help_text)
+
+
+def _sampling(kind: Any, help_text: str, **more: Any) -> Any:
+    return _option(kind | None, "Sampling", help_text, **more)
+
+
+def _server(kind: Any, help_text: str) -> Any:
+    return _option(kind | None, "Server", help_text)
+
+
+ENGINE: OptionGroup = {
+    "backend": _model(Backend, "Who computes. [default: auto]"),
+    "ctx_size": _model(int, "Longest single request, in tokens. [default: what the model knows, at most 8192]"),
+    "kv_tokens": _model(int, "Tokens in the cache that all requests share. [default: from the memory plan]"),
+    "parallel": _model(int, "Most requests computed at the same time. [default: 8; run and chat: 1]"),
+    "threads": _model(int, "CPU threads. [default: all usable]"),
+}
+SAMPLING: OptionGroup = {
+    "temperature": _sampling(float, "0 = always the most likely token."),
+    "top_p": _sampling(float, "Choose among the most likely tokens that together reach this probability."),
+    "top_k": _sampling(int, "Choose among so many most likely tokens; 0 = all."),
+    "min_p": _sampling(float, "Drop tokens less likely than this times the most likely one; 0 = off."),
+    "seed": _sampling(int, "The same seed gives the same answer. [default: random]"),
+    "max_tokens": _sampling(int, "Longest answer, in tokens. [default: until the model stops]"),
+    "stop": _sampling(list[str], "End the answer before this text; may be repeated.", metavar="TEXT"),
+}
+SERVER: OptionGroup = {
+    "host": _server(str, "Address to listen on. [default: 127.0.0.1]"),
+    "port": _server(int, "Port; 0 = a free one. [default: 8080]"),
+    "name": _server(str, "Serve the model under this name. [default: MODEL]"),
+    "max_queue": _server(int, "Most requests that wait; one more is refused with 429. [default: 256]"),
+    "strict_models": _server(bool, "Refuse requests that name another model. [default: no]"),
+    "request_timeout_s": _server(float, "Longest time for one answer, in seconds. [default: no limit]"),
+}
+_GENERAL: OptionGroup = {
+    "config": _option(
+        Path | None,
+        "General",
+        "TOML file with settings. [default: $STOKER_CONFIG, else stoker.toml in your configuration folder]",
+        metavar="FILE",
+    ),
+    "log_level": _option(LogLevel | None, "General", "What goes to stderr. [default: $STOKER_LOG_LEVEL, else warning]"),
+    "verbose": _option(bool, "General", "As --log-level info; errors come with a traceback.", "--verbose", "-v"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """The shared options that were given."""
+
+    config_file: Path | None
+    values: Mapping[str, Any]
+
+    def load(self, *, without: OptionGroup | None = None) -> Config:
+        """The configuration under these flags.
+
+        Args:
+            without: options that are part of the request instead, and so win over what the model recommends.
+        """
+        from stoker.config import load_config
+
+        values = {key: value for key, value in self.values.items() if key not in (without or {})}
+        return load_config(values, file=self.config_file)
+
+    def engine_config(self, model: str) -> EngineConfig:
+        """The engine of one user who asks one thing at a time; the sampling flags are left to `sampling`."""
+        import msgspec
+
+        config = self.load(without=SAMPLING)
+        parallel = config.engine.parallel if config.is_given("parallel") else 1
+        return msgspec.structs.replace(config.engine, model=model, parallel=parallel)
+
+    def sampling(self) -> SamplingParams:
+        """What the flags say about one request.
+
+        Raises:
+            InvalidInput: a value is out of its range.
+        """
+        from stoker.core.params import SamplingParams
+
+        return SamplingParams(**{key: self.values[key] for key in SAMPLING if key in self.values})
+
+
+def shared_options(*groups: OptionGroup) -> Callable[[Callable[Concatenate[Flags, P], None]], Callable[P, None]]:
+    """Adds the options of these groups, and the general ones, to a command whose first parameter takes the `Flags`."""
+    shared = {name: hint for group in (*groups, _GENERAL) for name, hint in group.items()}
+
+    def decorate(command: Callable[Concatenate[Flags, P], None]) -> Callable[P, None]:
+        @wraps(command)
+        def run(*args: P.args, **kwargs: P.kwargs) -> None:
+            command(_flags({name: kwargs.pop(name) for name in shared}), *args, **kwargs)
+
+        _, *own = inspect.signature(command, eval_str=True).parameters.values()
+        parameters = [*own, *(_parameter(name, hint) for name, hint in shared.items())]
+        cast(Any, run).__signature__ = inspect.Signature(parameters)
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return run
+
+    return decorate
+
+
+def _parameter(name: str, hint: Any) -> inspect.Parameter:
+    default = False if name == "verbose" else None
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+
+
+def _flags(values: dict[str, Any]) -> Flags:
+    is_verbose = values.pop("verbose")
+    set_up_logging(values.pop("log_level") or ("info" if is_verbose else None))
+    file = values.pop("config")
+    return Flags(file, {name: value for name, value in values.items() if value not in (None, [])})

@@ -1,0 +1,16 @@
+"""`stoker pull`: brings a model onto this disk."""
+
+from __future__ import annotations
+
+import typer
+
+from stoker.cli.download_bar import DownloadBar
+from stoker.cli.options import Flags, Model, shared_options
+
+
+@shared_options()
+def pull(flags: Flags, model: Model) -> None:
+    """Download a model, if it is not here yet, and print where it lies."""
+    from stoker.models.store import resolve
+
+    typer.echo(str(resolve(model, progress=DownloadBar())))

@@ -1,0 +1,56 @@
+"""What the command line says about itself on stderr: errors in one line, exit codes, log lines."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+
+from stoker.errors import ConfigError, InvalidInput, ModelError, ModelNotLoaded, StokerError
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+OK, ERROR, USAGE, MODEL, INTERRUPTED = 0, 1, 2, 3, 130
+
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 error, 2 usage (the command line, a setting or the prompt cannot be used), "
+    "3 model (missing, not downloadable, damaged or not supported), 130 interrupted."
+)
+
+
+def exit_code(error: StokerError) -> int:
+    """The exit code that stands for an error."""
+    if isinstance(error, InvalidInput | ConfigError):
+        return USAGE
+    return MODEL if isinstance(error, ModelError | ModelNotLoaded) else ERROR
+
+
+def say(text: str) -> None:
+    """One line to the user, never mixed into the answer on stdout."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def say_error(error: StokerError) -> None:
+    """One clear line; the traceback only for who asked for more with `-v`."""
+    if logging.getLogger().isEnabledFor(logging.INFO):
+        traceback.print_exception(error)
+    say("error: " + " ".join(error.message.split()))
+
+
+def set_up_logging(level: str | None) -> None:
+    """Log lines go to stderr, those of child processes too.
+
+    Args:
+        level: not given = `STOKER_LOG_LEVEL`, else warnings and errors only.
+
+    Raises:
+        ConfigError: the environment names no such level.
+    """
+    chosen = level or os.environ.get("STOKER_LOG_LEVEL") or "warning"
+    if chosen.lower() not in LOG_LEVELS:
+        raise ConfigError(f"STOKER_LOG_LEVEL must be one of {', '.join(LOG_LEVELS)}, not {chosen!r}")
+    os.environ["STOKER_LOG_LEVEL"] = chosen
+    logging.basicConfig(
+        level=chosen.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
+    )

@@ -1,0 +1,227 @@
+"""Composes the rooms' frozen configs (flags, environment, file, default) and remembers which; owns no default itself.
+
+A key has one name everywhere: `ctx_size` in section `[engine]` of the file is `STOKER_CTX_SIZE` in the environment and
+`--ctx-size` on the command line. An empty environment variable counts as not given.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, TypeAlias, cast, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from stoker.core.params import SamplingParams
+from stoker.engine.config import EngineConfig, SupervisionConfig
+from stoker.errors import ConfigError, InvalidInput
+from stoker.server.config import ServerConfig
+
+__all__ = ["Config", "Setting", "load_config", "setting_keys"]
+
+Layer: TypeAlias = Mapping[str, Mapping[str, tuple[object, str]]]
+"""section -> key -> (checked value, where it comes from)."""
+
+_SECTIONS: dict[str, type[object]] = {
+    "engine": EngineConfig,
+    "sampling": SamplingParams,
+    "server": ServerConfig,
+    "supervision": SupervisionConfig,
+}
+_NOT_SETTINGS = frozenset({"model", "model_path", "sampling"})
+"""Fields that a command fills in itself."""
+_PREFIX = "STOKER_"
+_OTHER_VARIABLES = frozenset({"STOKER_CONFIG", "STOKER_LOG_LEVEL", "STOKER_CACHE_DIR"})
+"""Variables of ours that are no settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One value that holds, and why."""
+
+    section: str
+    key: str
+    value: Any
+    origin: str
+    """`default`, `file <path>`, `environment STOKER_…` or `flag --…`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything that is configured. `engine.model` is empty until a command names one."""
+
+    engine: EngineConfig
+    server: ServerConfig
+    supervision: SupervisionConfig
+    settings: tuple[Setting, ...]
+    ignored_variables: tuple[str, ...] = ()
+    """`STOKER_…` variables that are set and mean nothing."""
+
+    def is_given(self, key: str) -> bool:
+        """Somebody chose this value; it is no default."""
+        return any(setting.key == key and setting.origin != "default" for setting in self.settings)
+
+
+def setting_keys(section: str) -> dict[str, Any]:
+    """The keys of a section with their types, in the order in which their dataclass or Struct declares them."""
+    return {key: hint for key, (hint, _) in _fields(_SECTIONS[section]).items()}
+
+
+def load_config(
+    flags: Mapping[str, object] | None = None, *, file: Path | None = None, environ: Mapping[str, str] | None = None
+) -> Config:
+    """The configuration that holds: flags over environment over file over defaults.
+
+    Args:
+        flags: values by key, already of the right type; `None` values count as not given.
+        file: a TOML file. Not given: `STOKER_CONFIG`, else `stoker.toml` in the platform's configuration folder, if it
+            exists.
+        environ: the environment; not given: this process's.
+
+    Raises:
+        ConfigError: an unknown key or a value that cannot be used; says where it stands and what is allowed.
+    """
+    environ = os.environ if environ is None else environ
+    layers = [_from_flags(flags or {}), _from_environment(environ), _from_file(_find_file(file, environ))]
+    sections = {name: _merge(name, layers) for name in _SECTIONS}
+    sampling = _build("sampling", sections["sampling"])
+    engine = _build("engine", sections["engine"], sampling=sampling)
+    server = _build("server", sections["server"])
+    supervision = _build("supervision", sections["supervision"])
+    return Config(engine, server, supervision, tuple(_settings(sections)), _unknown_variables(environ))
+
+
+def _fields(cls: type[Any]) -> dict[str, tuple[Any, object]]:
+    """Settable fields of a dataclass or Struct: name -> (type, default)."""
+    if issubclass(cls, msgspec.Struct):
+        found = {f.name: (f.type, f.default) for f in msgspec.structs.fields(cls)}
+    else:
+        hints = get_type_hints(cls)
+        found = {f.name: (hints[f.name], f.default) for f in dataclasses.fields(cls)}
+    return {name: field for name, field in found.items() if name not in _NOT_SETTINGS}
+
+
+def _find_file(file: Path | None, environ: Mapping[str, str]) -> Path | None:
+    named = file or (Path(environ["STOKER_CONFIG"]) if environ.get("STOKER_CONFIG") else None)
+    if named is not None:
+        if not named.is_file():
+            raise ConfigError(f"config file {named} does not exist", path=str(named))
+        return named
+    import platformdirs
+
+    usual = platformdirs.user_config_path("stoker") / "stoker.toml"
+    return usual if usual.is_file() else None
+
+
+def _from_flags(flags: Mapping[str, object]) -> Layer:
+    sections = {key: section for section in _SECTIONS for key in setting_keys(section)}
+    layer: dict[str, dict[str, tuple[object, str]]] = {}
+    for key, value in flags.items():
+        if value is not None:
+            layer.setdefault(sections[key], {})[key] = (value, f"flag --{key.replace('_', '-')}")
+    return layer
+
+
+def _from_environment(environ: Mapping[str, str]) -> Layer:
+    layer: dict[str, dict[str, tuple[object, str]]] = {}
+    for section in _SECTIONS:
+        for key, hint in setting_keys(section).items():
+            text = environ.get(variable := _PREFIX + key.upper(), "")
+            if text:
+                value = _checked(text, hint, f"environment variable {variable}", key, is_text=True)
+                layer.setdefault(section, {})[key] = (value, f"environment {variable}")
+    return layer
+
+
+def _from_file(path: Path | None) -> Layer:
+    if path is None:
+        return {}
+    layer: dict[str, dict[str, tuple[object, str]]] = {}
+    for section, table in _read_toml(path).items():
+        _check_known(section, _SECTIONS, f"{path}: unknown section `[{section}]`")
+        if not isinstance(table, dict):
+            raise ConfigError(
+                f"{path}: `{section}` must be a table, written as [{section}]", path=str(path), key=section
+            )
+        keys = setting_keys(section)
+        for key, value in cast(dict[str, object], table).items():
+            _check_known(key, keys, f"{path}: unknown key `{key}` in [{section}]")
+            checked = _checked(value, keys[key], f"{path}: `{key}` in [{section}]", key, is_text=False)
+            layer.setdefault(section, {})[key] = (checked, f"file {path}")
+    return layer
+
+
+def _read_toml(path: Path) -> dict[str, object]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"{path} cannot be read as TOML: {error}", path=str(path)) from error
+
+
+def _check_known(name: str, known: Mapping[str, object], complaint: str) -> None:
+    if name in known:
+        return
+    close = get_close_matches(name, known, n=1)
+    meant = f" (did you mean `{close[0]}`?)" if close else ""
+    raise ConfigError(f"{complaint}{meant}; allowed: {', '.join(known)}", key=name)
+
+
+def _checked(value: object, hint: Any, where: str, key: str, *, is_text: bool) -> object:
+    try:
+        if is_text and isinstance(value, str) and value[0] in "[{":
+            return msgspec.json.decode(value, type=hint)
+        return msgspec.convert(value, type=hint, strict=not is_text, str_keys=True)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise ConfigError(f"{where}: must be {_describe(hint)}, not {value!r}", key=key) from error
+
+
+def _describe(hint: Any) -> str:
+    """The values a type allows, for a human."""
+    if get_origin(hint) is Literal:
+        return "one of " + ", ".join(str(value) for value in get_args(hint))
+    kinds = [kind for kind in get_args(hint) if kind is not NoneType] if NoneType in get_args(hint) else []
+    if kinds:
+        return " or ".join(_describe(kind) for kind in kinds)
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
+    if hint in names:
+        return names[hint]
+    items = get_args(hint)
+    if len(items) == 2 and items[1] is not Ellipsis:
+        return f"a table from {_describe(items[0])} to {_describe(items[1])}"
+    return f"a list, each item {_describe(items[0])}" if items else str(hint)
+
+
+def _merge(section: str, layers: list[Layer]) -> dict[str, tuple[object, str]]:
+    merged: dict[str, tuple[object, str]] = {}
+    for key, (_, default) in _fields(_SECTIONS[section]).items():
+        given = (layer[section][key] for layer in layers if key in layer.get(section, {}))
+        merged[key] = next(given, (default, "default"))
+    return merged
+
+
+def _build(section: str, values: Mapping[str, tuple[object, str]], **filled_in: object) -> Any:
+    given = {key: value for key, (value, origin) in values.items() if origin != "default"}
+    try:
+        return _SECTIONS[section](**given, **filled_in)
+    except InvalidInput as error:
+        culprit = str(error.fields.get("parameter", ""))
+        origin = values[culprit][1] if culprit in values else f"section [{section}]"
+        raise ConfigError(f"{origin}: {error.message}", key=culprit) from error
+
+
+def _settings(sections: Mapping[str, Mapping[str, tuple[object, str]]]) -> Iterator[Setting]:
+    for section, values in sections.items():
+        for key, (value, origin) in values.items():
+            yield Setting(section, key, value, origin)
+
+
+def _unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
+    known = {_PREFIX + key.upper() for section in _SECTIONS for key in setting_keys(section)} | _OTHER_VARIABLES
+    return tuple(sorted(name for name in environ if name.startswith(_PREFIX) and name not in known))

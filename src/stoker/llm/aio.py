@@ -1,0 +1,222 @@
+"""`AsyncLLM`: the verbs of `LLM` for asyncio. The event loop is never blocked; cancelling a task stops its request."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, overload
+
+from stoker.core.params import SamplingParams
+from stoker.engine.config import EngineConfig
+from stoker.engine.protocol import ModelCard
+from stoker.llm.inputs import (
+    GENERATE_DEFAULTS,
+    NOTHING_GIVEN,
+    Conversation,
+    EngineOptions,
+    Prompt,
+    Prompts,
+    Sampling,
+    as_batch,
+    as_conversations,
+    engine_config,
+    spread,
+)
+from stoker.llm.progress_bar import progress_bar
+from stoker.llm.session import Answer, Completion, Session
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from stoker.models.progress import Progress
+
+
+class _Wake:
+    """Wakes the reader of an answer, on its event loop, from any thread."""
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.changed = asyncio.Event()
+
+    def __call__(self, is_ended: bool) -> None:
+        assert self.loop is not None
+        try:
+            self.loop.call_soon_threadsafe(self.changed.set)
+        except RuntimeError:
+            # The loop is closed: nobody reads any more.
+            assert self.loop.is_closed()
+
+
+class AsyncTextStream(AsyncIterator[str]):
+    """The pieces of one answer, as they come. Iterate over it; `aclose`, or cancelling the reader, stops the model."""
+
+    def __init__(self, texts: AsyncGenerator[str], answer: Answer) -> None:
+        self._texts = texts
+        self._answer = answer
+
+    async def __anext__(self) -> str:
+        return await anext(self._texts)
+
+    @property
+    def completion(self) -> Completion:
+        """The answer as far as it has come; complete when the iteration is over.
+
+        Raises:
+            StokerError: the request failed.
+        """
+        return self._answer.completion()
+
+    async def aclose(self) -> None:
+        """Stops the model. Calling it twice is allowed."""
+        await self._texts.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class AsyncLLM:
+    """A model in this process, for asyncio. It is loaded by `start`, by `async with`, or by the first request.
+
+    Args: as those of `LLM`.
+
+    Example:
+        >>> async with AsyncLLM("smollm2") as llm:  # doctest: +SKIP
+        ...     async for text in llm.stream_chat([{"role": "user", "content": "Hello!"}]):
+        ...         print(text, end="")
+    """
+
+    def __init__(
+        self, model: str | Path | EngineConfig, *, progress: Progress | None = None, **options: Unpack[EngineOptions]
+    ) -> None:
+        self._open = partial(Session, engine_config(model, options), progress)
+        self._loading: asyncio.Task[Session] | None = None
+        self._places = asyncio.Semaphore(1)
+
+    async def start(self) -> ModelCard:
+        """Loads the model, once; whoever comes in the meantime waits for it.
+
+        Raises:
+            StokerError: the model cannot be loaded.
+        """
+        return (await self._session()).card
+
+    @overload
+    async def generate(
+        self, prompts: Prompt, sampling: SamplingParams | None = None, *, progress: bool = False
+    ) -> Completion: ...
+    @overload
+    async def generate(
+        self, prompts: Prompts, sampling: Sampling = None, *, progress: bool = False
+    ) -> list[Completion]: ...
+    async def generate(
+        self, prompts: Prompt | Prompts, sampling: Sampling = None, *, progress: bool = False
+    ) -> Completion | list[Completion]:
+        """See `LLM.generate`."""
+        session = await self._session()
+        batch, is_single = as_batch(prompts)
+        defaults = NOTHING_GIVEN if session.gives_max_tokens else GENERATE_DEFAULTS
+        streams = [self.stream(*job) for job in zip(batch, spread(sampling, len(batch), defaults), strict=True)]
+        answers = await _complete(streams, show_progress=progress)
+        return answers[0] if is_single else answers
+
+    @overload
+    async def chat(
+        self, messages: Conversation, sampling: SamplingParams | None = None, *, progress: bool = False
+    ) -> Completion: ...
+    @overload
+    async def chat(
+        self, messages: Sequence[Conversation], sampling: Sampling = None, *, progress: bool = False
+    ) -> list[Completion]: ...
+    async def chat(
+        self, messages: Conversation | Sequence[Conversation], sampling: Sampling = None, *, progress: bool = False
+    ) -> Completion | list[Completion]:
+        """See `LLM.chat`."""
+        batch, is_single = as_conversations(messages)
+        jobs = zip(batch, spread(sampling, len(batch), NOTHING_GIVEN), strict=True)
+        answers = await _complete([self.stream_chat(*job) for job in jobs], show_progress=progress)
+        return answers[0] if is_single else answers
+
+    def stream(self, prompt: Prompt, sampling: SamplingParams | None = None) -> AsyncTextStream:
+        """Completes one prompt piece by piece. It begins, and is refused if it must be, with the first iteration."""
+        return self._stream(lambda _: prompt, sampling)
+
+    def stream_chat(self, messages: Conversation, sampling: SamplingParams | None = None) -> AsyncTextStream:
+        """Answers one conversation piece by piece; begins with the first iteration."""
+        return self._stream(lambda session: session.render(messages), sampling)
+
+    async def close(self) -> None:
+        """Ends every request and frees the model. Calling it twice is allowed."""
+        if self._loading is not None:
+            session = await asyncio.shield(self._loading)
+            await asyncio.to_thread(session.close)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _session(self) -> Session:
+        if self._loading is None:
+            self._loading = asyncio.create_task(self._load())
+        return await asyncio.shield(self._loading)
+
+    async def _load(self) -> Session:
+        session = await asyncio.to_thread(self._open)
+        self._places = asyncio.Semaphore(session.max_outstanding)
+        weakref.finalize(self, session.close)
+        return session
+
+    def _stream(self, prompt: Callable[[Session], Prompt], sampling: SamplingParams | None) -> AsyncTextStream:
+        wake = _Wake()
+        answer = Answer(wake)
+        return AsyncTextStream(self._texts(answer, wake, prompt, sampling or NOTHING_GIVEN), answer)
+
+    async def _texts(
+        self, answer: Answer, wake: _Wake, prompt: Callable[[Session], Prompt], sampling: SamplingParams
+    ) -> AsyncGenerator[str]:
+        session = await self._session()
+        wake.loop = asyncio.get_running_loop()
+        async with self._places:
+            try:
+                await asyncio.to_thread(lambda: session.submit(answer, prompt(session), sampling))
+                while (text := answer.take()) is not None:
+                    if text:
+                        yield text
+                    else:
+                        await wake.changed.wait()
+                    wake.changed.clear()
+            finally:
+                session.abort(answer)
+
+
+async def _complete(streams: list[AsyncTextStream], *, show_progress: bool) -> list[Completion]:
+    """All answers, in order; the first error, or cancellation, stops all of them."""
+    with progress_bar(len(streams), is_shown=show_progress) as advance:
+        tasks = [asyncio.create_task(_read(stream, advance)) for stream in streams]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _read(stream: AsyncTextStream, advance: Callable[[], None]) -> Completion:
+    async with stream:
+        async for _ in stream:
+            pass
+    advance()
+    return stream.completion

@@ -1,0 +1,191 @@
+"""One engine in this process, and where its events go: from the engine's thread to whoever reads an answer.
+
+```
+caller's thread   Session.submit ---> engine's thread
+                  Answer.take()  <--- Answer.push, end      one frame of events a step
+```
+
+An answer that is not read at once collects here, and is never longer than the context: nothing is dropped, and no
+other request waits for a slow reader.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stoker.assembly import build_engine
+from stoker.core.params import SamplingParams
+from stoker.engine.config import EngineConfig
+from stoker.engine.protocol import Event, Failed, Output, PositionLogprobs, Submit, Usage
+from stoker.engine.worker import EngineWorker
+from stoker.errors import ModelNotLoaded, StokerError
+from stoker.llm.inputs import Conversation, Prompt, as_messages
+from stoker.text.chat_template import ChatTemplate
+
+if TYPE_CHECKING:
+    from stoker.models.progress import Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """One answer."""
+
+    text: str
+    token_ids: list[int]
+    """Those that were sampled, including an end-of-generation token."""
+    finish_reason: str
+    """`stop`, `length` or `cancelled`."""
+    usage: Usage
+    logprobs: list[PositionLogprobs] | None = None
+    """One per token, if `SamplingParams.logprobs` asked for them."""
+    stop_match: str | int | None = None
+    """The stop string or stop token id that ended the answer, if one did."""
+
+
+class Answer:
+    """One request's answer: added up on the engine's thread, taken by whoever reads it.
+
+    Args:
+        notify: called with "it has ended" after every change, on the thread that made the change.
+    """
+
+    def __init__(self, notify: Callable[[bool], None]) -> None:
+        self.request_id = uuid.uuid4().hex
+        self._notify = notify
+        self._lock = threading.RLock()
+        self._texts: list[str] = []
+        self._num_taken = 0
+        self._token_ids: list[int] = []
+        self._logprobs: list[PositionLogprobs] | None = None
+        self._last: Output | None = None
+        self._error: StokerError | None = None
+        self.is_ended = False
+
+    def push(self, output: Output) -> None:
+        with self._lock:
+            self._texts.append(output.text)
+            self._token_ids += output.token_ids
+            if output.logprobs is not None:
+                self._logprobs = self._logprobs or []
+                self._logprobs += output.logprobs
+            self._last = output
+        if output.finish_reason is None:
+            self._notify(False)
+
+    def end(self, error: StokerError | None = None) -> None:
+        with self._lock:
+            self._error, self.is_ended = error, True
+        self._notify(True)
+
+    def take(self) -> str | None:
+        """The text since the last call; None when there will be no more."""
+        with self._lock:
+            fresh = "".join(self._texts[self._num_taken :])
+            self._num_taken = len(self._texts)
+            if fresh or not self.is_ended:
+                return fresh
+        if self._error is not None:
+            raise self._error
+        return None
+
+    def completion(self) -> Completion:
+        """The answer as far as it has come."""
+        if self._error is not None:
+            raise self._error
+        with self._lock:
+            last = self._last or Output(self.request_id, "", [], Usage(0, 0, 0))
+            return Completion(
+                text="".join(self._texts),
+                token_ids=list(self._token_ids),
+                finish_reason=last.finish_reason or "cancelled",
+                usage=last.usage,
+                logprobs=None if self._logprobs is None else list(self._logprobs),
+                stop_match=last.stop_match,
+            )
+
+
+class Session:
+    """One engine in this process, and where its events go. Safe to use from several threads."""
+
+    def __init__(self, config: EngineConfig, progress: Progress | None) -> None:
+        engine, self.card = build_engine(config, progress=progress)
+        self.max_outstanding = config.parallel + config.max_queue
+        self.gives_max_tokens = config.sampling.max_tokens is not None
+        self._template: ChatTemplate | None = None
+        self._lock = threading.RLock()
+        self._answers: dict[str, Answer] = {}
+        self._forsaken: deque[Answer] = deque()
+        """Bounded by the answers that are alive."""
+        self._is_closed = False
+        self._worker = EngineWorker(engine, self._publish)
+
+    def render(self, conversation: Conversation) -> str:
+        """The prompt of a conversation, by the model's own template.
+
+        Raises:
+            InvalidInput: a message is not valid, or the template refuses it.
+        """
+        messages = as_messages(conversation)
+        if self._template is None:
+            card = self.card
+            self._template = ChatTemplate(card.chat_template, bos_token=card.bos_token, eos_token=card.eos_token)
+        return self._template.render(messages)
+
+    def submit(self, answer: Answer, prompt: Prompt, sampling: SamplingParams) -> None:
+        """Starts a request. If this raises, the answer has ended too."""
+        request_id = answer.request_id
+        is_accepted = False
+        with self._lock:
+            self._answers[request_id] = answer
+        try:
+            if self._is_closed:
+                raise ModelNotLoaded("the model was closed")
+            self._worker.submit(Submit(request_id, prompt, sampling))
+            is_accepted = True
+        finally:
+            # Whoever aborted in the meantime came before the engine knew the request.
+            if not is_accepted or request_id not in self._answers:
+                self.abort(answer)
+
+    def check_alive(self) -> None:
+        """Raises what killed the engine, if something did: then no answer would ever end."""
+        if self._worker.death is not None:
+            raise self._worker.death
+
+    def abort(self, answer: Answer) -> None:
+        """Ends a request wherever it is; nothing happens if it has ended."""
+        self._worker.abort(answer.request_id)
+        self._end(answer.request_id)
+
+    def forsake(self, answer: Answer) -> None:
+        """As `abort`, but within a step and without a lock: a garbage collector may call this from anywhere."""
+        self._forsaken.append(answer)
+
+    def close(self) -> None:
+        """Ends all requests and frees the model. Calling it twice is allowed."""
+        self._is_closed = True
+        self._worker.close()
+        for request_id in list(self._answers):
+            self._end(request_id, ModelNotLoaded("the model was closed"))
+
+    def _publish(self, events: list[Event]) -> None:
+        while self._forsaken:
+            self.abort(self._forsaken.popleft())
+        for event in events:
+            if isinstance(event, Output) and (answer := self._answers.get(event.request_id)):
+                answer.push(event)
+                if event.finish_reason is not None:
+                    self._end(event.request_id)
+            elif isinstance(event, Failed):
+                self._end(event.request_id, event.error())
+
+    def _end(self, request_id: str, error: StokerError | None = None) -> None:
+        with self._lock:
+            answer = self._answers.pop(request_id, None)
+        if answer is not None:
+            answer.end(error)

@@ -1,0 +1,263 @@
+"""`LLM`: a model in this process, asked by plain calls from any thread."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, overload
+
+from stoker.core.params import SamplingParams
+from stoker.engine.config import EngineConfig
+from stoker.engine.protocol import ModelCard
+from stoker.errors import StokerError
+from stoker.llm.inputs import (
+    GENERATE_DEFAULTS,
+    NOTHING_GIVEN,
+    Conversation,
+    EngineOptions,
+    Prompt,
+    Prompts,
+    Sampling,
+    as_batch,
+    as_conversations,
+    engine_config,
+    spread,
+)
+from stoker.llm.progress_bar import progress_bar
+from stoker.llm.session import Answer, Completion, Session
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from stoker.models.progress import Progress
+
+_POLL_S = 1.0
+"""Longest single wait, so that no wait is unbounded."""
+
+
+class TextStream(Iterator[str]):
+    """The pieces of one answer, as they come. Iterate over it, or close it to stop the model.
+
+    One thread reads it. It is also a context manager, and stops the model when nobody holds it any more.
+    """
+
+    def __init__(self, session: Session, places: threading.BoundedSemaphore, prompt: Prompt, sampling: SamplingParams):
+        self._session = session
+        self._changed = threading.Event()
+        # The callback must not hold this object, or only the garbage collector could ever end it.
+        self._answer = Answer(partial(_wake_reader, self._changed, places))
+        _take_place(session, places)
+        session.submit(self._answer, prompt, sampling)
+
+    def __next__(self) -> str:
+        while True:
+            self._changed.clear()
+            text = self._answer.take()
+            if text is None:
+                raise StopIteration
+            if text:
+                return text
+            while not self._changed.wait(_POLL_S):
+                self._session.check_alive()
+
+    @property
+    def completion(self) -> Completion:
+        """The answer as far as it has come; complete when the iteration is over.
+
+        Raises:
+            StokerError: the request failed.
+        """
+        return self._answer.completion()
+
+    def close(self) -> None:
+        """Stops the model; what has come so far can still be read. Calling it twice is allowed."""
+        self._session.abort(self._answer)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_answer") and not self._answer.is_ended:
+            self._session.forsake(self._answer)
+
+
+class LLM:
+    """A model in this process. Requests of all threads are computed together, up to `parallel` at a time.
+
+    Args:
+        model: a catalog name, a path to a `.gguf` file, `hf:org/repo[:file]`, or a whole `EngineConfig`.
+        progress: told about the download, if one is necessary.
+        options: `backend`, `ctx_size`, `kv_tokens`, `parallel`, `threads`, as in `EngineConfig`.
+
+    Raises:
+        StokerError: the model cannot be loaded.
+
+    Example:
+        >>> with LLM("smollm2") as llm:  # doctest: +SKIP
+        ...     print(llm.chat([{"role": "user", "content": "Hello!"}]).text)
+    """
+
+    def __init__(
+        self, model: str | Path | EngineConfig, *, progress: Progress | None = None, **options: Unpack[EngineOptions]
+    ) -> None:
+        self._session = Session(engine_config(model, options), progress)
+        self._places = threading.BoundedSemaphore(self._session.max_outstanding)
+        # Runs at the interpreter's exit too: a forgotten `close` must not keep it alive.
+        self._close = weakref.finalize(self, self._session.close)
+
+    @property
+    def card(self) -> ModelCard:
+        """What the loaded model is."""
+        return self._session.card
+
+    @overload
+    def generate(
+        self, prompts: Prompt, sampling: SamplingParams | None = None, *, progress: bool = False
+    ) -> Completion: ...
+    @overload
+    def generate(self, prompts: Prompts, sampling: Sampling = None, *, progress: bool = False) -> list[Completion]: ...
+    def generate(
+        self, prompts: Prompt | Prompts, sampling: Sampling = None, *, progress: bool = False
+    ) -> Completion | list[Completion]:
+        """Completes one prompt, or a list of prompts together; a list comes back in its order.
+
+        Args:
+            prompts: text, token ids, or a list of either. No chat template is applied.
+            sampling: one for all prompts, or one for each. `max_tokens` not given = 512.
+            progress: draws a progress bar on stderr.
+
+        Raises:
+            StokerError: a request was refused or failed; all others are stopped.
+        """
+        batch, is_single = as_batch(prompts)
+        defaults = NOTHING_GIVEN if self._session.gives_max_tokens else GENERATE_DEFAULTS
+        answers = self._run(batch, spread(sampling, len(batch), defaults), show_progress=progress)
+        return answers[0] if is_single else answers
+
+    @overload
+    def chat(
+        self, messages: Conversation, sampling: SamplingParams | None = None, *, progress: bool = False
+    ) -> Completion: ...
+    @overload
+    def chat(
+        self, messages: Sequence[Conversation], sampling: Sampling = None, *, progress: bool = False
+    ) -> list[Completion]: ...
+    def chat(
+        self, messages: Conversation | Sequence[Conversation], sampling: Sampling = None, *, progress: bool = False
+    ) -> Completion | list[Completion]:
+        """Answers one conversation, or a list of them together, by the model's own chat template.
+
+        Args:
+            messages: one conversation (`Message` objects or dicts in OpenAI's shape), or a list of conversations.
+            sampling: one for all, or one for each. `max_tokens` not given = until the model stops or the context is
+                full.
+            progress: draws a progress bar on stderr.
+
+        Raises:
+            StokerError: a request was refused or failed; all others are stopped.
+        """
+        conversations, is_single = as_conversations(messages)
+        batch: list[Prompt] = [self._session.render(conversation) for conversation in conversations]
+        answers = self._run(batch, spread(sampling, len(batch), NOTHING_GIVEN), show_progress=progress)
+        return answers[0] if is_single else answers
+
+    def stream(self, prompt: Prompt, sampling: SamplingParams | None = None) -> TextStream:
+        """Completes one prompt piece by piece. What can be refused is refused here, not by the iteration."""
+        return TextStream(self._session, self._places, prompt, sampling or NOTHING_GIVEN)
+
+    def stream_chat(self, messages: Conversation, sampling: SamplingParams | None = None) -> TextStream:
+        """Answers one conversation piece by piece. What can be refused is refused here, not by the iteration."""
+        return self.stream(self._session.render(messages), sampling)
+
+    def close(self) -> None:
+        """Ends every request and frees the model. Calling it twice is allowed."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _run(self, prompts: list[Prompt], sampling: list[SamplingParams], *, show_progress: bool) -> list[Completion]:
+        run = _Run(self._session, self._places, len(prompts))
+        try:
+            with progress_bar(len(prompts), is_shown=show_progress) as advance:
+                for job in zip(prompts, sampling, strict=True):
+                    run.submit(*job)
+                    run.collect(advance, wait_for_all=False)
+                run.collect(advance, wait_for_all=True)
+        finally:
+            run.stop()
+        return [answer.completion() for answer in run.answers]
+
+
+class _Run:
+    """Many prompts at once, never more of them in the engine than it has places."""
+
+    def __init__(self, session: Session, places: threading.BoundedSemaphore, num_prompts: int) -> None:
+        self.answers: list[Answer] = []
+        self._session = session
+        self._places = places
+        self._num_prompts = num_prompts
+        self._num_collected = 0
+        self._ended: queue.Queue[int] = queue.Queue(maxsize=max(1, num_prompts))
+
+    def submit(self, prompt: Prompt, sampling: SamplingParams) -> None:
+        index = len(self.answers)
+        _take_place(self._session, self._places)
+        self.answers.append(Answer(partial(_note_end, self._ended, index, self._places)))
+        with self._naming(index):
+            self._session.submit(self.answers[index], prompt, sampling)
+
+    def collect(self, advance: Callable[[], None], *, wait_for_all: bool) -> None:
+        """Takes note of every answer that has ended; raises what one of them raises."""
+        while self._num_collected < len(self.answers) and (wait_for_all or not self._ended.empty()):
+            try:
+                index = self._ended.get(timeout=_POLL_S)
+            except queue.Empty:
+                self._session.check_alive()
+                continue
+            with self._naming(index):
+                self.answers[index].completion()
+            self._num_collected += 1
+            advance()
+
+    def stop(self) -> None:
+        for answer in self.answers:
+            self._session.abort(answer)
+
+    @contextmanager
+    def _naming(self, index: int) -> Generator[None]:
+        try:
+            yield
+        except StokerError as error:
+            if self._num_prompts > 1:
+                error.add_note(f"in prompt {index} of {self._num_prompts}, counted from 0")
+            raise
+
+
+def _take_place(session: Session, places: threading.BoundedSemaphore) -> None:
+    while not places.acquire(timeout=_POLL_S):
+        session.check_alive()
+
+
+def _wake_reader(changed: threading.Event, places: threading.BoundedSemaphore, is_ended: bool) -> None:
+    if is_ended:
+        places.release()
+    changed.set()
+
+
+def _note_end(ended: queue.Queue[int], index: int, places: threading.BoundedSemaphore, is_ended: bool) -> None:
+    if is_ended:
+        places.release()
+        ended.put_nowait(index)

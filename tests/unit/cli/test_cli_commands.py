@@ -1,0 +1,137 @@
+"""The small commands, and what all of them share."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stoker import __version__
+from stoker.cli.report import exit_code
+from stoker.engine.config import EngineConfig
+from stoker.errors import (
+    BackendError,
+    ConfigError,
+    ContextLengthExceeded,
+    DownloadFailed,
+    EngineCrashed,
+    ModelFileInvalid,
+    ModelNotLoaded,
+    Overloaded,
+    ResourceExhausted,
+    StokerError,
+)
+from stoker.server.config import ServerConfig
+from tests.unit.cli.conftest import Stoker
+
+COMMANDS = ["run", "chat", "serve", "pull", "models", "config"]
+
+
+def test_help_lists_every_command_and_the_exit_codes(stoker: Stoker) -> None:
+    done = stoker("--help")
+    assert done.code == 0
+    for word in [*COMMANDS, "130 interrupted"]:
+        assert word in done.out
+
+
+@pytest.mark.parametrize("command", ["run", "chat", "serve"])
+def test_help_of_a_command_is_complete(stoker: Stoker, command: str) -> None:
+    done = stoker(command, "--help")
+    options = "backend ctx-size kv-tokens parallel threads temperature top-p top-k min-p seed max-tokens stop config"
+    for option in options.split():
+        assert f"--{option} " in done.out
+    assert "scripted" not in done.out
+    assert "130 interrupted" in done.out
+
+
+def test_help_states_the_defaults_that_hold(stoker: Stoker) -> None:
+    shown = " ".join(stoker("serve", "--help").out.split())
+    for owner, keys in ((EngineConfig(), ("backend", "parallel", "max_queue")), (ServerConfig(), ("host", "port"))):
+        for key in keys:
+            _, _, description = shown.partition(f"--{key.replace('_', '-')} ")
+            assert re.search(r"\[default: (.*?)[;\]]", description)[1] == str(getattr(owner, key))  # type: ignore[index]
+
+
+def test_version(stoker: Stoker) -> None:
+    assert stoker("--version").out == f"stoker {__version__}\n"
+
+
+def test_no_command_shows_help(stoker: Stoker) -> None:
+    assert "Commands" in (done := stoker()).out + done.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ContextLengthExceeded, 2),
+        (ConfigError, 2),
+        (ModelFileInvalid, 3),
+        (DownloadFailed, 3),
+        (ModelNotLoaded, 3),
+        (Overloaded, 1),
+        (ResourceExhausted, 1),
+        (BackendError, 1),
+        (EngineCrashed, 1),
+        (StokerError, 1),
+    ],
+)
+def test_exit_codes_by_kind_of_error(error: type[StokerError], code: int) -> None:
+    assert exit_code(error("x")) == code
+
+
+def test_models_lists_the_catalog(stoker: Stoker) -> None:
+    done = stoker("models")
+    assert done.code == 0
+    assert done.out.splitlines()[0].split() == ["MODEL", "SIZE", "WHAT", "IT", "IS", "WHERE"]
+    assert any(line.startswith("smollm2 ") and "98 MB" in line and "not here" in line for line in done.out.splitlines())
+
+
+def test_pull_prints_where_a_file_is(stoker: Stoker, tmp_path: Path) -> None:
+    file = tmp_path / "a.gguf"
+    file.touch()
+    assert stoker("pull", str(file)).out == f"{file}\n"
+    assert stoker("pull", str(tmp_path / "b.gguf")).code == 3
+
+
+def test_config_show_prints_each_value_with_its_origin(
+    stoker: Stoker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text("[server]\nport = 9\n")
+    monkeypatch.setenv("STOKER_CTXSIZE", "1")
+    done = stoker("config", "show", "--config", str(file), "--temperature", "0.5")
+    rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in done.out.splitlines()}
+    assert done.code == 0
+    assert rows["server.port"].split(maxsplit=1) == ["9", f"file {file}"]
+    assert rows["engine.backend"].split(maxsplit=1) == ["scripted", "environment STOKER_BACKEND"]
+    assert rows["sampling.temperature"].split(maxsplit=1) == ["0.5", "flag --temperature"]
+    assert rows["engine.parallel"].split(maxsplit=1) == ["8", "default"]
+    assert "the model's own, else 40" in rows["sampling.top_k"]
+    assert "STOKER_CTXSIZE is set and means nothing" in done.err
+
+
+def test_a_broken_config_file_is_a_usage_error(stoker: Stoker, tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text("[engine]\nctx_sice = 1\n")
+    done = stoker("config", "show", "--config", str(file))
+    assert (done.code, done.out) == (2, "")
+    assert "did you mean `ctx_size`?" in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_python_dash_m_is_the_same_program() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "stoker", "--version"], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == f"stoker {__version__}\n"
+
+
+def test_an_interrupt_has_its_own_code(stoker: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stoker.models.store.list_models", interrupted)
+    assert stoker("models").code == 130

@@ -1,0 +1,119 @@
+"""`stoker run`: the answer on stdout, everything else on stderr, and a code for every way to fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stoker.cli import prompt as prompt_module
+from tests.unit.cli.conftest import Stoker
+
+REPLY = "Fine, thanks."
+
+
+def test_the_answer_goes_to_stdout(stoker: Stoker) -> None:
+    done = stoker("run", REPLY, "How are you?")
+    assert (done.code, done.out) == (0, REPLY + "\n")
+    assert "no chat template" in done.err
+
+
+def test_raw_needs_no_notice(stoker: Stoker) -> None:
+    done = stoker("run", "--raw", REPLY, "How are you?")
+    assert (done.code, done.out, done.err) == (0, REPLY + "\n", "")
+
+
+def test_a_system_prompt_uses_the_template(stoker: Stoker) -> None:
+    assert stoker("run", REPLY, "Hi", "--system", "Be brief.").err == ""
+    done = stoker("run", "--raw", REPLY, "Hi", "--system", "Be brief.")
+    assert done.code == 2
+    assert "--system" in done.err
+
+
+@pytest.mark.parametrize("args", [[], ["-"]])
+def test_a_missing_prompt_comes_from_the_pipe(stoker: Stoker, args: list[str]) -> None:
+    assert stoker("run", REPLY, *args, stdin="Grüße\n".encode()).out == REPLY + "\n"
+
+
+@pytest.mark.parametrize(
+    ("stdin", "said"),
+    [
+        (b"ab\xffcd", "standard input is not valid UTF-8: byte 0xff at offset 2"),
+        (b"", "the prompt is empty"),
+        (b"\n", "the prompt is empty"),
+        (b"x" * 101, "more than 100 bytes"),
+    ],
+)
+def test_a_pipe_that_holds_no_prompt_is_a_usage_error(
+    stoker: Stoker, monkeypatch: pytest.MonkeyPatch, stdin: bytes, said: str
+) -> None:
+    monkeypatch.setattr(prompt_module, "MAX_PROMPT_BYTES", 100)
+    done = stoker("run", REPLY, stdin=stdin)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+
+
+def test_an_argument_that_is_no_unicode_is_a_usage_error(stoker: Stoker) -> None:
+    done = stoker("run", REPLY, "ab\udcff")
+    assert done.code == 2
+    assert "PROMPT is not valid UTF-8 at character 2" in done.err
+
+
+def test_sampling_options_reach_the_model(stoker: Stoker) -> None:
+    assert stoker("run", "--raw", REPLY, "Hi", "--max-tokens", "4").out == REPLY[:4] + "\n"
+    assert stoker("run", "--raw", REPLY, "Hi", "--stop", "th", "--stop", "zz").out == "Fine, \n"
+
+
+def test_settings_of_the_environment_reach_the_model(stoker: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STOKER_MAX_TOKENS", "4")
+    assert stoker("run", "--raw", REPLY, "Hi").out == REPLY[:4] + "\n"
+
+
+def test_a_cut_off_answer_is_noted(stoker: Stoker) -> None:
+    done = stoker("run", "--raw", REPLY, "Hi", "--ctx-size", "10")
+    assert done.code == 0
+    assert "cut off after 7 tokens" in done.err
+    assert "cut off" not in stoker("run", "--raw", REPLY, "Hi", "--max-tokens", "4").err
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["--max-tokens", "0"], 2, "`max_tokens` must be between 1"),
+        (["--temperature", "-1"], 2, "`temperature` must be between 0 and 100"),
+        (["--top-k", "many"], 2, "--top-k"),
+        (["--no-such-option"], 2, "no-such-option"),
+        (["--backend", "magic"], 2, "magic"),
+        (["--backend", "native"], 3, "`native` is not available in this version"),
+        (["--backend", "onnx"], 3, "`onnx` is not available in this version"),
+        (["--backend", "llama"], 3, "no model 'Fine, thanks.'"),
+        (["--parallel", "0"], 2, "flag --parallel: `parallel` must be between 1 and 1024"),
+        (["--ctx-size", "4"], 2, "maximum context length is 4 tokens"),
+        (["--config", "/no/such/file.toml"], 2, "config file /no/such/file.toml does not exist"),
+    ],
+)
+def test_each_failure_has_one_clear_line_and_its_code(stoker: Stoker, args: list[str], code: int, said: str) -> None:
+    done = stoker("run", "--raw", REPLY, "Hello there", *args)
+    assert (done.code, done.out) == (code, "")
+    assert said in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_traceback_is_for_who_asks_for_it(stoker: Stoker) -> None:
+    done = stoker("run", REPLY, "Hi", "--backend", "native", "-v")
+    assert done.code == 3
+    assert "Traceback" in done.err
+    assert done.err.rstrip().endswith("use `auto` or `llama`")
+
+
+def test_a_config_file_is_read(stoker: Stoker, tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text("[sampling]\nmax_tokens = 2\n")
+    assert stoker("run", "--raw", REPLY, "Hi", "--config", str(file)).out == REPLY[:2] + "\n"
+
+
+def test_an_unknown_log_level_in_the_environment_is_refused(stoker: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STOKER_LOG_LEVEL", "loud")
+    done = stoker("run", REPLY, "Hi")
+    assert done.code == 2
+    assert "STOKER_LOG_LEVEL must be one of debug, info, warning, error" in done.err

@@ -1,0 +1,169 @@
+"""Where a setting comes from, and what is said about one that cannot be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stoker.config import Config, load_config, setting_keys
+from stoker.core.params import SamplingParams
+from stoker.engine.config import EngineConfig
+from stoker.errors import ConfigError
+from stoker.server.config import ServerConfig
+
+NO_ENVIRONMENT: dict[str, str] = {}
+
+
+@pytest.fixture(autouse=True)
+def _no_user_config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config_home"))
+    monkeypatch.setattr("platformdirs.user_config_path", lambda name: tmp_path / "config_home" / name)
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def origin(config: Config, key: str) -> str:
+    return next(setting.origin for setting in config.settings if setting.key == key)
+
+
+def test_without_anything_the_rooms_own_defaults_hold() -> None:
+    config = load_config(environ=NO_ENVIRONMENT)
+    assert config.engine == EngineConfig()
+    assert config.server == ServerConfig()
+    assert {setting.origin for setting in config.settings} == {"default"}
+
+
+def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.toml", "[engine]\nctx_size = 1\nkv_tokens = 2\nparallel = 3\n")
+    environ = {"STOKER_CTX_SIZE": "10", "STOKER_KV_TOKENS": "20"}
+    config = load_config({"ctx_size": 100, "threads": None}, file=file, environ=environ)
+    assert (config.engine.ctx_size, config.engine.kv_tokens, config.engine.parallel) == (100, 20, 3)
+    assert config.engine.threads is None
+    assert origin(config, "ctx_size") == "flag --ctx-size"
+    assert origin(config, "kv_tokens") == "environment STOKER_KV_TOKENS"
+    assert origin(config, "parallel") == f"file {file}"
+    assert origin(config, "threads") == "default"
+    assert config.is_given("parallel")
+    assert not config.is_given("threads")
+
+
+def test_every_section_is_composed(tmp_path: Path) -> None:
+    text = "[sampling]\ntemperature = 0\nstop = ['a', 'b']\n[server]\nport = 9\n[supervision]\nhealthy_s = 5\n"
+    config = load_config(file=write(tmp_path / "a.toml", text), environ=NO_ENVIRONMENT)
+    assert config.engine.sampling.temperature == 0
+    assert config.engine.sampling.stop_strings == ("a", "b")
+    assert config.server.port == 9
+    assert config.supervision.healthy_s == 5
+
+
+def test_a_value_that_is_false_or_zero_counts_as_given() -> None:
+    config = load_config({"temperature": 0.0, "strict_models": False}, environ={"STOKER_STRICT_MODELS": "true"})
+    assert config.engine.sampling.temperature == 0
+    assert config.server.strict_models is False
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "key", "value"),
+    [
+        ("STOKER_SEED", "7", "seed", 7),
+        ("STOKER_TEMPERATURE", "0.5", "temperature", 0.5),
+        ("STOKER_STOP", "END", "stop", "END"),
+        ("STOKER_STOP", '["A", "B"]', "stop", ["A", "B"]),
+        ("STOKER_STOP_TOKEN_IDS", "[1, 2]", "stop_token_ids", [1, 2]),
+        ("STOKER_LOGIT_BIAS", '{"5": -1.5}', "logit_bias", {5: -1.5}),
+        ("STOKER_IGNORE_EOS", "true", "ignore_eos", True),
+    ],
+)
+def test_the_environment_is_read_by_type(variable: str, text: str, key: str, value: object) -> None:
+    assert getattr(load_config(environ={variable: text}).engine.sampling, key) == value
+
+
+def test_an_empty_variable_is_not_given() -> None:
+    assert origin(load_config(environ={"STOKER_CTX_SIZE": ""}), "ctx_size") == "default"
+
+
+def test_variables_that_mean_nothing_are_listed() -> None:
+    environ = {"STOKER_CTXSIZE": "1", "STOKER_CACHE_DIR": "/x", "OTHER": "1"}
+    assert load_config(environ=environ).ignored_variables == ("STOKER_CTXSIZE",)
+
+
+def test_the_file_is_found_by_variable_or_in_the_users_folder(tmp_path: Path) -> None:
+    usual = write(tmp_path / "config_home/stoker/stoker.toml", "[engine]\nparallel = 2\n")
+    named = write(tmp_path / "named.toml", "[engine]\nparallel = 4\n")
+    assert load_config(environ=NO_ENVIRONMENT).engine.parallel == 2
+    config = load_config(environ={"STOKER_CONFIG": str(named)})
+    assert config.engine.parallel == 4
+    assert origin(config, "parallel") == f"file {named}"
+    assert load_config(file=usual, environ={"STOKER_CONFIG": str(named)}).engine.parallel == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[engine]\nctx_sice = 1\n", ["unknown key `ctx_sice` in [engine]", "did you mean `ctx_size`", "kv_tokens"]),
+        ("[engin]\n", ["unknown section `[engin]`", "did you mean `engine`", "sampling"]),
+        ("engine = 1\n", ["`engine` must be a table"]),
+        ("[engine]\nmodel = 'x'\n", ["unknown key `model`"]),
+        ("[engine]\nctx_size = 'big'\n", ["`ctx_size` in [engine]", "must be a whole number, not 'big'"]),
+        ("[engine]\nctx_size = 1.5\n", ["must be a whole number, not 1.5"]),
+        ("[engine]\nbackend = 'gpu'\n", ["must be one of auto, native, llama, onnx"]),
+        ("[sampling]\nstop = 1\n", ["must be a string or a list, each item a string"]),
+        ("[sampling]\nlogit_bias = 1\n", ["must be a table from a whole number to a number"]),
+        ("[server]\nstrict_models = 1\n", ["must be true or false, not 1"]),
+        ("[sampling]\ntemperature = 101\n", ["`temperature` must be between 0 and 100"]),
+        ("[engine]\nparallel = 0\n", ["`parallel` must be between 1 and 1024"]),
+        ("[engine\n", ["cannot be read as TOML"]),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named_with_key_and_allowed_values(
+    tmp_path: Path, text: str, said: list[str]
+) -> None:
+    file = write(tmp_path / "a.toml", text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(file=file, environ=NO_ENVIRONMENT)
+    for part in [str(file), *said]:
+        assert part in caught.value.message
+
+
+def test_a_file_that_is_no_text_or_not_there(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    with pytest.raises(ConfigError, match="does not exist"):
+        load_config(file=file, environ=NO_ENVIRONMENT)
+    with pytest.raises(ConfigError, match="does not exist"):
+        load_config(environ={"STOKER_CONFIG": str(file)})
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="cannot be read as TOML"):
+        load_config(file=file, environ=NO_ENVIRONMENT)
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({"STOKER_CTX_SIZE": "big"}, "environment variable STOKER_CTX_SIZE: must be a whole number, not 'big'"),
+        ({"STOKER_STOP": '["a"'}, "environment variable STOKER_STOP: must be a string or a list"),
+        ({"STOKER_TOP_P": "2"}, "environment STOKER_TOP_P: `top_p` must be between 0 and 1"),
+    ],
+)
+def test_a_variable_that_cannot_be_used_is_named(environ: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(environ=environ)
+    assert said in caught.value.message
+
+
+def test_a_flag_out_of_range_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"flag --top-p: `top_p` must be between 0 and 1"):
+        load_config({"top_p": 1.5}, environ=NO_ENVIRONMENT)
+
+
+def test_keys_are_unique_over_all_sections() -> None:
+    keys = [key for section in ("engine", "sampling", "server", "supervision") for key in setting_keys(section)]
+    assert len(keys) == len(set(keys))
+
+
+def test_every_sampling_parameter_is_a_setting() -> None:
+    assert set(setting_keys("sampling")) == set(SamplingParams.__slots__)
