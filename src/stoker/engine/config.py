@@ -37,7 +37,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_queue: int = 256
     """Most requests that wait; one more is refused as overloaded. Range 0 … 65536."""
     threads: int | None = None
-    """Threads that compute. Not given: one per physical core."""
+    """Threads that compute. Not given: one per physical core that this process may use."""
     sampling: SamplingParams = SamplingParams()
     """Defaults below the request's own values and the model's recommendation."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -95,3 +96,25 @@ def test_without_the_bindings_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
 def test_importing_the_room_does_not_import_the_bindings() -> None:
     code = "import sys, stoker.backends.llama; sys.exit('llama_cpp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+def test_the_pool_is_not_mistaken_for_one_long_sequence(lines: LogLines, caplog: pytest.LogCaptureFixture) -> None:
+    lines.push(
+        WARNING, b"llama_context: n_ctx_seq (23552) > n_ctx_train (8192) -- possible training context overflow\n"
+    )
+    assert [level for level, _ in records(caplog)] == [logging.DEBUG]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)]
+)
+def test_threads_spin_briefly_unless_told_otherwise(given: dict[str, str], expected: str | None) -> None:
+    script = (
+        "import os; from stoker.backends.llama.native import library; library(); "
+        "print(os.environ.get('GOMP_SPINCOUNT'))"
+    )
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("GOMP", "OMP"))}
+    ran = subprocess.run(
+        [sys.executable, "-c", script], env=inherited | given, capture_output=True, text=True, timeout=60
+    )
+    assert ran.stdout.strip() == str(expected)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.backends.base import Logits
+from stoker.backends.cores import usable_cores
 from stoker.backends.llama.context import MAX_SEQUENCES, Context, ContextSize
 from stoker.backends.llama.tokenizer import LlamaTokenizer
 from stoker.backends.llama.weights import LoadOptions, Weights, load_weights
@@ -41,7 +41,7 @@ class LlamaOptions:
     Long prompts are then computed up to four times slower.
     """
     threads: int | None = None
-    """CPU threads of the forward pass, 1 … 512. None = all that this process may use."""
+    """CPU threads of the forward pass, 1 … 512. None = one per core that this process may use."""
     gpu_layers: int = -1
     """Layers that go to a GPU if libllama was built for one; -1 = all."""
     use_mmap: bool = True
@@ -137,10 +137,5 @@ def _context_size(info: ModelInfo, options: LlamaOptions) -> ContextSize:
         kv_tokens=info.kv_tokens,
         max_batch_tokens=info.max_batch_tokens,
         max_ubatch_tokens=min(options.max_ubatch_tokens, info.max_batch_tokens),
-        num_threads=options.threads or _usable_cores(),
+        num_threads=options.threads or min(usable_cores(), _MAX_THREADS),
     )
-
-
-def _usable_cores() -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, _MAX_THREADS)

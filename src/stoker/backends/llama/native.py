@@ -6,6 +6,7 @@ Nothing here knows models or contexts. Importing this module does not import `ll
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ logger = logging.getLogger("stoker.llama")
 logger.addHandler(logging.NullHandler())
 
 _CONTINUES = 5
+_SPIN_COUNT = "1000"
+"""About the time from one tensor operation to the next."""
 # libllama's INFO is a line per layer and buffer, its DEBUG one per tensor: each is one step lower here.
 _LEVELS = {0: logging.INFO, 1: logging.DEBUG - 5, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
 
@@ -75,6 +78,7 @@ def library() -> Any:
     Raises:
         ModelUnsupported: the bindings are not installed, or their native library cannot be loaded.
     """
+    _bound_spinning()
     try:
         # Its absence is an answer, not a failure: the extra is optional.
         from llama_cpp import llama_cpp
@@ -86,6 +90,16 @@ def library() -> Any:
     if _log_callback is None:
         _start(llama_cpp)
     return llama_cpp
+
+
+def _bound_spinning() -> None:
+    """Makes OpenMP's threads sleep soon when they wait for each other; they read this once, when they are loaded.
+
+    GCC's default is to spin for milliseconds. That is fine on an idle machine, but as soon as another process wants a
+    core, the thread that all wait for is the one that does not run: a step was seen to take 50 times as long.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
 
 
 def _start(llama_cpp: Any) -> None:
