@@ -1,4 +1,4 @@
-"""Sixty seconds of many impatient clients on a pool that is too small for them: nothing breaks, nothing is left over."""
+"""Sixty seconds of many impatient clients on a pool too small for them: nothing breaks, nothing is left over."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import psutil
+
 from tests.e2e.conftest import Server, serving
 
 NUM_CLIENTS = 64
@@ -93,8 +94,8 @@ def settled(server: Server) -> dict[str, Any]:
 
 
 def test_many_impatient_clients_on_a_small_pool(smollm2_path: Path, tmp_path: Path) -> None:
-    arguments = [str(smollm2_path), "--kv-tokens", "2048", "--ctx-size", "1024", "--parallel", "16", "--max-queue", "96"]
-    with serving(*arguments, log=tmp_path / "log") as server:
+    sizes = ["--kv-tokens", "2048", "--ctx-size", "1024", "--parallel", "16", "--max-queue", "96"]
+    with serving(str(smollm2_path), *sizes, log=tmp_path / "log") as server:
         asyncio.run(load(server.url, DURATION_S / 4, seed=0))  # caches, pools and interned strings find their size
         settled(server)
         before, handles = own_bytes(server.pid), num_handles(server.pid)
