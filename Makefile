@@ -1,0 +1,46 @@
+# The verbs of this project. Each sets up what it needs, once; pyproject.toml says what that is.
+
+VENV := .venv
+BIN  := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint fix docs bench install clean
+
+help:          ## show this list
+	@grep -hE '^[a-z]+: .*## ' Makefile | sed -E 's/^([a-z]+):.*## /\1\t/' | while IFS="$$(printf '\t')" read -r verb what; do printf 'make %-8s %s\n' "$$verb" "$$what"; done
+
+demo: $(VENV)/.ready-to-run   ## answer a prompt with a small real model (SmolLM2 135M), on this machine
+	@$(BIN)/stoker run smollm2 "Explain in two sentences what a language model does." --temperature 0 --max-tokens 120
+
+test: $(VENV)/.ready-to-develop   ## run the whole test suite
+	@$(BIN)/python -m pytest
+
+lint: $(VENV)/.ready-to-develop   ## style, types, borders between rooms, sizes
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/pyright
+	@$(BIN)/lint-imports
+	@$(BIN)/python tools/size.py
+
+fix: $(VENV)/.ready-to-develop   ## let ruff repair what it can
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+docs: $(VENV)/.ready-to-develop   ## write docs/reference/ again from the code
+	@$(BIN)/python tools/reference.py
+
+bench: $(VENV)/.ready-to-run   ## measure on this machine what the engine adds to a forward pass
+	@$(BIN)/python benchmarks/overhead.py
+
+install: $(VENV)/.ready-to-develop   ## set up everything for development, and nothing else
+
+clean:         ## remove caches and build outputs; the virtual environment stays
+	rm -rf build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage
+	find src tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps are younger than pyproject.toml once what it asks for is installed.
+$(VENV)/.ready-to-run: pyproject.toml tools/install.sh
+	@tools/install.sh run
+
+$(VENV)/.ready-to-develop: pyproject.toml tools/install.sh
+	@tools/install.sh develop

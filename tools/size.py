@@ -1,0 +1,132 @@
+"""How large the code is, room by room, and whether it keeps to the limits of the style guide.
+
+Lines are all lines of a file. A function is measured without its docstring; protocol stubs are not counted.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, quantiles
+from typing import TypeAlias
+
+ROOT = Path(__file__).resolve().parent.parent
+MAX_FILE_LINES = 500
+MAX_FUNCTION_MEDIAN = 8
+MAX_FUNCTION_P95 = 40
+MAX_FUNCTION_LINES = 80
+
+FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    where: str
+    lines: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    path: Path
+    lines: int
+    functions: tuple[Function, ...]
+
+
+def main() -> int:
+    source = measure(ROOT / "src" / "stoker")
+    tests = measure(ROOT / "tests")
+    report(source, tests)
+    broken = list(broken_limits(source))
+    for line in broken:
+        print(f"LIMIT  {line}")
+    return 1 if broken else 0
+
+
+def measure(folder: Path) -> list[SourceFile]:
+    return [measure_file(path) for path in sorted(folder.rglob("*.py"))]
+
+
+def measure_file(path: Path) -> SourceFile:
+    text = path.read_text(encoding="utf-8")
+    return SourceFile(path, len(text.splitlines()), tuple(functions_of(path, ast.parse(text))))
+
+
+def functions_of(path: Path, tree: ast.Module) -> Iterator[Function]:
+    for node in ast.walk(tree):
+        if isinstance(node, FunctionNode) and not is_stub(node):
+            yield Function(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}", function_lines(node))
+
+
+def function_lines(node: FunctionNode) -> int:
+    """Lines from `def` to the end of the body, without the docstring."""
+    first, last = node.body[0], node.end_lineno or node.lineno
+    docstring = (first.end_lineno or first.lineno) - first.lineno + 1 if is_literal(first) else 0
+    return last - node.lineno + 1 - docstring
+
+
+def is_stub(node: FunctionNode) -> bool:
+    return all(is_literal(statement) for statement in node.body)
+
+
+def is_literal(statement: ast.stmt) -> bool:
+    """A docstring, or the `...` of a protocol's method."""
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def report(source: list[SourceFile], tests: list[SourceFile]) -> None:
+    print(f"{'room':12}{'files':>6}{'lines':>8}{'largest file':>16}")
+    for room, files in sorted(by_room(source).items()):
+        largest = max(files, key=lambda file: file.lines)
+        print(f"{room:12}{len(files):>6}{total_lines(files):>8}{largest.lines:>8}  {largest.path.name}")
+    lengths = function_lengths(source)
+    print(f"{'src':12}{len(source):>6}{total_lines(source):>8}")
+    print(f"{'tests':12}{len(tests):>6}{total_lines(tests):>8}   {total_lines(tests) / total_lines(source):.2f} of src")
+    print(f"functions   {len(lengths)}, median {median(lengths):g} lines, 95 % within {p95(lengths):g}")
+    print("longest     " + ", ".join(f"{function.lines} {function.where}" for function in longest(source, 3)))
+
+
+def by_room(files: list[SourceFile]) -> dict[str, list[SourceFile]]:
+    """Files by the first part of their name below the package: a folder or a single module."""
+    rooms: dict[str, list[SourceFile]] = {}
+    for file in files:
+        room = file.path.relative_to(ROOT / "src" / "stoker").parts[0].removesuffix(".py")
+        rooms.setdefault(room, []).append(file)
+    return rooms
+
+
+def broken_limits(files: list[SourceFile]) -> Iterator[str]:
+    for file in files:
+        if file.lines > MAX_FILE_LINES:
+            yield f"{file.path.relative_to(ROOT)} has {file.lines} lines, over {MAX_FILE_LINES}: split it"
+    for function in longest(files, sys.maxsize):
+        if function.lines > MAX_FUNCTION_LINES:
+            yield f"{function.where} has {function.lines} lines, over {MAX_FUNCTION_LINES}: split it"
+    lengths = function_lengths(files)
+    if median(lengths) > MAX_FUNCTION_MEDIAN:
+        yield f"the median function has {median(lengths):g} lines, over {MAX_FUNCTION_MEDIAN}"
+    if p95(lengths) > MAX_FUNCTION_P95:
+        yield f"5 % of the functions have more than {p95(lengths):g} lines; the limit is {MAX_FUNCTION_P95}"
+
+
+def longest(files: list[SourceFile], count: int) -> list[Function]:
+    functions = [function for file in files for function in file.functions]
+    return sorted(functions, key=lambda function: -function.lines)[:count]
+
+
+def function_lengths(files: list[SourceFile]) -> list[int]:
+    return [function.lines for file in files for function in file.functions]
+
+
+def p95(lengths: list[int]) -> float:
+    return quantiles(lengths, n=20, method="inclusive")[-1]
+
+
+def total_lines(files: list[SourceFile]) -> int:
+    return sum(file.lines for file in files)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
