@@ -9,14 +9,20 @@ from pathlib import Path
 import pytest
 
 from stoker import LLM, SamplingParams
+from stoker.backends.llama import LlamaBackend, LlamaOptions
+from stoker.core.scheduler import SchedulerConfig
+from stoker.engine.engine import Engine
+from stoker.engine.protocol import Output, Submit
 from tests.e2e.prompts import PROMPTS
 from tests.reference.libllama_reference import Answer, LibllamaReference
 
 NUM_TOKENS = 64
 GREEDY = SamplingParams(temperature=0, max_tokens=NUM_TOKENS)
 NEAR_TIE = 0.75
-"""libllama's kernels differ with the size of the batch (int8 activations, other orders of summation): logits of this
-model then differ by up to about 0.6. Where two tokens are nearer than that, either is right."""
+"""libllama computes attention otherwise from 64 tokens a micro-batch on, and its int8 activations amplify that: the
+logits of this model then differ by 0.13 on average. At first differences, gaps up to 0.40 were seen."""
+INVARIANT_UBATCH = 63
+"""Below that border every row is computed the same way, whatever its company."""
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +62,42 @@ def test_all_at_once_in_any_order_half_of_them_cached(smollm2_path: Path, refere
         llm.generate([PROMPTS[i] for i in cached], SamplingParams(temperature=0, max_tokens=1))
         order = rng.sample(range(len(PROMPTS)), len(PROMPTS))
         results = llm.generate([PROMPTS[i] for i in order], GREEDY)
-    same = list[bool]()
     for index, result in zip(order, results, strict=True):
-        same.append(check_same(reference[index], result.token_ids, result.text))
+        check_same(reference[index], result.token_ids, result.text)
         if index in cached:
             assert result.usage.cached_tokens == result.usage.prompt_tokens - 1
-    assert sum(same) >= 12
+
+
+def test_all_at_once_is_the_same_to_the_letter_where_libllama_is_invariant(smollm2_path: Path) -> None:
+    """Scheduling, sharing and caching change nothing at all; what is left above is libllama's arithmetic."""
+    libllama = LibllamaReference(smollm2_path, max_ubatch_tokens=INVARIANT_UBATCH)
+    expected = [libllama.answer(prompt, NUM_TOKENS) for prompt in PROMPTS]
+    libllama.close()
+    options = LlamaOptions(
+        context_size=2048, kv_tokens=16384, num_slots=64, max_ubatch_tokens=INVARIANT_UBATCH, threads=None
+    )
+    for seed in range(2):
+        rng = random.Random(seed)
+        backend = LlamaBackend(smollm2_path, options)
+        engine = Engine(backend, backend.tokenizer, config=SchedulerConfig(max_running=20, max_waiting=20))
+        answer_all(engine, rng.sample(range(len(PROMPTS)), 10), max_tokens=1)
+        texts = answer_all(engine, rng.sample(range(len(PROMPTS)), len(PROMPTS)), max_tokens=NUM_TOKENS)
+        engine.close()
+        assert texts == {str(index): answer.text for index, answer in enumerate(expected)}
+
+
+def answer_all(engine: Engine, order: list[int], max_tokens: int) -> dict[str, str]:
+    """The texts of these prompts, submitted at once, in this order."""
+    sampling = SamplingParams(temperature=0, max_tokens=max_tokens)
+    texts = {str(index): "" for index in order}
+    for index in order:
+        engine.add(engine.admit(Submit(str(index), PROMPTS[index], sampling)))
+    while engine.has_work:
+        for event in engine.step():
+            assert isinstance(event, Output)
+            texts[event.request_id] += event.text
+        engine.check_integrity()
+    return texts
 
 
 def test_usage_is_exact(llm: LLM, reference: list[Answer]) -> None:

@@ -84,7 +84,7 @@ def num_handles(pid: int) -> int:
 
 def settled(server: Server) -> dict[str, Any]:
     """The model's health once nobody is served any more."""
-    deadline = time.monotonic() + WAIT_S
+    deadline, model = time.monotonic() + WAIT_S, dict[str, Any]()
     while time.monotonic() < deadline:
         (model,) = httpx.get(f"{server.url}/health", trust_env=False, timeout=WAIT_S).json()["models"]
         if model["num_running"] == model["num_waiting"] == 0:

@@ -25,7 +25,8 @@ class Answer:
 
 
 class LibllamaReference:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, max_ubatch_tokens: int | None = None) -> None:
+        self.max_ubatch_tokens = max_ubatch_tokens
         self.lib = library()
         params = self.lib.llama_model_default_params()
         params.use_extra_bufts = False  # see `_has_amx` in backends/llama/weights.py
@@ -45,6 +46,8 @@ class LibllamaReference:
         prompt_ids = self.tokenize(prompt) if isinstance(prompt, str) else prompt
         params = self.lib.llama_context_default_params()
         params.n_ctx = params.n_batch = params.n_ubatch = len(prompt_ids) + max_tokens
+        if self.max_ubatch_tokens is not None:
+            params.n_ubatch = self.max_ubatch_tokens
         params.n_threads = params.n_threads_batch = 1
         context = self.lib.llama_init_from_model(self.model, params)
         token_ids: list[int] = []

@@ -60,7 +60,7 @@ ENGINE: OptionGroup = {
     "ctx_size": _model(int, "Longest single request, in tokens. [default: what the model knows, at most 8192]"),
     "kv_tokens": _model(int, "Tokens in the cache that all requests share. [default: from the memory plan]"),
     "parallel": _model(int, "Most requests computed at the same time. [default: 8; run and chat: 1]"),
-    "threads": _model(int, "CPU threads. [default: all usable]"),
+    "threads": _model(int, "CPU threads. [default: one per usable core]"),
 }
 SAMPLING: OptionGroup = {
     "temperature": _sampling(float, "0 = always the most likely token."),

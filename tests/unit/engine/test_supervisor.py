@@ -174,7 +174,7 @@ def test_many_restarts_leave_nothing_behind(tmp_path: Path):
     light.write_text(textwrap.dedent(LIGHT_CHILD))
 
     async def test() -> None:
-        folders = channel_folders()
+        folders, children = channel_folders(), set(psutil.Process().children())
         client = EngineClient(EngineConfig(), command=(sys.executable, str(light)), supervision=QUICK)
         await client.start()
         files, threads = num_open_files(), threading.active_count()
@@ -187,7 +187,7 @@ def test_many_restarts_leave_nothing_behind(tmp_path: Path):
         assert threading.active_count() <= threads
         assert len(channel_folders() - folders) <= 1
         await client.close()
-        assert not psutil.Process().children()
+        assert set(psutil.Process().children()) <= children  # a server of other tests may be running
 
     run(test())
 
