@@ -18,6 +18,10 @@ logger = logging.getLogger("stoker.llama")
 logger.addHandler(logging.NullHandler())
 
 _CONTINUES = 5
+_FALSE_ALARMS = (
+    "> n_ctx_train",  # takes the pool that all sequences share for the length of one of them
+    "using full-size SWA cache",  # what we ask for: a window can then be cut and copied
+)
 _SPIN_COUNT = "1000"
 """About the time from one tensor operation to the next."""
 # libllama's INFO is a line per layer and buffer, its DEBUG one per tensor: each is one step lower here.
@@ -49,8 +53,7 @@ class LogLines(threading.local):
             return
         if self._captured is not None and self._level >= logging.ERROR:
             self._captured.append(line)
-        # It takes the pool that all sequences share for the length of one of them.
-        is_false_alarm = "n_ctx_seq" in line and "> n_ctx_train" in line
+        is_false_alarm = any(mark in line for mark in _FALSE_ALARMS)
         logger.log(logging.DEBUG if is_false_alarm else self._level, "%s", line)
 
     @contextmanager
