@@ -96,14 +96,27 @@ def create_registry(engine: EngineConfig, server: ServerConfig, supervision: Sup
 
     Args:
         engine: with the file on this disk, see `local_model`: a child downloads nothing.
+
+    Raises:
+        ConfigError: the model's path or name is not valid Unicode.
     """
     from stoker.engine.client import EngineClient
     from stoker.runtime.local import LocalRuntime
     from stoker.runtime.registry import Registry, ServedModel, served_names
 
+    _check_unicode(engine)
     runtime = LocalRuntime(EngineClient(engine, supervision=supervision))
     names = served_names(engine.name or engine.model, engine.model)
     return Registry(ServedModel(names, runtime), strict=server.strict_models)
+
+
+def _check_unicode(engine: EngineConfig) -> None:
+    """What the child is told, and what clients call the model, is JSON."""
+    for text in (engine.model, engine.model_path, engine.name):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"{text!r} is not valid UTF-8; rename the file or link to it", key="model") from error
 
 
 def run_server(

@@ -110,7 +110,8 @@ def _fields(cls: type[Any]) -> dict[str, tuple[Any, object]]:
 def _find_file(file: Path | None, environ: Mapping[str, str]) -> Path | None:
     named = file or (Path(environ["STOKER_CONFIG"]) if environ.get("STOKER_CONFIG") else None)
     if named is not None:
-        if not named.is_file():
+        named = named.expanduser()
+        if not named.exists():
             raise ConfigError(f"config file {named} does not exist", path=str(named))
         return named
     import platformdirs
@@ -161,7 +162,7 @@ def _read_toml(path: Path) -> dict[str, object]:
     try:
         with path.open("rb") as file:
             return tomllib.load(file)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
         raise ConfigError(f"{path} cannot be read as TOML: {error}", path=str(path)) from error
 
 

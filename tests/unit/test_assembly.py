@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from stoker.assembly import build_engine, create_registry, local_model
@@ -53,6 +54,13 @@ def test_more_running_requests_than_slots_are_refused_and_the_model_is_freed(mon
     with pytest.raises(ConfigError, match="--parallel 17 is too much: scripted can run at most 16"):
         build_engine(EngineConfig(model="scripted", backend="scripted", parallel=17))
     assert len(closed) == 1
+
+
+@pytest.mark.parametrize("field", ["model", "model_path", "name"])
+def test_what_is_no_unicode_cannot_be_served(field: str) -> None:
+    config = msgspec.structs.replace(EngineConfig(model="scripted", backend="scripted"), **{field: "bad\udcff.gguf"})
+    with pytest.raises(ConfigError, match="not valid UTF-8"):
+        create_registry(config, ServerConfig(), SupervisionConfig())
 
 
 def test_bad_files_are_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,17 @@ def test_the_file_is_found_by_variable_or_in_the_users_folder(tmp_path: Path) ->
     assert load_config(file=usual, environ={"STOKER_CONFIG": str(named)}).engine.parallel == 2
 
 
+def test_the_file_may_lie_at_home_or_be_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write(tmp_path / "mine.toml", "[engine]\nparallel = 2\n")
+    assert load_config(environ={"STOKER_CONFIG": "~/mine.toml"}).engine.parallel == 2
+    reader, writer = os.pipe()
+    os.write(writer, b"[engine]\nparallel = 3\n")
+    os.close(writer)
+    assert load_config(file=Path(f"/dev/fd/{reader}"), environ=NO_ENVIRONMENT).engine.parallel == 3
+    os.close(reader)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -118,6 +130,7 @@ def test_the_file_is_found_by_variable_or_in_the_users_folder(tmp_path: Path) ->
         ("[sampling]\ntemperature = 101\n", ["`temperature` must be between 0 and 100"]),
         ("[engine]\nparallel = 0\n", ["`parallel` must be between 1 and 1024"]),
         ("[engine\n", ["cannot be read as TOML"]),
+        ("[engine]\nctx_size = " + "[" * 100_000, ["cannot be read as TOML"]),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named_with_key_and_allowed_values(
@@ -136,6 +149,8 @@ def test_a_file_that_is_no_text_or_not_there(tmp_path: Path) -> None:
         load_config(file=file, environ=NO_ENVIRONMENT)
     with pytest.raises(ConfigError, match="does not exist"):
         load_config(environ={"STOKER_CONFIG": str(file)})
+    with pytest.raises(ConfigError, match="directory"):
+        load_config(file=tmp_path, environ=NO_ENVIRONMENT)
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="cannot be read as TOML"):
         load_config(file=file, environ=NO_ENVIRONMENT)
@@ -147,6 +162,12 @@ def test_a_file_that_is_no_text_or_not_there(tmp_path: Path) -> None:
         ({"STOKER_CTX_SIZE": "big"}, "environment variable STOKER_CTX_SIZE: must be a whole number, not 'big'"),
         ({"STOKER_STOP": '["a"'}, "environment variable STOKER_STOP: must be a string or a list"),
         ({"STOKER_TOP_P": "2"}, "environment STOKER_TOP_P: `top_p` must be between 0 and 1"),
+        ({"STOKER_STALL_KILL_S": "-5"}, "environment STOKER_STALL_KILL_S: `stall_kill_s` must be above 0 seconds"),
+        (
+            {"STOKER_LOAD_TIMEOUT_S": "nan"},
+            "environment STOKER_LOAD_TIMEOUT_S: `load_timeout_s` must be above 0 seconds",
+        ),
+        ({"STOKER_BACKOFF_MAX_S": "inf"}, "environment STOKER_BACKOFF_MAX_S: `backoff_max_s` must be above 0 seconds"),
     ],
 )
 def test_a_variable_that_cannot_be_used_is_named(environ: dict[str, str], said: str) -> None:

@@ -10,13 +10,22 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from stoker import LLM, AsyncLLM, Completion, EngineConfig, SamplingParams, Usage
 from stoker.backends.scripted import BOS, EOS
 from stoker.core.batch import Batch
-from stoker.errors import ContextLengthExceeded, InvalidInput, ModelNotLoaded, ModelUnsupported, StokerError
+from stoker.errors import (
+    ContextLengthExceeded,
+    InvalidInput,
+    ModelFileNotFound,
+    ModelNotLoaded,
+    ModelUnsupported,
+    StokerError,
+)
 from stoker.llm.inputs import Prompt
 from stoker.text.messages import Message
 
@@ -113,6 +122,64 @@ def test_token_ids_are_taken_as_they_are(llm: LLM) -> None:
     assert [answer.text for answer in llm.generate(mixed, GREEDY)] == [by_text.text] * 2
 
 
+def test_token_ids_may_be_of_any_integer_type(llm: LLM) -> None:
+    expected = llm.generate([BOS, *b"abc"], GREEDY).text
+    ids = np.array([BOS, *b"abc"])
+    for prompt in (tuple(ids.tolist()), list(ids), ids):
+        assert llm.generate(cast("Prompt", prompt), GREEDY).text == expected
+        assert "".join(llm.stream(cast("Prompt", prompt), GREEDY)) == expected
+
+
+@pytest.mark.parametrize("prompt", [None, 5, b"abc", [1.5], [[1.5]], ["a", 5], [5, "a"], [None], {"a": 1}])
+def test_a_prompt_of_a_wrong_type_is_refused_and_stops_nobody(llm: LLM, prompt: Any) -> None:
+    with pytest.raises(InvalidInput, match="text"):
+        llm.generate(prompt, GREEDY)
+    with pytest.raises(InvalidInput, match="text or a list of token ids"):
+        llm.stream(prompt, GREEDY)
+    assert llm.generate("a", GREEDY).text
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"top_k": 2.5},
+        {"seed": 1.5},
+        {"logprobs": 1.5},
+        {"stop": [5]},
+        {"ignore_eos": "yes"},
+        {"allowed_token_ids": ["a"]},
+        {"dry_sequence_breakers": "x"},
+        {"logit_bias": {"a": 1}},
+        {"logit_bias": 5.0},
+    ],
+)
+def test_a_sampling_value_of_a_wrong_type_is_refused_and_stops_nobody(llm: LLM, wrong: dict[str, Any]) -> None:
+    params = SamplingParams()
+    for name, value in wrong.items():
+        object.__setattr__(params, name, value)
+    for ask in (lambda: llm.generate("a", params), lambda: llm.stream("a", params)):
+        with pytest.raises(InvalidInput) as caught:
+            ask()
+        assert caught.value.fields["parameter"] in wrong
+    assert llm.generate("a", GREEDY).text
+
+
+def test_sampling_must_be_sampling_params(llm: LLM) -> None:
+    for wrong in ({"temperature": 0}, "hot", 5):
+        with pytest.raises(InvalidInput, match="must be SamplingParams"):
+            llm.generate("a", cast("SamplingParams", wrong))
+    every = SamplingParams(
+        temperature=np.float32(0),  # pyright: ignore[reportArgumentType]
+        max_tokens=np.int64(3),  # pyright: ignore[reportArgumentType]
+        stop=("zzz",),
+        stop_token_ids=range(3),
+        logit_bias={5: 1},
+        ignore_eos=True,
+        dry_sequence_breakers=["x"],
+    )
+    assert llm.generate("a", every).usage.completion_tokens == 3
+
+
 def test_each_prompt_may_have_its_own_sampling(llm: LLM) -> None:
     answers = llm.generate(["a", "b"], [SamplingParams(max_tokens=1), SamplingParams(max_tokens=3)])
     assert [answer.usage.completion_tokens for answer in answers] == [1, 3]
@@ -151,6 +218,9 @@ def test_chat_renders_the_template_for_one_conversation_or_several(parrot: LLM) 
         parrot.chat([])
     with pytest.raises(InvalidInput, match="role"):
         parrot.chat([{"content": "x"}])
+    for wrong in (None, "Hi!", {"role": "user", "content": "Hi!"}):
+        with pytest.raises(InvalidInput, match="must be a list"):
+            parrot.chat(cast("list[Message]", wrong))
 
 
 def test_a_later_turn_reuses_what_is_resident(parrot: LLM) -> None:
@@ -197,6 +267,33 @@ def test_a_stream_that_nobody_holds_stops_the_model(gate: Gate) -> None:
             assert not has_work(llm)
         finally:
             gc.enable()
+
+
+def test_a_stream_keeps_its_model() -> None:
+    assert "".join(LLM(REPLY, backend="scripted").stream("x")) == REPLY
+
+
+def test_a_forked_child_is_told_that_the_model_did_not_come_along() -> None:
+    code = (
+        "import os\n"
+        "from stoker import LLM\n"
+        "llm = LLM('Hello', backend='scripted')\n"
+        "stream = llm.stream('x')\n"
+        "''.join(stream)\n"
+        "child = os.fork()\n"
+        "try:\n"
+        "    print(llm.generate('x').text, flush=True)\n"
+        "except Exception as error:\n"
+        "    print(type(error).__name__, flush=True)\n"
+        "if child:\n"
+        "    os.waitpid(child, 0)\n"
+        "llm.close()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(done.stdout.split()) == ["Hello", "ModelNotLoaded"]
 
 
 def test_one_refused_prompt_stops_the_others_and_is_named(llm: LLM) -> None:
@@ -348,6 +445,32 @@ def test_async_errors_are_the_typed_ones() -> None:
         await model.close()
         with pytest.raises(ModelUnsupported):
             await AsyncLLM("smollm2", backend="native").start()
+
+    asyncio.run(ask())
+
+
+def test_one_async_model_serves_one_event_loop_after_the_other() -> None:
+    model = AsyncLLM(EngineConfig(model="scripted", backend="scripted", parallel=1, max_queue=1))
+
+    async def ask() -> int:
+        return len(await model.generate(["x"] * 20, SamplingParams(max_tokens=2)))
+
+    async def begin_to_load() -> None:
+        loading = asyncio.create_task(model.start())
+        await asyncio.sleep(0)
+        loading.cancel()
+
+    asyncio.run(begin_to_load())
+    assert [asyncio.run(ask()), asyncio.run(ask())] == [20, 20]
+    asyncio.run(model.close())
+
+
+def test_closing_what_could_not_be_loaded_is_no_error() -> None:
+    async def ask() -> None:
+        model = AsyncLLM("/nowhere/model.gguf")
+        with pytest.raises(ModelFileNotFound):
+            await model.start()
+        await model.close()
 
     asyncio.run(ask())
 

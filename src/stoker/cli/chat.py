@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO, cast
 
 from stoker.cli.answer import write_answer
 from stoker.cli.download_bar import DownloadBar
@@ -76,13 +76,16 @@ class _Conversation:
 
 def _read_line() -> str | None:
     """What the user says next, without blanks around it; None = nothing more."""
-    is_interactive = sys.stdin.isatty()
+    stdin = cast("TextIO | None", sys.stdin)
+    if stdin is None:
+        return None
+    is_interactive = stdin.isatty()
     if is_interactive:
         with suppress(ImportError):
             import_module("readline")  # gives `input` its line editing and history
     while True:
         try:
-            return input("> " if is_interactive else "").strip()
+            return _ask(is_interactive).strip()
         except KeyboardInterrupt:
             say("\n(Ctrl-D or /exit leaves)")
         except EOFError:
@@ -91,3 +94,16 @@ def _read_line() -> str | None:
             return None
         except UnicodeDecodeError as error:
             raise InvalidInput(f"standard input is not valid UTF-8: {error.reason}", parameter="prompt") from error
+
+
+def _ask(is_interactive: bool) -> str:
+    """One line of stdin. Without a terminal on both sides `input` would write to stdout, which is for answers."""
+    stdout = cast("TextIO | None", sys.stdout)
+    if is_interactive and stdout is not None and stdout.isatty():
+        return input("> ")
+    if is_interactive:
+        print("> ", end="", file=sys.stderr, flush=True)
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line

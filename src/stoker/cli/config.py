@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import typer
 
 from stoker.cli.options import ENGINE, SAMPLING, SERVER, Flags, shared_options
-from stoker.cli.report import say
+from stoker.cli.report import EXIT_CODES, say
 from stoker.cli.table import print_table
 from stoker.core.params import BUILT_IN
 
 if TYPE_CHECKING:
     from stoker.config import Setting
 
-config = typer.Typer(no_args_is_help=True, help="Show the configuration.")
+config = typer.Typer(no_args_is_help=True, help="Show the configuration.", epilog=EXIT_CODES)
 
 
 @config.callback()
@@ -22,7 +22,7 @@ def _group() -> None:
     """Keeps `show` a subcommand: typer would merge an only command into its group."""
 
 
-@config.command()
+@config.command(epilog=EXIT_CODES)
 @shared_options(ENGINE, SAMPLING, SERVER)
 def show(flags: Flags) -> None:
     """Print every setting with its value and where that comes from."""

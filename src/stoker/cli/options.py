@@ -79,13 +79,16 @@ SERVER: OptionGroup = {
     "strict_models": _server(bool, "Refuse requests that name another model. [default: no]"),
     "request_timeout_s": _server(float, "Longest time for one answer, in seconds. [default: no limit]"),
 }
-_GENERAL: OptionGroup = {
+_FILE: OptionGroup = {
     "config": _option(
         Path | None,
         "General",
         "TOML file with settings. [default: $STOKER_CONFIG, else stoker.toml in your configuration folder]",
         metavar="FILE",
     ),
+}
+"""For every command that has settings."""
+_GENERAL: OptionGroup = {
     "log_level": _option(LogLevel | None, "General", "What goes to stderr. [default: $STOKER_LOG_LEVEL, else warning]"),
     "verbose": _option(bool, "General", "As --log-level info; errors come with a traceback.", "--verbose", "-v"),
 }
@@ -130,7 +133,8 @@ class Flags:
 
 def shared_options(*groups: OptionGroup) -> Callable[[Callable[Concatenate[Flags, P], None]], Callable[P, None]]:
     """Adds the options of these groups, and the general ones, to a command whose first parameter takes the `Flags`."""
-    shared = {name: hint for group in (*groups, _GENERAL) for name, hint in group.items()}
+    every = (*groups, _FILE, _GENERAL) if groups else (_GENERAL,)
+    shared = {name: hint for group in every for name, hint in group.items()}
 
     def decorate(command: Callable[Concatenate[Flags, P], None]) -> Callable[P, None]:
         @wraps(command)
@@ -154,5 +158,5 @@ def _parameter(name: str, hint: Any) -> inspect.Parameter:
 def _flags(values: dict[str, Any]) -> Flags:
     is_verbose = values.pop("verbose")
     set_up_logging(values.pop("log_level") or ("info" if is_verbose else None))
-    file = values.pop("config")
+    file = values.pop("config", None)
     return Flags(file, {name: value for name, value in values.items() if value not in (None, [])})

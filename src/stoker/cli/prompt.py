@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TextIO, cast
 
 from stoker.errors import InvalidInput
 
@@ -13,11 +14,12 @@ def read_prompt() -> str:
     """All of standard input, without the newline that `echo` puts behind it.
 
     Raises:
-        InvalidInput: a terminal, empty, too large, or not UTF-8.
+        InvalidInput: a terminal, closed, empty, too large, or not UTF-8.
     """
-    if sys.stdin.isatty():
+    stdin = cast("TextIO | None", sys.stdin)
+    if stdin is None or stdin.isatty():
         raise InvalidInput("no prompt: give one as PROMPT, or pipe it in", parameter="prompt")
-    raw = sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
+    raw = stdin.buffer.read(MAX_PROMPT_BYTES + 1)
     if len(raw) > MAX_PROMPT_BYTES:
         raise InvalidInput(f"standard input has more than {MAX_PROMPT_BYTES} bytes", parameter="prompt")
     try:

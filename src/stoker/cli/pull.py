@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import typer
-
+from stoker.cli.answer import write
 from stoker.cli.download_bar import DownloadBar
 from stoker.cli.options import Flags, Model, shared_options
 
@@ -13,4 +12,4 @@ def pull(flags: Flags, model: Model) -> None:
     """Download a model, if it is not here yet, and print where it lies."""
     from stoker.models.store import resolve
 
-    typer.echo(str(resolve(model, progress=DownloadBar())))
+    write(f"{resolve(model, progress=DownloadBar())}\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import typer
+from stoker.cli.answer import write
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -12,4 +12,4 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     table = [header, *rows]
     widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
     for row in table:
-        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import isinf
+from dataclasses import dataclass, fields
+from math import isfinite, isinf
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -53,7 +53,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisionConfig:
-    """When a child process counts as lost, and how it is started again. All in seconds."""
+    """When a child process counts as lost, and how it is started again. All in seconds.
+
+    Raises:
+        InvalidInput: a value is not a positive number; `fields["parameter"]` names it.
+    """
 
     heartbeat_every_s: float = 1.0
     """How often a child gives a sign of life."""
@@ -74,6 +78,12 @@ class SupervisionConfig:
     """Time to stop when asked to, before SIGTERM; and again before SIGKILL."""
     restart_wait_s: float = 30.0
     """How long a request that had not begun waits for the restarted child."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not (isfinite(value) and value > 0):
+                raise InvalidInput(f"`{field.name}` must be above 0 seconds, not {value}", parameter=field.name)
 
 
 def _check_range(name: str, value: int | None, low: int, high: int) -> None:

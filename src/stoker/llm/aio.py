@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Self, overload
 from stoker.core.params import SamplingParams
 from stoker.engine.config import EngineConfig
 from stoker.engine.protocol import ModelCard
+from stoker.errors import StokerError
 from stoker.llm.inputs import (
     GENERATE_DEFAULTS,
     NOTHING_GIVEN,
@@ -23,6 +25,8 @@ from stoker.llm.inputs import (
     Sampling,
     as_batch,
     as_conversations,
+    as_prompt,
+    as_sampling,
     engine_config,
     spread,
 )
@@ -98,8 +102,10 @@ class AsyncLLM:
         self, model: str | Path | EngineConfig, *, progress: Progress | None = None, **options: Unpack[EngineOptions]
     ) -> None:
         self._open = partial(Session, engine_config(model, options), progress)
-        self._loading: asyncio.Task[Session] | None = None
-        self._places = asyncio.Semaphore(1)
+        self._loading: Future[Session] | None = None
+        self._places: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
+        self._places = weakref.WeakKeyDictionary()
+        """An asyncio lock serves the loop that first waited for it, and no other."""
 
     async def start(self) -> ModelCard:
         """Loads the model, once; whoever comes in the meantime waits for it.
@@ -147,7 +153,7 @@ class AsyncLLM:
 
     def stream(self, prompt: Prompt, sampling: SamplingParams | None = None) -> AsyncTextStream:
         """Completes one prompt piece by piece. It begins, and is refused if it must be, with the first iteration."""
-        return self._stream(lambda _: prompt, sampling)
+        return self._stream(lambda _: as_prompt(prompt), sampling)
 
     def stream_chat(self, messages: Conversation, sampling: SamplingParams | None = None) -> AsyncTextStream:
         """Answers one conversation piece by piece; begins with the first iteration."""
@@ -155,9 +161,13 @@ class AsyncLLM:
 
     async def close(self) -> None:
         """Ends every request and frees the model. Calling it twice is allowed."""
-        if self._loading is not None:
-            session = await asyncio.shield(self._loading)
-            await asyncio.to_thread(session.close)
+        if self._loading is None:
+            return
+        try:
+            session = await self._session()
+        except StokerError:  # whoever asked has been told
+            return
+        await asyncio.to_thread(session.close)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -170,28 +180,35 @@ class AsyncLLM:
 
     async def _session(self) -> Session:
         if self._loading is None:
-            self._loading = asyncio.create_task(self._load())
-        return await asyncio.shield(self._loading)
+            # Not a task: an event loop that is closed in the meantime would take it along.
+            loader = ThreadPoolExecutor(1, "stoker-load")
+            self._loading = loader.submit(self._load)
+            loader.shutdown(wait=False)
+        return await asyncio.shield(asyncio.wrap_future(self._loading))
 
-    async def _load(self) -> Session:
-        session = await asyncio.to_thread(self._open)
-        self._places = asyncio.Semaphore(session.max_outstanding)
+    def _load(self) -> Session:
+        session = self._open()
         weakref.finalize(self, session.close)
         return session
+
+    def _places_here(self, session: Session) -> asyncio.Semaphore:
+        loop = asyncio.get_running_loop()
+        return self._places.setdefault(loop, asyncio.Semaphore(session.max_outstanding))
 
     def _stream(self, prompt: Callable[[Session], Prompt], sampling: SamplingParams | None) -> AsyncTextStream:
         wake = _Wake()
         answer = Answer(wake)
-        return AsyncTextStream(self._texts(answer, wake, prompt, sampling or NOTHING_GIVEN), answer)
+        return AsyncTextStream(self._texts(answer, wake, prompt, sampling), answer)
 
     async def _texts(
-        self, answer: Answer, wake: _Wake, prompt: Callable[[Session], Prompt], sampling: SamplingParams
+        self, answer: Answer, wake: _Wake, prompt: Callable[[Session], Prompt], sampling: SamplingParams | None
     ) -> AsyncGenerator[str]:
+        params = as_sampling(sampling)
         session = await self._session()
         wake.loop = asyncio.get_running_loop()
-        async with self._places:
+        async with self._places_here(session):
             try:
-                await asyncio.to_thread(lambda: session.submit(answer, prompt(session), sampling))
+                await asyncio.to_thread(lambda: session.submit(answer, prompt(session), params))
                 while (text := answer.take()) is not None:
                     if text:
                         yield text

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
+from numbers import Integral, Real
 from pathlib import Path
-from typing import TypeAlias, TypedDict, cast
+from typing import Any, TypeAlias, TypedDict, cast, get_type_hints
 
 import msgspec
 
@@ -43,14 +46,50 @@ def engine_config(model: str | Path | EngineConfig, options: EngineOptions) -> E
 
 
 def as_batch(prompts: Prompt | Prompts) -> tuple[list[Prompt], bool]:
-    """All prompts, and whether it was a single one."""
-    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
-        return [cast("Prompt", prompts)], True
-    return list(cast("list[Prompt]", prompts)), False
+    """All prompts, and whether it was a single one.
+
+    Raises:
+        InvalidInput: one is neither text nor token ids.
+    """
+    if isinstance(prompts, str):
+        return [prompts], True
+    items = _items(prompts, "prompts must be text, token ids, or a list of either")
+    if items and isinstance(items[0], Integral):
+        return [as_prompt(items)], True
+    return [as_prompt(item) for item in items], False
+
+
+def as_prompt(prompt: object) -> Prompt:
+    """Text as it is, token ids of any integer type as a list. A wrong one would stop the engine, and so everybody.
+
+    Raises:
+        InvalidInput: neither text nor token ids.
+    """
+    if isinstance(prompt, str):
+        return prompt
+    complaint = "a prompt must be text or a list of token ids"
+    items = _items(prompt, complaint)
+    try:
+        return [operator.index(cast("Any", item)) for item in items]
+    except TypeError as error:
+        raise InvalidInput(f"{complaint}: {error}", parameter="prompt") from error
+
+
+def _items(values: object, complaint: str) -> list[object]:
+    kind = type(values)
+    if not issubclass(kind, Iterable) or issubclass(kind, bytes | bytearray | Mapping):
+        raise InvalidInput(f"{complaint}, not {kind.__name__}", parameter="prompt")
+    return list(cast("Iterable[object]", values))
 
 
 def as_conversations(messages: Conversation | Sequence[Conversation]) -> tuple[list[Conversation], bool]:
-    """All conversations, and whether it was a single one."""
+    """All conversations, and whether it was a single one.
+
+    Raises:
+        InvalidInput: it is no list.
+    """
+    if isinstance(cast("object", messages), str) or not isinstance(cast("object", messages), Sequence):
+        raise InvalidInput(f"`messages` must be a list, not {type(messages).__name__}", parameter="messages")
     if not messages or isinstance(messages[0], Message | Mapping):
         return [cast("Conversation", messages)], True
     return list(cast("Sequence[Conversation]", messages)), False
@@ -70,10 +109,56 @@ def spread(sampling: Sampling, num_prompts: int, defaults: SamplingParams) -> li
     """One for each prompt, with `defaults` where nothing is given.
 
     Raises:
-        InvalidInput: there are more or fewer of them than prompts.
+        InvalidInput: there are more or fewer of them than prompts, or one holds a value of a wrong type.
     """
-    if sampling is None or isinstance(sampling, SamplingParams):
-        return [(sampling or NOTHING_GIVEN).filled_from(defaults)] * num_prompts
+    if not isinstance(sampling, list | tuple):
+        return [as_sampling(sampling).filled_from(defaults)] * num_prompts
     if len(sampling) != num_prompts:
         raise InvalidInput(f"{len(sampling)} sampling params for {num_prompts} prompts", parameter="sampling")
-    return [params.filled_from(defaults) for params in sampling]
+    return [as_sampling(params).filled_from(defaults) for params in sampling]
+
+
+def as_sampling(sampling: object) -> SamplingParams:
+    """The params of one prompt, `NOTHING_GIVEN` for None. A value of a wrong type would stop the engine later.
+
+    Raises:
+        InvalidInput: something else, or a value of a wrong type; `fields["parameter"]` names it.
+    """
+    if sampling is None:
+        return NOTHING_GIVEN
+    if not isinstance(sampling, SamplingParams):
+        raise InvalidInput(f"sampling must be SamplingParams, not {type(sampling).__name__}", parameter="sampling")
+    for name, (is_allowed, allowed) in _sampling_types().items():
+        value = getattr(sampling, name)
+        if value is not None and not is_allowed(value):
+            raise InvalidInput(f"`{name}` must be {allowed}, not {value!r}", parameter=name)
+    return sampling
+
+
+def _is_all(kind: type, values: object) -> bool:
+    return isinstance(values, Collection) and all(isinstance(v, kind) for v in cast("Collection[object]", values))
+
+
+def _is_biases(value: object) -> bool:
+    if not isinstance(value, Mapping):
+        return False
+    biases = cast("Mapping[object, object]", value)
+    return _is_all(Integral, biases.keys()) and _is_all(Real, biases.values())
+
+
+_Check: TypeAlias = tuple[Callable[[object], bool], str]
+_TYPES: Mapping[object, _Check] = {
+    int | None: (lambda value: isinstance(value, Integral), "a whole number"),
+    float | None: (lambda value: isinstance(value, Real), "a number"),
+    bool | None: (lambda value: isinstance(value, bool), "true or false"),
+    str | Sequence[str] | None: (lambda value: _is_all(str, value), "a string or a list of strings"),
+    Sequence[str] | None: (lambda value: not isinstance(value, str) and _is_all(str, value), "a list of strings"),
+    Sequence[int] | None: (lambda value: _is_all(Integral, value), "a list of token ids"),
+    Mapping[int, float] | None: (_is_biases, "a mapping from token ids to numbers"),
+}
+"""What a field of `SamplingParams` may hold, by its annotation."""
+
+
+@cache
+def _sampling_types() -> Mapping[str, _Check]:
+    return {name: _TYPES[hint] for name, hint in get_type_hints(SamplingParams).items()}

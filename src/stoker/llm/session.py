@@ -11,6 +11,7 @@ other request waits for a slow reader.
 
 from __future__ import annotations
 
+import os
 import threading
 import uuid
 from collections import deque
@@ -122,6 +123,7 @@ class Session:
         self._forsaken: deque[Answer] = deque()
         """Bounded by the answers that are alive."""
         self._is_closed = False
+        self._process_id = os.getpid()
         self._worker = EngineWorker(engine, self._publish)
 
     def render(self, conversation: Conversation) -> str:
@@ -138,6 +140,7 @@ class Session:
 
     def submit(self, answer: Answer, prompt: Prompt, sampling: SamplingParams) -> None:
         """Starts a request. If this raises, the answer has ended too."""
+        self._check_process()
         request_id = answer.request_id
         is_accepted = False
         with self._lock:
@@ -154,13 +157,15 @@ class Session:
 
     def check_alive(self) -> None:
         """Raises what killed the engine, if something did: then no answer would ever end."""
+        self._check_process()
         if self._worker.death is not None:
             raise self._worker.death
 
     def abort(self, answer: Answer) -> None:
         """Ends a request wherever it is; nothing happens if it has ended."""
-        self._worker.abort(answer.request_id)
-        self._end(answer.request_id)
+        if self._is_at_home:
+            self._worker.abort(answer.request_id)
+            self._end(answer.request_id)
 
     def forsake(self, answer: Answer) -> None:
         """As `abort`, but within a step and without a lock: a garbage collector may call this from anywhere."""
@@ -168,10 +173,21 @@ class Session:
 
     def close(self) -> None:
         """Ends all requests and frees the model. Calling it twice is allowed."""
+        if not self._is_at_home:
+            return
         self._is_closed = True
         self._worker.close()
         for request_id in list(self._answers):
             self._end(request_id, ModelNotLoaded("the model was closed"))
+
+    @property
+    def _is_at_home(self) -> bool:
+        """False after a fork: no thread came along, and its locks are as it happened to hold them."""
+        return os.getpid() == self._process_id
+
+    def _check_process(self) -> None:
+        if not self._is_at_home:
+            raise ModelNotLoaded("the model lives in the process that loaded it; load it again in this one")
 
     def _publish(self, events: list[Event]) -> None:
         while self._forsaken:

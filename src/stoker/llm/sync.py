@@ -26,6 +26,8 @@ from stoker.llm.inputs import (
     Sampling,
     as_batch,
     as_conversations,
+    as_prompt,
+    as_sampling,
     engine_config,
     spread,
 )
@@ -47,7 +49,10 @@ class TextStream(Iterator[str]):
     One thread reads it. It is also a context manager, and stops the model when nobody holds it any more.
     """
 
-    def __init__(self, session: Session, places: threading.BoundedSemaphore, prompt: Prompt, sampling: SamplingParams):
+    def __init__(self, llm: LLM, prompt: Prompt, sampling: SamplingParams) -> None:
+        self._llm = llm
+        """A model that nobody else holds must not be closed under its reader."""
+        session, places = llm._session, llm._places
         self._session = session
         self._changed = threading.Event()
         # The callback must not hold this object, or only the garbage collector could ever end it.
@@ -172,7 +177,7 @@ class LLM:
 
     def stream(self, prompt: Prompt, sampling: SamplingParams | None = None) -> TextStream:
         """Completes one prompt piece by piece. What can be refused is refused here, not by the iteration."""
-        return TextStream(self._session, self._places, prompt, sampling or NOTHING_GIVEN)
+        return TextStream(self, as_prompt(prompt), as_sampling(sampling))
 
     def stream_chat(self, messages: Conversation, sampling: SamplingParams | None = None) -> TextStream:
         """Answers one conversation piece by piece. What can be refused is refused here, not by the iteration."""

@@ -7,8 +7,9 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from stoker.errors import ModelFileNotFound
+from stoker.errors import ConfigError, ModelFileInvalid, ModelFileNotFound
 from stoker.models.cache import is_whole, models_dir, read_receipt, writing
 from stoker.models.catalog import CATALOG, CatalogEntry, HubFile
 from stoker.models.gguf import part_paths
@@ -47,6 +48,8 @@ def resolve(model: str, *, progress: Progress | None = None) -> Path:
 
     Raises:
         ModelFileNotFound: there is no such file and no such name; the message says what was tried.
+        ModelFileInvalid: the path is that of a pipe, a socket or a device.
+        ConfigError: `HF_ENDPOINT` is no URL, and something must be downloaded.
         DownloadFailed: every source failed; the message lists each with its reason.
         ResourceExhausted: the disk is full.
     """
@@ -72,6 +75,7 @@ def list_models() -> list[InstalledModel]:
 def _resolve_entry(entry: CatalogEntry, progress: Progress) -> Path:
     path = models_dir() / "catalog" / entry.name / entry.file_name
     if not is_whole(path, entry.sha256):
+        _check_hub_address()
         # Only a download needs the hub's client, which takes longer to import than all else here.
         from stoker.models.download import Target, download
 
@@ -105,6 +109,7 @@ def _resolve_hub(model: str, progress: Progress) -> Path:
 def _bring_from_hub(repo: str, file: str, first_part: str, progress: Progress) -> Path:
     path = _repo_dir(repo) / file
     if not is_whole(path):
+        _check_hub_address()
         from stoker.models.download import Target, download  # see above
 
         target = Target(path=path, model=f"{_HUB_PREFIX}{repo}:{first_part}", sources=(HubFile(repo, file),))
@@ -119,6 +124,7 @@ def _chosen_file(repo: str, quantization: str | None) -> str:
         remembered = note.read_text()
         if _is_safe(remembered) and is_whole(_repo_dir(repo) / remembered):
             return remembered
+    _check_hub_address()
     from stoker.models import hub  # see above
 
     chosen = choose_file(repo, hub.list_files(repo, within_s=_HUB_LIST_S), quantization)
@@ -126,6 +132,17 @@ def _chosen_file(repo: str, quantization: str | None) -> str:
         note.parent.mkdir(parents=True, exist_ok=True)
         note.write_text(chosen)
     return chosen
+
+
+def _check_hub_address() -> None:
+    """The hub's client would break on such an address as soon as it is imported, and not say why."""
+    address = os.environ.get("HF_ENDPOINT") or ""
+    try:
+        _ = urlsplit(address).port
+    except ValueError as error:
+        raise ConfigError(
+            f"environment variable HF_ENDPOINT: {address!r} is no URL ({error})", key="HF_ENDPOINT"
+        ) from error
 
 
 def _repo_dir(repo: str) -> Path:
@@ -146,6 +163,8 @@ def _resolve_path(model: str) -> Path:
     if path.is_dir():
         inside = ", ".join(sorted(file.name for file in path.glob("*.gguf"))) or "none"
         raise ModelFileNotFound(f"{model} is a directory; name a file in it (GGUF files there: {inside})", path=model)
+    if not path.is_file():
+        raise ModelFileInvalid(f"{model} is no regular file, and a model cannot be mapped from a pipe or device")
     parts = part_paths(path)
     missing = [part.name for part in parts if not part.is_file()]
     if missing:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
 
 import pytest
 
-from stoker.backends.llama.native import LogLines, library, log_lines
+from stoker.backends.llama.native import LogLines, interrupts_held, library, log_lines
 from stoker.errors import ModelUnsupported
 
 DEBUG, INFO, WARNING, ERROR, CONTINUES = 1, 2, 3, 4, 5
@@ -85,6 +86,42 @@ def test_native_lines_arrive(caplog: pytest.LogCaptureFixture) -> None:
         assert not lib.llama_model_load_from_file(b"/nowhere/model.gguf", lib.llama_model_default_params())
     assert any("/nowhere/model.gguf" in line for line in errors)
     assert {record.name for record in caplog.records} == {"stoker.llama"}
+
+
+def test_an_interrupt_waits_for_the_end_of_the_block() -> None:
+    reached: list[str] = []
+
+    def work() -> None:
+        with interrupts_held():
+            signal.raise_signal(signal.SIGINT)
+            reached.append("end")
+        reached.append("behind")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert reached == ["end"]
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupt_is_not_lost_in_a_native_callback(monkeypatch: pytest.MonkeyPatch) -> None:
+    lib = library()
+    monkeypatch.setattr(LogLines, "push", lambda *_: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt), interrupts_held():
+        lib.llama_model_load_from_file(b"/nowhere/model.gguf", lib.llama_model_default_params())
+
+
+def test_other_threads_have_no_interrupts_to_hold() -> None:
+    reached: list[str] = []
+
+    def hold() -> None:
+        with interrupts_held():
+            reached.append("inside")
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    thread.join(60)
+    assert reached == ["inside"]
 
 
 def test_without_the_bindings_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

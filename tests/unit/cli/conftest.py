@@ -39,9 +39,10 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Itera
 
 @pytest.fixture
 def stoker(_clean_environment: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Stoker:
-    def run(*args: str, stdin: bytes = b"") -> Outcome:
+    def run(*args: str, stdin: bytes | None = b"") -> Outcome:
         monkeypatch.setattr(sys, "argv", ["stoker", *args])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+        opened = None if stdin is None else io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
+        monkeypatch.setattr(sys, "stdin", opened)
         with pytest.raises(SystemExit) as caught:
             main()
         said = capsys.readouterr()

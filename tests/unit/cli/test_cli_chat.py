@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import pytest
 
+from stoker.cli.chat import _ask
 from stoker.llm import TextStream
 from tests.unit.cli.conftest import Stoker
 
@@ -56,3 +60,17 @@ def test_lines_that_are_no_utf8_are_refused(stoker: Stoker) -> None:
     done = stoker("chat", REPLY, stdin=b"ab\xff\n")
     assert done.code == 2
     assert "not valid UTF-8" in done.err
+
+
+def test_the_prompt_stays_out_of_a_stdout_that_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Hi\n"))
+    assert _ask(is_interactive=True) == "Hi\n"
+    assert capsys.readouterr() == ("", "> ")
+    with pytest.raises(EOFError):
+        _ask(is_interactive=True)
+
+
+def test_a_closed_stdin_is_the_end_of_the_talk(stoker: Stoker) -> None:
+    assert stoker("chat", REPLY, stdin=None).code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -53,6 +54,41 @@ def test_help_states_the_defaults_that_hold(stoker: Stoker) -> None:
         for key in keys:
             _, _, description = shown.partition(f"--{key.replace('_', '-')} ")
             assert re.search(r"\[default: (.*?)[;\]]", description)[1] == str(getattr(owner, key))  # type: ignore[index]
+
+
+@pytest.mark.parametrize("command", ["pull smollm2", "models"])
+def test_a_command_without_settings_takes_no_config_file(stoker: Stoker, command: str) -> None:
+    assert stoker(*command.split(), "--config", "/no/such/file.toml").code == 2
+
+
+def test_help_of_config_tells_the_exit_codes(stoker: Stoker) -> None:
+    for args in (["config"], ["config", "show"]):
+        assert "130 interrupted" in stoker(*args, "--help").out
+
+
+@pytest.mark.parametrize("command", ["run model Hi", "models", "config show"])
+@pytest.mark.parametrize(("stdout", "said"), [(">&-", "it is closed"), (">/dev/full", "No space left")])
+def test_a_stdout_that_takes_nothing_is_a_clear_error(command: str, stdout: str, said: str) -> None:
+    shell = f'exec "$0" -m stoker {command} {stdout}'
+    environment = {**os.environ, "STOKER_BACKEND": "scripted"}
+    done = subprocess.run(
+        ["sh", "-c", shell, sys.executable], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: cannot write to standard output: ")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_table_that_nobody_reads_is_no_error() -> None:
+    done = subprocess.run(
+        ["sh", "-c", '{ "$0" -m stoker models; echo $? >&2; } | :', sys.executable],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == "0\n"
 
 
 def test_version(stoker: Stoker) -> None:

@@ -53,6 +53,12 @@ def test_a_pipe_that_holds_no_prompt_is_a_usage_error(
     assert said in done.err
 
 
+def test_a_closed_stdin_holds_no_prompt(stoker: Stoker) -> None:
+    done = stoker("run", REPLY, stdin=None)
+    assert done.code == 2
+    assert "no prompt" in done.err
+
+
 def test_an_argument_that_is_no_unicode_is_a_usage_error(stoker: Stoker) -> None:
     done = stoker("run", REPLY, "ab\udcff")
     assert done.code == 2

@@ -13,7 +13,14 @@ from typing import Any
 
 import pytest
 
-from stoker.errors import DownloadFailed, ModelError, ModelFileNotFound, ResourceExhausted
+from stoker.errors import (
+    ConfigError,
+    DownloadFailed,
+    ModelError,
+    ModelFileInvalid,
+    ModelFileNotFound,
+    ResourceExhausted,
+)
 from stoker.models import catalog, download, store, wheels
 from stoker.models.cache import cache_dir, is_whole, receipt_path
 from stoker.models.catalog import CatalogEntry, HubFile, WheelPart, Wheels
@@ -372,3 +379,21 @@ def test_the_cache_directory_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_
     assert cache_dir() == tmp_path
     monkeypatch.delenv("STOKER_CACHE_DIR")
     assert cache_dir().name == "stoker"
+
+
+def test_a_pipe_is_no_model(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.gguf"
+    os.mkfifo(pipe)
+    with pytest.raises(ModelFileInvalid, match="no regular file"):
+        resolve(str(pipe))
+
+
+@pytest.mark.parametrize("model", ["smollm2", "hf:org/repo", "hf:org/repo:file.gguf"])
+@pytest.mark.parametrize("address", ["http://[::1", "http://127.0.0.1:99999"])
+def test_a_malformed_hub_address_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model: str, address: str
+) -> None:
+    monkeypatch.setenv("STOKER_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("HF_ENDPOINT", address)
+    with pytest.raises(ConfigError, match="HF_ENDPOINT"):
+        resolve(model)

@@ -8,6 +8,7 @@ from pathlib import Path
 from stoker.backends.base import Logits
 from stoker.backends.cores import usable_cores
 from stoker.backends.llama.context import MAX_SEQUENCES, Context, ContextSize
+from stoker.backends.llama.native import interrupts_held
 from stoker.backends.llama.tokenizer import LlamaTokenizer
 from stoker.backends.llama.weights import LoadOptions, Weights, load_weights
 from stoker.core.batch import Batch, CacheOp, CopyPrefix
@@ -68,10 +69,11 @@ class LlamaBackend:
     """
 
     def __init__(self, path: Path, options: LlamaOptions) -> None:
-        weights = load_weights(path, LoadOptions(gpu_layers=options.gpu_layers, use_mmap=options.use_mmap))
-        self.tokenizer = LlamaTokenizer(weights)
-        self._info = _model_info(path, weights, self.tokenizer, options)
-        self._context: Context | None = Context(weights, _context_size(self._info, options))
+        with interrupts_held():
+            weights = load_weights(path, LoadOptions(gpu_layers=options.gpu_layers, use_mmap=options.use_mmap))
+            self.tokenizer = LlamaTokenizer(weights)
+            self._info = _model_info(path, weights, self.tokenizer, options)
+            self._context: Context | None = Context(weights, _context_size(self._info, options))
 
     @property
     def info(self) -> ModelInfo:

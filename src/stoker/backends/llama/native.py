@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from stoker.errors import ModelUnsupported
@@ -93,6 +95,26 @@ def library() -> Any:
     if _log_callback is None:
         _start(llama_cpp)
     return llama_cpp
+
+
+@contextmanager
+def interrupts_held() -> Generator[None]:
+    """Delivers a Ctrl-C when the block ends. Inside a callback of native code, ctypes would swallow what it raises.
+
+    Nothing changes on other threads than the main one: Python runs signal handlers nowhere else.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    held: list[FrameType | None] = []
+    signal.signal(signal.SIGINT, lambda _, frame: held.append(frame))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if held:
+            handler(signal.SIGINT, held[-1])
 
 
 def _bound_spinning() -> None:
