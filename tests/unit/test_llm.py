@@ -282,9 +282,10 @@ def test_a_forked_child_is_told_that_the_model_did_not_come_along() -> None:
         "''.join(stream)\n"
         "child = os.fork()\n"
         "try:\n"
-        "    print(llm.generate('x').text, flush=True)\n"
+        "    said = llm.generate('x').text\n"
         "except Exception as error:\n"
-        "    print(type(error).__name__, flush=True)\n"
+        "    said = type(error).__name__\n"
+        "os.write(1, f'{said}\\n'.encode())\n"  # at once: two processes write to this pipe
         "if child:\n"
         "    os.waitpid(child, 0)\n"
         "llm.close()\n"
@@ -403,6 +404,36 @@ def test_async_verbs_give_what_the_plain_ones_give(llm: LLM) -> None:
     assert one.text == streamed == llm.generate("p", GREEDY).text
     assert [answer.text for answer in many] == [answer.text for answer in llm.generate(["p", "q", "r"], GREEDY)]
     assert chat.text == chat_streamed == llm.chat([{"role": "user", "content": "p"}], GREEDY).text
+
+
+def test_async_answers_can_be_iterated_over_in_order() -> None:
+    prompts = [f"prompt {index}" for index in range(12)]
+
+    async def ask() -> tuple[list[str], list[str], list[str]]:
+        async with AsyncLLM("scripted", backend="scripted", parallel=3) as model:
+            whole = [completion.text for completion in await model.generate(prompts, GREEDY)]
+            each = [completion.text async for completion in model.generate(prompts, GREEDY)]
+            task = asyncio.create_task(model.chat([{"role": "user", "content": "p"}], GREEDY))
+            (chat,) = [c.text async for c in model.chat([{"role": "user", "content": "p"}], GREEDY)]
+            return whole, each, [(await task).text, chat]
+
+    whole, each, (awaited, iterated) = asyncio.run(ask())
+    assert whole == each
+    assert awaited == iterated
+
+
+def test_leaving_an_async_iteration_stops_the_rest() -> None:
+    async def ask() -> int:
+        async with AsyncLLM("scripted", backend="scripted", ctx_size=100_000, parallel=2) as model:
+            sampling = [SamplingParams(max_tokens=1), SamplingParams(max_tokens=90_000, ignore_eos=True)]
+            answers = aiter(model.generate(["short", "endless"], sampling))
+            first = await anext(answers)
+            await answers.aclose()  # type: ignore[attr-defined]
+            await model.generate("barrier", SamplingParams(max_tokens=1))
+            assert not (await model._session())._answers
+            return len(first.token_ids)
+
+    assert asyncio.run(ask()) == 1
 
 
 def test_async_with_more_prompts_than_places() -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from stoker.core.params import SamplingParams
 from stoker.engine.config import EngineConfig
 from stoker.engine.protocol import ModelCard
 from stoker.errors import StokerError
+from stoker.llm.async_completions import AsyncCompletions
 from stoker.llm.inputs import (
     GENERATE_DEFAULTS,
     NOTHING_GIVEN,
@@ -30,7 +31,6 @@ from stoker.llm.inputs import (
     engine_config,
     spread,
 )
-from stoker.llm.progress_bar import progress_bar
 from stoker.llm.session import Answer, Completion, Session
 
 if TYPE_CHECKING:
@@ -116,40 +116,45 @@ class AsyncLLM:
         return (await self._session()).card
 
     @overload
-    async def generate(
+    def generate(
         self, prompts: Prompt, sampling: SamplingParams | None = None, *, progress: bool = False
-    ) -> Completion: ...
+    ) -> AsyncCompletions[Completion]: ...
     @overload
-    async def generate(
+    def generate(
         self, prompts: Prompts, sampling: Sampling = None, *, progress: bool = False
-    ) -> list[Completion]: ...
-    async def generate(
+    ) -> AsyncCompletions[list[Completion]]: ...
+    def generate(
         self, prompts: Prompt | Prompts, sampling: Sampling = None, *, progress: bool = False
-    ) -> Completion | list[Completion]:
-        """See `LLM.generate`."""
-        session = await self._session()
+    ) -> AsyncCompletions[Completion] | AsyncCompletions[list[Completion]]:
+        """See `LLM.generate`. Await it for the result, or iterate over it for one completion after the other."""
         batch, is_single = as_batch(prompts)
-        defaults = NOTHING_GIVEN if session.gives_max_tokens else GENERATE_DEFAULTS
-        streams = [self.stream(*job) for job in zip(batch, spread(sampling, len(batch), defaults), strict=True)]
-        answers = await _complete(streams, show_progress=progress)
-        return answers[0] if is_single else answers
+
+        async def start() -> list[Coroutine[Any, Any, Completion]]:
+            defaults = NOTHING_GIVEN if (await self._session()).gives_max_tokens else GENERATE_DEFAULTS
+            jobs = zip(batch, spread(sampling, len(batch), defaults), strict=True)
+            return [_read(self.stream(*job)) for job in jobs]
+
+        return AsyncCompletions(start, is_single=is_single, show_progress=progress)
 
     @overload
-    async def chat(
+    def chat(
         self, messages: Conversation, sampling: SamplingParams | None = None, *, progress: bool = False
-    ) -> Completion: ...
+    ) -> AsyncCompletions[Completion]: ...
     @overload
-    async def chat(
+    def chat(
         self, messages: Sequence[Conversation], sampling: Sampling = None, *, progress: bool = False
-    ) -> list[Completion]: ...
-    async def chat(
+    ) -> AsyncCompletions[list[Completion]]: ...
+    def chat(
         self, messages: Conversation | Sequence[Conversation], sampling: Sampling = None, *, progress: bool = False
-    ) -> Completion | list[Completion]:
-        """See `LLM.chat`."""
+    ) -> AsyncCompletions[Completion] | AsyncCompletions[list[Completion]]:
+        """See `LLM.chat`. Await it for the result, or iterate over it for one completion after the other."""
         batch, is_single = as_conversations(messages)
-        jobs = zip(batch, spread(sampling, len(batch), NOTHING_GIVEN), strict=True)
-        answers = await _complete([self.stream_chat(*job) for job in jobs], show_progress=progress)
-        return answers[0] if is_single else answers
+
+        async def start() -> list[Coroutine[Any, Any, Completion]]:
+            jobs = zip(batch, spread(sampling, len(batch), NOTHING_GIVEN), strict=True)
+            return [_read(self.stream_chat(*job)) for job in jobs]
+
+        return AsyncCompletions(start, is_single=is_single, show_progress=progress)
 
     def stream(self, prompt: Prompt, sampling: SamplingParams | None = None) -> AsyncTextStream:
         """Completes one prompt piece by piece. It begins, and is refused if it must be, with the first iteration."""
@@ -219,21 +224,8 @@ class AsyncLLM:
                 session.abort(answer)
 
 
-async def _complete(streams: list[AsyncTextStream], *, show_progress: bool) -> list[Completion]:
-    """All answers, in order; the first error, or cancellation, stops all of them."""
-    with progress_bar(len(streams), is_shown=show_progress) as advance:
-        tasks = [asyncio.create_task(_read(stream, advance)) for stream in streams]
-        try:
-            return await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _read(stream: AsyncTextStream, advance: Callable[[], None]) -> Completion:
+async def _read(stream: AsyncTextStream) -> Completion:
     async with stream:
         async for _ in stream:
             pass
-    advance()
     return stream.completion
