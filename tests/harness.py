@@ -20,6 +20,8 @@ ALL_TRAITS = [
     CacheTraits(can_truncate=True, can_copy=True, shares_cells=False),
     CacheTraits(can_truncate=True, can_copy=False, shares_cells=False),
     CacheTraits(can_truncate=False, can_copy=False, shares_cells=False),
+    CacheTraits(can_truncate=False, can_copy=True, shares_cells=True),
+    CacheTraits(can_truncate=False, can_copy=True, shares_cells=False),
 ]
 MAX_STEPS = 20_000
 
@@ -110,14 +112,17 @@ def answer_alone(request: Request, context_size: int, kv_tokens: int) -> list[in
 
 
 def random_requests(rng: random.Random, num: int, limit: int) -> list[Request]:
-    """Prompts that often share beginnings or repeat whole, in several lengths, priorities and client keys."""
+    """Prompts that often share beginnings, repeat or continue one another, in several lengths and priorities."""
     stems: Sequence[list[int]] = [[rng.randrange(250) for _ in range(rng.choice([3, 20, 45]))] for _ in range(3)]
     requests: list[Request] = []
     for index in range(num):
         stem = rng.choice(stems) if rng.random() < 0.7 else []
         tail = [rng.randrange(250) for _ in range(rng.randrange(1, 12))]
         if requests and rng.random() < 0.3:
-            stem, tail = list(rng.choice(requests).prompt), tail if rng.random() < 0.5 else []
+            earlier = rng.choice(requests)
+            stem, tail = list(earlier.prompt), tail if rng.random() < 0.5 else []
+            if rng.random() < 0.5:
+                stem += answer_alone(earlier, 512, 512)
         requests.append(
             make_request(
                 f"r{index}",

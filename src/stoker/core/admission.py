@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
+from typing import TypeAlias
 
 from stoker.core.kv_cache import KVCache, Reuse
-from stoker.core.prefix_tree import common_prefix
 from stoker.core.sequence import Sequence
 from stoker.core.waiting import WaitingQueue
 
 LOOKAHEAD = 8
 """Waiting sequences that are compared by what they could reuse."""
 MAX_PASSED_OVER = 8
-"""A sequence is passed over for better cached ones this often at most."""
+"""A sequence is passed over for shorter or better cached ones this often at most."""
 MIN_SHARED = 32
 """Overtaking for a prefix, or waiting for one that is being computed, is worth it from this many entries."""
 MAX_PREFIX_WAITS = 1000
-"""Steps that a sequence waits for a prefix at most."""
+"""A sequence is put off for a prefix that is being computed this often at most."""
+
+Candidate: TypeAlias = tuple[Sequence, Reuse]
 
 
 class Admission:
@@ -27,58 +29,70 @@ class Admission:
         self._waiting = waiting
         self._running = running
         self._max_running = max_running
-        self._is_blocked = False
+        self._blocked: Sequence | None = None
+        """The first in line, known to have no place."""
 
     def reconsider(self) -> None:
         """Something left or arrived: what had no place may have one now."""
-        self._is_blocked = False
+        self._blocked = None
 
-    def has_place(self, sequence: Sequence) -> bool:
-        return self._has_place(sequence, self._find_reuse(sequence))
+    def lacks_place(self, sequence: Sequence) -> bool:
+        """It could go on at once, were there room; waiting for a prefix is no lack."""
+        reuse = self._find_reuse(sequence)
+        return not self._awaits_prefix(sequence, reuse) and not self._has_place(sequence, reuse)
 
-    def admit_next(self) -> Sequence | None:
-        """Starts the next waiting sequence if one has a place, and returns it."""
-        if self._is_blocked or not self._waiting or len(self._running) >= self._max_running:
+    def admit_next(self, prompts: Iterable[Sequence], budget: int) -> Sequence | None:
+        """Starts the next waiting sequence that has a place, and returns it.
+
+        Args:
+            prompts: the running sequences among which a step divides its prompt tokens.
+            budget: those prompt tokens. Whom they would not reach is not admitted yet.
+        """
+        if not self._waiting or len(self._running) >= self._max_running:
             return None
-        choice = self._choose()
+        line = self._waiting.candidates(LOOKAHEAD)
+        if line[0] is self._blocked:
+            return None
+        candidates = [(s, self._find_reuse(s)) for s in line]
+        ready = [(s, reuse) for s, reuse in candidates if not self._puts_off(s, reuse)]
+        choice = self._choose(ready, prompts, budget)
         if choice is None:
             return None
         sequence, reuse = choice
         if not self._has_place(sequence, reuse):
-            # Running sequences only grow, so nothing can change this before somebody leaves.
-            self._is_blocked = True
+            # Running sequences only grow, so nothing can change this for the first in line before somebody leaves.
+            self._blocked = sequence if sequence is line[0] else None
             return None
+        if sequence is not ready[0][0]:
+            ready[0][0].num_passed_over += 1
         self._start(sequence, reuse)
         return sequence
 
     def _start(self, sequence: Sequence, reuse: Reuse) -> None:
-        self._waiting.remove(sequence)
+        self._waiting.take(sequence)
         sequence.slot = self._kv.open(reuse, _cache_key(sequence))
         sequence.num_computed = reuse.length
-        if not sequence.was_admitted:
-            sequence.num_cached, sequence.was_admitted = reuse.length, True
+        if not sequence.has_begun:
+            sequence.num_cached = reuse.length
         self._running[sequence.slot] = sequence
 
     def _has_place(self, sequence: Sequence, reuse: Reuse) -> bool:
         if len(self._running) >= self._max_running or not self._kv.has_slot(reuse):
             return False
-        # One cell for each running sequence beside, or the first decode would preempt what was just admitted.
-        num_needed = len(sequence.entries) - reuse.length + len(self._running)
-        return self._kv.room_beside(reuse) >= num_needed
+        # What the running ones need next is theirs, or they would soon preempt what was just admitted.
+        num_spoken_for = sum(other.num_pending for other in self._running.values())
+        return self._kv.room_beside(reuse) >= len(sequence.entries) - reuse.length + num_spoken_for
 
-    def _choose(self) -> tuple[Sequence, Reuse] | None:
-        """The fairest candidate, unless another can reuse more and the fairest was not passed over too often."""
-        candidates = [(s, self._find_reuse(s)) for s in self._waiting.candidates(LOOKAHEAD)]
-        candidates = [(s, reuse) for s, reuse in candidates if not self._awaits_prefix(s, reuse)]
-        if not candidates:
+    def _choose(self, ready: list[Candidate], prompts: Iterable[Sequence], budget: int) -> Candidate | None:
+        """The fairest that the budget reaches, or one that can reuse more, until the fairest was passed over enough."""
+        if not ready or ready[0][0].num_passed_over >= MAX_PASSED_OVER:
+            return ready[0] if ready else None
+        served = [candidate for candidate in ready if _is_reached(*candidate, prompts, budget)]
+        if not served:
             return None
-        fairest = candidates[0]
-        best = max(candidates, key=lambda candidate: candidate[1].length)
-        gain = best[1].length - fairest[1].length
-        if gain < MIN_SHARED or fairest[0].num_passed_over >= MAX_PASSED_OVER:
-            return fairest
-        fairest[0].num_passed_over += 1
-        return best
+        best = max(served, key=lambda candidate: candidate[1].length)
+        gain = best[1].length - served[0][1].length
+        return best if gain >= MIN_SHARED and self._has_place(*best) else served[0]
 
     def _find_reuse(self, sequence: Sequence) -> Reuse:
         # The last entry is always computed again: its logits are where the answer begins.
@@ -88,15 +102,34 @@ class Admission:
         """A running sequence is about to compute much of this one's prompt: better to take it from there."""
         if not self._kv.can_copy or sequence.num_prefix_waits >= MAX_PREFIX_WAITS:
             return False
-        limit = len(sequence.entries) - 1
-        for leader in self._running.values():
-            if leader.num_pending <= 1 or _cache_key(leader) != _cache_key(sequence):
-                continue
-            shared = min(common_prefix(leader.entries, sequence.entries), limit)
-            if shared - max(reuse.length, leader.num_computed) >= MIN_SHARED:
-                sequence.num_prefix_waits += 1
-                return True
+        return any(
+            leader.num_pending > 1
+            # Nobody waits for one that is served later.
+            and leader.request.priority >= sequence.request.priority
+            and _cache_key(leader) == _cache_key(sequence)
+            and _share(leader, sequence, max(reuse.length, leader.num_computed) + MIN_SHARED)
+            for leader in self._running.values()
+        )
+
+    def _puts_off(self, sequence: Sequence, reuse: Reuse) -> bool:
+        is_put_off = self._awaits_prefix(sequence, reuse)
+        sequence.num_prefix_waits += is_put_off
+        return is_put_off
+
+
+def _is_reached(sequence: Sequence, reuse: Reuse, prompts: Iterable[Sequence], budget: int) -> bool:
+    """Whether a budget that goes to higher priorities and then to shorter remainders leaves something for this one."""
+    turn = (-sequence.request.priority, len(sequence.entries) - reuse.length)
+    return sum(p.num_pending for p in prompts if (-p.request.priority, p.num_pending) <= turn) < budget
+
+
+def _share(leader: Sequence, sequence: Sequence, length: int) -> bool:
+    """Whether `sequence` could take `length` entries from `leader`, once they are computed."""
+    if length >= len(sequence.entries):
         return False
+    # The last few first: of prompts that only begin alike they tell at once.
+    last = slice(length - MIN_SHARED, length)
+    return leader.entries[last] == sequence.entries[last] and leader.entries[:length] == sequence.entries[:length]
 
 
 def _cache_key(sequence: Sequence) -> Hashable:

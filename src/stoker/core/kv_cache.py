@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from stoker.core.batch import CacheOp, CopyPrefix, Entry, Truncate
 from stoker.core.model_info import ModelInfo
-from stoker.core.prefix_tree import Match, PrefixTree, common_prefix
+from stoker.core.prefix_tree import Match, PrefixTree
 
 TRIM_GRANULE = 64
 """Retained tails are cut in steps of this many cells, so that a full pool does not cost one operation per token."""
@@ -70,10 +70,6 @@ class KVCache:
         return self.capacity - self.used
 
     @property
-    def num_retained(self) -> int:
-        return len(self._retained)
-
-    @property
     def can_copy(self) -> bool:
         return self._traits.can_copy
 
@@ -81,7 +77,7 @@ class KVCache:
     def running_slots(self) -> set[int]:
         return self._running
 
-    def find_reuse(self, entries: Sequence[Entry], limit: int, key: Hashable = None) -> Reuse:
+    def find_reuse(self, entries: list[Entry], limit: int, key: Hashable = None) -> Reuse:
         """What of `entries[:limit]` is resident under `key` and can be had by this backend."""
         if not self._traits.can_copy:
             return self._find_retained(entries, limit, key)
@@ -163,24 +159,30 @@ class KVCache:
             self._drop(slot)
             return
         self._retained[slot] = None
-        self._drop_superseded(slot)
+        if self._traits.shares_cells and self.tree.num_private(slot) == 0:
+            # Other slots hold all of its cells: it would only cost a slot.
+            self._drop(slot)
 
     def take_ops(self) -> tuple[CacheOp, ...]:
         ops, self._ops = tuple(self._ops), []
         return ops
 
-    def repeat_ops(self, ops: Sequence[CacheOp]) -> None:
+    def repeat_ops(self, ops: Sequence[CacheOp]) -> set[int]:
         """Queues again the operations of a step that failed, whether the backend had applied them or not.
 
-        The slots that the step filled are given up by their sequences, so only shortening has to be repeated.
+        Only shortening is repeated. Returns the slots that copies were to fill: whoever runs there has to leave.
         """
         shortened: dict[int, int] = {}
+        filled: set[int] = set()
         for op in ops:
             if isinstance(op, CopyPrefix):
                 shortened[op.target] = 0
+                filled.add(op.target)
             else:
                 shortened[op.slot] = min(op.length, shortened.get(op.slot, op.length))
         self._ops[:0] = [Truncate(slot, length) for slot, length in shortened.items()]
+        assert not filled & self._retained.keys(), "a slot was filled and given up in one step"
+        return filled
 
     def check_integrity(self) -> None:
         """Asserts that slots and cells add up."""
@@ -191,6 +193,8 @@ class KVCache:
         assert set(self.tree.slots) == self._running | self._retained.keys()
         assert not set(self._free_slots) & set(self.tree.slots)
         assert len(set(self._free_slots)) == len(self._free_slots)
+        if self._traits.shares_cells:
+            assert all(self.tree.num_private(slot) > 0 for slot in self._retained), "a slot retained for nothing"
 
     @property
     def _num_spare_slots(self) -> int:
@@ -235,25 +239,14 @@ class KVCache:
         del self._keys[slot]
         self._free_slots.append(slot)
 
-    def _drop_superseded(self, slot: int) -> None:
-        """A retained slot whose cells another slot holds as well only costs a slot: let it go."""
-        if not self._traits.shares_cells:
-            return
-        for other in self.tree.superseded_by(slot):
-            if other in self._retained:
-                self._drop(other)
-        if self.tree.num_private(slot) == 0:
-            self._drop(slot)
-
-    def _find_retained(self, entries: Sequence[Entry], limit: int, key: Hashable) -> Reuse:
+    def _find_retained(self, entries: list[Entry], limit: int, key: Hashable) -> Reuse:
         """Without copies only a retained slot itself can go on: the one with the longest usable prefix."""
-        best = NOTHING
+        best, wanted = NOTHING, entries[:limit]
         for slot in self._retained:
             if self._keys[slot] != key:
                 continue
-            resident = self.tree.entries(slot)
-            length = common_prefix(resident, entries[:limit])
-            is_usable = length == len(resident) or self._traits.can_truncate
+            length = self.tree.overlap(slot, wanted)
+            is_usable = length == self.tree.length(slot) or self._traits.can_truncate
             if is_usable and length > best.length:
                 best = Reuse(slot, length, takes_over=True, match=None)
         return best

@@ -121,7 +121,9 @@ class PrefixTree:
                 self.num_distinct -= len(node.entries)
                 assert node.parent is not None
                 node.parent.children.remove(node)
-        self._join(new_tip)
+        survivor = next((node for node in _between(old_tip, new_tip) if node.num_slots > 0), None)
+        if survivor is not None:
+            _join(survivor)
 
     def remove(self, slot: int) -> None:
         """Drops a slot and every entry that only it held."""
@@ -132,10 +134,26 @@ class PrefixTree:
         if not root.tips and not root.children:
             self._roots = {key: node for key, node in self._roots.items() if node is not root}
 
-    def match(self, entries: Sequence[Entry], key: Hashable = None) -> Match:
+    def match(self, entries: list[Entry], key: Hashable = None) -> Match:
         """The longest prefix of `entries` that some slot holds under `key`."""
-        root = self._roots.get(key)
-        return self._match_below(root, entries, 0) if root is not None else Match(Node(None, []), 0, 0)
+        best = Match(self._roots.get(key) or Node(None, []), 0, 0)
+        ends = [best]
+        while ends:
+            end = ends.pop()
+            below = list(_matches_below(end, entries))
+            best = max((best, *below), key=lambda match: match.length)
+            ends += [match for match in below if match.depth == len(match.node.entries)]
+        return best
+
+    def overlap(self, slot: int, entries: list[Entry]) -> int:
+        """How many of `entries` a slot begins with."""
+        length = 0
+        for node in reversed(list(self._tips[slot].path())):
+            depth = common_prefix(node.entries, entries, length)
+            length += depth
+            if depth < len(node.entries):
+                break
+        return length
 
     def slots_through(self, match: Match) -> set[int]:
         """Some slots that hold all of `match`: those whose tip comes first below it. Empty for an empty match."""
@@ -145,11 +163,6 @@ class PrefixTree:
         while not node.tips:
             node = node.children[0]
         return node.tips
-
-    def superseded_by(self, slot: int) -> list[int]:
-        """Slots that hold nothing but a prefix of what `slot` holds, in the same cells."""
-        tip = self._tips[slot]
-        return [other for node in tip.path() for other in node.tips if other != slot]
 
     def num_private(self, slot: int) -> int:
         """Entries at the end of a slot that no other slot holds."""
@@ -184,24 +197,9 @@ class PrefixTree:
         for node in _walk(self._roots.values()):
             assert node.entries, "an empty node"
             assert node.num_slots == passing.get(id(node), 0) > 0
+            assert node.tips or len(node.children) > 1, "a node that should be one with its child"
             distinct += len(node.entries)
         assert distinct == self.num_distinct
-
-    def _match_below(self, node: Node, entries: Sequence[Entry], start: int) -> Match:
-        best = Match(node, len(node.entries), start)
-        if start == len(entries):
-            return best
-        for child in node.children:
-            if child.entries[0] != entries[start]:
-                continue
-            depth = common_prefix(child.entries, entries, start)
-            if depth == len(child.entries):
-                found = self._match_below(child, entries, start + depth)
-            else:
-                found = Match(child, depth, start + depth)
-            if found.length > best.length:
-                best = found
-        return best
 
     def _node_ending_at(self, slot: int, length: int) -> Node:
         """The node of a slot's path that ends after `length` entries, split off where needed."""
@@ -221,36 +219,47 @@ class PrefixTree:
         node.parent, node.entries = upper, node.entries[depth:]
         return upper
 
-    def _join(self, node: Node) -> None:
-        """Joins a node with its only child when no slot ends between them: the tree stays as small as the slots."""
-        if node.parent is None or node.tips or len(node.children) != 1:
-            return
-        child = node.children[0]
-        child.entries = node.entries + child.entries
-        child.parent = node.parent
-        siblings = node.parent.children
-        siblings[siblings.index(node)] = child
-
     def _move_tip(self, slot: int, node: Node) -> None:
         self._tips[slot].tips.discard(slot)
         node.tips.add(slot)
         self._tips[slot] = node
 
 
-def common_prefix(run: Sequence[Entry], entries: Sequence[Entry], start: int = 0) -> int:
+def common_prefix(run: list[Entry], entries: list[Entry], start: int = 0) -> int:
     """How many entries of `run` equal those of `entries` from `start` on."""
     limit = min(len(run), len(entries) - start)
     # Compare in slices: the interpreter does that at memory speed, and prompts are thousands of entries long.
     step, length = 64, 0
     while length < limit:
         end = min(length + step, limit)
-        if list(run[length:end]) != list(entries[start + length : start + end]):
+        if run[length:end] != entries[start + length : start + end]:
             break
         length, step = end, step * 2
     end = min(length + step, limit)
     while length < end and run[length] == entries[start + length]:
         length += 1
     return length
+
+
+def _matches_below(end: Match, entries: list[Entry]) -> Iterator[Match]:
+    """How `entries` go on in each child of a node that matches whole."""
+    start = end.length
+    for child in end.node.children if start < len(entries) else ():
+        if child.entries[0] == entries[start]:
+            depth = common_prefix(child.entries, entries, start)
+            yield Match(child, depth, start + depth)
+
+
+def _join(node: Node) -> None:
+    """Joins a node with its only child when no slot ends between them: the tree stays as small as the slots."""
+    if node.tips or len(node.children) != 1:
+        return
+    child = node.children[0]
+    assert node.parent is not None
+    child.entries[:0] = node.entries
+    child.parent = node.parent
+    siblings = node.parent.children
+    siblings[siblings.index(node)] = child
 
 
 def _between(tip: Node, ancestor: Node) -> Iterator[Node]:

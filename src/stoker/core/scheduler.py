@@ -40,7 +40,6 @@ class _Plan:
 
     chunks: dict[int, Chunk] = field(default_factory=dict[int, Chunk])
     num_decodes: int = 0
-    prompt_budget: int = 0
 
 
 class Scheduler:
@@ -112,7 +111,7 @@ class Scheduler:
         self._num_arrivals += 1
         sequence = Sequence(request, arrival=self._num_arrivals)
         self._alive[request.request_id] = sequence
-        self._waiting.push(sequence, self._active_clients())
+        self._waiting.push(sequence)
         self._admission.reconsider()
 
     def abort(self, request_id: str) -> TokenEvent | None:
@@ -128,14 +127,12 @@ class Scheduler:
         self._end(self._alive[request_id], reason)
 
     def schedule(self) -> Batch | None:
-        """The next step: decodes first, then prompts within the budget, then whoever can be admitted."""
+        """The next step: decodes first, then prompts within the budget, those of whoever can be admitted too."""
         self._finished.clear()
         plan = _Plan()
         self._displace()
         self._plan_decodes(plan)
-        plan.prompt_budget = self._budget.prompt_tokens(plan.num_decodes)
         self._plan_prompts(plan)
-        self._plan_admissions(plan)
         if not plan.chunks:
             return None
         self._num_steps += 1
@@ -152,8 +149,10 @@ class Scheduler:
     def fail(self, batch: Batch) -> list[TokenEvent]:
         """The forward pass of this batch failed: its sequences end, everybody else goes on."""
         self.kv.abandon()
-        self.kv.repeat_ops(batch.ops)
         sequences = [self._running[chunk.slot] for chunk in batch.chunks]
+        for slot in self.kv.repeat_ops(batch.ops):
+            if slot in self._running and self._running[slot] not in sequences:
+                self._preempt(self._running[slot], retain=False)
         for sequence in sequences:
             self._end(sequence, FinishReason.ERROR)
         return [
@@ -181,7 +180,7 @@ class Scheduler:
         for candidate in self._waiting.candidates(1):
             while (victim := self._lowest(())) is not None:
                 is_outranked = victim.request.priority < candidate.request.priority
-                if not is_outranked or self._admission.has_place(candidate):
+                if not is_outranked or not self._admission.lacks_place(candidate):
                     return
                 self._preempt(victim)
 
@@ -192,16 +191,12 @@ class Scheduler:
 
     def _plan_prompts(self, plan: _Plan) -> None:
         prompts = [s for s in self._running.values() if s.num_pending > 1]
-        for sequence, num_tokens in share_budget(prompts, plan.prompt_budget):
+        budget = self._budget.prompt_tokens(plan.num_decodes)
+        while (admitted := self._admission.admit_next(prompts, budget)) is not None:
+            prompts.append(admitted)
+        for sequence, num_tokens in share_budget(prompts, budget):
             if sequence.slot is not None:
-                plan.prompt_budget -= self._plan_chunk(plan, sequence, num_tokens)
-
-    def _plan_admissions(self, plan: _Plan) -> None:
-        while plan.prompt_budget > 0:
-            admitted = self._admission.admit_next()
-            if admitted is None:
-                return
-            plan.prompt_budget -= self._plan_chunk(plan, admitted, min(admitted.num_pending, plan.prompt_budget))
+                self._plan_chunk(plan, sequence, num_tokens)
 
     def _plan_chunk(self, plan: _Plan, sequence: Sequence, num_tokens: int) -> int:
         """Gives a sequence up to `num_tokens` entries of this step; returns how many it got."""
@@ -215,6 +210,7 @@ class Scheduler:
         )
         self.kv.promise(chunk.slot, chunk.entries)
         plan.chunks[chunk.slot] = chunk
+        sequence.has_begun = True
         self._waiting.charge(sequence.request.client_key, num_tokens)
         return num_tokens
 
@@ -231,9 +227,9 @@ class Scheduler:
         """The running sequence to preempt first: lowest priority, then newest, and not yet part of this step."""
         return max((s for slot, s in self._running.items() if slot not in planned), key=_rank, default=None)
 
-    def _preempt(self, sequence: Sequence) -> None:
-        """Back to the queue with all its tokens; its cells become the first that may be evicted."""
-        self._vacate(sequence, retain=sequence.request.cache_prompt)
+    def _preempt(self, sequence: Sequence, *, retain: bool = True) -> None:
+        """Back to the queue with all its tokens; its cells may be evicted."""
+        self._vacate(sequence, retain=retain and sequence.request.cache_prompt)
         sequence.num_preempted += 1
         self._waiting.push_front(sequence)
 
@@ -270,7 +266,7 @@ class Scheduler:
             self._vacate(sequence, retain=request.cache_prompt and reason is not FinishReason.ERROR)
         del self._alive[request.request_id]
         self._finished[request.request_id] = sequence
-        self._waiting.forget_idle(self._active_clients())
+        self._waiting.forget_idle({s.request.client_key for s in self._running.values()})
 
     def _vacate(self, sequence: Sequence, *, retain: bool) -> None:
         assert sequence.slot is not None
@@ -278,9 +274,6 @@ class Scheduler:
         del self._running[sequence.slot]
         sequence.slot, sequence.num_computed = None, 0
         self._admission.reconsider()
-
-    def _active_clients(self) -> set[str]:
-        return {sequence.request.client_key for sequence in self._running.values()}
 
 
 def share_budget(prompts: list[Sequence], budget: int) -> list[tuple[Sequence, int]]:
@@ -291,7 +284,7 @@ def share_budget(prompts: list[Sequence], budget: int) -> list[tuple[Sequence, i
     if not prompts:
         return []
     oldest = min(prompts, key=_rank)
-    shares = {oldest.arrival: min(oldest.num_pending, budget // 4)}
+    shares = {oldest.arrival: min(oldest.num_pending, -(-budget // 4))}
     left = budget - shares[oldest.arrival]
     by_need = sorted(prompts, key=lambda s: (-s.request.priority, s.num_pending, s.arrival))
     for sequence in by_need:

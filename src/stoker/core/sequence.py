@@ -20,9 +20,9 @@ class FinishReason(Enum):
     ERROR = "error"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Sequence:
-    """Owned by the scheduler; nobody else changes it.
+    """Owned by the scheduler; nobody else changes it. Equal only to itself.
 
     ```
     entries:  [ prompt ............ | completion ... ]
@@ -40,13 +40,14 @@ class Sequence:
     num_computed: int = 0
     """Entries whose KV is in the slot."""
     num_cached: int = 0
-    """Prompt entries that were taken from the cache when it was first admitted."""
-    was_admitted: bool = False
+    """Prompt entries that were taken from the cache when it began."""
+    has_begun: bool = False
+    """Some step has taken entries of it."""
     num_preempted: int = 0
     num_passed_over: int = 0
     """How often a later sequence was admitted first because it could reuse more."""
     num_prefix_waits: int = 0
-    """Steps spent waiting for a running sequence to compute a common prefix."""
+    """How often it was put off because a running sequence computes a common prefix."""
     finish_reason: FinishReason | None = None
 
     def __post_init__(self) -> None:

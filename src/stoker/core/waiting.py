@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from heapq import nsmallest
 from itertools import islice
 
 from stoker.core.sequence import Sequence
+
+MAX_ACCOUNTS = 2048
+"""Clients whose tokens are counted, unless more are waiting or running."""
 
 
 class WaitingQueue:
     """Sequences without a slot.
 
-    Fairness is by tokens: the client whose sequences were given the fewest tokens comes first. A client that was
-    away comes back level with those who are here, so nobody saves up a claim by staying idle.
+    Fairness is by tokens: the client whose sequences were given the fewest tokens comes first. A client that had
+    nothing waiting comes back at least level with those who have, so nobody saves up a claim by staying idle, and
+    with its own account, so nobody loses a debt by leaving for a moment. The idea is the virtual token counter of
+    "Fairness in Serving Large Language Models", arXiv:2401.00588.
     """
 
     def __init__(self) -> None:
         self._clients: dict[int, dict[str, deque[Sequence]]] = {}
         self._served: dict[str, int] = {}
+        self._last_account = 0
+        """What the client whose turn it was last had been given by then."""
         self._len = 0
 
     def __len__(self) -> int:
@@ -29,9 +37,9 @@ class WaitingQueue:
             for queue in clients.values():
                 yield from queue
 
-    def push(self, sequence: Sequence, active_clients: set[str]) -> None:
+    def push(self, sequence: Sequence) -> None:
         """Adds a new sequence at the end of its client's queue."""
-        self._level(sequence.request.client_key, active_clients)
+        self._level(sequence.request.client_key, sequence.request.priority)
         self._queue_of(sequence).append(sequence)
         self._len += 1
 
@@ -39,6 +47,11 @@ class WaitingQueue:
         """Puts a preempted sequence before everything else of its client."""
         self._queue_of(sequence).appendleft(sequence)
         self._len += 1
+
+    def take(self, sequence: Sequence) -> None:
+        """Removes a sequence because its turn has come."""
+        self._last_account = self._served.get(sequence.request.client_key, 0)
+        self.remove(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         clients = self._clients[sequence.request.priority]
@@ -55,16 +68,21 @@ class WaitingQueue:
         self._served[client_key] = self._served.get(client_key, 0) + num_tokens
 
     def forget_idle(self, active_clients: set[str]) -> None:
-        """Drops the accounts of clients that neither wait nor run, so that keys do not pile up."""
-        known = active_clients | self._waiting_clients()
-        self._served = {key: served for key, served in self._served.items() if key in known}
+        """Drops accounts of clients that neither wait nor run, those given least first, so that they do not pile up."""
+        if not active_clients and not self._len:
+            self._served.clear()
+            self._last_account = 0
+        elif len(self._served) > MAX_ACCOUNTS:
+            idle = self._served.keys() - active_clients - self._waiting_clients()
+            for key in nsmallest(len(self._served) - MAX_ACCOUNTS // 2, idle, key=self._served.__getitem__):
+                del self._served[key]
 
     def candidates(self, limit: int) -> list[Sequence]:
         """Up to `limit` sequences of the highest priority, fairest first."""
         if not self._clients:
             return []
         clients = self._clients[max(self._clients)]
-        fair_order = sorted(clients, key=lambda key: self._served.get(key, 0))
+        fair_order = nsmallest(limit, clients, key=lambda key: self._served.get(key, 0))
         return list(islice(_round_robin([clients[key] for key in fair_order]), limit))
 
     def _queue_of(self, sequence: Sequence) -> deque[Sequence]:
@@ -74,11 +92,11 @@ class WaitingQueue:
     def _waiting_clients(self) -> set[str]:
         return {key for clients in self._clients.values() for key in clients}
 
-    def _level(self, client_key: str, active_clients: set[str]) -> None:
-        present = active_clients | self._waiting_clients()
-        if client_key in present:
+    def _level(self, client_key: str, priority: int) -> None:
+        waiting = self._clients.get(priority, {})
+        if client_key in waiting:
             return
-        floor = min((self._served.get(key, 0) for key in present), default=0)
+        floor = min((self._served.get(key, 0) for key in waiting), default=self._last_account)
         self._served[client_key] = max(self._served.get(client_key, 0), floor)
 
 

@@ -112,7 +112,8 @@ class Requests:
                     request.is_accepted = True
                     request.inbox.put(event)
             case Output():
-                self._put(request, event)
+                if request.is_accepted:  # else it is one of an aborted request of the same id
+                    self._put(request, event)
             case Failed():
                 self._leave(event.request_id)
                 request.inbox.end(event.error())

@@ -55,6 +55,8 @@ class EngineWorker:
         """Bounded by the door: at most one `Stream` and one `Abort` per request inside."""
         self._live: dict[str, Stream | None] = {}
         """Everybody inside; None while the prompt is still being tokenized."""
+        self._left: set[str] = set()
+        """Aborted while they were tokenized: until that has ended they keep their place."""
         self._waits_since: float | None = None
         """Since when the next step is due; None when there is nothing to do, and while events are handed over."""
         self._beat, self._beat_at = engine.heartbeat(), clock()
@@ -104,6 +106,7 @@ class EngineWorker:
             if not is_admitted:
                 with self._changed:
                     self._live.pop(submit.request_id, None)
+                    self._left.discard(submit.request_id)
         return stream
 
     def enqueue(self, stream: Stream) -> None:
@@ -115,7 +118,9 @@ class EngineWorker:
         """
         with self._changed:
             self._check_open()
-            if stream.request_id not in self._live:
+            if stream.request_id in self._left:
+                self._left.discard(stream.request_id)
+                del self._live[stream.request_id]
                 raise Cancelled("the request was aborted before it was queued")
             self._live[stream.request_id] = stream
             self._push(stream)
@@ -123,9 +128,12 @@ class EngineWorker:
     def abort(self, request_id: str) -> None:
         """Ends a request within one step. Unknown ids are ignored."""
         with self._changed:
-            if self._live.pop(request_id, None) is not None:
+            if self._live.get(request_id) is not None:
+                del self._live[request_id]
                 self._door.note_departure(self._clock())
                 self._push(Abort(request_id))
+            elif request_id in self._live:
+                self._left.add(request_id)
 
     def heartbeat(self) -> Heartbeat:
         """The engine's numbers, also while it is stuck in a step."""
@@ -215,13 +223,17 @@ class EngineWorker:
                 self._beat, self._beat_at = self._engine.heartbeat(), now
 
     def _is_wanted(self, event: Event) -> bool:
-        return isinstance(event, (Output, Failed)) and self._live.get(event.request_id) is not None
+        if not isinstance(event, (Output, Failed)):
+            return False
+        stream = self._live.get(event.request_id)
+        return stream is not None and stream not in self._commands  # else it concerns an aborted one of the same id
 
     def _end_all(self, error: StokerError) -> None:
         with self._changed:
             self._death = self._death or error
             self._waits_since = None
             live, self._live = self._live, {}
+            self._left.clear()
             self._commands.clear()
         try:
             self._publish([Failed.of(stream.request_id, error) for stream in live.values() if stream is not None])

@@ -16,7 +16,7 @@ class Health:
 
     is_ready: bool
     state: str
-    """One word for people and probes: `ready`, `loading`, `restarting`, `stalled`, `failed`, `closed`."""
+    """One word for people and probes: `starting`, `ready`, `restarting`, `stalled`, `failed`, `closed`."""
     num_restarts: int = 0
     last_error: str | None = None
     heartbeat: Heartbeat | None = None
@@ -24,7 +24,7 @@ class Health:
 
 
 class Runtime(Protocol):
-    """One served model. All methods belong to one event loop."""
+    """One served model. All methods but `render_chat` belong to one event loop."""
 
     @property
     def card(self) -> ModelCard:
@@ -63,7 +63,7 @@ class Runtime(Protocol):
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, object] | None = None,
     ) -> str:
-        """The prompt text of a conversation, by the model's own chat template.
+        """The prompt text of a conversation, by the model's own chat template. Safe to call from any thread.
 
         Args:
             messages: the conversation, oldest first; not empty.

@@ -23,7 +23,7 @@ class LocalRuntime:
     @property
     def card(self) -> ModelCard:
         if self._card is None:
-            raise ModelNotLoaded("the model is not loaded yet")
+            raise ModelNotLoaded("the model is still loading")
         return self._card
 
     async def start(self) -> ModelCard:

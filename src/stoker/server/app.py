@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 
 import uvicorn
 from starlette.applications import Starlette
@@ -17,6 +16,7 @@ from stoker.runtime.registry import Registry
 from stoker.server.config import ServerConfig
 from stoker.server.errors import on_bug, on_http_error, on_stoker_error
 from stoker.server.middleware import RequestBorder
+from stoker.server.protocol import ImpatientH11Protocol
 from stoker.server.routes.health import HealthRoutes
 from stoker.server.routes.models import ModelRoutes
 from stoker.server.routes.openai import OpenAIRoutes
@@ -24,34 +24,33 @@ from stoker.server.routes.openai import OpenAIRoutes
 _CLOSING_S = 5
 """After the drain: how long ended requests get to write their last bytes."""
 
+_BACKLOG = 2048
+"""Connections that wait to be accepted."""
+
 
 def create_app(registry: Registry, config: ServerConfig) -> ASGIApp:
-    """The whole HTTP surface as an ASGI application. Its lifespan loads the models and frees them."""
+    """The whole HTTP surface as an ASGI application. Loading the models and freeing them is the caller's part.
 
-    @contextlib.asynccontextmanager
-    async def lifespan(_app: Starlette) -> AsyncGenerator[None]:
-        try:
-            await registry.start()
-            yield
-        finally:
-            await registry.close()
-
+    As long as they are not loaded, whatever needs one is answered with 503.
+    """
     routes = [
         *OpenAIRoutes(registry, config).routes(),
         *ModelRoutes(registry).routes(),
         *HealthRoutes(registry).routes(),
     ]
     handlers = {StokerError: on_stoker_error, HTTPException: on_http_error, Exception: on_bug}
-    return RequestBorder(Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers))
+    return RequestBorder(Starlette(routes=routes, exception_handlers=handlers))
 
 
 def serve(registry: Registry, config: ServerConfig, on_ready: Callable[[str], None] = lambda url: None) -> None:
     """Serves until SIGINT or SIGTERM, then lets running requests end for up to `drain_s`.
 
+    It listens at once, and answers with 503 as long as the models are loading.
+
     Args:
         registry: the models; loaded here, and closed in every case.
         config: where to listen and all bounds.
-        on_ready: called once with the base URL as soon as requests are answered.
+        on_ready: called once with the base URL as soon as the models answer.
 
     Raises:
         ConfigError: the address cannot be listened on.
@@ -66,34 +65,57 @@ async def _serve(
     registry: Registry, config: ServerConfig, listener: socket.socket, on_ready: Callable[[str], None]
 ) -> None:
     server = _Server(registry, config, lambda: on_ready(_url(config, listener)))
-    try:
-        await registry.start()  # before uvicorn, which would hide why it failed
-        await server.serve(sockets=[listener])
-    finally:
-        await registry.close()
+    await server.serve(sockets=[listener])
+    server.check_loaded()
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, with a drain that ends: what still runs after it gets an error event instead of a cut line."""
+    """uvicorn, around the life of the models: it listens while they load, and frees them when it has drained.
+
+    The drain ends: what still runs after it gets an error event instead of a cut line.
+    """
 
     def __init__(self, registry: Registry, config: ServerConfig, on_ready: Callable[[], None]) -> None:
         super().__init__(_uvicorn_config(registry, config))
         self._registry = registry
         self._drain_s = config.drain_s
         self._on_ready = on_ready
+        self._loading: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        if self.started:
-            self._on_ready()
+        self._loading = asyncio.create_task(self._load(), name="stoker-load")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        assert self._loading is not None, "started once"
         cut = asyncio.ensure_future(self._cut_off())
         try:
             await super().shutdown(sockets)
         finally:
             cut.cancel()
-            await asyncio.gather(cut, return_exceptions=True)
+            self._loading.cancel()
+            await asyncio.gather(cut, self._loading, return_exceptions=True)
+            await self._registry.close()
+
+    def check_loaded(self) -> None:
+        """To be asked when it has ended.
+
+        Raises:
+            StokerError: it has ended because a model could not be loaded.
+        """
+        if self._loading is not None and not self._loading.cancelled():
+            self._loading.result()
+
+    async def _load(self) -> None:
+        is_loaded = False
+        try:
+            await self._registry.start()
+            self._on_ready()
+            is_loaded = True
+        finally:
+            if not is_loaded:
+                self.should_exit = True
+                self.config.timeout_graceful_shutdown = _CLOSING_S  # nobody is being answered: no drain
 
     async def _cut_off(self) -> None:
         await asyncio.sleep(self._drain_s)
@@ -103,26 +125,31 @@ class _Server(uvicorn.Server):
 def _uvicorn_config(registry: Registry, config: ServerConfig) -> uvicorn.Config:
     return uvicorn.Config(
         create_app(registry, config),
-        http="h11",
+        http=ImpatientH11Protocol,
         ws="none",
         loop="asyncio",
-        lifespan="on",
+        lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
         limit_concurrency=config.max_connections,
+        backlog=_BACKLOG,
         timeout_keep_alive=config.idle_connection_s,
         timeout_graceful_shutdown=int(config.drain_s) + _CLOSING_S,
     )
 
 
 def _bind(config: ServerConfig) -> socket.socket:
-    """Takes the address before a model is loaded, so that a taken port costs no minute. It does not listen yet."""
+    """Takes the address before anything else, so that a taken port costs no minute.
+
+    It listens at once: two servers may bind the same address, and only the second one to listen would hear of it.
+    """
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((config.host, config.port))
+        listener.listen(_BACKLOG)
     except (OSError, OverflowError) as error:
         listener.close()
         message = f"cannot listen on {config.host} port {config.port}: {error}"

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from stoker.core.sequence import FinishReason
 from stoker.engine.protocol import Accepted, Output, Submit, Usage
-from stoker.errors import BackendError, Cancelled
+from stoker.errors import BackendError, Cancelled, InvalidInput
 from stoker.runtime.base import Runtime
 
 _Stream: TypeAlias = AsyncGenerator[Accepted | Output, None]
@@ -42,7 +42,12 @@ class Generation:
 
         Raises:
             StokerError: a request was refused.
+            InvalidInput: they are more than the runtime could ever take at once.
         """
+        capacity = runtime.card.parallel + runtime.card.max_queue
+        if len(submits) > capacity:
+            message = f"{len(submits)} answers in one request are more than the {capacity} that can run and wait here"
+            raise InvalidInput(message, parameter="n")
         async with AsyncExitStack() as stack:
             streams: list[_Stream] = []
             for submit in submits:

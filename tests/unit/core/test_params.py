@@ -34,6 +34,12 @@ def test_a_value_out_of_range_is_refused_by_name(name: str, value: object) -> No
     assert caught.value.fields["parameter"] == name
 
 
+def test_only_a_temperature_of_zero_is_greedy() -> None:
+    assert SamplingParams(temperature=0).is_greedy
+    assert not SamplingParams(temperature=0.1).is_greedy
+    assert not SamplingParams().is_greedy
+
+
 def test_zero_is_a_value_and_none_is_not() -> None:
     merged = SamplingParams(temperature=0, seed=0).filled_from(SamplingParams(temperature=1, seed=5, top_k=7), BUILT_IN)
     assert (merged.temperature, merged.seed, merged.top_k, merged.top_p) == (0, 0, 7, BUILT_IN.top_p)

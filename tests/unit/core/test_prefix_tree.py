@@ -61,6 +61,31 @@ def test_behaves_like_one_list_per_slot(seed: int) -> None:
             assert tree.num_private(slot) == sum(id(cell) not in others for _, cell in held)
 
 
+def test_branches_that_come_and_go_leave_no_trace() -> None:
+    """One long path, of which ever other lengths are shared for a while, stays one node."""
+    tree, entries = PrefixTree(), list(range(3000))
+    tree.insert(0)
+    tree.extend(0, entries)
+    for length in range(1, 3000):
+        tree.insert(1)
+        tree.copy(0, 1, length)
+        tree.extend(1, [-1])
+        tree.remove(1)
+        assert sum(1 for _ in tree._tips[0].path()) == 1
+    assert tree.match(entries).length == 3000
+
+
+def test_prefixes_of_prefixes_may_be_any_number() -> None:
+    tree, entries = PrefixTree(), list(range(2000))
+    tree.insert(0)
+    tree.extend(0, entries)
+    for length in range(1, 2000):
+        tree.insert(length)
+        tree.copy(0, length, length)
+    assert tree.match(entries).length == 2000
+    tree.check_integrity()
+
+
 def test_keys_never_meet() -> None:
     tree = PrefixTree()
     tree.insert(0, key="private")

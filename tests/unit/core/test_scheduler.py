@@ -10,7 +10,7 @@ from stoker.core.request import Request
 from stoker.core.scheduler import Scheduler, SchedulerConfig
 from stoker.core.sequence import FinishReason
 from stoker.errors import InvalidInput, Overloaded
-from tests.harness import ALL_TRAITS, Loop, make_request
+from tests.harness import ALL_TRAITS, Loop, answer_alone, make_request
 
 SYSTEM = list(range(100))
 
@@ -191,6 +191,34 @@ def test_cells_are_counted_as_used_or_retained() -> None:
     assert (loop.scheduler.kv_used, loop.scheduler.kv_retained) == (len(SYSTEM), 0)
     loop.abort("a")
     assert (loop.scheduler.kv_used, loop.scheduler.kv_retained) == (0, len(SYSTEM))
+    assert loop.scheduler.kv_capacity == loop.info.kv_tokens
+    assert loop.scheduler.schedule() is None
+
+
+def test_a_sequence_that_is_finished_from_outside_leaves_its_prefix() -> None:
+    loop = Loop()
+    loop.add(make_request("a", SYSTEM, 20))
+    loop.step()
+    loop.scheduler.finish("a", FinishReason.STOP)
+    assert not loop.scheduler.has_work
+    assert loop.scheduler.sequence("a").finish_reason is FinishReason.STOP
+    assert loop.scheduler.kv_retained == len(SYSTEM)
+
+
+def test_a_prompt_that_was_to_go_on_in_this_step_may_be_preempted_in_it() -> None:
+    """Streams have grown until the pool is full while prompts of two priorities are still being computed."""
+    loop = Loop(scripted_info(context_size=55, kv_tokens=55, max_batch_tokens=6), max_running=5)
+    lengths = [(14, 9, 0), (15, 14, 1), (25, 4, 1), (2, 6, 0), (12, 14, 0)]
+    requests = [make_request(f"r{i}", [i] * n, most, priority=p) for i, (n, most, p) in enumerate(lengths)]
+    loop.add(requests[0])
+    loop.step()
+    loop.step()
+    for request in requests[1:]:
+        loop.add(request)
+    loop.run()
+    assert loop.num_preempted == 1
+    for request in requests:
+        assert loop.tokens[request.request_id] == answer_alone(request, 55, 55)
 
 
 def test_abort_of_an_unknown_request_is_nothing() -> None:

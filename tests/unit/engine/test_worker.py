@@ -150,6 +150,35 @@ def test_abort_between_tokenizing_and_queueing_is_heard():
             worker.enqueue(stream)
 
 
+def test_id_aborted_while_it_is_tokenized_is_free_again_only_after_that():
+    sink = Sink()
+    with running(sink, reply_with("x"), max_running=1, max_waiting=0) as worker:
+        worker.reserve("a")
+        worker.abort("a")
+        with pytest.raises(InvalidInput, match="in use"):
+            worker.reserve("a")
+        with pytest.raises(Overloaded):
+            worker.reserve("b")
+        with pytest.raises(Cancelled):
+            worker.enqueue(worker.admit(submit("a")))
+        worker.submit(submit("a"))
+        sink.wait_for_end("a")
+
+
+def test_next_request_of_an_id_hears_nothing_of_the_aborted_one():
+    sink, gate = Sink(), Gate()
+    with running(sink, reply_with("x"), before_forward=gate) as worker:
+        worker.submit(Submit("a", "first", SamplingParams(temperature=0, max_tokens=1)))
+        assert gate.entered.wait(BOUND_S)
+        worker.abort("a")
+        accepted = worker.submit(Submit("a", "the second", SamplingParams(temperature=0)))
+        gate.opened.set()
+        outputs = [event for event in sink.wait_for_end("a") if isinstance(event, Output)]
+        worker.submit(submit("b"))
+        sink.wait_for_end("b")
+    assert {event.usage.prompt_tokens for event in outputs} == {accepted.prompt_tokens}
+
+
 def test_fault_in_a_step_fails_everybody_and_the_worker_refuses_from_then_on(caplog: pytest.LogCaptureFixture):
     def explode(batch: Batch) -> None:
         raise RuntimeError("a bug")

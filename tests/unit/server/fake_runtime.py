@@ -38,6 +38,8 @@ CARD = ModelCard(
     created=1700000000,
 )
 
+LOADING = Health(is_ready=False, state="starting")
+
 Step = str | dict[str, Any] | Exception | asyncio.Event
 """A text, the fields of an `Output`, an error to raise, or an event to wait for."""
 
@@ -57,7 +59,11 @@ class FakeRuntime:
         self.closed = asyncio.Event()
         self._arrivals: asyncio.Queue[str] = asyncio.Queue()
 
-    card = CARD
+    @property
+    def card(self) -> ModelCard:
+        if self.state == LOADING:
+            raise ModelNotLoaded("the model is still loading")
+        return CARD
 
     async def start(self) -> ModelCard:
         self.num_starts += 1

@@ -1,14 +1,18 @@
-"""A server process for tests: `python -m tests.unit.server.serving DRAIN_S` prints its address when it is ready."""
+"""A server process for tests: `python -m tests.unit.server.serving DRAIN_S [PORT]` prints its address when it is ready.
+
+With a port it goes on loading until SIGUSR1 comes.
+"""
 
 import asyncio
 import signal
 import sys
 
 from stoker.engine.protocol import ModelCard
+from stoker.runtime.base import Health
 from stoker.runtime.registry import Registry, ServedModel
 from stoker.server.app import serve
 from stoker.server.config import ServerConfig
-from tests.unit.server.fake_runtime import FakeRuntime
+from tests.unit.server.fake_runtime import LOADING, FakeRuntime
 
 
 class GatedRuntime(FakeRuntime):
@@ -23,9 +27,24 @@ class GatedRuntime(FakeRuntime):
         return await super().start()
 
 
+class LoadingRuntime(GatedRuntime):
+    """Is loaded when SIGUSR1 comes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = LOADING
+
+    async def start(self) -> ModelCard:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self.gate.set)
+        await self.gate.wait()
+        self.state = Health(is_ready=True, state="ready")
+        return await super().start()
+
+
 def main() -> None:
-    config = ServerConfig(port=0, drain_s=float(sys.argv[1]))
-    runtime = GatedRuntime()
+    drain_s, *port = sys.argv[1:]
+    config = ServerConfig(port=int(port[0]) if port else 0, drain_s=float(drain_s))
+    runtime = LoadingRuntime() if port else GatedRuntime()
     try:
         serve(Registry(ServedModel(("tiny",), runtime)), config, lambda url: print(url, flush=True))
     except KeyboardInterrupt:

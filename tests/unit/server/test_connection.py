@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import Coroutine
 from typing import Any
 
@@ -126,6 +127,31 @@ def test_role_and_first_token_come_together():
         assert b'"role":"assistant"' in body
         assert b'"content":"Hel"' in body
         await client.task
+
+    run(test())
+
+
+def test_slow_template_holds_up_nobody_else():
+    class SlowTemplate(FakeRuntime):
+        def __init__(self) -> None:
+            super().__init__()
+            self.entered, self.may_end = threading.Event(), threading.Event()
+
+        def render_chat(self, *args: Any, **kwargs: Any) -> str:
+            self.entered.set()
+            assert self.may_end.wait(WAIT_S / 5), "the event loop is held up"
+            return super().render_chat(*args, **kwargs)
+
+    async def test() -> None:
+        runtime = SlowTemplate()
+        app = make_app(runtime)
+        slow = RawClient(app, "/v1/chat/completions", CHAT)
+        assert await asyncio.to_thread(runtime.entered.wait, WAIT_S)
+        other = RawClient(app, "/v1/completions", {"prompt": "x"})
+        assert b"Hello!" in await other.next_body()
+        runtime.may_end.set()
+        assert b"Hello!" in await slow.next_body()
+        await asyncio.gather(slow.task, other.task)
 
     run(test())
 

@@ -13,7 +13,7 @@ from stoker.server.wire import fields as fields_module
 from stoker.server.wire.fields import Honoured, Ignored, Refused
 from stoker.server.wire.openai import ChatCompletionRequest, CompletionRequest
 from stoker.server.wire.openai_fields import CHAT_FIELDS, COMPLETION_FIELDS
-from tests.unit.server.fake_runtime import FakeRuntime, ask, chat, complete, events, make_app
+from tests.unit.server.fake_runtime import CARD, FakeRuntime, ask, chat, complete, events, make_app
 
 TABLES = {"chat": (CHAT_FIELDS, chat), "completions": (COMPLETION_FIELDS, complete)}
 
@@ -225,6 +225,27 @@ def test_seeds(sent: int, seed: int | None):
     assert runtime.submits[0].sampling.seed == seed
 
 
+HUGE = 10**400
+INTEGERS = ["max_tokens", "n_predict", "top_k", "min_tokens", "seed", "n", "priority", "repeat_last_n", "top_logprobs"]
+
+
+@pytest.mark.parametrize("value", [HUGE, -HUGE, 2**64])
+@pytest.mark.parametrize("name", INTEGERS)
+def test_integer_of_more_than_64_bits_is_refused_by_name(name: str, value: int):
+    response = chat(FakeRuntime(), logprobs=True, **{name: value})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == name
+
+
+@pytest.mark.parametrize("name", ["prompt", "stop_token_ids", "allowed_token_ids", "logit_bias"])
+def test_token_id_of_more_than_64_bits_is_refused_by_name(name: str):
+    forms: list[Any] = [[[HUGE, 1]], {str(HUGE): 1}, {"9" * 5000: 1}] if name == "logit_bias" else [[5, HUGE]]
+    for form in forms:
+        response = complete(FakeRuntime(), **{name: form})
+        assert response.status_code == 400
+        assert response.json()["error"]["param"].startswith(name)
+
+
 @pytest.mark.parametrize("timeout", [0, -1])
 def test_timeout_must_be_positive(timeout: float):
     assert chat(FakeRuntime(), timeout=timeout).json()["error"]["param"] == "timeout"
@@ -268,6 +289,15 @@ def test_echo_is_refused_where_it_cannot_be_whole():
 @pytest.mark.parametrize("n", [0, -1, 65])
 def test_number_of_choices_is_bounded(n: int):
     assert chat(FakeRuntime(), n=n).json()["error"]["param"] == "n"
+
+
+def test_more_choices_than_could_ever_run_and_wait_are_refused_for_good():
+    capacity = CARD.parallel + CARD.max_queue
+    runtime = FakeRuntime()
+    assert chat(runtime, n=capacity).status_code == 200
+    response = chat(runtime, n=capacity + 1)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "n")
+    assert len(runtime.submits) == capacity
 
 
 def test_stream_options_without_stream_do_no_harm():

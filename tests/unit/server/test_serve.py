@@ -36,6 +36,24 @@ def server(drain_s: float) -> Generator[tuple[subprocess.Popen[str], httpx.Clien
             process.kill()
 
 
+@contextmanager
+def loading_server() -> Generator[tuple[subprocess.Popen[str], httpx.Client]]:
+    """A server whose model loads until SIGUSR1 comes; it accepts connections."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "tests.unit.server.serving", str(WAIT_S), str(port)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            while process.poll() is None:
+                with socket.socket() as probe:
+                    if not probe.connect_ex(("127.0.0.1", port)):
+                        break
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=WAIT_S, trust_env=False) as client:
+                yield process, client
+        finally:
+            process.kill()
+
+
 def held(client: httpx.Client) -> int:
     """How many requests the runtime holds, this one not counted."""
     reply = client.post("/v1/completions", json={"prompt": "count"}).json()
@@ -111,6 +129,40 @@ def test_what_outlives_the_drain_gets_an_error_event(stop: signal.Signals):
 def test_idle_server_stops_at_once():
     with server(WAIT_S) as (process, client):
         assert client.get("/health").status_code == 200
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=WAIT_S)
+    assert output == "interrupted, closed True\n"
+
+
+CHAT = {"messages": [{"role": "user", "content": "x"}]}
+
+
+def test_answers_503_while_the_model_loads_and_is_ready_only_then():
+    with loading_server() as (process, client):
+        health = client.get("/health")
+        assert (health.status_code, health.json()["status"]) == (503, "starting")
+        replies = [
+            health,
+            client.get("/v1/models"),
+            client.post("/v1/completions", json={"prompt": "x"}),
+            client.post("/v1/completions", json={"prompt": "x", "stream": True}),
+            client.post("/v1/chat/completions", json=CHAT),
+        ]
+        for reply in replies:
+            error = reply.json()["error"]
+            assert (reply.status_code, error["type"], error["code"]) == (503, "unavailable_error", "model_not_loaded")
+            assert int(reply.headers["Retry-After"]) > 0
+        assert client.post("/v1/chat/completions", content=b"{").status_code == 400
+        process.send_signal(signal.SIGUSR1)
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == str(client.base_url).rstrip("/")
+        assert client.get("/health").status_code == 200
+        assert client.post("/v1/completions", json={"prompt": "x"}).status_code == 200
+
+
+def test_stop_signal_ends_a_server_that_is_still_loading():
+    with loading_server() as (process, client):
+        assert client.get("/health").status_code == 503
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=WAIT_S)
     assert output == "interrupted, closed True\n"

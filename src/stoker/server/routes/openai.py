@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Sequence
@@ -49,7 +50,8 @@ class OpenAIRoutes:
         wire = decode_request(body, CHAT_FIELDS, ChatCompletionRequest)
         served = self._registry.resolve(wire.model)
         caller = _caller("chatcmpl", request)
-        submits = chat_submits(wire, served.runtime, caller, self._config)
+        # A template may compute for seconds; the streams of the others must not wait for it.
+        submits = await asyncio.to_thread(chat_submits, wire, served.runtime, caller, self._config)
         return await self._answer(request, wire, served, caller.reply_id, submits, ChatShape())
 
     async def completions(self, request: Request) -> Response | EventStream:

@@ -39,6 +39,9 @@ _SAME_NAME = (
 
 _MAX_TOP_LOGPROBS = 20
 
+_MAX_ID_DIGITS = 18
+"""More may not fit into 64 bits."""
+
 
 def chat_sampling(wire: ChatCompletionRequest) -> SamplingParams:
     """The sampling of a chat request: what it says, and nothing else.
@@ -90,7 +93,9 @@ def _seed(seed: int | None) -> int | None:
     """-1 is llama.cpp's word for "random"; other negative seeds are those of OpenAI's signed range."""
     if seed is None or seed == -1:
         return None
-    return seed + 2**64 if -(2**63) <= seed < 0 else seed
+    if not -(2**63) <= seed < 2**64:
+        raise InvalidInput("`seed` must fit into 64 bits", parameter="seed")
+    return seed % 2**64
 
 
 def _logit_bias(raw: dict[str, Bias] | list[tuple[int | str, Bias]] | None) -> dict[int, float] | None:
@@ -102,7 +107,7 @@ def _logit_bias(raw: dict[str, Bias] | list[tuple[int | str, Bias]] | None) -> d
 
 
 def _token_id(key: int | str) -> int:
-    if isinstance(key, str) and not (key.isascii() and key.isdecimal()):
+    if isinstance(key, str) and not (key.isascii() and key.isdecimal() and len(key) <= _MAX_ID_DIGITS):
         raise InvalidInput(f"`logit_bias`: {key!r} is no token id; texts are not supported", parameter="logit_bias")
     return int(key)
 

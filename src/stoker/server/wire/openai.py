@@ -5,10 +5,13 @@ In requests `None` means "not given". What happens to fields that are not here i
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
+
+Int: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+"""JSON integers have no bound; ours fit into 64 bits."""
 
 Bias: TypeAlias = float | bool
 """A number is added to the logit; `false` bans the token."""
@@ -27,26 +30,27 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: int | None = None
+    n: Int | None = None
     user: str | None = None
     safety_identifier: str | None = None
-    priority: int | None = None
+    priority: Int | None = None
     timeout: float | None = None
     cache_prompt: bool | None = None
 
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    n_predict: int | None = None
-    min_tokens: int | None = None
+    max_tokens: Int | None = None
+    max_completion_tokens: Int | None = None
+    n_predict: Int | None = None
+    min_tokens: Int | None = None
     ignore_eos: bool | None = None
     stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: list[Int] | None = None
     seed: int | None = None
+    """Unsigned or signed, in 64 bits."""
 
     temperature: float | None = None
     dynatemp_range: float | None = None
     dynatemp_exponent: float | None = None
-    top_k: int | None = None
+    top_k: Int | None = None
     top_p: float | None = None
     min_p: float | None = None
     typical_p: float | None = None
@@ -55,19 +59,19 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     xtc_threshold: float | None = None
     dry_multiplier: float | None = None
     dry_base: float | None = None
-    dry_allowed_length: int | None = None
-    dry_penalty_last_n: int | None = None
+    dry_allowed_length: Int | None = None
+    dry_penalty_last_n: Int | None = None
     dry_sequence_breakers: list[str] | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     repeat_penalty: float | None = None
-    repeat_last_n: int | None = None
-    mirostat: int | None = None
+    repeat_last_n: Int | None = None
+    mirostat: Int | None = None
     mirostat_tau: float | None = None
     mirostat_eta: float | None = None
-    logit_bias: dict[str, Bias] | list[tuple[int | str, Bias]] | None = None
-    allowed_token_ids: list[int] | None = None
+    logit_bias: dict[str, Bias] | list[tuple[Int | str, Bias]] | None = None
+    allowed_token_ids: list[Int] | None = None
 
 
 class ChatCompletionRequest(GenerationRequest, frozen=True, kw_only=True):
@@ -76,7 +80,7 @@ class ChatCompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     messages: list[dict[str, Any]] | None = None
     """`text.messages` reads them, as leniently as clients write their histories."""
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: Int | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -86,9 +90,9 @@ class ChatCompletionRequest(GenerationRequest, frozen=True, kw_only=True):
 class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     """The body of `POST /v1/completions`."""
 
-    prompt: str | list[str | int | list[int]] | None = None
+    prompt: str | list[str | Int | list[Int]] | None = None
     echo: bool | None = None
-    logprobs: int | None = None
+    logprobs: Int | None = None
 
 
 # Replies
