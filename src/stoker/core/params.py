@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from math import inf, isfinite
+from math import inf
 from typing import TypeAlias
 
 from stoker.errors import InvalidInput
@@ -150,8 +150,8 @@ def _check_number(name: str, value: float | None, bounds: Bounds) -> None:
     if value is None:
         return
     low, high = bounds
-    if isinstance(value, bool) or not isfinite(value) or not low <= value <= high:
-        raise InvalidInput(f"`{name}` must be between {low:g} and {high:g}, not {value}", parameter=name)
+    if isinstance(value, bool) or not low <= value <= high:
+        raise InvalidInput(f"`{name}` must be between {low} and {high}, not {value}", parameter=name)
 
 
 BUILT_IN = SamplingParams(

@@ -18,6 +18,7 @@ from stoker.errors import ContextLengthExceeded, InvalidInput
         ("top_p", 1.01),
         ("top_k", -2),
         ("seed", -1),
+        ("seed", 10**400),
         ("max_tokens", 0),
         ("max_tokens", True),
         ("logprobs", -1),

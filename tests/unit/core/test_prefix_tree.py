@@ -57,6 +57,7 @@ def test_behaves_like_one_list_per_slot(seed: int) -> None:
         for slot in tree.slots_through(match):
             assert contents[slot][: match.length] == probe[: match.length]
         for slot, held in cells.items():
+            assert tree.overlap(slot, probe) == common_prefix(contents[slot], probe)
             others = {id(cell) for other, cs in cells.items() if other != slot for _, cell in cs}
             assert tree.num_private(slot) == sum(id(cell) not in others for _, cell in held)
 
