@@ -121,7 +121,7 @@ def _bound_spinning() -> None:
     """Makes OpenMP's threads sleep soon when they wait for each other; they read this once, when they are loaded.
 
     GCC's default is to spin for milliseconds. That is fine on an idle machine, but as soon as another process wants a
-    core, the thread that all wait for is the one that does not run: a step was seen to take 50 times as long.
+    core, the thread that all wait for is the one that does not run: steps then take many times as long (docs/lab).
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
