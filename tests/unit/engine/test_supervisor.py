@@ -169,6 +169,11 @@ def test_child_that_ignores_everything_is_killed(tmp_path: Path):
     run(test())
 
 
+def own_bytes() -> int:
+    """Memory of this process that is not mapped from files."""
+    return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) * 1024
+
+
 def test_many_restarts_leave_nothing_behind(tmp_path: Path):
     light = tmp_path / "light.py"
     light.write_text(textwrap.dedent(LIGHT_CHILD))
@@ -177,7 +182,7 @@ def test_many_restarts_leave_nothing_behind(tmp_path: Path):
         folders, children = channel_folders(), set(psutil.Process().children())
         client = EngineClient(EngineConfig(), command=(sys.executable, str(light)), supervision=QUICK)
         await client.start()
-        files, threads = num_open_files(), threading.active_count()
+        files, threads, memory = num_open_files(), threading.active_count(), own_bytes()
         for index in range(NUM_RESTARTS):
             await until(lambda index=index: client.health().num_restarts == index and client.health().is_ready)
             assert client.child_pid is not None
@@ -185,6 +190,7 @@ def test_many_restarts_leave_nothing_behind(tmp_path: Path):
         await until(lambda: client.health().num_restarts == NUM_RESTARTS and client.health().is_ready)
         await until(lambda: num_open_files() <= files)  # libzmq closes in the background
         assert threading.active_count() <= threads
+        assert own_bytes() - memory < NUM_RESTARTS * 2**18
         assert len(channel_folders() - folders) <= 1
         await client.close()
         assert set(psutil.Process().children()) <= children  # a server of other tests may be running
