@@ -143,11 +143,10 @@ class KVCache:
         """The step is computed: what was promised is held."""
         for slot, entries in self._promised.items():
             self.tree.extend(slot, entries)
-        self._promised.clear()
-        self._num_promised = 0
+        self.abandon()
 
     def abandon(self) -> None:
-        """The step failed: nothing of what was promised is held."""
+        """Takes every promise back, as after a step that failed."""
         self._promised.clear()
         self._num_promised = 0
 

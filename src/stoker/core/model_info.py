@@ -36,3 +36,8 @@ class ModelInfo:
     max_batch_tokens: int
     """Most entries one forward pass takes."""
     traits: CacheTraits
+
+    @property
+    def max_sequence_tokens(self) -> int:
+        """Longest sequence that can really run: bounded by the context and by the whole pool."""
+        return min(self.context_size, self.kv_tokens)

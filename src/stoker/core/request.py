@@ -43,7 +43,7 @@ class Request:
         params = self.sampling
         for name in ("logit_bias", "allowed_token_ids", "banned_token_ids", "stop_token_ids"):
             _check_token_ids(name, tuple(getattr(params, name) or ()), info.vocab_size)
-        limit = min(info.context_size, info.kv_tokens)
+        limit = info.max_sequence_tokens
         if len(self.prompt) >= limit:
             raise ContextLengthExceeded(
                 f"This model's maximum context length is {limit} tokens, but the prompt has {len(self.prompt)} tokens: "

@@ -119,8 +119,7 @@ class Scheduler:
         sequence = self._alive.get(request_id)
         if sequence is None:
             return None
-        self._end(sequence, FinishReason.CANCELLED)
-        return TokenEvent(request_id, None, is_text=False, finish_reason=FinishReason.CANCELLED)
+        return self._end(sequence, FinishReason.CANCELLED)
 
     def finish(self, request_id: str, reason: FinishReason) -> None:
         """Ends a running request for a reason that only its text shows, such as a stop string."""
@@ -153,11 +152,7 @@ class Scheduler:
         for slot in self.kv.repeat_ops(batch.ops):
             if slot in self._running and self._running[slot] not in sequences:
                 self._preempt(self._running[slot], retain=False)
-        for sequence in sequences:
-            self._end(sequence, FinishReason.ERROR)
-        return [
-            TokenEvent(s.request.request_id, None, is_text=False, finish_reason=FinishReason.ERROR) for s in sequences
-        ]
+        return [self._end(sequence, FinishReason.ERROR) for sequence in sequences]
 
     def observe(self, num_tokens: int, step_s: float) -> None:
         """Learns how long a step of `num_tokens` entries took."""
@@ -234,16 +229,14 @@ class Scheduler:
         self._waiting.push_front(sequence)
 
     def _accept(self, sequence: Sequence, token_id: int | None) -> TokenEvent:
-        request_id = sequence.request.request_id
         if token_id is None:
-            self._end(sequence, FinishReason.ERROR)
-            return TokenEvent(request_id, None, is_text=False, finish_reason=FinishReason.ERROR)
+            return self._end(sequence, FinishReason.ERROR)
         sequence.entries.append(token_id)
         is_stop = self._is_stop(sequence, token_id)
         reason = FinishReason.STOP if is_stop else self._length_reason(sequence)
         if reason is not None:
             self._end(sequence, reason)
-        return TokenEvent(request_id, token_id, is_text=not is_stop, finish_reason=reason)
+        return TokenEvent(sequence.request.request_id, token_id, is_text=not is_stop, finish_reason=reason)
 
     def _is_stop(self, sequence: Sequence, token_id: int) -> bool:
         params = sequence.request.sampling
@@ -253,10 +246,11 @@ class Scheduler:
     def _length_reason(self, sequence: Sequence) -> FinishReason | None:
         max_tokens = sequence.request.sampling.max_tokens
         is_spent = max_tokens is not None and sequence.num_completion >= max_tokens
-        is_full = len(sequence.entries) >= min(self._info.context_size, self._info.kv_tokens)
+        is_full = len(sequence.entries) >= self._info.max_sequence_tokens
         return FinishReason.LENGTH if is_spent or is_full else None
 
-    def _end(self, sequence: Sequence, reason: FinishReason) -> None:
+    def _end(self, sequence: Sequence, reason: FinishReason) -> TokenEvent:
+        """Takes leave of a sequence; returns the event for an end without a token."""
         request = sequence.request
         sequence.finish_reason = reason
         if sequence.slot is None:
@@ -267,6 +261,7 @@ class Scheduler:
         del self._alive[request.request_id]
         self._finished[request.request_id] = sequence
         self._waiting.forget_idle({s.request.client_key for s in self._running.values()})
+        return TokenEvent(request.request_id, None, is_text=False, finish_reason=reason)
 
     def _vacate(self, sequence: Sequence, *, retain: bool) -> None:
         assert sequence.slot is not None
