@@ -36,7 +36,7 @@ def requantize(source: Path, target: Path, quantization: str) -> None:
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = TYPES[quantization]
     params.allow_requantize = True
-    if llama_cpp.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(params)) != 0:
+    if llama_cpp.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.pointer(params)) != 0:
         raise RuntimeError(f"libllama could not write {target} as {quantization}")
 
 
