@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from stoker.backends.scripted import ScriptedBackend, scripted_info
+from stoker.cache.store import KVStore
 from stoker.core.batch import Batch, Chunk
 from stoker.core.model_info import CacheTraits, ModelInfo
 from stoker.core.params import SamplingParams
 from stoker.core.request import Request
 from stoker.core.scheduler import Scheduler, SchedulerConfig
 from stoker.core.sequence import FinishReason, TokenEvent
+from stoker.engine.transfers import Transfers
 from stoker.errors import BackendError
 
 ALL_TRAITS = [
@@ -24,6 +27,8 @@ ALL_TRAITS = [
     CacheTraits(can_truncate=False, can_copy=True, shares_cells=False),
 ]
 MAX_STEPS = 20_000
+MAX_TIER_WAIT_S = 0.05
+"""After that it is looked whether the tiers still hope."""
 
 
 def make_request(request_id: str, prompt: Iterable[int], max_tokens: int = 8, **fields: object) -> Request:
@@ -44,11 +49,18 @@ class Loop:
     before_forward: Callable[..., None] | None = None
     unusable: set[str] = field(default_factory=set[str])
     """Requests whose next row of logits counts as unusable."""
+    store: KVStore | None = None
+    """Tiers behind the pool."""
     num_preempted: int = 0
 
     def __post_init__(self) -> None:
         self.backend = ScriptedBackend(self.info, before_forward=self.before_forward)
-        self.scheduler = Scheduler(self.info, SchedulerConfig(max_running=self.max_running))
+        self.scheduler = Scheduler(self.info, SchedulerConfig(max_running=self.max_running), self.store)
+        self.arrival = threading.Event()
+        self.transfers = None
+        if self.store is not None:
+            self.transfers = Transfers(self.backend, self.store, self.scheduler)
+            self.store.on_arrival(self.arrival.set)
 
     def add(self, request: Request) -> None:
         request.check_fits(self.info)
@@ -61,15 +73,22 @@ class Loop:
             self._take(event)
 
     def step(self) -> None:
+        if self.transfers is not None:
+            self.transfers.export()
         batch = self.scheduler.schedule()
-        assert batch is not None, "work waits, but nothing was scheduled"
-        promised = self.scheduler.kv.used
+        if batch is None:
+            assert self.scheduler.awaits_tiers, "work waits, but nothing was scheduled"
+            self.arrival.wait(MAX_TIER_WAIT_S)
+            self.arrival.clear()
+            return
         try:
             logits = self.backend.forward(batch)
         except BackendError:
             events = self.scheduler.fail(batch)
         else:
-            assert self.backend.num_cells == promised, "cells held are not the cells promised"
+            if self.transfers is not None:
+                self.transfers.restore(batch)
+            assert self.backend.num_cells == self.scheduler.kv.used, "cells held are not the cells promised"
             ids = [s.request.request_id for s in self.scheduler.sequences(batch)]
             rows = [None if i in self.unusable else int(row.argmax()) for i, row in zip(ids, logits, strict=True)]
             events = self.scheduler.update(batch, rows)

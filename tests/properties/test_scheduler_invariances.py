@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.backends.scripted import scripted_info
+from stoker.cache.store import KVStore
 from stoker.core.batch import Batch
 from stoker.core.sequence import FinishReason
 from stoker.errors import BackendError
@@ -24,9 +26,10 @@ def make_loop(rng: random.Random, **overrides: int) -> Loop:
         kv_tokens=overrides.get("kv_tokens", rng.choice([50, 80, 90, 140, 400])),
         num_slots=rng.choice([1, 4, 5, 8]),
         max_batch_tokens=rng.choice([1, 3, 8, 64, 256]),
-        traits=rng.choice(ALL_TRAITS),
+        traits=replace(rng.choice(ALL_TRAITS), can_export=True),
     )
-    return Loop(info, max_running=min(rng.choice([1, 2, 4]), info.num_slots, info.max_batch_tokens))
+    store = KVStore(rng.choice([20_000, 10**6])) if rng.random() < 0.5 else None
+    return Loop(info, max_running=min(rng.choice([1, 2, 4]), info.num_slots, info.max_batch_tokens), store=store)
 
 
 def check_answers(seed: int) -> Loop:

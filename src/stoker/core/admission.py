@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TypeAlias
 
-from stoker.core.kv_cache import KVCache, Reuse
+from stoker.core.kv_cache import NOTHING, KVCache, Reuse
 from stoker.core.sequence import Sequence
+from stoker.core.tiering import Tiering
 from stoker.core.waiting import WaitingQueue
 
 LOOKAHEAD = 8
@@ -24,8 +26,16 @@ Candidate: TypeAlias = tuple[Sequence, Reuse]
 class Admission:
     """Admits by fairness and reuse, and only what has room *now*: the rest of its prompt, not its worst case."""
 
-    def __init__(self, kv: KVCache, waiting: WaitingQueue, running: dict[int, Sequence], max_running: int) -> None:
+    def __init__(
+        self,
+        kv: KVCache,
+        tiering: Tiering,
+        waiting: WaitingQueue,
+        running: dict[int, Sequence],
+        max_running: int,
+    ) -> None:
         self._kv = kv
+        self._tiering = tiering
         self._waiting = waiting
         self._running = running
         self._max_running = max_running
@@ -39,7 +49,8 @@ class Admission:
     def lacks_place(self, sequence: Sequence) -> bool:
         """It could go on at once, were there room; waiting for a prefix is no lack."""
         reuse = self._find_reuse(sequence)
-        return not self._awaits_prefix(sequence, reuse) and not self._has_place(sequence, reuse)
+        is_waiting = self._awaits_prefix(sequence, reuse) or self._tiering.is_coming(sequence)
+        return not is_waiting and not self._has_place(sequence, reuse)
 
     def admit_next(self, prompts: Iterable[Sequence], budget: int) -> Sequence | None:
         """Starts the next waiting sequence that has a place, and returns it.
@@ -70,8 +81,8 @@ class Admission:
 
     def _start(self, sequence: Sequence, reuse: Reuse) -> None:
         self._waiting.take(sequence)
-        sequence.slot = self._kv.open(reuse, _cache_key(sequence))
-        sequence.num_computed = reuse.length
+        sequence.slot = self._kv.open(reuse, sequence.cache_key)
+        sequence.num_computed, sequence.num_restorable = reuse.length, reuse.num_restorable
         if not sequence.has_begun:
             sequence.num_cached = reuse.length
         self._running[sequence.slot] = sequence
@@ -96,31 +107,49 @@ class Admission:
 
     def _find_reuse(self, sequence: Sequence) -> Reuse:
         # The last entry is always computed again: its logits are where the answer begins.
-        return self._kv.find_reuse(sequence.entries, len(sequence.entries) - 1, _cache_key(sequence))
+        limit = len(sequence.entries) - 1
+        if sequence.request.scores_prompt:
+            limit = min(limit, sequence.num_scored)
+        if limit == 0:
+            return NOTHING
+        reuse = self._kv.find_reuse(sequence.entries, limit, sequence.cache_key)
+        num_restorable = self._tiering.restorable(sequence, reuse.length, limit)
+        if num_restorable == 0:
+            return reuse
+        # What comes from the tiers goes on where a portion begins.
+        resident = self._tiering.start_of(reuse.length)
+        front = self._kv.find_reuse(sequence.entries, resident, sequence.cache_key) if resident else NOTHING
+        return replace(front, num_restorable=num_restorable) if front.length == resident else reuse
 
     def _awaits_prefix(self, sequence: Sequence, reuse: Reuse) -> bool:
         """A running sequence is about to compute much of this one's prompt: better to take it from there."""
-        if not self._kv.can_copy or sequence.num_prefix_waits >= MAX_PREFIX_WAITS:
+        if not self._kv.can_copy or sequence.request.scores_prompt or sequence.num_prefix_waits >= MAX_PREFIX_WAITS:
             return False
         return any(
             leader.num_pending > 1
             # Nobody waits for one that is served later.
             and leader.request.priority >= sequence.request.priority
-            and _cache_key(leader) == _cache_key(sequence)
-            and _share(leader, sequence, max(reuse.length, leader.num_computed) + MIN_SHARED)
+            and leader.cache_key == sequence.cache_key
+            and _share(leader, sequence, max(reuse.length, leader.num_computed) + _min_shared(leader, sequence))
             for leader in self._running.values()
         )
 
     def _puts_off(self, sequence: Sequence, reuse: Reuse) -> bool:
         is_put_off = self._awaits_prefix(sequence, reuse)
         sequence.num_prefix_waits += is_put_off
-        return is_put_off
+        return is_put_off or self._tiering.is_coming(sequence)
 
 
 def _is_reached(sequence: Sequence, reuse: Reuse, prompts: Iterable[Sequence], budget: int) -> bool:
     """Whether a budget that goes to higher priorities and then to shorter remainders leaves something for this one."""
-    turn = (-sequence.request.priority, len(sequence.entries) - reuse.length)
-    return sum(p.num_pending for p in prompts if (-p.request.priority, p.num_pending) <= turn) < budget
+    turn = (-sequence.request.priority, len(sequence.entries) - reuse.goal)
+    return sum(p.num_uncached for p in prompts if (-p.request.priority, p.num_uncached) <= turn) < budget
+
+
+def _min_shared(leader: Sequence, sequence: Sequence) -> int:
+    """Answers to one prompt wait for all of it: together they would compute it several times in the same step."""
+    group = sequence.request.group
+    return 1 if group and group == leader.request.group else MIN_SHARED
 
 
 def _share(leader: Sequence, sequence: Sequence, length: int) -> bool:
@@ -128,10 +157,5 @@ def _share(leader: Sequence, sequence: Sequence, length: int) -> bool:
     if length >= len(sequence.entries):
         return False
     # The last few first: of prompts that only begin alike they tell at once.
-    last = slice(length - MIN_SHARED, length)
+    last = slice(max(0, length - MIN_SHARED), length)
     return leader.entries[last] == sequence.entries[last] and leader.entries[:length] == sequence.entries[:length]
-
-
-def _cache_key(sequence: Sequence) -> Hashable:
-    """Whose KV a sequence may read: everybody's, or with `cache_prompt=False` nobody's."""
-    return None if sequence.request.cache_prompt else sequence.request.request_id

@@ -30,6 +30,20 @@ CacheOp: TypeAlias = CopyPrefix | Truncate
 
 
 @dataclass(frozen=True, slots=True)
+class Transfer:
+    """The KV of positions `start … end-1` of a slot on its way to or from the tiers, where its name is `key`."""
+
+    slot: int
+    start: int
+    end: int
+    key: bytes
+
+    @property
+    def num_entries(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """Consecutive entries of one slot. A decode is a chunk of one entry.
 
@@ -52,14 +66,16 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One step: first the cache operations in their order, then one forward pass over all chunks.
+    """One step: first the cache operations in their order, then one forward pass over all chunks, if there are any.
 
-    At most one chunk per slot. Rows of logits come out in the order of the chunks.
+    At most one chunk per slot. Rows of logits come out in the order of the chunks. Imports are not a backend's
+    concern in `forward`: the engine makes them after it, into slots that have no chunk.
     """
 
     step_id: int
     chunks: tuple[Chunk, ...]
     ops: tuple[CacheOp, ...] = field(default=())
+    imports: tuple[Transfer, ...] = field(default=())
 
     @property
     def num_tokens(self) -> int:

@@ -11,7 +11,7 @@ Whatever the ledger does to a slot is queued as a `CacheOp` for the next batch, 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from stoker.core.batch import CacheOp, CopyPrefix, Entry, Truncate
@@ -31,6 +31,13 @@ class Reuse:
     takes_over: bool
     """The retained slot `source` itself goes on, instead of a copy."""
     match: Match | None
+    num_restorable: int = 0
+    """How long the prefix becomes with what the tiers have of it; 0 = they have no more than is resident."""
+
+    @property
+    def goal(self) -> int:
+        """Entries that need not be computed."""
+        return max(self.length, self.num_restorable)
 
 
 NOTHING = Reuse(None, 0, takes_over=False, match=None)
@@ -72,6 +79,11 @@ class KVCache:
     @property
     def can_copy(self) -> bool:
         return self._traits.can_copy
+
+    @property
+    def retained_slots(self) -> Iterable[int]:
+        """Slots without a sequence, least recently used first."""
+        return self._retained.keys()
 
     @property
     def running_slots(self) -> set[int]:
@@ -139,6 +151,12 @@ class KVCache:
         self._promised[slot] = entries
         self._num_promised += len(entries)
 
+    def withdraw(self, slot: int, length: int) -> None:
+        """Takes back what was promised to a slot beyond `length` entries: its import failed there."""
+        kept = self._promised[slot][: length - self.tree.length(slot)]
+        self._num_promised -= len(self._promised[slot]) - len(kept)
+        self._promised[slot] = kept
+
     def commit(self) -> None:
         """The step is computed: what was promised is held."""
         for slot, entries in self._promised.items():
@@ -161,6 +179,19 @@ class KVCache:
         if self._traits.shares_cells and self.tree.num_private(slot) == 0:
             # Other slots hold all of its cells: it would only cost a slot.
             self._drop(slot)
+
+    def lengths(self) -> dict[int, int]:
+        """How many entries each slot holds, the free ones included."""
+        held = {slot: self.tree.length(slot) for slot in self.tree.slots}
+        return dict.fromkeys(sorted(self._free_slots), 0) | held
+
+    def erase(self, slot: int) -> int:
+        """Forgets what a retained slot holds; returns how many entries that was. A running slot is left alone."""
+        if slot not in self._retained:
+            return 0
+        length = self.tree.length(slot)
+        self._drop(slot)
+        return length
 
     def take_ops(self) -> tuple[CacheOp, ...]:
         ops, self._ops = tuple(self._ops), []

@@ -15,6 +15,9 @@ class CacheTraits:
     """A prefix of one slot can be copied into another, empty slot."""
     shares_cells: bool
     """A copied prefix occupies no cells of its own until it diverges."""
+    can_export: bool = False
+    """KV can be taken out of a slot as bytes and put into another: any range of positions if the backend can
+    truncate, else only all that the slot holds, into an empty one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +39,11 @@ class ModelInfo:
     max_batch_tokens: int
     """Most entries one forward pass takes."""
     traits: CacheTraits
+    kv_format: str = ""
+    """What exported KV means besides the weights: the backend with its version, the types of its elements, every
+    option that changes them. KV of another format is never imported."""
+    can_generate: bool = True
+    """False: an encoder. It embeds, and has no logits."""
 
     @property
     def max_sequence_tokens(self) -> int:

@@ -75,7 +75,7 @@ class SamplingParams:
     seed: int | None = None
     """The same seed and request give the same answer whatever else runs. Not given = random. 0 is a seed."""
     max_tokens: int | None = None
-    """Most completion tokens, at least 1. Not given = until the model stops or the context is full."""
+    """Most completion tokens; 0 = compute the prompt only. Not given = until the model stops or the context is full."""
     min_tokens: int | None = None
     """No end of generation before this many completion tokens."""
     ignore_eos: bool | None = None
@@ -140,7 +140,7 @@ _BOUNDS: dict[str, Bounds] = {
     "mirostat_tau": (0, 1000),
     "mirostat_eta": (0, 1000),
     "seed": (0, _MAX_SEED),
-    "max_tokens": (1, _MAX_INT),
+    "max_tokens": (0, _MAX_INT),
     "min_tokens": (0, _MAX_INT),
     "logprobs": (0, 100),
 }

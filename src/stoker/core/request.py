@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from stoker.core.batch import Entry
 from stoker.core.model_info import ModelInfo
 from stoker.core.params import SamplingParams
 from stoker.errors import ContextLengthExceeded, InvalidInput
+
+AdapterSet: TypeAlias = tuple[tuple[str, float], ...]
+"""What names each adapter's content, with its scale, in the order in which they apply. Empty = the model alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +31,12 @@ class Request:
     """Requests of one key share one fair share of the machine."""
     cache_prompt: bool = True
     """False: neither reads what is resident nor leaves anything behind."""
+    adapters: AdapterSet = ()
+    """KV that was computed with one set is never read with another."""
+    group: str = ""
+    """Requests of one group have the same prompt and compute it once; with `cache_prompt=False` as long as one runs."""
+    scores_prompt: bool = False
+    """A row of logits is wanted for every prompt entry, so none of them may come from the cache."""
 
     def __post_init__(self) -> None:
         if not self.prompt:

@@ -10,14 +10,25 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 
 from stoker.core.admission import Admission
-from stoker.core.batch import Batch, Chunk
+from stoker.core.batch import Batch, Chunk, Entry, Transfer
 from stoker.core.kv_cache import KVCache
 from stoker.core.model_info import ModelInfo
 from stoker.core.request import Request
 from stoker.core.sequence import FinishReason, Sequence, TokenEvent
+from stoker.core.slot_state import SlotState
+from stoker.core.tiering import Tiering
+from stoker.core.tiers import Tiers
 from stoker.core.token_budget import TokenBudget
 from stoker.core.waiting import WaitingQueue
 from stoker.errors import InvalidInput, Overloaded
+
+_EXPORT_SHARE = 0.02
+"""Part of a step's aim that may be spent on exporting KV, while anybody waits for the step."""
+_IDLE_EXPORT_S = 0.05
+"""The same when nobody does: a new request should not wait long."""
+
+MAX_SCORED_LOGITS = 2**24
+"""Most logits of prompt entries in one step: every row is as wide as the vocabulary, and all of them are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +50,26 @@ class _Plan:
     """One step in the making."""
 
     chunks: dict[int, Chunk] = field(default_factory=dict[int, Chunk])
+    imports: dict[int, list[Transfer]] = field(default_factory=dict[int, list[Transfer]])
     num_decodes: int = 0
+    num_scored: int = 0
+    """Rows of logits that are not sampled from."""
+
+    def __contains__(self, slot: object) -> bool:
+        """The slot has its part in this step."""
+        return slot in self.chunks or slot in self.imports
 
 
 class Scheduler:
-    """Owns every sequence from `add` to its last event. One thread uses it."""
+    """Owns every sequence from `add` to its last event. One thread uses it.
 
-    def __init__(self, info: ModelInfo, config: SchedulerConfig) -> None:
+    Args:
+        info: of the backend that computes the batches.
+        config: how many run and wait, and how long a step may take.
+        tiers: where KV is kept that the pool has no room for; None = nowhere.
+    """
+
+    def __init__(self, info: ModelInfo, config: SchedulerConfig, tiers: Tiers | None = None) -> None:
         assert 0 < config.max_running <= min(info.num_slots, info.max_batch_tokens)
         self.kv = KVCache(info)
         self._info = info
@@ -53,19 +77,25 @@ class Scheduler:
         self._budget = TokenBudget(
             max_tokens=info.max_batch_tokens, target_step_s=config.target_step_s, idle_step_s=config.idle_step_s
         )
+        self.tiering = Tiering(info, self.kv, self._budget, tiers)
         self._waiting = WaitingQueue()
         self._running: dict[int, Sequence] = {}
         """By slot."""
         self._alive: dict[str, Sequence] = {}
         self._finished: dict[str, Sequence] = {}
         """Those that ended since the last `schedule`."""
-        self._admission = Admission(self.kv, self._waiting, self._running, config.max_running)
+        self._admission = Admission(self.kv, self.tiering, self._waiting, self._running, config.max_running)
         self._num_arrivals = 0
         self._num_steps = 0
 
     @property
     def has_work(self) -> bool:
         return bool(self._alive)
+
+    @property
+    def awaits_tiers(self) -> bool:
+        """Somebody was put off by the last `schedule` until something has been read from disk."""
+        return any(sequence.fetched_keys for sequence in self._waiting)
 
     @property
     def num_running(self) -> int:
@@ -94,8 +124,16 @@ class Scheduler:
         return self._alive.get(request_id) or self._finished[request_id]
 
     def sequences(self, batch: Batch) -> list[Sequence]:
-        """Whose logits the rows of a batch are, one sequence per row."""
-        return [self._running[chunk.slot] for chunk in batch.chunks for _ in range(chunk.num_logits)]
+        """Who gets a token of a batch, in the order of their rows."""
+        return [sequence for sequence, entry in self.rows(batch) if entry is None]
+
+    def rows(self, batch: Batch) -> list[tuple[Sequence, Entry | None]]:
+        """What the rows of a batch are for: whose they are, and the prompt entry to score; None = one to sample."""
+        return [row for chunk in batch.chunks for row in self._rows_of(self._running[chunk.slot], chunk)]
+
+    def _rows_of(self, sequence: Sequence, chunk: Chunk) -> list[tuple[Sequence, Entry | None]]:
+        following: list[Entry | None] = [*sequence.entries[chunk.end - chunk.num_logits + 1 : chunk.end + 1]]
+        return [(sequence, entry) for entry in [*following, None][: chunk.num_logits]]
 
     def add(self, request: Request) -> None:
         """Queues a request that has passed every check.
@@ -111,6 +149,7 @@ class Scheduler:
         self._num_arrivals += 1
         sequence = Sequence(request, arrival=self._num_arrivals)
         self._alive[request.request_id] = sequence
+        self.tiering.open(sequence)
         self._waiting.push(sequence)
         self._admission.reconsider()
 
@@ -125,38 +164,71 @@ class Scheduler:
         """Ends a running request for a reason that only its text shows, such as a stop string."""
         self._end(self._alive[request_id], reason)
 
+    def exports(self) -> list[Transfer]:
+        """What is to be exported now. Asked before `schedule`: what the ledger says of a slot is then really in it."""
+        seconds = self._config.target_step_s * _EXPORT_SHARE if self._alive else _IDLE_EXPORT_S
+        return self.tiering.exports(self._running.values(), seconds)
+
     def schedule(self) -> Batch | None:
-        """The next step: decodes first, then prompts within the budget, those of whoever can be admitted too."""
+        """The next step: decodes first, then prompts within the budget, those of whoever can be admitted too.
+
+        None: there is nothing to do before something has been read from disk or a request comes.
+        """
         self._finished.clear()
         plan = _Plan()
         self._displace()
         self._plan_decodes(plan)
         self._plan_prompts(plan)
-        if not plan.chunks:
+        if not plan.chunks and not plan.imports:
             return None
         self._num_steps += 1
-        return Batch(self._num_steps, tuple(plan.chunks.values()), self.kv.take_ops())
+        imports = tuple(transfer for transfers in plan.imports.values() for transfer in transfers)
+        return Batch(self._num_steps, tuple(plan.chunks.values()), self.kv.take_ops(), imports)
+
+    def withdraw(self, transfer: Transfer) -> None:
+        """An import of this step failed: from there on its sequence is computed."""
+        self.kv.withdraw(transfer.slot, transfer.start)
+        self._running[transfer.slot].num_restorable = 0
 
     def update(self, batch: Batch, token_ids: list[int | None]) -> list[TokenEvent]:
-        """Takes what the step gave: one token id per row of logits, or None where the row was unusable."""
-        assert len(token_ids) == batch.num_rows
+        """Takes what the step gave: one token id for each of `sequences`, or None where its row was unusable."""
         self.kv.commit()
+        for slot in {transfer.slot for transfer in batch.imports}:
+            self._note_import(self._running[slot], self.kv.tree.length(slot))
         for chunk in batch.chunks:
-            self._running[chunk.slot].num_computed = chunk.end
+            sequence = self._running[chunk.slot]
+            sequence.num_computed = chunk.end
+            sequence.num_scored = max(sequence.num_scored, min(chunk.end, sequence.num_prompt))
         return [self._accept(*pair) for pair in zip(self.sequences(batch), token_ids, strict=True)]
 
     def fail(self, batch: Batch) -> list[TokenEvent]:
-        """The forward pass of this batch failed: its sequences end, everybody else goes on."""
+        """The forward pass of this batch failed: everybody else goes on, and those without a token try once more."""
         self.kv.abandon()
         sequences = [self._running[chunk.slot] for chunk in batch.chunks]
         for slot in self.kv.repeat_ops(batch.ops):
             if slot in self._running and self._running[slot] not in sequences:
                 self._preempt(self._running[slot], retain=False)
-        return [self._end(sequence, FinishReason.ERROR) for sequence in sequences]
+        return [event for sequence in sequences if (event := self._end_or_retry(sequence)) is not None]
 
     def observe(self, num_tokens: int, step_s: float) -> None:
         """Learns how long a step of `num_tokens` entries took."""
         self._budget.observe(num_tokens, step_s)
+
+    def slots(self) -> list[SlotState]:
+        """What every slot holds now, in the order of their numbers."""
+        return [self._slot_state(slot, length) for slot, length in sorted(self.kv.lengths().items())]
+
+    def erase(self, slot: int) -> int:
+        """Forgets what finished conversations left in a slot; returns how many tokens that were.
+
+        Raises:
+            InvalidInput: there is no such slot, or a request runs in it.
+        """
+        if slot not in self.kv.lengths():
+            raise InvalidInput(f"there is no slot {slot}: they are 0 … {self._info.num_slots - 1}", parameter="slot")
+        if slot in self._running:
+            raise InvalidInput(f"slot {slot} is running a request; erase it when that has ended", parameter="slot")
+        return self.kv.erase(slot)
 
     def check_integrity(self) -> None:
         """Asserts that sequences, slots and cells agree. Cheap enough for every step under test."""
@@ -189,30 +261,66 @@ class Scheduler:
         budget = self._budget.prompt_tokens(plan.num_decodes)
         while (admitted := self._admission.admit_next(prompts, budget)) is not None:
             prompts.append(admitted)
-        for sequence, num_tokens in share_budget(prompts, budget):
+        self._plan_imports(plan, prompts)
+        for sequence, num_tokens in share_budget([s for s in prompts if not s.is_restoring], budget):
             if sequence.slot is not None:
                 self._plan_chunk(plan, sequence, num_tokens)
 
+    def _plan_imports(self, plan: _Plan, prompts: list[Sequence]) -> None:
+        left = self.tiering.num_importable(
+            self._config.target_step_s if plan.num_decodes else self._config.idle_step_s
+        )
+        for sequence in prompts:
+            if left > 0 and sequence.is_restoring:
+                left -= self._plan_import(plan, sequence, left)
+
+    def _plan_import(self, plan: _Plan, sequence: Sequence, num_entries: int) -> int:
+        """Gives a sequence about so many entries out of the tiers; if that is impossible now, it is computed."""
+        assert sequence.slot is not None
+        start = sequence.num_computed
+        transfers = self.tiering.imports(sequence, num_entries)
+        room = self._room_for(plan, sequence, transfers[-1].end - start) if transfers else 0
+        transfers = [transfer for transfer in transfers if transfer.end - start <= room]
+        if not transfers:
+            sequence.num_restorable = 0
+            return 0
+        end = transfers[-1].end
+        self.kv.promise(sequence.slot, sequence.entries[start:end])
+        plan.imports[sequence.slot] = transfers
+        return end - start
+
     def _plan_chunk(self, plan: _Plan, sequence: Sequence, num_tokens: int) -> int:
         """Gives a sequence up to `num_tokens` entries of this step; returns how many it got."""
-        num_tokens = min(num_tokens, self._room_for(plan, sequence, num_tokens))
+        num_tokens = min(num_tokens, self._num_scorable(plan, sequence))
+        stop = self.tiering.next_stop(sequence)
+        if stop is not None:
+            num_tokens = min(num_tokens, stop - sequence.num_computed)
+        num_tokens = min(num_tokens, self._room_for(plan, sequence, num_tokens)) if num_tokens else 0
         if num_tokens == 0:
             return 0
         assert sequence.slot is not None
         start, end = sequence.num_computed, sequence.num_computed + num_tokens
-        chunk = Chunk(
-            sequence.slot, start, tuple(sequence.entries[start:end]), num_logits=int(end == len(sequence.entries))
-        )
+        num_scored = end - max(start, sequence.num_scored) if _is_scoring(sequence) else 0
+        num_logits = max(num_scored, int(end == len(sequence.entries)))
+        plan.num_scored += num_scored
+        chunk = Chunk(sequence.slot, start, tuple(sequence.entries[start:end]), num_logits)
         self.kv.promise(chunk.slot, chunk.entries)
         plan.chunks[chunk.slot] = chunk
         sequence.has_begun = True
         self._waiting.charge(sequence.request.client_key, num_tokens)
         return num_tokens
 
+    def _num_scorable(self, plan: _Plan, sequence: Sequence) -> int:
+        """Entries that this step may take without giving away more rows than `MAX_SCORED_LOGITS` allows."""
+        if not _is_scoring(sequence):
+            return sequence.num_pending
+        num_rows = max(1, MAX_SCORED_LOGITS // self._info.vocab_size) - plan.num_scored
+        return max(0, num_rows) + max(0, sequence.num_scored - sequence.num_computed)
+
     def _room_for(self, plan: _Plan, sequence: Sequence, num_cells: int) -> int:
         """Free cells for a sequence: evicts what is retained, then preempts running sequences that rank below it."""
         while (room := self.kv.make_room(num_cells)) == 0:
-            victim = self._lowest(plan.chunks)
+            victim = self._lowest(plan)
             if victim is None or _rank(victim) <= _rank(sequence):
                 return 0
             self._preempt(victim)
@@ -224,13 +332,29 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence, *, retain: bool = True) -> None:
         """Back to the queue with all its tokens; its cells may be evicted."""
-        self._vacate(sequence, retain=retain and sequence.request.cache_prompt)
+        self._vacate(sequence, retain=retain and sequence.is_shared)
         sequence.num_preempted += 1
         self._waiting.push_front(sequence)
+
+    def _end_or_retry(self, sequence: Sequence) -> TokenEvent | None:
+        """Nothing was said yet, so nobody notices that a prompt is computed twice; a second failure is its own."""
+        if sequence.num_completion or sequence.is_isolated:
+            return self._end(sequence, FinishReason.ERROR)
+        self._vacate(sequence, retain=False)
+        sequence.is_isolated, sequence.has_begun, sequence.chain = True, False, None
+        self._waiting.push_front(sequence)
+        return None
+
+    def _note_import(self, sequence: Sequence, length: int) -> None:
+        sequence.num_computed = length
+        if not sequence.has_begun:
+            sequence.num_cached = length
 
     def _accept(self, sequence: Sequence, token_id: int | None) -> TokenEvent:
         if token_id is None:
             return self._end(sequence, FinishReason.ERROR)
+        if sequence.request.sampling.max_tokens == 0:
+            return self._end(sequence, FinishReason.LENGTH)
         sequence.entries.append(token_id)
         is_stop = self._is_stop(sequence, token_id)
         reason = FinishReason.STOP if is_stop else self._length_reason(sequence)
@@ -257,17 +381,31 @@ class Scheduler:
             self._waiting.remove(sequence)
         else:
             # What led to an error is not worth keeping: it may be the cause.
-            self._vacate(sequence, retain=request.cache_prompt and reason is not FinishReason.ERROR)
+            self._vacate(sequence, retain=sequence.is_shared and reason is not FinishReason.ERROR)
         del self._alive[request.request_id]
         self._finished[request.request_id] = sequence
         self._waiting.forget_idle({s.request.client_key for s in self._running.values()})
         return TokenEvent(request.request_id, None, is_text=False, finish_reason=reason)
 
+    def _slot_state(self, slot: int, length: int) -> SlotState:
+        sequence = self._running.get(slot)
+        if sequence is None:
+            return SlotState(slot=slot, num_tokens=length)
+        return SlotState(
+            slot=slot,
+            num_tokens=length,
+            request_id=sequence.request.request_id,
+            num_prompt=sequence.num_prompt,
+            num_completion=sequence.num_completion,
+        )
+
     def _vacate(self, sequence: Sequence, *, retain: bool) -> None:
         assert sequence.slot is not None
+        if retain:
+            self.tiering.retain(sequence.slot, sequence)
         self.kv.close(sequence.slot, retain=retain)
         del self._running[sequence.slot]
-        sequence.slot, sequence.num_computed = None, 0
+        sequence.slot, sequence.num_computed, sequence.num_restorable = None, 0, 0
         self._admission.reconsider()
 
 
@@ -287,6 +425,11 @@ def share_budget(prompts: list[Sequence], budget: int) -> list[tuple[Sequence, i
         shares[sequence.arrival] = shares.get(sequence.arrival, 0) + more
         left -= more
     return [(sequence, shares[sequence.arrival]) for sequence in by_need if shares[sequence.arrival] > 0]
+
+
+def _is_scoring(sequence: Sequence) -> bool:
+    """Rows of its prompt are still to be given away."""
+    return sequence.request.scores_prompt and sequence.num_scored < sequence.num_prompt
 
 
 def _rank(sequence: Sequence) -> tuple[int, int]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import Enum
 
 from stoker.core.batch import Entry
+from stoker.core.blocks import Chain
 from stoker.core.request import Request
 
 
@@ -41,6 +43,8 @@ class Sequence:
     """Entries whose KV is in the slot."""
     num_cached: int = 0
     """Prompt entries that were taken from the cache when it began."""
+    num_scored: int = 0
+    """Prompt entries whose row of logits was given away, if the request scores its prompt."""
     has_begun: bool = False
     """Some step has taken entries of it."""
     num_preempted: int = 0
@@ -48,10 +52,36 @@ class Sequence:
     """How often a later sequence was admitted first because it could reuse more."""
     num_prefix_waits: int = 0
     """How often it was put off because a running sequence computes a common prefix."""
+    chain: Chain | None = None
+    """The names of its blocks in the tiers; None = they have no part in it."""
+    fetched_keys: list[bytes] = field(default_factory=list[bytes])
+    """What is being read from disk for it."""
+    num_restorable: int = 0
+    """Entries that are in the slot once the tiers have given what they have; up to there nothing is computed."""
+    is_isolated: bool = False
+    """Its prompt failed once: it is tried again, alone, with nothing that others left and leaving nothing behind."""
     finish_reason: FinishReason | None = None
 
     def __post_init__(self) -> None:
         self.entries = list(self.request.prompt)
+
+    @property
+    def cache_key(self) -> Hashable:
+        """Whose KV it may read: that of all with the same adapters, or with `cache_prompt=False` its group's only."""
+        request = self.request
+        if self.is_isolated:
+            return ("isolated", request.request_id)
+        private = None if request.cache_prompt else request.group or request.request_id
+        return (private, request.adapters) if request.adapters else private
+
+    @property
+    def is_shared(self) -> bool:
+        """What it computes may stay for others."""
+        return self.request.cache_prompt and not self.is_isolated
+
+    @property
+    def is_restoring(self) -> bool:
+        return self.num_computed < self.num_restorable
 
     @property
     def num_prompt(self) -> int:
@@ -65,6 +95,11 @@ class Sequence:
     def num_pending(self) -> int:
         """Entries still to be computed before the next token can be sampled."""
         return len(self.entries) - self.num_computed
+
+    @property
+    def num_uncached(self) -> int:
+        """Pending entries that really have to be computed."""
+        return len(self.entries) - max(self.num_computed, self.num_restorable)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,11 @@ class TokenBudget:
         self._idle_step_s = idle_step_s
         self._token_s: float | None = None
 
+    @property
+    def token_s(self) -> float | None:
+        """What one prompt token costs, in seconds; None = not known yet."""
+        return self._token_s
+
     def observe(self, num_tokens: int, step_s: float) -> None:
         """Learns from a finished step. Steps of few tokens say nothing of a prompt's cost and are ignored."""
         if num_tokens < MIN_CHUNK or step_s <= 0:

@@ -7,10 +7,29 @@ import sys
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
+from stoker.core.slot_state import SlotState
 from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.engine.door import Door
 from stoker.engine.inbox import InboxLimits
-from stoker.engine.protocol import Accepted, Command, Heartbeat, ModelCard, Output, Submit
+from stoker.engine.protocol import (
+    Accepted,
+    Answer,
+    Command,
+    Detokenize,
+    Detokenized,
+    Erased,
+    EraseSlots,
+    Failed,
+    Heartbeat,
+    ListSlots,
+    ModelCard,
+    Output,
+    SlotList,
+    Submit,
+    Tokenize,
+    Tokenized,
+)
+from stoker.engine.questions import Questions
 from stoker.engine.requests import PendingRequest, Requests
 from stoker.engine.supervisor import State, Supervisor
 from stoker.errors import ModelNotLoaded, Timeout
@@ -38,6 +57,27 @@ class EngineHealth:
         return self.state is State.READY
 
 
+class _Switch:
+    """Tells requests and questions what the supervisor hears. See `Listener`."""
+
+    def __init__(self, requests: Requests, questions: Questions) -> None:
+        self._requests = requests
+        self._questions = questions
+
+    def on_ready(self, card: ModelCard) -> None:
+        self._requests.on_ready(card)
+
+    def on_event(self, event: Accepted | Output | Failed | Answer) -> None:
+        if isinstance(event, Accepted | Output | Failed):
+            self._requests.on_event(event)
+        else:
+            self._questions.on_answer(event)
+
+    def on_down(self, reason: str) -> None:
+        self._requests.on_down(reason)
+        self._questions.on_down(reason)
+
+
 class EngineClient:
     """Asks an engine in a child process. Belongs to one event loop.
 
@@ -62,7 +102,8 @@ class EngineClient:
         supervision = supervision or SupervisionConfig()
         door = Door(capacity=config.parallel + config.max_queue, parallel=config.parallel)
         self._requests = Requests(self._send, door, limits or InboxLimits(), supervision.restart_wait_s)
-        self._supervisor = Supervisor(command, config, self._requests, supervision)
+        self._questions = Questions(self._send)
+        self._supervisor = Supervisor(command, config, _Switch(self._requests, self._questions), supervision)
         self._card: ModelCard | None = None
 
     @property
@@ -109,6 +150,42 @@ class EngineClient:
         finally:
             self._requests.close(request)
 
+    async def tokenize(self, text: str, *, wants_bos: bool = True, parse_special: bool = True) -> Tokenized:
+        """The tokens of a text; as those of a prompt, unless told otherwise. See `Tokenize`.
+
+        Raises:
+            InvalidInput: the text is not valid Unicode.
+            StokerError: the engine cannot answer, see `Questions.ask`.
+        """
+        return await self._questions.ask(lambda number: Tokenize(number, text, wants_bos, parse_special), Tokenized)
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of some tokens, special ones written out.
+
+        Raises:
+            InvalidInput: an id is outside the vocabulary.
+            StokerError: see `tokenize`.
+        """
+        answer = await self._questions.ask(lambda number: Detokenize(number, list(token_ids)), Detokenized)
+        return answer.text
+
+    async def slots(self) -> list[SlotState]:
+        """What every slot of the KV pool holds, between two steps.
+
+        Raises:
+            StokerError: see `tokenize`.
+        """
+        return (await self._questions.ask(ListSlots, SlotList)).slots
+
+    async def erase(self, slot: int | None = None) -> int:
+        """Forgets what finished conversations left in one slot, or in all; returns how many tokens those were.
+
+        Raises:
+            InvalidInput: there is no such slot, or a request runs in it.
+            StokerError: see `tokenize`.
+        """
+        return (await self._questions.ask(lambda number: EraseSlots(number, slot), Erased)).num_tokens
+
     def health(self) -> EngineHealth:
         """How the engine is doing, as far as this process knows now."""
         supervisor = self._supervisor
@@ -122,6 +199,7 @@ class EngineClient:
     async def close(self) -> None:
         """Ends every request with `ModelNotLoaded` and stops the child. Calling it twice is allowed."""
         self._requests.end_all(ModelNotLoaded("the model was closed"))
+        self._questions.end_all(ModelNotLoaded("the model was closed"))
         await self._supervisor.close()
 
     def _send(self, command: Command) -> None:

@@ -12,6 +12,7 @@ from stoker.core.params import SamplingParams
 from stoker.errors import InvalidInput
 
 BackendName: TypeAlias = Literal["auto", "native", "llama", "onnx", "scripted"]
+KVType: TypeAlias = Literal["f16", "f32", "q8"]
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,12 +39,22 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Most requests that wait; one more is refused as overloaded. Range 0 … 65536."""
     threads: int | None = None
     """Threads that compute. Not given: one per physical core that this process may use."""
+    kv_type: KVType = "f16"
+    """What keys and values are kept as; q8 takes a little more than half of f16. libllama has f16 only."""
+    cache_ram: int | None = None
+    """Memory for KV that has left the pool, in MiB; 0 = none. Not given: a quarter of what is free, at most 8192."""
+    kv_cache_dir: str = ""
+    """Folder in which KV outlives the process; several servers may share it. Empty = none."""
+    cache_disk: int | None = None
+    """What that folder may hold, in MiB. Not given: half of what is free, at most 10240."""
     sampling: SamplingParams = SamplingParams()
     """Defaults below the request's own values and the model's recommendation."""
 
     def __post_init__(self) -> None:
         _check_range("parallel", self.parallel, 1, 1024)
         _check_range("max_queue", self.max_queue, 0, 65536)
+        _check_range("cache_ram", self.cache_ram, 0, 2**31 - 1)
+        _check_range("cache_disk", self.cache_disk, 1, 2**31 - 1)
         for name in ("ctx_size", "kv_tokens", "threads"):
             _check_range(name, getattr(self, name), 1, 2**31 - 1)
         # JSON has no infinity: it would arrive as null.

@@ -9,17 +9,36 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 
-from stoker.backends.base import Backend
+from stoker.backends.base import Backend, KVPort, Logits
+from stoker.cache.counters import TierCounters
+from stoker.cache.store import KVStore
 from stoker.core.batch import Batch
 from stoker.core.params import BUILT_IN, SamplingParams
 from stoker.core.request import Request
 from stoker.core.scheduler import Scheduler, SchedulerConfig
 from stoker.core.sequence import FinishReason, TokenEvent
-from stoker.engine.protocol import Event, Failed, Heartbeat, Submit
+from stoker.core.stages import Mark, no_mark
+from stoker.engine.answers import answer_detokenize, answer_tokenize
+from stoker.engine.prompt import echo, prompt_token_ids, with_text_bias
+from stoker.engine.protocol import (
+    Answer,
+    Detokenize,
+    Erased,
+    EraseSlots,
+    Event,
+    Failed,
+    Heartbeat,
+    ListSlots,
+    Question,
+    SlotList,
+    Submit,
+    Tokenize,
+)
 from stoker.engine.stream import Stream
-from stoker.errors import BackendError, InvalidInput, StokerError, Timeout
+from stoker.engine.transfers import Transfers
+from stoker.errors import BackendError, StokerError, Timeout
 from stoker.sampling.sampler import Choice, Sampler
-from stoker.text.tokenizer import Tokenizer, encode_prompt
+from stoker.text.tokenizer import Tokenizer
 
 _WARM_UP = "warm-up"
 
@@ -35,6 +54,9 @@ class Engine:
         config: how many requests may run and wait.
         defaults: for every sampling number that a request leaves open; `BUILT_IN` stands behind them.
         clock: seconds; only differences count.
+        mark: told when a part of a step has ended, on the thread that calls `step`.
+        kv_port: the backend again, if it can export; with `kv_store`, or neither.
+        kv_store: where KV is kept that the pool has no room for; owned from now on.
     """
 
     def __init__(
@@ -45,6 +67,9 @@ class Engine:
         config: SchedulerConfig,
         defaults: SamplingParams = BUILT_IN,
         clock: Callable[[], float] = time.monotonic,
+        mark: Mark = no_mark,
+        kv_port: KVPort | None = None,
+        kv_store: KVStore | None = None,
     ) -> None:
         info = backend.info
         self.parallel = config.max_running
@@ -55,19 +80,33 @@ class Engine:
         self._tokenizer = tokenizer
         self._defaults = defaults
         self._clock = clock
+        self._mark = mark
         # Everyone waits between `add` and the next step, also those who will then run.
-        self._scheduler = Scheduler(info, replace(config, max_waiting=self.capacity))
+        self._scheduler = Scheduler(info, replace(config, max_waiting=self.capacity), kv_store)
+        self._transfers: Transfers | None = None
+        if kv_port is not None and kv_store is not None:
+            self._transfers = Transfers(kv_port, kv_store, self._scheduler, clock)
+        self._may_export = False
+        self.is_waiting = False
+        """Nothing can be done before the tiers have read something from disk, or a command or a deadline comes."""
         self._sampler = Sampler(
             vocab_size=info.vocab_size,
             eog_token_ids=info.eog_token_ids,
             token_bytes=partial(tokenizer.token_bytes, render_special=True),
+            mark=mark,
         )
         self._streams: dict[str, Stream] = {}
         self._num_steps = 0
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work
+        """Somebody is alive, or KV is to be brought to safety."""
+        return self._scheduler.has_work or self._may_export
+
+    def on_arrival(self, call: Callable[[], None]) -> None:
+        """Has this called, on another thread, when it is worth to `step` although `is_waiting`."""
+        if self._transfers is not None:
+            self._transfers.on_arrival(call)
 
     def admit(self, submit: Submit) -> Stream:
         """Tokenizes and checks a request; all that can be refused is refused here.
@@ -78,19 +117,23 @@ class Engine:
         """
         now = self._clock()
         sampling = submit.sampling.filled_from(self._defaults, BUILT_IN)
+        sampling = with_text_bias(self._tokenizer, sampling, submit.text_bias)
         seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
         request = Request(
             request_id=submit.request_id,
-            prompt=tuple(self._prompt(submit.prompt)),
+            prompt=tuple(prompt_token_ids(self._tokenizer, submit)),
             sampling=replace(sampling, seed=seed),
             priority=submit.priority,
             client_key=submit.client_key,
             cache_prompt=submit.cache_prompt,
+            group=submit.group,
+            scores_prompt=submit.echo and sampling.logprobs is not None,
         )
         request.check_fits(self._info)
         row = self._sampler.open(request.sampling, request.prompt, seed)
         deadline = inf if submit.timeout_s is None else now + submit.timeout_s
-        return Stream(request, row, self._tokenizer, timeout_s=submit.timeout_s, deadline=deadline)
+        prompt = echo(self._tokenizer, submit.prompt, request.prompt) if submit.echo else None
+        return Stream(request, row, self._tokenizer, prompt=prompt, timeout_s=submit.timeout_s, deadline=deadline)
 
     def add(self, stream: Stream) -> None:
         """Queues what `admit` returned.
@@ -114,20 +157,33 @@ class Engine:
             Exception: not by one request's fault; the engine cannot go on.
         """
         expired = self._expire()
-        if not self.has_work:
+        self._may_export = self._transfers is not None and self._transfers.export()
+        batch = self._scheduler.schedule() if self._scheduler.has_work else None
+        self.is_waiting = batch is None and self._scheduler.has_work
+        if batch is None:
+            assert not self.is_waiting or self._scheduler.awaits_tiers, "work waits, but nothing was scheduled"
             return expired
-        batch = self._scheduler.schedule()
-        assert batch is not None, "work waits, but nothing was scheduled"
+        self._mark("schedule")
         began = self._clock()
         try:
             logits = self._backend.forward(batch)
         except BackendError as error:
             return [*expired, *self._fail(batch, error)]
+        self._mark("forward")
         streams = [self._streams[s.request.request_id] for s in self._scheduler.sequences(batch)]
+        if len(streams) < batch.num_rows:
+            logits = self._score_prompts(batch, logits)
         choices = self._sampler.sample(logits, [stream.row for stream in streams])
-        events = self._scheduler.update(batch, [choice.token_id for choice in choices])
-        self._scheduler.observe(batch.num_tokens, self._clock() - began)
+        self._mark("sample")
+        token_ids = [c.token_id if s.is_usable else None for s, c in zip(streams, choices, strict=True)]
+        step_s = self._clock() - began
+        if self._transfers is not None:
+            self._transfers.restore(batch)
+            self._may_export = True
+        events = self._scheduler.update(batch, token_ids)
+        self._scheduler.observe(batch.num_tokens, step_s)
         self._num_steps += 1
+        self._mark("schedule")
         return [*expired, *self._publish(zip(streams, choices, events, strict=True))]
 
     def warm_up(self) -> None:
@@ -143,6 +199,22 @@ class Engine:
                 if isinstance(event, Failed):
                     raise BackendError(f"the model loads, but cannot compute: {event.message}")
 
+    def answer(self, question: Question) -> Answer:
+        """Answers a question. Those about texts may be asked by any thread, the others by the one that calls `step`.
+
+        Raises:
+            InvalidInput: it asks for something that is not there.
+        """
+        match question:
+            case Tokenize():
+                return answer_tokenize(self._tokenizer, question)
+            case Detokenize():
+                return answer_detokenize(self._tokenizer, question)
+            case ListSlots():
+                return SlotList(question.question_id, self._scheduler.slots())
+            case EraseSlots():
+                return Erased(question.question_id, self._erase(question.slot))
+
     def heartbeat(self) -> Heartbeat:
         """Numbers for whoever watches; whether steps are late, only the thread's owner can say."""
         scheduler = self._scheduler
@@ -154,6 +226,7 @@ class Engine:
             kv_retained=scheduler.kv_retained,
             kv_capacity=scheduler.kv_capacity,
             stalled_s=0.0,
+            tiers=self._transfers.counters() if self._transfers is not None else TierCounters(),
         )
 
     def check_integrity(self) -> None:
@@ -164,28 +237,38 @@ class Engine:
     def close(self) -> None:
         """Frees the model. Calling it twice is allowed."""
         self._backend.close()
+        if self._transfers is not None:
+            self._transfers.close()
 
-    def _prompt(self, prompt: str | list[int]) -> list[int]:
-        if isinstance(prompt, list):
-            return prompt
-        try:
-            return encode_prompt(self._tokenizer, prompt)
-        except UnicodeEncodeError as error:  # a lone surrogate: JSON can spell one
-            raise InvalidInput(f"the prompt is not valid Unicode: {error.reason}", parameter="prompt") from error
+    def _erase(self, slot: int | None) -> int:
+        if slot is not None:
+            return self._scheduler.erase(slot)
+        idle = [state.slot for state in self._scheduler.slots() if state.request_id is None]
+        return sum(self._scheduler.erase(slot) for slot in idle)
+
+    def _score_prompts(self, batch: Batch, logits: Logits) -> Logits:
+        """Takes the log-probabilities of prompt tokens; returns the rows that are to be sampled."""
+        rows = self._scheduler.rows(batch)
+        for row, (sequence, entry) in zip(logits, rows, strict=True):
+            if entry is not None:
+                self._streams[sequence.request.request_id].push_prompt(row, entry)
+        return logits[[entry is None for _, entry in rows]]
 
     def _publish(self, rows: Iterable[tuple[Stream, Choice, TokenEvent]]) -> list[Event]:
         published: list[Event] = []
         for stream, choice, event in rows:
-            if event.token_id is None:
+            if event.finish_reason is FinishReason.ERROR:
                 error = BackendError("the model's numbers for the next token cannot be sampled (NaN or all -inf)")
                 published.append(self._end_failed(stream.request_id, error))
                 continue
             stream.push(choice, event)
+            self._mark("detokenize")
             if stream.finish_reason is not None:
                 if event.finish_reason is None:
                     self._scheduler.finish(stream.request_id, FinishReason.STOP)
                 del self._streams[stream.request_id]
             published.append(stream.take())
+            self._mark("publish")
         return published
 
     def _expire(self) -> list[Event]:

@@ -95,6 +95,7 @@ def merge(outputs: Sequence[Output]) -> Output:
         list(chain.from_iterable(output.logprobs or () for output in outputs)) if has_logprobs else None,
         last.finish_reason,
         last.stop_match,
+        outputs[0].prompt,
     )
 
 
@@ -102,5 +103,5 @@ def _size(event: Accepted | Output) -> int:
     """Bytes in memory, roughly."""
     if isinstance(event, Accepted):
         return 64
-    num_logprobs = sum(1 + len(position.top) for position in event.logprobs or ())
+    num_logprobs = sum(1 + len(position.top) for position in (*(event.logprobs or ()), *(event.prompt or ())))
     return 256 + 4 * len(event.text) + 36 * len(event.token_ids) + 160 * num_logprobs

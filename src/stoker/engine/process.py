@@ -1,7 +1,7 @@
 """The child process of `stoker serve`: one engine behind two sockets. Lives as long as its parent, and no longer.
 
 ```
-main thread       takes commands: aborts at once, prompts to the tokenizer threads, Shutdown ends everything
+main thread       takes commands: aborts at once, texts to the tokenizer threads, Shutdown ends everything
 tokenizer threads tokenize and check, then queue for the engine
 engine thread     steps; puts one frame per step into the outbox
 writer thread     outbox ---> parent, and a heartbeat about once a second
@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -35,14 +36,20 @@ from stoker.engine.protocol import (
     Abort,
     Accepted,
     Command,
+    Detokenize,
+    EraseSlots,
     Failed,
     Frame,
     Launch,
+    ListSlots,
     LoadFailed,
     ModelCard,
+    Question,
     Ready,
     Shutdown,
     Submit,
+    Tokenize,
+    Unanswered,
 )
 from stoker.engine.worker import EngineWorker
 from stoker.errors import Cancelled, StokerError
@@ -98,6 +105,7 @@ class _EngineProcess:
         self._is_ending = threading.Event()
         self._wake_receiver, self._wake_sender = socket.socketpair()
         self._wake_sender.setblocking(False)
+        self._engine = engine
         self._worker = EngineWorker(engine, self._publish)
         self._tokenizers = ThreadPoolExecutor(_NUM_TOKENIZERS, thread_name_prefix="stoker-tokenizer")
         self._admissions: list[Future[None]] = []
@@ -137,6 +145,10 @@ class _EngineProcess:
                 self._submit(command)
             case Abort():
                 self._worker.abort(command.request_id)
+            case Tokenize() | Detokenize():
+                self._on_tokenizer_thread(partial(self._answer, command), command)
+            case ListSlots() | EraseSlots():
+                self._ask(command)
             case Shutdown():
                 self._end()
 
@@ -146,9 +158,12 @@ class _EngineProcess:
         except StokerError as error:
             self._publish([Failed.of(submit.request_id, error)])
             return
-        future = self._tokenizers.submit(self._accept, submit)
+        self._on_tokenizer_thread(partial(self._accept, submit), submit)
+
+    def _on_tokenizer_thread(self, task: Callable[[], None], command: Submit | Tokenize | Detokenize) -> None:
+        future = self._tokenizers.submit(task)
         self._admissions = [*(f for f in self._admissions if not f.done()), future]
-        future.add_done_callback(lambda future: self._note_fault(submit, future))
+        future.add_done_callback(lambda future: self._note_fault(command, future))
 
     def _accept(self, submit: Submit) -> None:
         """On a tokenizer thread. `Accepted` leaves before the engine can add anything to it."""
@@ -161,13 +176,28 @@ class _EngineProcess:
         except StokerError as error:
             self._publish([Failed.of(submit.request_id, error)])
 
-    def _note_fault(self, submit: Submit, future: Future[None]) -> None:
-        """A fault of ours while a prompt was tokenized concerns that request only, but it must hear of it."""
+    def _answer(self, question: Question) -> None:
+        try:
+            self._publish([self._engine.answer(question)])
+        except StokerError as error:
+            self._publish([Unanswered.of(question.question_id, error)])
+
+    def _ask(self, question: Question) -> None:
+        try:
+            self._worker.ask(question)
+        except StokerError as error:
+            self._publish([Unanswered.of(question.question_id, error)])
+
+    def _note_fault(self, command: Submit | Tokenize | Detokenize, future: Future[None]) -> None:
+        """A fault of ours while a text was tokenized concerns that request only, but it must hear of it."""
         if future.cancelled() or (fault := future.exception()) is None:
             return
         logger.error("a request could not be admitted", exc_info=fault)
         error = StokerError(f"the request could not be admitted: {type(fault).__name__}: {fault}")
-        self._publish([Failed.of(submit.request_id, error)])
+        if isinstance(command, Submit):
+            self._publish([Failed.of(command.request_id, error)])
+        else:
+            self._publish([Unanswered.of(command.question_id, error)])
 
     def _publish(self, events: Frame) -> None:
         """Any thread. Waits only while the parent does not read, that is, while there is nobody to compute for."""

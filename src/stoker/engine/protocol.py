@@ -5,13 +5,19 @@ Commands go in, events come out. Events are sent in frames: one list for all str
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import msgspec
 
+from stoker.cache.counters import TierCounters
 from stoker.core.params import SamplingParams
+from stoker.core.slot_state import SlotState
 from stoker.engine.config import EngineConfig
 from stoker.errors import FieldValue, StokerError, error_from_code
+
+Prompt: TypeAlias = str | Sequence[int | str]
+"""Text, token ids, or both in turn."""
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -27,6 +33,25 @@ class PositionLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
     chosen: TokenLogprob
     top: tuple[TokenLogprob, ...]
+
+
+class PromptToken(msgspec.Struct, frozen=True, array_like=True):
+    """One token of the prompt. Its log-probability is None for the first one, and if none was asked for."""
+
+    token_id: int
+    token: bytes
+    logprob: float | None = None
+    top: tuple[TokenLogprob, ...] = ()
+
+
+class FillTokens(msgspec.Struct, frozen=True):
+    """The tokens that make a model fill in the middle. Not every model that can do this knows repositories."""
+
+    prefix: int
+    suffix: int
+    middle: int
+    repository: int | None = None
+    separator: int | None = None
 
 
 class Usage(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -60,6 +85,8 @@ class ModelCard(msgspec.Struct, frozen=True):
     size_bytes: int
     created: int
     """Unix time in seconds at which the model was loaded."""
+    fill_tokens: FillTokens | None = None
+    """None = the model cannot fill in the middle."""
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -74,22 +101,66 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
-    """A new request. `prompt` is text (tokenized by the engine) or token ids (taken as they are)."""
+    """A new request. `prompt` is text (tokenized by the engine), token ids (taken as they are), or both in turn."""
 
     request_id: str
-    prompt: str | list[int]
+    prompt: Prompt
     sampling: SamplingParams
     """Only what the request itself says: the engine fills in its defaults."""
     priority: int = 0
     client_key: str = ""
     cache_prompt: bool = True
     timeout_s: float | None = None
+    group: str = ""
+    """Requests of one group have the same prompt, and compute it once."""
+    echo: bool = False
+    """The first output has the prompt's tokens; with log-probabilities if `sampling.logprobs` is given."""
+    parse_special: bool = True
+    """The text of a special token in the prompt is that token."""
+    text_bias: dict[str, float] = {}
+    """As `sampling.logit_bias`, for every token of these texts."""
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
     """The caller is gone. Unknown ids are ignored."""
 
     request_id: str
+
+
+class Tokenize(msgspec.Struct, frozen=True, tag=True):
+    """A question, answered with `Tokenized`."""
+
+    question_id: str
+    text: str
+    wants_bos: bool = True
+    """As a prompt: BOS in front, if the model wants one and the text does not bring its own."""
+    parse_special: bool = True
+    """The text of a special token becomes that token."""
+
+
+class Detokenize(msgspec.Struct, frozen=True, tag=True):
+    """A question, answered with `Detokenized`."""
+
+    question_id: str
+    token_ids: list[int]
+
+
+class ListSlots(msgspec.Struct, frozen=True, tag=True):
+    """A question, answered with `SlotList`."""
+
+    question_id: str
+
+
+class EraseSlots(msgspec.Struct, frozen=True, tag=True):
+    """A question, answered with `Erased`: forgets what finished conversations left behind."""
+
+    question_id: str
+    slot: int | None = None
+    """None = all in which no request runs."""
+
+
+Question: TypeAlias = Tokenize | Detokenize | ListSlots | EraseSlots
+"""What costs no forward pass. Every question gets exactly one answer, as long as the process lives."""
 
 
 class Shutdown(msgspec.Struct, frozen=True, tag=True):
@@ -139,6 +210,8 @@ class Output(msgspec.Struct, frozen=True, tag=True):
     finish_reason: str | None = None
     stop_match: str | int | None = None
     """The stop string or stop token id that ended the answer, if one did."""
+    prompt: list[PromptToken] | None = None
+    """The prompt, on the first output of a request that asked for its echo."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -157,6 +230,47 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
         return error_from_code(self.code, self.message, self.fields)
 
 
+class Tokenized(msgspec.Struct, frozen=True, tag=True):
+    question_id: str
+    token_ids: list[int]
+    pieces: list[bytes]
+    """The text of each token; special tokens are written out."""
+
+
+class Detokenized(msgspec.Struct, frozen=True, tag=True):
+    question_id: str
+    text: str
+
+
+class SlotList(msgspec.Struct, frozen=True, tag=True):
+    question_id: str
+    slots: list[SlotState]
+
+
+class Erased(msgspec.Struct, frozen=True, tag=True):
+    question_id: str
+    num_tokens: int
+
+
+class Unanswered(msgspec.Struct, frozen=True, tag=True):
+    """The question was refused."""
+
+    question_id: str
+    code: str
+    message: str
+    fields: dict[str, FieldValue]
+
+    @classmethod
+    def of(cls, question_id: str, error: StokerError) -> Unanswered:
+        return cls(question_id, error.code, error.message, error.fields)
+
+    def error(self) -> StokerError:
+        return error_from_code(self.code, self.message, self.fields)
+
+
+Answer: TypeAlias = Tokenized | Detokenized | SlotList | Erased | Unanswered
+
+
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):
     """Sent about once a second. `stalled_s` is how long work has been waiting without a step being finished."""
 
@@ -169,10 +283,12 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True):
     """Cells of finished conversations, there to be reused or evicted."""
     kv_capacity: int
     stalled_s: float
+    tiers: TierCounters = TierCounters()
+    """KV in memory and on disk, behind the pool."""
 
 
-Command: TypeAlias = Submit | Abort | Shutdown
-Event: TypeAlias = Ready | LoadFailed | Accepted | Output | Failed | Heartbeat
+Command: TypeAlias = Submit | Abort | Question | Shutdown
+Event: TypeAlias = Ready | LoadFailed | Accepted | Output | Failed | Answer | Heartbeat
 Frame: TypeAlias = list[Event]
 """What one step has to say to all streams."""
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, isfinite
 
 from stoker.core.request import Request
 from stoker.core.sequence import FinishReason, Sequence, TokenEvent
-from stoker.engine.protocol import Output, PositionLogprobs, TokenLogprob, Usage
+from stoker.engine.protocol import Output, PositionLogprobs, PromptToken, TokenLogprob, Usage
+from stoker.sampling.candidates import Row
+from stoker.sampling.logprobs import token_logprobs
 from stoker.sampling.sampler import Choice, RowState
 from stoker.text.detokenizer import Detokenizer
 from stoker.text.stop import StopMatcher
@@ -31,6 +33,7 @@ class Stream:
     Args:
         request: checked and complete.
         row: the sampler's state for it.
+        prompt: the prompt's tokens if they are to be echoed.
         timeout_s: as the client asked, for the error's text.
         deadline: on the engine's clock, in seconds.
     """
@@ -41,6 +44,7 @@ class Stream:
         row: RowState,
         tokenizer: Tokenizer,
         *,
+        prompt: list[PromptToken] | None = None,
         timeout_s: float | None = None,
         deadline: float = inf,
     ) -> None:
@@ -51,6 +55,10 @@ class Stream:
         self.sequence: Sequence | None = None
         """The scheduler's; set when it has been added, and only read here."""
         self.finish_reason: FinishReason | None = None
+        self.is_usable = True
+        """False: a row of logits of the prompt had no probabilities in it."""
+        self._prompt = prompt
+        self._num_scored = 0
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer.token_bytes)
         self._stops = StopMatcher(request.sampling.stop_strings)
@@ -63,10 +71,27 @@ class Stream:
     def request_id(self) -> str:
         return self.request.request_id
 
+    def push_prompt(self, row: Row, token_id: int) -> None:
+        """Takes the raw logits from which the next token of the prompt could have been chosen."""
+        assert self._prompt is not None
+        assert self.request.sampling.logprobs is not None
+        self._num_scored += 1
+        if not isfinite(row.max()):
+            self.is_usable = False
+            return
+        token = self._prompt[self._num_scored]
+        assert token.token_id == token_id, "rows come in the order of the prompt"
+        logprob, top = token_logprobs(row, token_id, self.request.sampling.logprobs)
+        self._prompt[self._num_scored] = PromptToken(
+            token_id, token.token, logprob, tuple(self._logprob(*pair) for pair in top)
+        )
+
     def push(self, choice: Choice, event: TokenEvent) -> None:
-        """Takes one sampled token. Afterwards `finish_reason` is set if the answer ends here."""
-        assert event.token_id is not None
+        """Takes one sampled token, or an end without one. `finish_reason` is set if the answer ends here."""
         assert self.finish_reason is None
+        if event.token_id is None:
+            self.finish_reason = event.finish_reason
+            return
         self._num_completion += 1
         self._pending.token_ids.append(event.token_id)
         if self.request.sampling.logprobs is not None:
@@ -79,6 +104,7 @@ class Stream:
     def take(self) -> Output:
         """All that was pushed since the last call."""
         pending, self._pending = self._pending, _Pending()
+        prompt, self._prompt = self._prompt, None
         return Output(
             self.request_id,
             pending.text,
@@ -87,6 +113,7 @@ class Stream:
             pending.logprobs if self.request.sampling.logprobs is not None else None,
             self.finish_reason.value if self.finish_reason else None,
             self._stop_match,
+            prompt,
         )
 
     def _text(self, event: TokenEvent) -> str:

@@ -26,6 +26,7 @@ from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.engine.protocol import (
     EXIT_LOAD_FAILED,
     Accepted,
+    Answer,
     Command,
     Failed,
     Frame,
@@ -66,8 +67,8 @@ class Listener(Protocol):
         """A child is loaded, the first or a later one."""
         ...
 
-    def on_event(self, event: Accepted | Output | Failed) -> None:
-        """Something about one request."""
+    def on_event(self, event: Accepted | Output | Failed | Answer) -> None:
+        """Something about one request or question."""
         ...
 
     def on_down(self, reason: str) -> None:

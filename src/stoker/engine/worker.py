@@ -17,7 +17,7 @@ import msgspec
 
 from stoker.engine.door import Door
 from stoker.engine.engine import Engine
-from stoker.engine.protocol import Abort, Accepted, Event, Failed, Heartbeat, Output, Submit
+from stoker.engine.protocol import Abort, Accepted, Event, Failed, Heartbeat, Output, Question, Submit, Unanswered
 from stoker.engine.stream import Stream
 from stoker.errors import Cancelled, EngineCrashed, InvalidInput, ModelNotLoaded, StokerError
 
@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 
 _IDLE_WAIT_S = 60.0
 """Bound of one sleep without work; waking up for nothing is harmless."""
+
+_TIER_WAIT_S = 0.05
+"""Bound of one sleep while somebody waits for the disk: deadlines go on."""
 
 _BEAT_EVERY_S = 0.25
 """How old the numbers of a heartbeat may be while steps go on: counting the cells is not for every step."""
@@ -51,8 +54,8 @@ class EngineWorker:
         self._door = Door(capacity=engine.capacity, parallel=engine.parallel)
         self._changed = threading.Condition()
         """Guards everything below; notified when there is something to do."""
-        self._commands: deque[Stream | Abort] = deque()
-        """Bounded by the door: at most one `Stream` and one `Abort` per request inside."""
+        self._commands: deque[Stream | Abort | Question] = deque()
+        """Bounded by the door: at most one `Stream` and one `Abort` per request inside. Who asks bounds questions."""
         self._live: dict[str, Stream | None] = {}
         """Everybody inside; None while the prompt is still being tokenized."""
         self._left: set[str] = set()
@@ -61,6 +64,9 @@ class EngineWorker:
         """Since when the next step is due; None when there is nothing to do, and while events are handed over."""
         self._beat, self._beat_at = engine.heartbeat(), clock()
         self._is_closing = False
+        self._has_arrival = False
+        """The tiers have something that the engine was waiting for."""
+        engine.on_arrival(self._note_arrival)
         self._death: StokerError | None = None
         self._thread = threading.Thread(target=self._run, name="stoker-engine", daemon=True)
         self._thread.start()
@@ -135,6 +141,16 @@ class EngineWorker:
             elif request_id in self._live:
                 self._left.add(request_id)
 
+    def ask(self, question: Question) -> None:
+        """Has a question answered between two steps; the answer is published.
+
+        Raises:
+            ModelNotLoaded: the worker is closed or dead.
+        """
+        with self._changed:
+            self._check_open()
+            self._push(question)
+
     def heartbeat(self) -> Heartbeat:
         """The engine's numbers, also while it is stuck in a step."""
         with self._changed:
@@ -163,7 +179,7 @@ class EngineWorker:
         if self._is_closing:
             raise ModelNotLoaded("the engine was closed")
 
-    def _push(self, command: Stream | Abort) -> None:
+    def _push(self, command: Stream | Abort | Question) -> None:
         self._commands.append(command)
         if self._waits_since is None:
             self._waits_since = self._clock()
@@ -182,27 +198,48 @@ class EngineWorker:
 
     def _loop(self) -> None:
         while (commands := self._next_commands()) is not None:
-            refused = [event for command in commands if (event := self._apply(command))]
-            self._hand_over([*refused, *self._engine.step()])
+            replies = [event for command in commands if (event := self._apply(command))]
+            self._hand_over([*replies, *self._engine.step()])
 
-    def _next_commands(self) -> list[Stream | Abort] | None:
+    def _next_commands(self) -> list[Stream | Abort | Question] | None:
         """Sleeps until there is something to do. None: it is time to end."""
         with self._changed:
             while not (self._commands or self._engine.has_work or self._is_closing):
                 self._changed.wait(_IDLE_WAIT_S)
+            if self._engine.is_waiting and not (self._commands or self._is_closing or self._has_arrival):
+                self._changed.wait(_TIER_WAIT_S)
+            self._has_arrival = False
             commands = list(self._commands)
             self._commands.clear()
             return None if self._is_closing else commands
 
-    def _apply(self, command: Stream | Abort) -> Event | None:
-        if isinstance(command, Abort):
-            self._engine.abort(command.request_id)
-            return None
+    def _note_arrival(self) -> None:
+        with self._changed:
+            self._has_arrival = True
+            self._changed.notify_all()
+
+    def _apply(self, command: Stream | Abort | Question) -> Event | None:
+        match command:
+            case Abort():
+                self._engine.abort(command.request_id)
+                return None
+            case Stream():
+                return self._add(command)
+            case _:
+                return self._answer(command)
+
+    def _add(self, stream: Stream) -> Failed | None:
         try:
-            self._engine.add(command)
+            self._engine.add(stream)
         except StokerError as error:
-            return Failed.of(command.request_id, error)
+            return Failed.of(stream.request_id, error)
         return None
+
+    def _answer(self, question: Question) -> Event:
+        try:
+            return self._engine.answer(question)
+        except StokerError as error:
+            return Unanswered.of(question.question_id, error)
 
     def _hand_over(self, events: list[Event]) -> None:
         """Publishes what still concerns somebody. A reader that makes us wait is no stall of the engine."""
@@ -224,7 +261,7 @@ class EngineWorker:
 
     def _is_wanted(self, event: Event) -> bool:
         if not isinstance(event, (Output, Failed)):
-            return False
+            return True  # an answer
         stream = self._live.get(event.request_id)
         return stream is not None and stream not in self._commands  # else it concerns an aborted one of the same id
 

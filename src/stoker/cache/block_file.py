@@ -1,0 +1,86 @@
+"""One block as the content of one file, and back, with everything checked. It opens no file.
+
+```
+    magic  version  fingerprint  key   length  crc32       crc32           KV
+    8      4        32           16    8       4 (of KV)   4 (of all       `length` bytes
+                                                            before)
+```
+
+Numbers are little-endian. A version is never reused: any change of the format or of what the fields mean is a new one.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+
+from stoker.core.tiers import KVBytes
+
+VERSION = 1
+FINGERPRINT_BYTES = 32
+KEY_BYTES = 16
+_MAGIC = b"STOKERKV"
+_FIELDS = struct.Struct(f"<8sI{FINGERPRINT_BYTES}s{KEY_BYTES}sQI")
+_CHECK = struct.Struct("<I")
+HEADER_BYTES = _FIELDS.size + _CHECK.size
+
+
+class BadBlockFile(Exception):
+    """The content is not a block that this version can read; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    fingerprint: bytes
+    key: bytes
+    num_bytes: int
+    """Of the KV."""
+    checksum: int
+
+    def matches(self, fingerprint: bytes, key: bytes) -> bool:
+        return self.fingerprint == fingerprint and self.key == key
+
+
+def encode_header(fingerprint: bytes, key: bytes, state: KVBytes) -> bytes:
+    """What stands before the KV in a file."""
+    assert len(fingerprint) == FINGERPRINT_BYTES
+    assert len(key) == KEY_BYTES
+    fields = _FIELDS.pack(_MAGIC, VERSION, fingerprint, key, len(state), zlib.crc32(state))
+    return fields + _CHECK.pack(zlib.crc32(fields))
+
+
+def decode_header(head: bytes, file_bytes: int) -> Header:
+    """The header of a file of this size.
+
+    Raises:
+        BadBlockFile: it is foreign, newer, damaged or cut short.
+    """
+    if len(head) < HEADER_BYTES:
+        raise BadBlockFile("cut short")
+    fields = head[: _FIELDS.size]
+    magic, version, fingerprint, key, num_bytes, checksum = _FIELDS.unpack(fields)
+    if magic != _MAGIC:
+        raise BadBlockFile("no block of a Stoker cache")
+    if version != VERSION:
+        raise BadBlockFile(f"format {version}, while this version of Stoker knows {VERSION}")
+    if zlib.crc32(fields) != _CHECK.unpack_from(head, _FIELDS.size)[0]:
+        raise BadBlockFile("its header is damaged")
+    if file_bytes != HEADER_BYTES + num_bytes:
+        raise BadBlockFile(f"{file_bytes} bytes instead of {HEADER_BYTES + num_bytes}")
+    return Header(fingerprint, key, num_bytes, checksum)
+
+
+def decode(content: bytes, fingerprint: bytes, key: bytes) -> KVBytes:
+    """The KV in a file that should hold this block of this model.
+
+    Raises:
+        BadBlockFile: it does not, or it is damaged.
+    """
+    header = decode_header(content[:HEADER_BYTES], len(content))
+    if not header.matches(fingerprint, key):
+        raise BadBlockFile("another block under this name")
+    state = memoryview(content)[HEADER_BYTES:]
+    if zlib.crc32(state) != header.checksum:
+        raise BadBlockFile("its content is damaged")
+    return state

@@ -1,0 +1,43 @@
+"""What the tiers have done and hold, in numbers for whoever watches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierCounters:
+    """Totals since the start, except for what is there now: blocks and bytes of RAM and disk.
+
+    A block is what is kept and restored together: KV of 32 tokens, or the whole state of a model that cannot be cut.
+    """
+
+    ram_blocks: int = 0
+    ram_bytes: int = 0
+    ram_limit_bytes: int = 0
+    ram_hit_blocks: int = 0
+    """Restored out of memory, where they had stayed."""
+    ram_hit_tokens: int = 0
+    ram_evicted_blocks: int = 0
+    disk_blocks: int = 0
+    """Those of this model, as far as this process knows of them."""
+    disk_bytes: int = 0
+    disk_limit_bytes: int = 0
+    disk_hit_blocks: int = 0
+    """Restored after they had been read from disk."""
+    disk_hit_tokens: int = 0
+    disk_evicted_blocks: int = 0
+    disk_read_bytes: int = 0
+    disk_read_s: float = 0.0
+    disk_written_bytes: int = 0
+    disk_write_s: float = 0.0
+    disk_failed_writes: int = 0
+    disk_bad_files: int = 0
+    lost_blocks: int = 0
+    """Left memory before they were written."""
+    exported_tokens: int = 0
+    export_s: float = 0.0
+    failed_exports: int = 0
+    restored_tokens: int = 0
+    restore_s: float = 0.0
+    failed_restores: int = 0

@@ -1,0 +1,301 @@
+"""The thread of the disk tier: writes what is offered, reads what is wanted, cleans up. Nobody ever waits for it.
+
+```
+any thread     offer ──► [to write] ─┐
+               want ───► [to read] ──┴► disk thread ──► borrow, write      the block comes from whoever offered it
+                                                   └──► read, deliver      or not, if it is damaged
+```
+
+Reading goes first: a request waits for it. What cannot be written is not kept, and what cannot be read is computed;
+a broken or full disk costs a warning and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TypeAlias
+
+from stoker.cache.block_file import BadBlockFile
+from stoker.cache.directory import BlockDirectory, KeptModel
+from stoker.core.tiers import KVBytes
+
+logger = logging.getLogger(__name__)
+
+WAIT_S = 3.0
+"""What has not been read so long after it was wanted is computed instead."""
+_RETRY_S = 30.0
+"""Pause of writing after a write that failed."""
+_REFRESH_S = 30.0
+"""How often a thread without work looks for what other processes have written."""
+_FILES_AT_A_TIME = 64
+_SLACK = 16
+"""The folder is shrunk by this part of its limit at a time: looking at every file is not for every write."""
+
+Borrow: TypeAlias = Callable[[bytes], KVBytes | None]
+Deliver: TypeAlias = Callable[[bytes, KVBytes], None]
+
+
+@dataclass(slots=True)
+class DiskCounters:
+    """Totals since the start. Written by the disk thread only."""
+
+    evicted_blocks: int = 0
+    read_bytes: int = 0
+    read_s: float = 0.0
+    written_bytes: int = 0
+    write_s: float = 0.0
+    failed_writes: int = 0
+    bad_files: int = 0
+
+
+class DiskTier:
+    """Blocks of one model in a folder that other processes may use too. Every method may be called by any thread.
+
+    Args:
+        directory: where they lie.
+        identify: the model's fingerprint; may read all of its weights, so the disk thread calls it.
+        model: what that stands for, for people.
+        limit_bytes: what the folder may hold, all models and processes together.
+        borrow: gives a block that was offered, or None if it is gone; called by the disk thread.
+        deliver: takes a block that was read; called by the disk thread.
+        arrived: called by the disk thread when a block that was wanted has been delivered, or will not be.
+        clock: seconds; only differences count.
+    """
+
+    def __init__(
+        self,
+        directory: BlockDirectory,
+        *,
+        identify: Callable[[], bytes],
+        model: KeptModel,
+        limit_bytes: int,
+        borrow: Borrow,
+        deliver: Deliver,
+        arrived: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.limit_bytes = limit_bytes
+        self.counters = DiskCounters()
+        self._directory = directory
+        self._identify = identify
+        self._model = model
+        self._borrow = borrow
+        self._deliver = deliver
+        self._arrived = arrived
+        self._clock = clock
+        self._changed = threading.Condition()
+        """Guards everything below; notified when there is something to do."""
+        self._index: dict[bytes, int] = {}
+        """Blocks of this model that are on disk, as far as is known here, with the sizes of their files."""
+        self._to_write: OrderedDict[bytes, None] = OrderedDict()
+        """Oldest first. Bounded by what its owner keeps: see `forget`."""
+        self._to_read: OrderedDict[bytes, float] = OrderedDict()
+        """With the time until which somebody waits. Bounded by the index."""
+        self._paused_until = 0.0
+        self._closes_at: float | None = None
+        self._fingerprint = b""
+        self._num_unswept_bytes = 0
+        self._has_warned = False
+        self._sweep: Iterator[tuple[Path, str]] | None = None
+        """The clean-up after the start, as long as it goes on."""
+        self._thread = threading.Thread(target=self._run, name="stoker-kv-disk", daemon=True)
+        self._thread.start()
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self._index)
+
+    @property
+    def num_bytes(self) -> int:
+        with self._changed:
+            return sum(self._index.values())
+
+    def holds(self, key: bytes) -> bool:
+        """It is on disk, or about to be."""
+        with self._changed:
+            return key in self._index or key in self._to_write
+
+    def offer(self, key: bytes) -> None:
+        """Has a block written some time soon; until then it has to be there to be borrowed."""
+        with self._changed:
+            if key not in self._index and self._thread.is_alive():
+                self._to_write[key] = None
+                self._changed.notify_all()
+
+    def forget(self, keys: Iterable[bytes]) -> int:
+        """These cannot be borrowed any more; returns how many of them had not been written."""
+        with self._changed:
+            lost = [key for key in keys if key in self._to_write]
+            for key in lost:
+                del self._to_write[key]
+        return len(lost)
+
+    def want(self, keys: Sequence[bytes]) -> None:
+        """Has these read, those that are here, the first one first."""
+        with self._changed:
+            until = self._clock() + WAIT_S
+            for key in keys:
+                if key in self._index:
+                    self._to_read[key] = until
+            self._changed.notify_all()
+
+    def is_coming(self, keys: Iterable[bytes]) -> bool:
+        """One of them is wanted, and there is still hope."""
+        with self._changed:
+            now = self._clock()
+            return any(self._to_read.get(key, 0.0) > now for key in keys)
+
+    def read_s(self, keys: Sequence[bytes]) -> float:
+        """About how long reading these takes, from what reading took so far; 0 = nothing was read yet."""
+        counters = self.counters
+        if not counters.read_bytes:
+            return 0.0
+        with self._changed:
+            num_bytes = sum(self._index.get(key, 0) for key in keys)
+        return num_bytes * counters.read_s / counters.read_bytes
+
+    def close(self, timeout_s: float) -> bool:
+        """Writes what was offered, but for no longer than that. False if the thread is stuck in a slow disk."""
+        with self._changed:
+            self._closes_at = self._clock() + timeout_s
+            self._to_read.clear()
+            self._changed.notify_all()
+        self._thread.join(timeout_s + 1.0)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        if not self._open():
+            return
+        while (job := self._next_job()) is not None:
+            job()
+
+    def _next_job(self) -> Callable[[], None] | None:
+        """Waits for something to do. None: it is time to end."""
+        with self._changed:
+            look_at = self._clock() + _REFRESH_S
+            while True:
+                now = self._clock()
+                if self._to_read:
+                    return partial(self._read, next(iter(self._to_read)))
+                can_write = bool(self._to_write) and now >= self._paused_until
+                if self._closes_at is not None and (not can_write or now >= self._closes_at):
+                    return None
+                if can_write:
+                    return partial(self._write, next(iter(self._to_write)))
+                if self._sweep is not None:
+                    return self._sweep_on
+                if now >= look_at:
+                    return self._refresh
+                self._changed.wait(look_at - now)
+
+    def _open(self) -> bool:
+        """Finds out who we are and looks what is there. False: this disk is of no use."""
+        try:
+            self._fingerprint = self._identify()
+            self._directory.describe(self._fingerprint, self._model)
+        except OSError as error:
+            logger.warning("the cache on disk cannot be used: %s", error)
+            with self._changed:
+                self._to_write.clear()
+                self._to_read.clear()
+            return False
+        self._refresh()
+        self._sweep = self._directory.sweep()
+        return True
+
+    def _sweep_on(self) -> None:
+        """Looks at a few more files: somebody may want to have one read meanwhile."""
+        assert self._sweep is not None
+        looked_at = list(islice(self._sweep, _FILES_AT_A_TIME))
+        for path, fault in looked_at:
+            if fault:
+                self.counters.bad_files += 1
+                self._warn("%s in the cache on disk cannot be used: %s; it is removed", path, fault)
+        if len(looked_at) < _FILES_AT_A_TIME:
+            self._sweep = None
+            self._shrink()
+            self._refresh()
+
+    def _refresh(self) -> None:
+        found = self._directory.keys(self._fingerprint)
+        with self._changed:
+            self._index = found
+            for key in [key for key in self._to_write if key in found]:
+                del self._to_write[key]
+
+    def _read(self, key: bytes) -> None:
+        with self._changed:
+            is_late = self._to_read[key] <= self._clock()
+        state = None if is_late else self._load(key)
+        if state is not None:
+            self._deliver(key, state)
+        with self._changed:
+            self._to_read.pop(key, None)
+        self._arrived()
+
+    def _load(self, key: bytes) -> KVBytes | None:
+        began = self._clock()
+        try:
+            state = self._directory.read(self._fingerprint, key)
+        except (BadBlockFile, OSError) as error:
+            with self._changed:
+                self._index.pop(key, None)
+            if not isinstance(error, FileNotFoundError):  # else another process has cleaned up
+                self.counters.bad_files += 1
+                self._directory.remove(self._fingerprint, key)
+                self._warn("a block of the cache on disk cannot be used: %s; it is removed", error)
+            return None
+        self.counters.read_bytes += len(state)
+        self.counters.read_s += self._clock() - began
+        return state
+
+    def _write(self, key: bytes) -> None:
+        state = self._borrow(key)
+        num_bytes = None if state is None else self._store(key, state)
+        with self._changed:
+            if num_bytes is None and state is not None:
+                return  # it stays in the queue for the next attempt
+            self._to_write.pop(key, None)
+            if num_bytes is not None:
+                self._index[key] = num_bytes
+        if num_bytes is not None:
+            self._num_unswept_bytes += num_bytes
+            if self._num_unswept_bytes * _SLACK >= self.limit_bytes:
+                self._shrink()
+
+    def _store(self, key: bytes, state: KVBytes) -> int | None:
+        began = self._clock()
+        try:
+            num_bytes = self._directory.write(self._fingerprint, key, state)
+        except OSError as error:
+            self.counters.failed_writes += 1
+            self._warn("the cache on disk cannot be written to: %s; conversations are kept in memory only", error)
+            with self._changed:
+                self._paused_until = self._clock() + _RETRY_S
+            return None
+        self.counters.written_bytes += num_bytes
+        self.counters.write_s += self._clock() - began
+        return num_bytes
+
+    def _shrink(self) -> None:
+        self._num_unswept_bytes = 0
+        removed = self._directory.shrink(self.limit_bytes - self.limit_bytes // _SLACK)
+        self.counters.evicted_blocks += len(removed)
+        own = self._fingerprint.hex()
+        with self._changed:
+            for entry in removed:
+                if entry.path.parent.name == own:
+                    self._index.pop(bytes.fromhex(entry.path.stem), None)
+
+    def _warn(self, message: str, *args: object) -> None:
+        """Once: a disk that is full or damaged tends to stay so."""
+        logger.log(logging.DEBUG if self._has_warned else logging.WARNING, message, *args)
+        self._has_warned = True

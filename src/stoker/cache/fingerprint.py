@@ -1,0 +1,97 @@
+"""What exported KV depends on besides its entries and adapters, as one number. It knows no model format.
+
+The whole content of the weights counts: two models that differ in a single matrix must never share KV. Reading them
+takes a second per gigabyte, so the result is noted beside the cache for as long as the files do not change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFile:
+    """A file that weights were loaded from, as it was then."""
+
+    path: Path
+    stat: os.stat_result
+
+    @classmethod
+    def of(cls, path: Path) -> WeightFile:
+        """The file as it is now.
+
+        Raises:
+            OSError: there is none.
+        """
+        return cls(path, path.stat())
+
+
+class _Note(msgspec.Struct, frozen=True):
+    """A file's content, by what the file system says of it."""
+
+    size_bytes: int
+    mtime_ns: int
+    inode: int
+    digest: str
+
+    def is_about(self, stat: os.stat_result) -> bool:
+        return (self.size_bytes, self.mtime_ns, self.inode) == (stat.st_size, stat.st_mtime_ns, stat.st_ino)
+
+
+_decoder = msgspec.json.Decoder(dict[str, _Note])
+
+
+def fingerprint(weights: Iterable[WeightFile], kv_format: str, notes: Path) -> bytes:
+    """32 bytes that differ when any of these differ.
+
+    Args:
+        weights: all files of the model, in order.
+        kv_format: see `ModelInfo.kv_format`.
+        notes: where the digests of files are noted; may be missing or damaged.
+
+    Raises:
+        OSError: a file cannot be read, or is not the one that was loaded any more.
+    """
+    digest = hashlib.blake2b(kv_format.encode(), digest_size=32)
+    for weight in weights:
+        digest.update(bytes.fromhex(_content_digest(weight, notes)))
+    return digest.digest()
+
+
+def _content_digest(weight: WeightFile, notes: Path) -> str:
+    real = os.path.realpath(weight.path)
+    noted = _read_notes(notes).get(real)
+    if noted is not None and noted.is_about(weight.stat):
+        return noted.digest
+    with open(real, "rb") as file:
+        digest = hashlib.file_digest(file, "blake2b").hexdigest()
+        after = os.fstat(file.fileno())
+    found = _Note(after.st_size, after.st_mtime_ns, after.st_ino, digest)
+    if not found.is_about(weight.stat):
+        raise OSError(f"{weight.path} was replaced after it had been loaded")
+    with suppress(OSError):  # then it is computed again next time
+        _write_notes(notes, {**_read_notes(notes), real: found})
+    return digest
+
+
+def _read_notes(path: Path) -> dict[str, _Note]:
+    try:
+        return _decoder.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return {}
+
+
+def _write_notes(path: Path, notes: dict[str, _Note]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(suffix=".tmp", dir=path.parent)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.encode(notes))
+    os.replace(temporary, path)

@@ -1,0 +1,173 @@
+"""The tiers behind the KV pool as one: memory in front, a disk behind it if one is given. It decides nothing.
+
+The engine's thread puts blocks in and takes them out of memory; only the disk's own thread ever touches the disk.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from stoker.cache.counters import TierCounters
+from stoker.cache.directory import BlockDirectory, KeptModel
+from stoker.cache.disk import DiskTier
+from stoker.cache.host import HostTier
+from stoker.core.tiers import KVBytes
+
+_CLOSE_S = 2.0
+"""How long closing may go on writing what was not written yet."""
+
+
+class KVStore:
+    """Blocks of exported KV by key. Satisfies `core.tiers.Tiers`; no method waits for a disk but `close`.
+
+    Args:
+        ram_bytes: what the blocks in memory may take.
+        clock: seconds; only differences count.
+    """
+
+    def __init__(self, ram_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        """Guards the blocks in memory. May be held when the disk tier is called, never the other way round."""
+        self._host = HostTier(ram_bytes)
+        self._disk: DiskTier | None = None
+        self._on_arrival: Callable[[], None] | None = None
+        self._num_ram_hits = self._num_disk_hits = 0
+        self._num_ram_hit_tokens = self._num_disk_hit_tokens = 0
+        self._num_evicted = self._num_lost = 0
+
+    def open_disk(
+        self, directory: BlockDirectory, *, identify: Callable[[], bytes], model: KeptModel, limit_bytes: int
+    ) -> None:
+        """Puts a disk behind the memory. See `DiskTier`."""
+        assert self._disk is None
+        self._disk = DiskTier(
+            directory,
+            identify=identify,
+            model=model,
+            limit_bytes=limit_bytes,
+            borrow=self._borrow,
+            deliver=self._receive,
+            arrived=self._note_arrival,
+            clock=self._clock,
+        )
+
+    def on_arrival(self, call: Callable[[], None]) -> None:
+        """Has this called, on another thread, whenever something wanted has come from disk or will not come."""
+        self._on_arrival = call
+
+    @property
+    def is_durable(self) -> bool:
+        """See `Tiers`, as for the next six."""
+        return self._disk is not None
+
+    def holds(self, key: bytes) -> bool:
+        with self._lock:
+            if key in self._host:
+                return True
+        return self._disk is not None and self._disk.holds(key)
+
+    def is_ready(self, key: bytes) -> bool:
+        with self._lock:
+            return key in self._host
+
+    def read_s(self, keys: Sequence[bytes]) -> float:
+        return 0.0 if self._disk is None else self._disk.read_s(keys)
+
+    def fetch(self, keys: Sequence[bytes]) -> None:
+        if self._disk is not None:
+            self._disk.want(keys)
+
+    def is_coming(self, keys: Iterable[bytes]) -> bool:
+        return self._disk is not None and self._disk.is_coming(keys)
+
+    def touch(self, keys: Iterable[bytes]) -> None:
+        with self._lock:
+            self._host.touch(keys)
+
+    def put(self, key: bytes, state: KVBytes) -> None:
+        """Takes a block, which nobody may change any more; others may have to leave for it."""
+        with self._lock:
+            self._insert(key, state, is_from_disk=False)
+            if self._disk is not None and key in self._host:
+                self._disk.offer(key)
+
+    def take(self, key: bytes, num_tokens: int) -> KVBytes | None:
+        """The block that is to be restored, with so many tokens; None if it has just left."""
+        with self._lock:
+            taken = self._host.take(key)
+            if taken is None:
+                return None
+            state, is_from_disk = taken
+            if is_from_disk:
+                self._num_disk_hits += 1
+                self._num_disk_hit_tokens += num_tokens
+            else:
+                self._num_ram_hits += 1
+                self._num_ram_hit_tokens += num_tokens
+            return state
+
+    def discard(self, key: bytes) -> None:
+        """Forgets a block in memory: it turned out to be of no use."""
+        with self._lock:
+            self._host.discard(key)
+            if self._disk is not None:
+                self._disk.forget([key])
+
+    def counters(self) -> TierCounters:
+        """The numbers of both tiers; those of exports and restores are the engine's."""
+        with self._lock:
+            own = TierCounters(
+                ram_blocks=len(self._host),
+                ram_bytes=self._host.num_bytes,
+                ram_limit_bytes=self._host.limit_bytes,
+                ram_hit_blocks=self._num_ram_hits,
+                ram_hit_tokens=self._num_ram_hit_tokens,
+                ram_evicted_blocks=self._num_evicted,
+                disk_hit_blocks=self._num_disk_hits,
+                disk_hit_tokens=self._num_disk_hit_tokens,
+                lost_blocks=self._num_lost,
+            )
+        return own if self._disk is None else _with_disk(own, self._disk)
+
+    def close(self) -> bool:
+        """Ends the disk's thread, which writes what it can in two seconds. False: it is stuck, and left behind."""
+        return self._disk is None or self._disk.close(_CLOSE_S)
+
+    def _insert(self, key: bytes, state: KVBytes, *, is_from_disk: bool) -> None:
+        evicted = self._host.put(key, state, is_from_disk=is_from_disk)
+        self._num_evicted += len(evicted)
+        if self._disk is not None:
+            self._num_lost += self._disk.forget(evicted)
+
+    def _borrow(self, key: bytes) -> KVBytes | None:
+        with self._lock:
+            return self._host.peek(key)
+
+    def _receive(self, key: bytes, state: KVBytes) -> None:
+        with self._lock:
+            self._insert(key, state, is_from_disk=True)
+
+    def _note_arrival(self) -> None:
+        if self._on_arrival is not None:
+            self._on_arrival()
+
+
+def _with_disk(own: TierCounters, disk: DiskTier) -> TierCounters:
+    done = disk.counters
+    return replace(
+        own,
+        disk_blocks=disk.num_blocks,
+        disk_bytes=disk.num_bytes,
+        disk_limit_bytes=disk.limit_bytes,
+        disk_evicted_blocks=done.evicted_blocks,
+        disk_read_bytes=done.read_bytes,
+        disk_read_s=done.read_s,
+        disk_written_bytes=done.written_bytes,
+        disk_write_s=done.write_s,
+        disk_failed_writes=done.failed_writes,
+        disk_bad_files=done.bad_files,
+    )

@@ -1,0 +1,67 @@
+"""Names for runs of entries, so that their KV can be found again when no slot holds it; it stores nothing.
+
+```
+    entries   [ 0 ……… 31 | 32 ……… 63 | 64 … 70 ]
+    keys        k0 ────────► k1 ─────────► (no whole block yet)
+              = H(root, 0…31)  = H(k0, 32…63)
+```
+
+A key names its block and everything before it, because KV depends on both. Two sequences that begin alike have the
+same keys as far as they do. The chain of block hashes is vLLM's (automatic prefix caching).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from stoker.core.batch import Entry
+from stoker.core.request import AdapterSet
+
+BLOCK_ENTRIES = 32
+"""Entries in a block: what is kept and restored together. Half a block is computed again, on average."""
+_KEY_BYTES = 16
+
+
+class Chain:
+    """The keys of one sequence of entries, as far as they have been asked for.
+
+    Args:
+        root: what the KV depends on besides the entries, see `root_key`.
+    """
+
+    __slots__ = ("keys", "marks", "num_kept", "root", "wanted")
+
+    def __init__(self, root: bytes) -> None:
+        self.root = root
+        self.keys: list[bytes] = []
+        """One per whole block, from the first on."""
+        self.num_kept = 0
+        """So many blocks, from the first on, need not be exported any more."""
+        self.marks: dict[int, bytes] = {}
+        """For models that cannot be cut: the lengths at which a state may be found, with their keys."""
+        self.wanted: set[int] = set()
+        """For such models: the lengths at which the state is to be exported."""
+
+    def extend(self, entries: Sequence[Entry]) -> None:
+        """Names every whole block of `entries`, which go on from those of earlier calls."""
+        for start in range(len(self.keys) * BLOCK_ENTRIES, len(entries) - BLOCK_ENTRIES + 1, BLOCK_ENTRIES):
+            before = self.keys[-1] if self.keys else self.root
+            self.keys.append(_digest(before, entries[start : start + BLOCK_ENTRIES]))
+
+    def key_at(self, entries: Sequence[Entry], length: int) -> bytes:
+        """The name of the first `length` entries, also where no block ends. Needs `length` ≥ 1."""
+        assert 0 < length <= len(entries)
+        self.extend(entries)
+        num_whole, rest = divmod(length, BLOCK_ENTRIES)
+        before = self.keys[num_whole - 1] if num_whole else self.root
+        return _digest(before, entries[length - rest : length]) if rest else before
+
+
+def root_key(adapters: AdapterSet) -> bytes:
+    """The root of every chain computed with these adapters: nothing is ever found across different sets or scales."""
+    return _digest(b"", [f"{name}={scale!r}" for name, scale in adapters])
+
+
+def _digest(before: bytes, entries: Sequence[object]) -> bytes:
+    return blake2b(before + repr(tuple(entries)).encode(), digest_size=_KEY_BYTES).digest()

@@ -1,0 +1,169 @@
+"""Decides which KV leaves for the tiers and which comes back; the engine moves it, the tiers keep it.
+
+What is computed is exported soon afterwards, a little in every step, and not when its cells are needed: an eviction
+then costs nothing, and a process that is killed has lost little. Exporting an entry costs about a hundredth of
+computing it (docs/lab).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain as joined
+
+from stoker.core.batch import Transfer
+from stoker.core.blocks import BLOCK_ENTRIES, Chain, root_key
+from stoker.core.kv_cache import KVCache
+from stoker.core.model_info import ModelInfo
+from stoker.core.portions import Portions, Ranges, States
+from stoker.core.rates import Rate
+from stoker.core.sequence import Sequence
+from stoker.core.tiers import Tiers
+from stoker.core.token_budget import TokenBudget
+
+_FIRST_GUESS = 8 * BLOCK_ENTRIES
+"""Entries moved in one step before anything was measured."""
+
+
+class Tiering:
+    """One per scheduler. Without tiers, or with a backend that cannot export, it finds and gives nothing.
+
+    Args:
+        budget: knows what computing costs; restoring has to cost less.
+    """
+
+    def __init__(self, info: ModelInfo, kv: KVCache, budget: TokenBudget, tiers: Tiers | None) -> None:
+        self._kv = kv
+        self._budget = budget
+        self._tiers = tiers if info.traits.can_export else None
+        self._portions: Portions | None = None
+        if self._tiers is not None:
+            can_cut = info.traits.can_truncate
+            self._portions = Ranges(self._tiers) if can_cut else States(self._tiers, info.eog_token_ids)
+        self._retained: dict[int, Chain] = {}
+        """By slot; those of slots that were given up since are stale, and harmless."""
+        self._imports, self._exports = Rate(), Rate()
+
+    def open(self, sequence: Sequence) -> None:
+        """A request has come: names its entries, and has brought into memory what lies on disk of them."""
+        request = sequence.request
+        if self._portions is None or self._tiers is None or not request.cache_prompt:
+            return
+        sequence.chain = Chain(root_key(request.adapters))
+        self._portions.prepare(sequence.chain, sequence.entries)
+        limit = len(sequence.entries) - 1
+        resident = self._kv.find_reuse(sequence.entries, limit, sequence.cache_key).length if limit else 0
+        self._tiers.touch(sequence.chain.keys or sequence.chain.marks.values())
+        missing, length = self._portions.absent(sequence.chain, resident, limit)
+        if not missing:
+            return
+        read_entry_s = self._tiers.read_s(missing) / max(1, length - resident)
+        if self._is_worth(read_entry_s + (self._imports.entry_s or 0.0)):
+            self._tiers.fetch(missing)
+            sequence.fetched_keys = missing
+
+    def is_coming(self, sequence: Sequence) -> bool:
+        """Some of what it needs is on its way from the disk."""
+        if not sequence.fetched_keys or self._tiers is None:
+            return False
+        if not self._tiers.is_coming(sequence.fetched_keys):
+            sequence.fetched_keys = []
+        return bool(sequence.fetched_keys)
+
+    def restorable(self, sequence: Sequence, resident: int, limit: int) -> int:
+        """How long a prefix the tiers can give at once, if that is more than `resident` and pays; else 0."""
+        if sequence.chain is None or self._portions is None:
+            return 0
+        length = self._portions.ready(sequence.chain, limit)
+        return length if length >= resident + BLOCK_ENTRIES and self._is_worth(self._imports.entry_s) else 0
+
+    def start_of(self, resident: int) -> int:
+        """How much of a resident prefix can stay in front of what is restored."""
+        assert self._portions is not None
+        return self._portions.start_of(resident)
+
+    def imports(self, sequence: Sequence, max_entries: int) -> list[Transfer]:
+        """The next portions for a sequence that is being restored: up to `max_entries`, but one if there is any."""
+        assert sequence.chain is not None
+        assert sequence.slot is not None
+        assert self._portions is not None
+        found: list[Transfer] = []
+        start, end = sequence.num_computed, sequence.num_restorable
+        for transfer in self._portions.imports(sequence.slot, sequence.chain, start, end):
+            if found and transfer.end - start > max_entries:
+                break
+            found.append(transfer)
+        return found
+
+    def num_importable(self, seconds: float) -> int:
+        """Entries that can be restored in so long."""
+        return max(BLOCK_ENTRIES, self._imports.affordable(seconds, _FIRST_GUESS))
+
+    def next_stop(self, sequence: Sequence) -> int | None:
+        """The length at which a running sequence has to stop, so that its state can be exported."""
+        if sequence.chain is None or self._portions is None:
+            return None
+        return self._portions.next_stop(sequence.chain, sequence.num_computed)
+
+    def retain(self, slot: int, sequence: Sequence) -> None:
+        """A slot is left behind with the computed entries of a sequence."""
+        if sequence.chain is not None and self._portions is not None and sequence.num_computed:
+            entries = sequence.entries[: sequence.num_computed]
+            self._retained[slot] = self._portions.retain(sequence.chain, entries)
+
+    def exports(self, running: Iterable[Sequence], seconds: float) -> list[Transfer]:
+        """What is to be exported between two steps: what takes about so long, at least one portion if any is due."""
+        if self._portions is None:
+            return []
+        max_entries = max(BLOCK_ENTRIES, self._exports.affordable(seconds, _FIRST_GUESS))
+        if self._portions.exports_while_running:
+            # A state is there in this moment only.
+            return [*self._due_of_running(running), *_first(self._due_of_retained(), max_entries)]
+        return _first(joined(self._due_of_retained(), self._due_of_running(running)), max_entries)
+
+    def observe_import(self, num_entries: int, seconds: float) -> None:
+        """Learns how long importing took."""
+        self._imports.observe(num_entries, seconds)
+
+    def observe_export(self, num_entries: int, seconds: float) -> None:
+        """Learns how long exporting took."""
+        self._exports.observe(num_entries, seconds)
+
+    def _due_of_running(self, running: Iterable[Sequence]) -> Iterator[Transfer]:
+        assert self._portions is not None
+        if not (self._portions.exports_while_running or self._is_pressing):
+            return
+        for sequence in running:
+            if sequence.chain is not None and sequence.slot is not None:
+                self._portions.grow(sequence.chain, sequence.entries)
+                yield from self._portions.exports(sequence.slot, sequence.chain, sequence.num_computed)
+
+    def _due_of_retained(self) -> Iterator[Transfer]:
+        assert self._portions is not None
+        for slot in self._kv.retained_slots if self._is_pressing else ():
+            if slot in self._retained:
+                yield from self._portions.exports(slot, self._retained[slot], self._kv.tree.length(slot))
+
+    @property
+    def _is_pressing(self) -> bool:
+        """Something may have to leave soon; or leaving is not the only way to lose it."""
+        assert self._tiers is not None
+        return self._tiers.is_durable or self._kv.free * 2 <= self._kv.capacity
+
+    def _is_worth(self, entry_s: float | None) -> bool:
+        """Whether entries at this price are cheaper than computed ones. What is not known is tried."""
+        if entry_s is None or self._budget.token_s is None or entry_s < self._budget.token_s:
+            return True
+        self._imports.fade()
+        return False
+
+
+def _first(transfers: Iterable[Transfer], max_entries: int) -> list[Transfer]:
+    """So many that they have `max_entries` together, or all. Never takes one too many out of the iterator."""
+    found: list[Transfer] = []
+    num_entries = 0
+    for transfer in transfers:
+        found.append(transfer)
+        num_entries += transfer.num_entries
+        if num_entries >= max_entries:
+            break
+    return found

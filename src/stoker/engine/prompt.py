@@ -1,0 +1,89 @@
+"""What the texts of a request become before it is queued: token ids of the prompt, its echo, biases of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from stoker.core.params import SamplingParams
+from stoker.engine.protocol import FillTokens, PromptToken, Submit
+from stoker.errors import InvalidInput
+from stoker.text.tokenizer import Tokenizer, encode_prompt, with_bos
+
+# As llama.cpp knows them: Qwen, StarCoder and Granite, DeepSeek, CodeLlama, GLM.
+_PREFIX = ("<|fim_prefix|>", "<fim_prefix>", "<fim-prefix>", "<｜fim▁begin｜>", "<PRE>", "<|code_prefix|>")
+_SUFFIX = ("<|fim_suffix|>", "<fim_suffix>", "<fim-suffix>", "<｜fim▁hole｜>", "<SUF>", "<|code_suffix|>")
+_MIDDLE = ("<|fim_middle|>", "<fim_middle>", "<fim-middle>", "<｜fim▁end｜>", "<MID>", "<|code_middle|>")
+_REPOSITORY = ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>")
+_SEPARATOR = ("<|file_sep|>",)
+
+
+def prompt_token_ids(tokenizer: Tokenizer, submit: Submit) -> list[int]:
+    """The tokens of a prompt. Ids alone are taken as they are; texts, also among ids, get BOS if the model wants one.
+
+    Raises:
+        InvalidInput: a text is not valid Unicode.
+    """
+    prompt = submit.prompt
+    try:
+        if isinstance(prompt, str):
+            return encode_prompt(tokenizer, prompt, parse_special=submit.parse_special)
+        parts = [_encode(tokenizer, part, submit.parse_special) for part in prompt]
+    except UnicodeEncodeError as error:  # a lone surrogate: JSON can spell one
+        raise InvalidInput(f"the prompt is not valid Unicode: {error.reason}", parameter="prompt") from error
+    token_ids = [token_id for part in parts for token_id in part]
+    return with_bos(tokenizer, token_ids) if any(isinstance(part, str) for part in prompt) else token_ids
+
+
+def echo(tokenizer: Tokenizer, prompt: str | Sequence[int | str], token_ids: Sequence[int]) -> list[PromptToken]:
+    """The prompt's tokens with the bytes that each adds to its text.
+
+    What a tokenizer puts in front of a text, a BOS token or a space, has no bytes: joined, they are the prompt as it
+    was sent. Of a prompt in token ids every token is written out.
+    """
+    pieces = [tokenizer.token_bytes(token_id, render_special=True) for token_id in token_ids]
+    if isinstance(prompt, str) and pieces:
+        _drop_additions(pieces, prompt.encode(), has_bos=token_ids[0] == tokenizer.bos_token_id)
+    return [PromptToken(*pair) for pair in zip(token_ids, pieces, strict=True)]
+
+
+def _drop_additions(pieces: list[bytes], text: bytes, *, has_bos: bool) -> None:
+    if has_bos and not text.startswith(pieces[0]):
+        pieces[0] = b""
+    if b"".join(pieces) == b" " + text:
+        first = next(index for index, piece in enumerate(pieces) if piece)
+        pieces[first] = pieces[first][1:]
+
+
+def find_fill_tokens(tokenizer: Tokenizer) -> FillTokens | None:
+    """The tokens for filling in the middle, told by their spelling; None if the vocabulary lacks one that is needed."""
+    prefix, suffix, middle = (_special(tokenizer, *spellings) for spellings in (_PREFIX, _SUFFIX, _MIDDLE))
+    if prefix is None or suffix is None or middle is None:
+        return None
+    return FillTokens(
+        prefix=prefix,
+        suffix=suffix,
+        middle=middle,
+        repository=_special(tokenizer, *_REPOSITORY),
+        separator=_special(tokenizer, *_SEPARATOR),
+    )
+
+
+def with_text_bias(tokenizer: Tokenizer, sampling: SamplingParams, text_bias: Mapping[str, float]) -> SamplingParams:
+    """The same numbers, with each text's bias on all of its tokens; one that a token has already stays."""
+    if not text_bias:
+        return sampling
+    biases = {
+        token_id: bias for text, bias in text_bias.items() for token_id in _encode(tokenizer, text, parse_special=False)
+    }
+    return replace(sampling, logit_bias={**biases, **(sampling.logit_bias or {})})
+
+
+def _special(tokenizer: Tokenizer, *spellings: str) -> int | None:
+    """The first of these texts that is one control token."""
+    encoded = (tokenizer.encode(text) for text in spellings)
+    return next((ids[0] for ids in encoded if len(ids) == 1 and not tokenizer.token_bytes(ids[0])), None)
+
+
+def _encode(tokenizer: Tokenizer, part: int | str, parse_special: bool) -> list[int]:
+    return tokenizer.encode(part, parse_special=parse_special) if isinstance(part, str) else [part]

@@ -1,0 +1,83 @@
+"""Questions to an engine process that wait for their answers. None of them costs a forward pass."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import TypeAlias, TypeVar
+
+from stoker.engine.protocol import Answer, Command, Question, Unanswered
+from stoker.errors import EngineCrashed, Overloaded, StokerError, Timeout
+
+MAX_QUESTIONS = 256
+"""Questions that wait at the same time; one more is refused."""
+ANSWER_S = 60.0
+"""A question waits for the end of the step that is being computed, and for prompts that are being tokenized."""
+
+AnswerT = TypeVar("AnswerT", bound=Answer)
+Ask: TypeAlias = Callable[[str], Question]
+"""Makes the question from its id."""
+
+
+class Questions:
+    """Belongs to one event loop.
+
+    Args:
+        send: gives a command to the child; raises `ModelNotLoaded` if there is none that is ready.
+        answer_s: how long one question may wait.
+    """
+
+    def __init__(self, send: Callable[[Command], None], answer_s: float = ANSWER_S) -> None:
+        self._send = send
+        self._answer_s = answer_s
+        self._pending: dict[str, asyncio.Future[Answer]] = {}
+        self._numbers = itertools.count()
+
+    async def ask(self, ask: Ask, kind: type[AnswerT]) -> AnswerT:
+        """Asks, and waits for the answer, which is of this kind.
+
+        Raises:
+            StokerError: the question was refused.
+            Overloaded: too many are waiting.
+            Timeout: no answer came in time.
+            EngineCrashed: the child died meanwhile.
+        """
+        if len(self._pending) >= MAX_QUESTIONS:
+            raise Overloaded(f"{MAX_QUESTIONS} questions to the model are waiting already", retry_after_s=1.0)
+        question = ask(f"q{next(self._numbers)}")
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._send(question)
+        self._pending[question.question_id] = future
+        try:
+            answer = await self._wait(future)
+        finally:
+            self._pending.pop(question.question_id, None)
+        if isinstance(answer, Unanswered):
+            raise answer.error()
+        assert isinstance(answer, kind), "every question has one kind of answer"
+        return answer
+
+    def on_answer(self, answer: Answer) -> None:
+        """An answer has come. Those that nobody waits for any more are ignored."""
+        future = self._pending.get(answer.question_id)
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    def on_down(self, reason: str) -> None:
+        """The child is gone, and with it what it was asked."""
+        self.end_all(EngineCrashed(f"the engine process {reason} before it answered; it is being started again"))
+
+    def end_all(self, error: StokerError) -> None:
+        """Every question ends with this error."""
+        for future in self._pending.values():
+            if not future.done():
+                future.set_exception(error)
+
+    async def _wait(self, future: asyncio.Future[Answer]) -> Answer:
+        try:
+            async with asyncio.timeout(self._answer_s):
+                return await future
+        except TimeoutError as error:
+            message = f"the engine did not answer within {self._answer_s:g} s"
+            raise Timeout(message, timeout_s=self._answer_s) from error

@@ -1,0 +1,62 @@
+"""Sets up the tiers that an engine's configuration asks for. It moves no KV, and knows no backend."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from stoker.cache.directory import BlockDirectory, KeptModel
+from stoker.cache.fingerprint import WeightFile, fingerprint
+from stoker.cache.store import KVStore
+from stoker.core.model_info import ModelInfo
+from stoker.engine.config import EngineConfig
+
+_MIB = 2**20
+_MAX_RAM_MIB = 8192
+_RAM_SHARE = 4
+_STAGING_MIB = 256
+"""What a disk needs in front of it, whatever else memory is for: blocks on their way."""
+_MAX_DISK_MIB = 10 * 1024
+_DISK_SHARE = 2
+
+
+def open_kv_store(
+    config: EngineConfig, info: ModelInfo, weights: Sequence[WeightFile], available_bytes: int
+) -> KVStore | None:
+    """The tiers for a loaded model; None if there are to be none. The disk is opened later, by its own thread.
+
+    Args:
+        config: `cache_ram`, `kv_cache_dir` and `cache_disk`.
+        info: of the backend.
+        weights: what the disk's fingerprint is taken of.
+        available_bytes: of memory, when the model is loaded.
+    """
+    has_disk = bool(config.kv_cache_dir)
+    ram_mib = config.cache_ram
+    if ram_mib is None:
+        ram_mib = min(_MAX_RAM_MIB, available_bytes // _RAM_SHARE // _MIB)
+    if not info.traits.can_export or not (ram_mib or has_disk):
+        return None
+    store = KVStore(max(ram_mib, _STAGING_MIB if has_disk else 0) * _MIB)
+    if has_disk:
+        directory = BlockDirectory(Path(config.kv_cache_dir).expanduser())
+        store.open_disk(
+            directory,
+            identify=partial(fingerprint, weights, info.kv_format, directory.folder / "weights.json"),
+            model=KeptModel(name=config.name or config.model or info.name, kv_format=info.kv_format),
+            limit_bytes=_disk_limit(config, directory.folder),
+        )
+    return store
+
+
+def _disk_limit(config: EngineConfig, folder: Path) -> int:
+    if config.cache_disk is not None:
+        return config.cache_disk * _MIB
+    existing = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+    try:
+        free_bytes = shutil.disk_usage(existing).free
+    except OSError:  # the disk's thread will find out, and say so
+        return _MAX_DISK_MIB * _MIB
+    return min(_MAX_DISK_MIB * _MIB, free_bytes // _DISK_SHARE)

@@ -1,0 +1,116 @@
+"""Carries KV between the backend and the tiers, on the engine's thread; what and how much, the scheduler decides."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from stoker.backends.base import KVPort
+from stoker.cache.counters import TierCounters
+from stoker.cache.store import KVStore
+from stoker.core.batch import Batch, Transfer
+from stoker.core.scheduler import Scheduler
+from stoker.errors import BackendError
+
+logger = logging.getLogger(__name__)
+
+
+class Transfers:
+    """Copies between the KV pool and memory. A transfer that fails costs a recomputation, and nobody an answer.
+
+    Args:
+        port: of the backend that the scheduler's batches go to.
+        store: the tiers; closed by `close`.
+        scheduler: told what failed, and what things cost.
+        clock: seconds; only differences count.
+    """
+
+    def __init__(
+        self, port: KVPort, store: KVStore, scheduler: Scheduler, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._port = port
+        self._store = store
+        self._scheduler = scheduler
+        self._clock = clock
+        self._num_exported = self._num_restored = 0
+        self._num_failed_exports = self._num_failed_restores = 0
+        self._export_s = self._restore_s = 0.0
+
+    def on_arrival(self, call: Callable[[], None]) -> None:
+        """See `KVStore.on_arrival`."""
+        self._store.on_arrival(call)
+
+    def export(self) -> bool:
+        """Gives the tiers what is due. Between two steps, before the next one is scheduled. False: nothing was."""
+        transfers = self._scheduler.exports()
+        if not transfers:
+            return False
+        began = self._clock()
+        num_tokens = sum(transfer.num_entries for transfer in transfers if self._export(transfer))
+        seconds = self._clock() - began
+        self._scheduler.tiering.observe_export(num_tokens, seconds)
+        self._num_exported += num_tokens
+        self._export_s += seconds
+        return True
+
+    def restore(self, batch: Batch) -> None:
+        """Makes the imports of a batch, after its forward pass and before the scheduler is told of it."""
+        if not batch.imports:
+            return
+        began = self._clock()
+        failed: set[int] = set()
+        num_tokens = 0
+        for transfer in batch.imports:
+            if transfer.slot in failed:
+                continue  # it would go on where nothing is
+            if self._import(transfer):
+                num_tokens += transfer.num_entries
+            else:
+                failed.add(transfer.slot)
+                self._scheduler.withdraw(transfer)
+        seconds = self._clock() - began
+        self._scheduler.tiering.observe_import(num_tokens, seconds)
+        self._num_restored += num_tokens
+        self._restore_s += seconds
+
+    def counters(self) -> TierCounters:
+        """The numbers of the tiers, and of what was carried."""
+        return replace(
+            self._store.counters(),
+            exported_tokens=self._num_exported,
+            export_s=self._export_s,
+            failed_exports=self._num_failed_exports,
+            restored_tokens=self._num_restored,
+            restore_s=self._restore_s,
+            failed_restores=self._num_failed_restores,
+        )
+
+    def close(self) -> None:
+        """Ends the tiers' thread."""
+        if not self._store.close():
+            logger.error("the cache on disk did not come to an end; what it was writing is lost")
+
+    def _export(self, transfer: Transfer) -> bool:
+        try:
+            state = self._port.export_kv(transfer.slot, transfer.start, transfer.end)
+        except BackendError as error:
+            self._num_failed_exports += 1
+            logger.warning("KV could not be exported: %s", error)
+            return False
+        self._store.put(transfer.key, state)
+        return True
+
+    def _import(self, transfer: Transfer) -> bool:
+        state = self._store.take(transfer.key, transfer.num_entries)
+        if state is None:
+            return False
+        try:
+            self._port.import_kv(transfer.slot, transfer.start, transfer.end, state)
+        except BackendError as error:
+            self._num_failed_restores += 1
+            self._store.discard(transfer.key)
+            logger.warning("KV could not be restored, so it is computed: %s", error)
+            return False
+        return True

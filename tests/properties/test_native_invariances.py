@@ -1,0 +1,117 @@
+"""On the native executor what `test_scheduler_invariances` says holds to the bit: real logits, compared with ==."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stoker.backends.native import NativeBackend
+from stoker.core.batch import Batch, Chunk, Truncate
+from stoker.core.request import Request
+from stoker.core.scheduler import Scheduler, SchedulerConfig
+from stoker.core.sequence import FinishReason
+from tests import harness
+from tests.harness import random_requests
+from tests.reference.native_runs import open_native
+from tests.tiny_models import TinyModel, write_tiny_model
+
+CONTEXT = 80
+POOLS = (90, 140, 400)
+MODEL = TinyModel(
+    architecture="gemma3", type="Q8_0", num_layers=2, keys={"attention.sliding_window": 20}, has_head=False
+)
+"""A window that most sequences outgrow, and int8 products, so that nothing is exact by luck."""
+
+
+class Pool:
+    """Backends of every size, made once, and the lonely answers, computed once."""
+
+    def __init__(self, path: Path) -> None:
+        self._lonely = open_native(path, context_size=CONTEXT, kv_tokens=CONTEXT, num_slots=1)
+        self._answers: dict[tuple[tuple[int, ...], int], list[bytes]] = {}
+        self.backends = [
+            open_native(path, context_size=CONTEXT, kv_tokens=kv_tokens, num_slots=slots, max_batch_tokens=batch)
+            for kv_tokens, slots, batch in ((90, 4, 8), (140, 5, 3), (400, 8, 64), (400, 5, 1))
+        ]
+
+    def alone(self, request: Request) -> list[bytes]:
+        """The row of logits before each token of the answer: the prompt at once, then one token after the other."""
+        count = request.sampling.max_tokens
+        assert count is not None
+        key = (tuple(request.prompt), count)
+        if key not in self._answers:
+            self._answers[key] = list(self._decode(list(request.prompt), count))
+        return self._answers[key]
+
+    def _decode(self, entries: list[int], count: int) -> Iterator[bytes]:
+        start = 0
+        for _ in range(min(count, CONTEXT - len(entries))):
+            row = self._lonely.forward(Batch(0, (Chunk(0, start, tuple(entries[start:]), 1),)))[0]
+            yield row.tobytes()
+            start = len(entries)
+            entries.append(int(row.argmax()))
+        self._lonely.forward(Batch(0, (), (Truncate(0, 0),)))
+
+    def close(self) -> None:
+        for backend in (self._lonely, *self.backends):
+            backend.close()
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    found = Pool(write_tiny_model(tmp_path_factory.mktemp("tiny") / "m.gguf", MODEL))
+    yield found
+    found.close()
+
+
+def check_answers(pool: Pool, backend: NativeBackend, seed: int) -> int:
+    """Random requests arrive, run and are aborted at random; returns how often one was preempted."""
+    rng = random.Random(seed)
+    info = backend.info
+    scheduler = Scheduler(info, SchedulerConfig(max_running=min(4, info.num_slots, info.max_batch_tokens)))
+    requests = {r.request_id: r for r in random_requests(rng, 8, CONTEXT)}
+    waiting, rows = list(requests.values()), {name: list[bytes]() for name in requests}
+    num_preempted = 0
+    for _ in range(harness.MAX_STEPS):
+        if not waiting and not scheduler.has_work:
+            break
+        while waiting and (rng.random() < 0.4 or not scheduler.has_work):
+            scheduler.add(waiting.pop())
+        if rng.random() < 0.02:
+            scheduler.abort(rng.choice(list(requests)))
+        if not scheduler.has_work:
+            continue
+        batch = scheduler.schedule()
+        assert batch is not None
+        logits = backend.forward(batch)
+        names = [sequence.request.request_id for sequence in scheduler.sequences(batch)]
+        for name, row in zip(names, logits, strict=True):
+            rows[name].append(row.tobytes())
+        for event in scheduler.update(batch, [int(row.argmax()) for row in logits]):
+            if event.finish_reason not in (None, FinishReason.CANCELLED):
+                assert rows[event.request_id] == pool.alone(requests[event.request_id])
+                num_preempted += scheduler.sequence(event.request_id).num_preempted
+        scheduler.check_integrity()
+    assert not scheduler.has_work
+    for name, request in requests.items():
+        assert rows[name] == pool.alone(request)[: len(rows[name])]
+    backend.forward(Batch(0, (), tuple(Truncate(slot, 0) for slot in range(info.num_slots))))
+    assert backend.num_used_pages == 0
+    return num_preempted
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32))
+def test_logits_depend_on_nothing_but_the_request(pool: Pool, seed: int) -> None:
+    for backend in pool.backends:
+        check_answers(pool, backend, seed)
+
+
+def test_the_random_runs_do_preempt(pool: Pool) -> None:
+    """The property above would be empty if nothing ever happened."""
+    assert sum(check_answers(pool, pool.backends[0], seed) for seed in range(12)) > 3

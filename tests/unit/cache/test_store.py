@@ -1,0 +1,234 @@
+"""The tiers with a real folder and a real thread. What waits for the thread waits for an event or for its end."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from stoker.cache.directory import BlockDirectory, KeptModel
+from stoker.cache.store import KVStore
+from stoker.core.tiers import KVBytes
+
+OURS, FOREIGN = b"1" * 32, b"2" * 32
+KEYS = [bytes([index]) * 16 for index in range(10)]
+WAIT_S = 20.0
+
+
+class Disk(BlockDirectory):
+    """A folder whose disk can be held up, and can fail."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.is_free = threading.Event()
+        self.is_free.set()
+        self.is_busy = threading.Event()
+        self.write_error: OSError | None = None
+        self.has_failed = threading.Event()
+        self.is_open = threading.Event()
+
+    def write(self, fingerprint: bytes, key: bytes, state: KVBytes) -> int:
+        self._pass()
+        if self.write_error is not None:
+            self.has_failed.set()
+            raise self.write_error
+        return super().write(fingerprint, key, state)
+
+    def read(self, fingerprint: bytes, key: bytes) -> KVBytes:
+        self._pass()
+        return super().read(fingerprint, key)
+
+    def sweep(self) -> Iterator[tuple[Path, str]]:
+        """Begins when the thread has looked what is there."""
+        self.is_open.set()
+        return super().sweep()
+
+    def _pass(self) -> None:
+        self.is_busy.set()
+        assert self.is_free.wait(WAIT_S)
+
+
+class Tiers(KVStore):
+    """A store that can be waited for."""
+
+    def __init__(self, ram_bytes: int = 10_000) -> None:
+        super().__init__(ram_bytes)
+        self.arrivals = threading.Semaphore(0)
+        self.on_arrival(self.arrivals.release)
+
+    def open(
+        self, disk: BlockDirectory, *, limit_bytes: int = 10**9, identify: Callable[[], bytes] = lambda: OURS
+    ) -> Tiers:
+        """Returns when the thread knows what is there, if it is given a `Disk`."""
+        self.open_disk(disk, identify=identify, model=KeptModel("m", "f"), limit_bytes=limit_bytes)
+        assert not isinstance(disk, Disk) or disk.is_open.wait(WAIT_S)
+        return self
+
+    def fetched(self, *keys: bytes) -> list[bool]:
+        """Waits until these have been read, or not; says which are there."""
+        self.fetch(keys)
+        for _ in keys:
+            assert self.arrivals.acquire(timeout=WAIT_S)
+        assert not self.is_coming(keys)
+        return [self.is_ready(key) for key in keys]
+
+
+def written(root: Path, *keys: bytes, state: bytes = b"x" * 100) -> None:
+    """A first life that leaves these blocks on disk."""
+    store = Tiers(10**6).open(BlockDirectory(root))
+    for key in keys:
+        store.put(key, state)
+    assert store.close()
+
+
+def test_memory_alone_keeps_what_fits(tmp_path: Path) -> None:
+    store = KVStore(250)
+    for key in KEYS[:3]:
+        store.put(key, b"x" * 100)
+    assert [store.is_ready(key) for key in KEYS[:3]] == [False, True, True]
+    assert [store.holds(key) for key in KEYS[:3]] == [False, True, True]
+    assert store.take(KEYS[1], 32) == b"x" * 100
+    counters = store.counters()
+    assert (counters.ram_blocks, counters.ram_bytes, counters.ram_evicted_blocks) == (2, 200, 1)
+    assert (counters.ram_hit_blocks, counters.ram_hit_tokens, counters.disk_hit_blocks) == (1, 32, 0)
+    assert not store.is_durable
+    assert store.close()
+
+
+def test_a_block_outlives_the_process(tmp_path: Path) -> None:
+    written(tmp_path, *KEYS[:2])
+    store = Tiers().open(Disk(tmp_path))
+    assert not store.is_ready(KEYS[1])
+    assert store.fetched(*KEYS[:2]) == [True, True]
+    assert bytes(store.take(KEYS[0], 32) or b"") == b"x" * 100
+    assert store.counters().disk_hit_tokens == 32
+    assert store.close()
+
+
+def test_two_servers_may_share_a_folder(tmp_path: Path) -> None:
+    first = Tiers().open(Disk(tmp_path))
+    second = Tiers().open(Disk(tmp_path))
+    for store in (first, second):
+        store.put(KEYS[0], b"both")
+    assert first.close()
+    assert second.close()
+    third = Tiers().open(Disk(tmp_path))
+    assert third.fetched(KEYS[0]) == [True]
+    assert third.close()
+
+
+def test_what_another_process_removed_is_not_there(tmp_path: Path) -> None:
+    written(tmp_path, KEYS[0])
+    store = Tiers().open(Disk(tmp_path))
+    BlockDirectory(tmp_path).remove(OURS, KEYS[0])
+    assert store.fetched(KEYS[0]) == [False]
+    assert not store.holds(KEYS[0])
+    assert store.close()
+
+
+def test_kv_of_another_model_is_not_seen(tmp_path: Path) -> None:
+    written(tmp_path, KEYS[0])
+    store = Tiers().open(BlockDirectory(tmp_path), identify=lambda: FOREIGN)
+    store.put(KEYS[1], b"mine")
+    assert store.close()
+    assert not store.holds(KEYS[0])
+
+
+def test_a_slow_disk_holds_up_nobody(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.is_free.clear()
+    store = Tiers(450).open(disk)
+    store.put(KEYS[0], b"x" * 100)
+    assert disk.is_busy.wait(WAIT_S)
+    for key in KEYS[1:]:
+        store.put(key, b"x" * 100)
+        assert store.is_ready(key)
+    assert store.counters().ram_blocks == 4
+    assert store.counters().lost_blocks >= 5, "what has left memory cannot be written any more"
+    disk.is_free.set()
+    assert store.close()
+    assert BlockDirectory(tmp_path).keys(OURS).keys() >= set(KEYS[-4:])
+
+
+def test_nobody_waits_for_ever_for_what_a_slow_disk_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path, KEYS[0])
+    disk = Disk(tmp_path)
+    disk.is_free.clear()
+    store = Tiers().open(disk)
+    store.fetch([KEYS[0]])
+    assert disk.is_busy.wait(WAIT_S)
+    assert store.is_coming([KEYS[0]])
+    assert store._disk is not None
+    clock = store._disk._clock
+    monkeypatch.setattr(store._disk, "_clock", lambda: clock() + 3600)
+    assert not store.is_coming([KEYS[0]])
+    disk.is_free.set()
+    assert store.close()
+
+
+def test_a_full_disk_costs_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    disk = Disk(tmp_path)
+    disk.write_error = OSError(errno.ENOSPC, "No space left on device")
+    store = Tiers().open(disk)
+    for key in KEYS:
+        store.put(key, b"x" * 100)
+    assert disk.has_failed.wait(WAIT_S)
+    assert store.close()
+    assert store.counters().disk_failed_writes == 1, "it pauses"
+    assert [store.is_ready(key) for key in KEYS] == [True] * len(KEYS)
+    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(warnings) == 1
+    assert "No space left" in warnings[0].getMessage()
+
+
+def test_bad_files_cost_one_warning_and_are_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    written(tmp_path, *KEYS[:3])
+    folder = tmp_path / "kv" / OURS.hex()
+    for key in KEYS[:2]:
+        path = folder / f"{key.hex()}.kv"
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    store = Tiers().open(Disk(tmp_path))
+    assert store.fetched(*KEYS[:3]) == [False, False, True]
+    assert store.counters().disk_bad_files == 2
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
+    assert not (folder / f"{KEYS[0].hex()}.kv").exists()
+    assert store.close()
+
+
+def test_a_folder_that_cannot_be_used_costs_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "kv").write_text("a file")
+    store = Tiers().open(BlockDirectory(tmp_path))
+    store.put(KEYS[0], b"x")
+    assert store.close()
+    store.put(KEYS[1], b"x")
+    assert store.is_ready(KEYS[1])
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+def test_the_folder_keeps_its_size(tmp_path: Path) -> None:
+    store = Tiers(10**6).open(BlockDirectory(tmp_path), limit_bytes=5000)
+    for key in KEYS:
+        store.put(key, b"x" * 1000)
+    assert store.close()
+    assert sum(BlockDirectory(tmp_path).keys(OURS).values()) <= 5000
+    assert store.counters().disk_evicted_blocks >= 5
+
+
+def test_what_turned_out_to_be_useless_is_forgotten(tmp_path: Path) -> None:
+    store = KVStore(1000)
+    store.put(KEYS[0], b"x")
+    store.discard(KEYS[0])
+    assert store.take(KEYS[0], 32) is None
+
+
+def test_reading_has_a_price_once_it_was_paid(tmp_path: Path) -> None:
+    written(tmp_path, *KEYS[:3], state=b"x" * 5000)
+    store = Tiers(10**6).open(Disk(tmp_path))
+    assert store.read_s(KEYS[:2]) == 0
+    assert store.fetched(KEYS[0]) == [True]
+    assert store.read_s(KEYS[1:3]) > store.read_s(KEYS[1:2]) > 0
+    assert store.close()
