@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stoker.core.batch import Batch
+from stoker.core.embedding import EmbeddingInfo, Piece
 from stoker.core.model_info import ModelInfo
+from stoker.core.tiers import KVBytes
 
 Logits: TypeAlias = NDArray[np.float32]
 """`(batch.num_rows, vocab_size)`, rows in chunk order. Valid until the next `forward`; the caller may write to it."""
+
+Embeddings: TypeAlias = NDArray[np.float32]
+"""`(sequences, EmbeddingInfo.size)`, not normalised. Owned by the caller."""
 
 
 class Backend(Protocol):
@@ -31,4 +37,49 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Frees everything. Calling it twice is allowed."""
+        ...
+
+
+class KVPort(Protocol):
+    """What a backend whose traits say `can_export` offers besides: KV as bytes. Called between two forward passes.
+
+    Which positions can be had: any `start … end-1` that a slot holds if the traits say `can_truncate`; otherwise only
+    `0 … end-1` where the slot holds exactly `end`. Bytes mean something only to a model with the same weights, the
+    same adapters and the same `ModelInfo.kv_format`, but there in any slot and in any process. Both methods copy;
+    neither may keep a reference, nor wait for anything but memory.
+    """
+
+    def export_kv(self, slot: int, start: int, end: int) -> KVBytes:
+        """The KV of some positions of a slot, which stay as they are.
+
+        Raises:
+            BackendError: it cannot be had; nothing has changed.
+        """
+        ...
+
+    def import_kv(self, slot: int, start: int, end: int, state: KVBytes) -> None:
+        """Appends exported KV to a slot that holds `start` positions; it holds `end` afterwards.
+
+        Raises:
+            BackendError: there is no room, or the bytes are not what `export_kv` gave for these positions; the slot
+                is as before.
+        """
+        ...
+
+
+class Embedder(Protocol):
+    """What a backend that can embed offers besides. Called between two forward passes; no slot of theirs is touched."""
+
+    @property
+    def embedding(self) -> EmbeddingInfo: ...
+
+    def embed(self, pieces: Sequence[Piece]) -> Embeddings:
+        """Computes all pieces, and returns a row for each that is the last one of its sequence, in their order.
+
+        With `Pooling.RANK` the row is one number: the classifier's, before any function that bounds it.
+
+        Raises:
+            BackendError: nothing was computed; a sequence in slot 0 must begin anew.
+            ResourceExhausted: there is no memory for it.
+        """
         ...

@@ -6,22 +6,27 @@ operations, in positions or in sharing changes the output. What its traits deny,
 
 from __future__ import annotations
 
+from ast import literal_eval
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.backends.base import Logits
+from stoker.backends.base import Embeddings, Logits
+from stoker.backends.pooling import Pool
 from stoker.core.batch import Batch, CacheOp, Chunk, CopyPrefix, Entry
+from stoker.core.embedding import EmbeddingInfo, Piece, Pooling
 from stoker.core.model_info import CacheTraits, ModelInfo
+from stoker.core.tiers import KVBytes
+from stoker.errors import BackendError
 
 NUM_BYTES = 256
 BOS, EOS, IM_START, IM_END = range(NUM_BYTES, NUM_BYTES + 4)
 SPECIAL_TEXT = {BOS: "<s>", EOS: "</s>", IM_START: "<|im_start|>", IM_END: "<|im_end|>"}
 VOCAB_SIZE = NUM_BYTES + len(SPECIAL_TEXT)
 
-FULL_TRAITS = CacheTraits(can_truncate=True, can_copy=True, shares_cells=True)
+FULL_TRAITS = CacheTraits(can_truncate=True, can_copy=True, shares_cells=True, can_export=True)
 
 NextToken: TypeAlias = Callable[[Sequence[Entry]], int]
 """From all entries of a slot, the token that shall be most likely next."""
@@ -47,6 +52,7 @@ def scripted_info(
         num_slots=num_slots,
         max_batch_tokens=max_batch_tokens,
         traits=traits,
+        kv_format="scripted 1",
     )
 
 
@@ -103,15 +109,45 @@ class ScriptedBackend:
             self._before_forward(batch)
         for op in batch.ops:
             self._apply(op)
-        assert 0 < batch.num_tokens <= self._info.max_batch_tokens, f"{batch.num_tokens} entries in a batch"
+        assert batch.chunks or batch.imports, "a batch without anything to do"
+        assert batch.num_tokens <= self._info.max_batch_tokens, f"{batch.num_tokens} entries in a batch"
+        computed, filled = {c.slot for c in batch.chunks}, {t.slot for t in batch.imports}
+        assert not computed & filled, "a slot is computed before it is filled"
         assert len({chunk.slot for chunk in batch.chunks}) == len(batch.chunks), "two chunks for one slot"
         rows = [row for chunk in batch.chunks for row in self._compute(chunk)]
         assert self.num_cells <= self._info.kv_tokens, "the pool overflows"
         return np.stack(rows) if rows else np.empty((0, self._info.vocab_size), dtype=np.float32)
 
+    def export_kv(self, slot: int, start: int, end: int) -> KVBytes:
+        """See `KVPort.export_kv`."""
+        self._check_portable(start)
+        cells = self._slots[slot]
+        assert 0 <= start < end <= len(cells), "export beyond the end"
+        assert self._info.traits.can_truncate or end == len(cells), "this model knows only its present state"
+        return repr((start, [(cell.entry, cell.state) for cell in cells[start:end]])).encode()
+
+    def import_kv(self, slot: int, start: int, end: int, state: KVBytes) -> None:
+        """See `KVPort.import_kv`."""
+        self._check_portable(start)
+        assert len(self._slots[slot]) == start, "a hole or an overlap"
+        try:
+            first, cells = literal_eval(bytes(state).decode())
+        except (ValueError, SyntaxError) as error:
+            raise BackendError(f"these bytes are no exported KV: {error}") from error
+        if first != start or len(cells) != end - start:
+            raise BackendError(f"exported KV of other positions: {first} … {first + len(cells) - 1}")
+        self._slots[slot].extend(_Cell(*cell) for cell in cells)
+        assert self.num_cells <= self._info.kv_tokens, "the pool overflows"
+
     def close(self) -> None:
         """See `Backend.close`."""
         self.is_closed = True
+
+    def _check_portable(self, start: int) -> None:
+        assert not self.is_closed, "used after close"
+        traits = self._info.traits
+        assert traits.can_export, "export denied by the traits"
+        assert traits.can_truncate or start == 0, "a range of what cannot be cut"
 
     def _apply(self, op: CacheOp) -> None:
         traits = self._info.traits
@@ -152,6 +188,82 @@ class ScriptedBackend:
         if self._next_token is not None:
             row[self._next_token([cell.entry for cell in cells])] = 100
         return row
+
+
+class ScriptedEmbedder:
+    """Embeds hashes: of a token's hidden state, everything before it decides. Satisfies `Embedder`.
+
+    Args:
+        info: sizes and pooling to pretend. With `Pooling.RANK` the score is how many different entries a sequence has.
+        before_embed: called first in every `embed`; may block, raise `BackendError`, or look at the pieces.
+    """
+
+    def __init__(
+        self, info: EmbeddingInfo | None = None, *, before_embed: Callable[[Sequence[Piece]], None] | None = None
+    ) -> None:
+        self.embedding = info or scripted_embedding_info()
+        self._before_embed = before_embed
+        self._held: list[Entry] = []
+        """What slot 0 holds."""
+        is_rank = self.embedding.pooling is Pooling.RANK
+        self._pool = None if is_rank else Pool(self.embedding.pooling, self.embedding.size)
+
+    def embed(self, pieces: Sequence[Piece]) -> Embeddings:
+        """See `Embedder.embed`."""
+        info = self.embedding
+        if self._before_embed is not None:
+            self._before_embed(pieces)
+        assert sum(len(piece.entries) for piece in pieces) <= info.max_batch_tokens, "too much for one pass"
+        assert len({piece.slot for piece in pieces}) == len(pieces), "two pieces for one slot"
+        entries = [self._entries(piece) for piece in pieces]
+        if self._pool is None:
+            scores = [len(set(known)) for piece, known in zip(pieces, entries, strict=True) if piece.is_last]
+            return np.array(scores, dtype=np.float32).reshape(len(scores), 1)
+        rows = [
+            _hidden(known[: end + 1], info.size)
+            for piece, known in zip(pieces, entries, strict=True)
+            for end in range(piece.start, piece.end)
+        ]
+        return self._pool.push(pieces, np.stack(rows))
+
+    def _entries(self, piece: Piece) -> list[Entry]:
+        """All that its slot holds now."""
+        info = self.embedding
+        assert piece.entries, "an empty piece"
+        assert piece.slot < info.num_slots, "no such slot"
+        assert piece.end <= info.max_tokens, "too long"
+        if piece.slot:
+            assert piece.start == 0, "a part of a sequence outside of slot 0"
+            assert piece.is_last, "a part of a sequence outside of slot 0"
+            return list(piece.entries)
+        assert info.can_split or (piece.start == 0 and piece.is_last), "this model needs whole sequences"
+        assert piece.start in (0, len(self._held)), "a hole or an overlap"
+        self._held = [*(self._held if piece.start else []), *piece.entries]
+        return self._held
+
+
+def scripted_embedding_info(
+    *, pooling: Pooling = Pooling.MEAN, max_tokens: int = 512, max_batch_tokens: int = 256, can_split: bool = True
+) -> EmbeddingInfo:
+    """The `EmbeddingInfo` of a scripted model."""
+    return EmbeddingInfo(
+        pooling=pooling,
+        size=1 if pooling is Pooling.RANK else 8,
+        max_tokens=max_tokens,
+        max_batch_tokens=max_batch_tokens if can_split else max(max_batch_tokens, max_tokens),
+        num_slots=16,
+        can_split=can_split,
+        suffix=(EOS,),
+        separator=(EOS, BOS),
+    )
+
+
+def _hidden(entries: Sequence[Entry], size: int) -> NDArray[np.float32]:
+    state = 0
+    for entry in entries:
+        state = _mix(state ^ (entry + 1))
+    values = [_mix(state ^ index) / 2**63 - 1 for index in range(size)]
+    return np.array(values, dtype=np.float32)
 
 
 def _mix(state: int) -> int:

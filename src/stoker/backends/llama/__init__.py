@@ -1,6 +1,16 @@
 """GGUF models on libllama, through the low-level bindings of llama-cpp-python. The only room with ctypes."""
 
 from stoker.backends.llama.backend import LlamaBackend, LlamaOptions
+from stoker.backends.llama.encoder import ENCODERS, EncoderOptions, LlamaEncoder
+from stoker.backends.llama.gpu import gpu_name
 from stoker.backends.llama.tokenizer import LlamaTokenizer
 
-__all__ = ["LlamaBackend", "LlamaOptions", "LlamaTokenizer"]
+__all__ = [
+    "ENCODERS",
+    "EncoderOptions",
+    "LlamaBackend",
+    "LlamaEncoder",
+    "LlamaOptions",
+    "LlamaTokenizer",
+    "gpu_name",
+]

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from stoker.backends.base import Logits
 from stoker.backends.cores import usable_cores
 from stoker.backends.llama.context import MAX_SEQUENCES, Context, ContextSize
+from stoker.backends.llama.embedder import EmbedderOptions, LlamaEmbedder
 from stoker.backends.llama.native import interrupts_held
 from stoker.backends.llama.tokenizer import LlamaTokenizer
 from stoker.backends.llama.weights import LoadOptions, Weights, load_weights
 from stoker.core.batch import Batch, CacheOp, CopyPrefix
+from stoker.core.embedding import Pooling
 from stoker.core.model_info import CacheTraits, ModelInfo
+from stoker.core.stages import Mark, no_mark
+from stoker.core.tiers import KVBytes
 from stoker.errors import ConfigError, ModelNotLoaded
 
 _MAX_THREADS = 512
@@ -31,7 +36,7 @@ class LlamaOptions:
     kv_tokens: int
     """Cells of the pool that all sequences share, in tokens."""
     num_slots: int = 64
-    """Most sequences that hold KV, running and retained; 1 … 256, and at most 128 with sliding-window attention."""
+    """Most sequences that hold KV, running and retained; 1 … 255, and at most 127 with sliding-window attention."""
     max_batch_tokens: int = 512
     """Most entries of one forward pass."""
     max_ubatch_tokens: int = 512
@@ -47,6 +52,8 @@ class LlamaOptions:
     """Layers that go to a GPU if libllama was built for one; -1 = all."""
     use_mmap: bool = True
     """Map the file instead of reading it."""
+    pooling: Pooling = Pooling.MEAN
+    """How sequences are embedded."""
 
     def __post_init__(self) -> None:
         for name in ("context_size", "kv_tokens", "num_slots", "max_batch_tokens", "max_ubatch_tokens"):
@@ -59,21 +66,35 @@ class LlamaOptions:
 
 
 class LlamaBackend:
-    """A GGUF model on libllama: one context, many sequences, one pool of KV cells. Satisfies `Backend`.
+    """A GGUF model on libllama: one context, many sequences, one pool of KV cells. Satisfies `Backend` and `KVPort`.
 
     The arrays that `forward` returns lie in libllama's memory: they are gone after the next `forward` and after
     `close`.
+
+    Args:
+        mark: told when a batch has been written to where libllama reads it.
 
     Raises:
         ModelError, ResourceExhausted: see `load_weights` and `Context`.
     """
 
-    def __init__(self, path: Path, options: LlamaOptions) -> None:
+    def __init__(self, path: Path, options: LlamaOptions, *, mark: Mark = no_mark) -> None:
         with interrupts_held():
             weights = load_weights(path, LoadOptions(gpu_layers=options.gpu_layers, use_mmap=options.use_mmap))
             self.tokenizer = LlamaTokenizer(weights)
             self._info = _model_info(path, weights, self.tokenizer, options)
-            self._context: Context | None = Context(weights, _context_size(self._info, options))
+            size = _context_size(self._info, options)
+            self._context: Context | None = Context(weights, size, mark)
+        self.embedder = LlamaEmbedder(
+            weights,
+            EmbedderOptions(
+                pooling=options.pooling,
+                max_tokens=self._info.context_size,
+                keeps_kv=True,
+                threads=size.num_threads,
+            ),
+        )
+        """Its own context, made when it is first used."""
 
     @property
     def info(self) -> ModelInfo:
@@ -86,13 +107,29 @@ class LlamaBackend:
             BackendError: the pass failed, for instance because the pool has no free cells.
             ModelNotLoaded: the backend was closed.
         """
-        context = self._context
-        if context is None:
-            raise ModelNotLoaded("The model was closed.")
+        context = self._open_context()
         assert batch.num_tokens <= self._info.max_batch_tokens, "libllama would abort the process"
         for op in batch.ops:
             self._apply(context, op)
         return context.decode(batch.chunks)
+
+    def export_kv(self, slot: int, start: int, end: int) -> KVBytes:
+        """See `KVPort.export_kv`."""
+        context = self._open_context()
+        assert 0 <= start < end <= context.length(slot), f"slot {slot} has no {end} positions"
+        assert self._info.traits.can_truncate or (start, end) == (0, context.length(slot)), "a part of a state"
+        return context.kv_bytes.export(slot, start, end)
+
+    def import_kv(self, slot: int, start: int, end: int, state: KVBytes) -> None:
+        """See `KVPort.import_kv`."""
+        context = self._open_context()
+        assert context.length(slot) == start, f"slot {slot} holds {context.length(slot)} positions, not {start}"
+        context.kv_bytes.import_(slot, start, end, state)
+
+    def _open_context(self) -> Context:
+        if self._context is None:
+            raise ModelNotLoaded("The model was closed.")
+        return self._context
 
     def _apply(self, context: Context, op: CacheOp) -> None:
         traits = self._info.traits
@@ -108,6 +145,7 @@ class LlamaBackend:
         if self._context is not None:
             self._context.close()
             self._context = None
+        self.embedder.close()
         self.tokenizer.close()
 
     def __enter__(self) -> LlamaBackend:
@@ -118,7 +156,8 @@ class LlamaBackend:
 
 
 def _model_info(path: Path, weights: Weights, tokenizer: LlamaTokenizer, options: LlamaOptions) -> ModelInfo:
-    max_slots = MAX_SEQUENCES // 2 if weights.has_sliding_window else MAX_SEQUENCES
+    can_cut = not weights.is_recurrent
+    max_slots = (MAX_SEQUENCES - can_cut) // (2 if weights.has_sliding_window else 1)
     return ModelInfo(
         name=path.stem,
         architecture=weights.architecture,
@@ -129,7 +168,8 @@ def _model_info(path: Path, weights: Weights, tokenizer: LlamaTokenizer, options
         kv_tokens=options.kv_tokens,
         num_slots=min(options.num_slots, max_slots),
         max_batch_tokens=min(options.max_batch_tokens, options.kv_tokens),
-        traits=CacheTraits(can_truncate=not weights.is_recurrent, can_copy=not weights.is_recurrent, shares_cells=True),
+        traits=CacheTraits(can_truncate=can_cut, can_copy=can_cut, shares_cells=True, can_export=True),
+        kv_format=f"llama-cpp-python {version('llama-cpp-python')}, keys and values f16",
     )
 
 

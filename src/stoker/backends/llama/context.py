@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from stoker.backends.base import Logits
+from stoker.backends.llama.kv_bytes import SequenceBytes
 from stoker.backends.llama.native import library, log_lines
 from stoker.backends.llama.weights import Weights
 from stoker.core.batch import Chunk
+from stoker.core.stages import Mark, no_mark
 from stoker.errors import BackendError, ModelUnsupported, ResourceExhausted
 
 MAX_SEQUENCES = 256
@@ -43,6 +45,8 @@ class Context:
     sequence   the slots     | a twin of each slot, always with the same cells
     ```
 
+    One sequence more is for exports and imports, unless the memory cannot be cut.
+
     libllama hands a cell that has fallen out of its only sequence's window to whoever needs one, even with a
     full-size cache; cutting that sequence back would then read a stranger's KV. A twin makes every cell shared,
     and shared cells are never taken.
@@ -52,16 +56,20 @@ class Context:
         ModelUnsupported: the model has no KV cache.
     """
 
-    def __init__(self, weights: Weights, size: ContextSize) -> None:
+    def __init__(self, weights: Weights, size: ContextSize, mark: Mark = no_mark) -> None:
+        self._mark = mark
         lib = library()
         self._lib = lib
         self._weights = weights
         self._twin_offset = size.num_slots if weights.has_sliding_window else 0
-        self._pointer = _create(weights, size, num_sequences=size.num_slots + self._twin_offset)
+        num_sequences = size.num_slots + self._twin_offset
+        scratch = None if weights.is_recurrent else num_sequences
+        self._pointer = _create(weights, size, num_sequences=num_sequences + (scratch is not None))
         self.close = weakref.finalize(self, lib.llama_free, self._pointer)
         self._memory = lib.llama_get_memory(self._pointer)
         if not self._memory:
             raise ModelUnsupported(f"{weights.path} ({weights.architecture}) keeps no KV cache: it does not generate.")
+        self.kv_bytes = SequenceBytes(self._pointer, self._memory, self._sequences, scratch, weights.window)
         self._vocab_size: int = lib.llama_vocab_n_tokens(weights.vocab)
         self._max_tokens = size.max_batch_tokens
         self._input = _BatchArrays(size, self._twin_offset)
@@ -78,6 +86,7 @@ class Context:
         if not chunks:
             return self._no_rows
         num_rows = self._input.fill(chunks)
+        self._mark("bind")
         with log_lines.capture_errors() as errors:
             code = self._lib.llama_decode(self._pointer, self._input.batch)
         if code != 0:

@@ -45,8 +45,15 @@ class Weights:
         self.trained_context: int = lib.llama_model_n_ctx_train(self.pointer)
         self.is_recurrent: bool = lib.llama_model_is_recurrent(self.pointer) or lib.llama_model_is_hybrid(self.pointer)
         # A hybrid's window is of no concern: its sequences are neither copied nor cut back.
-        self.has_sliding_window = not self.is_recurrent and lib.llama_model_n_swa(self.pointer) > 0
+        self.window: int = 0 if self.is_recurrent else lib.llama_model_n_swa(self.pointer)
+        self.has_sliding_window = self.window > 0
+        self.is_causal = self._metadata(f"{self.architecture}.attention.causal") != "false"
         self._check_generates()
+
+    def rank_template(self) -> str | None:
+        """How the model wants a query and a document to be written, if it says so."""
+        text: bytes | None = library().llama_model_chat_template(self.pointer, b"rerank")
+        return None if text is None else text.decode("utf-8", errors="replace")
 
     def _metadata(self, key: str) -> str:
         buffer = create_string_buffer(256)
