@@ -49,9 +49,19 @@ def models_dir() -> Path:
     return cache_dir() / "models"
 
 
+def packed_dir() -> Path:
+    """Where weights lie that were packed for the native executor. They can be removed at any time."""
+    return cache_dir() / "packed"
+
+
 def receipt_path(path: Path) -> Path:
     """Where the receipt of the file `path` lies."""
     return path.with_name(path.name + ".json")
+
+
+def lock_path(path: Path) -> Path:
+    """Whoever brings or removes the file `path` holds the lock of this file."""
+    return path.with_name(f".{path.name}.lock")
 
 
 def read_receipt(path: Path) -> Receipt | None:

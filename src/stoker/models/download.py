@@ -13,7 +13,7 @@ import filelock
 
 from stoker.errors import DownloadFailed, ModelError, ModelFileInvalid
 from stoker.models import hub, wheels
-from stoker.models.cache import file_sha256, is_whole, models_dir, write_receipt, writing
+from stoker.models.cache import file_sha256, is_whole, lock_path, models_dir, write_receipt, writing
 from stoker.models.catalog import HubFile, Source
 from stoker.models.gguf import read_gguf
 from stoker.models.progress import Progress
@@ -123,15 +123,11 @@ def _work_dir(path: Path) -> Generator[Path]:
 
 def _lock(path: Path) -> filelock.BaseFileLock:
     try:
-        lock = filelock.FileLock(_lock_path(path), timeout=_LOCK_TIMEOUT_S)
+        lock = filelock.FileLock(lock_path(path), timeout=_LOCK_TIMEOUT_S)
         lock.acquire()
     except filelock.Timeout:
         raise ModelError(f"another process has been downloading {path} for too long", path=str(path)) from None
     return lock
-
-
-def _lock_path(path: Path) -> Path:
-    return path.with_name(f".{path.name}.lock")
 
 
 def _sweep() -> None:

@@ -62,6 +62,10 @@ class GGUFFile:
             self._fail(f"it has no tensor `{name}`")
         return memoryview(self._buffer)[info.offset : info.offset + info.num_bytes]
 
+    def header_data(self) -> memoryview:
+        """The bytes of metadata and tensor list, before the data: a read-only view into the file, no copy."""
+        return memoryview(self._buffer)[: self.data_offset]
+
     @property
     def architecture(self) -> str:
         """`general.architecture`, the prefix of the model's own keys.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import NoReturn
 
 from stoker.errors import ConfigError, ModelFileInvalid, ResourceExhausted
@@ -11,8 +12,6 @@ from stoker.models.gguf import GGUFFile
 
 _DEFAULT_CONTEXT = 8192
 _DEFAULT_POOL_BYTES = 512 << 20
-_KV_ELEMENT_BYTES = 2
-"""Keys and values are kept as 16-bit floats."""
 _COMPUTE_ROWS = 512
 """Tokens that a backend computes at once; each needs its activations and a row of logits."""
 _ACTIVATION_BYTES = 4
@@ -26,13 +25,15 @@ class MemoryPlan:
     """Longest single request, in tokens."""
     kv_tokens: int
     """Tokens in the pool that all requests share."""
+    spare_kv_tokens: int
+    """Room beyond the pool that the backend's way of keeping KV takes at most."""
     weights_bytes: int
     kv_bytes_per_token: int
     compute_bytes: int
 
     @property
     def kv_bytes(self) -> int:
-        return self.kv_tokens * self.kv_bytes_per_token
+        return (self.kv_tokens + self.spare_kv_tokens) * self.kv_bytes_per_token
 
     @property
     def total_bytes(self) -> int:
@@ -40,7 +41,14 @@ class MemoryPlan:
 
 
 def plan(
-    gguf: GGUFFile, *, ctx_size: int | None, kv_tokens: int | None, parallel: int, available_bytes: int
+    gguf: GGUFFile,
+    *,
+    ctx_size: int | None,
+    kv_tokens: int | None,
+    parallel: int,
+    available_bytes: int,
+    kv_element_bytes: float = 2.0,
+    spare_kv_tokens: int = 0,
 ) -> MemoryPlan:
     """Fills in what was not asked for, and refuses what does not fit.
 
@@ -52,6 +60,8 @@ def plan(
             needs more, and less if memory is short.
         parallel: most requests that run at the same time, at least 1.
         available_bytes: memory that the model may take (see `available_memory`).
+        kv_element_bytes: what one number of keys and values takes, its share of scales included.
+        spare_kv_tokens: what the backend needs beyond the pool, in tokens.
 
     Raises:
         ResourceExhausted: it does not fit; the message says what would. Fields `needed_bytes`, `available_bytes`.
@@ -61,14 +71,15 @@ def plan(
     for name, size in (("--ctx-size", ctx_size), ("--kv-tokens", kv_tokens), ("--parallel", parallel)):
         if size is not None and size < 1:
             raise ConfigError(f"{name} must be at least 1, not {size}")
-    per_token = kv_bytes_per_token(gguf)
+    per_token = kv_bytes_per_token(gguf, kv_element_bytes)
     weights_bytes = sum(tensor.num_bytes for tensor in all_tensors(gguf))
     compute_bytes = _compute_bytes(gguf)
-    left = available_bytes - weights_bytes - compute_bytes
+    left = available_bytes - weights_bytes - compute_bytes - spare_kv_tokens * per_token
     context = ctx_size or _default_context(gguf, kv_tokens)
     found = MemoryPlan(
         ctx_size=context,
         kv_tokens=kv_tokens or _default_pool(context, parallel, per_token, left),
+        spare_kv_tokens=spare_kv_tokens,
         weights_bytes=weights_bytes,
         kv_bytes_per_token=per_token,
         compute_bytes=compute_bytes,
@@ -78,8 +89,10 @@ def plan(
     return found
 
 
-def kv_bytes_per_token(gguf: GGUFFile) -> int:
+def kv_bytes_per_token(gguf: GGUFFile, element_bytes: float = 2.0) -> int:
     """Bytes of keys and values that one token takes, over all layers; 0 for a model without attention.
+
+    `element_bytes` are those of one number: 16-bit floats unless told otherwise.
 
     Layers that see only a window are counted in full: a backend may keep less.
     """
@@ -89,7 +102,7 @@ def kv_bytes_per_token(gguf: GGUFFile) -> int:
     head_size = _number(gguf, "embedding_length") // max(num_heads)
     key_size = _number(gguf, "attention.key_length", head_size)
     value_size = _number(gguf, "attention.value_length", head_size)
-    return _over_layers(gguf, num_kv_heads or num_heads) * (key_size + value_size) * _KV_ELEMENT_BYTES
+    return ceil(_over_layers(gguf, num_kv_heads or num_heads) * (key_size + value_size) * element_bytes)
 
 
 def _over_layers(gguf: GGUFFile, counts: list[int]) -> int:
@@ -147,7 +160,7 @@ def _compute_bytes(gguf: GGUFFile) -> int:
 
 def _refuse(gguf: GGUFFile, plan: MemoryPlan, available_bytes: int) -> NoReturn:
     left = available_bytes - plan.weights_bytes - plan.compute_bytes
-    fitting = left // plan.kv_bytes_per_token if plan.kv_bytes_per_token else 0
+    fitting = left // plan.kv_bytes_per_token - plan.spare_kv_tokens if plan.kv_bytes_per_token else 0
     advice = f"--ctx-size {fitting} --kv-tokens {fitting} would fit" if fitting > 0 else "use a smaller model"
     raise ResourceExhausted(
         f"{gguf.path.name} needs {_mib(plan.total_bytes)} (weights {_mib(plan.weights_bytes)}, "

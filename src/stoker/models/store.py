@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from stoker.errors import ConfigError, ModelFileInvalid, ModelFileNotFound
+from stoker.models.aliases import read_aliases
 from stoker.models.cache import is_whole, models_dir, read_receipt, writing
 from stoker.models.catalog import CATALOG, CatalogEntry, HubFile
 from stoker.models.gguf import part_paths
@@ -39,8 +40,8 @@ def resolve(model: str, *, progress: Progress | None = None) -> Path:
     """The file of a model, downloaded first if necessary.
 
     Args:
-        model: a name of the catalog (`smollm2`), a path to a file, `hf:org/repo:file`, `hf:org/repo:Q8_0` (the file of
-            that quantisation) or `hf:org/repo` (Q4_K_M if there is one, else the only file).
+        model: a name of the catalog (`smollm2`), an alias, a path to a file, `hf:org/repo:file`, `hf:org/repo:Q8_0`
+            (the file of that quantisation) or `hf:org/repo` (Q4_K_M if there is one, else the only file).
         progress: told about every download.
 
     Returns:
@@ -54,6 +55,8 @@ def resolve(model: str, *, progress: Progress | None = None) -> Path:
         ResourceExhausted: the disk is full.
     """
     progress = progress or NoProgress()
+    if not os.path.exists(model):
+        model = read_aliases().get(model, model)
     if model.startswith(_HUB_PREFIX):
         return _resolve_hub(model, progress)
     entry = CATALOG.get(model)

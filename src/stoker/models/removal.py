@@ -1,0 +1,47 @@
+"""Takes models out of the cache again. Files that a user brought stay where they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import filelock
+
+from stoker.errors import ModelError, ModelFileNotFound
+from stoker.models.aliases import remove_alias
+from stoker.models.cache import lock_path, receipt_path, writing
+from stoker.models.gguf import part_paths
+from stoker.models.store import list_models
+
+
+def remove_model(name: str) -> None:
+    """Removes a downloaded model with all its parts, or an alias alone.
+
+    Args:
+        name: as `list_models` gives it, or an alias.
+
+    Raises:
+        ModelFileNotFound: nothing in the cache has this name.
+        ModelError: it is being downloaded at this moment, or the cache cannot be written.
+    """
+    if remove_alias(name):
+        return
+    found = next((model for model in list_models() if model.name == name), None)
+    if found is None:
+        raise ModelFileNotFound(f"no model {name!r} in the cache: there is nothing to delete", path=name)
+    for path in part_paths(found.path):
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """The receipt goes first: without its file it would say nothing, without it the file counts for nothing."""
+    lock = filelock.FileLock(lock_path(path), timeout=0)
+    with writing(path, None):
+        try:
+            lock.acquire()
+        except filelock.Timeout:
+            raise ModelError(f"{path} is being downloaded at this moment", path=str(path)) from None
+        try:
+            receipt_path(path).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+        finally:
+            lock.release()

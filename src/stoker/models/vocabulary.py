@@ -1,0 +1,136 @@
+"""Reads the vocabulary out of a GGUF file's metadata and checks it; what it means is for `text.vocabulary` to say."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.core.vocabulary import TokenType, Vocabulary
+from stoker.errors import ModelFileInvalid
+from stoker.models.gguf import GGUFArray, GGUFFile
+
+_MAX_TOKENS = 1 << 22
+_MAX_MERGES = 1 << 23
+_MAX_TOKEN_BYTES = 1 << 16
+"""Real vocabularies stay far below: 262,144 tokens, 500,000 merges, a few hundred bytes."""
+
+_ID_KEYS = {
+    "bos_token_id": "bos",
+    "eos_token_id": "eos",
+    "eot_token_id": "eot",
+    "eom_token_id": "eom",
+    "unknown_token_id": "unk",
+    "seperator_token_id": "sep",
+    "padding_token_id": "pad",
+    "mask_token_id": "mask",
+    "fim_pre_token_id": "fim_pre",
+    "fim_suf_token_id": "fim_suf",
+    "fim_mid_token_id": "fim_mid",
+    "fim_pad_token_id": "fim_pad",
+    "fim_rep_token_id": "fim_rep",
+    "fim_sep_token_id": "fim_sep",
+    # Older names, which win over the newer ones as they do in libllama.
+    "prefix_token_id": "fim_pre",
+    "suffix_token_id": "fim_suf",
+    "middle_token_id": "fim_mid",
+}
+
+
+def read_vocabulary(gguf: GGUFFile) -> Vocabulary:
+    """The vocabulary of a model; it stays valid when the file is closed.
+
+    Raises:
+        ModelFileInvalid: there is none, or it contradicts itself; the message names the key.
+    """
+    tokens = _tokens(gguf)
+    return Vocabulary(
+        model=gguf.get_str("tokenizer.ggml.model") or _fail(gguf, "`tokenizer.ggml.model` is missing"),
+        pre_tokenizer=gguf.get_str("tokenizer.ggml.pre") or "",
+        architecture=gguf.architecture,
+        model_name=gguf.get_str("general.name") or "",
+        tokens=tokens,
+        types=_types(gguf, len(tokens)),
+        scores=_scores(gguf, len(tokens)),
+        merges=_merges(gguf),
+        special_ids=_special_ids(gguf, len(tokens)),
+        add_bos=gguf.get_bool("tokenizer.ggml.add_bos_token"),
+        add_eos=gguf.get_bool("tokenizer.ggml.add_eos_token"),
+        add_sep=gguf.get_bool("tokenizer.ggml.add_sep_token"),
+        add_space_prefix=gguf.get_bool("tokenizer.ggml.add_space_prefix"),
+        lowercase=gguf.get_bool("tokenizer.ggml.normalizer.lowercase"),
+        strip_accents=gguf.get_bool("tokenizer.ggml.normalizer.strip_accents"),
+    )
+
+
+def _tokens(gguf: GGUFFile) -> list[str]:
+    key = "tokenizer.ggml.tokens"
+    array = gguf.get_array(key)
+    if array is None or not len(array):
+        _fail(gguf, f"`{key}` is missing or empty: the file has no vocabulary")
+    tokens = _strings(gguf, array, key, _MAX_TOKENS)
+    named = [text or f"[EMPTY_{token_id}]" for token_id, text in enumerate(tokens)]
+    if len(set(named)) < len(named):
+        seen: dict[str, int] = {}
+        for token_id, text in enumerate(named):
+            if seen.setdefault(text, token_id) != token_id:
+                _fail(gguf, f"the tokens {seen[text]} and {token_id} are both {text!r}")
+    return named
+
+
+def _merges(gguf: GGUFFile) -> list[str] | None:
+    key = "tokenizer.ggml.merges"
+    array = gguf.get_array(key)
+    return None if array is None else _strings(gguf, array, key, _MAX_MERGES)
+
+
+def _strings(gguf: GGUFFile, array: GGUFArray, key: str, limit: int) -> list[str]:
+    if len(array) > limit:
+        _fail(gguf, f"`{key}` has {len(array)} elements, and {limit} are allowed")
+    raw = array.byte_strings()
+    longest = max(map(len, raw), default=0)
+    if longest > _MAX_TOKEN_BYTES:
+        _fail(gguf, f"`{key}` holds a text of {longest} bytes, and {_MAX_TOKEN_BYTES} are allowed")
+    # libllama takes the texts for C strings; NUL never stands in a text that a model was trained on.
+    return [text.partition(b"\0")[0].decode(errors="surrogateescape") for text in raw]
+
+
+def _types(gguf: GGUFFile, num_tokens: int) -> list[int]:
+    types = _numbers(gguf, "tokenizer.ggml.token_type", num_tokens, kinds="iu")
+    return [TokenType.NORMAL] * num_tokens if types is None else types.tolist()
+
+
+def _scores(gguf: GGUFFile, num_tokens: int) -> list[float]:
+    key = "tokenizer.ggml.scores"
+    scores = _numbers(gguf, key, num_tokens, kinds="iuf")
+    if scores is None:
+        return []
+    single = scores.astype(np.float32)  # libllama compares them in this precision
+    if not np.isfinite(single).all():
+        _fail(gguf, f"`{key}` holds numbers that are not finite")
+    return single.tolist()
+
+
+def _numbers(gguf: GGUFFile, key: str, num_tokens: int, *, kinds: str) -> NDArray[np.generic] | None:
+    array = gguf.get_array(key)
+    if array is None:
+        return None
+    if len(array) < num_tokens:
+        _fail(gguf, f"`{key}` has {len(array)} elements for {num_tokens} tokens")
+    numbers = array.numbers()[:num_tokens]
+    return numbers if numbers.dtype.kind in kinds else _fail(gguf, f"`{key}` holds numbers of the wrong kind")
+
+
+def _special_ids(gguf: GGUFFile, num_tokens: int) -> dict[str, int]:
+    """Ids that name no token are left out: then the default of the kind holds, as in libllama."""
+    found: dict[str, int] = {}
+    for suffix, role in _ID_KEYS.items():
+        token_id = gguf.get_int(f"tokenizer.ggml.{suffix}")
+        if token_id is not None and 0 <= token_id < num_tokens:
+            found[role] = token_id
+    return found
+
+
+def _fail(gguf: GGUFFile, what: str) -> NoReturn:
+    raise ModelFileInvalid(f"{gguf.path} cannot be used: {what}", path=str(gguf.path))
