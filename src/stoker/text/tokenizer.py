@@ -34,9 +34,13 @@ class Tokenizer(Protocol):
         ...
 
 
-def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
+def encode_prompt(tokenizer: Tokenizer, text: str, *, parse_special: bool = True) -> list[int]:
     """Token ids of a whole prompt, with BOS in front if the model wants one and the text does not bring its own."""
-    token_ids = tokenizer.encode(text)
+    return with_bos(tokenizer, tokenizer.encode(text, parse_special=parse_special))
+
+
+def with_bos(tokenizer: Tokenizer, token_ids: list[int]) -> list[int]:
+    """The same tokens, with BOS in front if the model wants one and they do not bring their own."""
     bos = tokenizer.bos_token_id
     if tokenizer.adds_bos and bos is not None and token_ids[:1] != [bos]:
         return [bos, *token_ids]

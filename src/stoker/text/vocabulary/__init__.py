@@ -1,0 +1,5 @@
+"""From a model's vocabulary to its tokenizer."""
+
+from stoker.text.vocabulary.tokenizer import VocabularyTokenizer, build_tokenizer
+
+__all__ = ["VocabularyTokenizer", "build_tokenizer"]

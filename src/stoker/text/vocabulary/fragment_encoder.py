@@ -1,0 +1,16 @@
+"""What turns a fragment without special tokens into token ids: one implementation for each kind of vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from stoker.text.vocabulary.fragments import Fragment
+
+
+class FragmentEncoder(Protocol):
+    """Encodes the fragments of one text. Safe to use from several threads."""
+
+    def encode(self, fragments: Sequence[Fragment]) -> list[int]:
+        """Token ids; special tokens stay where they are."""
+        ...

@@ -1,0 +1,115 @@
+"""Cuts a text at the special tokens in it. What the pieces between them become is not its affair."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TypeAlias
+
+_SPACES = " \t\n\v\f\r"
+
+Fragment: TypeAlias = str | int
+"""A piece of text, never empty, or the id of a special token."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedToken:
+    """A token whose text is looked for."""
+
+    token_id: int
+    text: str
+    strips_left: bool = False
+    strips_right: bool = False
+
+
+class FragmentSplitter:
+    """Finds tokens as libllama does: the longest token (in bytes) first, wherever it is, then the next longest.
+
+    Gemma has more than 6,000 such tokens: which of them are in a text at all is found out without trying each.
+
+    Args:
+        tokens: their texts are distinct and not empty.
+    """
+
+    def __init__(self, tokens: Iterable[ParsedToken]) -> None:
+        by_length = sorted(tokens, key=lambda token: -len(token.text.encode(errors="surrogateescape")))
+        self._by_text = {token.text: (order, token) for order, token in enumerate(by_length)}
+        chains = _chains(self._by_text)
+        self._chains = [chain for chain in chains if len(chain) > 1]
+        self._lengths: dict[str, set[int]] = {}
+        for chain in chains:
+            if len(chain) == 1:
+                self._lengths.setdefault(chain[0][:2], set()).add(len(chain[0]))
+        self._heads = _heads(self._lengths)
+
+    def split(self, text: str) -> list[Fragment]:
+        """The fragments in order; together they are the text, but for spaces that a token strips."""
+        fragments: list[Fragment] = [text] if text else []
+        for _, token in sorted(self._present(text)):
+            cut: list[Fragment] = []
+            for fragment in fragments:
+                if isinstance(fragment, int) or token.text not in fragment:
+                    cut.append(fragment)
+                else:
+                    _cut(fragment, token, cut)
+            fragments = cut
+        return fragments
+
+    def _present(self, text: str) -> set[tuple[int, ParsedToken]]:
+        found: set[tuple[int, ParsedToken]] = set()
+        for chain in self._chains:
+            found.update(self._by_text[token_text] for token_text in takewhile(text.__contains__, chain))
+        if self._heads is None:
+            return found
+        for match in self._heads.finditer(text):
+            start = match.start()
+            for head in (text[start : start + 2], text[start]):
+                for length in self._lengths.get(head, ()):
+                    entry = self._by_text.get(text[start : start + length])
+                    if entry is not None:
+                        found.add(entry)
+        return found
+
+
+def _chains(texts: Iterable[str]) -> list[list[str]]:
+    """Chains of texts, each the beginning of the next, such as runs of spaces: what lacks one lacks all behind it."""
+    chains: list[list[str]] = []
+    for text in sorted(texts):
+        if chains and text.startswith(chains[-1][-1]):
+            chains[-1].append(text)
+        else:
+            chains.append([text])
+    return chains
+
+
+def _heads(lengths: Iterable[str]) -> re.Pattern[str] | None:
+    """Matches the first character of every place where a token may begin, by its first two characters."""
+    seconds: dict[str, list[str]] = {}
+    for head in lengths:
+        seconds.setdefault(head[0], []).append(head[1:])
+    if not seconds:
+        return None
+    return re.compile(
+        "|".join(
+            re.escape(first) + ("" if "" in second else f"(?=[{''.join(map(re.escape, second))}])")
+            for first, second in seconds.items()
+        )
+    )
+
+
+def _cut(text: str, token: ParsedToken, into: list[Fragment]) -> None:
+    start = 0
+    while (found := text.find(token.text, start)) >= 0:
+        left = text[start:found]
+        if token.strips_left:
+            left = left.rstrip(_SPACES)
+        if left:
+            into.append(left)
+        into.append(token.token_id)
+        start = found + len(token.text)
+        if token.strips_right:
+            start += len(text) - start - len(text[start:].lstrip(_SPACES))
+    if start < len(text):
+        into.append(text[start:])

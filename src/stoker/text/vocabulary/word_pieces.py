@@ -1,0 +1,111 @@
+"""The encoding of BERT's models (WordPiece) as libllama does it: words are normalised, then cut greedily into tokens.
+
+In GGUF files the tokens that begin a word begin with `▁`, and the others carry no mark.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+
+from stoker.text.vocabulary.fragments import Fragment
+from stoker.text.vocabulary.unicode_classes import CharacterClass
+
+_MAX_REMEMBERED_WORDS = 1 << 16
+_MAX_REMEMBERED_CHARACTERS = 64
+
+_CHINESE = (
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B920, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
+
+
+class WordPieceEncoder:
+    """Satisfies `FragmentEncoder`. A word is encoded once and then remembered.
+
+    Args:
+        token_ids: ids by text.
+        unknown_id: what a word becomes that tokens cannot spell.
+    """
+
+    def __init__(
+        self, token_ids: Mapping[str, int], *, unknown_id: int | None, lowercase: bool, strip_accents: bool
+    ) -> None:
+        self._token_ids = token_ids
+        self._unknown = [] if unknown_id is None else [unknown_id]
+        self._max_characters = max(map(len, token_ids))
+        self._normal_form = _NormalForm(lowercase=lowercase, strip_accents=strip_accents)
+        self._remembered: dict[str, list[int]] = {}
+
+    def encode(self, fragments: Sequence[Fragment]) -> list[int]:
+        found: list[int] = []
+        for fragment in fragments:
+            if isinstance(fragment, int):
+                found.append(fragment)
+                continue
+            for word in fragment.translate(self._normal_form).split(" "):
+                if word:
+                    found += self._remembered.get(word) or self._encode_word(word)
+        return found
+
+    def _encode_word(self, word: str) -> list[int]:
+        found = self._cut("▁" + word) or self._unknown
+        if len(word) <= _MAX_REMEMBERED_CHARACTERS:
+            if len(self._remembered) >= _MAX_REMEMBERED_WORDS:
+                self._remembered.clear()
+            self._remembered[word] = found
+        return found
+
+    def _cut(self, word: str) -> list[int]:
+        """Always the longest token that fits; nothing at all if none does somewhere."""
+        found: list[int] = []
+        begin = 0
+        while begin < len(word):
+            for end in range(min(len(word), begin + self._max_characters), begin, -1):
+                token_id = self._token_ids.get(word[begin:end])
+                if token_id is not None:
+                    break
+            else:
+                return []
+            found.append(token_id)
+            begin = end
+        return found
+
+
+class _NormalForm(dict[int, str]):
+    """What each character becomes, found when it is first seen: a table for `str.translate`.
+
+    Spaces of all kinds become a space; punctuation and Chinese characters stand alone.
+    """
+
+    def __init__(self, *, lowercase: bool, strip_accents: bool) -> None:
+        super().__init__()
+        self._lowercase = lowercase
+        self._strip_accents = strip_accents
+        self._space = CharacterClass(r"\s")
+        self._control = CharacterClass(r"[\p{Cc}\p{Cf}\p{Co}\x{fffd}]")
+        self._accent = CharacterClass(r"\p{M}")
+        self._alone = CharacterClass(r"\p{P}|[$+<=>^`|~]")
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        if self._strip_accents:
+            # Only the first character of a decomposition counts, even where the others are no accents (Hangul).
+            character = unicodedata.normalize("NFD", character)[0]
+        found = self[code] = self._normal(character)
+        return found
+
+    def _normal(self, character: str) -> str:
+        if character in self._space:
+            return " "
+        if character in self._control or (self._strip_accents and character in self._accent):
+            return ""
+        lower = character.lower()[0] if self._lowercase else character
+        is_alone = character in self._alone or any(first <= ord(character) <= last for first, last in _CHINESE)
+        return f" {lower} " if is_alone else lower
