@@ -28,16 +28,17 @@ make_venv() {
     "$python" -m venv --clear "$venv" || die "'$python -m venv' failed. On Debian and Ubuntu: apt install python3-venv"
 }
 
+# Stoker's own kernels (half a minute) and llama.cpp are compiled on installation.
 check_compiler() {
-    "$venv/bin/python" -c 'import llama_cpp' >/dev/null 2>&1 && return
     local name
     for name in "${CXX:-c++}" g++ clang++; do
         if command -v "$name" >/dev/null; then
-            say "installing. Unless pip has it in its cache, llama.cpp is compiled for this machine now: about 5 minutes, once."
+            "$venv/bin/python" -c 'import llama_cpp' >/dev/null 2>&1 ||
+                say "installing. Unless pip has it in its cache, llama.cpp is compiled for this machine now: about 5 minutes, once."
             return
         fi
     done
-    die "no C++ compiler was found, and llama.cpp is compiled on installation. Install g++ or clang (Debian and Ubuntu: apt install g++)."
+    die "no C++ compiler was found, and two libraries are compiled on installation. Install g++ or clang (Debian and Ubuntu: apt install g++)."
 }
 
 "$venv/bin/python" -m pip --version >/dev/null 2>&1 || make_venv

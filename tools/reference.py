@@ -1,4 +1,4 @@
-"""Writes `docs/reference/` from the code: the command line's own help, and the tree of errors.
+"""Writes `docs/reference/` from the code: the HTTP API, the command line's own help, and the tree of errors.
 
 With `--check` it writes nothing, and fails if a page is not what it would write. The help is read off the commands'
 signatures, not off what `--help` prints: how that looks changes with the version of typer.
@@ -13,6 +13,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
+import api_reference
 import typer
 from typer.models import ArgumentInfo, OptionInfo
 
@@ -44,7 +45,11 @@ def current(name: str) -> str | None:
 
 def pages() -> dict[str, str]:
     """File name to text, for every page of the folder."""
-    return {"cli.md": cli_page(), "errors.md": errors_page()}
+    return {"api.md": api_page(), "cli.md": cli_page(), "errors.md": errors_page()}
+
+
+def api_page() -> str:
+    return "\n".join([NOTE, "", *api_reference.lines()]).rstrip() + "\n"
 
 
 def cli_page() -> str:

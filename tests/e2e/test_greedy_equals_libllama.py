@@ -34,7 +34,7 @@ def reference(smollm2_path: Path) -> Iterator[list[Answer]]:
 
 @pytest.fixture(scope="module")
 def llm(smollm2_path: Path) -> Iterator[LLM]:
-    with LLM(smollm2_path, parallel=20) as model:
+    with LLM(smollm2_path, parallel=20, backend="llama") as model:
         yield model
 
 
@@ -57,7 +57,7 @@ def test_one_at_a_time(llm: LLM, reference: list[Answer]) -> None:
 
 def test_all_at_once_in_any_order_half_of_them_cached(smollm2_path: Path, reference: list[Answer]) -> None:
     rng = random.Random(7)
-    with LLM(smollm2_path, parallel=20) as llm:
+    with LLM(smollm2_path, parallel=20, backend="llama") as llm:
         cached = set(rng.sample(range(len(PROMPTS)), 10))
         llm.generate([PROMPTS[i] for i in cached], SamplingParams(temperature=0, max_tokens=1))
         order = rng.sample(range(len(PROMPTS)), len(PROMPTS))
@@ -98,6 +98,22 @@ def answer_all(engine: Engine, order: list[int], max_tokens: int) -> dict[str, s
             texts[event.request_id] += event.text
         engine.check_integrity()
     return texts
+
+
+def test_the_native_executor_answers_as_libllama_does_but_for_near_ties(
+    smollm2_path: Path, reference: list[Answer]
+) -> None:
+    """And what it answers to all at once, in any order and half of them cached, is what it answers to each alone."""
+    rng = random.Random(7)
+    with LLM(smollm2_path, parallel=20, backend="native") as llm:
+        alone = [llm.generate(prompt, GREEDY).token_ids for prompt in PROMPTS]
+    with LLM(smollm2_path, parallel=20, backend="native") as llm:
+        llm.generate([PROMPTS[i] for i in rng.sample(range(len(PROMPTS)), 10)], SamplingParams(max_tokens=1))
+        order = rng.sample(range(len(PROMPTS)), len(PROMPTS))
+        results = llm.generate([PROMPTS[i] for i in order], GREEDY)
+    same = [check_same(reference[i], r.token_ids, r.text) for i, r in zip(order, results, strict=True)]
+    assert sum(same) >= 4
+    assert [r.token_ids for r in results] == [alone[i] for i in order]
 
 
 def test_usage_is_exact(llm: LLM, reference: list[Answer]) -> None:

@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from stoker.engine.protocol import Accepted, Heartbeat, ModelCard, Output, Submit
+from stoker.core.slot_state import SlotState
+from stoker.engine.protocol import Accepted, Heartbeat, ModelCard, Output, Submit, Tokenized
 from stoker.text.messages import Message
 
 
@@ -73,6 +74,43 @@ class Runtime(Protocol):
 
         Raises:
             TemplateError: the template refused the messages.
+        """
+        ...
+
+    async def tokenize(self, text: str, *, wants_bos: bool = True, parse_special: bool = True) -> Tokenized:
+        """The tokens of a text; as those of a prompt, unless told otherwise.
+
+        Args:
+            text: any text.
+            wants_bos: BOS in front, if the model wants one and the text does not bring its own.
+            parse_special: the text of a special token becomes that token.
+
+        Raises:
+            StokerError: the model cannot answer now, or the text is not valid Unicode.
+        """
+        ...
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of some tokens, special ones written out.
+
+        Raises:
+            StokerError: the model cannot answer now, or an id is outside the vocabulary.
+        """
+        ...
+
+    async def slots(self) -> list[SlotState]:
+        """What every slot of the KV pool holds now.
+
+        Raises:
+            StokerError: the model cannot answer now.
+        """
+        ...
+
+    async def erase(self, slot: int | None = None) -> int:
+        """Forgets what finished conversations left in one slot, or in all; returns how many tokens those were.
+
+        Raises:
+            StokerError: the model cannot answer now, there is no such slot, or a request runs in it.
         """
         ...
 

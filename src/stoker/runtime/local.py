@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
+from stoker.core.slot_state import SlotState
 from stoker.engine.client import EngineClient
-from stoker.engine.protocol import Accepted, ModelCard, Output, Submit
+from stoker.engine.protocol import Accepted, ModelCard, Output, Submit, Tokenized
 from stoker.errors import ModelNotLoaded
 from stoker.runtime.base import Health
-from stoker.text.chat_template import ChatTemplate
+from stoker.runtime.card_template import CardTemplate
 from stoker.text.messages import Message
 
 
@@ -18,7 +19,7 @@ class LocalRuntime:
     def __init__(self, client: EngineClient) -> None:
         self._client = client
         self._card: ModelCard | None = None
-        self._template: ChatTemplate | None = None
+        self._template: CardTemplate | None = None
 
     @property
     def card(self) -> ModelCard:
@@ -29,6 +30,7 @@ class LocalRuntime:
     async def start(self) -> ModelCard:
         if self._card is None:
             self._card = await self._client.start()
+            self._template = CardTemplate(self._card)
         return self._card
 
     def health(self) -> Health:
@@ -53,19 +55,27 @@ class LocalRuntime:
         template_kwargs: Mapping[str, object] | None = None,
     ) -> str:
         variables: dict[str, object] = dict(template_kwargs or {})
-        return self._chat_template().render(
+        template = self._template
+        if template is None:
+            raise ModelNotLoaded("the model is still loading")
+        return template.compiled.render(
             messages,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             **variables,  # pyright: ignore[reportArgumentType]  # the server keeps the named ones out
         )
 
+    async def tokenize(self, text: str, *, wants_bos: bool = True, parse_special: bool = True) -> Tokenized:
+        return await self._client.tokenize(text, wants_bos=wants_bos, parse_special=parse_special)
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        return await self._client.detokenize(token_ids)
+
+    async def slots(self) -> list[SlotState]:
+        return await self._client.slots()
+
+    async def erase(self, slot: int | None = None) -> int:
+        return await self._client.erase(slot)
+
     async def close(self) -> None:
         await self._client.close()
-
-    def _chat_template(self) -> ChatTemplate:
-        """Compiled at the first chat: a model whose template is broken still serves completions."""
-        if self._template is None:
-            card = self.card
-            self._template = ChatTemplate(card.chat_template, bos_token=card.bos_token, eos_token=card.eos_token)
-        return self._template

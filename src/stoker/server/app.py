@@ -17,9 +17,15 @@ from stoker.server.config import ServerConfig
 from stoker.server.errors import on_bug, on_http_error, on_stoker_error
 from stoker.server.middleware import RequestBorder
 from stoker.server.protocol import ImpatientH11Protocol
+from stoker.server.routes.anthropic import AnthropicRoutes
 from stoker.server.routes.health import HealthRoutes
 from stoker.server.routes.models import ModelRoutes
+from stoker.server.routes.native import NativeRoutes
+from stoker.server.routes.ollama import OllamaRoutes
+from stoker.server.routes.ollama_models import OllamaModelRoutes
 from stoker.server.routes.openai import OpenAIRoutes
+from stoker.server.routes.openai_responses import ResponsesRoutes
+from stoker.server.routes.openapi import OpenAPIRoutes
 
 _CLOSING_S = 5
 """After the drain: how long ended requests get to write their last bytes."""
@@ -35,7 +41,13 @@ def create_app(registry: Registry, config: ServerConfig) -> ASGIApp:
     """
     routes = [
         *OpenAIRoutes(registry, config).routes(),
+        *ResponsesRoutes(registry, config).routes(),
+        *AnthropicRoutes(registry, config).routes(),
+        *OllamaRoutes(registry, config).routes(),
+        *OllamaModelRoutes(registry, config).routes(),
+        *NativeRoutes(registry, config).routes(),
         *ModelRoutes(registry).routes(),
+        *OpenAPIRoutes().routes(),
         *HealthRoutes(registry).routes(),
     ]
     handlers = {StokerError: on_stoker_error, HTTPException: on_http_error, Exception: on_bug}

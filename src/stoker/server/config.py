@@ -16,6 +16,12 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: int = 32 * 2**20
     max_choices: int = 64
     """Most answers of one HTTP request: its prompts times `n`."""
+    max_stored_responses: int = 1024
+    """Responses that are kept to be fetched or gone on from; the oldest leave first."""
+    max_stored_bytes: int = 64 * 2**20
+    """The same, as the size of their conversations."""
+    stored_response_s: float = 86_400.0
+    """How long a response is kept."""
     max_connections: int = 1024
     body_timeout_s: float = 60.0
     """Longest time to receive a request body."""

@@ -1,4 +1,4 @@
-"""How an error looks to a client of the OpenAI API: the one place that maps errors to statuses and bodies."""
+"""What an error means to a client: the one place that maps errors to statuses and to OpenAI's words for them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,26 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from stoker.errors import (
     BackendError,
     Cancelled,
     ContextLengthExceeded,
+    DownloadFailed,
     EngineCrashed,
     InvalidInput,
+    ModelFileNotFound,
     ModelNotFound,
     ModelNotLoaded,
     Overloaded,
     ResourceExhausted,
+    ResponseNotFound,
     StokerError,
     Timeout,
 )
+from stoker.server.translate.errors import error_format
+from stoker.server.wire.errors import ErrorBody, ErrorDetail
 
 CLIENT_LEFT = 499
 """nginx's status for a client that closed the connection; nobody receives it, but the log does."""
@@ -36,6 +42,9 @@ _STATUS: dict[type[StokerError], tuple[int, str]] = {
     InvalidInput: (400, "invalid_request_error"),
     ContextLengthExceeded: (400, "exceed_context_size_error"),
     ModelNotFound: (404, "invalid_request_error"),
+    ModelFileNotFound: (404, "invalid_request_error"),
+    DownloadFailed: (502, "server_error"),
+    ResponseNotFound: (404, "invalid_request_error"),
     ModelNotLoaded: (503, "unavailable_error"),
     EngineCrashed: (503, "unavailable_error"),
     ResourceExhausted: (503, "unavailable_error"),
@@ -51,21 +60,6 @@ _HTTP_CODES = {
     408: "request_timeout",
     413: "request_too_large",
 }
-
-
-class ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=False):
-    """OpenAI's error object; the two counts, llama-server's, are there for a prompt that is too long."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str
-    n_prompt_tokens: int | msgspec.UnsetType = msgspec.UNSET
-    n_ctx: int | msgspec.UnsetType = msgspec.UNSET
-
-
-class ErrorBody(msgspec.Struct, frozen=True):
-    error: ErrorDetail
 
 
 def status_of(error: StokerError) -> int:
@@ -91,11 +85,16 @@ def error_body(error: StokerError) -> ErrorBody:
     return ErrorBody(detail)
 
 
-def error_response(error: StokerError) -> Response:
-    """The response for an error; those that pass by themselves say when to try again."""
+def error_response(error: StokerError, scope: Scope) -> Response:
+    """The response for an error, in the client's dialect; those that pass by themselves say when to try again."""
     status = status_of(error)
     headers = {"Retry-After": str(_retry_after_s(error))} if status in (429, 503) else None
-    return json_response(error_body(error), status=status, headers=headers)
+    return _dialect_response(scope, status, error_body(error).error, headers)
+
+
+def error_event(error: StokerError, scope: Scope) -> bytes:
+    """The last bytes of a stream that failed, in the client's dialect."""
+    return error_format(scope).event(status_of(error), error_body(error).error, request_id(scope))
 
 
 def json_response(body: object, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -107,10 +106,15 @@ def internal_error_body() -> ErrorBody:
     return ErrorBody(ErrorDetail("internal error; the server's log says more", "server_error", None, "internal_error"))
 
 
-async def on_stoker_error(_request: Request, error: Exception) -> Response:
+def request_id(scope: Scope) -> str:
+    """The id of the HTTP request that this answers."""
+    return scope.get("state", {}).get("request_id", "")
+
+
+async def on_stoker_error(request: Request, error: Exception) -> Response:
     """Starlette's handler for errors that were raised on purpose."""
     assert isinstance(error, StokerError)
-    return error_response(error)
+    return error_response(error, request.scope)
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
@@ -120,12 +124,20 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     message = f"{request.method} {request.url.path}: {error.detail}"
     detail = ErrorDetail(message, "invalid_request_error", None, code)
     headers = dict(error.headers) if error.headers else None
-    return json_response(ErrorBody(detail), status=error.status_code, headers=headers)
+    return _dialect_response(request.scope, error.status_code, detail, headers)
 
 
-async def on_bug(_request: Request, _error: Exception) -> Response:
+async def on_bug(request: Request, _error: Exception) -> Response:
     """Starlette's handler for everything else; it raises the error on, and the outermost layer logs it."""
-    return json_response(internal_error_body(), status=500)
+    return _dialect_response(request.scope, 500, internal_error_body().error)
+
+
+def _dialect_response(
+    scope: Scope, status: int, detail: ErrorDetail, headers: dict[str, str] | None = None
+) -> Response:
+    dialect = error_format(scope)
+    body = dialect.body(status, detail, request_id(scope))
+    return json_response(body, status=dialect.status(status), headers=headers)
 
 
 def _entry(error: StokerError) -> tuple[int, str]:

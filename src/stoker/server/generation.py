@@ -1,20 +1,84 @@
-"""The answers of one HTTP request, running side by side on one runtime; it knows no wire format."""
+"""What one HTTP request asks of a model, and the answers to it as they run side by side; it knows no wire format."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field, replace
+from math import inf
 from types import TracebackType
 from typing import TypeAlias
 
-from stoker.core.sequence import FinishReason
-from stoker.engine.protocol import Accepted, Output, Submit, Usage
-from stoker.errors import BackendError, Cancelled, InvalidInput
+import msgspec
+
+from stoker.core.params import SamplingParams
+from stoker.engine.inbox import merge
+from stoker.engine.protocol import Accepted, Output, Prompt, PromptToken, Submit, Usage
+from stoker.errors import InvalidInput
 from stoker.runtime.base import Runtime
 
 _Stream: TypeAlias = AsyncGenerator[Accepted | Output, None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """What one HTTP request asks of a model, whatever API it came by. Choices are numbered prompt by prompt."""
+
+    reply_id: str
+    """The id of the whole reply; what its choices are called in the engine begins with it."""
+    prompts: Sequence[Prompt]
+    sampling: SamplingParams
+    """`logprobs`, if it is given, counts for the prompt too where it is echoed."""
+    n: int = 1
+    """Answers to each prompt."""
+    best_of: int | None = None
+    """So many are computed, of which the `n` likeliest are given. Only `collect` can choose."""
+    echo: bool = False
+    """Each choice's first output has the prompt's tokens."""
+    text_bias: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Added to the logits of every token of these texts."""
+    priority: int = 0
+    client_key: str = ""
+    cache_prompt: bool = True
+    parse_special: bool = True
+    """The text of a special token in a prompt is that token."""
+    timeout_s: float | None = None
+
+    @property
+    def num_computed(self) -> int:
+        """Answers that are computed for each prompt."""
+        return self.best_of or self.n
+
+    def submits(self) -> list[Submit]:
+        """One request for the engine per answer: those to the first prompt come first."""
+        return [
+            self._submit(index, choice) for index in range(len(self.prompts)) for choice in range(self.num_computed)
+        ]
+
+    def _submit(self, index: int, choice: int) -> Submit:
+        return Submit(
+            request_id=f"{self.reply_id}-{index * self.num_computed + choice}",
+            prompt=self.prompts[index],
+            sampling=self._sampling(choice),
+            priority=self.priority,
+            client_key=self.client_key,
+            cache_prompt=self.cache_prompt,
+            timeout_s=self.timeout_s,
+            group=f"{self.reply_id}-{index}" if self.num_computed > 1 else "",
+            # The neighbours take it from the first: to score a prompt means to compute all of it again.
+            echo=self.echo and choice == 0,
+            parse_special=self.parse_special,
+            text_bias=dict(self.text_bias),
+        )
+
+    def _sampling(self, choice: int) -> SamplingParams:
+        """Choice k of one prompt draws with seed + k: without this, all of them would be the same (as in vLLM)."""
+        params = self.sampling
+        seed = None if params.seed is None else (params.seed + choice) % 2**64
+        needs_logprobs = self.num_computed > self.n and params.logprobs is None
+        return replace(params, seed=seed, logprobs=0 if needs_logprobs else params.logprobs)
 
 
 class Generation:
@@ -23,27 +87,29 @@ class Generation:
     Iterating gives `(choice index, Output)` as the engine produces them.
 
     Args:
-        streams: what the runtime gave, each past its `Accepted`.
-        choices_per_prompt: so many neighbours share one prompt.
+        request: what they are for.
+        streams: what the runtime gave for its `submits`, each past its `Accepted`.
     """
 
-    def __init__(self, streams: Sequence[_Stream], choices_per_prompt: int = 1) -> None:
+    def __init__(self, request: GenerationRequest, streams: Sequence[_Stream]) -> None:
+        self._request = request
         self._streams = streams
-        self._choices_per_prompt = choices_per_prompt
         self._items = self._single() if len(streams) == 1 else self._merged()
         self._usage: dict[int, Usage] = {}
+        self._echoes = _Echoes(request.num_computed)
         self.opened_s = time.monotonic()
         self.first_output_s: float | None = None
         """When the first token of any choice came, on the clock of `time.monotonic`."""
 
     @classmethod
-    async def open(cls, runtime: Runtime, submits: Sequence[Submit], choices_per_prompt: int = 1) -> Generation:
+    async def open(cls, runtime: Runtime, request: GenerationRequest) -> Generation:
         """Submits everything and returns when all of it is accepted. If one is refused, all others are ended.
 
         Raises:
             StokerError: a request was refused.
             InvalidInput: they are more than the runtime could ever take at once.
         """
+        submits = request.submits()
         capacity = runtime.card.parallel + runtime.card.max_queue
         if len(submits) > capacity:
             message = f"{len(submits)} answers in one request are more than the {capacity} that can run and wait here"
@@ -56,12 +122,12 @@ class Generation:
                 assert isinstance(accepted, Accepted), "a runtime's first item is Accepted"
                 streams.append(stream)
             stack.pop_all()
-        return cls(streams, choices_per_prompt)
+        return cls(request, streams)
 
     @property
     def usage(self) -> Usage:
         """The tokens of all choices so far. A prompt that several choices share counts once."""
-        firsts = [usage for index, usage in self._usage.items() if index % self._choices_per_prompt == 0]
+        firsts = [usage for index, usage in self._usage.items() if index % self._request.num_computed == 0]
         return Usage(
             prompt_tokens=sum(usage.prompt_tokens for usage in firsts),
             completion_tokens=sum(usage.completion_tokens for usage in self._usage.values()),
@@ -71,6 +137,20 @@ class Generation:
     @property
     def num_choices(self) -> int:
         return len(self._streams)
+
+    async def collect(self) -> list[Output]:
+        """Every choice as one whole output, in their order; the likeliest of each prompt if `best_of` says so."""
+        outputs: dict[int, list[Output]] = {}
+        async for index, output in self:
+            outputs.setdefault(index, []).append(output)
+        whole = [merge(outputs[index]) for index in range(self.num_choices)]
+        size, n = self._request.num_computed, self._request.n
+        if size == n:
+            return whole
+        chosen = [best for at in range(0, len(whole), size) for best in _likeliest(whole[at : at + size], n)]
+        if self._request.sampling.logprobs is not None:
+            return chosen
+        return [msgspec.structs.replace(output, logprobs=None) for output in chosen]
 
     def __aiter__(self) -> AsyncGenerator[tuple[int, Output], None]:
         return self._items
@@ -104,7 +184,8 @@ class Generation:
                     del waiting[task]
                     if output.finish_reason is None:
                         waiting[asyncio.create_task(_next(self._streams[index]))] = index
-                    yield index, output
+                    for ready in self._echoes.push(index, output) if self._request.echo else [(index, output)]:
+                        yield ready
         finally:
             await _end(waiting)
 
@@ -112,12 +193,41 @@ class Generation:
         assert isinstance(item, Output), "a runtime accepts a request once"
         if self.first_output_s is None:
             self.first_output_s = time.monotonic()
-        if item.finish_reason == FinishReason.ERROR.value:
-            raise BackendError("the model gave numbers that no token can be chosen from")
-        if item.finish_reason == FinishReason.CANCELLED.value:
-            raise Cancelled("the request was ended by the server")
         self._usage[index] = item.usage
         return item
+
+
+class _Echoes:
+    """Gives the echo of a prompt, which the first of its choices brings, to the others: none begins without it."""
+
+    def __init__(self, choices_per_prompt: int) -> None:
+        self._choices_per_prompt = choices_per_prompt
+        self._prompts: dict[int, list[PromptToken]] = {}
+        """By the prompt's first choice."""
+        self._withheld: dict[int, Output] = {}
+        self._begun: set[int] = set()
+
+    def push(self, index: int, output: Output) -> list[tuple[int, Output]]:
+        """What may be given now."""
+        first = self._first(index)
+        if output.prompt is not None:
+            self._prompts[first] = output.prompt
+            ready = sorted(other for other in self._withheld if self._first(other) == first)
+            return [(index, output), *((other, self._begin(other, self._withheld.pop(other))) for other in ready)]
+        if index == first or index in self._begun:
+            return [(index, output)]
+        if first in self._prompts:
+            return [(index, self._begin(index, output))]
+        before = self._withheld.get(index)
+        self._withheld[index] = output if before is None else merge([before, output])
+        return []
+
+    def _first(self, index: int) -> int:
+        return index - index % self._choices_per_prompt
+
+    def _begin(self, index: int, output: Output) -> Output:
+        self._begun.add(index)
+        return msgspec.structs.replace(output, prompt=self._prompts[self._first(index)])
 
 
 async def _next(stream: _Stream) -> Accepted | Output:
@@ -128,3 +238,12 @@ async def _end(tasks: Iterable[asyncio.Task[Accepted | Output]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _likeliest(outputs: Sequence[Output], n: int) -> list[Output]:
+    return sorted(outputs, key=_mean_logprob, reverse=True)[:n]
+
+
+def _mean_logprob(output: Output) -> float:
+    logprobs = [position.chosen.logprob for position in output.logprobs or ()]
+    return sum(logprobs) / len(logprobs) if logprobs else -inf

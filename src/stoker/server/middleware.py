@@ -15,13 +15,16 @@ import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stoker.server.errors import CLIENT_LEFT, internal_error_body
-from stoker.server.sse import error_event
+from stoker.server.translate.errors import error_format
 
 access_log = logging.getLogger("stoker.server.access")
 error_log = logging.getLogger("stoker.server")
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _HEADER = b"x-request-id"
+_NAMES = (_HEADER, b"request-id")
+"""Anthropic's clients look for the second one."""
+_STREAMS = (b"text/event-stream", b"application/x-ndjson")
 
 
 class RequestBorder:
@@ -58,9 +61,9 @@ class _Exchange:
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = [*message.get("headers", []), (_HEADER, self.request_id.encode())]
+            headers = [*message.get("headers", []), *((name, self.request_id.encode()) for name in _NAMES)]
             self._status = message["status"]
-            self._is_stream = any(k == b"content-type" and v.startswith(b"text/event-stream") for k, v in headers)
+            self._is_stream = any(k == b"content-type" and v.startswith(_STREAMS) for k, v in headers)
             message = {**message, "headers": headers}
         elif message["type"] == "http.response.body" and not message.get("more_body", False):
             self._is_complete = True
@@ -70,13 +73,14 @@ class _Exchange:
         """A bug of ours: the log gets the stack, the client an error in whatever form still fits."""
         stack = "".join(traceback.format_tb(error.__traceback__))
         error_log.error("request %s failed: %s\n%s", self.request_id, type(error).__name__, stack)
-        body = internal_error_body()
+        dialect, detail = error_format(self._scope), internal_error_body().error
         if not self._status:
+            body = msgspec.json.encode(dialect.body(500, detail, self.request_id))
             headers = [(b"content-type", b"application/json")]
             await self.send({"type": "http.response.start", "status": 500, "headers": headers})
-            await self.send({"type": "http.response.body", "body": msgspec.json.encode(body)})
+            await self.send({"type": "http.response.body", "body": body})
         elif self._is_stream and not self._is_complete:
-            await self.send({"type": "http.response.body", "body": error_event(body)})
+            await self.send({"type": "http.response.body", "body": dialect.event(500, detail, self.request_id)})
 
     def log(self) -> None:
         status = CLIENT_LEFT if self._scope["state"].get("client_left") else self._status

@@ -11,8 +11,20 @@ import httpx
 import msgspec
 from starlette.types import ASGIApp
 
-from stoker.engine.protocol import Accepted, ModelCard, Output, PositionLogprobs, Submit, TokenLogprob, Usage
-from stoker.errors import ModelNotLoaded
+from stoker.core.slot_state import SlotState
+from stoker.engine.protocol import (
+    Accepted,
+    FillTokens,
+    ModelCard,
+    Output,
+    PositionLogprobs,
+    PromptToken,
+    Submit,
+    Tokenized,
+    TokenLogprob,
+    Usage,
+)
+from stoker.errors import InvalidInput, ModelNotLoaded
 from stoker.runtime.base import Health
 from stoker.runtime.registry import Registry, ServedModel
 from stoker.server.app import create_app
@@ -36,6 +48,7 @@ CARD = ModelCard(
     num_parameters=135,
     size_bytes=1000,
     created=1700000000,
+    fill_tokens=FillTokens(prefix=1, suffix=2, middle=3),
 )
 
 LOADING = Health(is_ready=False, state="starting")
@@ -55,6 +68,9 @@ class FakeRuntime:
         self.submits: list[Submit] = []
         self.rendered: list[tuple[Sequence[Message], dict[str, Any]]] = []
         self.held: set[str] = set()
+        self.slot_states: list[SlotState] = []
+        self.erased: list[int | None] = []
+        self.tokenized: list[tuple[str, bool, bool]] = []
         self.num_starts = self.num_closes = 0
         self.closed = asyncio.Event()
         self._arrivals: asyncio.Queue[str] = asyncio.Queue()
@@ -74,6 +90,7 @@ class FakeRuntime:
         self.closed.set()
 
     def health(self) -> Health:
+        asyncio.get_running_loop()  # it belongs to one, as that of an engine process does
         return self.state
 
     def render_chat(
@@ -87,6 +104,25 @@ class FakeRuntime:
         flags = {"add_generation_prompt": add_generation_prompt, "continue_final_message": continue_final_message}
         self.rendered.append((messages, {**flags, **(template_kwargs or {})}))
         return "".join(f"<{message.role}>{message.text}" for message in messages)
+
+    async def tokenize(self, text: str, *, wants_bos: bool = True, parse_special: bool = True) -> Tokenized:
+        """One token per byte, as the scripted model has it; BOS is 256."""
+        self.tokenized.append((text, wants_bos, parse_special))
+        raw = text.encode()
+        ids, pieces = list(raw), [raw[i : i + 1] for i in range(len(raw))]
+        return Tokenized("q", [256, *ids], [b"<s>", *pieces]) if wants_bos else Tokenized("q", ids, pieces)
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        if any(not 0 <= token_id < CARD.vocab_size for token_id in token_ids):
+            raise InvalidInput("a token id is outside the vocabulary", parameter="tokens")
+        return bytes(token_id for token_id in token_ids if token_id < 256).decode("utf-8", "replace")
+
+    async def slots(self) -> list[SlotState]:
+        return self.slot_states
+
+    async def erase(self, slot: int | None = None) -> int:
+        self.erased.append(slot)
+        return 7
 
     async def generate(self, submit: Submit) -> AsyncGenerator[Accepted | Output, None]:
         self.submits.append(submit)
@@ -132,9 +168,18 @@ class FakeRuntime:
             fields: dict[str, Any] = {"text": step} if isinstance(step, str) else dict(step)
             if number == len(steps) - 1:
                 fields.setdefault("finish_reason", "stop")
+            if submit.echo and num_tokens == 1:
+                fields.setdefault("prompt", echo(submit))
             usage = Usage(prompt_tokens=len(submit.prompt), completion_tokens=num_tokens, cached_tokens=3)
             given: dict[str, Any] = {"token_ids": [num_tokens], "usage": usage, **fields}
             yield Output(submit.request_id, **given)
+
+
+def echo(submit: Submit) -> list[PromptToken]:
+    """One token per character or id, with log-probabilities but for the first if they are asked for."""
+    pieces = [part.encode() if isinstance(part, str) else b"<%d>" % part for part in submit.prompt]
+    wants = submit.sampling.logprobs is not None
+    return [PromptToken(i, piece, -float(i) if i and wants else None) for i, piece in enumerate(pieces)]
 
 
 def logprob(text: str | bytes, value: float, token_id: int = 1) -> TokenLogprob:

@@ -178,12 +178,6 @@ def test_failure_of_one_choice_ends_the_others():
     assert runtime.held == set()
 
 
-def test_unusable_numbers_are_an_error_and_no_finish_reason():
-    runtime = FakeRuntime(lambda submit: ["a", {"text": "", "finish_reason": "error"}])
-    assert chat(runtime).status_code == 500
-    assert events(chat(runtime, stream=True))[-1]["error"]["code"] == "backend_error"
-
-
 def test_conversation_reaches_the_template():
     runtime = FakeRuntime()
     messages = [{"role": "system", "content": "S"}, {"role": "user", "content": [{"type": "text", "text": "U"}]}]

@@ -1,6 +1,7 @@
 import pytest
 
-from tests.unit.server.fake_runtime import FakeRuntime, complete, events, logprob, position
+from stoker.engine.protocol import Submit
+from tests.unit.server.fake_runtime import FakeRuntime, Step, complete, events, logprob, position
 
 
 def test_stream_ends_with_an_empty_chunk_that_has_the_reason():
@@ -60,12 +61,44 @@ def test_choices_are_numbered_prompt_by_prompt():
 
 def test_echo_puts_the_prompt_before_each_choice():
     runtime = FakeRuntime()
-    assert [c["text"] for c in complete(runtime, prompt=["a", "b"], echo=True).json()["choices"]] == [
-        "aHello!",
-        "bHello!",
-    ]
+    choices = complete(runtime, prompt=["a", "b"], n=2, echo=True).json()["choices"]
+    assert [choice["text"] for choice in choices] == ["aHello!", "aHello!", "bHello!", "bHello!"]
+    assert all(choice["logprobs"] is None for choice in choices)
     first = events(complete(runtime, echo=True, stream=True))[0]
     assert first["choices"][0]["text"] == "hiHel"
+    assert complete(runtime, prompt=[7, 8], echo=True).json()["choices"][0]["text"] == "<7><8>Hello!"
+
+
+def test_echo_with_logprobs_has_those_of_the_prompt():
+    runtime = FakeRuntime(lambda submit: [{"text": "x", "logprobs": [position("x", -0.5, logprob("x", -0.5))]}, ""])
+    whole = complete(runtime, prompt="héy", echo=True, logprobs=1).json()["choices"][0]
+    assert whole["text"] == "héyx"
+    assert whole["logprobs"]["tokens"] == ["h", "é", "y", "x"]
+    assert whole["logprobs"]["token_logprobs"] == [None, -1.0, -2.0, -0.5]
+    assert whole["logprobs"]["top_logprobs"] == [None, {}, {}, {"x": -0.5}]
+    assert whole["logprobs"]["text_offset"] == [0, 1, 2, 3]
+    chunks = events(complete(runtime, prompt="héy", echo=True, logprobs=1, stream=True))[:-1]
+    parts = [chunk["choices"][0]["logprobs"] for chunk in chunks]
+    for name, values in whole["logprobs"].items():
+        assert [value for part in parts if part for value in part[name]] == values
+
+
+def test_scoring_a_prompt_needs_no_completion():
+    runtime = FakeRuntime(lambda submit: [{"text": "", "token_ids": [], "logprobs": [], "finish_reason": "length"}])
+    choice = complete(runtime, prompt="abc", echo=True, logprobs=0, max_tokens=0).json()["choices"][0]
+    assert (choice["text"], choice["finish_reason"]) == ("abc", "length")
+    assert choice["logprobs"]["token_logprobs"] == [None, -1.0, -2.0]
+
+
+def test_best_of_gives_the_likeliest_and_counts_them_all():
+    def script(submit: Submit) -> list[Step]:
+        is_second = submit.request_id.endswith("-1")
+        return [{"text": submit.request_id[-1], "logprobs": [position("x", -1.0 if is_second else -2.0)]}]
+
+    reply = complete(FakeRuntime(script), best_of=3, n=1).json()
+    assert [(c["index"], c["text"], c["logprobs"]) for c in reply["choices"]] == [(0, "1", None)]
+    assert reply["usage"]["completion_tokens"] == 3
+    assert reply["usage"]["prompt_tokens"] == 2
 
 
 def test_logprobs_with_offsets_over_split_characters():

@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 import msgspec
-from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
 from stoker.errors import ModelNotLoaded
 from stoker.runtime.base import Health
 from stoker.runtime.registry import Registry, ServedModel
-from stoker.server.errors import ErrorDetail, error_body, json_response
-
-
-class ModelHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of one model's engine."""
-
-    id: str
-    state: str
-    num_restarts: int
-    num_running: int | UnsetType = UNSET
-    num_waiting: int | UnsetType = UNSET
-    kv_used: int | UnsetType = UNSET
-    kv_retained: int | UnsetType = UNSET
-    kv_capacity: int | UnsetType = UNSET
-
-
-class HealthReply(msgspec.Struct, frozen=True, kw_only=True):
-    """`status` is `ok`, or the state of the first model that is not ready."""
-
-    status: str
-    models: list[ModelHealth]
-    error: ErrorDetail | UnsetType = UNSET
+from stoker.server.errors import error_body, json_response
+from stoker.server.routing import routes_of
+from stoker.server.wire.errors import ErrorDetail
+from stoker.server.wire.health import HEALTH, HealthReply, ModelHealth
 
 
 class HealthRoutes:
@@ -42,7 +23,7 @@ class HealthRoutes:
         self._registry = registry
 
     def routes(self) -> list[BaseRoute]:
-        return [Route("/health", self.health), Route("/v1/health", self.health)]
+        return [*routes_of(HEALTH, self.health)]
 
     async def health(self, _request: Request) -> Response:
         """200 if all models are ready, else 503."""

@@ -1,39 +1,46 @@
-"""`POST /v1/chat/completions` and `/v1/completions`: who is called in which order, and nothing else."""
+"""OpenAI's chat completions and completions: who is called in which order, and nothing else."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 import uuid
-from collections.abc import Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
-from stoker.engine.protocol import Submit
 from stoker.runtime.registry import Registry, ServedModel
 from stoker.server.config import ServerConfig
 from stoker.server.connection import read_body, while_connected
 from stoker.server.errors import json_response
-from stoker.server.generation import Generation
+from stoker.server.generation import Generation, GenerationRequest
+from stoker.server.routing import routes_of
 from stoker.server.sse import EventStream
-from stoker.server.translate.openai import Caller, chat_submits, completion_submits
-from stoker.server.translate.openai_reply import ChatShape, ChunkT, CompletionShape, ReplyShape, reply_head, whole_reply
+from stoker.server.translate.openai import chat_prompt, chat_request, completion_request
+from stoker.server.translate.openai_reply import ChatShape, ChunkT, CompletionShape, ReplyShape, reply_head
 from stoker.server.translate.openai_stream import OpenAIStream
+from stoker.server.translate.request import Caller
 from stoker.server.wire.fields import decode_request
 from stoker.server.wire.openai import (
     ChatCompletionRequest,
+    ChatPromptRequest,
     CompletionRequest,
-    GenerationRequest,
-    ReplyChoices,
+    InputTokens,
     StreamOptions,
 )
-from stoker.server.wire.openai_fields import CHAT_FIELDS, COMPLETION_FIELDS
+from stoker.server.wire.openai_fields import (
+    CHAT_COMPLETIONS,
+    CHAT_FIELDS,
+    CHAT_INPUT_TOKENS,
+    CHAT_PROMPT_FIELDS,
+    COMPLETION_FIELDS,
+    COMPLETIONS,
+)
 
 
 class OpenAIRoutes:
-    """The generating endpoints of the OpenAI API."""
+    """The generating endpoints of the OpenAI API that keep no state."""
 
     def __init__(self, registry: Registry, config: ServerConfig) -> None:
         self._registry = registry
@@ -41,53 +48,58 @@ class OpenAIRoutes:
 
     def routes(self) -> list[BaseRoute]:
         return [
-            Route("/v1/chat/completions", self.chat_completions, methods=["POST"]),
-            Route("/v1/completions", self.completions, methods=["POST"]),
+            *routes_of(CHAT_INPUT_TOKENS, self.chat_input_tokens),
+            *routes_of(CHAT_COMPLETIONS, self.chat_completions),
+            *routes_of(COMPLETIONS, self.completions),
         ]
 
     async def chat_completions(self, request: Request) -> Response | EventStream:
         body = await read_body(request, self._config)
         wire = decode_request(body, CHAT_FIELDS, ChatCompletionRequest)
         served = self._registry.resolve(wire.model)
-        caller = _caller("chatcmpl", request)
         # A template may compute for seconds; the streams of the others must not wait for it.
-        submits = await asyncio.to_thread(chat_submits, wire, served.runtime, caller, self._config)
-        return await self._answer(request, wire, served, caller.reply_id, submits, ChatShape())
+        asked = await asyncio.to_thread(
+            chat_request, wire, served.runtime, caller_of(request, "chatcmpl"), self._config
+        )
+        return await self._answer(request, wire, served, asked, ChatShape())
+
+    async def chat_input_tokens(self, request: Request) -> Response:
+        body = await read_body(request, self._config)
+        wire = decode_request(body, CHAT_PROMPT_FIELDS, ChatPromptRequest)
+        runtime = self._registry.resolve(wire.model).runtime
+        prompt = await asyncio.to_thread(chat_prompt, wire, runtime)
+        tokens = await while_connected(request.receive, runtime.tokenize(prompt))
+        return json_response(InputTokens(len(tokens.token_ids)))
 
     async def completions(self, request: Request) -> Response | EventStream:
         body = await read_body(request, self._config)
         wire = decode_request(body, COMPLETION_FIELDS, CompletionRequest)
         served = self._registry.resolve(wire.model)
-        caller = _caller("cmpl", request)
-        submits = completion_submits(wire, caller, self._config)
-        prefixes = [str(submit.prompt) if wire.echo else "" for submit in submits]
-        return await self._answer(request, wire, served, caller.reply_id, submits, CompletionShape(prefixes))
+        asked = completion_request(wire, served.runtime.card, caller_of(request, "cmpl"), self._config)
+        shape = CompletionShape(asked.prompts, asked.n, has_logprobs=wire.logprobs is not None)
+        return await self._answer(request, wire, served, asked, shape)
 
     async def _answer(
         self,
         request: Request,
-        wire: GenerationRequest,
+        wire: ChatCompletionRequest | CompletionRequest,
         served: ServedModel,
-        reply_id: str,
-        submits: Sequence[Submit],
+        asked: GenerationRequest,
         shape: ReplyShape[ChunkT],
     ) -> Response | EventStream:
         """Everything that can be refused is refused in here, before a response begins."""
         object_name = shape.chunk_object if wire.stream else shape.reply_object
-        head = reply_head(reply_id, object_name, served, int(time.time()))
-        opening = Generation.open(served.runtime, submits, choices_per_prompt=wire.n or 1)
-        generation = await while_connected(request.receive, opening)
+        head = reply_head(asked.reply_id, object_name, served, int(time.time()))
+        generation = await while_connected(request.receive, Generation.open(served.runtime, asked))
         if wire.stream:
             stream = OpenAIStream(head, shape, generation, wire.stream_options or StreamOptions())
             return EventStream(stream.events(), generation.close, self._config)
         async with generation:
-            choices = await while_connected(request.receive, _collect(generation, shape))
-        return json_response(whole_reply(head, choices, generation))
+            outputs = await while_connected(request.receive, generation.collect())
+        chunks = [chunk for index, output in enumerate(outputs) for chunk in shape.push(index, output)]
+        return json_response(shape.fold(head, chunks, generation))
 
 
-async def _collect(generation: Generation, shape: ReplyShape[ChunkT]) -> ReplyChoices:
-    return shape.fold([chunk async for index, output in generation for chunk in shape.push(index, output)])
-
-
-def _caller(prefix: str, request: Request) -> Caller:
-    return Caller(f"{prefix}-{uuid.uuid4().hex}", request.client.host if request.client else "")
+def caller_of(request: Request, prefix: str, separator: str = "-") -> Caller:
+    """Who asks, and a new id for the reply."""
+    return Caller(f"{prefix}{separator}{uuid.uuid4().hex}", request.client.host if request.client else "")

@@ -1,58 +1,72 @@
-"""An OpenAI request becomes the engine's requests: prompts and numbers. Nothing here touches a connection."""
+"""An OpenAI request becomes a `GenerationRequest`: prompts and numbers. Nothing here touches a connection."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from math import isfinite
+from collections.abc import Mapping
 from typing import cast
 
-from stoker.core.params import SamplingParams
-from stoker.engine.protocol import Submit
+from stoker.engine.protocol import ModelCard, Prompt
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
 from stoker.server.config import ServerConfig
-from stoker.server.translate.sampling import chat_sampling, completion_sampling, seed_of_choice
-from stoker.server.wire.openai import ChatCompletionRequest, CompletionRequest, GenerationRequest
+from stoker.server.generation import GenerationRequest
+from stoker.server.translate.infill import infill_prompt
+from stoker.server.translate.request import Caller, generation_request
+from stoker.server.translate.sampling import sampling_params
+from stoker.server.wire.openai import ChatCompletionRequest, ChatPromptRequest, CompletionRequest
 from stoker.text.messages import messages_from_dicts
+
+MAX_TOP_LOGPROBS = 20
 
 _NO_TEMPLATE_KWARGS = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message"})
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """What a request's surroundings say about it."""
-
-    reply_id: str
-    """The id of the whole reply; those of its choices begin with it."""
-    address: str
-    """Where the client is: its key for fairness if it does not name a user."""
-
-
-def chat_submits(wire: ChatCompletionRequest, runtime: Runtime, caller: Caller, config: ServerConfig) -> list[Submit]:
-    """One request for the engine per choice.
+def chat_request(
+    wire: ChatCompletionRequest, runtime: Runtime, caller: Caller, config: ServerConfig
+) -> GenerationRequest:
+    """What a chat completion asks of the engine.
 
     Raises:
         InvalidInput: something cannot be done as asked, or the chat template refused the messages.
     """
-    sampling = chat_sampling(wire)
-    return _submits([_render(wire, runtime)], sampling, wire, caller, config)
+    sampling = sampling_params(wire, _chat_logprobs(wire))
+    return generation_request(wire, [chat_prompt(wire, runtime)], sampling, caller, config, n=wire.n)
 
 
-def completion_submits(wire: CompletionRequest, caller: Caller, config: ServerConfig) -> list[Submit]:
-    """One request for the engine per choice: those of the first prompt come first.
+def completion_request(
+    wire: CompletionRequest, card: ModelCard, caller: Caller, config: ServerConfig
+) -> GenerationRequest:
+    """What a completion asks of the engine.
 
     Raises:
         InvalidInput: something cannot be done as asked.
     """
-    sampling = completion_sampling(wire)
+    sampling = sampling_params(wire, wire.logprobs)
     prompts = _prompts(wire)
-    if wire.echo:
-        _check_echo(prompts, sampling)
-    return _submits(prompts, sampling, wire, caller, config)
+    if wire.stream and wire.best_of is not None and wire.best_of > (wire.n or 1):
+        message = "`best_of` cannot be streamed: the best answer is known when all of them are complete"
+        raise InvalidInput(message, parameter="best_of")
+    if wire.suffix:
+        prompts = [_infill(card, prompt, wire) for prompt in prompts]
+    return generation_request(
+        wire,
+        prompts,
+        sampling,
+        caller,
+        config,
+        n=wire.n,
+        best_of=wire.best_of,
+        echo=bool(wire.echo),
+        parse_special=not wire.suffix,
+    )
 
 
-def _render(wire: ChatCompletionRequest, runtime: Runtime) -> str:
+def chat_prompt(wire: ChatCompletionRequest | ChatPromptRequest, runtime: Runtime) -> str:
+    """The prompt of a conversation, by the model's template.
+
+    Raises:
+        InvalidInput: the messages are malformed, or the template refused them.
+    """
     if wire.continue_final_message and wire.add_generation_prompt:
         message = "`continue_final_message` and `add_generation_prompt` exclude each other"
         raise InvalidInput(message, parameter="continue_final_message")
@@ -60,21 +74,46 @@ def _render(wire: ChatCompletionRequest, runtime: Runtime) -> str:
         messages_from_dicts(wire.messages),
         add_generation_prompt=wire.add_generation_prompt is not False,
         continue_final_message=bool(wire.continue_final_message),
-        template_kwargs=_template_kwargs(wire),
+        template_kwargs=template_kwargs(wire.chat_template_kwargs, wire.reasoning_effort),
     )
 
 
-def _template_kwargs(wire: ChatCompletionRequest) -> dict[str, object]:
-    given: dict[str, object] = dict(wire.chat_template_kwargs or {})
+def template_kwargs(raw: Mapping[str, object] | None, reasoning_effort: str | None) -> dict[str, object]:
+    """The variables that a request gives to the template.
+
+    Raises:
+        InvalidInput: one of them would replace the conversation.
+    """
+    given: dict[str, object] = dict(raw or {})
     if taken := _NO_TEMPLATE_KWARGS & given.keys():
         message = f"`chat_template_kwargs` cannot set {', '.join(sorted(taken))}"
         raise InvalidInput(message, parameter="chat_template_kwargs")
-    if wire.reasoning_effort is not None:
-        given.setdefault("reasoning_effort", wire.reasoning_effort)
+    if reasoning_effort is not None:
+        given.setdefault("reasoning_effort", reasoning_effort)
     return given
 
 
-def _prompts(wire: CompletionRequest) -> list[str | list[int]]:
+def top_logprobs(top: int | None) -> int | None:
+    """`top_logprobs`, checked.
+
+    Raises:
+        InvalidInput: out of range.
+    """
+    if top is not None and not 0 <= top <= MAX_TOP_LOGPROBS:
+        raise InvalidInput(f"`top_logprobs` must be between 0 and {MAX_TOP_LOGPROBS}", parameter="top_logprobs")
+    return top
+
+
+def _chat_logprobs(wire: ChatCompletionRequest) -> int | None:
+    top = top_logprobs(wire.top_logprobs)
+    if wire.logprobs:
+        return top or 0
+    if top:
+        raise InvalidInput("`top_logprobs` needs `logprobs` to be true", parameter="top_logprobs")
+    return None
+
+
+def _prompts(wire: CompletionRequest) -> list[Prompt]:
     raw = wire.prompt
     if raw is None:
         raise InvalidInput("`prompt` is missing", parameter="prompt")
@@ -85,62 +124,13 @@ def _prompts(wire: CompletionRequest) -> list[str | list[int]]:
     if all(isinstance(item, int) for item in raw):
         return [cast("list[int]", raw)]
     if all(isinstance(item, str) for item in raw) or all(isinstance(item, list) for item in raw):
-        return cast("list[str | list[int]]", raw)
+        return cast("list[Prompt]", raw)
     raise InvalidInput("`prompt` mixes texts, token ids and lists of token ids", parameter="prompt")
 
 
-def _check_echo(prompts: Sequence[str | list[int]], sampling: SamplingParams) -> None:
-    if sampling.logprobs is not None:
-        message = "`echo` together with `logprobs` is not supported: the prompt's log-probabilities are not computed"
-        raise UnsupportedParameter(message, parameter="echo")
-    if not all(isinstance(prompt, str) for prompt in prompts):
-        raise UnsupportedParameter("`echo` is not supported for prompts given as token ids", parameter="echo")
-
-
-def _submits(
-    prompts: Sequence[str | list[int]],
-    sampling: SamplingParams,
-    wire: GenerationRequest,
-    caller: Caller,
-    config: ServerConfig,
-) -> list[Submit]:
-    n = _num_choices(wire, len(prompts), config)
-    timeout_s = _timeout_s(wire, config)
-    return [
-        Submit(
-            request_id=f"{caller.reply_id}-{index * n + choice}",
-            prompt=prompt,
-            sampling=replace(sampling, seed=seed_of_choice(sampling, choice)),
-            priority=_priority(wire),
-            client_key=wire.user or wire.safety_identifier or caller.address,
-            cache_prompt=wire.cache_prompt is not False,
-            timeout_s=timeout_s,
-        )
-        for index, prompt in enumerate(prompts)
-        for choice in range(n)
-    ]
-
-
-def _num_choices(wire: GenerationRequest, num_prompts: int, config: ServerConfig) -> int:
-    n = 1 if wire.n is None else wire.n
-    if n < 1:
-        raise InvalidInput(f"`n` must be at least 1, not {n}", parameter="n")
-    if n * num_prompts > config.max_choices:
-        message = f"{num_prompts} prompts times `n` = {n} are more than {config.max_choices} answers in one request"
-        raise InvalidInput(message, parameter="n" if n > 1 else "prompt")
-    return n
-
-
-def _timeout_s(wire: GenerationRequest, config: ServerConfig) -> float | None:
-    if wire.timeout is None:
-        return config.request_timeout_s
-    if not (isfinite(wire.timeout) and wire.timeout > 0):
-        raise InvalidInput(f"`timeout` must be a positive number of seconds, not {wire.timeout}", parameter="timeout")
-    return wire.timeout if config.request_timeout_s is None else min(wire.timeout, config.request_timeout_s)
-
-
-def _priority(wire: GenerationRequest) -> int:
-    priority = wire.priority or 0
-    if abs(priority) >= 2**31:
-        raise InvalidInput("`priority` must be between -2147483647 and 2147483647", parameter="priority")
-    return priority
+def _infill(card: ModelCard, prompt: Prompt, wire: CompletionRequest) -> Prompt:
+    if not isinstance(prompt, str):
+        raise UnsupportedParameter("`suffix` needs a prompt in text, not in token ids", parameter="suffix")
+    if wire.echo:
+        raise UnsupportedParameter("`suffix` and `echo` exclude each other", parameter="suffix")
+    return infill_prompt(card, prompt, wire.suffix or "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Sequence
 
 from stoker.engine.protocol import Output, PositionLogprobs, TokenLogprob
 from stoker.server.wire.openai import ChatLogprob, ChatLogprobs, CompletionLogprobs, TopLogprob
@@ -37,15 +38,20 @@ class TextOffsets:
         self._offset = 0
 
     def push(self, output: Output) -> CompletionLogprobs | None:
-        """The log-probabilities of one output; None if it has no positions to report."""
+        """The log-probabilities of one output, its echo of the prompt included; None if it has none to report."""
         positions = text_positions(output)
-        if not positions:
+        prompt = output.prompt or ()
+        if not (positions or prompt):
             return None
+        tokens = [*(token.token for token in prompt), *(position.chosen.token for position in positions)]
         return CompletionLogprobs(
-            tokens=[_text(position.chosen) for position in positions],
-            token_logprobs=[position.chosen.logprob for position in positions],
-            top_logprobs=[_top(position) for position in positions],
-            text_offset=[self._begin(position.chosen.token) for position in positions],
+            tokens=[token.decode("utf-8", "replace") for token in tokens],
+            token_logprobs=[*(t.logprob for t in prompt), *(position.chosen.logprob for position in positions)],
+            top_logprobs=[
+                *(None if token.logprob is None else _top(token.top) for token in prompt),
+                *(_top(position.top) for position in positions),
+            ],
+            text_offset=[self._begin(token) for token in tokens],
         )
 
     def _begin(self, token: bytes) -> int:
@@ -54,9 +60,9 @@ class TextOffsets:
         return begin
 
 
-def _top(position: PositionLogprobs) -> dict[str, float]:
+def _top(tokens: Sequence[TokenLogprob]) -> dict[str, float]:
     """By text, as the API has it. Of tokens with the same text the likeliest counts."""
-    return {_text(token): token.logprob for token in reversed(position.top)}
+    return {_text(token): token.logprob for token in reversed(tokens)}
 
 
 def _text(token: TokenLogprob) -> str:

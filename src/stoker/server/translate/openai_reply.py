@@ -6,11 +6,12 @@ import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from itertools import chain
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
-from stoker.engine.protocol import Output, Usage
+from stoker.engine.protocol import Output, Prompt, Usage
 from stoker.runtime.registry import ServedModel
 from stoker.server.generation import Generation
 from stoker.server.translate.openai_logprobs import TextOffsets, chat_logprobs
@@ -18,13 +19,14 @@ from stoker.server.wire.openai import (
     AssistantMessage,
     ChatChoice,
     ChatChunkChoice,
+    ChatCompletion,
     ChatDelta,
     ChatLogprobs,
+    Completion,
     CompletionChoice,
     CompletionLogprobs,
     PromptTokensDetails,
     Reply,
-    ReplyChoices,
     ReplyHead,
     Timings,
     UsageReply,
@@ -45,8 +47,8 @@ class ReplyShape(Protocol[ChunkT]):
         """What this output adds to choice `index`: no, one or several chunks."""
         ...
 
-    def fold(self, chunks: Sequence[ChunkT]) -> ReplyChoices:
-        """All choices, whole, from all chunks of all choices."""
+    def fold(self, head: ReplyHead, chunks: Sequence[ChunkT], generation: Generation) -> Reply:
+        """The whole reply, from all chunks of all choices, when `generation` has ended."""
         ...
 
 
@@ -71,36 +73,50 @@ class ChatShape:
             chunks.append(_chat_end(index, output))
         return chunks
 
-    def fold(self, chunks: Sequence[ChatChunkChoice]) -> list[ChatChoice]:
-        return [_fold_chat(own) for own in _by_choice(chunks)]
+    def fold(self, head: ReplyHead, chunks: Sequence[ChatChunkChoice], generation: Generation) -> ChatCompletion:
+        """See `ReplyShape.fold`."""
+        choices = [_fold_chat(own) for own in _by_choice(chunks)]
+        return ChatCompletion(**_head(head), choices=choices, **_counts(generation))
 
 
 class CompletionShape:
     """`text_completion`: chunks and whole choices look the same.
 
     Args:
-        prefixes: for each choice the text that stands before the answer: the prompt if it is echoed.
+        prompts: what was asked for, `choices_per_prompt` choices for each.
+        has_logprobs: echoed prompts have log-probabilities too.
     """
 
     chunk_object = "text_completion"
     reply_object = "text_completion"
 
-    def __init__(self, prefixes: Sequence[str]) -> None:
-        self._prefixes = list(prefixes)
-        self._offsets = [TextOffsets() for _ in prefixes]
+    def __init__(self, prompts: Sequence[Prompt], choices_per_prompt: int, *, has_logprobs: bool) -> None:
+        self._prompts = [prompt for prompt in prompts for _ in range(choices_per_prompt)]
+        self._offsets = [TextOffsets() for _ in self._prompts]
+        self._has_logprobs = has_logprobs
 
     def push(self, index: int, output: Output) -> list[CompletionChoice]:
         chunks: list[CompletionChoice] = []
-        text, self._prefixes[index] = self._prefixes[index] + output.text, ""
-        logprobs = self._offsets[index].push(output)
+        text = self._echo(index, output) + output.text
+        logprobs = self._offsets[index].push(output) if self._has_logprobs else None
         if text or logprobs:
             chunks.append(CompletionChoice(index=index, text=text, logprobs=logprobs))
         if output.finish_reason is not None:
             chunks.append(_completion_end(index, output))
         return chunks
 
-    def fold(self, chunks: Sequence[CompletionChoice]) -> list[CompletionChoice]:
-        return [_fold_completion(own) for own in _by_choice(chunks)]
+    def fold(self, head: ReplyHead, chunks: Sequence[CompletionChoice], generation: Generation) -> Completion:
+        """See `ReplyShape.fold`."""
+        choices = [_fold_completion(own) for own in _by_choice(chunks)]
+        return Completion(**_head(head), choices=choices, **_counts(generation))
+
+    def _echo(self, index: int, output: Output) -> str:
+        if output.prompt is None:
+            return ""
+        prompt = self._prompts[index]
+        return (
+            prompt if isinstance(prompt, str) else b"".join(t.token for t in output.prompt).decode("utf-8", "replace")
+        )
 
 
 def reply_head(reply_id: str, object_name: str, served: ServedModel, created: int) -> ReplyHead:
@@ -108,20 +124,6 @@ def reply_head(reply_id: str, object_name: str, served: ServedModel, created: in
     fingerprint = f"stoker-{_VERSION}-{served.runtime.card.backend}"
     return ReplyHead(
         id=reply_id, object=object_name, created=created, model=served.model_id, system_fingerprint=fingerprint
-    )
-
-
-def whole_reply(head: ReplyHead, choices: ReplyChoices, generation: Generation) -> Reply:
-    """The reply to a request that does not stream, when `generation` has ended."""
-    return Reply(
-        id=head.id,
-        object=head.object,
-        created=head.created,
-        model=head.model,
-        system_fingerprint=head.system_fingerprint,
-        choices=choices,
-        usage=usage_reply(generation.usage),
-        timings=timings(generation),
     )
 
 
@@ -152,6 +154,14 @@ def timings(generation: Generation) -> Timings:
         predicted_per_token_ms=_ratio(predicted_ms, usage.completion_tokens),
         predicted_per_second=_ratio(1e3 * usage.completion_tokens, predicted_ms),
     )
+
+
+def _head(head: ReplyHead) -> dict[str, Any]:
+    return msgspec.structs.asdict(head)
+
+
+def _counts(generation: Generation) -> dict[str, Any]:
+    return {"usage": usage_reply(generation.usage), "timings": timings(generation)}
 
 
 def _ratio(amount: float, per: float) -> float:

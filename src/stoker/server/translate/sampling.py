@@ -1,4 +1,4 @@
-"""The sampling fields of an OpenAI request, with the names and habits of its dialects, as `SamplingParams`."""
+"""The sampling fields of a request, with the names and habits of all dialects, as `SamplingParams`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from stoker.core.params import SamplingParams
 from stoker.errors import InvalidInput
-from stoker.server.wire.openai import Bias, ChatCompletionRequest, CompletionRequest, GenerationRequest
+from stoker.server.wire.sampling import Bias, SamplingFields
 
 _SAME_NAME = (
     "temperature",
@@ -37,52 +37,55 @@ _SAME_NAME = (
     "allowed_token_ids",
 )
 
-_MAX_TOP_LOGPROBS = 20
+_MAX_TOKENS = ("max_completion_tokens", "max_output_tokens", "max_tokens", "n_predict", "num_predict")
 
 _MAX_ID_DIGITS = 18
 """More may not fit into 64 bits."""
 
 
-def chat_sampling(wire: ChatCompletionRequest) -> SamplingParams:
-    """The sampling of a chat request: what it says, and nothing else.
+def sampling_params(fields: SamplingFields, logprobs: int | None = None) -> SamplingParams:
+    """The sampling of a request: what it says, and nothing else.
+
+    Args:
+        fields: as the client sent them.
+        logprobs: see `SamplingParams.logprobs`; every API has its own word for it.
 
     Raises:
         InvalidInput: a value is out of range, or two fields contradict each other.
     """
-    return _sampling(wire, _chat_logprobs(wire))
-
-
-def completion_sampling(wire: CompletionRequest) -> SamplingParams:
-    """The sampling of a completions request. See `chat_sampling`."""
-    return _sampling(wire, wire.logprobs)
-
-
-def seed_of_choice(sampling: SamplingParams, choice: int) -> int | None:
-    """Choice k of one prompt draws with seed + k: without this, all of them would be the same (as in vLLM)."""
-    return None if sampling.seed is None else (sampling.seed + choice) % 2**64
-
-
-def _sampling(wire: GenerationRequest, logprobs: int | None) -> SamplingParams:
-    values: dict[str, Any] = {name: getattr(wire, name) for name in _SAME_NAME}
+    values: dict[str, Any] = {name: getattr(fields, name) for name in _SAME_NAME}
     return SamplingParams(
         **values,
-        repetition_penalty=_one_of(wire, "repetition_penalty", "repeat_penalty"),
-        penalty_last_n=wire.repeat_last_n,
-        max_tokens=_max_tokens(wire),
-        seed=_seed(wire.seed),
-        logit_bias=_logit_bias(wire.logit_bias),
+        repetition_penalty=_one_of(fields, "repetition_penalty", "repeat_penalty"),
+        penalty_last_n=fields.repeat_last_n,
+        max_tokens=_max_tokens(fields),
+        seed=_seed(fields.seed),
+        logit_bias={int(key): bias for key, bias in _biases(fields) if _is_token_id(key)} or None,
         logprobs=logprobs,
     )
 
 
-def _max_tokens(wire: GenerationRequest) -> int | None:
-    limit = _one_of(wire, "max_completion_tokens", "max_tokens", "n_predict")
+def text_bias(fields: SamplingFields) -> dict[str, float]:
+    """The biases of `logit_bias` that are given for texts: for all of their tokens, as in llama-server.
+
+    Raises:
+        InvalidInput: a bias is `true`, or infinite.
+    """
+    texts = {str(key): bias for key, bias in _biases(fields) if not _is_token_id(key)}
+    for text, bias in texts.items():
+        if bias != bias or bias == inf:
+            raise InvalidInput(f"`logit_bias` of {text!r} is {bias}", parameter="logit_bias")
+    return texts
+
+
+def _max_tokens(fields: SamplingFields) -> int | None:
+    limit = _one_of(fields, *_MAX_TOKENS)
     return None if limit == -1 else limit
 
 
-def _one_of(wire: GenerationRequest, *names: str) -> Any:
+def _one_of(fields: SamplingFields, *names: str) -> Any:
     """The value of fields that mean the same: all that are given must agree."""
-    given = {name: getattr(wire, name) for name in names if getattr(wire, name) is not None}
+    given = {name: getattr(fields, name) for name in names if getattr(fields, name) is not None}
     if len(set(given.values())) > 1:
         said = ", ".join(f"`{name}` = {value}" for name, value in given.items())
         raise InvalidInput(f"these fields mean the same but differ: {said}", parameter=next(iter(given)))
@@ -98,32 +101,22 @@ def _seed(seed: int | None) -> int | None:
     return seed % 2**64
 
 
-def _logit_bias(raw: dict[str, Bias] | list[tuple[int | str, Bias]] | None) -> dict[int, float] | None:
-    """All three of llama-server's forms: an object, a list of pairs, and `false` for "never"."""
-    if not raw:
-        return None
-    pairs = raw.items() if isinstance(raw, dict) else raw
-    return {_token_id(key): _bias(key, bias) for key, bias in pairs}
+def _biases(fields: SamplingFields) -> list[tuple[int | str, float]]:
+    """All of llama-server's forms: an object, a list of pairs, and `false` for "never"; by token id or by text."""
+    raw = fields.logit_bias or {}
+    return [(key, _bias(key, bias)) for key, bias in (raw.items() if isinstance(raw, dict) else raw)]
 
 
-def _token_id(key: int | str) -> int:
-    if isinstance(key, str) and not (key.isascii() and key.isdecimal() and len(key) <= _MAX_ID_DIGITS):
-        raise InvalidInput(f"`logit_bias`: {key!r} is no token id; texts are not supported", parameter="logit_bias")
-    return int(key)
+def _is_token_id(key: int | str) -> bool:
+    """An object's keys are texts in JSON, also when they mean token ids."""
+    if isinstance(key, int) or not (key.isascii() and key.isdecimal()):
+        return isinstance(key, int)
+    if len(key) > _MAX_ID_DIGITS:
+        raise InvalidInput(f"`logit_bias`: {key[:40]} is no token id", parameter="logit_bias")
+    return True
 
 
 def _bias(key: int | str, bias: Bias) -> float:
     if bias is True:
         raise InvalidInput(f"`logit_bias` of {key} is true: use a number, or false to ban", parameter="logit_bias")
     return -inf if bias is False else float(bias)
-
-
-def _chat_logprobs(wire: ChatCompletionRequest) -> int | None:
-    top = wire.top_logprobs
-    if top is not None and not 0 <= top <= _MAX_TOP_LOGPROBS:
-        raise InvalidInput(f"`top_logprobs` must be between 0 and {_MAX_TOP_LOGPROBS}", parameter="top_logprobs")
-    if wire.logprobs:
-        return top or 0
-    if top:
-        raise InvalidInput("`top_logprobs` needs `logprobs` to be true", parameter="top_logprobs")
-    return None

@@ -1,10 +1,13 @@
-"""What becomes of each field of a request body: honoured, refused or ignored. It knows no API's fields."""
+"""What becomes of each field of a request body: honoured, refused or ignored; and what an endpoint is made of.
+
+It knows no API's fields. Each API lists its endpoints in a module of its own; `endpoints` puts them together.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -43,6 +46,51 @@ FieldPolicy: TypeAlias = Honoured | Refused | Ignored
 FieldTable: TypeAlias = Mapping[str, FieldPolicy]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One operation of the HTTP surface: what it takes and what it gives."""
+
+    api: str
+    """Whose API it belongs to, for people."""
+    method: str
+    path: str
+    """As Starlette spells it, such as `/v1/responses/{response_id}`."""
+    summary: str
+    """One line for people."""
+    aliases: tuple[str, ...] = ()
+    """Further paths that mean the same."""
+    request: type[msgspec.Struct] | None = None
+    """The type of its body; None = it has none."""
+    fields: FieldTable = field(default_factory=dict[str, FieldPolicy])
+    """What becomes of the fields of its body."""
+    nested: Mapping[str, FieldTable] = field(default_factory=dict[str, FieldTable])
+    """What becomes of the fields of objects inside its body, by the name of the field that such an object is in."""
+    query: Mapping[str, type] = field(default_factory=dict[str, type])
+    """Parameters behind the question mark."""
+    reply: Any = None
+    """The type of its JSON reply; None = it is not JSON."""
+    event: Any = None
+    """The type of what a stream consists of, or a tuple of types; None = it cannot stream."""
+    stream_media: str = "text/event-stream"
+    error: Any = None
+    """The type of its errors; None = those of OpenAI's shape."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return (self.path, *self.aliases)
+
+
+def honoured(wire_type: type[msgspec.Struct], *others: FieldTable) -> FieldTable:
+    """The table of an endpoint: all fields of its wire type, and those of `others` that are not."""
+    rest = {name: policy for table in others for name, policy in table.items()}
+    return {**rest, **dict.fromkeys(wire_type.__struct_fields__, Honoured())}
+
+
+def ignored(wire_type: type[msgspec.Struct], reason: str) -> FieldTable:
+    """A table that ignores all fields of a type, for an endpoint that does only part of what another one does."""
+    return dict.fromkeys(wire_type.__struct_fields__, Ignored(reason))
+
+
 def decode_request(body: bytes, table: FieldTable, wire_type: type[T]) -> T:
     """Turns a JSON body into its wire type. `null` means that a field was not given.
 
@@ -52,11 +100,21 @@ def decode_request(body: bytes, table: FieldTable, wire_type: type[T]) -> T:
         InvalidInput: no JSON object, invalid UTF-8, or a field of the wrong type.
         UnsupportedParameter: a refused field asks for something.
     """
-    honoured = {name: value for name, value in decode_object(body).items() if _passes(table, name, value)}
+    return convert_fields(decode_object(body), table, wire_type)
+
+
+def convert_fields(values: Mapping[str, Any], table: FieldTable, wire_type: type[T], where: str = "") -> T:
+    """The same for an object inside a body; `where` is its path with a dot behind it, such as `options.`.
+
+    Raises:
+        InvalidInput: a field of the wrong type.
+        UnsupportedParameter: a refused field asks for something.
+    """
+    honoured = {name: value for name, value in values.items() if _passes(table, name, value, where)}
     try:
         return msgspec.convert(honoured, wire_type)
     except msgspec.ValidationError as error:
-        raise _wrong_type(error) from None
+        raise _wrong_type(error, where) from None
 
 
 def decode_object(body: bytes) -> dict[str, Any]:
@@ -74,7 +132,7 @@ def decode_object(body: bytes) -> dict[str, Any]:
     return value  # pyright: ignore[reportUnknownVariableType]  # JSON objects have string keys
 
 
-def _passes(table: FieldTable, name: str, value: object) -> bool:
+def _passes(table: FieldTable, name: str, value: object, where: str) -> bool:
     if value is None:
         return False
     match table.get(name):
@@ -82,11 +140,12 @@ def _passes(table: FieldTable, name: str, value: object) -> bool:
             return True
         case Refused(reason, neutral):
             if not any(_equal(value, harmless) for harmless in neutral):
-                raise UnsupportedParameter(f"`{name}` is not supported here: {reason}", parameter=name)
+                message = f"`{where}{name}` is not supported here: {reason}"
+                raise UnsupportedParameter(message, parameter=f"{where}{name}")
         case Ignored():
             pass
         case None:
-            _log_unknown(name)
+            _log_unknown(f"{where}{name}")
     return False
 
 
@@ -103,10 +162,11 @@ def _log_unknown(name: str) -> None:
         _log.debug("ignoring unknown request field %r", name[:100])
 
 
-def _wrong_type(error: msgspec.ValidationError) -> InvalidInput:
+def _wrong_type(error: msgspec.ValidationError, where: str) -> InvalidInput:
     """msgspec tells the place only in its text: "Expected `int`, got `str` - at `$.messages[0].role`"."""
     text, _, path = str(error).partition(" - at `$")
     path = path.rstrip("`").lstrip(".")
     if not path:
         return InvalidInput(text)
+    path = f"{where}{path}"
     return InvalidInput(f"`{path}`: {text[:1].lower()}{text[1:]}", parameter=path)

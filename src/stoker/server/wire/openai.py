@@ -5,16 +5,12 @@ In requests `None` means "not given". What happens to fields that are not here i
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Any
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, UnsetType
 
-Int: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-"""JSON integers have no bound; ours fit into 64 bits."""
-
-Bias: TypeAlias = float | bool
-"""A number is added to the logit; `false` bans the token."""
+from stoker.server.wire.sampling import GenerationFields, Int
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,61 +20,14 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Token counts so far on every chunk (an addition of vLLM)."""
 
 
-class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the chat and completions endpoints have in common."""
-
-    model: str | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    n: Int | None = None
-    user: str | None = None
-    safety_identifier: str | None = None
-    priority: Int | None = None
-    timeout: float | None = None
-    cache_prompt: bool | None = None
-
-    max_tokens: Int | None = None
-    max_completion_tokens: Int | None = None
-    n_predict: Int | None = None
-    min_tokens: Int | None = None
-    ignore_eos: bool | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[Int] | None = None
-    seed: int | None = None
-    """Unsigned or signed, in 64 bits."""
-
-    temperature: float | None = None
-    dynatemp_range: float | None = None
-    dynatemp_exponent: float | None = None
-    top_k: Int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    top_n_sigma: float | None = None
-    xtc_probability: float | None = None
-    xtc_threshold: float | None = None
-    dry_multiplier: float | None = None
-    dry_base: float | None = None
-    dry_allowed_length: Int | None = None
-    dry_penalty_last_n: Int | None = None
-    dry_sequence_breakers: list[str] | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    repeat_penalty: float | None = None
-    repeat_last_n: Int | None = None
-    mirostat: Int | None = None
-    mirostat_tau: float | None = None
-    mirostat_eta: float | None = None
-    logit_bias: dict[str, Bias] | list[tuple[Int | str, Bias]] | None = None
-    allowed_token_ids: list[Int] | None = None
-
-
-class ChatCompletionRequest(GenerationRequest, frozen=True, kw_only=True):
+class ChatCompletionRequest(GenerationFields, frozen=True, kw_only=True):
     """The body of `POST /v1/chat/completions`."""
 
     messages: list[dict[str, Any]] | None = None
     """`text.messages` reads them, as leniently as clients write their histories."""
+    n: Int | None = None
+    """Answers to the conversation. They compute the prompt once."""
+    stream_options: StreamOptions | None = None
     logprobs: bool | None = None
     top_logprobs: Int | None = None
     add_generation_prompt: bool | None = None
@@ -87,11 +36,31 @@ class ChatCompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     reasoning_effort: str | None = None
 
 
-class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
+class ChatPromptRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a chat completion's body decides its prompt."""
+
+    model: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+
+
+class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
     """The body of `POST /v1/completions`."""
 
     prompt: str | list[str | Int | list[Int]] | None = None
+    """A text, several texts, token ids, or several lists of token ids."""
+    n: Int | None = None
+    """Answers to each prompt. They compute it once."""
+    stream_options: StreamOptions | None = None
+    suffix: str | None = None
+    """What stands behind the answer, for models that can fill in the middle."""
     echo: bool | None = None
+    """The answer begins with the prompt; with `logprobs`, so do they."""
+    best_of: Int | None = None
+    """So many answers are computed, of which the `n` likeliest per token are given."""
     logprobs: Int | None = None
 
 
@@ -182,11 +151,14 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True):
-    """Four lists with one item for each token. `text_offset` counts characters from the start of the text."""
+    """Four lists with one item for each token. `text_offset` counts characters from the start of the text.
+
+    Only the first token of an echoed prompt has no log-probability.
+    """
 
     tokens: list[str] = []
-    token_logprobs: list[float] = []
-    top_logprobs: list[dict[str, float]] = []
+    token_logprobs: list[float | None] = []
+    top_logprobs: list[dict[str, float] | None] = []
     text_offset: list[int] = []
 
 
@@ -200,20 +172,57 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: str | int | UnsetType = UNSET
 
 
-ReplyChoices: TypeAlias = list[ChatChoice] | list[CompletionChoice]
-
-
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole answer, not streamed."""
+    """A whole answer, not streamed; what its choices are, its descendants say."""
 
     id: str
     object: str
     created: int
     model: str
     system_fingerprint: str
-    choices: ReplyChoices
     usage: UsageReply
     timings: Timings
+
+
+class ChatCompletion(Reply, frozen=True, kw_only=True):
+    choices: list[ChatChoice]
+
+
+class Completion(Reply, frozen=True, kw_only=True):
+    choices: list[CompletionChoice]
+
+
+class ChatCompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of a stream of a chat completion."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatChunkChoice]
+    usage: UsageReply | UnsetType | None = UNSET
+    timings: Timings | UnsetType = UNSET
+
+
+class CompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of a stream of a completion."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[CompletionChoice]
+    usage: UsageReply | UnsetType | None = UNSET
+    timings: Timings | UnsetType = UNSET
+
+
+class InputTokens(msgspec.Struct, frozen=True):
+    """The reply of the endpoints that only count."""
+
+    input_tokens: int
+    object: str = "response.input_tokens"
 
 
 class ModelMeta(msgspec.Struct, frozen=True, kw_only=True):

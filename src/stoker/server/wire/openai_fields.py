@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-import msgspec
-
-from stoker.server.wire.fields import FieldTable, Honoured, Ignored, Refused
-from stoker.server.wire.openai import ChatCompletionRequest, CompletionRequest
+from stoker.server.wire.fields import Endpoint, FieldTable, Ignored, Refused, honoured, ignored
+from stoker.server.wire.openai import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatCompletionRequest,
+    ChatPromptRequest,
+    Completion,
+    CompletionChunk,
+    CompletionRequest,
+    InputTokens,
+    ModelEntry,
+    ModelList,
+)
 
 _OFF: tuple[object, ...] = (False, 0, "", [], {})
 """What clients send to say "not this"."""
 
 _GRAMMAR = "answers cannot be constrained to a format yet"
-_TOOLS = "tool calls are not available yet"
+TOOLS = "tool calls are not available yet"
 _LORA = "adapters are not available yet"
 _TOKENS = "token ids are not part of the reply; ask for `logprobs` to see the tokens"
 _SEARCH = "beam search is not available"
 
-_SHARED: FieldTable = {
+SHARED: FieldTable = {
     "response_format": Refused(_GRAMMAR, ({"type": "text"},)),
     "grammar": Refused(_GRAMMAR, ("",)),
     "json_schema": Refused(_GRAMMAR),
@@ -29,7 +38,7 @@ _SHARED: FieldTable = {
     "ebnf": Refused(_GRAMMAR),
     "lora": Refused(_LORA, ([],)),
     "lora_path": Refused(_LORA),
-    "best_of": Refused("ask for `n` answers and choose among them", (1,)),
+    "best_of": Refused("only the completions endpoint chooses among answers", (1,)),
     "use_beam_search": Refused(_SEARCH, (False,)),
     "length_penalty": Refused(_SEARCH, (0, 1)),
     "early_stopping": Refused(_SEARCH, (False,)),
@@ -37,7 +46,7 @@ _SHARED: FieldTable = {
     "min_keep": Refused("the sampling stages have no lower bound on candidates", (0, 1)),
     "adaptive_target": Refused("adaptive sampling is not available", (-1,)),
     "bad_words": Refused("ban token ids with `logit_bias`", _OFF),
-    "prompt_logprobs": Refused("log-probabilities of the prompt are not computed", _OFF),
+    "prompt_logprobs": Refused("only the completions endpoint has them: with `echo` and `logprobs`", _OFF),
     "post_sampling_probs": Refused("log-probabilities are those of the model, before sampling", _OFF),
     "n_probs": Refused("ask for `logprobs`", _OFF),
     "truncate_prompt_tokens": Refused("a prompt is never cut; send a shorter one"),
@@ -65,10 +74,10 @@ _SHARED: FieldTable = {
 }
 
 _CHAT: FieldTable = {
-    "tools": Refused(_TOOLS, ([],)),
-    "tool_choice": Refused(_TOOLS, ("none", "auto")),
-    "functions": Refused(_TOOLS, ([],)),
-    "function_call": Refused(_TOOLS, ("none", "auto")),
+    "tools": Refused(TOOLS, ([],)),
+    "tool_choice": Refused(TOOLS, ("none", "auto")),
+    "functions": Refused(TOOLS, ([],)),
+    "function_call": Refused(TOOLS, ("none", "auto")),
     "parallel_tool_calls": Ignored("there are no tool calls"),
     "modalities": Refused("answers are text", (["text"], [])),
     "audio": Refused("answers are text"),
@@ -79,14 +88,61 @@ _CHAT: FieldTable = {
     "prediction": Ignored("a predicted answer could only save time"),
 }
 
-_COMPLETIONS: FieldTable = {
-    "suffix": Refused("fill-in-the-middle is not available yet", ("",)),
-}
+NOTHING_GENERATED = "nothing is generated"
 
+CHAT_FIELDS: FieldTable = honoured(ChatCompletionRequest, SHARED, _CHAT)
+CHAT_PROMPT_FIELDS: FieldTable = honoured(
+    ChatPromptRequest, ignored(ChatCompletionRequest, NOTHING_GENERATED), SHARED, _CHAT
+)
+COMPLETION_FIELDS: FieldTable = honoured(CompletionRequest, SHARED)
 
-def _table(wire_type: type[msgspec.Struct], own: FieldTable) -> FieldTable:
-    return {**_SHARED, **own, **dict.fromkeys(wire_type.__struct_fields__, Honoured())}
+CHAT_COMPLETIONS = Endpoint(
+    api="OpenAI",
+    method="POST",
+    path="/v1/chat/completions",
+    aliases=("/chat/completions",),
+    summary="Answers a conversation.",
+    request=ChatCompletionRequest,
+    fields=CHAT_FIELDS,
+    reply=ChatCompletion,
+    event=ChatCompletionChunk,
+)
+CHAT_INPUT_TOKENS = Endpoint(
+    api="OpenAI",
+    method="POST",
+    path="/v1/chat/completions/input_tokens",
+    aliases=("/chat/completions/input_tokens",),
+    summary="Counts the tokens of a conversation's prompt, and computes nothing.",
+    request=ChatPromptRequest,
+    fields=CHAT_PROMPT_FIELDS,
+    reply=InputTokens,
+)
+COMPLETIONS = Endpoint(
+    api="OpenAI",
+    method="POST",
+    path="/v1/completions",
+    aliases=("/completions",),
+    summary="Continues a text.",
+    request=CompletionRequest,
+    fields=COMPLETION_FIELDS,
+    reply=Completion,
+    event=CompletionChunk,
+)
+LIST_MODELS = Endpoint(
+    api="OpenAI",
+    method="GET",
+    path="/v1/models",
+    aliases=("/models",),
+    summary="Lists what is served.",
+    reply=ModelList,
+)
+GET_MODEL = Endpoint(
+    api="OpenAI",
+    method="GET",
+    path="/v1/models/{model:path}",  # ids may contain slashes
+    aliases=("/models/{model:path}",),
+    summary="Says what one served model is.",
+    reply=ModelEntry,
+)
 
-
-CHAT_FIELDS: FieldTable = _table(ChatCompletionRequest, _CHAT)
-COMPLETION_FIELDS: FieldTable = _table(CompletionRequest, _COMPLETIONS)
+ENDPOINTS = (CHAT_COMPLETIONS, CHAT_INPUT_TOKENS, COMPLETIONS, LIST_MODELS, GET_MODEL)

@@ -1,0 +1,153 @@
+"""Downloads that clients wait for: one per model, however many ask for it. It knows no wire format."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from stoker.errors import Cancelled, Overloaded, StokerError
+from stoker.models.progress import Progress
+
+_MAX_PULLS = 4
+_REPORT_EVERY_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class PullState:
+    """How far a transfer is."""
+
+    label: str = ""
+    """The file that is coming; empty before the first one."""
+    total_bytes: int | None = None
+    completed_bytes: int = 0
+
+
+class Resolve(Protocol):
+    """`stoker.models.store.resolve`: brings a model, and raises `StokerError`."""
+
+    def __call__(self, model: str, *, progress: Progress) -> object: ...
+
+
+class Pulls:
+    """All downloads of one server. Belongs to one event loop; each has a thread that ends with it.
+
+    A download that nobody waits for any more is given up at its next piece.
+    """
+
+    def __init__(self, resolve: Resolve) -> None:
+        self._resolve = resolve
+        self._running: dict[str, _Pull] = {}
+
+    async def follow(self, model: str) -> AsyncGenerator[PullState, None]:
+        """Brings a model to this disk; gives how far it is, now and then, and ends when it is there.
+
+        Raises:
+            StokerError: it cannot be had.
+            Overloaded: too many are being downloaded.
+        """
+        pull = self._running.get(model) or self._start(model)
+        pull.num_readers += 1
+        try:
+            async for state in pull.states():
+                yield state
+        finally:
+            pull.num_readers -= 1
+            if not pull.num_readers:
+                pull.give_up()
+                self._forget(pull)
+
+    def _start(self, model: str) -> _Pull:
+        if len(self._running) >= _MAX_PULLS:
+            raise Overloaded(f"{_MAX_PULLS} models are being downloaded already", retry_after_s=30.0)
+        pull = self._running[model] = _Pull(model, self._resolve)
+        pull.thread.start()
+        return pull
+
+    def _forget(self, pull: _Pull) -> None:
+        if self._running.get(pull.model) is pull:
+            del self._running[pull.model]
+
+
+class _Pull:
+    """One download. It is the `Progress` of its own transfer, on its thread."""
+
+    def __init__(self, model: str, resolve: Resolve) -> None:
+        self.model = model
+        self.num_readers = 0
+        self.thread = threading.Thread(target=self._run, name="stoker-pull", daemon=True)
+        self._resolve = resolve
+        self._loop = asyncio.get_running_loop()
+        self._state = PullState()
+        self._changed = asyncio.Event()
+        self._is_over = False
+        self._error: BaseException | None = None
+        self._is_given_up = threading.Event()
+        self._reported_at = 0.0
+
+    async def states(self) -> AsyncGenerator[PullState, None]:
+        """The newest state whenever it has changed."""
+        while True:
+            changed = self._changed
+            if self._is_over:
+                break
+            yield self._state
+            await changed.wait()
+        if self._error is not None:
+            raise self._error
+
+    def give_up(self) -> None:
+        self._is_given_up.set()
+
+    def start(self, total_bytes: int | None, label: str) -> None:
+        self._check()
+        self._set(PullState(label, total_bytes))
+
+    def advance(self, num_bytes: int) -> None:
+        self._check()
+        now = time.monotonic()
+        state = PullState(self._state.label, self._state.total_bytes, self._state.completed_bytes + num_bytes)
+        if now - self._reported_at >= _REPORT_EVERY_S or state.completed_bytes == state.total_bytes:
+            self._reported_at = now
+            self._set(state)
+        else:
+            self._state = state
+
+    def close(self) -> None:
+        """All that is left to say is whether it worked."""
+
+    def _check(self) -> None:
+        if self._is_given_up.is_set():
+            raise Cancelled(f"nobody waits for {self.model} any more")
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            self._resolve(self.model, progress=self)
+        except StokerError as refusal:
+            error = refusal
+        except BaseException as bug:
+            error = bug
+            raise
+        finally:
+            self._tell(lambda: self._end(error))
+
+    def _set(self, state: PullState) -> None:
+        self._state = state
+        self._tell(self._wake)
+
+    def _tell(self, report: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended
+            self._loop.call_soon_threadsafe(report)
+
+    def _end(self, error: BaseException | None) -> None:
+        self._is_over, self._error = True, error
+        self._wake()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()

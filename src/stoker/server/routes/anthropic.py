@@ -1,0 +1,59 @@
+"""`POST /v1/messages` and `/v1/messages/count_tokens`: who is called in which order, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from stoker.runtime.registry import Registry
+from stoker.server.config import ServerConfig
+from stoker.server.connection import read_body, while_connected
+from stoker.server.errors import json_response
+from stoker.server.generation import Generation
+from stoker.server.routing import routes_of
+from stoker.server.sse import EventStream
+from stoker.server.translate.anthropic import message_request, render
+from stoker.server.translate.anthropic_reply import ANTHROPIC_SSE, AnthropicStream, message_reply
+from stoker.server.translate.request import Caller
+from stoker.server.wire.anthropic import CountTokensRequest, MessagesRequest, TokenCount
+from stoker.server.wire.anthropic_fields import COUNT_TOKENS, COUNT_TOKENS_FIELDS, MESSAGES, MESSAGES_FIELDS
+from stoker.server.wire.fields import decode_request
+
+
+class AnthropicRoutes:
+    """The messages endpoints of the Anthropic API."""
+
+    def __init__(self, registry: Registry, config: ServerConfig) -> None:
+        self._registry = registry
+        self._config = config
+
+    def routes(self) -> list[BaseRoute]:
+        return [*routes_of(MESSAGES, self.messages), *routes_of(COUNT_TOKENS, self.count_tokens)]
+
+    async def messages(self, request: Request) -> Response | EventStream:
+        """Everything that can be refused is refused in here, before a response begins."""
+        body = await read_body(request, self._config)
+        wire = decode_request(body, MESSAGES_FIELDS, MessagesRequest)
+        served = self._registry.resolve(wire.model)
+        caller = Caller(f"msg_{uuid.uuid4().hex}", request.client.host if request.client else "")
+        # A template may compute for seconds; the streams of the others must not wait for it.
+        asked = await asyncio.to_thread(message_request, wire, served.runtime, caller, self._config)
+        generation = await while_connected(request.receive, Generation.open(served.runtime, asked))
+        if wire.stream:
+            stream = AnthropicStream(caller.reply_id, served, generation, request.scope)
+            return EventStream(stream.events(), generation.close, self._config, ANTHROPIC_SSE)
+        async with generation:
+            (output,) = await while_connected(request.receive, generation.collect())
+        return json_response(message_reply(caller.reply_id, served, output))
+
+    async def count_tokens(self, request: Request) -> Response:
+        body = await read_body(request, self._config)
+        wire = decode_request(body, COUNT_TOKENS_FIELDS, CountTokensRequest)
+        runtime = self._registry.resolve(wire.model).runtime
+        prompt = await asyncio.to_thread(render, wire, runtime)
+        tokenized = await while_connected(request.receive, runtime.tokenize(prompt))
+        return json_response(TokenCount(len(tokenized.token_ids)))

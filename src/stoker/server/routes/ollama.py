@@ -1,0 +1,109 @@
+"""Ollama's endpoints that write text: who is called in which order, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from dataclasses import replace
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute
+
+from stoker.runtime.registry import Registry, ServedModel
+from stoker.server.config import ServerConfig
+from stoker.server.connection import read_body, while_connected
+from stoker.server.errors import json_response
+from stoker.server.generation import Generation, GenerationRequest
+from stoker.server.local_models import LocalModels
+from stoker.server.routing import routes_of
+from stoker.server.sse import NDJSON, EventStream
+from stoker.server.translate.ollama import (
+    answer_request,
+    check_keep_alive,
+    is_load,
+    render_chat,
+    render_generate,
+)
+from stoker.server.translate.ollama_names import own_name
+from stoker.server.translate.ollama_reply import MakeReply, OllamaAnswer, chat_reply, generate_reply, load_reply
+from stoker.server.translate.request import Caller
+from stoker.server.wire.fields import decode_request
+from stoker.server.wire.ollama import ChatRequest, GenerateRequest
+from stoker.server.wire.ollama_fields import CHAT, CHAT_FIELDS, GENERATE, GENERATE_FIELDS, ROOT
+
+
+class OllamaRoutes:
+    """`POST /api/generate`, `POST /api/chat`, and the probe at `/`."""
+
+    def __init__(self, registry: Registry, config: ServerConfig) -> None:
+        self._models = LocalModels(registry)
+        self._config = config
+
+    def routes(self) -> list[BaseRoute]:
+        return [*routes_of(GENERATE, self.generate), *routes_of(CHAT, self.chat), *routes_of(ROOT, self.root)]
+
+    async def root(self, _request: Request) -> Response:
+        return PlainTextResponse("Ollama is running")
+
+    async def generate(self, request: Request) -> Response | EventStream:
+        begun_s = time.monotonic()
+        body = await read_body(request, self._config)
+        wire = decode_request(body, GENERATE_FIELDS, GenerateRequest)
+        served = self._served(wire)
+        if is_load(wire):
+            return _loaded(wire, served, generate_reply)
+        rendered = await asyncio.to_thread(render_generate, wire, served.runtime)
+        prompt_ids = None
+        if not wire.raw and isinstance(rendered.prompt, str):
+            tokenizing = served.runtime.tokenize(rendered.prompt, wants_bos=not wire.context)
+            tokenized = await while_connected(request.receive, tokenizing)
+            prompt_ids = [*(wire.context or ()), *tokenized.token_ids]
+            rendered = replace(rendered, prompt=prompt_ids)
+        asked = answer_request(wire, rendered, _caller(request), self._config)
+        generation = await while_connected(request.receive, Generation.open(served.runtime, asked))
+        answer = OllamaAnswer(generate_reply, _name(wire, served), generation, begun_s, prompt_ids)
+        return await self._send(request, wire, generation, answer)
+
+    async def chat(self, request: Request) -> Response | EventStream:
+        begun_s = time.monotonic()
+        body = await read_body(request, self._config)
+        wire = decode_request(body, CHAT_FIELDS, ChatRequest)
+        served = self._served(wire)
+        if is_load(wire):
+            return _loaded(wire, served, chat_reply)
+        asked = await asyncio.to_thread(self._chat_request, wire, served, _caller(request))
+        generation = await while_connected(request.receive, Generation.open(served.runtime, asked))
+        answer = OllamaAnswer(chat_reply, _name(wire, served), generation, begun_s)
+        return await self._send(request, wire, generation, answer)
+
+    def _chat_request(self, wire: ChatRequest, served: ServedModel, caller: Caller) -> GenerationRequest:
+        return answer_request(wire, render_chat(wire, served.runtime), caller, self._config)
+
+    def _served(self, wire: GenerateRequest | ChatRequest) -> ServedModel:
+        check_keep_alive(wire.keep_alive)
+        return self._models.serving(own_name(wire.model or ""))
+
+    async def _send(
+        self, request: Request, wire: GenerateRequest | ChatRequest, generation: Generation, answer: OllamaAnswer
+    ) -> Response | EventStream:
+        if wire.stream is not False:
+            return EventStream(answer.lines(request.scope), generation.close, self._config, NDJSON)
+        async with generation:
+            reply = await while_connected(request.receive, answer.whole())
+        return json_response(reply)
+
+
+def _loaded(wire: GenerateRequest | ChatRequest, served: ServedModel, make: MakeReply) -> Response:
+    _ = served.runtime.card  # not before it is
+    return json_response(load_reply(make, _name(wire, served)))
+
+
+def _name(wire: GenerateRequest | ChatRequest, served: ServedModel) -> str:
+    """Ollama's clients expect the name that they sent."""
+    return wire.model or served.model_id
+
+
+def _caller(request: Request) -> Caller:
+    return Caller(f"ollama-{uuid.uuid4().hex}", request.client.host if request.client else "")

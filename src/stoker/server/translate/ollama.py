@@ -1,0 +1,138 @@
+"""An Ollama request becomes a `GenerationRequest`. Nothing here touches a connection."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from stoker.engine.protocol import Prompt
+from stoker.errors import InvalidInput, UnsupportedParameter
+from stoker.runtime.base import Runtime
+from stoker.server.config import ServerConfig
+from stoker.server.generation import GenerationRequest
+from stoker.server.translate.infill import infill_prompt
+from stoker.server.translate.openai import top_logprobs
+from stoker.server.translate.request import Caller, generation_request
+from stoker.server.translate.sampling import sampling_params
+from stoker.server.wire.fields import convert_fields
+from stoker.server.wire.ollama import AnswerRequest, ChatRequest, GenerateRequest, Options
+from stoker.server.wire.ollama_fields import OPTION_FIELDS
+from stoker.server.wire.sampling import GenerationFields
+from stoker.text.messages import Message, message_from_dict, messages_from_dicts
+
+_DURATION = re.compile(r"-?\d+(\.\d+)?|-?(\d+(\.\d+)?(ns|us|µs|ms|s|m|h))+")
+_UNTIL_FULL = -2
+"""Ollama's word for "as long as there is room", which here is the same as no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A prompt on its way to the model."""
+
+    prompt: Prompt
+    parse_special: bool = True
+
+
+def is_load(wire: GenerateRequest | ChatRequest) -> bool:
+    """Nothing is asked but that the model be loaded."""
+    return not (wire.prompt or wire.suffix) if isinstance(wire, GenerateRequest) else not wire.messages
+
+
+def check_keep_alive(keep_alive: str | float | None) -> None:
+    """Any duration is kept, because a served model stays loaded.
+
+    Raises:
+        InvalidInput: it is no duration.
+        UnsupportedParameter: 0, which asks to unload the model.
+    """
+    if keep_alive is None or (isinstance(keep_alive, str) and not keep_alive):
+        return
+    if isinstance(keep_alive, str) and not _DURATION.fullmatch(keep_alive):
+        message = f'`keep_alive` must be a duration such as "5m", or seconds, not {keep_alive[:40]!r}'
+        raise InvalidInput(message, parameter="keep_alive")
+    if not re.search("[1-9]", str(keep_alive)):
+        message = "`keep_alive` of 0 is not supported: the served model stays loaded until the server stops"
+        raise UnsupportedParameter(message, parameter="keep_alive")
+
+
+def answer_request(wire: AnswerRequest, rendered: Rendered, caller: Caller, config: ServerConfig) -> GenerationRequest:
+    """What a request asks of a model.
+
+    Raises:
+        InvalidInput: something cannot be done as asked.
+    """
+    options = convert_fields(wire.options or {}, OPTION_FIELDS, Options, "options.")
+    fields = GenerationFields(**{name: getattr(options, name) for name in Options.__struct_fields__})
+    if fields.num_predict == _UNTIL_FULL:
+        fields = msgspec.structs.replace(fields, num_predict=None)
+    sampling = sampling_params(fields, _logprobs(wire))
+    return generation_request(fields, [rendered.prompt], sampling, caller, config, parse_special=rendered.parse_special)
+
+
+def render_chat(wire: ChatRequest, runtime: Runtime) -> Rendered:
+    """The prompt of a conversation. A last message of the assistant is the beginning of the answer.
+
+    Raises:
+        InvalidInput: the messages are malformed, or the chat template refused them.
+    """
+    messages = messages_from_dicts([_as_openai(raw, i) for i, raw in enumerate(wire.messages or [])])
+    is_begun = messages[-1].role == "assistant"
+    text = runtime.render_chat(
+        messages,
+        add_generation_prompt=not is_begun,
+        continue_final_message=is_begun,
+        template_kwargs=_template_kwargs(wire),
+    )
+    return Rendered(text)
+
+
+def render_generate(wire: GenerateRequest, runtime: Runtime) -> Rendered:
+    """The prompt of a generation, without what its `context` puts before it.
+
+    Raises:
+        InvalidInput: fields contradict each other, or the chat template refused the prompt.
+        UnsupportedParameter: the model cannot fill in the middle.
+    """
+    prompt = wire.prompt or ""
+    if wire.suffix:
+        return Rendered(infill_prompt(runtime.card, prompt, wire.suffix), parse_special=False)
+    if wire.raw:
+        if wire.system or wire.context:
+            name = "system" if wire.system else "context"
+            raise InvalidInput(f"`raw` takes the prompt as it is: leave `{name}` away", parameter=name)
+        return Rendered(prompt)
+    user = message_from_dict({"role": "user", "content": prompt}, "prompt")
+    text = runtime.render_chat([*_system(wire), user], template_kwargs=_template_kwargs(wire))
+    return Rendered(text)
+
+
+def _system(wire: GenerateRequest) -> list[Message]:
+    return [message_from_dict({"role": "system", "content": wire.system}, "system")] if wire.system else []
+
+
+def _as_openai(raw: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """Ollama's messages differ in what they call a tool, and in images beside the text."""
+    if raw.get("images"):
+        where = f"messages[{index}].images"
+        raise UnsupportedParameter(f"`{where}`: images are not supported, only text", parameter=where)
+    message = {name: value for name, value in raw.items() if name not in ("images", "tool_name")}
+    return message if raw.get("tool_name") is None else {**message, "name": raw["tool_name"]}
+
+
+def _template_kwargs(wire: AnswerRequest) -> dict[str, object]:
+    if wire.think is None or wire.think == "":
+        return {}
+    if wire.think is not False:
+        raise UnsupportedParameter(
+            "`think` is not supported here: reasoning is not told apart from the answer yet", parameter="think"
+        )
+    return {"enable_thinking": False}
+
+
+def _logprobs(wire: AnswerRequest) -> int | None:
+    top = top_logprobs(wire.top_logprobs)
+    return top or 0 if wire.logprobs or top else None

@@ -1,0 +1,51 @@
+"""What Ollama's clients call a model, and what it is called here."""
+
+from __future__ import annotations
+
+from stoker.errors import InvalidInput
+from stoker.runtime.registry import ServedModel
+from stoker.server.wire.ollama import NameRequest
+
+_LATEST = ":latest"
+_HUB = "hf:"
+_HUB_WORDS = ("hf.co/", "huggingface.co/")
+
+
+def own_name(name: str) -> str:
+    """What this name means here.
+
+    >>> own_name("smollm2:latest"), own_name("hf.co/org/repo:Q8_0")
+    ('smollm2', 'hf:org/repo:Q8_0')
+    """
+    name = name.removesuffix(_LATEST)
+    hub = next((word for word in _HUB_WORDS if name.startswith(word)), None)
+    return name if hub is None else _HUB + name.removeprefix(hub)
+
+
+def ollama_name(name: str) -> str:
+    """The other way round: every name of a client's has a tag.
+
+    >>> ollama_name("smollm2"), ollama_name("hf:org/repo:m.gguf")
+    ('smollm2:latest', 'hf.co/org/repo:m.gguf')
+    """
+    name = _HUB_WORDS[0] + name.removeprefix(_HUB) if name.startswith(_HUB) else name
+    return name if ":" in name else name + _LATEST
+
+
+def served_name(served: ServedModel) -> str:
+    """What a served model is called: not by a path if it has another name."""
+    is_path = served.model_id.startswith((".", "/", "~")) or served.model_id.endswith(".gguf")
+    hub = served.model_id.startswith(_HUB)
+    return ollama_name(served.names[1] if is_path and not hub and len(served.names) > 1 else served.model_id)
+
+
+def required_name(wire: NameRequest) -> str:
+    """The model that a request names, as it is called here.
+
+    Raises:
+        InvalidInput: it names none.
+    """
+    name = wire.model or wire.name
+    if not name:
+        raise InvalidInput("`model` is missing", parameter="model")
+    return own_name(name)

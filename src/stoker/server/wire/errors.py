@@ -1,0 +1,37 @@
+"""The JSON of errors in each dialect; types only."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=False):
+    """OpenAI's error object; the two counts, llama-server's, are there for a prompt that is too long."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+    n_prompt_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    n_ctx: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    error: ErrorDetail
+
+
+class AnthropicErrorDetail(msgspec.Struct, frozen=True):
+    type: str
+    message: str
+
+
+class AnthropicError(msgspec.Struct, frozen=True, kw_only=True):
+    error: AnthropicErrorDetail
+    request_id: str
+    type: str = "error"
+
+
+class OllamaError(msgspec.Struct, frozen=True):
+    """A whole response, or the last line of a stream."""
+
+    error: str

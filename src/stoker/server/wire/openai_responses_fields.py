@@ -1,0 +1,85 @@
+"""What becomes of every known field of OpenAI's responses endpoints, and those endpoints; it does nothing itself."""
+
+from __future__ import annotations
+
+from stoker.server.wire.fields import Endpoint, FieldTable, Ignored, Refused, honoured, ignored
+from stoker.server.wire.openai import InputTokens
+from stoker.server.wire.openai_fields import NOTHING_GENERATED, SHARED, TOOLS
+from stoker.server.wire.openai_responses import (
+    ContentPartEvent,
+    DeletedResponse,
+    OutputItemEvent,
+    Response,
+    ResponseEvent,
+    ResponsePromptRequest,
+    ResponsesRequest,
+    TextDeltaEvent,
+    TextDoneEvent,
+)
+
+_OWN: FieldTable = {
+    "n": Refused("one response has one answer", (1,)),
+    "tools": Refused(TOOLS, ([],)),
+    "tool_choice": Refused(TOOLS, ("none", "auto")),
+    "max_tool_calls": Ignored("there are no tool calls"),
+    "parallel_tool_calls": Ignored("there are no tool calls"),
+    "conversation": Refused("conversations are not kept as such; go on with `previous_response_id`"),
+    "prompt": Refused("there are no stored prompt templates"),
+    "truncation": Refused("a prompt is never cut; send a shorter one", ("disabled",)),
+    "context_management": Refused("a prompt is never cut; send a shorter one", ([],)),
+    "logprobs": Refused('ask for them with `include: ["message.output_text.logprobs"]`', (False,)),
+    "stream_options": Ignored("events are never padded, and the last one always has the token counts"),
+}
+
+RESPONSES_FIELDS: FieldTable = honoured(ResponsesRequest, SHARED, _OWN)
+RESPONSE_PROMPT_FIELDS: FieldTable = honoured(
+    ResponsePromptRequest, ignored(ResponsesRequest, NOTHING_GENERATED), SHARED, _OWN
+)
+
+CREATE = Endpoint(
+    api="OpenAI",
+    method="POST",
+    path="/v1/responses",
+    aliases=("/responses",),
+    summary="Answers, and keeps the answer to be fetched and gone on from.",
+    request=ResponsesRequest,
+    fields=RESPONSES_FIELDS,
+    reply=Response,
+    event=(ResponseEvent, OutputItemEvent, ContentPartEvent, TextDeltaEvent, TextDoneEvent),
+)
+COUNT = Endpoint(
+    api="OpenAI",
+    method="POST",
+    path="/v1/responses/input_tokens",
+    aliases=("/responses/input_tokens",),
+    summary="Counts the tokens of a response's prompt, and computes nothing.",
+    request=ResponsePromptRequest,
+    fields=RESPONSE_PROMPT_FIELDS,
+    reply=InputTokens,
+)
+GET = Endpoint(
+    api="OpenAI",
+    method="GET",
+    path="/v1/responses/{response_id}",
+    aliases=("/responses/{response_id}",),
+    summary="Fetches a stored response.",
+    reply=Response,
+)
+DELETE = Endpoint(
+    api="OpenAI",
+    method="DELETE",
+    path="/v1/responses/{response_id}",
+    aliases=("/responses/{response_id}",),
+    summary="Forgets a stored response; one that is in progress is ended.",
+    reply=DeletedResponse,
+)
+CANCEL = Endpoint(
+    api="OpenAI",
+    method="POST",
+    path="/v1/responses/{response_id}/cancel",
+    aliases=("/responses/{response_id}/cancel",),
+    summary="Ends a response that runs in the background.",
+    reply=Response,
+)
+
+ENDPOINTS = (COUNT, CREATE, GET, DELETE, CANCEL)

@@ -1,0 +1,76 @@
+"""The fields of a request that mean the same in several APIs: how to sample, how many answers, for whom. Types only.
+
+`None` means "not given". The names are those of OpenAI, llama-server, vLLM and Ollama.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+Int: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+"""JSON integers have no bound; ours fit into 64 bits."""
+
+Bias: TypeAlias = float | bool
+"""A number is added to the logit; `false` bans the token."""
+
+
+class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
+    """How to choose tokens and when to stop."""
+
+    max_tokens: Int | None = None
+    """Most tokens of one answer: -1 = no limit, 0 = compute the prompt only. The next four mean the same."""
+    max_completion_tokens: Int | None = None
+    max_output_tokens: Int | None = None
+    n_predict: Int | None = None
+    num_predict: Int | None = None
+    min_tokens: Int | None = None
+    ignore_eos: bool | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[Int] | None = None
+    seed: int | None = None
+    """Unsigned or signed, in 64 bits."""
+
+    temperature: float | None = None
+    dynatemp_range: float | None = None
+    dynatemp_exponent: float | None = None
+    top_k: Int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    top_n_sigma: float | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: Int | None = None
+    dry_penalty_last_n: Int | None = None
+    dry_sequence_breakers: list[str] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    repeat_penalty: float | None = None
+    repeat_last_n: Int | None = None
+    mirostat: Int | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
+    logit_bias: dict[str, Bias] | list[tuple[Int | str, Bias]] | None = None
+    """By token id, or by text: then every token of the text gets the bias."""
+    allowed_token_ids: list[Int] | None = None
+
+
+class GenerationFields(SamplingFields, frozen=True, kw_only=True):
+    """What every request for text has, beside the prompt."""
+
+    model: str | None = None
+    stream: bool | None = None
+    user: str | None = None
+    """Requests of one user share one fair share of the machine. The next one means the same."""
+    safety_identifier: str | None = None
+    priority: Int | None = None
+    """Larger is served first."""
+    timeout: float | None = None
+    """Seconds until the answer must be complete."""
+    cache_prompt: bool | None = None

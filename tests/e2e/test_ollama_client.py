@@ -1,0 +1,131 @@
+"""The real `ollama` client against a real server with a real model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import ollama
+import pytest
+
+MODEL = "smollm2"
+QUESTION: list[Any] = [{"role": "user", "content": "What is gravity?"}]
+OPTIONS: dict[str, Any] = {"temperature": 0, "num_predict": 12}
+
+
+@pytest.fixture
+def client(served_smollm2: str) -> Iterator[Any]:
+    with ollama.Client(host=served_smollm2, trust_env=False) as client:
+        yield client
+
+
+def test_chat(client: Any):
+    reply = client.chat(model=MODEL, messages=QUESTION, options={**OPTIONS, "num_predict": 32})
+    assert "physics" in reply.message.content
+    assert (reply.done, reply.done_reason, reply.eval_count) == (True, "length", 32)
+    assert reply.total_duration >= reply.prompt_eval_duration + reply.eval_duration > 1_000_000, "nanoseconds"
+
+
+def test_streamed_chat_equals_the_whole_reply(client: Any):
+    whole = client.chat(model=MODEL, messages=QUESTION, options=OPTIONS)
+    *parts, last = client.chat(model=MODEL, messages=QUESTION, options=OPTIONS, stream=True)
+    assert "".join(part.message.content for part in parts) == whole.message.content
+    assert (last.done, last.eval_count) == (True, whole.eval_count)
+    assert last.prompt_eval_count == whole.prompt_eval_count
+
+
+def test_generate(client: Any):
+    request: dict[str, Any] = {"model": f"{MODEL}:latest", "prompt": "What is gravity?", "system": "Be brief."}
+    whole = client.generate(**request, options=OPTIONS)
+    *parts, last = client.generate(**request, options=OPTIONS, stream=True)
+    assert "".join(part.response for part in parts) == whole.response
+    assert last.context == whole.context
+    assert len(whole.context) == whole.prompt_eval_count + whole.eval_count
+    raw = client.generate(model=MODEL, prompt="1, 2, 3, 4,", raw=True, options=OPTIONS)
+    assert "5" in raw.response
+
+
+def test_context_is_continued(client: Any):
+    first = client.generate(model=MODEL, prompt="My name is Ada.", options={**OPTIONS, "num_predict": 24})
+    second = client.generate(model=MODEL, prompt="What is my name?", context=first.context, options=OPTIONS)
+    assert second.prompt_eval_count > len(first.context)
+    assert second.context[: len(first.context)] == first.context
+
+
+def test_log_probabilities(client: Any):
+    reply = client.chat(model=MODEL, messages=QUESTION, options=OPTIONS, logprobs=True, top_logprobs=2)
+    assert "".join(position.token for position in reply.logprobs) == reply.message.content
+    assert all(len(position.top_logprobs) == 2 for position in reply.logprobs)
+
+
+def test_loading_and_what_is_loaded(client: Any):
+    assert client.generate(model=MODEL, prompt="").done_reason == "load"
+    assert client.chat(model=MODEL, messages=[], keep_alive="5m").done_reason == "load"
+    (running,) = client.ps().models
+    assert running.model == f"{MODEL}:latest"
+    assert running.context_length > 0
+    assert running.expires_at.year > 2100
+
+
+def test_models_on_disk(client: Any):
+    listed = {model.model: model for model in client.list().models}
+    found = listed[f"{MODEL}:latest"]
+    assert (found.details.family, found.details.quantization_level) == ("llama", "Q4_1")
+    assert found.details.parameter_size.startswith("134.")
+    assert found.size > 90_000_000
+    shown = client.show(MODEL)
+    assert shown.modelinfo["llama.context_length"] == 8192
+    assert shown.modelinfo["tokenizer.ggml.tokens"] is None
+    assert shown.capabilities[0] == "completion"
+    assert "im_start" in shown.template
+
+
+def test_pull_what_is_here_already(client: Any):
+    assert client.pull(MODEL).status == "success"
+    assert [part.status for part in client.pull(MODEL, stream=True)][-1] == "success"
+
+
+def test_copy_and_delete(client: Any):
+    name = "a-copy-of-the-end-to-end-test"
+    assert client.copy(MODEL, name).status == "success"
+    try:
+        assert client.show(name).capabilities
+        assert client.generate(model=name, prompt="1, 2,", options=OPTIONS).done
+    finally:
+        assert client.delete(name).status == "success"
+    with pytest.raises(ollama.ResponseError, match="not found"):
+        client.delete(name)
+
+
+def test_errors_arrive_as_the_clients_own(client: Any):
+    with pytest.raises(ollama.ResponseError, match="not found") as unknown:
+        client.show("other")
+    assert unknown.value.status_code == 404
+    with pytest.raises(ollama.ResponseError, match="being served"):
+        client._request_raw("DELETE", "/api/delete", json={"model": MODEL})
+    with pytest.raises(ollama.ResponseError, match="exceeds the available context size"):
+        list(client.generate(model=MODEL, prompt="word " * 20_000, stream=True))
+    with pytest.raises(ollama.ResponseError, match="format"):
+        client.chat(model=MODEL, messages=QUESTION, format="json")
+    tool: Any = {"type": "function", "function": {"name": "clock"}}
+    with pytest.raises(ollama.ResponseError, match="tools"):
+        client.chat(model=MODEL, messages=QUESTION, tools=[tool])
+
+
+def test_async_client(served_smollm2: str):
+    async def ask() -> None:
+        client: Any
+        async with ollama.AsyncClient(host=served_smollm2, trust_env=False) as client:
+            whole = await client.chat(model=MODEL, messages=QUESTION, options=OPTIONS)
+            parts = [
+                part async for part in await client.chat(model=MODEL, messages=QUESTION, options=OPTIONS, stream=True)
+            ]
+            assert "".join(part.message.content for part in parts) == whole.message.content
+            generated = await client.generate(model=MODEL, prompt="hi", options=OPTIONS)
+            assert generated.eval_count <= 12
+            assert (await client.list()).models
+            assert (await client.show(MODEL)).capabilities
+            assert (await client.ps()).models
+
+    asyncio.run(ask())

@@ -1,0 +1,118 @@
+"""The real `openai` client's responses and counts, against a real server with a real model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+
+MODEL = "smollm2"
+
+
+@pytest.fixture
+def client(served_smollm2: str) -> Iterator[Any]:
+    with OpenAI(base_url=f"{served_smollm2}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def test_response_is_kept_and_gone_on_from(client: Any):
+    first = client.responses.create(model=MODEL, input="What is gravity?", temperature=0, max_output_tokens=24)
+    assert first.status == "incomplete"
+    assert first.incomplete_details.reason == "max_output_tokens"
+    assert first.output_text
+    assert client.responses.retrieve(first.id).output_text == first.output_text
+    second = client.responses.create(
+        model=MODEL, input="And light?", previous_response_id=first.id, temperature=0, max_output_tokens=4
+    )
+    assert second.usage.input_tokens > first.usage.input_tokens + 24
+    assert second.usage.input_tokens_details.cached_tokens > first.usage.input_tokens // 2
+    client.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(first.id)
+
+
+def test_streamed_response_equals_the_whole_one(client: Any):
+    request: dict[str, Any] = {"model": MODEL, "input": "Say hello.", "instructions": "Be brief.", "temperature": 0}
+    request |= {
+        "max_output_tokens": 64,
+        "extra_body": {"stop": ["e"]},
+        "include": ["message.output_text.logprobs"],
+        "top_logprobs": 1,
+    }
+    whole = client.responses.create(**request)
+    with client.responses.stream(**request) as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    assert final.output_text == whole.output_text
+    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == whole.output_text
+    assert final.status == whole.status == events[-1].type.removeprefix("response.") == "completed"
+    logprobs = final.output[0].content[0].logprobs
+    assert "".join(p.token for p in logprobs).startswith(whole.output_text)
+
+
+def test_background_response_is_cancelled(client: Any):
+    started = client.responses.create(
+        model=MODEL, input="Tell me a very long story.", background=True, extra_body={"ignore_eos": True}
+    )
+    assert started.status in ("queued", "in_progress")
+    assert client.responses.cancel(started.id).status == "cancelled"
+
+
+def test_tokens_are_counted_as_they_are_used(client: Any):
+    conversation: dict[str, Any] = {"input": "What is gravity?", "instructions": "Be brief."}
+    counted = client.responses.input_tokens.count(model=MODEL, **conversation)
+    used = client.responses.create(model=MODEL, max_output_tokens=1, **conversation)
+    assert counted.input_tokens == used.usage.input_tokens
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is gravity?"}]
+    reply = client.post("/chat/completions/input_tokens", body={"messages": messages}, cast_to=object)
+    assert reply["input_tokens"] == counted.input_tokens
+
+
+def test_async_client_streams_a_response(served_smollm2: str):
+    async def go() -> str:
+        client: Any
+        async with AsyncOpenAI(base_url=f"{served_smollm2}/v1", api_key="none", max_retries=0) as client:
+            stream = await client.responses.create(model=MODEL, input="Say hello.", max_output_tokens=8, stream=True)
+            return "".join([e.delta async for e in stream if e.type == "response.output_text.delta"])
+
+    assert asyncio.run(go())
+
+
+def test_echo_best_of_and_scoring(client: Any):
+    prompt = "The capital of France is"
+    request: dict[str, Any] = {"model": MODEL, "prompt": prompt, "temperature": 0, "logprobs": 1}
+    scored = client.completions.create(**request, max_tokens=0, echo=True).choices[0]
+    assert (scored.text, scored.finish_reason) == (prompt, "length")
+    assert scored.logprobs.token_logprobs[0] is None
+    assert "".join(scored.logprobs.tokens) == prompt
+    answer = client.completions.create(**request, max_tokens=1).choices[0]
+    assert answer.text == " Paris"
+    # The same token as part of a prompt has the log-probability that it had as an answer.
+    whole = client.completions.create(**{**request, "prompt": prompt + " Paris"}, max_tokens=0, echo=True).choices[0]
+    assert whole.logprobs.tokens[-1] == " Paris"
+    assert whole.logprobs.token_logprobs[-1] == pytest.approx(answer.logprobs.token_logprobs[0], abs=0.3)
+    best = client.completions.create(model=MODEL, prompt=prompt, max_tokens=3, best_of=3, seed=0, temperature=1.0)
+    assert len(best.choices) == 1
+    assert best.usage.completion_tokens == 9
+
+
+def test_suffix_is_refused_by_a_model_that_cannot_fill_in(client: Any):
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.completions.create(model=MODEL, prompt="def f():", suffix="return x")
+    assert (refused.value.code, refused.value.param) == ("unsupported_parameter", "suffix")
+
+
+def test_several_answers_compute_their_prompt_once(client: Any):
+    prompt = "Once there was a king who counted every token: " * 3
+    reply = client.completions.create(model=MODEL, prompt=prompt, n=4, seed=3, temperature=1.0, max_tokens=4)
+    assert len({choice.text for choice in reply.choices}) > 1
+    assert reply.usage.prompt_tokens < 60, "it counts once"
+
+
+def test_bias_of_a_text(client: Any):
+    request: dict[str, Any] = {"model": MODEL, "prompt": "The capital of France is", "temperature": 0, "max_tokens": 1}
+    assert client.completions.create(**request, logit_bias={" Paris": -100}).choices[0].text != " Paris"

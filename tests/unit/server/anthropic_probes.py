@@ -1,0 +1,31 @@
+"""Probes for every honoured field of Anthropic's endpoints."""
+
+from __future__ import annotations
+
+from stoker.server.wire import anthropic_fields
+from tests.unit.server.field_probes import GENERATION_PROBES, EndpointProbes, Probe, sampled, submitted
+
+PROMPT = {
+    "messages": Probe([{"role": "user", "content": "probe"}], lambda x: x.runtime.rendered[0][0][-1].text == "probe"),
+    "model": GENERATION_PROBES["model"],
+    "system": Probe("Be brief.", lambda x: x.runtime.rendered[0][0][0].text == "Be brief."),
+}
+
+MESSAGES = EndpointProbes(
+    anthropic_fields.MESSAGES,
+    {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9},
+    {
+        **PROMPT,
+        "max_tokens": Probe(5, sampled("max_tokens", 5)),
+        "stream": GENERATION_PROBES["stream"],
+        "stop_sequences": Probe(["a"], sampled("stop_strings", ("a",))),
+        "temperature": Probe(0, sampled("temperature", 0)),
+        "top_k": Probe(3, sampled("top_k", 3)),
+        "top_p": Probe(0.5, sampled("top_p", 0.5)),
+        "metadata": Probe({"user_id": "u1"}, submitted("client_key", "u1")),
+    },
+)
+
+COUNT_TOKENS = EndpointProbes(anthropic_fields.COUNT_TOKENS, {"messages": [{"role": "user", "content": "hi"}]}, PROMPT)
+
+PROBES = (MESSAGES, COUNT_TOKENS)

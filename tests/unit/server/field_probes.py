@@ -1,0 +1,127 @@
+"""How to show that a field does what its row in the field table says. Each API brings its own probes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import httpx
+
+from stoker.engine.protocol import Submit
+from stoker.server.wire.fields import Endpoint
+from tests.unit.server.fake_runtime import FakeRuntime, Step, ask, make_app
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One request, what came back, and what the engine was given."""
+
+    response: httpx.Response
+    runtime: FakeRuntime
+
+    @property
+    def submit(self) -> Submit:
+        return self.runtime.submits[0]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A value to send, and what must be true because of it, and false without it."""
+
+    value: Any
+    effect: Callable[[Exchange], bool]
+    beside: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Further fields of both requests."""
+    is_strict: bool = False
+    """The server refuses models that it does not serve."""
+    script: Callable[[Submit], list[Step]] | None = None
+
+
+@dataclass(frozen=True)
+class EndpointProbes:
+    """An endpoint with a body, the least that it accepts, and a probe for every field that it honours."""
+
+    endpoint: Endpoint
+    body: Mapping[str, Any]
+    probes: Mapping[str, Probe]
+
+    def send(self, fields: Mapping[str, Any] = MappingProxyType({}), probe: Probe | None = None) -> Exchange:
+        """Sends the least body with these fields; null takes one out of it."""
+        beside = {} if probe is None else probe.beside
+        runtime = FakeRuntime() if probe is None or probe.script is None else FakeRuntime(probe.script)
+        app = make_app(runtime, strict=probe is not None and probe.is_strict)
+        body = {**self.body, **beside, **fields}
+        return Exchange(ask(app, self.endpoint.method, self.endpoint.path, json=body), runtime)
+
+
+def sampled(name: str, value: Any) -> Callable[[Exchange], bool]:
+    """The engine was given this sampling number."""
+    return lambda exchange: getattr(exchange.submit.sampling, name) == value
+
+
+def submitted(name: str, value: Any) -> Callable[[Exchange], bool]:
+    """The engine was given this part of a request."""
+    return lambda exchange: getattr(exchange.submit, name) == value
+
+
+def rendered(name: str, value: Any) -> Callable[[Exchange], bool]:
+    """The chat template was given this variable."""
+    return lambda exchange: exchange.runtime.rendered[0][1].get(name) == value
+
+
+def refused(exchange: Exchange) -> bool:
+    return exchange.response.status_code in (400, 404)
+
+
+SAMPLING_PROBES: dict[str, Probe] = {
+    "max_tokens": Probe(5, sampled("max_tokens", 5)),
+    "max_completion_tokens": Probe(6, sampled("max_tokens", 6)),
+    "max_output_tokens": Probe(4, sampled("max_tokens", 4)),
+    "n_predict": Probe(7, sampled("max_tokens", 7)),
+    "num_predict": Probe(8, sampled("max_tokens", 8)),
+    "min_tokens": Probe(2, sampled("min_tokens", 2)),
+    "ignore_eos": Probe(True, sampled("ignore_eos", True)),
+    "stop": Probe(["a", "b"], sampled("stop_strings", ("a", "b"))),
+    "stop_token_ids": Probe([4], sampled("stop_token_ids", [4])),
+    "seed": Probe(0, sampled("seed", 0)),
+    "temperature": Probe(0, sampled("temperature", 0)),
+    "dynatemp_range": Probe(0.5, sampled("dynatemp_range", 0.5)),
+    "dynatemp_exponent": Probe(2, sampled("dynatemp_exponent", 2)),
+    "top_k": Probe(-1, sampled("top_k", -1)),
+    "top_p": Probe(0.5, sampled("top_p", 0.5)),
+    "min_p": Probe(0.1, sampled("min_p", 0.1)),
+    "typical_p": Probe(0.9, sampled("typical_p", 0.9)),
+    "top_n_sigma": Probe(1.5, sampled("top_n_sigma", 1.5)),
+    "xtc_probability": Probe(0.5, sampled("xtc_probability", 0.5)),
+    "xtc_threshold": Probe(0.2, sampled("xtc_threshold", 0.2)),
+    "dry_multiplier": Probe(0.8, sampled("dry_multiplier", 0.8)),
+    "dry_base": Probe(1.5, sampled("dry_base", 1.5)),
+    "dry_allowed_length": Probe(3, sampled("dry_allowed_length", 3)),
+    "dry_penalty_last_n": Probe(-1, sampled("dry_penalty_last_n", -1)),
+    "dry_sequence_breakers": Probe(["x"], sampled("dry_sequence_breakers", ["x"])),
+    "presence_penalty": Probe(-1, sampled("presence_penalty", -1)),
+    "frequency_penalty": Probe(1, sampled("frequency_penalty", 1)),
+    "repetition_penalty": Probe(1.1, sampled("repetition_penalty", 1.1)),
+    "repeat_penalty": Probe(1.2, sampled("repetition_penalty", 1.2)),
+    "repeat_last_n": Probe(0, sampled("penalty_last_n", 0)),
+    "mirostat": Probe(2, sampled("mirostat", 2)),
+    "mirostat_tau": Probe(4, sampled("mirostat_tau", 4)),
+    "mirostat_eta": Probe(0.2, sampled("mirostat_eta", 0.2)),
+    "logit_bias": Probe({"5": 1.5}, sampled("logit_bias", {5: 1.5})),
+    "allowed_token_ids": Probe([1, 2], sampled("allowed_token_ids", [1, 2])),
+}
+"""For every field of `SamplingFields`."""
+
+GENERATION_PROBES: dict[str, Probe] = {
+    **SAMPLING_PROBES,
+    "model": Probe("nobody", refused, is_strict=True),
+    "stream": Probe(True, lambda x: x.response.headers["content-type"].startswith("text/event-stream")),
+    "user": Probe("u1", submitted("client_key", "u1")),
+    "safety_identifier": Probe("s1", submitted("client_key", "s1")),
+    "priority": Probe(-3, submitted("priority", -3)),
+    "timeout": Probe(2.5, submitted("timeout_s", 2.5)),
+    "cache_prompt": Probe(False, submitted("cache_prompt", False)),
+}
+"""For every field of `GenerationFields`."""

@@ -1,0 +1,67 @@
+"""Probes for every honoured field of the native endpoints."""
+
+from __future__ import annotations
+
+from stoker.server.wire import native_fields
+from tests.unit.server.fake_runtime import position
+from tests.unit.server.field_probes import GENERATION_PROBES, EndpointProbes, Probe, sampled
+from tests.unit.server.openai_probes import CHAT_PROMPT, HI
+
+_MODEL = {"model": GENERATION_PROBES["model"]}
+
+_ANSWER = {
+    **GENERATION_PROBES,
+    "n": Probe(2, lambda x: len(x.runtime.submits) == 2),
+    "n_cmpl": Probe(3, lambda x: len(x.runtime.submits) == 3),
+    "n_probs": Probe(
+        2,
+        lambda x: sampled("logprobs", 2)(x) and "completion_probabilities" in x.response.json(),
+        script=lambda submit: [
+            {"text": "a", "logprobs": [position("a", -1.0)] if submit.sampling.logprobs else None},
+            {"text": "", "finish_reason": "length"},
+        ],
+    ),
+    "return_tokens": Probe(True, lambda x: x.response.json()["tokens"] == [1, 2, 3]),
+}
+
+COMPLETION = EndpointProbes(
+    native_fields.NATIVE_COMPLETION,
+    {"prompt": "hi"},
+    {**_ANSWER, "prompt": Probe("probe", lambda x: x.submit.prompt == "probe")},
+)
+
+FILES = [{"filename": "a.py", "text": "A"}]
+
+INFILL = EndpointProbes(
+    native_fields.INFILL,
+    {"input_prefix": "before", "input_suffix": "after"},
+    {
+        **_ANSWER,
+        "input_prefix": Probe("probe", lambda x: "probe" in x.submit.prompt),
+        "input_suffix": Probe("probe", lambda x: "probe" in x.submit.prompt),
+        "input_extra": Probe(FILES, lambda x: "A" in "".join(map(str, x.submit.prompt))),
+        "prompt": Probe("probe", lambda x: x.submit.prompt[-1] == "probe"),
+    },
+)
+
+TOKENIZE = EndpointProbes(
+    native_fields.TOKENIZE,
+    {"content": "<s>"},
+    {
+        **_MODEL,
+        "content": Probe("ab", lambda x: x.response.json()["tokens"] == [97, 98]),
+        "add_special": Probe(True, lambda x: x.response.json()["tokens"][0] == 256),
+        "parse_special": Probe(False, lambda x: x.runtime.tokenized == [("<s>", False, False)]),
+        "with_pieces": Probe(True, lambda x: x.response.json()["tokens"][0] == {"id": 60, "piece": "<"}),
+    },
+)
+
+DETOKENIZE = EndpointProbes(
+    native_fields.DETOKENIZE,
+    {"tokens": [104]},
+    {**_MODEL, "tokens": Probe([97], lambda x: x.response.json()["content"] == "a")},
+)
+
+TEMPLATE = EndpointProbes(native_fields.APPLY_TEMPLATE, {"messages": HI}, CHAT_PROMPT)
+
+PROBES = (COMPLETION, INFILL, TOKENIZE, DETOKENIZE, TEMPLATE)

@@ -1,0 +1,100 @@
+"""Probes for every honoured field of Ollama's endpoints."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from unittest.mock import patch
+
+from starlette.applications import Starlette
+
+from stoker.errors import StokerError
+from stoker.models.aliases import add_alias, read_aliases
+from stoker.models.progress import Progress
+from stoker.runtime.registry import Registry, ServedModel
+from stoker.server.config import ServerConfig
+from stoker.server.errors import on_stoker_error
+from stoker.server.middleware import RequestBorder
+from stoker.server.routes.ollama_models import OllamaModelRoutes
+from stoker.server.wire import ollama_fields
+from tests.unit.server.fake_runtime import FakeRuntime, ask
+from tests.unit.server.field_probes import EndpointProbes, Exchange, Probe, refused, rendered, sampled
+
+HI = [{"role": "user", "content": "hi"}]
+
+_ANSWER = {
+    "model": Probe("nobody", refused, is_strict=True),
+    "stream": Probe(False, lambda x: x.response.headers["content-type"] == "application/json"),
+    "options": Probe({"top_k": 3}, sampled("top_k", 3)),
+    "keep_alive": Probe("soon", refused),
+    "think": Probe(False, rendered("enable_thinking", False)),
+    "logprobs": Probe(True, sampled("logprobs", 0)),
+    "top_logprobs": Probe(2, sampled("logprobs", 2)),
+}
+
+GENERATE = EndpointProbes(
+    ollama_fields.GENERATE,
+    {"model": "tiny", "prompt": "hi"},
+    {
+        **_ANSWER,
+        "prompt": Probe("probe", lambda x: x.runtime.rendered[0][0][-1].text == "probe"),
+        "suffix": Probe("end", lambda x: "end" in x.submit.prompt),
+        "system": Probe("Be brief.", lambda x: x.runtime.rendered[0][0][0].text == "Be brief."),
+        "context": Probe([7], lambda x: x.submit.prompt[0] == 7),
+        "raw": Probe(True, lambda x: x.submit.prompt == "hi"),
+    },
+)
+
+CHAT = EndpointProbes(
+    ollama_fields.CHAT,
+    {"model": "tiny", "messages": HI},
+    {
+        **_ANSWER,
+        "messages": Probe(
+            [{"role": "user", "content": "probe"}], lambda x: x.runtime.rendered[0][0][-1].text == "probe"
+        ),
+    },
+)
+
+
+class FileProbes(EndpointProbes):
+    """On a cache of its own, with the alias `mine` in it; what is pulled comes at once."""
+
+    def send(self, fields: Mapping[str, Any] = MappingProxyType({}), probe: Probe | None = None) -> Exchange:
+        runtime = FakeRuntime()
+        routes = OllamaModelRoutes(Registry(ServedModel(("tiny",), runtime)), ServerConfig(), _bring).routes()
+        app = RequestBorder(Starlette(routes=routes, exception_handlers={StokerError: on_stoker_error}))
+        beside = {} if probe is None else probe.beside
+        with tempfile.TemporaryDirectory() as cache, patch.dict(os.environ, {"STOKER_CACHE_DIR": cache}):
+            add_alias("mine", "tiny")
+            body = {**self.body, **beside, **fields}
+            response = ask(app, self.endpoint.method, self.endpoint.path, json=body)
+            response.headers["x-aliases"] = ",".join(read_aliases())
+        return Exchange(response, runtime)
+
+
+def _bring(model: str, *, progress: Progress) -> object:
+    progress.start(1, model)
+    return Path(model)
+
+
+def aliases(*names: str) -> Any:
+    return lambda exchange: exchange.response.headers["x-aliases"] == ",".join(names)
+
+
+NAME = {"model": Probe("nobody", refused), "name": Probe("nobody", refused)}
+
+SHOW = FileProbes(ollama_fields.SHOW, {"name": "tiny"}, {**NAME, "verbose": Probe("yes", refused)})
+DELETE = FileProbes(ollama_fields.DELETE, {"name": "mine"}, NAME)
+PULL = FileProbes(ollama_fields.PULL, {"name": "smollm2"}, {**NAME, "stream": _ANSWER["stream"]})
+COPY = FileProbes(
+    ollama_fields.COPY,
+    {"source": "tiny", "destination": "other"},
+    {"source": Probe("nobody", refused), "destination": Probe("third", aliases("mine", "third"))},
+)
+
+PROBES = (GENERATE, CHAT, SHOW, DELETE, PULL, COPY)

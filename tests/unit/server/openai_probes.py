@@ -1,0 +1,103 @@
+"""Probes for every honoured field of OpenAI's endpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stoker.server.wire import openai_fields, openai_responses_fields
+from tests.unit.server.fake_runtime import events, position
+from tests.unit.server.field_probes import (
+    GENERATION_PROBES,
+    EndpointProbes,
+    Exchange,
+    Probe,
+    refused,
+    rendered,
+    sampled,
+    submitted,
+)
+
+HI = [{"role": "user", "content": "hi"}]
+USAGE = {"include_usage": True}
+RUNNING = {"continuous_usage_stats": True}
+
+
+def reply(exchange: Exchange) -> Any:
+    return exchange.response.json()
+
+
+def first_choice(exchange: Exchange) -> Any:
+    return reply(exchange)["choices"][0]
+
+
+def likelier_second(submit: Any) -> list[Any]:
+    is_second = submit.request_id.endswith("-1")
+    return [{"text": "second" if is_second else "first", "logprobs": [position("x", -1.0 if is_second else -2.0)]}]
+
+
+CHAT_PROMPT = {
+    "messages": Probe([{"role": "user", "content": "probe"}], lambda x: x.runtime.rendered[0][0][0].text == "probe"),
+    "model": GENERATION_PROBES["model"],
+    "add_generation_prompt": Probe(False, rendered("add_generation_prompt", False)),
+    "continue_final_message": Probe(True, rendered("continue_final_message", True)),
+    "chat_template_kwargs": Probe({"enable_thinking": False}, rendered("enable_thinking", False)),
+    "reasoning_effort": Probe("low", rendered("reasoning_effort", "low")),
+}
+
+CHAT = EndpointProbes(
+    openai_fields.CHAT_COMPLETIONS,
+    {"messages": HI},
+    {
+        **GENERATION_PROBES,
+        **CHAT_PROMPT,
+        "n": Probe(2, lambda x: len(x.runtime.submits) == 2 and bool(x.submit.group)),
+        "stream_options": Probe(USAGE, lambda x: "usage" in events(x.response)[-2], beside={"stream": True}),
+        "logprobs": Probe(True, sampled("logprobs", 0)),
+        "top_logprobs": Probe(2, sampled("logprobs", 2), beside={"logprobs": True}),
+    },
+)
+
+CHAT_COUNT = EndpointProbes(openai_fields.CHAT_INPUT_TOKENS, {"messages": HI}, CHAT_PROMPT)
+
+COMPLETIONS = EndpointProbes(
+    openai_fields.COMPLETIONS,
+    {"prompt": "hi"},
+    {
+        **GENERATION_PROBES,
+        "prompt": Probe("probe", submitted("prompt", "probe")),
+        "n": CHAT.probes["n"],
+        "best_of": Probe(2, lambda x: first_choice(x)["text"] == "second", script=likelier_second),
+        "echo": Probe(True, lambda x: first_choice(x)["text"].startswith("hi")),
+        "suffix": Probe("behind", lambda x: list(x.submit.prompt) == [1, "hi", 2, "behind", 3]),
+        "stream_options": Probe(RUNNING, lambda x: "usage" in events(x.response)[0], beside={"stream": True}),
+        "logprobs": Probe(3, sampled("logprobs", 3)),
+    },
+)
+
+RESPONSE_PROMPT = {
+    "input": Probe("probe", lambda x: x.runtime.rendered[0][0][-1].text == "probe"),
+    "model": GENERATION_PROBES["model"],
+    "instructions": Probe("Be brief.", lambda x: x.runtime.rendered[0][0][0].text == "Be brief."),
+    "previous_response_id": Probe("resp_gone", refused),
+    "chat_template_kwargs": CHAT_PROMPT["chat_template_kwargs"],
+    "text": Probe({"format": {"type": "json_object"}}, refused),
+    "reasoning": Probe({"effort": "high"}, rendered("reasoning_effort", "high")),
+}
+
+RESPONSES = EndpointProbes(
+    openai_responses_fields.CREATE,
+    {"input": "hi"},
+    {
+        **GENERATION_PROBES,
+        **RESPONSE_PROMPT,
+        "store": Probe(False, lambda x: reply(x)["store"] is False),
+        "background": Probe(True, lambda x: reply(x)["status"] == "queued"),
+        "metadata": Probe({"a": "b"}, lambda x: reply(x)["metadata"] == {"a": "b"}),
+        "include": Probe(["message.output_text.logprobs"], sampled("logprobs", 0)),
+        "top_logprobs": Probe(2, sampled("logprobs", 2)),
+    },
+)
+
+RESPONSES_COUNT = EndpointProbes(openai_responses_fields.COUNT, {"input": "hi"}, RESPONSE_PROMPT)
+
+PROBES = (CHAT, CHAT_COUNT, COMPLETIONS, RESPONSES, RESPONSES_COUNT)

@@ -1,0 +1,94 @@
+"""Every row of the field table is probed, for every endpoint of every API: what it promises is what happens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from stoker.server.wire.endpoints import ENDPOINTS
+from stoker.server.wire.fields import Honoured, Ignored, Refused
+from tests.unit.server import anthropic_probes, native_probes, ollama_probes, openai_probes
+from tests.unit.server.field_probes import EndpointProbes, Exchange
+
+PROBES: dict[str, EndpointProbes] = {
+    f"{probes.endpoint.method} {probes.endpoint.path}": probes
+    for probes in (
+        *openai_probes.PROBES,
+        *anthropic_probes.PROBES,
+        *ollama_probes.PROBES,
+        *native_probes.PROBES,
+    )
+}
+
+
+def rows(kind: type) -> list[tuple[str, str]]:
+    return [
+        (name, field)
+        for name, probes in PROBES.items()
+        for field, policy in probes.endpoint.fields.items()
+        if isinstance(policy, kind)
+    ]
+
+
+def given_to_engine(exchange: Exchange) -> list[object]:
+    return [msgspec.structs.replace(s, request_id="", group="") for s in exchange.runtime.submits]
+
+
+def test_every_endpoint_with_a_body_is_probed():
+    with_body = {f"{e.method} {e.path}" for e in ENDPOINTS if e.request is not None}
+    assert with_body == PROBES.keys()
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_honoured_are_the_fields_of_the_wire_type_and_each_has_a_probe(name: str):
+    probes = PROBES[name]
+    assert probes.endpoint.request is not None
+    honoured = {field for field, policy in probes.endpoint.fields.items() if isinstance(policy, Honoured)}
+    assert honoured == set(probes.endpoint.request.__struct_fields__) == set(probes.probes)
+
+
+@pytest.mark.parametrize(("name", "field"), rows(Honoured))
+def test_honoured_field_has_its_effect(name: str, field: str):
+    probe = PROBES[name].probes[field]
+    assert probe.effect(PROBES[name].send({field: probe.value}, probe))
+    null = {} if field in PROBES[name].body else {field: None}
+    without = PROBES[name].send(null, probe)
+    assert without.response.status_code == 200, without.response.text
+    assert not probe.effect(without), "null is the same as not given"
+
+
+@pytest.mark.parametrize(("name", "field"), rows(Refused))
+def test_refused_field_is_an_error_that_names_it(name: str, field: str):
+    exchange = PROBES[name].send({field: {"probe": [1]}})
+    assert exchange.response.status_code == 400
+    assert f"`{field}`" in exchange.response.text
+    assert exchange.runtime.submits == []
+    if PROBES[name].endpoint.api == "OpenAI":
+        error = exchange.response.json()["error"]
+        assert (error["code"], error["param"]) == ("unsupported_parameter", field)
+
+
+@pytest.mark.parametrize(("name", "field"), rows(Refused))
+def test_refused_field_passes_if_it_asks_for_nothing(name: str, field: str):
+    policy = PROBES[name].endpoint.fields[field]
+    assert isinstance(policy, Refused)
+    for value in (None, *policy.neutral):
+        assert PROBES[name].send({field: value}).response.status_code == 200
+
+
+@pytest.mark.parametrize(("name", "field"), rows(Ignored))
+def test_ignored_field_changes_nothing(name: str, field: str):
+    with_it, without = PROBES[name].send({field: {"any": ["thing"]}}), PROBES[name].send()
+    assert with_it.response.status_code == without.response.status_code == 200
+    assert given_to_engine(with_it) == given_to_engine(without)
+    assert with_it.runtime.rendered == without.runtime.rendered
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_every_alias_is_the_same_endpoint(name: str):
+    probes = PROBES[name]
+    for path in probes.endpoint.aliases:
+        alias = replace(probes, endpoint=replace(probes.endpoint, path=path))
+        assert alias.send().response.status_code == 200

@@ -1,0 +1,232 @@
+"""llama-server's own endpoints and ours, to the letter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from stoker.core.slot_state import SlotState
+from stoker.engine.protocol import Heartbeat, ModelCard
+from stoker.errors import BackendError
+from stoker.runtime.base import Health
+from tests.unit.server.fake_runtime import CARD, FakeRuntime, ask, events, logprob, make_app, position
+
+
+def complete(runtime: FakeRuntime, **body: Any) -> httpx.Response:
+    return ask(make_app(runtime), "POST", "/completion", json={"prompt": "hi", **body})
+
+
+def post(runtime: FakeRuntime, path: str, **body: Any) -> httpx.Response:
+    return ask(make_app(runtime), "POST", path, json=body)
+
+
+def test_whole_completion():
+    reply = complete(FakeRuntime()).json()
+    assert reply.pop("timings")["predicted_n"] == 3
+    assert reply == {
+        "index": 0,
+        "content": "Hello!",
+        "tokens": [],
+        "stop": True,
+        "tokens_predicted": 3,
+        "tokens_evaluated": 2,
+        "model": "tiny",
+        "stop_type": "eos",
+        "stopping_word": "",
+        "tokens_cached": 3,
+        "truncated": False,
+    }
+
+
+def test_stream_has_no_done_and_its_parts_are_the_whole():
+    parts = events(complete(FakeRuntime(), stream=True, return_tokens=True))
+    assert "".join(part["content"] for part in parts) == "Hello!"
+    assert [part["stop"] for part in parts] == [False, False, True]
+    assert [part["tokens"] for part in parts] == [[1], [2], [3]]
+    assert parts[-1]["stop_type"] == "eos"
+    assert "timings" not in parts[0]
+
+
+@pytest.mark.parametrize(
+    ("last", "kind", "word"),
+    [
+        ({"text": "", "finish_reason": "length"}, "limit", ""),
+        ({"text": "", "finish_reason": "stop", "stop_match": "END"}, "word", "END"),
+        ({"text": "", "finish_reason": "stop", "stop_match": 7}, "eos", ""),
+    ],
+)
+def test_reasons_to_stop(last: dict[str, Any], kind: str, word: str):
+    for stream in (False, True):
+        response = complete(FakeRuntime(lambda submit: ["a", last]), stream=stream)
+        reply = events(response)[-1] if stream else response.json()
+        assert (reply["stop_type"], reply["stopping_word"]) == (kind, word)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "given"),
+    [
+        ("hi", ["hi"]),
+        ([1, 2], [[1, 2]]),
+        ([1, "a", 2], [[1, "a", 2]]),
+        (["a", "b"], ["a", "b"]),
+        ([[1], "b"], [[1], "b"]),
+    ],
+)
+def test_forms_of_a_prompt(prompt: Any, given: list[Any]):
+    runtime = FakeRuntime()
+    reply = complete(runtime, prompt=prompt).json()
+    assert [submit.prompt for submit in runtime.submits] == given
+    assert isinstance(reply, list) == (len(given) > 1)
+
+
+def test_numbers_of_answers_must_agree():
+    assert complete(FakeRuntime(), n=2, n_cmpl=2).status_code == 200
+    assert complete(FakeRuntime(), n=2, n_cmpl=3).json()["error"]["param"] == "n"
+
+
+@pytest.mark.parametrize("prompt", [None, [], [1, [2]], {}, 5])
+def test_malformed_prompts_are_refused(prompt: Any):
+    response = complete(FakeRuntime(), prompt=prompt)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "prompt")
+
+
+def test_probabilities():
+    step = {"text": "é", "logprobs": [position("é", -0.5, logprob("é", -0.5, 9))], "finish_reason": "length"}
+    reply = complete(FakeRuntime(lambda submit: [step]), n_probs=1).json()
+    top = {"id": 9, "token": "é", "bytes": [0xC3, 0xA9], "logprob": -0.5}
+    assert reply["completion_probabilities"] == [{**top, "id": 1, "top_logprobs": [top]}]
+
+
+def test_error_in_the_middle_of_a_stream_is_its_last_event():
+    parts = events(complete(FakeRuntime(lambda submit: ["a", BackendError("boom")]), stream=True))
+    assert parts[-1]["error"]["message"] == "boom"
+
+
+def test_infill():
+    runtime = FakeRuntime()
+    tokens = CARD.fill_tokens
+    assert tokens is not None
+    assert post(runtime, "/infill", input_prefix="a", input_suffix="b", prompt="c").status_code == 200
+    assert runtime.submits[0].prompt == [tokens.prefix, "a", tokens.suffix, "b", tokens.middle, "c"]
+    assert runtime.submits[0].parse_special is False
+    for missing in ("input_prefix", "input_suffix"):
+        body = {"input_prefix": "a", "input_suffix": "b"} | {missing: None}
+        assert post(FakeRuntime(), "/infill", **body).json()["error"]["param"] == missing
+
+
+def test_model_that_cannot_fill_in_says_so():
+    class NoFill(FakeRuntime):
+        @property
+        def card(self) -> ModelCard:
+            return msgspec.structs.replace(CARD, fill_tokens=None)
+
+    response = post(NoFill(), "/infill", input_prefix="a", input_suffix="b")
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["code"] == "unsupported_parameter"
+    assert "vocabulary has no tokens" in error["message"]
+
+
+def test_tokenize():
+    runtime = FakeRuntime()
+    assert post(runtime, "/tokenize", content="hé").json() == {"tokens": [*"hé".encode()]}
+    pieces = post(runtime, "/tokenize", content=["h", 105, "é"], with_pieces=True, add_special=True).json()["tokens"]
+    assert [token["id"] for token in pieces] == [256, 104, 105, *"é".encode()]
+    assert [token["piece"] for token in pieces] == ["<s>", "h", "i", [0xC3], [0xA9]]
+    assert post(runtime, "/tokenize").json()["error"]["param"] == "content"
+    assert post(runtime, "/tokenize", content=[1] * 2000).json()["error"]["param"] == "content"
+
+
+def test_detokenize():
+    assert post(FakeRuntime(), "/detokenize", tokens=[104, 105]).json() == {"content": "hi"}
+    assert post(FakeRuntime(), "/detokenize").json()["error"]["param"] == "tokens"
+
+
+def test_apply_template():
+    reply = post(FakeRuntime(), "/apply-template", messages=[{"role": "user", "content": "hi"}])
+    assert reply.json() == {"prompt": "<user>hi"}
+
+
+def test_props():
+    reply = ask(make_app(FakeRuntime()), "GET", "/props").json()
+    assert reply["default_generation_settings"]["n_ctx"] == 2048
+    assert (reply["total_slots"], reply["model_path"]) == (4, CARD.path)
+
+
+RUNNING = [
+    SlotState(slot=0, num_tokens=9, request_id="r", num_prompt=7, num_completion=3),
+    SlotState(slot=1, num_tokens=4),
+]
+
+
+def test_slots():
+    runtime = FakeRuntime()
+    runtime.slot_states = RUNNING
+    reply = ask(make_app(runtime), "GET", "/slots").json()
+    assert reply[0] == {
+        "id": 0,
+        "n_ctx": 2048,
+        "is_processing": True,
+        "n_tokens": 9,
+        "request_id": "r",
+        "n_prompt_tokens": 7,
+        "n_decoded": 3,
+    }
+    assert (reply[1]["is_processing"], reply[1]["n_tokens"]) == (False, 4)
+
+
+@pytest.mark.parametrize(("num_running", "status"), [(3, 200), (4, 503)])
+def test_probe_for_a_free_slot(num_running: int, status: int):
+    runtime = FakeRuntime()
+    runtime.slot_states = [SlotState(slot=i, num_tokens=1, request_id=f"r{i}") for i in range(num_running)]
+    response = ask(make_app(runtime), "GET", "/slots?fail_on_no_slot=1")
+    assert response.status_code == status
+
+
+def test_erase_a_slot():
+    runtime = FakeRuntime()
+    assert ask(make_app(runtime), "POST", "/slots/3?action=erase").json() == {"id_slot": 3, "n_erased": 7}
+    assert runtime.erased == [3]
+
+
+@pytest.mark.parametrize(
+    ("action", "code"), [("save", "unsupported_parameter"), ("restore", "unsupported_parameter"), ("", "invalid_input")]
+)
+def test_other_actions_are_refused(action: str, code: str):
+    runtime = FakeRuntime()
+    response = ask(make_app(runtime), "POST", f"/slots/3?action={action}")
+    assert (response.status_code, response.json()["error"]["code"]) == (400, code)
+    assert response.json()["error"]["param"] == "action"
+    assert runtime.erased == []
+
+
+def test_cache():
+    runtime = FakeRuntime()
+    beat = Heartbeat(num_steps=1, num_running=1, num_waiting=0, kv_used=5, kv_retained=6, kv_capacity=70, stalled_s=0)
+    runtime.state = Health(is_ready=True, state="ready", heartbeat=beat)
+    app = make_app(runtime)
+    (entry,) = ask(app, "GET", "/cache").json()["models"]
+    assert entry.pop("tiers")["ram_bytes"] == 0
+    assert entry == {"id": "tiny", "kv_capacity": 70, "kv_used": 5, "kv_retained": 6}
+    assert ask(app, "DELETE", "/cache").json() == {"n_erased": 7}
+    assert runtime.erased == [None]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/slots"), ("GET", "/props"), ("POST", "/slots/0"), ("DELETE", "/cache")],
+)
+def test_model_is_chosen_by_name(method: str, path: str):
+    app = make_app(FakeRuntime(), strict=True)
+    action = "&action=erase"
+    assert ask(app, method, f"{path}?model=tiny{action}").status_code == 200
+    assert ask(app, method, f"{path}?model=other{action}").status_code == 404
+
+
+@pytest.mark.parametrize("slot", ["x", "-1", "1.5", "9" * 30])
+def test_slot_that_is_no_number_is_refused(slot: str):
+    response = ask(make_app(FakeRuntime()), "POST", f"/slots/{slot}?action=erase")
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "slot")

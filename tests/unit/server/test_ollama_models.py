@@ -1,0 +1,309 @@
+"""Ollama's endpoints about models: what lies on the disk, what is served, what comes and goes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from starlette.applications import Starlette
+from starlette.types import ASGIApp
+
+from stoker.engine.protocol import ModelCard
+from stoker.errors import Cancelled, DownloadFailed, ModelFileNotFound, StokerError
+from stoker.models.aliases import add_alias, read_aliases
+from stoker.models.cache import models_dir, write_receipt
+from stoker.models.progress import Progress
+from stoker.runtime.registry import Registry, ServedModel
+from stoker.server.app import create_app
+from stoker.server.config import ServerConfig
+from stoker.server.errors import on_stoker_error
+from stoker.server.middleware import RequestBorder
+from stoker.server.routes.ollama_models import OllamaModelRoutes
+from tests.unit.models.tiny_gguf import SHAPE, write_tiny_gguf
+from tests.unit.server.fake_runtime import CARD, FakeRuntime, RawClient, ask, make_app
+from tests.unit.server.test_connection import run
+
+HUB_NAME = "hf:org/repo:m.gguf"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("STOKER_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def download(cache: Path) -> Path:
+    path = models_dir() / "hf" / "org" / "repo" / "m.gguf"
+    path.parent.mkdir(parents=True)
+    write_tiny_gguf(path, **SHAPE)
+    write_receipt(path, HUB_NAME, "test", path, "5" * 64)
+    return path
+
+
+class ServedFile(FakeRuntime):
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    @property
+    def card(self) -> ModelCard:
+        return msgspec.structs.replace(CARD, path=str(self._path), size_bytes=self._path.stat().st_size)
+
+
+def serving(path: Path, *names: str) -> ASGIApp:
+    return create_app(Registry(ServedModel(names, ServedFile(path))), ServerConfig())
+
+
+def call(app: ASGIApp, method: str, verb: str, **body: Any) -> httpx.Response:
+    return ask(app, method, f"/api/{verb}", **({"json": body} if body else {}))
+
+
+def test_tags_list_what_is_served_downloaded_and_renamed(download: Path):
+    add_alias("mine", HUB_NAME)
+    app = make_app(FakeRuntime())
+    tags = {model["name"]: model for model in call(app, "GET", "tags").json()["models"]}
+    assert list(tags) == ["tiny:latest", "hf.co/org/repo:m.gguf", "mine:latest"]
+    found = tags["hf.co/org/repo:m.gguf"]
+    assert (found["model"], found["digest"], found["size"]) == (found["name"], "5" * 64, download.stat().st_size)
+    assert tags["mine:latest"]["digest"] == found["digest"]
+    assert found["details"]["format"] == "gguf"
+    assert found["details"]["family"] == "llama"
+
+
+def test_served_file_is_called_by_its_name_not_by_its_path(cache: Path, tmp_path: Path):
+    path = write_tiny_gguf(tmp_path / "own.Q4.gguf", **SHAPE)
+    app = serving(path, str(path), "own.Q4")
+    (tag,) = call(app, "GET", "tags").json()["models"]
+    assert tag["name"] == "own.Q4:latest"
+    assert len(tag["digest"]) == 64
+    assert call(app, "POST", "show", model=tag["name"]).status_code == 200
+    assert call(app, "POST", "generate", model=tag["name"], prompt="x").status_code == 200
+
+
+def test_damaged_download_does_not_break_the_list(download: Path):
+    status = download.stat()
+    download.write_bytes(b"x" * status.st_size)
+    names = [model["name"] for model in call(make_app(FakeRuntime()), "GET", "tags").json()["models"]]
+    assert names == ["tiny:latest"]
+
+
+def test_show_a_file(download: Path):
+    app = make_app(FakeRuntime())
+    for body in ({"model": "hf.co/org/repo:m.gguf"}, {"name": HUB_NAME}):
+        reply = call(app, "POST", "show", **body).json()
+        assert reply["model_info"]["general.architecture"] == "llama"
+        assert reply["details"]["quantization_level"]
+        assert reply["capabilities"] == ["completion"]
+        assert str(download) in reply["modelfile"]
+
+
+def test_show_leaves_long_lists_out_unless_asked(cache: Path, tmp_path: Path):
+    tokens = [f"t{i}" for i in range(100)]
+    path = write_tiny_gguf(tmp_path / "m.gguf", **SHAPE, tokenizer__ggml__tokens=tokens)
+    app = serving(path, "m")
+    assert call(app, "POST", "show", model="m").json()["model_info"]["tokenizer.ggml.tokens"] is None
+    reply = call(app, "POST", "show", model="m", verbose=True).json()
+    assert reply["model_info"]["tokenizer.ggml.tokens"] == tokens
+
+
+def test_show_a_served_model_without_a_file(cache: Path):
+    reply = call(make_app(FakeRuntime()), "POST", "show", model="tiny").json()
+    assert reply["model_info"] == {"general.architecture": "test", "test.context_length": 4096}
+
+
+def test_show_what_is_not_here(cache: Path):
+    response = call(make_app(FakeRuntime()), "POST", "show", model="other")
+    assert response.status_code == 404
+    assert response.json() == {"error": "model 'other' not found"}
+    assert call(make_app(FakeRuntime()), "POST", "show", verbose=True).status_code == 400
+
+
+def test_ps_lists_what_is_loaded(cache: Path):
+    (model,) = call(make_app(FakeRuntime()), "GET", "ps").json()["models"]
+    assert (model["name"], model["size"], model["context_length"]) == ("tiny:latest", 1000, 2048)
+    assert model["expires_at"] > "2300"
+
+
+def test_version_is_one_that_clients_know(cache: Path):
+    version = call(make_app(FakeRuntime()), "GET", "version").json()["version"]
+    assert tuple(map(int, version.split("."))) >= (0, 6, 4)
+
+
+def test_delete_a_download(download: Path):
+    app = make_app(FakeRuntime())
+    assert call(app, "DELETE", "delete", model="hf.co/org/repo:m.gguf").status_code == 200
+    assert not download.exists()
+    again = call(app, "DELETE", "delete", model="hf.co/org/repo:m.gguf")
+    assert (again.status_code, "not found" in again.json()["error"]) == (404, True)
+
+
+@pytest.mark.parametrize("names", [(HUB_NAME,), ("other",)])
+def test_served_model_is_not_deleted(download: Path, names: tuple[str]):
+    response = call(serving(download, *names), "DELETE", "delete", model=HUB_NAME)
+    assert response.status_code == 400
+    assert "served" in response.json()["error"]
+    assert download.is_file()
+
+
+def test_copy_is_another_name(download: Path):
+    app = make_app(FakeRuntime(), strict=True)
+    assert call(app, "POST", "copy", source=HUB_NAME, destination="mine:latest").status_code == 200
+    assert call(app, "POST", "copy", source="tiny", destination="served").status_code == 200
+    assert read_aliases() == {"mine": HUB_NAME, "served": "tiny"}
+    assert call(app, "POST", "show", model="mine").status_code == 200
+    assert call(app, "POST", "generate", model="served", prompt="x").status_code == 200
+    assert call(app, "POST", "generate", model="mine", prompt="x").status_code == 404, "it is not served"
+    assert call(app, "DELETE", "delete", model="mine").status_code == 200
+    assert download.is_file(), "only the name is gone"
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"source": "none", "destination": "x"}, 404),
+        ({"source": "tiny", "destination": "a b"}, 400),
+        ({"source": "tiny", "destination": "smollm2"}, 400),
+        ({"source": "tiny", "destination": "tiny"}, 400),
+        ({"source": "tiny"}, 400),
+        ({"destination": "x"}, 400),
+    ],
+)
+def test_copies_that_cannot_be(cache: Path, body: dict[str, str], status: int):
+    assert call(make_app(FakeRuntime()), "POST", "copy", **body).status_code == status
+    assert read_aliases() == {}
+
+
+# Pulls
+
+
+class Source:
+    """Where models come from: piece by piece, when the test says so."""
+
+    def __init__(self, error: StokerError | None = None) -> None:
+        self.error = error
+        self.go_on = threading.Semaphore(0)
+        self.calls: list[str] = []
+        self.ended = threading.Event()
+        self.end: BaseException | None = None
+
+    def __call__(self, model: str, *, progress: Progress) -> object:
+        self.calls.append(model)
+        try:
+            if self.error is not None:
+                raise self.error
+            progress.start(30, "m.gguf")
+            for _ in range(3):
+                assert self.go_on.acquire(timeout=5)
+                progress.advance(10)
+            progress.close()
+        except BaseException as error:
+            self.end = error
+            raise
+        finally:
+            self.ended.set()
+        return Path("m.gguf")
+
+
+@pytest.fixture
+def source() -> Iterator[Source]:
+    source = Source()
+    yield source
+    source.go_on.release(10)
+
+
+def pulling(source: Source) -> ASGIApp:
+    registry = Registry(ServedModel(("tiny",), FakeRuntime()))
+    routes = OllamaModelRoutes(registry, ServerConfig(), source).routes()
+    return RequestBorder(Starlette(routes=routes, exception_handlers={StokerError: on_stoker_error}))
+
+
+def pull(source: Source, **body: Any) -> httpx.Response:
+    return call(pulling(source), "POST", "pull", **{"model": "hf.co/org/repo:Q8_0", **body})
+
+
+def test_pull_tells_how_far_it_is(source: Source):
+    source.go_on.release(3)
+    response = pull(source)
+    assert response.headers["content-type"] == "application/x-ndjson"
+    lines = [msgspec.json.decode(line) for line in response.text.splitlines()]
+    assert source.calls == ["hf:org/repo:Q8_0"]
+    assert lines[0] == {"status": "pulling manifest"}
+    assert lines[-1] == {"status": "success"}
+    assert {line["status"] for line in lines[1:-1]} == {"pulling m.gguf"}
+    assert all(line["total"] == 30 for line in lines[1:-1])
+
+
+def test_pull_without_a_stream_answers_when_it_is_there(source: Source):
+    source.go_on.release(3)
+    assert pull(source, stream=False, model="smollm2:latest").json() == {"status": "success"}
+    assert source.calls == ["smollm2"]
+
+
+@pytest.mark.parametrize(("error", "status"), [(DownloadFailed("no way"), 502), (ModelFileNotFound("no file"), 404)])
+@pytest.mark.parametrize("stream", [True, False])
+def test_what_cannot_be_had_is_refused_before_the_stream(error: StokerError, status: int, stream: bool):
+    response = pull(Source(error), stream=stream)
+    assert response.status_code == status
+    assert response.json() == {"error": error.message}
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../x", "own.gguf", "nothing"])
+def test_pull_looks_for_no_files(source: Source, name: str):
+    assert pull(source, model=name).status_code == 404
+    assert source.calls == []
+
+
+def test_client_that_leaves_ends_the_download(source: Source):
+    async def test() -> None:
+        client = RawClient(pulling(source), "/api/pull", {"model": "smollm2"})
+        assert b"manifest" in await client.next_body()
+        client.leave()
+        await client.task
+        source.go_on.release()
+        assert await asyncio.to_thread(source.ended.wait, 5)
+        assert isinstance(source.end, Cancelled)
+
+    run(test())
+
+
+def test_two_clients_wait_for_one_download(source: Source):
+    async def test() -> None:
+        app = pulling(source)
+        first, second = (RawClient(app, "/api/pull", {"model": "smollm2"}) for _ in range(2))
+        for client in (first, second):
+            assert b"manifest" in await client.next_body()
+        first.leave()
+        await first.task
+        source.go_on.release(3)
+        body = b""
+        while b"success" not in body:
+            body = await second.next_body()
+        await second.task
+        assert source.calls == ["smollm2"]
+
+    run(test())
+
+
+def test_number_of_downloads_is_bounded():
+    async def test() -> None:
+        source = Source()
+        app = pulling(source)
+        clients = [RawClient(app, "/api/pull", {"model": f"hf:org/r{i}"}) for i in range(4)]
+        for client in clients:
+            await client.next_body()
+        fifth = RawClient(app, "/api/pull", {"model": "hf:org/r5"})
+        assert (await fifth.received.get())["status"] == 503
+        for client in clients:
+            client.leave()
+            await client.task
+        await fifth.task
+        source.go_on.release(12)
+
+    run(test())
