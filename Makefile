@@ -30,7 +30,7 @@ docs: $(VENV)/.ready-to-develop   ## write docs/reference/ again from the code
 	@$(BIN)/python tools/reference.py
 
 bench: $(VENV)/.ready-to-run   ## measure on this machine what the engine adds to a forward pass
-	@$(BIN)/python benchmarks/overhead.py
+	@$(BIN)/stoker bench smollm2 --profile
 
 install: $(VENV)/.ready-to-develop   ## set up everything for development, and nothing else
 
@@ -38,9 +38,11 @@ clean:         ## remove caches and build outputs; the virtual environment stays
 	rm -rf build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage
 	find src tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The stamps are younger than pyproject.toml once what it asks for is installed.
-$(VENV)/.ready-to-run: pyproject.toml tools/install.sh
+# The stamps are younger than these once what they ask for is installed, and compiled.
+NEEDED := pyproject.toml tools/install.sh CMakeLists.txt $(wildcard native/*)
+
+$(VENV)/.ready-to-run: $(NEEDED)
 	@tools/install.sh run
 
-$(VENV)/.ready-to-develop: pyproject.toml tools/install.sh
+$(VENV)/.ready-to-develop: $(NEEDED)
 	@tools/install.sh develop

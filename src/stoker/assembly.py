@@ -10,64 +10,56 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stoker.backends.base import Backend
-from stoker.core.params import SamplingParams
 from stoker.core.scheduler import SchedulerConfig
+from stoker.core.stages import Mark, no_mark
 from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.engine.engine import Engine
-from stoker.engine.protocol import ModelCard
-from stoker.errors import ConfigError, ModelUnsupported
+from stoker.engine.prompt import find_fill_tokens
+from stoker.engine.protocol import EmbeddingCard, ModelCard
+from stoker.engine.tiers import open_kv_store
+from stoker.errors import ConfigError
+from stoker.loading import Loaded, check_backend, load_gguf, load_scripted
 from stoker.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from stoker.models.gguf import GGUFFile
+    from stoker.cache.store import KVStore
     from stoker.models.progress import Progress
     from stoker.runtime.registry import Registry
     from stoker.server.config import ServerConfig
 
-_MAX_SLOTS = 256
-_MIN_SLOTS = 16
-_SLOTS_PER_RUNNING = 4
-"""Retained conversations outnumber running ones: each slot without a request keeps a prefix for its next turn."""
-_RECURRENT_SPARE_SLOTS = 2
-"""A recurrent model holds a whole state per slot, used or not."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Loaded:
-    """A backend with what its file says."""
-
-    backend: Backend
-    backend_name: str
-    tokenizer: Tokenizer
-    defaults: SamplingParams
-    path: Path
-    chat_template: str | None
-    num_parameters: int
-    size_bytes: int
-
-
-def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> tuple[Engine, ModelCard]:
+def build_engine(
+    config: EngineConfig, *, progress: Progress | None = None, mark: Mark = no_mark
+) -> tuple[Engine, ModelCard]:
     """Loads a model and puts an engine in front of it.
 
     Args:
         config: `model` is resolved, and downloaded if necessary, unless `model_path` is given.
         progress: told about the download.
+        mark: told when a part of a step has ended.
 
     Raises:
         ModelError: the model is missing, damaged, or nothing here runs it.
         ResourceExhausted: it does not fit into memory.
         ConfigError: a size cannot be had with this model.
     """
-    loaded = _load(config, progress)
+    loaded = _load(config, progress, mark)
     is_built = False
     try:
         scheduling = _scheduling(config, loaded.backend)
-        engine = Engine(loaded.backend, loaded.tokenizer, config=scheduling, defaults=loaded.defaults)
+        engine = Engine(
+            loaded.backend,
+            loaded.tokenizer,
+            config=scheduling,
+            defaults=loaded.defaults,
+            mark=mark,
+            kv_port=loaded.kv_port,
+            kv_store=_kv_store(config, loaded),
+            embedder=loaded.embedder,
+        )
         is_built = True
     finally:
         if not is_built:
@@ -85,7 +77,7 @@ def local_model(config: EngineConfig, *, progress: Progress | None = None) -> En
 
     from stoker.models.store import resolve
 
-    _check_backend(config)
+    check_backend(config)
     if config.model_path or config.backend == "scripted":
         return config
     return msgspec.structs.replace(config, model_path=str(resolve(config.model, progress=progress)))
@@ -98,14 +90,16 @@ def create_registry(engine: EngineConfig, server: ServerConfig, supervision: Sup
         engine: with the file on this disk, see `local_model`: a child downloads nothing.
 
     Raises:
-        ConfigError: the model's path or name is not valid Unicode.
+        ConfigError: the model's path or name is not valid Unicode, or a pattern is no regular expression.
     """
     from stoker.engine.client import EngineClient
     from stoker.runtime.local import LocalRuntime
     from stoker.runtime.registry import Registry, ServedModel, served_names
+    from stoker.text.volatile import VolatileHeaders
 
     _check_unicode(engine)
-    runtime = LocalRuntime(EngineClient(engine, supervision=supervision))
+    volatile = VolatileHeaders(server.volatile_headers)
+    runtime = LocalRuntime(EngineClient(engine, supervision=supervision), volatile)
     names = served_names(engine.name or engine.model, engine.model)
     return Registry(ServedModel(names, runtime), strict=server.strict_models)
 
@@ -132,85 +126,11 @@ def run_server(
     serve(create_registry(engine, server, supervision), server, on_ready)
 
 
-def _check_backend(config: EngineConfig) -> None:
-    if config.backend in ("native", "onnx"):
-        raise ModelUnsupported(
-            f"the backend `{config.backend}` is not available in this version; use `auto` or `llama`",
-            backend=config.backend,
-        )
-
-
-def _load(config: EngineConfig, progress: Progress | None) -> _Loaded:
-    _check_backend(config)
-    return (
-        _load_scripted(config) if config.backend == "scripted" else _load_llama(local_model(config, progress=progress))
-    )
-
-
-def _load_llama(config: EngineConfig) -> _Loaded:
-    from stoker.backends.llama import LlamaBackend, LlamaOptions
-    from stoker.models.description import describe
-    from stoker.models.gguf import read_gguf
-    from stoker.models.memory import available_memory
-    from stoker.models.memory_plan import plan
-    from stoker.models.model_defaults import model_defaults
-
-    path = Path(config.model_path)
-    with read_gguf(path) as gguf:
-        facts = describe(gguf)
-        sizes = plan(
-            gguf,
-            ctx_size=config.ctx_size,
-            kv_tokens=config.kv_tokens,
-            parallel=config.parallel,
-            available_bytes=available_memory(),
-        )
-        defaults = model_defaults(gguf).filled_from(config.sampling)
-        num_slots = _num_slots(gguf, config.parallel)
-    options = LlamaOptions(
-        context_size=sizes.ctx_size, kv_tokens=sizes.kv_tokens, num_slots=num_slots, threads=config.threads
-    )
-    backend = LlamaBackend(path, options)
-    return _Loaded(
-        backend=backend,
-        backend_name="llama",
-        tokenizer=backend.tokenizer,
-        defaults=defaults,
-        path=path,
-        chat_template=facts.chat_template,
-        num_parameters=facts.num_parameters,
-        size_bytes=facts.weights_bytes,
-    )
-
-
-def _load_scripted(config: EngineConfig) -> _Loaded:
-    """No model at all, for tests: `scripted` babbles, any other name is what it always answers."""
-    from stoker.backends.scripted import ScriptedBackend, ScriptedTokenizer, reply_with, scripted_info
-
-    context_size = config.ctx_size or 512
-    info = scripted_info(
-        context_size=context_size,
-        kv_tokens=config.kv_tokens or context_size * config.parallel,
-        num_slots=max(_MIN_SLOTS, _SLOTS_PER_RUNNING * config.parallel),
-    )
-    next_token = None if config.model == "scripted" else reply_with(config.model)
-    return _Loaded(
-        backend=ScriptedBackend(info, next_token=next_token),
-        backend_name="scripted",
-        tokenizer=ScriptedTokenizer(),
-        defaults=config.sampling,
-        path=Path(config.model_path),
-        chat_template=None,
-        num_parameters=0,
-        size_bytes=0,
-    )
-
-
-def _num_slots(gguf: GGUFFile, parallel: int) -> int:
-    recurrent_keys = ("ssm.state_size", "wkv.head_size")
-    if any(gguf.get_int(gguf.own_key(key)) is not None for key in recurrent_keys):
-        return min(_MAX_SLOTS, parallel + _RECURRENT_SPARE_SLOTS)
-    return min(_MAX_SLOTS, max(_MIN_SLOTS, _SLOTS_PER_RUNNING * parallel))
+def _load(config: EngineConfig, progress: Progress | None, mark: Mark) -> Loaded:
+    check_backend(config)
+    if config.backend == "scripted":
+        return load_scripted(config)
+    return load_gguf(local_model(config, progress=progress), progress, mark)
 
 
 def _scheduling(config: EngineConfig, backend: Backend) -> SchedulerConfig:
@@ -223,7 +143,18 @@ def _scheduling(config: EngineConfig, backend: Backend) -> SchedulerConfig:
     return SchedulerConfig(max_running=min(config.parallel, info.max_batch_tokens), max_waiting=config.max_queue)
 
 
-def _card(config: EngineConfig, loaded: _Loaded, scheduling: SchedulerConfig) -> ModelCard:
+def _kv_store(config: EngineConfig, loaded: Loaded) -> KVStore | None:
+    from stoker.cache.fingerprint import WeightFile
+    from stoker.models.gguf import part_paths
+    from stoker.models.memory import available_memory
+
+    if loaded.kv_port is None:
+        return None
+    weights = [WeightFile.of(path) for path in part_paths(loaded.path)] if loaded.size_bytes else []
+    return open_kv_store(config, loaded.backend.info, weights, available_memory())
+
+
+def _card(config: EngineConfig, loaded: Loaded, scheduling: SchedulerConfig) -> ModelCard:
     info, tokenizer = loaded.backend.info, loaded.tokenizer
     return ModelCard(
         name=config.name or config.model or info.name,
@@ -242,7 +173,17 @@ def _card(config: EngineConfig, loaded: _Loaded, scheduling: SchedulerConfig) ->
         num_parameters=loaded.num_parameters,
         size_bytes=loaded.size_bytes,
         created=int(time.time()),
+        fill_tokens=find_fill_tokens(tokenizer),
+        embedding=_embedding_card(loaded),
+        can_generate=info.can_generate,
     )
+
+
+def _embedding_card(loaded: Loaded) -> EmbeddingCard | None:
+    if loaded.embedder is None:
+        return None
+    info = loaded.embedder.embedding
+    return EmbeddingCard(info.pooling.value, info.size, info.max_tokens)
 
 
 def _token_text(tokenizer: Tokenizer, token_id: int | None) -> str:
@@ -255,6 +196,7 @@ def main() -> int:
 
     level = os.environ.get("STOKER_LOG_LEVEL", "warning").upper()
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s engine %(name)s: %(message)s")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the cores belong to the forward pass
     return serve_engine(build_engine)
 
 

@@ -133,7 +133,7 @@ def check_conversations(seed: int, traits: CacheTraits | None = None) -> Loop:
     return loop
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32))
 def test_answers_do_not_depend_on_what_was_evicted_and_restored(seed: int) -> None:
     check_conversations(seed)
@@ -253,7 +253,7 @@ def fail_rarely(rng: random.Random) -> None:
         raise BackendError("injected")
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.integers(0, 2**32))
 def test_answers_do_not_depend_on_what_goes_wrong(seed: int) -> None:
     with tempfile.TemporaryDirectory() as root:

@@ -22,6 +22,7 @@ _BATCH_TOKENS = 512
 _MAX_LOGITS = 2**24
 """libllama computes a row of logits for every token that is embedded: 64 MiB of them at most."""
 _CELL_PADDING = 256
+_LEAST_PROBABILITY = 1e-7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +133,12 @@ class _Context:
         found = [self._lib.llama_get_embeddings_seq(self._pointer, piece.slot) for piece in pieces if piece.is_last]
         if not all(found):
             raise BackendError("the forward pass left no scores")
-        return np.array([[score[0]] for score in found], dtype=np.float32).reshape(len(found), 1)
+        scores = np.array([score[0] for score in found], dtype=np.float64)
+        if self._lib.llama_model_n_cls_out(self._weights.pointer) > 1:
+            # A classifier of yes and no has gone through a softmax already; of one label, it has not.
+            scores = np.clip(scores, _LEAST_PROBABILITY, 1 - _LEAST_PROBABILITY)
+            scores = np.log(scores / (1 - scores))
+        return scores.astype(np.float32).reshape(len(found), 1)
 
 
 def _describe(weights: Weights, options: EmbedderOptions) -> EmbeddingInfo:

@@ -1,0 +1,73 @@
+// Attention over paged keys and values: how a page lies in memory, and the kernels that write and read it.
+//
+// A page holds 32 consecutive positions of one sequence, for all layers and KV heads:
+//
+//   page   | layer 0: head 0: keys | values | head 1: keys | values | ... | layer 1: ... |
+//   keys   [head_size][32 positions]          values [32 positions][head_size]
+//
+// As f32 or f16; or as q8: int8 codes in the same order, then float scales [group][32 positions], a group being 32 (or 16)
+// consecutive elements of a head.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace stoker {
+
+constexpr int32_t kPageTokens = 32;
+constexpr int32_t kSpanTokens = 512;  // positions that share one maximum and one sum; spans begin at multiples of it
+
+enum class KvType : int32_t { f32, f16, q8 };
+
+struct KvLayout {
+    KvType type;
+    int32_t head_size;  // a multiple of 16
+    size_t page_bytes;  // from a page to the next
+
+    constexpr int32_t group() const { return head_size % 32 == 0 ? 32 : 16; }
+    constexpr size_t plane_bytes() const {  // keys, or values, of one head
+        const size_t n = size_t(head_size) * kPageTokens;
+        return type == KvType::f32 ? 4 * n : type == KvType::f16 ? 2 * n : n + 4 * n / group();
+    }
+    constexpr size_t head_bytes() const { return 2 * plane_bytes(); }
+};
+
+// Some consecutive tokens of one sequence and the query heads that share one KV head: row = token * group + query head.
+struct AttentionRows {
+    KvLayout kv;
+    const uint8_t* memory;  // this layer's and KV head's part of page 0
+    const int32_t* pages;   // page table of the sequence
+    const float* queries;   // of the first token: [group][head_size], rotated and scaled
+    int32_t ldq;            // floats from a token to the next
+    int32_t group;          // query heads
+    int32_t position;       // of the first token
+    int32_t num_tokens;
+    int32_t window;  // a position sees itself and the window - 1 before it; 0 = all before it
+    float softcap;   // 0 = off
+
+    int32_t rows() const { return num_tokens * group; }
+    int32_t first_seen(int32_t at) const { return window > 0 && at >= window ? at - window + 1 : 0; }
+    int32_t first_span() const { return first_seen(position) / kSpanTokens; }
+    int32_t last_span() const { return (position + num_tokens - 1) / kSpanTokens; }
+};
+
+constexpr int32_t kMaxAttentionRows = 64;
+
+// What attention over some spans left of a row: output = sum / weight, all weights being relative to e^max.
+//   sum [head_size], max, weight (0 = nothing was seen yet, the rest means nothing), 14 unused
+constexpr int32_t partial_floats(int32_t head_size) { return head_size + 16; }
+
+struct AttentionKernels {
+    int32_t rows_at_once;  // rows that share one pass over the keys: a good size for a piece of work
+    // Floats of scratch for `attend`.
+    size_t scratch_floats;
+    // Writes the key and value of one head at one position; `head` is the head's part of the page.
+    void (*write)(const KvLayout& kv, uint8_t* head, int32_t slot, const float* key, const float* value);
+    // Attends to one span; `partials` [rows][partial_floats], written.
+    void (*attend)(const AttentionRows& rows, int32_t span, float* partials, float* scratch);
+    // Adds the result of a later span to that of earlier ones.
+    void (*merge)(float* partial, const float* later, int32_t head_size);
+    void (*finish)(const float* partial, int32_t head_size, float* out);
+};
+
+}  // namespace stoker

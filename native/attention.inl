@@ -1,0 +1,331 @@
+// Attention of a few rows to one span of positions. Included once per instruction set, after simd_*.hpp and math.inl.
+//
+//   scores  [row][512]   = queries [row][head_size] x keys [head_size][32 per page]      lanes are positions
+//   weights [row][512]   = e^(score - max of the row's scores)                           16 lanes, summed in order
+//   sum     [row][head]  = weights [row][512] x values [512][head_size]                  lanes are elements of the head
+//
+// 2 x 2 x head_size operations for each row and position, and one exponential. A pass holds up to kAttentionRows rows x 2
+// vectors of sums in registers. Every score is one chain of fused multiply-adds over the head's elements, every sum one
+// chain over the positions that its row sees, and nothing else: not even with weight 0, so that what lies beyond (another
+// sequence's leftovers, later tokens) cannot touch it.
+#include "attention.hpp"
+
+namespace stoker::STOKER_ISA {
+
+constexpr int32_t kAttentionRows = kSmallRows >= 8 ? 12 : 3;  // by the number of registers
+constexpr int32_t kScoreStride = kSpanTokens + 16;  // not a power of two: rows would share cache sets
+
+// Two vectors of one page's keys or values as floats.
+template <KvType type> struct Plane;
+
+template <> struct Plane<KvType::f32> {
+    const float* data;
+    Plane(const KvLayout&, const uint8_t* p) : data(reinterpret_cast<const float*>(p)) {}
+    inline f32x16 key(int32_t d, int32_t lane) const { return load(data + d * kPageTokens + lane); }
+    inline f32x16 value(int32_t t, int32_t d, int32_t head_size) const { return load(data + t * head_size + d); }
+};
+
+template <> struct Plane<KvType::f16> {
+    const uint16_t* data;
+    Plane(const KvLayout&, const uint8_t* p) : data(reinterpret_cast<const uint16_t*>(p)) {}
+    inline f32x16 key(int32_t d, int32_t lane) const { return load_f16(data + d * kPageTokens + lane); }
+    inline f32x16 value(int32_t t, int32_t d, int32_t head_size) const { return load_f16(data + t * head_size + d); }
+};
+
+template <> struct Plane<KvType::q8> {
+    const int8_t* data;
+    const float* scales;
+    int shift;  // of a group
+    Plane(const KvLayout& kv, const uint8_t* p)
+        : data(reinterpret_cast<const int8_t*>(p)),
+          scales(reinterpret_cast<const float*>(p + size_t(kv.head_size) * kPageTokens)),
+          shift(kv.group() == 32 ? 5 : 4) {}
+    inline f32x16 key(int32_t d, int32_t lane) const {
+        return mul(to_f32(load_i8(data + d * kPageTokens + lane)), load(scales + (d >> shift) * kPageTokens + lane));
+    }
+    inline f32x16 value(int32_t t, int32_t d, int32_t head_size) const {
+        return mul(to_f32(load_i8(data + t * head_size + d)), set1(scales[(d >> shift) * kPageTokens + t]));
+    }
+};
+
+// Scores of R rows with the 32 positions of a page.
+template <KvType type, int R>
+inline void score_page(const Plane<type>& keys, const float* const* queries, int32_t head_size, float* scores) {
+    f32x16 acc[R][2];
+    for (int r = 0; r < R; ++r) {
+        acc[r][0] = acc[r][1] = set1(0);
+    }
+    for (int32_t d = 0; d < head_size; ++d) {
+        const f32x16 k0 = keys.key(d, 0), k1 = keys.key(d, 16);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+            const f32x16 q = set1(queries[r][d]);
+            acc[r][0] = fma(q, k0, acc[r][0]);
+            acc[r][1] = fma(q, k1, acc[r][1]);
+        }
+    }
+    for (int r = 0; r < R; ++r) {
+        store(scores + r * kScoreStride, acc[r][0]);
+        store(scores + r * kScoreStride + 16, acc[r][1]);
+    }
+}
+
+// sums [R][partial_floats] += weights [R][kScoreStride] x values, over positions [from, to) of the span and V vectors of
+// the head from element d on.
+template <KvType type, int R, int V>
+inline void weigh(const AttentionRows& a, int32_t span, int32_t from, int32_t to, const float* weights, int32_t d,
+                  float* sums) {
+    const int32_t n = a.kv.head_size, stride = partial_floats(n);
+    const size_t plane = a.kv.plane_bytes();
+    f32x16 acc[R][V];
+    for (int r = 0; r < R; ++r) {
+        for (int v = 0; v < V; ++v) {
+            acc[r][v] = load(sums + r * stride + d + 16 * v);
+        }
+    }
+    for (int32_t t = from; t < to;) {
+        const int32_t page = (span * kSpanTokens + t) / kPageTokens;
+        const Plane<type> values(a.kv, a.memory + a.pages[page] * a.kv.page_bytes + plane);
+        const int32_t begin = t % kPageTokens, page_left = kPageTokens - begin;
+        const int32_t count = to - t < page_left ? to - t : page_left;
+        for (int32_t i = 0; i < count; ++i) {
+            f32x16 value[V];
+            for (int v = 0; v < V; ++v) {
+                value[v] = values.value(begin + i, d + 16 * v, n);
+            }
+#pragma GCC unroll 16
+            for (int r = 0; r < R; ++r) {
+                const f32x16 w = set1(weights[r * kScoreStride + t + i]);
+                for (int v = 0; v < V; ++v) {
+                    acc[r][v] = fma(w, value[v], acc[r][v]);
+                }
+            }
+        }
+        t += count;
+    }
+    for (int r = 0; r < R; ++r) {
+        for (int v = 0; v < V; ++v) {
+            store(sums + r * stride + d + 16 * v, acc[r][v]);
+        }
+    }
+}
+
+template <KvType type, int R>
+inline void weigh_heads(const AttentionRows& a, int32_t span, int32_t from, int32_t to, const float* weights,
+                        float* sums) {
+    if (from >= to) {
+        return;
+    }
+    int32_t d = 0;
+    for (; d + 32 <= a.kv.head_size; d += 32) {
+        weigh<type, R, 2>(a, span, from, to, weights, d, sums);
+    }
+    if (d < a.kv.head_size) {
+        weigh<type, R, 1>(a, span, from, to, weights, d, sums);
+    }
+}
+
+// Which positions of a span a row sees.
+struct Seen {
+    int32_t from, to;
+};
+
+inline Seen seen_in_span(const AttentionRows& a, int32_t row, int32_t span) {
+    const int32_t at = a.position + row / a.group, begin = span * kSpanTokens;
+    const int32_t from = a.first_seen(at) - begin, to = at + 1 - begin;
+    return {from > 0 ? from : 0, to < kSpanTokens ? to : kSpanTokens};
+}
+
+// Scores to weights in place, only at the positions seen; returns their sum, and the maximum through `max_score`.
+inline float soften(float* scores, Seen seen, float softcap, float* max_score) {
+    const int32_t first = seen.from / 16 * 16, last = (seen.to + 15) / 16 * 16;
+    const auto hide = [&](float value) {
+        for (int32_t t = first; t < seen.from; ++t) scores[t] = value;
+        for (int32_t t = seen.to; t < last; ++t) scores[t] = value;
+    };
+    if (softcap > 0) {
+        hide(0);
+        for (int32_t t = first; t < last; t += 16) {
+            store(scores + t, mul(tanh(div(load(scores + t), set1(softcap))), set1(softcap)));
+        }
+    }
+    hide(-3.4e38f);
+    f32x16 highest = set1(-3.4e38f);
+    for (int32_t t = first; t < last; t += 16) {
+        highest = max(load(scores + t), highest);
+    }
+    *max_score = reduce_max(highest);
+    for (int32_t t = first; t < last; t += 16) {
+        store(scores + t, exp(sub(load(scores + t), set1(*max_score))));
+    }
+    hide(0);
+    f32x16 sum = set1(0);
+    for (int32_t t = first; t < last; t += 16) {
+        sum = add(sum, load(scores + t));
+    }
+    return reduce_add(sum);
+}
+
+// R rows from `row` on.
+template <KvType type, int R>
+inline void attend_rows(const AttentionRows& a, int32_t row, int32_t span, float* partials, float* scores) {
+    const int32_t n = a.kv.head_size;
+    Seen seen[R], common = {0, kSpanTokens};
+    const float* queries[R];
+    int32_t first = kSpanTokens, last = 0;
+    for (int r = 0; r < R; ++r) {
+        seen[r] = seen_in_span(a, row + r, span);
+        queries[r] = a.queries + size_t((row + r) / a.group) * a.ldq + size_t((row + r) % a.group) * n;
+        common.from = seen[r].from > common.from ? seen[r].from : common.from;
+        common.to = seen[r].to < common.to ? seen[r].to : common.to;
+        first = seen[r].from < first ? seen[r].from : first;
+        last = seen[r].to > last ? seen[r].to : last;
+    }
+    for (int32_t t = first / kPageTokens * kPageTokens; t < last; t += kPageTokens) {
+        const int32_t page = a.pages[(span * kSpanTokens + t) / kPageTokens];
+        score_page<type, R>(Plane<type>(a.kv, a.memory + page * a.kv.page_bytes), queries, n, scores + t);
+    }
+    float* sums = partials + size_t(row) * partial_floats(n);
+    for (int r = 0; r < R; ++r) {
+        float* partial = sums + r * partial_floats(n);
+        for (int32_t d = 0; d < n; d += 16) {
+            store(partial + d, set1(0));
+        }
+        partial[n] = partial[n + 1] = 0;
+        if (seen[r].from < seen[r].to) {
+            partial[n + 1] = soften(scores + r * kScoreStride, seen[r], a.softcap, partial + n);
+        }
+    }
+    const bool overlap = common.from < common.to;
+    for (int r = 0; r < R; ++r) {
+        weigh_heads<type, 1>(a, span, seen[r].from, overlap ? common.from : seen[r].to, scores + r * kScoreStride,
+                             sums + r * partial_floats(n));
+    }
+    if (overlap) {
+        weigh_heads<type, R>(a, span, common.from, common.to, scores, sums);
+        for (int r = 0; r < R; ++r) {
+            weigh_heads<type, 1>(a, span, common.to, seen[r].to, scores + r * kScoreStride,
+                                 sums + r * partial_floats(n));
+        }
+    }
+}
+
+template <KvType type, int R>
+inline int32_t attend_groups(const AttentionRows& a, int32_t row, int32_t span, float* partials, float* scores) {
+    for (; row + R <= a.rows(); row += R) {
+        attend_rows<type, R>(a, row, span, partials, scores);
+    }
+    return row;
+}
+
+template <KvType type> void attend_span(const AttentionRows& a, int32_t span, float* partials, float* scores) {
+    int32_t row = 0;
+    if constexpr (kAttentionRows >= 12) {
+        row = attend_groups<type, 12>(a, row, span, partials, scores);
+        row = attend_groups<type, 8>(a, row, span, partials, scores);
+        row = attend_groups<type, 6>(a, row, span, partials, scores);
+        row = attend_groups<type, 4>(a, row, span, partials, scores);
+    }
+    row = attend_groups<type, 3>(a, row, span, partials, scores);
+    row = attend_groups<type, 2>(a, row, span, partials, scores);
+    attend_groups<type, 1>(a, row, span, partials, scores);
+}
+
+inline void attend(const AttentionRows& a, int32_t span, float* partials, float* scratch) {
+    switch (a.kv.type) {
+        case KvType::f32: return attend_span<KvType::f32>(a, span, partials, scratch);
+        case KvType::f16: return attend_span<KvType::f16>(a, span, partials, scratch);
+        case KvType::q8: return attend_span<KvType::q8>(a, span, partials, scratch);
+    }
+}
+
+// With m = max(a, b):  sum = sum_a e^(a-m) + sum_b e^(b-m), likewise the weights.
+inline void merge(float* partial, const float* later, int32_t head_size) {
+    if (later[head_size + 1] == 0) {
+        return;
+    }
+    if (partial[head_size + 1] == 0) {
+        for (int32_t d = 0; d < partial_floats(head_size); d += 16) {
+            store(partial + d, load(later + d));
+        }
+        return;
+    }
+    const float a = partial[head_size], b = later[head_size], m = a > b ? a : b;
+    const f32x16 keep = exp(set1(a - m)), take = exp(set1(b - m));
+    for (int32_t d = 0; d < head_size; d += 16) {
+        store(partial + d, fma(load(later + d), take, mul(load(partial + d), keep)));
+    }
+    alignas(64) float lane[16];
+    store(lane, fma(set1(later[head_size + 1]), take, mul(set1(partial[head_size + 1]), keep)));
+    partial[head_size] = m;
+    partial[head_size + 1] = lane[0];
+}
+
+inline void finish(const float* partial, int32_t head_size, float* out) {
+    const f32x16 weight = set1(partial[head_size + 1]);
+    for (int32_t d = 0; d < head_size; d += 16) {
+        store(out + d, div(load(partial + d), weight));
+    }
+}
+
+// Sixteen elements of a head as codes with one scale for the group they are in.
+inline float group_scale(const float* x, int32_t group) {
+    f32x16 highest = abs(load(x));
+    if (group == 32) {
+        highest = max(abs(load(x + 16)), highest);
+    }
+    return reduce_max(highest) / 127.0f;
+}
+
+inline void write_q8(const KvLayout& kv, uint8_t* plane, const float* x, int32_t slot, int32_t step, int32_t start) {
+    auto* scales = reinterpret_cast<float*>(plane + size_t(kv.head_size) * kPageTokens);
+    alignas(64) int8_t codes[16];
+    for (int32_t d = 0; d < kv.head_size; d += 16) {
+        const int32_t group = d / kv.group();
+        const float scale = group_scale(x + group * kv.group(), kv.group());
+        scales[group * kPageTokens + slot] = scale;
+        store_i8(codes, to_i32(mul(load(x + d), set1(scale > 1e-30f ? 1.0f / scale : 0.0f))));
+        for (int32_t i = 0; i < 16; ++i) {
+            plane[start + (d + i) * step] = uint8_t(codes[i]);
+        }
+    }
+}
+
+template <class Element> inline void convert(const float* x, Element* out) {
+    if constexpr (sizeof(Element) == 4) {
+        store(out, load(x));
+    } else {
+        store_f16(out, load(x));
+    }
+}
+
+template <class Element>
+inline void write_plain(const KvLayout& kv, uint8_t* plane, const float* x, int32_t step, int32_t start) {
+    auto* to = reinterpret_cast<Element*>(plane) + start;
+    alignas(64) Element lane[16];
+    for (int32_t d = 0; d < kv.head_size; d += 16) {
+        convert(x + d, lane);
+        for (int32_t i = 0; i < 16; ++i) {
+            to[(d + i) * step] = lane[i];
+        }
+    }
+}
+
+inline void write_plane(const KvLayout& kv, uint8_t* plane, const float* x, int32_t slot, int32_t step, int32_t start) {
+    switch (kv.type) {
+        case KvType::f32: return write_plain<float>(kv, plane, x, step, start);
+        case KvType::f16: return write_plain<uint16_t>(kv, plane, x, step, start);
+        case KvType::q8: return write_q8(kv, plane, x, slot, step, start);
+    }
+}
+
+inline void write(const KvLayout& kv, uint8_t* head, int32_t slot, const float* key, const float* value) {
+    write_plane(kv, head, key, slot, kPageTokens, slot);
+    write_plane(kv, head + kv.plane_bytes(), value, slot, 1, slot * kv.head_size);
+}
+
+constexpr AttentionKernels kAttentionKernels = {
+    kAttentionRows, size_t(kScoreStride) * kAttentionRows, write, attend, merge, finish,
+};
+
+}  // namespace stoker::STOKER_ISA

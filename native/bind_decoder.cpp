@@ -1,0 +1,233 @@
+// Python's view of the decoder: its description, its KV pages and the forward pass.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bindings.hpp"
+#include "cpu.hpp"
+#include "decoder.hpp"
+#include "pack.hpp"
+
+namespace stoker {
+
+namespace {
+
+namespace nb = nanobind;
+
+template <class T, int dims> using Array = nb::ndarray<T, nb::ndim<dims>, nb::c_contig, nb::device::cpu>;
+using Table = Array<const float, 3>;
+
+// Reads the description that backends/native/decoder.py makes; offsets are into the packed memory.
+class Description {
+public:
+    Description(const nb::dict& dict, const Bytes& memory, std::vector<Table>& tables)
+        : dict_(dict), memory_(memory), tables_(tables) {}
+
+    DecoderSpec spec() const {
+        DecoderSpec out = {};
+        out.vocab_size = get<int32_t>("vocab_size");
+        out.hidden_size = get<int32_t>("hidden_size");
+        out.num_heads = get<int32_t>("num_heads");
+        out.num_kv_heads = get<int32_t>("num_kv_heads");
+        out.head_size = get<int32_t>("head_size");
+        out.feed_forward_size = get<int32_t>("feed_forward_size");
+        out.norm_eps = get<float>("norm_eps");
+        out.activation = activation(get<std::string>("activation"));
+        out.attention_scale = get<float>("attention_scale");
+        out.attention_softcap = get<float>("attention_softcap");
+        out.embedding_scale = get<float>("embedding_scale");
+        out.logit_softcap = get<float>("logit_softcap");
+        out.embedding = projection("embedding");
+        out.head = projection("head");
+        out.output_norm = norm("output_norm", out.hidden_size);
+        for (nb::handle rope : get<nb::list>("ropes")) {
+            out.ropes.push_back(of(rope).rope());
+        }
+        for (nb::handle layer : get<nb::list>("layers")) {
+            out.layers.push_back(of(layer).layer(out));
+        }
+        return out;
+    }
+
+private:
+    Description of(nb::handle dict) const { return {nb::cast<nb::dict>(dict), memory_, tables_}; }
+
+    template <class T> T get(const char* key) const {
+        require(dict_.contains(key), "the description lacks a key");
+        return nb::cast<T>(dict_[key]);
+    }
+
+    static Activation activation(const std::string& name) {
+        require(name == "silu" || name == "gelu_tanh", "no such activation");
+        return name == "silu" ? Activation::silu : Activation::gelu_tanh;
+    }
+
+    // The part of the memory that begins at `offset`.
+    const uint8_t* at(int64_t offset, size_t bytes) const {
+        require(offset >= 0 && offset % 64 == 0 && size_t(offset) <= memory_.size() &&
+                    bytes <= memory_.size() - size_t(offset),
+                "a tensor is outside of the memory");
+        return memory_.data() + offset;
+    }
+
+    const float* vector(int64_t offset, int32_t size) const {
+        require(size >= 0, "a size is negative");
+        const size_t padded = (size_t(size) + 15) / 16 * 16;
+        return offset < 0 ? nullptr : reinterpret_cast<const float*>(at(offset, padded * sizeof(float)));
+    }
+
+    const float* norm(const char* key, int32_t size) const { return vector(get<int64_t>(key), size); }
+
+    Projection projection(const char* key) const {
+        const auto fields = get<nb::tuple>(key);
+        require(fields.size() == 5, "a matrix is not (type, rows, columns, offset, bias)");
+        const auto type = nb::cast<int32_t>(fields[0]), rows = nb::cast<int32_t>(fields[1]);
+        const auto cols = nb::cast<int32_t>(fields[2]);
+        require(rows > 0 && cols > 0 && can_pack(type, cols), "a matrix has a type or size without kernels");
+        const uint8_t* data = at(nb::cast<int64_t>(fields[3]), packed_bytes(type, rows, cols));
+        return {{type, rows, cols, data}, vector(nb::cast<int64_t>(fields[4]), rows)};
+    }
+
+    Rope rope() const {
+        const auto pairs = get<std::string>("pairs");
+        require(pairs == "adjacent" || pairs == "halves", "no such way to pair elements");
+        const auto table = get<Table>("table");
+        const auto dim = get<int32_t>("dim");
+        require(table.shape(1) == 2 && 2 * int64_t(table.shape(2)) == dim && table.shape(0) < (1u << 31),
+                "a table of rotations has the wrong shape");
+        tables_.push_back(table);
+        return {pairs == "adjacent", dim, int32_t(table.shape(0)), table.data()};
+    }
+
+    Layer layer(const DecoderSpec& spec) const {
+        return {
+            .attention_norm = norm("attention_norm", spec.hidden_size),
+            .query = projection("query"),
+            .key = projection("key"),
+            .value = projection("value"),
+            .output = projection("output"),
+            .query_norm = norm("query_norm", spec.head_size),
+            .key_norm = norm("key_norm", spec.head_size),
+            .post_attention_norm = norm("post_attention_norm", spec.hidden_size),
+            .feed_forward_norm = norm("feed_forward_norm", spec.hidden_size),
+            .gate = projection("gate"),
+            .up = projection("up"),
+            .down = projection("down"),
+            .post_feed_forward_norm = norm("post_feed_forward_norm", spec.hidden_size),
+            .rope = get<int32_t>("rope"),
+            .window = get<int32_t>("window"),
+        };
+    }
+
+    nb::dict dict_;
+    const Bytes& memory_;
+    std::vector<Table>& tables_;
+};
+
+KvType kv_type_named(const std::string& name) {
+    require(name == "f32" || name == "f16" || name == "q8", "kv_type must be f32, f16 or q8");
+    return name == "f32" ? KvType::f32 : name == "f16" ? KvType::f16 : KvType::q8;
+}
+
+// The decoder with the Python objects whose memory it reads.
+class BoundDecoder {
+public:
+    BoundDecoder(const nb::dict& description, nb::handle memory, int32_t num_pages, int32_t max_batch_tokens,
+                 int32_t num_threads, const std::string& kv_type, const std::string& kernels)
+        : memory_(memory, false) {
+        require(num_pages > 0 && max_batch_tokens > 0 && num_threads > 0, "a size is zero or negative");
+        require(reinterpret_cast<uintptr_t>(memory_.data()) % 64 == 0, "the memory must begin at a multiple of 64 bytes");
+        const Kernels* table = kernels.empty() ? &best_kernels() : kernels_named(kernels);
+        require(table != nullptr, "no such kernels on this CPU");
+        decoder_ = std::make_unique<Decoder>(Description(description, memory_, tables_).spec(), *table,
+                                             kv_type_named(kv_type), num_pages, max_batch_tokens, num_threads);
+    }
+
+    void forward(Array<const int32_t, 1> tokens, Array<const int32_t, 2> chunks, Array<const int32_t, 2> tables,
+                 Array<float, 2> logits, std::optional<Array<float, 2>> hidden) {
+        Decoder& decoder = open();
+        const DecoderSpec& spec = decoder.spec();
+        require(chunks.shape(1) == 4, "chunks must have four columns");
+        require(logits.shape(1) == size_t(spec.vocab_size), "logits must have a column for each token id");
+        require(!hidden || (hidden->shape(0) == tokens.shape(0) && hidden->shape(1) == size_t(spec.hidden_size)),
+                "hidden must have a row for each token");
+        static_assert(sizeof(Chunk) == 4 * sizeof(int32_t));
+        const Batch batch = {
+            .tokens = tokens.data(),
+            .num_tokens = int32_t(tokens.shape(0)),
+            .chunks = reinterpret_cast<const Chunk*>(chunks.data()),
+            .num_chunks = int32_t(chunks.shape(0)),
+            .tables = tables.data(),
+            .num_slots = int32_t(tables.shape(0)),
+            .max_pages = int32_t(tables.shape(1)),
+            .logits = logits.data(),
+            .num_rows = int32_t(logits.shape(0)),
+            .hidden = hidden ? hidden->data() : nullptr,
+        };
+        nb::gil_scoped_release release;
+        decoder.forward(batch);
+    }
+
+    void copy_page(int32_t source, int32_t target) { kv_with(source, target).copy_page(source, target); }
+
+    nb::bytes export_page(int32_t page) {
+        KvCache& kv = kv_with(page, page);
+        return nb::bytes(kv.page(page), kv.page_bytes());
+    }
+
+    void import_page(int32_t page, nb::handle data, int32_t first, int32_t last) {
+        const Bytes from(data, false);
+        KvCache& kv = kv_with(page, page);
+        require(from.size() == kv.page_bytes(), "the data are not a page");
+        require(0 <= first && first <= last && last <= kPageTokens, "no such positions in a page");
+        kv.import_positions(page, from.data(), first, last);
+    }
+
+    size_t page_bytes() { return open().kv().page_bytes(); }
+    std::string kernels() { return open().kernels_name(); }
+    void close() { decoder_.reset(); }
+
+private:
+    Decoder& open() {
+        if (decoder_ == nullptr) {
+            throw std::runtime_error("the decoder was closed");
+        }
+        return *decoder_;
+    }
+
+    KvCache& kv_with(int32_t page, int32_t other) {
+        KvCache& kv = open().kv();
+        require(page >= 0 && page < kv.num_pages() && other >= 0 && other < kv.num_pages(), "no such page");
+        return kv;
+    }
+
+    Bytes memory_;
+    std::vector<Table> tables_;
+    std::unique_ptr<Decoder> decoder_;
+};
+
+}  // namespace
+
+void bind_decoder(nanobind::module_& module) {
+    nb::class_<BoundDecoder>(module, "Decoder")
+        .def(nb::init<const nb::dict&, nb::handle, int32_t, int32_t, int32_t, const std::string&, const std::string&>(),
+             nb::arg("description"), nb::arg("memory"), nb::kw_only(), nb::arg("num_pages"), nb::arg("max_batch_tokens"),
+             nb::arg("num_threads"), nb::arg("kv_type"), nb::arg("kernels") = "")
+        .def_prop_ro("page_bytes", &BoundDecoder::page_bytes)
+        .def_prop_ro("kernels", &BoundDecoder::kernels)
+        .def("forward", &BoundDecoder::forward, nb::arg("tokens").noconvert(), nb::arg("chunks").noconvert(),
+             nb::arg("page_tables").noconvert(), nb::arg("logits").noconvert(), nb::arg("hidden").noconvert() = nb::none())
+        .def("copy_page", &BoundDecoder::copy_page, nb::arg("source"), nb::arg("target"))
+        .def("export_page", &BoundDecoder::export_page, nb::arg("page"))
+        .def("import_page", &BoundDecoder::import_page, nb::arg("page"), nb::arg("data"), nb::arg("first"), nb::arg("last"))
+        .def("close", &BoundDecoder::close);
+}
+
+}  // namespace stoker

@@ -1,0 +1,179 @@
+// Asking the CPU what it has, and choosing a table of kernels by that.
+#include "cpu.hpp"
+
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#if defined(__linux__)
+#include <sys/auxv.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace stoker {
+
+extern const Kernels scalar_kernels;
+#if defined(STOKER_HAS_AVX2)
+extern const Kernels avx2_kernels;
+#endif
+#if defined(STOKER_HAS_AVXVNNI)
+extern const Kernels avxvnni_kernels;
+#endif
+#if defined(STOKER_HAS_AVX512)
+extern const Kernels avx512_kernels;
+#endif
+#if defined(STOKER_HAS_AMX)
+extern const Kernels amx_kernels;
+#endif
+#if defined(STOKER_HAS_NEON)
+extern const Kernels neon_kernels;
+#endif
+#if defined(STOKER_HAS_I8MM)
+extern const Kernels i8mm_kernels;
+#endif
+
+namespace {
+
+struct Features {
+    bool avx2 = false, avxvnni = false, avx512 = false, amx = false, dotprod = false, i8mm = false;
+};
+
+#if defined(__x86_64__)
+
+struct Registers {
+    unsigned a, b, c, d;
+};
+
+Registers cpuid(unsigned leaf, unsigned subleaf) {
+    Registers r = {};
+    __get_cpuid_count(leaf, subleaf, &r.a, &r.b, &r.c, &r.d);
+    return r;
+}
+
+// Which register files the operating system saves.
+uint64_t saved_state() {
+    unsigned low, high;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return uint64_t(high) << 32 | low;
+}
+
+// Linux gives a process the tile registers (8 KB a thread) only if it asks.
+bool request_tiles() {
+#if defined(__linux__)
+    constexpr long arch_req_xcomp_perm = 0x1023, tile_data = 18;
+    return syscall(SYS_arch_prctl, arch_req_xcomp_perm, tile_data) == 0;
+#else
+    return false;
+#endif
+}
+
+Features detect() {
+    const auto all = [](unsigned reg, std::initializer_list<int> bits) {
+        bool out = true;
+        for (const int bit : bits) {
+            out = out && (reg >> bit & 1);
+        }
+        return out;
+    };
+    Features f;
+    const Registers base = cpuid(1, 0), seven = cpuid(7, 0), seven1 = cpuid(7, 1);
+    if (!all(base.c, {12, 27, 28, 29})) {  // FMA, OSXSAVE, AVX, F16C
+        return f;
+    }
+    const uint64_t saved = saved_state();
+    f.avx2 = (saved & 0x6) == 0x6 && all(seven.b, {5, 8});  // AVX2, BMI2
+    f.avxvnni = f.avx2 && all(seven1.a, {4});
+    f.avx512 = f.avx2 && (saved & 0xe6) == 0xe6 && all(seven.b, {16, 17, 30, 31}) && all(seven.c, {11});  // F DQ BW VL, VNNI
+    f.amx = f.avx512 && (saved & 0x60000) == 0x60000 && all(seven.d, {24, 25}) && request_tiles();        // TILE, INT8
+    return f;
+}
+
+#elif defined(__aarch64__) && defined(__linux__)
+
+Features detect() {
+    Features f;
+    f.dotprod = (getauxval(AT_HWCAP) >> 20 & 1) && (getauxval(AT_HWCAP) >> 10 & 1);  // ASIMDDP, ASIMDHP
+    f.i8mm = f.dotprod && (getauxval(AT_HWCAP2) >> 13 & 1);
+    return f;
+}
+
+#elif defined(__aarch64__)  // every Mac with this instruction set has dot products
+
+Features detect() {
+    Features f;
+    f.dotprod = true;
+    return f;
+}
+
+#else
+
+Features detect() { return {}; }
+
+#endif
+
+std::vector<const Kernels*> list_available() {
+    [[maybe_unused]] const Features f = detect();
+    std::vector<const Kernels*> out = {&scalar_kernels};
+    [[maybe_unused]] const auto add = [&](bool here, const Kernels& table) {
+        if (here) {
+            out.push_back(&table);
+        }
+    };
+#if defined(STOKER_HAS_AVX2)
+    add(f.avx2, avx2_kernels);
+#endif
+#if defined(STOKER_HAS_AVXVNNI)
+    add(f.avxvnni, avxvnni_kernels);
+#endif
+#if defined(STOKER_HAS_AVX512)
+    add(f.avx512, avx512_kernels);
+#endif
+#if defined(STOKER_HAS_AMX)
+    add(f.amx, amx_kernels);
+#endif
+#if defined(STOKER_HAS_NEON)
+    add(f.dotprod, neon_kernels);
+#endif
+#if defined(STOKER_HAS_I8MM)
+    add(f.i8mm, i8mm_kernels);
+#endif
+    return out;
+}
+
+}  // namespace
+
+const std::vector<const Kernels*>& available_kernels() {
+    static const std::vector<const Kernels*> tables = list_available();
+    return tables;
+}
+
+const Kernels* kernels_named(std::string_view name) {
+    for (const Kernels* table : available_kernels()) {
+        if (name == table->name) {
+            return table;
+        }
+    }
+    return nullptr;
+}
+
+const Kernels& best_kernels() {
+    const char* wanted = std::getenv("STOKER_NATIVE_KERNELS");
+    if (wanted == nullptr || *wanted == 0) {
+        return *available_kernels().back();
+    }
+    const Kernels* table = kernels_named(wanted);
+    if (table == nullptr) {
+        std::string names;
+        for (const Kernels* each : available_kernels()) {
+            names += std::string(names.empty() ? "" : ", ") + each->name;
+        }
+        throw std::runtime_error("STOKER_NATIVE_KERNELS is '" + std::string(wanted) + "', but this CPU and this build have: " + names);
+    }
+    return *table;
+}
+
+}  // namespace stoker

@@ -1,0 +1,128 @@
+// The tensor types of GGUF that the kernels take, and how each lies packed in memory.
+//
+// A packed matrix is a run of tiles of 16 outputs. A tile is two planes, first the codes of all its blocks of 32 inputs,
+// then the scales of all its units (a unit is what has a scale of its own in the file: 32 or 256 inputs), padded to 64 bytes:
+//
+//   tile   | codes: block 0 | block 1 | ... | scales: unit 0 | unit 1 | ... | pad |
+//
+// A block is eight groups of 4 inputs; group g of all 16 outputs is one vector of 64 bytes, [output][4 inputs], which is
+// what an int8 dot product instruction and a row of an AMX operand take. Codes of fewer bits share bytes:
+//
+//   nibble    4 vectors: low half of vector g is group g, high half is group g + 4
+//   +1 bit    1 vector : bit g is the fifth (third) bit of group g
+//   +2 bits   2 vectors: bits 2i, 2i+1 of vector j are the upper bits of group 4 j + i
+//   two       2 vectors: likewise, the whole code
+//   byte      8 vectors
+//
+// F32, F16 and BF16 are [input][16 outputs] of their element.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace stoker {
+
+enum class Codes : uint8_t { nibble, nibble1, nibble2, two, two1, byte, f32, f16, bf16 };
+
+// The scales of a unit, each an array over the 16 outputs; d: half float, s: one byte.
+enum class Scales : uint8_t {
+    none,
+    half,         // d                       w = d * code
+    half_min,     // d, m                    w = d * code + m
+    power,        // e (a byte)              w = 2^(e - 128) * code
+    super32,      // d, s[8]                 w = d * s * code                     (s signed)
+    super32_min,  // d, -m, s[8], n[8]       w = d * s * code + (-m) * n
+    super16,      // d, s[16]                w = d * s * code                     (s signed)
+    super16_min,  // d, -m, (s | n << 4)[16] w = d * s * code + (-m) * n
+};
+
+enum class Table : uint8_t { none, iq4, mxfp4 };
+
+struct Format {
+    int32_t type;      // GGUF's number
+    int file_inputs;   // inputs of a block in the file
+    int file_bytes;    // its bytes
+    Codes codes;
+    Scales scales;
+    int offset;        // what is subtracted from a stored code
+    int max_code;      // the largest stored code (after the table)
+    Table table = Table::none;
+
+    constexpr bool is_float() const { return scales == Scales::none; }
+    constexpr bool has_min() const {
+        return scales == Scales::half_min || scales == Scales::super32_min || scales == Scales::super16_min;
+    }
+    // Scales of a block of 32 inputs: one, or one for each half.
+    constexpr int subs() const { return scales == Scales::super16 || scales == Scales::super16_min ? 2 : 1; }
+    constexpr int unit_inputs() const { return scales >= Scales::super32 ? 256 : 32; }
+    constexpr int code_bytes() const {  // of a block of a tile; of an input for the float types
+        switch (codes) {
+            case Codes::nibble: return 256;
+            case Codes::nibble1: return 320;
+            case Codes::nibble2: return 384;
+            case Codes::two: return 128;
+            case Codes::two1: return 192;
+            case Codes::byte: return 512;
+            case Codes::f32: return 64;
+            default: return 32;
+        }
+    }
+    constexpr int scale_bytes() const {  // of a unit of a tile
+        switch (scales) {
+            case Scales::none: return 0;
+            case Scales::half: return 32;
+            case Scales::half_min: return 64;
+            case Scales::power: return 16;
+            case Scales::super32: return 32 + 128;
+            case Scales::super32_min: return 64 + 256;
+            case Scales::super16: return 32 + 256;
+            default: return 64 + 256;
+        }
+    }
+    constexpr size_t codes_plane(int32_t cols) const {
+        return size_t(is_float() ? cols : cols / 32) * code_bytes();
+    }
+    constexpr size_t tile_bytes(int32_t cols) const {
+        return (codes_plane(cols) + size_t(cols / unit_inputs()) * scale_bytes() + 63) / 64 * 64;
+    }
+};
+
+// NOLINTBEGIN: one row a type
+inline constexpr Format kFormats[] = {
+    {0, 1, 4, Codes::f32, Scales::none, 0, 0},                             // F32
+    {1, 1, 2, Codes::f16, Scales::none, 0, 0},                             // F16
+    {2, 32, 18, Codes::nibble, Scales::half, 8, 15},                       // Q4_0
+    {3, 32, 20, Codes::nibble, Scales::half_min, 0, 15},                   // Q4_1
+    {6, 32, 22, Codes::nibble1, Scales::half, 16, 31},                     // Q5_0
+    {7, 32, 24, Codes::nibble1, Scales::half_min, 0, 31},                  // Q5_1
+    {8, 32, 34, Codes::byte, Scales::half, 128, 255},                      // Q8_0
+    {10, 256, 84, Codes::two, Scales::super16_min, 0, 3},                  // Q2_K
+    {11, 256, 110, Codes::two1, Scales::super16, 4, 7},                    // Q3_K
+    {12, 256, 144, Codes::nibble, Scales::super32_min, 0, 15},             // Q4_K
+    {13, 256, 176, Codes::nibble1, Scales::super32_min, 0, 31},            // Q5_K
+    {14, 256, 210, Codes::nibble2, Scales::super16, 32, 63},               // Q6_K
+    {20, 32, 18, Codes::nibble, Scales::half, 128, 241, Table::iq4},       // IQ4_NL
+    {23, 256, 136, Codes::nibble, Scales::super32, 128, 241, Table::iq4},  // IQ4_XS
+    {30, 1, 2, Codes::bf16, Scales::none, 0, 0},                           // BF16
+    {39, 32, 17, Codes::nibble, Scales::power, 12, 24, Table::mxfp4},      // MXFP4
+};
+// NOLINTEND
+inline constexpr int kNumFormats = sizeof(kFormats) / sizeof(kFormats[0]);
+
+constexpr const Format* find_format(int32_t type) {
+    for (const Format& format : kFormats) {
+        if (format.type == type) {
+            return &format;
+        }
+    }
+    return nullptr;
+}
+
+// The values of the non-linear four-bit codes, plus the format's offset.
+inline constexpr uint8_t kTables[3][16] = {
+    {},
+    {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241},
+    {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0},
+};
+
+}  // namespace stoker

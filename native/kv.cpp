@@ -1,0 +1,61 @@
+#include "kv.hpp"
+
+#include <sys/mman.h>
+
+#include <cstring>
+#include <new>
+
+namespace stoker {
+
+KvCache::KvCache(KvType type, int32_t num_layers, int32_t num_heads, int32_t head_size, int32_t num_pages)
+    : layout_{type, head_size, 0}, num_heads_(num_heads), num_pages_(num_pages),
+      num_planes_(size_t(num_layers) * num_heads * 2) {
+    layout_.page_bytes = num_planes_ * layout_.plane_bytes();
+    bytes_ = layout_.page_bytes * num_pages;
+    void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+        throw std::bad_alloc();
+    }
+#if defined(MADV_HUGEPAGE)
+    madvise(memory, bytes_, MADV_HUGEPAGE);  // a wish: without it, attention only misses the TLB more often
+#endif
+    memory_ = static_cast<uint8_t*>(memory);
+}
+
+KvCache::~KvCache() { munmap(memory_, bytes_); }
+
+void KvCache::copy_page(int32_t source, int32_t target) { std::memcpy(page(target), page(source), page_bytes()); }
+
+namespace {
+
+// `runs` runs of 32 elements, one a position: of each, positions [first, last).
+void copy_columns(uint8_t* to, const uint8_t* from, size_t runs, size_t element, int32_t first, int32_t last) {
+    for (size_t run = 0; run < runs; ++run) {
+        const size_t at = (run * kPageTokens + first) * element;
+        std::memcpy(to + at, from + at, (last - first) * element);
+    }
+}
+
+}  // namespace
+
+void KvCache::import_positions(int32_t page, const uint8_t* data, int32_t first, int32_t last) {
+    const size_t head_size = layout_.head_size;
+    const size_t element = layout_.type == KvType::f32 ? 4 : layout_.type == KvType::f16 ? 2 : 1;
+    const size_t codes = head_size * kPageTokens * element;
+    uint8_t* to = this->page(page);
+    for (size_t plane = 0; plane < num_planes_; ++plane) {
+        if (plane % 2 == 0) {
+            copy_columns(to, data, head_size, element, first, last);
+        } else {
+            const size_t row = head_size * element;
+            std::memcpy(to + first * row, data + first * row, (last - first) * row);
+        }
+        if (layout_.type == KvType::q8) {
+            copy_columns(to + codes, data + codes, head_size / layout_.group(), sizeof(float), first, last);
+        }
+        to += layout_.plane_bytes();
+        data += layout_.plane_bytes();
+    }
+}
+
+}  // namespace stoker

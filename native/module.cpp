@@ -1,0 +1,8 @@
+// The extension module stoker._native: it computes and decides nothing.
+#include "bindings.hpp"
+
+NB_MODULE(_native, module) {
+    module.doc() = "Kernels and the forward pass of the native executor.";
+    stoker::bind_kernels(module);
+    stoker::bind_decoder(module);
+}

@@ -1,0 +1,214 @@
+// The operands of a product: packed blocks read back into codes and float scales (the one place where a format's bits are
+// taken apart), panels of them, what corrects the rows; and where the sums go.
+// Included once per instruction set, after its simd_*.hpp.
+
+#include "formats.hpp"
+
+namespace stoker::STOKER_ISA {
+
+template <int n> struct Index { static constexpr int value = n; };
+
+template <int n, class Body> inline void unroll(const Body& body) {
+    if constexpr (n > 0) {
+        unroll<n - 1>(body);
+        body(Index<n - 1>{});
+    }
+}
+
+// An integer |c| < 2^22 added to these bits makes the float 12582912 + c, so that fma(that, d, -12582912 * d) is c * d rounded
+// once: a product that starts from these bits need not be converted. (12582912 * d is exact: d has at most 19 bits.)
+constexpr int32_t kMagicBits = 0x4B400000;
+constexpr float kMagic = 12582912;
+
+// One block of 32 inputs of a tile: w = d * (code - offset) + m, with a scale for each of F.subs() runs of inputs.
+template <Format F> struct Block {
+    codes w[8];
+    f32x16 d[F.subs()];
+    f32x16 m[F.subs()];  // only if F.has_min()
+
+    codes code(int g) const { return w[g]; }
+    f32x16 scale(int h) const { return d[h]; }
+    f32x16 minus_magic(int h) const { return mul(d[h], set1(-kMagic)); }
+    f32x16 minimum(int h) const { return m[h]; }
+};
+
+template <Format F> inline void decode_codes(const uint8_t* p, codes (&w)[8]) {
+    constexpr Codes kind = F.codes;
+    if constexpr (kind == Codes::byte) {
+        unroll<8>([&](auto g) { w[g.value] = load_codes(p + 64 * g.value); });
+    } else if constexpr (kind == Codes::two || kind == Codes::two1) {
+        unroll<8>([&](auto g) { w[g.value] = field<g.value % 4 * 2, 3>(load_codes(p + g.value / 4 * 64)); });
+    } else {
+        unroll<4>([&](auto g) {
+            const codes v = load_codes(p + 64 * g.value);
+            w[g.value] = field<0, 15>(v);
+            w[g.value + 4] = field<4, 15>(v);
+        });
+    }
+    if constexpr (kind == Codes::nibble1 || kind == Codes::two1) {
+        constexpr int to = kind == Codes::nibble1 ? 4 : 2;
+        const codes bits = load_codes(p + F.code_bytes() - 64);
+        unroll<8>([&](auto g) { w[g.value] = merge(w[g.value], field<g.value - to, 1 << to>(bits)); });
+    }
+    if constexpr (kind == Codes::nibble2) {
+        unroll<8>([&](auto g) {
+            w[g.value] = merge(w[g.value], field<g.value % 4 * 2 - 4, 0x30>(load_codes(p + 256 + g.value / 4 * 64)));
+        });
+    }
+    if constexpr (F.table != Table::none) {
+        unroll<8>([&](auto g) { w[g.value] = look_up(w[g.value], kTables[int(F.table)]); });
+    }
+}
+
+template <Format F> inline void decode_scales(const uint8_t* plane, int b, Block<F>& out) {
+    constexpr int blocks = F.unit_inputs() / 32;
+    const uint8_t* unit = plane + size_t(b / blocks) * F.scale_bytes();
+    const auto half = [&](int at) { return load_f16(reinterpret_cast<const uint16_t*>(unit + at)); };
+    const auto byte = [&](int at) { return to_f32(load_u8(unit + at)); };
+    const auto signed_byte = [&](int at) { return to_f32(load_i8(reinterpret_cast<const int8_t*>(unit + at))); };
+    const int i = b % blocks;
+    if constexpr (F.scales == Scales::half) {
+        out.d[0] = half(0);
+    } else if constexpr (F.scales == Scales::half_min) {
+        out.d[0] = half(0);
+        out.m[0] = half(32);
+    } else if constexpr (F.scales == Scales::power) {  // the exponent's bits; below 1 a subnormal number
+        const i32x16 e = load_u8(unit);
+        out.d[0] = as_f32(max_i32(shl_i32<23>(sub_i32(e, set1_i32(1))), shl_i32<21>(add_i32(e, set1_i32(1)))));
+    } else if constexpr (F.scales == Scales::super32) {
+        out.d[0] = mul(half(0), signed_byte(32 + 16 * i));
+    } else if constexpr (F.scales == Scales::super32_min) {
+        out.d[0] = mul(half(0), byte(64 + 16 * i));
+        out.m[0] = mul(half(32), byte(64 + 128 + 16 * i));
+    } else if constexpr (F.scales == Scales::super16) {
+        const f32x16 d = half(0);
+        out.d[0] = mul(d, signed_byte(32 + 32 * i));
+        out.d[1] = mul(d, signed_byte(32 + 32 * i + 16));
+    } else {
+        const f32x16 d = half(0), m = half(32);
+        for (int h = 0; h < 2; ++h) {
+            const i32x16 pair = load_u8(unit + 64 + 32 * i + 16 * h);
+            out.d[h] = mul(d, to_f32(and_i32(pair, set1_i32(15))));
+            out.m[h] = mul(m, to_f32(shr_i32<4>(pair)));
+        }
+    }
+}
+
+// A tile as it lies in the packed matrix. Its blocks hold codes as stored (u8), or with the offset taken off (s8).
+template <Format F, bool is_unsigned> struct PackedTile {
+    const uint8_t* code_plane;
+    const uint8_t* scale_plane;
+
+    PackedTile(const Matrix& w, int32_t tile)
+        : code_plane(w.data + tile * F.tile_bytes(w.cols)), scale_plane(code_plane + F.codes_plane(w.cols)) {}
+
+    Block<F> block(int b) const {
+        constexpr int ahead = 2048;
+        const uint8_t* p = code_plane + size_t(b) * F.code_bytes();
+        for (int line = 0; line < F.code_bytes(); line += 64) {
+            prefetch(p + ahead + line);
+        }
+        Block<F> out;
+        decode_codes<F>(p, out.w);
+        decode_scales<F>(scale_plane, b, out);
+        if constexpr (F.offset != 0 && !is_unsigned) {
+            unroll<8>([&](auto g) { out.w[g.value] = minus(out.w[g.value], F.offset); });
+        }
+        return out;
+    }
+};
+
+// A block of a decoded panel: codes [8][64], then scales, scales times -magic, and minima, [F.subs()][16] each.
+template <Format F> struct PanelBlock {
+    static constexpr int kFloats = 16 * F.subs() * (F.has_min() ? 3 : 2);
+    const uint8_t* codes_at;
+    const float* floats_at;
+
+    codes code(int g) const { return load_codes(codes_at + 64 * g); }
+    f32x16 scale(int h) const { return load(floats_at + 16 * h); }
+    f32x16 minus_magic(int h) const { return load(floats_at + 16 * (F.subs() + h)); }
+    f32x16 minimum(int h) const { return load(floats_at + 16 * (2 * F.subs() + h)); }
+};
+
+// A run of blocks of a tile, decoded.
+template <Format F> struct PanelTile {
+    uint8_t* codes_at;  // 512 bytes a block
+    float* floats_at;   // PanelBlock<F>::kFloats a block
+
+    PanelBlock<F> block(int b) const { return {codes_at + 512 * b, floats_at + PanelBlock<F>::kFloats * b}; }
+
+    template <bool is_unsigned> STOKER_FLATTEN void fill(const PackedTile<F, is_unsigned>& tile, int b0, int b1) const {
+        for (int b = b0; b < b1; ++b) {
+            const Block<F> block = tile.block(b);
+            uint8_t* code = codes_at + 512 * (b - b0);
+            float* to = floats_at + PanelBlock<F>::kFloats * (b - b0);
+            for (int g = 0; g < 8; ++g) {
+                store_codes(code + 64 * g, block.code(g));
+            }
+            for (int h = 0; h < F.subs(); ++h) {
+                store(to + 16 * h, block.scale(h));
+                store(to + 16 * (F.subs() + h), block.minus_magic(h));
+                if constexpr (F.has_min()) {
+                    store(to + 16 * (2 * F.subs() + h), block.minimum(h));
+                }
+            }
+        }
+    }
+};
+
+// What corrects a row's products: bits to start from (formats with an offset) or float sums (formats with a minimum).
+//   plane h, at the row's place as in Activations
+struct Corrections {
+    const void* plane[2] = {nullptr, nullptr};
+};
+
+template <Format F, bool is_unsigned> Corrections correct(const Activations& a, void* scratch) {
+    Corrections out;
+    if constexpr (F.has_min() || (F.offset != 0 && is_unsigned)) {
+        const size_t n = size_t(a.rows) * a.blocks();
+        for (int h = 0; h < F.subs(); ++h) {
+            auto* floats = static_cast<float*>(scratch) + h * n;
+            auto* integers = static_cast<int32_t*>(scratch) + h * n;
+            out.plane[h] = floats;
+            for (size_t i = 0; i < n; ++i) {
+                const int32_t sum = F.subs() == 2 ? a.sum[h][i] : a.sum[0][i] + a.sum[1][i];
+                if constexpr (F.has_min()) {
+                    floats[i] = a.scale[i] * float(sum);
+                } else {
+                    integers[i] = kMagicBits - F.offset * sum;
+                }
+            }
+        }
+    }
+    return out;
+}
+
+inline size_t correction_bytes(int32_t rows, int32_t cols) {
+    return (2 * sizeof(float) * size_t(rows) * (cols / kBlock) + 63) / 64 * 64;
+}
+
+// sums [rows][T][16] to rows [row0, row0 + rows) of y; outputs beyond the matrix's last are dropped.
+inline void write_outputs(const float* sums, int tiles, int32_t rows, int32_t row0, int32_t tile, int32_t outputs, float* y,
+                          int32_t ldy) {
+    for (int32_t r = 0; r < rows; ++r) {
+        for (int t = 0; t < tiles; ++t, sums += 16) {
+            const int32_t n = (tile + t) * kTile;
+            float* to = y + size_t(row0 + r) * ldy + n;
+            if (n + kTile <= outputs) {
+                store(to, load(sums));
+            } else {
+                for (int i = 0; n + i < outputs; ++i) {
+                    to[i] = sums[i];
+                }
+            }
+        }
+    }
+}
+
+template <int i = 0, class Body> inline void with_format(int32_t type, const Body& body) {
+    if constexpr (i < kNumFormats) {
+        type == kFormats[i].type ? body(Index<i>{}) : with_format<i + 1>(type, body);
+    }
+}
+
+}  // namespace stoker::STOKER_ISA

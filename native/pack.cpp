@@ -1,0 +1,245 @@
+// Packing: read a block of an output from the file's layout, spread it over the tile's planes.
+#include "pack.hpp"
+
+#include <cstring>
+
+#include "formats.hpp"
+#include "kernels.hpp"
+
+namespace stoker {
+
+namespace {
+
+uint32_t word(const uint8_t* p) {
+    uint32_t out;
+    std::memcpy(&out, p, 4);
+    return out;
+}
+
+// Codes of a block: out[k] for its 32 inputs, without sign (the format's offset added), before any table.
+// ---------------------------------------------------------------------------------------------------------------------
+
+// Sixteen bytes: low nibbles are inputs 0..15, high nibbles 16..31.
+void split_nibbles(const uint8_t* p, uint8_t* out) {
+    for (int i = 0; i < 16; ++i) {
+        out[i] = p[i] & 15;
+        out[i + 16] = p[i] >> 4;
+    }
+}
+
+void add_fifth_bits(const uint8_t* p, uint8_t* out) {
+    const uint32_t bits = word(p);
+    for (int i = 0; i < 32; ++i) {
+        out[i] |= uint8_t((bits >> i & 1) << 4);
+    }
+}
+
+// Thirty-two bytes, `mask` bits of each from `shift` on, moved up by `up`.
+void take_bits(const uint8_t* p, int shift, int mask, int up, uint8_t* out) {
+    for (int i = 0; i < 32; ++i) {
+        out[i] = uint8_t((p[i] >> shift & mask) << up);
+    }
+}
+
+void or_bits(const uint8_t* p, int shift, int mask, int up, uint8_t* out) {
+    for (int i = 0; i < 32; ++i) {
+        out[i] |= uint8_t((p[i] >> shift & mask) << up);
+    }
+}
+
+// Block `b` (of 32 inputs) of the file block at `p`.
+void read_codes(int32_t type, const uint8_t* p, int b, uint8_t* out) {
+    switch (type) {
+        case 2: case 20: return split_nibbles(p + 2, out);   // Q4_0, IQ4_NL: d, nibbles
+        case 3: return split_nibbles(p + 4, out);            // Q4_1: d, m, nibbles
+        case 39: return split_nibbles(p + 1, out);           // MXFP4: e, nibbles
+        case 23: return split_nibbles(p + 8 + 16 * b, out);  // IQ4_XS: d, high scales, low scales, nibbles
+        case 6:                                              // Q5_0: d, fifth bits, nibbles
+            split_nibbles(p + 6, out);
+            return add_fifth_bits(p + 2, out);
+        case 7:                                              // Q5_1: d, m, fifth bits, nibbles
+            split_nibbles(p + 8, out);
+            return add_fifth_bits(p + 4, out);
+        case 8:                                              // Q8_0: d, signed bytes
+            for (int i = 0; i < 32; ++i) out[i] = p[2 + i] ^ 0x80;
+            return;
+        case 10: return take_bits(p + 16 + b / 4 * 32, b % 4 * 2, 3, 0, out);  // Q2_K: scales, codes, d, m
+        case 11:                                                               // Q3_K: third bits, codes, scales, d
+            take_bits(p + 32 + b / 4 * 32, b % 4 * 2, 3, 0, out);
+            return or_bits(p, b, 1, 2, out);
+        case 12: return take_bits(p + 16 + b / 2 * 32, b % 2 * 4, 15, 0, out);  // Q4_K: d, m, scales, nibbles
+        case 13:                                                                // Q5_K: d, m, scales, fifth bits, nibbles
+            take_bits(p + 48 + b / 2 * 32, b % 2 * 4, 15, 0, out);
+            return or_bits(p + 16, b, 1, 4, out);
+        case 14:                                                                // Q6_K: nibbles, upper bits, scales, d
+            take_bits(p + b / 4 * 64 + b % 2 * 32, b % 4 / 2 * 4, 15, 0, out);
+            return or_bits(p + 128 + b / 4 * 32, b % 4 * 2, 3, 4, out);
+    }
+}
+
+// Scales of a unit of output `o`, to their places in the tile's plane.
+// ---------------------------------------------------------------------------------------------------------------------
+
+void put_half(uint8_t* plane, int o, const uint8_t* half, bool negative = false) {
+    plane[2 * o] = half[0];
+    plane[2 * o + 1] = negative ? half[1] ^ 0x80 : half[1];
+}
+
+// Q4_K, Q5_K: eight scales and eight minima of 6 bits in 12 bytes.
+void put_scales_min(uint8_t* plane, int o, const uint8_t* p) {
+    for (int i = 0; i < 4; ++i) {
+        plane[16 * i + o] = p[i] & 63;
+        plane[16 * (i + 4) + o] = uint8_t((p[i + 8] & 15) | (p[i] >> 6 << 4));
+        plane[128 + 16 * i + o] = p[i + 4] & 63;
+        plane[128 + 16 * (i + 4) + o] = uint8_t((p[i + 8] >> 4) | (p[i + 4] >> 6 << 4));
+    }
+}
+
+// Q3_K: sixteen scales of 6 bits, offset 32, in 12 bytes.
+void put_scales_q3(uint8_t* plane, int o, const uint8_t* p) {
+    for (int i = 0; i < 16; ++i) {
+        const int low = p[i % 8] >> (i / 8 * 4) & 15, high = p[8 + i % 4] >> (i / 4 * 2) & 3;
+        plane[16 * i + o] = uint8_t((low | high << 4) - 32);
+    }
+}
+
+// IQ4_XS: eight scales, offset 32: four low bits each, then two high bits each.
+void put_scales_iq4(uint8_t* plane, int o, const uint8_t* high, const uint8_t* low) {
+    const int bits = high[0] | high[1] << 8;
+    for (int i = 0; i < 8; ++i) {
+        plane[16 * i + o] = uint8_t(((low[i / 2] >> (i % 2 * 4) & 15) | (bits >> (2 * i) & 3) << 4) - 32);
+    }
+}
+
+void put_bytes(uint8_t* plane, int o, const uint8_t* p) {
+    for (int i = 0; i < 16; ++i) {
+        plane[16 * i + o] = p[i];
+    }
+}
+
+void put_scales(int32_t type, const uint8_t* p, uint8_t* plane, int o) {
+    switch (type) {
+        case 39: plane[o] = p[0]; return;
+        case 3: case 7: put_half(plane + 32, o, p + 2); return put_half(plane, o, p);
+        case 10:
+            put_half(plane, o, p + 80);
+            put_half(plane + 32, o, p + 82, true);
+            return put_bytes(plane + 64, o, p);
+        case 11: put_half(plane, o, p + 108); return put_scales_q3(plane + 32, o, p + 96);
+        case 12: case 13:
+            put_half(plane, o, p);
+            put_half(plane + 32, o, p + 2, true);
+            return put_scales_min(plane + 64, o, p + 4);
+        case 14: put_half(plane, o, p + 208); return put_bytes(plane + 32, o, p + 192);
+        case 23: put_half(plane, o, p); return put_scales_iq4(plane + 32, o, p + 2, p + 4);
+        default: return put_half(plane, o, p);
+    }
+}
+
+// Planes of a block of a tile, from its codes [group][output][4].
+// ---------------------------------------------------------------------------------------------------------------------
+
+void write_nibbles(const uint8_t (*w)[64], uint8_t* out) {
+    for (int g = 0; g < 4; ++g) {
+        for (int i = 0; i < 64; ++i) {
+            out[64 * g + i] = uint8_t((w[g][i] & 15) | w[g + 4][i] << 4);
+        }
+    }
+}
+
+void write_pairs(const uint8_t (*w)[64], int shift, uint8_t* out) {
+    for (int j = 0; j < 2; ++j) {
+        for (int i = 0; i < 64; ++i) {
+            const auto pair = [&](int g) { return (w[4 * j + g][i] >> shift & 3) << (2 * g); };
+            out[64 * j + i] = uint8_t(pair(0) | pair(1) | pair(2) | pair(3));
+        }
+    }
+}
+
+void write_bits(const uint8_t (*w)[64], int shift, uint8_t* out) {
+    std::memset(out, 0, 64);
+    for (int g = 0; g < 8; ++g) {
+        for (int i = 0; i < 64; ++i) {
+            out[i] |= uint8_t((w[g][i] >> shift & 1) << g);
+        }
+    }
+}
+
+void write_codes(Codes codes, const uint8_t (*w)[64], uint8_t* out) {
+    switch (codes) {
+        case Codes::nibble: return write_nibbles(w, out);
+        case Codes::nibble1: write_nibbles(w, out); return write_bits(w, 4, out + 256);
+        case Codes::nibble2: write_nibbles(w, out); return write_pairs(w, 4, out + 256);
+        case Codes::two: return write_pairs(w, 0, out);
+        case Codes::two1: write_pairs(w, 0, out); return write_bits(w, 2, out + 128);
+        default: std::memcpy(out, w, 512);
+    }
+}
+
+// Tiles
+// ---------------------------------------------------------------------------------------------------------------------
+
+void pack_quantised(const Format& f, const uint8_t* source, int outputs, int32_t cols, uint8_t* tile) {
+    const size_t row_bytes = size_t(cols / f.file_inputs) * f.file_bytes;
+    uint8_t* scales = tile + f.codes_plane(cols);
+    const int blocks_in_file_block = f.file_inputs / 32;
+    for (int32_t b = 0; b < cols / 32; ++b) {
+        const size_t unit = b / blocks_in_file_block;
+        alignas(64) uint8_t w[8][64] = {};
+        for (int o = 0; o < outputs; ++o) {
+            const uint8_t* p = source + o * row_bytes + unit * f.file_bytes;
+            alignas(64) uint8_t code[32];
+            read_codes(f.type, p, b % blocks_in_file_block, code);
+            for (int g = 0; g < 8; ++g) {
+                std::memcpy(&w[g][4 * o], code + 4 * g, 4);
+            }
+            if (b % blocks_in_file_block == 0) {
+                put_scales(f.type, p, scales + unit * f.scale_bytes(), o);
+            }
+        }
+        write_codes(f.codes, w, tile + size_t(b) * f.code_bytes());
+    }
+}
+
+void pack_floats(const Format& f, const uint8_t* source, int outputs, int32_t cols, uint8_t* tile) {
+    const int size = f.file_bytes;
+    for (int o = 0; o < outputs; ++o) {
+        const uint8_t* row = source + size_t(o) * cols * size;
+        for (int32_t k = 0; k < cols; ++k) {
+            std::memcpy(tile + (size_t(k) * kTile + o) * size, row + size_t(k) * size, size);
+        }
+    }
+}
+
+}  // namespace
+
+bool can_pack(int32_t type, int32_t cols) {
+    const Format* f = find_format(type);
+    return f != nullptr && cols > 0 && cols % f->file_inputs == 0;
+}
+
+size_t file_row_bytes(int32_t type, int32_t cols) {
+    const Format& f = *find_format(type);
+    return size_t(cols / f.file_inputs) * f.file_bytes;
+}
+
+size_t packed_bytes(int32_t type, int32_t rows, int32_t cols) {
+    return find_format(type)->tile_bytes(cols) * ((size_t(rows) + kTile - 1) / kTile);
+}
+
+void pack(int32_t type, const uint8_t* source, int32_t rows, int32_t cols, uint8_t* packed, int32_t tile0, int32_t tile1) {
+    const Format& f = *find_format(type);
+    for (int32_t t = tile0; t < tile1; ++t) {
+        const int32_t left = rows - t * kTile;
+        const int outputs = left < kTile ? left : kTile;
+        uint8_t* tile = packed + t * f.tile_bytes(cols);
+        const uint8_t* from = source + size_t(t) * kTile * file_row_bytes(type, cols);
+        if (outputs < kTile) {
+            std::memset(tile, 0, f.tile_bytes(cols));
+        }
+        std::memset(tile + f.tile_bytes(cols) - 64, 0, 64);  // the pad: packing is a function of the source alone
+        f.is_float() ? pack_floats(f, from, outputs, cols, tile) : pack_quantised(f, from, outputs, cols, tile);
+    }
+}
+
+}  // namespace stoker

@@ -1,0 +1,25 @@
+// Operations on single rows of floats, between the matrix products. Lengths are multiples of 16.
+#pragma once
+
+#include <cstdint>
+
+namespace stoker {
+
+enum class Activation : int32_t { silu, gelu_tanh };
+
+struct RowKernels {
+    // y = x / sqrt(mean(x²) + eps) * weight; y may be x.
+    void (*rms_norm)(const float* x, const float* weight, int32_t n, float eps, float* y);
+    // Turns the pairs of the first `dim` elements; table: dim/2 cosines, then dim/2 sines.
+    void (*rotate)(float* x, const float* table, int32_t dim, bool adjacent);
+    // out = activation(gate) * up; out may be either.
+    void (*activate)(Activation kind, const float* gate, const float* up, int32_t n, float* out);
+    // x += y
+    void (*add)(float* x, const float* y, int32_t n);
+    // x *= factor
+    void (*scale)(float* x, float factor, int32_t n);
+    // x = cap * tanh(x / cap); any length.
+    void (*softcap)(float* x, float cap, int32_t n);
+};
+
+}  // namespace stoker

@@ -1,0 +1,25 @@
+// The table of this instruction set: everything the .inl files before it defined.
+
+#include "math.inl"
+#include "rows.inl"
+#include "attention.inl"
+
+namespace stoker {
+
+#define STOKER_NAME(isa) #isa
+#define STOKER_NAME_OF(isa) STOKER_NAME(isa)
+#define STOKER_TABLE(isa) isa##_kernels
+#define STOKER_TABLE_OF(isa) STOKER_TABLE(isa)
+
+extern const Kernels STOKER_TABLE_OF(STOKER_ISA);
+const Kernels STOKER_TABLE_OF(STOKER_ISA) = {
+    .name = STOKER_NAME_OF(STOKER_ISA),
+    .quantize = STOKER_ISA::quantize,
+    .matmul = STOKER_ISA::matmul,
+    .matmul_scratch_bytes = STOKER_ISA::matmul_scratch_bytes,
+    .unpack_row = STOKER_ISA::unpack_row,
+    .rows = &STOKER_ISA::kRowKernels,
+    .attention = &STOKER_ISA::kAttentionKernels,
+};
+
+}  // namespace stoker

@@ -1,0 +1,118 @@
+"""Types of the C++ extension (sources in native/). Only `backends.native` imports it."""
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Buffer
+
+_Bytes: TypeAlias = Buffer | NDArray[np.uint8]
+"""numpy says only from Python 3.12 on that its arrays are buffers."""
+
+LAYOUT_VERSION: int
+"""Changes whenever packed matrices of an earlier version can no longer be read."""
+
+def can_pack(type: int, columns: int) -> bool:
+    """Whether there are kernels for GGML type number `type` with rows of `columns`."""
+
+def packed_bytes(type: int, rows: int, columns: int) -> int:
+    """Size of a packed matrix; a multiple of 64. Tiles of 16 rows are equally large and lie one after the other."""
+
+def pack(type: int, source: _Bytes, rows: int, columns: int, packed: _Bytes) -> None:
+    """Packs a whole matrix, or any rows of one from a multiple of 16 on. Releases the GIL.
+
+    Raises:
+        ValueError: a buffer is too small or the type cannot be packed.
+    """
+
+def kernel_names() -> list[str]:
+    """The kernels that this CPU can run, slowest first; `scalar` is always there."""
+
+def best_kernels() -> str:
+    """The fastest of them, or the one that the environment variable STOKER_NATIVE_KERNELS names.
+
+    Raises:
+        RuntimeError: that one cannot run here.
+    """
+
+def unpack_row(
+    type: int, packed: _Bytes, rows: int, columns: int, row: int, out: NDArray[np.float32], kernels: str = ""
+) -> None:
+    """Writes one row of a packed matrix, exactly as dequantising the file's row gives it, to `out`, `(columns,)`."""
+
+def matmul(
+    type: int,
+    packed: _Bytes,
+    rows: int,
+    columns: int,
+    x: NDArray[np.float32],
+    y: NDArray[np.float32],
+    first_tile: int = 0,
+    last_tile: int = -1,
+    kernels: str = "",
+) -> None:
+    """`y = x @ matrix.T` for the outputs of some tiles of 16: x `(n, columns)`, y `(n, rows)`. Releases the GIL."""
+
+class Decoder:
+    """A decoder over packed memory, with its KV memory and its threads. One Python thread uses it at a time.
+
+    Args:
+        description: what `stoker.backends.native.decoder.describe` makes of a spec.
+        memory: packed weights; kept alive as long as the decoder.
+        num_pages: of KV.
+        max_batch_tokens: most rows of one forward pass.
+        num_threads: that compute, the caller's included.
+        kv_type: `f32`, `f16` or `q8`.
+
+    Raises:
+        ValueError: the description contradicts itself or the memory.
+        MemoryError: KV or scratch cannot be had.
+    """
+
+    def __init__(
+        self,
+        description: dict[str, object],
+        memory: _Bytes,
+        *,
+        num_pages: int,
+        max_batch_tokens: int,
+        num_threads: int,
+        kv_type: str,
+    ) -> None: ...
+    @property
+    def page_bytes(self) -> int:
+        """Of one page, over all layers."""
+
+    @property
+    def kernels(self) -> str:
+        """The name of the kernels that compute."""
+
+    def forward(
+        self,
+        tokens: NDArray[np.int32],
+        chunks: NDArray[np.int32],
+        page_tables: NDArray[np.int32],
+        logits: NDArray[np.float32],
+        hidden: NDArray[np.float32] | None = None,
+    ) -> None:
+        """Computes all chunks. Releases the GIL.
+
+        Args:
+            tokens: `(num_tokens,)`, chunk after chunk.
+            chunks: `(num_chunks, 4)`: slot, start, length, number of last rows that want logits.
+            page_tables: `(num_slots, max_pages)`.
+            logits: filled; `(rows wanted, vocab_size)`.
+            hidden: filled if given; `(num_tokens, hidden_size)` after the last norm.
+
+        Raises:
+            ValueError: token ids, positions or shapes that cannot be.
+        """
+
+    def copy_page(self, source: int, target: int) -> None: ...
+    def export_page(self, page: int) -> bytes:
+        """`page_bytes` bytes."""
+
+    def import_page(self, page: int, data: _Bytes, first: int, last: int) -> None:
+        """Takes the positions `first … last-1` of an exported page over; the others stay as they are."""
+    def close(self) -> None:
+        """Joins the threads and frees the memory. Calling it twice is allowed."""

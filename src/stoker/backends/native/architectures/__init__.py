@@ -1,0 +1,41 @@
+"""Which architectures there are. Each is one module that turns a file's metadata into a `DecoderSpec`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from stoker.backends.native.architectures import gemma3, llama, phi3, qwen2, qwen3
+from stoker.backends.native.file import ModelParts
+from stoker.backends.native.hyperparameters import Hyperparameters
+from stoker.backends.native.spec import DecoderSpec
+from stoker.errors import ModelUnsupported
+
+ARCHITECTURES: Mapping[str, Callable[[Hyperparameters], DecoderSpec]] = {
+    "gemma3": gemma3.describe,
+    "llama": llama.describe,
+    "phi3": phi3.describe,
+    "qwen2": qwen2.describe,
+    "qwen3": qwen3.describe,
+}
+
+
+def describe_decoder(parts: ModelParts, context_size: int) -> DecoderSpec:
+    """The decoder that a file describes. Whether its tensors are really like that is not looked at.
+
+    Args:
+        parts: the files of the model.
+        context_size: longest sequence that will be computed, in tokens; LongRoPE has other numbers for long ones.
+
+    Raises:
+        ModelUnsupported: the architecture, or something in it, is not known here.
+        ModelFileInvalid: the file contradicts itself.
+    """
+    file = parts.first
+    describe = ARCHITECTURES.get(file.architecture)
+    if describe is None:
+        known = ", ".join(sorted(ARCHITECTURES))
+        raise ModelUnsupported(
+            f"the native executor does not know the architecture `{file.architecture}` of {file.path}, only {known}",
+            path=str(file.path),
+        )
+    return describe(Hyperparameters(parts, context_size))

@@ -1,0 +1,106 @@
+"""The parts that most decoders share; what distinguishes one from the other is in its own module."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+from stoker.backends.native.hyperparameters import Hyperparameters
+from stoker.backends.native.spec import Activation, DecoderSpec, Layer, Linear, Rope
+
+
+def decoder(
+    model: Hyperparameters, *, architecture: str, ropes: tuple[Rope, ...], layers: tuple[Layer, ...], **more: Any
+) -> DecoderSpec:
+    """A decoder with SiLU, heads scaled by their size, and a head of its own if the file has one.
+
+    Args:
+        model: the file.
+        architecture: its name.
+        ropes: one per kind of layer.
+        layers: first to last.
+        more: whatever is different, by the names of `DecoderSpec`.
+    """
+    embedding = Linear(weight="token_embd.weight", num_rows=model.vocab_size, num_columns=model.hidden_size)
+    has_head = model.has("output.weight")
+    defaults: dict[str, Any] = {
+        "activation": Activation.SILU,
+        "attention_scale": 1 / sqrt(model.head_size),
+        "head": model.linear("output", model.vocab_size, model.hidden_size) if has_head else embedding,
+    }
+    return DecoderSpec(
+        architecture=architecture,
+        vocab_size=model.vocab_size,
+        hidden_size=model.hidden_size,
+        num_heads=model.num_heads,
+        num_kv_heads=model.num_kv_heads,
+        head_size=model.head_size,
+        feed_forward_size=model.feed_forward_size,
+        norm_eps=model.norm_eps,
+        embedding=embedding,
+        output_norm=model.norm("output_norm"),
+        ropes=ropes,
+        layers=layers,
+        trained_context=model.trained_context,
+        **defaults | more,
+    )
+
+
+def layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
+    """A layer with norms before attention and feed-forward, whose matrices may be fused.
+
+    Args:
+        model: the file.
+        index: which layer.
+        more: whatever it has besides, by the names of `Layer`.
+    """
+    block = f"blk.{index}"
+    hidden, heads = model.hidden_size, model.num_heads * model.head_size
+    query, key, value = _query_key_value(model, block)
+    gate, up = _gate_up(model, block)
+    return Layer(
+        attention_norm=model.norm(f"{block}.attn_norm"),
+        query=query,
+        key=key,
+        value=value,
+        output=model.linear(f"{block}.attn_output", hidden, heads),
+        feed_forward_norm=model.norm(f"{block}.ffn_norm"),
+        gate=gate,
+        up=up,
+        down=model.linear(f"{block}.ffn_down", hidden, model.feed_forward_size),
+        **more,
+    )
+
+
+def _query_key_value(model: Hyperparameters, block: str) -> tuple[Linear, Linear, Linear]:
+    """
+    ```
+    blk.0.attn_qkv:  [ rows of queries | rows of keys | rows of values ]
+    ```
+    """
+    hidden, heads, kv_heads = model.hidden_size, *(n * model.head_size for n in (model.num_heads, model.num_kv_heads))
+    fused = f"{block}.attn_qkv"
+    if model.has(f"{fused}.weight"):
+        return (
+            model.linear(fused, heads, hidden),
+            model.linear(fused, kv_heads, hidden, first_row=heads),
+            model.linear(fused, kv_heads, hidden, first_row=heads + kv_heads),
+        )
+    return (
+        model.linear(f"{block}.attn_q", heads, hidden),
+        model.linear(f"{block}.attn_k", kv_heads, hidden),
+        model.linear(f"{block}.attn_v", kv_heads, hidden),
+    )
+
+
+def _gate_up(model: Hyperparameters, block: str) -> tuple[Linear, Linear]:
+    """
+    ```
+    blk.0.ffn_up without blk.0.ffn_gate:  [ rows of gate | rows of up ]
+    ```
+    """
+    hidden, size = model.hidden_size, model.feed_forward_size
+    up, gate = f"{block}.ffn_up", f"{block}.ffn_gate"
+    if model.has(f"{gate}.weight"):
+        return model.linear(gate, size, hidden), model.linear(up, size, hidden)
+    return model.linear(up, size, hidden), model.linear(up, size, hidden, first_row=size)

@@ -1,0 +1,62 @@
+"""gemma3: the text part of Gemma 3. Norms on both sides, five windowed layers to one that sees everything."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+from stoker.backends.native.architectures.common import decoder, layer
+from stoker.backends.native.hyperparameters import Hyperparameters
+from stoker.backends.native.rope import RopeScaling, scaled_rope
+from stoker.backends.native.spec import Activation, DecoderSpec, Layer, Rope, RopePairs
+
+_PERIOD = 6
+"""Each so-many-th layer sees everything."""
+_LAYERS_OF_27B = 62
+_EVERYTHING, _WINDOW = 0, 1
+"""Indices of the two ropes."""
+
+
+def describe(model: Hyperparameters) -> DecoderSpec:
+    """See `describe_decoder`. The converter has already added 1 to the weights of all norms."""
+    window = model.integer("attention.sliding_window", 0, low=0, high=2**31 - 1)
+    period = model.integer("attention.sliding_window_pattern", _PERIOD)
+    # The one size whose heads are not scaled by their own size; no file says so.
+    scaled_by = model.hidden_size // model.num_heads if model.num_layers == _LAYERS_OF_27B else model.head_size
+    return decoder(
+        model,
+        architecture="gemma3",
+        activation=Activation.GELU_TANH,
+        attention_scale=1 / sqrt(scaled_by),
+        embedding_scale=sqrt(model.hidden_size),
+        logit_softcap=model.optional_number("final_logit_softcapping") or 0.0,
+        ropes=_ropes(model),
+        layers=tuple(
+            _layer(model, index, window if window and (index + 1) % period else None)
+            for index in range(model.num_layers)
+        ),
+    )
+
+
+def _ropes(model: Hyperparameters) -> tuple[Rope, Rope]:
+    """Only layers that see everything are stretched; the window fits into the trained context anyway."""
+    dim, scaling = model.rope_dim(), model.rope_scaling()
+    base, window_base = model.number("rope.freq_base", 10000.0), model.number("rope.freq_base_swa", 10000.0)
+    plain = RopeScaling(original_context=scaling.original_context)
+    return (
+        scaled_rope(pairs=RopePairs.HALVES, dim=dim, base=base, scaling=scaling),
+        scaled_rope(pairs=RopePairs.HALVES, dim=dim, base=window_base, scaling=plain),
+    )
+
+
+def _layer(model: Hyperparameters, index: int, window: int | None) -> Layer:
+    block = f"blk.{index}"
+    return layer(
+        model,
+        index,
+        query_norm=model.norm(f"{block}.attn_q_norm", model.head_size),
+        key_norm=model.norm(f"{block}.attn_k_norm", model.head_size),
+        post_attention_norm=model.norm(f"{block}.post_attention_norm"),
+        post_feed_forward_norm=model.norm(f"{block}.post_ffw_norm"),
+        rope=_WINDOW if window else _EVERYTHING,
+        window=window,
+    )

@@ -1,0 +1,332 @@
+"""The native backend: GGUF models on this machine's CPU, with Stoker's own kernels. It decides nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker import _native
+from stoker.backends.base import Logits
+from stoker.backends.cores import usable_cores
+from stoker.backends.native.architectures import describe_decoder
+from stoker.backends.native.decoder import describe
+from stoker.backends.native.embedder import EmbedderOptions, NativeEmbedder
+from stoker.backends.native.file import ModelFile, ModelParts
+from stoker.backends.native.layout import Layout, plan_layout
+from stoker.backends.native.pages import PAGE_TOKENS, PageLedger, num_pages, pages_for
+from stoker.backends.native.spec import DecoderSpec
+from stoker.backends.native.weights import PackProgress, Weights, load_weights
+from stoker.core.batch import Batch, CacheOp, Chunk, CopyPrefix
+from stoker.core.embedding import Pooling
+from stoker.core.model_info import CacheTraits, ModelInfo
+from stoker.core.stages import Mark, no_mark
+from stoker.core.tiers import KVBytes
+from stoker.errors import BackendError, ConfigError, ModelNotLoaded, ResourceExhausted
+
+KVType: TypeAlias = Literal["f32", "f16", "q8"]
+
+_MAX_THREADS = 512
+_KV_VERSION = 1
+_PACKED_DIRECTORY_BYTES = 64 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeOptions:
+    """How a model is loaded.
+
+    Raises:
+        ConfigError: a number is out of its range.
+    """
+
+    context_size: int
+    """Longest single sequence, in tokens."""
+    kv_tokens: int
+    """Cells of the pool that all sequences share, in tokens."""
+    num_slots: int = 64
+    """Most sequences that hold KV, running and retained."""
+    max_batch_tokens: int = 512
+    """Most entries of one forward pass."""
+    threads: int | None = None
+    """CPU threads of the forward pass, 1 … 512. None = one per core that this process may use."""
+    kv_type: KVType = "f16"
+    """Of the elements of keys and values; q8: 8 bits, with a scale for each 32."""
+    packed_directory: Path | None = None
+    """Where packed weights are kept for the next start and for other processes; None = in memory alone."""
+    packed_directory_bytes: int = _PACKED_DIRECTORY_BYTES
+    """How much the directory may hold; what was not used for longest goes."""
+    pooling: Pooling = Pooling.MEAN
+    """How sequences are embedded."""
+    embedding_suffix: tuple[int, ...] = ()
+    """Token ids that the model wants behind every sequence that is embedded."""
+
+    def __post_init__(self) -> None:
+        for name in ("context_size", "kv_tokens", "num_slots", "max_batch_tokens"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"`{name}` must be at least 1, not {getattr(self, name)}", parameter=name)
+        if self.threads is not None and not 1 <= self.threads <= _MAX_THREADS:
+            raise ConfigError(
+                f"`threads` must be between 1 and {_MAX_THREADS}, not {self.threads}", parameter="threads"
+            )
+        if self.kv_type not in get_args(KVType):
+            raise ConfigError(f"`kv_type` must be f32, f16 or q8, not {self.kv_type}", parameter="kv_type")
+
+
+def kv_element_bytes(kv_type: KVType) -> float:
+    """What one number of keys and values takes, its share of scales included."""
+    return {"f32": 4.0, "f16": 2.0, "q8": 1.25}[kv_type]
+
+
+def spare_kv_tokens(num_slots: int) -> int:
+    """What pages take beyond the cells of the pool, at most, in tokens."""
+    return num_pages(kv_tokens=1, num_slots=num_slots) * PAGE_TOKENS
+
+
+def check_supported(files: Sequence[ModelFile]) -> None:
+    """Whether this backend runs a model, before anything is loaded.
+
+    Args:
+        files: all parts of the model, open.
+
+    Raises:
+        ModelUnsupported: it does not; the message says why.
+        ModelFileInvalid: the file contradicts itself.
+    """
+    _plan(files, context_size=1)
+
+
+class NativeBackend:
+    """A GGUF model on Stoker's own kernels: one pool of KV pages, many sequences. Satisfies `Backend` and `KVPort`.
+
+    Logits of a sequence do not depend on its batch-mates, on how its prompt was cut into chunks, on what was cached,
+    on the number of threads or on the kernels of this CPU: they are the same to the bit.
+
+    Args:
+        files: all parts of the model, open; they may be closed afterwards.
+        options: sizes.
+        eog_token_ids: what the tokenizer says.
+        progress: told how far packing is, if the weights must be packed.
+        mark: told when a batch has been written to where C++ reads it.
+
+    Raises:
+        ModelUnsupported: an architecture, a tensor type or a number that is not known here.
+        ModelFileInvalid: the file contradicts itself.
+        ResourceExhausted: weights or KV do not fit.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[ModelFile],
+        options: NativeOptions,
+        *,
+        eog_token_ids: frozenset[int] = frozenset(),
+        progress: PackProgress | None = None,
+        mark: Mark = no_mark,
+    ) -> None:
+        spec, layout, parts = _plan(files, options.context_size)
+        self._mark = mark
+        self._info = _model_info(parts.first.path.stem, spec, options, eog_token_ids)
+        threads = options.threads or min(usable_cores(), _MAX_THREADS)
+        weights = load_weights(
+            parts,
+            layout,
+            directory=options.packed_directory,
+            max_bytes=options.packed_directory_bytes,
+            threads=threads,
+            progress=progress,
+        )
+        num_positions = self._info.max_sequence_tokens
+        self._ledger = PageLedger(kv_tokens=options.kv_tokens, num_slots=options.num_slots, max_tokens=num_positions)
+        self._decoder: _native.Decoder | None = _decoder(spec, weights, self._info, self._ledger, options, threads)
+        self.embedder = NativeEmbedder(spec, weights, _embedder_options(options, threads))
+        """Its own KV, taken when it is first used."""
+        self._input = _BatchArrays(self._info)
+        self._logits: Logits = np.empty((0, spec.vocab_size), dtype=np.float32)
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._info
+
+    @property
+    def kernels(self) -> str:
+        """For which instructions of this CPU the kernels are."""
+        return self._open_decoder().kernels
+
+    @property
+    def num_used_pages(self) -> int:
+        """Pages of KV that some slot holds."""
+        return self._ledger.num_used
+
+    def forward(self, batch: Batch) -> Logits:
+        """See `Backend.forward`. After a `BackendError` every slot is as long as the batch's operations left it.
+
+        Raises:
+            ModelNotLoaded: the backend was closed.
+        """
+        decoder = self._open_decoder()
+        assert batch.num_tokens <= self._info.max_batch_tokens, f"{batch.num_tokens} entries in a batch"
+        for op in batch.ops:
+            self._apply(op)
+        logits = self._rows(batch.num_rows)
+        if batch.chunks:
+            self._compute(decoder, batch.chunks, logits)
+        return logits
+
+    def export_kv(self, slot: int, start: int, end: int) -> KVBytes:
+        """See `KVPort.export_kv`: the whole pages that the positions lie in, one after the other."""
+        decoder = self._open_decoder()
+        assert 0 <= start < end <= self._ledger.length(slot), "export beyond the end"
+        return b"".join(decoder.export_page(page) for page in self._pages(slot, start, end))
+
+    def import_kv(self, slot: int, start: int, end: int, state: KVBytes) -> None:
+        """See `KVPort.import_kv`."""
+        decoder = self._open_decoder()
+        view, size = memoryview(state).cast("B"), decoder.page_bytes
+        first_page = start // PAGE_TOKENS
+        if len(view) != (pages_for(end) - first_page) * size:
+            raise BackendError(f"{len(view)} bytes are not the KV of the positions {start} … {end - 1}")
+        assert self._ledger.length(slot) == start, "a hole or an overlap"
+        self._prepare(decoder, slot, end)
+        for index, page in enumerate(self._pages(slot, start, end)):
+            begin = (first_page + index) * PAGE_TOKENS
+            first, last = max(start - begin, 0), min(end - begin, PAGE_TOKENS)
+            decoder.import_page(page, view[index * size : (index + 1) * size], first, last)
+        self._ledger.commit(slot, end)
+
+    def close(self) -> None:
+        """Joins the threads and frees the KV; the weights go with their last user. Calling it twice is allowed."""
+        self.embedder.close()
+        if self._decoder is not None:
+            self._decoder.close()
+            self._decoder = None
+
+    def __enter__(self) -> NativeBackend:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open_decoder(self) -> _native.Decoder:
+        if self._decoder is None:
+            raise ModelNotLoaded("The model was closed.")
+        return self._decoder
+
+    def _apply(self, op: CacheOp) -> None:
+        if isinstance(op, CopyPrefix):
+            self._ledger.copy_prefix(op.source, op.target, op.length)
+        else:
+            self._ledger.truncate(op.slot, op.length)
+
+    def _compute(self, decoder: _native.Decoder, chunks: Sequence[Chunk], logits: Logits) -> None:
+        for chunk in chunks:
+            assert chunk.start == self._ledger.length(chunk.slot), f"a hole or an overlap in slot {chunk.slot}"
+            self._prepare(decoder, chunk.slot, chunk.end)
+        is_computed = False
+        try:
+            tokens, rows = self._input.fill(chunks)
+            self._mark("bind")
+            decoder.forward(tokens, rows, self._ledger.tables, logits)
+            is_computed = True
+        except (MemoryError, RuntimeError) as error:
+            raise BackendError(f"the forward pass failed: {error}") from error
+        finally:
+            for chunk in chunks:
+                if is_computed:
+                    self._ledger.commit(chunk.slot, chunk.end)
+                else:
+                    self._ledger.abandon(chunk.slot)
+
+    def _prepare(self, decoder: _native.Decoder, slot: int, end: int) -> None:
+        copied = self._ledger.prepare(slot, end)
+        if copied is not None:
+            decoder.copy_page(*copied)
+
+    def _pages(self, slot: int, start: int, end: int) -> list[int]:
+        return self._ledger.tables[slot, start // PAGE_TOKENS : pages_for(end)].tolist()
+
+    def _rows(self, num_rows: int) -> Logits:
+        if num_rows > len(self._logits):
+            self._logits = np.empty((num_rows, self._info.vocab_size), dtype=np.float32)
+        return self._logits[:num_rows]
+
+
+class _BatchArrays:
+    """The arrays that C++ reads a batch from, written anew for each."""
+
+    def __init__(self, info: ModelInfo) -> None:
+        self._tokens: NDArray[np.int32] = np.zeros(info.max_batch_tokens, dtype=np.int32)
+        self._chunks: NDArray[np.int32] = np.zeros((info.num_slots, 4), dtype=np.int32)
+
+    def fill(self, chunks: Sequence[Chunk]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Token ids `(num_tokens,)`, and for each chunk slot, start, length and number of rows."""
+        at = 0
+        for index, chunk in enumerate(chunks):
+            end = at + len(chunk.entries)
+            self._tokens[at:end] = chunk.entries
+            self._chunks[index] = (chunk.slot, chunk.start, len(chunk.entries), chunk.num_logits)
+            at = end
+        return self._tokens[:at], self._chunks[: len(chunks)]
+
+
+def _plan(files: Sequence[ModelFile], context_size: int) -> tuple[DecoderSpec, Layout, ModelParts]:
+    parts = ModelParts(files)
+    spec = describe_decoder(parts, context_size)
+    return spec, plan_layout(spec, parts), parts
+
+
+def _decoder(
+    spec: DecoderSpec, weights: Weights, info: ModelInfo, ledger: PageLedger, options: NativeOptions, threads: int
+) -> _native.Decoder:
+    try:
+        return _native.Decoder(
+            describe(spec, weights.layout, info.max_sequence_tokens),
+            weights.memory,
+            num_pages=ledger.num_pages,
+            max_batch_tokens=info.max_batch_tokens,
+            num_threads=threads,
+            kv_type=options.kv_type,
+        )
+    except MemoryError as error:
+        raise ResourceExhausted(
+            f"{options.kv_tokens} tokens of KV do not fit into memory; give fewer with --kv-tokens",
+            kv_tokens=options.kv_tokens,
+        ) from error
+
+
+def _embedder_options(options: NativeOptions, threads: int) -> EmbedderOptions:
+    return EmbedderOptions(
+        pooling=options.pooling,
+        suffix=options.embedding_suffix,
+        max_tokens=options.context_size,
+        kv_type=options.kv_type,
+        threads=threads,
+    )
+
+
+def _model_info(name: str, spec: DecoderSpec, options: NativeOptions, eog_token_ids: frozenset[int]) -> ModelInfo:
+    return ModelInfo(
+        name=name,
+        architecture=spec.architecture,
+        vocab_size=spec.vocab_size,
+        eog_token_ids=eog_token_ids,
+        trained_context=spec.trained_context,
+        context_size=options.context_size,
+        kv_tokens=options.kv_tokens,
+        num_slots=options.num_slots,
+        max_batch_tokens=min(options.max_batch_tokens, options.kv_tokens),
+        traits=CacheTraits(can_truncate=True, can_copy=True, shares_cells=True, can_export=True),
+        kv_format=_kv_format(spec, options.kv_type),
+    )
+
+
+def _kv_format(spec: DecoderSpec, kv_type: KVType) -> str:
+    """Keys are kept rotated, and a longer context may rotate them otherwise."""
+    digest = hashlib.sha256()
+    for rope in spec.ropes:
+        digest.update(rope.frequencies.tobytes() + np.float64(rope.magnitude).tobytes())
+    return f"native {_KV_VERSION} {kv_type} {digest.hexdigest()[:16]}"

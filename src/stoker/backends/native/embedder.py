@@ -1,0 +1,120 @@
+"""Embeddings on Stoker's own kernels: a decoder of their own over the same weights. It touches no chat's KV."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stoker import _native
+from stoker.backends.base import Embeddings
+from stoker.backends.native.decoder import describe
+from stoker.backends.native.pages import PageLedger
+from stoker.backends.native.spec import DecoderSpec
+from stoker.backends.native.weights import Weights
+from stoker.backends.pooling import Pool
+from stoker.core.embedding import EmbeddingInfo, Piece, Pooling
+from stoker.errors import BackendError, ModelNotLoaded, ResourceExhausted
+
+_NUM_SLOTS = 64
+_BATCH_TOKENS = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedderOptions:
+    """How sequences are embedded."""
+
+    pooling: Pooling
+    suffix: tuple[int, ...]
+    """What the model wants behind every sequence."""
+    max_tokens: int
+    """Longest sequence."""
+    kv_type: str
+    threads: int
+
+
+class NativeEmbedder:
+    """Satisfies `stoker.backends.base.Embedder`. Memory for its KV is taken at the first pass."""
+
+    def __init__(self, spec: DecoderSpec, weights: Weights, options: EmbedderOptions) -> None:
+        self._parts: tuple[DecoderSpec, Weights] | None = (spec, weights)
+        self._options = options
+        self.embedding = EmbeddingInfo(
+            pooling=options.pooling,
+            size=spec.hidden_size,
+            max_tokens=options.max_tokens,
+            max_batch_tokens=_BATCH_TOKENS,
+            num_slots=_NUM_SLOTS,
+            can_split=True,
+            suffix=options.suffix,
+        )
+        self._passes: _Passes | None = None
+
+    def embed(self, pieces: Sequence[Piece]) -> Embeddings:
+        """See `Embedder.embed`.
+
+        Raises:
+            ModelNotLoaded: it was closed.
+        """
+        if self._parts is None:
+            raise ModelNotLoaded("The model was closed.")
+        if self._passes is None:
+            self._passes = _Passes(*self._parts, self.embedding, self._options)
+        return self._passes.embed(pieces)
+
+    def close(self) -> None:
+        """Frees the KV; the weights go with their last user. Calling it twice is allowed."""
+        if self._passes is not None:
+            self._passes.close()
+        self._passes = self._parts = None
+
+
+class _Passes:
+    """Owns the decoder of an embedder, and the ledger of its pages."""
+
+    def __init__(self, spec: DecoderSpec, weights: Weights, info: EmbeddingInfo, options: EmbedderOptions) -> None:
+        num_cells = info.max_tokens + info.max_batch_tokens
+        self._ledger = PageLedger(kv_tokens=num_cells, num_slots=info.num_slots, max_tokens=info.max_tokens)
+        self._hidden = np.empty((info.max_batch_tokens, spec.hidden_size), dtype=np.float32)
+        self._no_logits = np.empty((0, spec.vocab_size), dtype=np.float32)
+        self._pool = Pool(info.pooling, spec.hidden_size)
+        try:
+            self._decoder = _native.Decoder(
+                describe(spec, weights.layout, info.max_tokens),
+                weights.memory,
+                num_pages=self._ledger.num_pages,
+                max_batch_tokens=info.max_batch_tokens,
+                num_threads=options.threads,
+                kv_type=options.kv_type,
+            )
+        except MemoryError as error:
+            message = f"the KV of {num_cells} tokens to embed does not fit into memory. Lower --ctx-size."
+            raise ResourceExhausted(message) from error
+        self.close = self._decoder.close
+
+    def embed(self, pieces: Sequence[Piece]) -> Embeddings:
+        for piece in pieces:
+            if piece.start == 0:
+                self._ledger.truncate(piece.slot, 0)
+            assert piece.start == self._ledger.length(piece.slot), f"a hole or an overlap in slot {piece.slot}"
+            self._ledger.prepare(piece.slot, piece.end)
+            self._ledger.commit(piece.slot, piece.end)
+        is_computed = False
+        try:
+            hidden = self._compute(pieces)
+            is_computed = True
+        except (MemoryError, RuntimeError) as error:
+            raise BackendError(f"the forward pass failed: {error}") from error
+        finally:
+            for piece in pieces:
+                if piece.slot or piece.is_last or not is_computed:
+                    self._ledger.truncate(piece.slot, 0)
+        return self._pool.push(pieces, hidden)
+
+    def _compute(self, pieces: Sequence[Piece]) -> Embeddings:
+        tokens = np.array([entry for piece in pieces for entry in piece.entries], dtype=np.int32)
+        chunks = np.array([(piece.slot, piece.start, len(piece.entries), 0) for piece in pieces], dtype=np.int32)
+        hidden = self._hidden[: len(tokens)]
+        self._decoder.forward(tokens, chunks, self._ledger.tables, self._no_logits, hidden)
+        return hidden

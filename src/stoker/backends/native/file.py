@@ -1,0 +1,97 @@
+"""What this backend needs to know of an open GGUF file, so that whoever parses files need not know this backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol
+
+from stoker.errors import ModelFileInvalid
+
+
+class TensorKind(Protocol):
+    """How the elements of a tensor are packed, by GGML's number and name."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def block_size(self) -> int: ...
+    @property
+    def block_bytes(self) -> int: ...
+
+
+class TensorEntry(Protocol):
+    """Where one tensor lies. `shape` is in the file's order: the first dimension is the contiguous one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def type(self) -> TensorKind: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def num_bytes(self) -> int: ...
+
+
+class ModelFile(Protocol):
+    """An open GGUF file whose header is checked. All getters raise ModelFileInvalid for a value of another type."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def architecture(self) -> str: ...
+    @property
+    def tensors(self) -> Mapping[str, TensorEntry]: ...
+
+    def own_key(self, suffix: str) -> str:
+        """`context_length` -> `llama.context_length`."""
+        ...
+
+    def get_str(self, key: str) -> str | None: ...
+    def get_bool(self, key: str) -> bool | None: ...
+    def get_int(self, key: str) -> int | None: ...
+    def get_ints(self, key: str) -> list[int] | None: ...
+    def get_float(self, key: str) -> float | None: ...
+    def get_array(self, key: str) -> Sized | None: ...
+    def require_int(self, key: str) -> int: ...
+    def tensor_data(self, name: str) -> memoryview:
+        """The packed bytes of a tensor, no copy."""
+        ...
+
+    def header_data(self) -> memoryview:
+        """All bytes of the file before the data of its tensors, no copy."""
+        ...
+
+
+class Sized(Protocol):
+    def __len__(self) -> int: ...
+
+
+class ModelParts:
+    """All files of one model as one: the metadata of the first, the tensors of all.
+
+    Args:
+        files: in order; at least one. They stay open as long as this is used.
+
+    Raises:
+        ModelFileInvalid: two files have a tensor of the same name.
+    """
+
+    def __init__(self, files: Sequence[ModelFile]) -> None:
+        self.files = tuple(files)
+        self.first = files[0]
+        self._owners = {name: file for file in files for name in file.tensors}
+        if len(self._owners) < sum(len(file.tensors) for file in files):
+            raise ModelFileInvalid(f"two parts of {self.first.path} have the same tensor", path=str(self.first.path))
+        self.tensors: Mapping[str, TensorEntry] = MappingProxyType(
+            {name: file.tensors[name] for name, file in self._owners.items()}
+        )
+
+    def tensor_data(self, name: str) -> memoryview:
+        """The packed bytes of a tensor that is there, no copy."""
+        return self._owners[name].tensor_data(name)

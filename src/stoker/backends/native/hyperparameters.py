@@ -1,0 +1,180 @@
+"""What the architectures ask of a file: its numbers, checked, and which tensors it has. It decides no architecture."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.backends.native.file import ModelParts
+from stoker.backends.native.rope import RopeScaling
+from stoker.backends.native.spec import Linear, Norm
+from stoker.errors import ModelFileInvalid, ModelUnsupported
+
+_MAX_LAYERS = 512
+_MAX_SIZE = 1 << 22
+"""Of a vector anywhere in a model: far above what exists, far below what would exhaust the memory."""
+_MAX_HEAD_SIZE = 512
+_HEAD_GRANULE, _ROW_GRANULE = 16, 32
+"""What the length of a head, and of a row that is multiplied with a matrix, is a multiple of."""
+_SCALINGS = ("none", "linear", "yarn", "longrope")
+
+
+class Hyperparameters:
+    """The sizes that every decoder has, and access to the rest.
+
+    Args:
+        parts: the files of the model.
+        context_size: longest sequence that will be computed, in tokens.
+
+    Raises:
+        ModelFileInvalid: a number is missing or impossible.
+        ModelUnsupported: layers of different shape, or a head size that the kernels do not have.
+    """
+
+    def __init__(self, parts: ModelParts, context_size: int) -> None:
+        self._file = parts.first
+        self._parts = parts
+        self.context_size = context_size
+        self.num_layers = self.integer("block_count", high=_MAX_LAYERS)
+        self.hidden_size = self.integer("embedding_length")
+        self.num_heads = self.same_in_all_layers("attention.head_count")
+        self.num_kv_heads = self.same_in_all_layers("attention.head_count_kv", self.num_heads)
+        self.feed_forward_size = self.same_in_all_layers("feed_forward_length")
+        self.norm_eps = self.number("attention.layer_norm_rms_epsilon")
+        self.trained_context = self.integer("context_length", high=2**31 - 1)
+        self.head_size = self.integer("attention.key_length", max(1, self.hidden_size // self.num_heads))
+        self.vocab_size = self._vocab_size()
+        self._check()
+
+    def integer(self, suffix: str, default: int | None = None, *, low: int = 1, high: int = _MAX_SIZE) -> int:
+        """An own number of the architecture, within a range.
+
+        Raises:
+            ModelFileInvalid: it is not, or it is missing and there is no default.
+        """
+        key = self._file.own_key(suffix)
+        value = self._file.require_int(key) if default is None else self._file.get_int(key)
+        if value is None:
+            assert default is not None
+            return default
+        return value if low <= value <= high else self.fail(f"`{key}` is {value}, not {low} … {high}")
+
+    def number(self, suffix: str, default: float | None = None) -> float:
+        """A finite, positive float.
+
+        Raises:
+            ModelFileInvalid: it is not, or it is missing and there is no default.
+        """
+        key = self._file.own_key(suffix)
+        value = self._file.get_float(key)
+        if value is None:
+            return self.fail(f"`{key}` is missing") if default is None else default
+        return value if isfinite(value) and value > 0 else self.fail(f"`{key}` is {value}")
+
+    def optional_number(self, suffix: str) -> float | None:
+        """The same, or None if it is not there or 0."""
+        key = self._file.own_key(suffix)
+        return self.number(suffix) if self._file.get_float(key) else None
+
+    def same_in_all_layers(self, suffix: str, default: int | None = None) -> int:
+        """A count that a file gives once for all layers, or once for each.
+
+        Raises:
+            ModelUnsupported: layers differ.
+        """
+        key = self._file.own_key(suffix)
+        values = self._file.get_ints(key)
+        if not values:
+            return self.fail(f"`{key}` is missing") if default is None else default
+        if len(set(values)) > 1:
+            self.refuse(f"`{key}` differs from layer to layer")
+        return values[0] if 1 <= values[0] <= _MAX_SIZE else self.fail(f"`{key}` is {values[0]}")
+
+    def rope_dim(self) -> int:
+        """How many elements of a head are rotated."""
+        dim = self.integer("rope.dimension_count", self.head_size)
+        if dim % 2 or dim > self.head_size:
+            self.fail(f"`{self._file.own_key('rope.dimension_count')}` is {dim}, with heads of {self.head_size}")
+        return dim
+
+    def rope_scaling(self) -> RopeScaling:
+        """How the whole context is stretched; `rope.scaling.*`, or the old `rope.scale_linear`.
+
+        Raises:
+            ModelUnsupported: in a way that is not known here.
+        """
+        kind = self._file.get_str(self._file.own_key("rope.scaling.type")) or "linear"
+        if kind not in _SCALINGS:
+            self.refuse(f"its rope scaling `{kind}`")
+        factor = self.optional_number("rope.scaling.factor") or self.optional_number("rope.scale_linear") or 1.0
+        return RopeScaling(
+            factor=1.0 if kind == "none" else factor,
+            is_yarn=kind == "yarn",
+            original_context=self.integer("rope.scaling.original_context_length", self.trained_context, high=2**31 - 1),
+            attention_factor=self.number("rope.scaling.attn_factor", 1.0),
+        )
+
+    def rope_divisors(self, name: str) -> NDArray[np.float32] | None:
+        """The divisors of the rotation frequencies in tensor `name`; None if there is none.
+
+        Raises:
+            ModelFileInvalid: it does not hold one finite, positive float32 for each frequency.
+        """
+        entry = self._parts.tensors.get(name)
+        if entry is None:
+            return None
+        if entry.type.name != "F32" or entry.shape != (self.rope_dim() // 2,):
+            self.fail(f"tensor `{name}` of type {entry.type.name} and shape {entry.shape} is not what rope needs")
+        values = np.frombuffer(self._parts.tensor_data(name), dtype="<f4").copy()
+        return values if np.isfinite(values).all() and (values > 0).all() else self.fail(f"`{name}` is not positive")
+
+    def has(self, tensor: str) -> bool:
+        return tensor in self._parts.tensors
+
+    def linear(self, stem: str, num_rows: int, num_columns: int, first_row: int = 0) -> Linear:
+        """The matrix `<stem>.weight`, with `<stem>.bias` if there is one."""
+        bias = f"{stem}.bias" if self.has(f"{stem}.bias") else None
+        return Linear(
+            weight=f"{stem}.weight", num_rows=num_rows, num_columns=num_columns, first_row=first_row, bias=bias
+        )
+
+    def norm(self, stem: str, size: int | None = None) -> Norm:
+        """The vector `<stem>.weight`, of the hidden size unless told otherwise."""
+        return Norm(weight=f"{stem}.weight", size=size or self.hidden_size)
+
+    def refuse(self, what: str) -> NoReturn:
+        """Raises ModelUnsupported."""
+        raise ModelUnsupported(
+            f"the native executor cannot run {self._file.path} ({self._file.architecture}): {what}",
+            path=str(self._file.path),
+        )
+
+    def fail(self, what: str) -> NoReturn:
+        """Raises ModelFileInvalid."""
+        raise ModelFileInvalid(f"{self._file.path} cannot be used: {what}", path=str(self._file.path))
+
+    def _vocab_size(self) -> int:
+        entry = self._parts.tensors.get("token_embd.weight")
+        if entry is None or len(entry.shape) != 2:
+            self.fail("it has no matrix `token_embd.weight`")
+        tokens = self._file.get_array("tokenizer.ggml.tokens")
+        if tokens is not None and len(tokens) != entry.shape[1]:
+            self.fail(f"its vocabulary has {len(tokens)} tokens, but `token_embd.weight` has {entry.shape[1]} rows")
+        return entry.shape[1]
+
+    def _check(self) -> None:
+        key, value = (self._file.own_key(f"attention.{name}_length") for name in ("key", "value"))
+        if self.num_heads % self.num_kv_heads:
+            self.fail(f"{self.num_heads} heads cannot share {self.num_kv_heads} heads of keys and values")
+        if self.integer("attention.value_length", self.head_size) != self.head_size:
+            self.refuse(f"`{key}` and `{value}` differ")
+        if self.head_size % _HEAD_GRANULE or self.head_size > _MAX_HEAD_SIZE:
+            self.refuse(f"heads of {self.head_size} elements (multiples of {_HEAD_GRANULE} up to {_MAX_HEAD_SIZE} can)")
+        for size in (self.hidden_size, self.feed_forward_size, self.num_heads * self.head_size):
+            if size % _ROW_GRANULE:
+                self.refuse(f"rows of {size} elements (multiples of {_ROW_GRANULE} can)")
+        if self._file.get_bool(self._file.own_key("attention.causal")) is False:
+            self.refuse("its attention looks forward")

@@ -1,0 +1,149 @@
+"""Where every matrix and vector of a model lies in packed memory, and that the file really has them. It packs nothing.
+
+```
+packed memory:  | matrix | matrix | … | vector | vector | …       each begins at a multiple of ALIGNMENT bytes
+```
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stoker import _native
+from stoker.backends.native.file import ModelParts, TensorEntry
+from stoker.backends.native.spec import DecoderSpec, Linear, Norm
+from stoker.errors import ModelFileInvalid, ModelUnsupported
+
+ALIGNMENT = 64
+_VECTOR_GRANULE = 16
+"""Vectors are filled up with zeros to a multiple of this many floats."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedMatrix:
+    """A matrix in packed memory. `type` is GGML's number; rows are outputs, columns inputs."""
+
+    type: int
+    rows: int
+    columns: int
+    offset: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedVector:
+    """Float32 numbers in packed memory."""
+
+    size: int
+    offset: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What lies where, in the order of the computation."""
+
+    matrices: Mapping[Linear, PlacedMatrix]
+    norms: Mapping[Norm, PlacedVector]
+    biases: Mapping[Linear, PlacedVector]
+    """Of those matrices that have one."""
+    num_bytes: int
+
+
+def plan_layout(spec: DecoderSpec, parts: ModelParts) -> Layout:
+    """Gives everything that `spec` names its place.
+
+    Raises:
+        ModelFileInvalid: a tensor is missing or has another shape than the metadata say.
+        ModelUnsupported: of a type that has no kernel; or the file has tensors that nobody would use.
+    """
+    _check_all_are_used(spec, parts)
+    place = _Place()
+    num_rows = Counter[str]()
+    for linear in spec.linears:
+        num_rows[linear.weight] += linear.num_rows
+    matrices = {linear: place.matrix(linear, _check_linear(parts, linear, num_rows)) for linear in spec.linears}
+    if spec.is_tied:
+        matrices[spec.head] = matrices[spec.embedding]
+    norms: dict[Norm, PlacedVector] = {}
+    for norm in spec.norms:
+        _check_vector(parts, norm.weight, norm.size)
+        norms[norm] = place.vector(norm.size)
+    biases = {linear: place.vector(linear.num_rows) for linear in matrices if linear.bias}
+    return Layout(matrices, norms, biases, place.end)
+
+
+class _Place:
+    """The next free byte."""
+
+    def __init__(self) -> None:
+        self.end = 0
+
+    def matrix(self, linear: Linear, entry: TensorEntry) -> PlacedMatrix:
+        kind = entry.type.number
+        num_bytes = _native.packed_bytes(kind, linear.num_rows, linear.num_columns)
+        return PlacedMatrix(kind, linear.num_rows, linear.num_columns, self._take(num_bytes), num_bytes)
+
+    def vector(self, size: int) -> PlacedVector:
+        num_bytes = 4 * _VECTOR_GRANULE * -(-size // _VECTOR_GRANULE)
+        return PlacedVector(size, self._take(num_bytes), num_bytes)
+
+    def _take(self, num_bytes: int) -> int:
+        offset = self.end
+        self.end += -(-num_bytes // ALIGNMENT) * ALIGNMENT
+        return offset
+
+
+def _check_all_are_used(spec: DecoderSpec, parts: ModelParts) -> None:
+    linears = (*spec.linears, spec.head)
+    used = {linear.weight for linear in linears} | {linear.bias for linear in linears} | spec.unused
+    used |= {norm.weight for norm in spec.norms}
+    unknown = sorted(parts.tensors.keys() - used)
+    if unknown:
+        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+        path = parts.first.path
+        raise ModelUnsupported(
+            f"the native executor cannot run {path}: it does not know what to do with the tensors "
+            f"{', '.join(unknown[:3])}{more}",
+            path=str(path),
+        )
+
+
+def _check_linear(parts: ModelParts, linear: Linear, num_rows: Counter[str]) -> TensorEntry:
+    """All rows of a tensor belong to some matrix, or something in it would be lost."""
+    entry = _tensor(parts, linear.weight, (linear.num_columns, num_rows[linear.weight]))
+    if not _native.can_pack(entry.type.number, linear.num_columns):
+        path = parts.first.path
+        raise ModelUnsupported(
+            f"the native executor cannot run {path}: it has no kernels for `{linear.weight}`, of type "
+            f"{entry.type.name} with rows of {linear.num_columns}",
+            path=str(path),
+        )
+    if linear.bias:
+        _check_vector(parts, linear.bias, num_rows[linear.weight])
+    return entry
+
+
+def _check_vector(parts: ModelParts, name: str, size: int) -> None:
+    entry = _tensor(parts, name, (size,))
+    if entry.type.name != "F32":
+        path = parts.first.path
+        raise ModelUnsupported(
+            f"the native executor cannot run {path}: the vector `{name}` is of type {entry.type.name}, not F32",
+            path=str(path),
+        )
+
+
+def _tensor(parts: ModelParts, name: str, shape: tuple[int, ...]) -> TensorEntry:
+    entry = parts.tensors.get(name)
+    path = parts.first.path
+    if entry is None:
+        raise ModelFileInvalid(f"{path} cannot be used: it has no tensor `{name}`", path=str(path))
+    if entry.shape != shape:
+        raise ModelFileInvalid(
+            f"{path} cannot be used: tensor `{name}` has the shape {list(entry.shape)}, not {list(shape)}",
+            path=str(path),
+        )
+    return entry

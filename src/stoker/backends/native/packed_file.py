@@ -1,0 +1,186 @@
+"""The directory of packed weights: one file per model and layout, written by one process, mapped by all.
+
+```
+packed/<fingerprint>.stoker    | head: magic, size and SHA-256 of the description, description as JSON | packed memory |
+                                 HEAD_BYTES
+packed/.<fingerprint>.lock     held by the process that packs
+packed/.<fingerprint>.<pid>…   a file under way, renamed in the end
+```
+
+Only whole files ever have the final name. What is in them is not checked again but for the head and the size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import secrets
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from mmap import ACCESS_READ, ALLOCATIONGRANULARITY, mmap
+from pathlib import Path
+from typing import Protocol
+
+from filelock import FileLock
+from filelock import Timeout as LockTimeout
+
+from stoker import _native
+from stoker.backends.native.file import ModelParts
+from stoker.backends.native.layout import Layout
+
+logger = logging.getLogger(__name__)
+
+HEAD_BYTES = 65536
+"""The packed memory begins here: a multiple of every page size."""
+
+_MAGIC = b"STOKER packed\x00\x00\x01"
+_SIZE = struct.Struct("<Q")
+_SUFFIX = ".stoker"
+_WAIT_S = 600.0
+"""Longest wait for another process that packs the same model; after that this one keeps its own copy in memory."""
+
+assert HEAD_BYTES % ALLOCATIONGRANULARITY == 0
+
+
+class Sink(Protocol):
+    """Where packed bytes go. Threads write to different places at the same time."""
+
+    def write(self, offset: int, piece: memoryview) -> None: ...
+
+
+def fingerprint(parts: ModelParts, layout: Layout) -> str:
+    """Names what is in a packed file: the model's files by size, time and header, and how they are laid out."""
+    digest = hashlib.sha256()
+    for file in parts.files:
+        status = file.path.stat()
+        digest.update(f"{status.st_size} {status.st_mtime_ns} ".encode())
+        digest.update(file.header_data())
+    digest.update(f"{_native.LAYOUT_VERSION} {layout.num_bytes} ".encode())
+    for key, place in (*layout.matrices.items(), *layout.norms.items(), *layout.biases.items()):
+        digest.update(f"{key} {place}\n".encode())
+    return digest.hexdigest()[:40]
+
+
+class PackedStore:
+    """Packed files in `directory`, which together with the newest may take `max_bytes`."""
+
+    def __init__(self, directory: Path, max_bytes: int) -> None:
+        self._directory = directory
+        self._max_bytes = max_bytes
+
+    def open(self, name: str, num_bytes: int, fill: Callable[[Sink], None]) -> mmap | None:
+        """Maps the packed file `name`, which `fill` writes first if it is not there.
+
+        Args:
+            name: see `fingerprint`.
+            num_bytes: of packed memory.
+            fill: writes every byte that is not zero.
+
+        Returns:
+            The file from `HEAD_BYTES` on, read-only; None, after one line in the log, if the directory or the disk
+            does not take it.
+        """
+        path = self._directory / f"{name}{_SUFFIX}"
+        found = _map(path, name, num_bytes)
+        if found is not None:
+            return found
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            with FileLock(self._directory / f".{name}.lock", timeout=_WAIT_S):
+                found = _map(path, name, num_bytes)
+                if found is None:
+                    self._write(path, name, num_bytes, fill)
+                    found = _map(path, name, num_bytes)
+        except (OSError, LockTimeout) as error:
+            logger.warning("the packed weights stay in memory, and will be packed again next time: %s", error)
+            return None
+        return found
+
+    def _write(self, path: Path, name: str, num_bytes: int, fill: Callable[[Sink], None]) -> None:
+        for leftover in self._directory.glob(f".{name}.*.part"):  # of a process that died: we hold the lock
+            leftover.unlink(missing_ok=True)
+        self._make_room(path, num_bytes)
+        part = self._directory / f".{name}.{os.getpid()}.{secrets.token_hex(4)}.part"
+        try:
+            with _NewFile(part, HEAD_BYTES + num_bytes) as file:
+                fill(file)
+                file.finish(_head(name, num_bytes))
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _make_room(self, path: Path, num_bytes: int) -> None:
+        """Removes what was not opened for longest until the rest and the new file are small enough."""
+        others: list[tuple[int, int, Path]] = []
+        for other in self._directory.glob(f"*{_SUFFIX}"):
+            with suppress(OSError):  # another process removes files too
+                status = other.stat()
+                others.append((status.st_mtime_ns, status.st_size, other))
+        left = self._max_bytes - num_bytes - sum(size for _, size, _ in others)
+        for _, size, other in sorted(others):
+            if left >= 0 and other != path:
+                continue
+            logger.info("removing the packed weights %s", other)
+            with suppress(OSError):
+                other.unlink()
+                left += size
+
+
+class _NewFile:
+    """A sink that is a file. Writing with `pwrite`, a full disk is an error; writing through a mapping, a signal."""
+
+    def __init__(self, path: Path, num_bytes: int) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            os.truncate(self._file, num_bytes)
+        except OSError:
+            os.close(self._file)
+            raise
+
+    def __enter__(self) -> _NewFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._file)
+
+    def write(self, offset: int, piece: memoryview) -> None:
+        self._write(HEAD_BYTES + offset, piece)
+
+    def finish(self, head: bytes) -> None:
+        """The head last: without it the file is nothing."""
+        os.fsync(self._file)
+        self._write(0, memoryview(head))
+        os.fsync(self._file)
+
+    def _write(self, at: int, piece: memoryview) -> None:
+        while piece:
+            count = os.pwrite(self._file, piece, at)
+            at, piece = at + count, piece[count:]
+
+
+def _head(name: str, num_bytes: int) -> bytes:
+    description = json.dumps({"fingerprint": name, "num_bytes": num_bytes}).encode()
+    return _MAGIC + _SIZE.pack(len(description)) + hashlib.sha256(description).digest() + description
+
+
+def _map(path: Path, name: str, num_bytes: int) -> mmap | None:
+    """The packed memory in the file, or None if it is not the file that it should be."""
+    expected = _head(name, num_bytes)
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_size != HEAD_BYTES + num_bytes or file.read(len(expected)) != expected:
+                logger.warning("%s is not what it should be; it is made again", path)
+                return None
+            found = mmap(file.fileno(), num_bytes, access=ACCESS_READ, offset=HEAD_BYTES)
+        with suppress(OSError):  # read-only: then nobody removes by age either
+            os.utime(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        logger.warning("%s cannot be mapped: %s", path, error)
+        return None
+    return found

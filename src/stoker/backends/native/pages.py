@@ -1,0 +1,143 @@
+"""Which pages of the KV memory belong to which slot: tables, reference counts, copy on write. It touches no memory.
+
+```
+page:   PAGE_TOKENS positions of keys and values, over all layers
+slot 0  [ 4 | 0 | 7 ]      length 80 of 96        tables[0] = 4 0 7 -1 …
+slot 1  [ 4 | 0 | 2 ]      length 70: copied from slot 0 at 60, then went on by itself, so 7 was copied to 2 on write
+```
+
+Pages by reference count: PagedAttention, arXiv:2309.06180.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+PAGE_TOKENS = 32
+"""Positions in a page: what the kernels are built for."""
+
+_NONE = -1
+
+
+class PageLedger:
+    """Pages of `num_slots` sequences of at most `max_tokens` tokens that together hold `kv_tokens` different cells.
+
+    Enough pages for every way to share and to diverge: one for every full page of cells, and for each slot one that
+    its own end, and one that its divergence from another, leaves partly filled.
+    """
+
+    def __init__(self, *, kv_tokens: int, num_slots: int, max_tokens: int) -> None:
+        self.num_pages = num_pages(kv_tokens=kv_tokens, num_slots=num_slots)
+        self.tables: NDArray[np.int32] = np.full((num_slots, pages_for(max_tokens)), _NONE, dtype=np.int32)
+        """For each slot its pages in order, then -1. Shape `(num_slots, pages of max_tokens)`."""
+        self._lengths = [0] * num_slots
+        self._references = [0] * self.num_pages
+        # The lowest page last: what was used lately is used again, and memory that was never needed is never touched.
+        self._free = list(reversed(range(self.num_pages)))
+
+    @property
+    def num_used(self) -> int:
+        return self.num_pages - len(self._free)
+
+    def length(self, slot: int) -> int:
+        """Positions that the slot holds."""
+        return self._lengths[slot]
+
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        """Positions 0 … length-1 of `source` appear in the empty slot `target`; no page is used for it."""
+        assert self._lengths[target] == 0, f"slot {target} is not empty"
+        assert source != target
+        assert 0 <= length <= self._lengths[source], f"slot {source} has no {length} positions"
+        count = pages_for(length)
+        self.tables[target, :count] = self.tables[source, :count]
+        for page in self._pages(target, 0, count):
+            self._references[page] += 1
+        self._lengths[target] = length
+
+    def truncate(self, slot: int, length: int) -> None:
+        """The slot keeps its first `length` positions."""
+        assert 0 <= length <= self._lengths[slot], f"slot {slot} has no {length} positions"
+        first, last = pages_for(length), pages_for(self._lengths[slot])
+        self._release(self._pages(slot, first, last))
+        self.tables[slot, first:last] = _NONE
+        self._lengths[slot] = length
+
+    def prepare(self, slot: int, end: int) -> tuple[int, int] | None:
+        """Makes the positions from the slot's length to `end` writable, without lengthening it yet.
+
+        Returns:
+            A page and the one that its content must be copied to before anything is written; None if nothing shared
+            is written to.
+        """
+        start = self._lengths[slot]
+        assert start < end <= self.tables.shape[1] * PAGE_TOKENS, f"slot {slot} cannot grow from {start} to {end}"
+        copied = self._own(slot, start // PAGE_TOKENS) if start % PAGE_TOKENS else None
+        for index in range(pages_for(start), pages_for(end)):
+            if self.tables[slot, index] == _NONE:
+                self.tables[slot, index] = self._take()
+        return copied
+
+    def commit(self, slot: int, end: int) -> None:
+        """What was prepared is written: the slot is `end` positions long."""
+        self._lengths[slot] = end
+
+    def abandon(self, slot: int) -> None:
+        """What was prepared is not written: the pages behind the slot's length are free again."""
+        first = pages_for(self._lengths[slot])
+        row = self.tables[slot]
+        last = int(np.count_nonzero(row != _NONE))
+        self._release(self._pages(slot, first, last))
+        row[first:last] = _NONE
+
+    def check_integrity(self) -> None:
+        """Asserts that tables, reference counts and free pages add up."""
+        counted = [0] * self.num_pages
+        for slot, length in enumerate(self._lengths):
+            count = pages_for(length)
+            assert (self.tables[slot, :count] != _NONE).all()
+            assert (self.tables[slot, count:] == _NONE).all(), f"slot {slot} holds pages behind its end"
+            for page in self._pages(slot, 0, count):
+                counted[page] += 1
+        assert counted == self._references
+        assert sorted(self._free) == [page for page, count in enumerate(counted) if count == 0]
+
+    def _own(self, slot: int, index: int) -> tuple[int, int] | None:
+        page = int(self.tables[slot, index])
+        if self._references[page] == 1:
+            return None
+        self._references[page] -= 1
+        replacement = self._take()
+        self.tables[slot, index] = replacement
+        return page, replacement
+
+    def _take(self) -> int:
+        assert self._free, "more cells in use than promised"
+        page = self._free.pop()
+        self._references[page] = 1
+        return page
+
+    def _release(self, pages: Iterable[int]) -> None:
+        for page in pages:
+            self._references[page] -= 1
+            if self._references[page] == 0:
+                self._free.append(page)
+
+    def _pages(self, slot: int, first: int, last: int) -> list[int]:
+        return self.tables[slot, first:last].tolist()
+
+
+def pages_for(num_tokens: int) -> int:
+    """Pages that so many consecutive positions lie in."""
+    return -(-num_tokens // PAGE_TOKENS)
+
+
+def num_pages(*, kv_tokens: int, num_slots: int) -> int:
+    """Pages that are enough for `kv_tokens` different cells in `num_slots` slots, however they share them.
+
+    Beyond the full pages of cells, a page exists only because a sequence ends inside it, or leaves another one inside
+    it: at most `num_slots` ends, and at most `num_slots - 1` partings.
+    """
+    return pages_for(kv_tokens) + 2 * num_slots

@@ -1,0 +1,179 @@
+"""The packed weights of a model: made once by several threads, then mapped from a file that everybody shares.
+
+Where the file lies and what stands in it is the matter of `packed_file`; here it is filled, or memory in its stead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from mmap import mmap
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from stoker import _native
+from stoker.backends.native.file import ModelParts
+from stoker.backends.native.layout import Layout, PlacedMatrix, PlacedVector
+from stoker.backends.native.packed_file import PackedStore, Sink, fingerprint
+from stoker.backends.native.spec import Linear
+from stoker.errors import ModelFileInvalid, ResourceExhausted
+
+PackProgress: TypeAlias = Callable[[int, int], None]
+"""Told the bytes packed so far and those to pack in all; from the thread that loads."""
+
+_TILE_ROWS = 16
+_PIECE_BYTES = 2 << 20
+"""About how much one thread packs at a time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weights:
+    """Packed memory, mapped read-only or private. It lives as long as this object or a decoder made from it."""
+
+    memory: mmap
+    layout: Layout
+    is_shared: bool
+    """It is a file, and other processes with the same model use the same memory."""
+
+
+def load_weights(
+    parts: ModelParts,
+    layout: Layout,
+    *,
+    directory: Path | None,
+    max_bytes: int,
+    threads: int,
+    progress: PackProgress | None = None,
+) -> Weights:
+    """Maps the packed weights of a model, and packs them first if nobody has done so before.
+
+    Args:
+        parts: the files of the model, open.
+        layout: what goes where.
+        directory: of packed files; None = keep them in memory alone.
+        max_bytes: how much the directory may hold besides this model; what was not used for longest goes.
+        threads: that pack.
+        progress: told how far it is, if there is something to pack.
+
+    Raises:
+        ModelFileInvalid: the file was changed meanwhile.
+        ResourceExhausted: neither the directory nor the memory has room.
+    """
+
+    def fill(sink: Sink) -> None:
+        _pack_all(parts, layout, sink, threads, progress)
+
+    if directory is not None:
+        before = _identities(parts)
+        store = PackedStore(directory, max_bytes)
+        found = store.open(fingerprint(parts, layout), layout.num_bytes, fill)
+        if _identities(parts) != before:
+            path = parts.first.path
+            raise ModelFileInvalid(f"{path} was changed while it was being loaded", path=str(path))
+        if found is not None:
+            return Weights(found, layout, is_shared=True)
+    return Weights(_in_memory(layout.num_bytes, fill), layout, is_shared=False)
+
+
+class _Memory:
+    """A sink that is memory of this process alone."""
+
+    def __init__(self, num_bytes: int) -> None:
+        try:
+            self.memory = mmap(-1, num_bytes)
+        except (OSError, ValueError, OverflowError) as error:
+            raise ResourceExhausted(
+                f"the packed weights need {num_bytes >> 20} MiB of memory: {error}", needed_bytes=num_bytes
+            ) from error
+
+    def write(self, offset: int, piece: memoryview) -> None:
+        self.memory[offset : offset + len(piece)] = piece
+
+
+def _in_memory(num_bytes: int, fill: Callable[[Sink], None]) -> mmap:
+    sink = _Memory(num_bytes)
+    fill(sink)
+    return sink.memory
+
+
+def _identities(parts: ModelParts) -> list[tuple[int, int, int]]:
+    found = [file.path.stat() for file in parts.files]
+    return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in found]
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Some tiles of one matrix, and where they go."""
+
+    type: int
+    source: memoryview
+    rows: int
+    columns: int
+    offset: int
+    num_bytes: int
+
+    def pack(self, sink: Sink) -> int:
+        packed = memoryview(bytearray(self.num_bytes))
+        _native.pack(self.type, self.source, self.rows, self.columns, packed)
+        sink.write(self.offset, packed)
+        return self.num_bytes
+
+
+def _pack_all(parts: ModelParts, layout: Layout, sink: Sink, threads: int, progress: PackProgress | None) -> None:
+    """Every byte of the layout is written once; what lies between is zero already."""
+    for name, size, first, place in _vectors(layout):
+        values = np.frombuffer(parts.tensor_data(name), dtype="<f4")[first : first + size]
+        sink.write(place.offset, memoryview(values.tobytes()))
+    done, total = 0, sum(place.num_bytes for place in _placed_once(layout).values())
+    with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="stoker-pack") as pool:
+        pending: set[Future[int]] = set()
+        try:
+            for piece in _pieces(parts, layout):
+                pending.add(pool.submit(piece.pack, sink))
+                if len(pending) > 2 * threads:
+                    finished, pending = wait(pending, return_when=FIRST_COMPLETED)
+                    done += sum(future.result() for future in finished)
+                    if progress is not None:
+                        progress(done, total)
+            done += sum(future.result() for future in pending)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+    if progress is not None:
+        progress(done, total)
+
+
+def _pieces(parts: ModelParts, layout: Layout) -> Iterator[_Piece]:
+    for linear, place in _placed_once(layout).items():
+        data = parts.tensor_data(linear.weight)
+        row_bytes = len(data) // parts.tensors[linear.weight].shape[1]
+        tile_bytes = _native.packed_bytes(place.type, _TILE_ROWS, place.columns)
+        step = _TILE_ROWS * max(1, _PIECE_BYTES // tile_bytes)
+        for row in range(0, place.rows, step):
+            rows = min(step, place.rows - row)
+            start = (linear.first_row + row) * row_bytes
+            yield _Piece(
+                type=place.type,
+                source=data[start : start + rows * row_bytes],
+                rows=rows,
+                columns=place.columns,
+                offset=place.offset + row // _TILE_ROWS * tile_bytes,
+                num_bytes=_native.packed_bytes(place.type, rows, place.columns),
+            )
+
+
+def _placed_once(layout: Layout) -> dict[Linear, PlacedMatrix]:
+    """A tied head lies where the embedding does."""
+    by_offset = {place.offset: (linear, place) for linear, place in layout.matrices.items()}
+    return dict(by_offset.values())
+
+
+def _vectors(layout: Layout) -> Iterator[tuple[str, int, int, PlacedVector]]:
+    """Name, number of elements, first element, and place."""
+    for norm, place in layout.norms.items():
+        yield norm.weight, place.size, 0, place
+    for linear, place in layout.biases.items():
+        assert linear.bias is not None
+        yield linear.bias, place.size, linear.first_row, place

@@ -1,0 +1,92 @@
+"""Small steps that the tests of the native backend share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.backends.llama.native import library
+from stoker.backends.native import NativeBackend, NativeOptions
+from stoker.core.batch import Batch, CacheOp, Chunk
+from stoker.models.gguf import part_paths, read_gguf
+
+Rows = NDArray[np.float32]
+
+
+def open_native(path: Path, **options: Any) -> NativeBackend:
+    """With one thread, because the barriers of several cost much where other tests want the same cores."""
+    defaults: dict[str, Any] = {"context_size": 2048, "kv_tokens": 4096, "num_slots": 8, "threads": 1}
+    with ExitStack() as opened:
+        files = [opened.enter_context(read_gguf(part)) for part in part_paths(path)]
+        return NativeBackend(files, NativeOptions(**(defaults | options)))
+
+
+def step(backend: NativeBackend, *chunks: Chunk, ops: Sequence[CacheOp] = ()) -> Rows:
+    """A copy of the rows of one batch."""
+    return backend.forward(Batch(0, chunks, tuple(ops))).copy()
+
+
+def all_rows(backend: NativeBackend, token_ids: Sequence[int], *, slot: int = 0, sizes: Sequence[int] = ()) -> Rows:
+    """Rows of all positions in an empty slot, computed in chunks of these sizes, the last of them repeated."""
+    limit = backend.info.max_batch_tokens
+    rows, at, wanted = list[Rows](), 0, list(sizes)
+    while at < len(token_ids):
+        size = min(limit, wanted[0] if wanted else limit)
+        wanted = wanted[1:] if len(wanted) > 1 else wanted
+        entries = tuple(token_ids[at : at + size])
+        rows.append(step(backend, Chunk(slot, at, entries, len(entries))))
+        at += len(entries)
+    return np.concatenate(rows)
+
+
+@contextmanager
+def libllama_model(path: Path) -> Generator[Any]:
+    lib = library()
+    params = lib.llama_model_default_params()
+    params.use_extra_bufts = False  # see `_has_amx` in backends/llama/weights.py
+    model = lib.llama_model_load_from_file(os.fsencode(path), params)
+    assert model
+    try:
+        yield model
+    finally:
+        lib.llama_model_free(model)
+
+
+def libllama_rows(path: Path, token_ids: Sequence[int], context_size: int | None = None) -> Rows:
+    """libllama's rows of all positions, the whole prompt as one batch."""
+    lib, length = library(), len(token_ids)
+    with libllama_model(path) as model:
+        params = lib.llama_context_default_params()
+        params.n_ctx, params.n_batch, params.n_ubatch = context_size or length, length, length
+        params.n_threads = params.n_threads_batch = 1
+        context = lib.llama_init_from_model(model, params)
+        batch = lib.llama_batch_init(length, 0, 1)
+        batch.n_tokens = length
+        for index, token_id in enumerate(token_ids):
+            batch.token[index], batch.pos[index], batch.logits[index] = token_id, index, 1
+            batch.n_seq_id[index], batch.seq_id[index][0] = 1, 0
+        assert lib.llama_decode(context, batch) == 0
+        vocab_size = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
+        rows = np.ctypeslib.as_array(lib.llama_get_logits(context), shape=(length, vocab_size)).copy()
+        lib.llama_batch_free(batch)
+        lib.llama_free(context)
+    return rows
+
+
+def relative_error(found: NDArray[Any], expected: NDArray[Any]) -> float:
+    """The norm of the difference, in norms of what is expected."""
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
+def perplexity(rows: Rows, token_ids: Sequence[int]) -> float:
+    """Of each token but the first, from the row before it."""
+    wide = rows[:-1].astype(np.float64)
+    wide -= wide.max(axis=-1, keepdims=True)
+    chosen = wide[np.arange(len(wide)), np.asarray(token_ids[1:])]
+    return float(np.exp(np.mean(np.log(np.exp(wide).sum(axis=-1)) - chosen)))

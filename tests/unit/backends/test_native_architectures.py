@@ -1,0 +1,166 @@
+"""From metadata to a decoder's description: rotations, windows, fused matrices; and what is refused, and how."""
+
+from __future__ import annotations
+
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stoker.backends.native.architectures import ARCHITECTURES, describe_decoder
+from stoker.backends.native.file import ModelParts
+from stoker.backends.native.layout import plan_layout
+from stoker.backends.native.spec import Activation, DecoderSpec, RopePairs
+from stoker.errors import ModelFileInvalid, ModelUnsupported
+from stoker.models.gguf import read_gguf
+from tests.reference.native_reference import NativeReference
+from tests.tiny_models import TinyModel, write_tiny_model
+
+DIVISORS = np.linspace(1, 6, 8).astype(np.float32)
+YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64}
+LONG_ROPE = {"rope.scaling.type": "longrope", "rope.scaling.attn_factor": 1.2}
+FACTORS = {"rope_factors_short.weight": DIVISORS, "rope_factors_long.weight": DIVISORS[::-1] * 2}
+
+
+def describe(path: Path, context_size: int = 100) -> DecoderSpec:
+    with read_gguf(path) as gguf:
+        parts = ModelParts([gguf])
+        spec = describe_decoder(parts, context_size)
+        plan_layout(spec, parts)
+        return spec
+
+
+@pytest.mark.parametrize(
+    ("model", "context_size"),
+    [
+        (TinyModel(), 100),
+        (TinyModel(architecture="qwen2", keys={"rope.freq_base": 1e6}), 100),
+        (TinyModel(keys={"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}), 100),
+        (TinyModel(keys={"rope.scale_linear": 4.0}), 100),
+        (TinyModel(keys={"rope.scaling.type": "none", "rope.scaling.factor": 4.0}), 100),
+        (TinyModel(keys=YARN), 100),
+        (TinyModel(architecture="qwen3", keys={**YARN, "rope.scaling.attn_factor": 1.3}), 100),
+        (TinyModel(vectors={"rope_freqs.weight": DIVISORS}), 100),
+        (TinyModel(architecture="phi3", keys=LONG_ROPE, vectors=FACTORS), 4096),
+        (TinyModel(architecture="phi3", keys=LONG_ROPE, vectors=FACTORS), 4097),
+        (TinyModel(architecture="phi3", keys={"rope.dimension_count": 12}), 100),
+        (TinyModel(architecture="gemma3", num_layers=7, keys={"attention.sliding_window": 20, **YARN}), 100),
+    ],
+)
+def test_every_layer_rotates_as_the_reference_does(tmp_path: Path, model: TinyModel, context_size: int) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", model)
+    spec, reference = describe(path, context_size), NativeReference(path, context_size)
+    for index, layer in enumerate(spec.layers):
+        rope = spec.ropes[layer.rope]
+        assert rope.pairs is (RopePairs.ADJACENT if model.architecture == "llama" else RopePairs.HALVES)
+        angles, magnitude = reference.angles(index, rope.dim, 50)
+        expected = np.stack([np.cos(angles), np.sin(angles)], axis=1) * magnitude
+        np.testing.assert_allclose(rope.tables(50), expected, atol=1e-7)
+
+
+def test_long_tables_are_the_same_wherever_they_are_cut() -> None:
+    rope = describe_rope()
+    np.testing.assert_array_equal(rope.tables(2500)[:1500], rope.tables(1500))
+
+
+def describe_rope() -> Any:
+    from stoker.backends.native.rope import RopeScaling, scaled_rope
+
+    return scaled_rope(pairs=RopePairs.HALVES, dim=8, base=1e4, scaling=RopeScaling(original_context=64))
+
+
+def test_gemma3_windows_all_but_each_sixth_layer(tmp_path: Path) -> None:
+    model = TinyModel(architecture="gemma3", num_layers=13, keys={"attention.sliding_window": 512})
+    spec = describe(write_tiny_model(tmp_path / "m.gguf", model))
+    assert [layer.window for layer in spec.layers] == ([512] * 5 + [None]) * 2 + [512]
+    assert spec.activation is Activation.GELU_TANH
+    assert spec.embedding_scale == 8
+    assert spec.attention_scale == 0.25
+
+
+def test_gemma3_27b_scales_by_another_size(tmp_path: Path) -> None:
+    model = TinyModel(architecture="gemma3", num_layers=62, num_heads=2, num_kv_heads=1)
+    assert describe(write_tiny_model(tmp_path / "m.gguf", model)).attention_scale == 1 / sqrt(32)
+
+
+def test_fused_matrices_are_taken_apart(tmp_path: Path) -> None:
+    layer = describe(write_tiny_model(tmp_path / "m.gguf", TinyModel(architecture="phi3"))).layers[0]
+    rows = [(linear.first_row, linear.num_rows) for linear in (layer.query, layer.key, layer.value)]
+    assert rows == [(0, 64), (64, 32), (96, 32)]
+    assert [(linear.first_row, linear.num_rows) for linear in (layer.gate, layer.up)] == [(0, 96), (96, 96)]
+
+
+def test_biases_and_heads_are_taken_if_they_are_there(tmp_path: Path) -> None:
+    spec = describe(write_tiny_model(tmp_path / "a.gguf", TinyModel(architecture="qwen2")))
+    assert spec.layers[1].key.bias == "blk.1.attn_k.bias"
+    assert spec.head.weight == "output.weight"
+    tied = describe(write_tiny_model(tmp_path / "b.gguf", TinyModel(has_head=False)))
+    assert tied.is_tied
+    assert tied.layers[1].key.bias is None
+
+
+def test_every_architecture_has_a_tiny_model(tmp_path: Path) -> None:
+    for architecture in ARCHITECTURES:
+        model = TinyModel(architecture=architecture)
+        assert describe(write_tiny_model(tmp_path / "m.gguf", model)).architecture == architecture
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (TinyModel(architecture="falcon"), "does not know the architecture `falcon`"),
+        (TinyModel(keys={"rope.scaling.type": "su"}), "rope scaling `su`"),
+        (TinyModel(keys={"attention.head_count_kv": [2, 1]}), "differs from layer to layer"),
+        (TinyModel(keys={"attention.value_length": 32}), "differ"),
+        (TinyModel(head_size=24), "heads of 24 elements"),
+        (TinyModel(hidden_size=48), "rows of 48 elements"),
+        (TinyModel(num_heads=3, num_kv_heads=3), "rows of 48 elements"),
+        (TinyModel(feed_forward_size=100), "rows of 100 elements"),
+        (TinyModel(vectors={"blk.0.attn_sinks.weight": DIVISORS}), "tensors blk.0.attn_sinks.weight"),
+        (TinyModel(type="TQ2_0", hidden_size=256, head_size=64, feed_forward_size=256), "of type TQ2_0"),
+    ],
+)
+def test_what_it_cannot_run_is_named(tmp_path: Path, model: TinyModel, message: str) -> None:
+    with pytest.raises(ModelUnsupported, match=message):
+        describe(write_tiny_model(tmp_path / "m.gguf", model))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"block_count": 2**31}, "`llama.block_count` is"),
+        ({"block_count": 3}, "no tensor `blk.2"),
+        ({"embedding_length": 0}, "`llama.embedding_length` is 0"),
+        ({"embedding_length": 96}, "has the shape"),
+        ({"feed_forward_length": None}, "`llama.feed_forward_length` is missing"),
+        ({"feed_forward_length": 64}, "has the shape"),
+        ({"attention.head_count": 0}, "`llama.attention.head_count` is 0"),
+        ({"attention.head_count": 3}, "cannot share"),
+        ({"attention.head_count": "four"}, "should be an integer"),
+        ({"attention.layer_norm_rms_epsilon": 0.0}, "epsilon` is 0"),
+        ({"attention.layer_norm_rms_epsilon": float("nan")}, "epsilon` is nan"),
+        ({"context_length": 0}, "`llama.context_length` is 0"),
+        ({"rope.dimension_count": 15}, "dimension_count` is 15"),
+        ({"rope.dimension_count": 32}, "dimension_count` is 32"),
+        ({"rope.freq_base": -1.0}, "freq_base` is -1"),
+        ({"rope.scaling.factor": float("inf")}, "factor` is inf"),
+    ],
+)
+def test_metadata_that_lie_are_found_out(tmp_path: Path, keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelFileInvalid, match=message):
+        describe(write_tiny_model(tmp_path / "m.gguf", TinyModel(keys=keys)))
+
+
+@pytest.mark.parametrize("values", [DIVISORS[:3], DIVISORS * 0, DIVISORS * np.nan])
+def test_divisors_that_cannot_be_are_refused(tmp_path: Path, values: Any) -> None:
+    model = TinyModel(vectors={"rope_freqs.weight": values})
+    with pytest.raises(ModelFileInvalid, match=r"rope_freqs\.weight"):
+        describe(write_tiny_model(tmp_path / "m.gguf", model))
+
+
+def test_parts_are_one_model_and_may_not_overlap(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel())
+    with read_gguf(path) as gguf, pytest.raises(ModelFileInvalid, match="same tensor"):
+        ModelParts([gguf, gguf])

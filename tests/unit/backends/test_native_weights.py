@@ -1,0 +1,154 @@
+"""Packed weights hold what the file holds, whoever packed them and wherever they lie."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGUFReader
+from gguf.quants import dequantize
+from numpy.typing import NDArray
+
+from stoker import _native
+from stoker.backends.native.architectures import describe_decoder
+from stoker.backends.native.file import ModelParts
+from stoker.backends.native.layout import Layout, plan_layout
+from stoker.backends.native.spec import Linear
+from stoker.backends.native.weights import PackProgress, Weights, load_weights
+from stoker.errors import ModelFileInvalid, ModelUnsupported
+from stoker.models.gguf import read_gguf
+from tests.tiny_models import ALL_TYPES, TinyModel, write_tiny_model
+
+PLENTY = 1 << 30
+SHAPE: dict[str, Any] = {"hidden_size": 256, "feed_forward_size": 256, "num_heads": 4, "head_size": 64}
+
+
+@contextmanager
+def opened(path: Path) -> Generator[tuple[ModelParts, Layout]]:
+    with read_gguf(path) as gguf:
+        parts = ModelParts([gguf])
+        yield parts, plan_layout(describe_decoder(parts, 100), parts)
+
+
+def load(path: Path, directory: Path | None = None, threads: int = 2, progress: PackProgress | None = None) -> Weights:
+    with opened(path) as (parts, layout):
+        return load_weights(parts, layout, directory=directory, max_bytes=PLENTY, threads=threads, progress=progress)
+
+
+def unpacked(weights: Weights, linear: Linear) -> NDArray[np.float32]:
+    place = weights.layout.matrices[linear]
+    packed = memoryview(weights.memory)[place.offset : place.offset + place.num_bytes]
+    found = np.empty((place.rows, place.columns), dtype=np.float32)
+    for row in range(place.rows):
+        _native.unpack_row(place.type, packed, place.rows, place.columns, row, found[row])
+    return found
+
+
+def check(path: Path, weights: Weights) -> None:
+    tensors = {tensor.name: tensor for tensor in GGUFReader(path).tensors}
+    for linear in weights.layout.matrices:
+        tensor = tensors[linear.weight]
+        rows = slice(linear.first_row, linear.first_row + linear.num_rows)
+        np.testing.assert_array_equal(unpacked(weights, linear), dequantize(tensor.data[rows], tensor.tensor_type))
+    for linear, place in weights.layout.biases.items():
+        assert linear.bias is not None
+        first, bias = linear.first_row, tensors[linear.bias].data
+        found = np.frombuffer(weights.memory, dtype="<f4", count=place.size, offset=place.offset)
+        np.testing.assert_array_equal(found, bias[first : first + place.size])
+    for norm, place in weights.layout.norms.items():
+        found = np.frombuffer(weights.memory, dtype="<f4", count=place.size, offset=place.offset)
+        np.testing.assert_array_equal(found, tensors[norm.weight].data)
+
+
+@pytest.mark.parametrize("type_name", ALL_TYPES)
+def test_every_type_is_packed_without_loss(tmp_path: Path, type_name: str) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel(type=type_name, num_layers=1, vocab_size=263, **SHAPE))
+    weights = load(path)
+    check(path, weights)
+    # Norms, and rows that fill a tile up, weigh more in a model as small as this one.
+    assert weights.layout.num_bytes <= 1.3 * sum(t.n_bytes for t in GGUFReader(path).tensors)
+
+
+@pytest.mark.parametrize("architecture", ["phi3", "qwen2"])
+def test_fused_matrices_and_biases_arrive(tmp_path: Path, architecture: str) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel(architecture=architecture, type="Q8_0"))
+    check(path, load(path, tmp_path / "packed"))
+
+
+def test_a_tied_head_is_there_once(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel(has_head=False))
+    weights = load(path)
+    check(path, weights)
+    own = write_tiny_model(tmp_path / "own.gguf", TinyModel())
+    assert load(own).layout.num_bytes - weights.layout.num_bytes == _native.packed_bytes(0, 263, 64)
+
+
+def test_pieces_and_threads_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel(type="Q4_K", **SHAPE))
+    whole = load(path, threads=1)
+    monkeypatch.setattr("stoker.backends.native.weights._PIECE_BYTES", 3000)
+    for threads in (1, 3):
+        assert load(path, threads=threads).memory[:] == whole.memory[:]
+    assert load(path, tmp_path / "packed").memory[:] == whole.memory[:]
+
+
+def test_the_second_start_packs_nothing(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel(type="Q4_0"))
+    told: list[tuple[int, int]] = []
+    first = load(path, tmp_path / "packed", progress=lambda done, total: told.append((done, total)))
+    assert first.is_shared
+    assert told[-1][0] == told[-1][1] > 0
+    told.clear()
+    second = load(path, tmp_path / "packed", progress=lambda done, total: told.append((done, total)))
+    assert second.is_shared
+    assert told == []
+    assert second.memory[:] == first.memory[:]
+
+
+def test_another_model_of_the_same_name_is_packed_anew(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel(seed=1))
+    old = load(path, tmp_path / "packed")
+    status = path.stat()
+    write_tiny_model(path, TinyModel(seed=2))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    new = load(path, tmp_path / "packed")
+    check(path, new)
+    assert new.memory[:] != old.memory[:]
+
+
+def test_without_a_directory_that_can_be_written_they_stay_in_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel())
+    (tmp_path / "packed").touch()
+    with caplog.at_level(logging.INFO):
+        weights = load(path, tmp_path / "packed")
+    assert not weights.is_shared
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
+    check(path, weights)
+
+
+def test_a_file_that_changes_while_it_is_packed_is_refused(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel())
+
+    def touch(_done: int, _total: int) -> None:
+        os.utime(path, ns=(1, 1))
+
+    with pytest.raises(ModelFileInvalid, match="changed while"):
+        load(path, tmp_path / "packed", progress=touch)
+
+
+def test_vectors_must_be_float32(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel())
+    data = bytearray(path.read_bytes())
+    at = data.index(b"blk.0.attn_norm.weight") + len("blk.0.attn_norm.weight") + 4 + 8
+    data[at : at + 4] = (1).to_bytes(4, "little")  # half as many bytes: still inside the file
+    path.write_bytes(data)
+    with pytest.raises(ModelUnsupported, match=r"`blk\.0\.attn_norm\.weight` is of type F16"), opened(path):
+        pass

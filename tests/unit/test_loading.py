@@ -1,0 +1,128 @@
+"""Who computes a model, and what is said about it."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker import LLM, SamplingParams
+from stoker.core.stages import no_mark
+from stoker.engine.config import EngineConfig
+from stoker.errors import ConfigError, ModelUnsupported
+from stoker.loading import Loaded, load_gguf
+from tests.tiny_models import TinyModel, write_tiny_model
+
+UNKNOWN_TYPE = TinyModel(type="TQ2_0", hidden_size=256, feed_forward_size=256, head_size=64)
+"""libllama has kernels for it, the native executor has none."""
+
+
+@pytest.fixture(autouse=True)
+def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("STOKER_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@contextmanager
+def loaded(path: Path, **options: Any) -> Generator[Loaded]:
+    config = EngineConfig(model=str(path), model_path=str(path), ctx_size=64, kv_tokens=128, threads=1, **options)
+    found = load_gguf(config, None, no_mark)
+    try:
+        yield found
+    finally:
+        found.backend.close()
+
+
+def test_auto_takes_the_native_executor_and_says_so(
+    tmp_path: Path, cache_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel())
+    with caplog.at_level(logging.INFO), loaded(path) as found:
+        assert found.backend_name == "native"
+        assert found.kv_port is found.backend
+        assert found.tokenizer.encode("ab") == [97, 98]
+        assert found.backend.info.eog_token_ids
+    assert "is computed by the native executor (" in caplog.text
+    assert len(list((cache_dir / "packed").glob("*.stoker"))) == 1
+
+
+def test_auto_takes_libllama_for_the_rest_and_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", UNKNOWN_TYPE)
+    with loaded(path) as found:
+        assert found.backend_name == "llama"
+    assert any("libllama computes: " in message and "TQ2_0" in message for message in caplog.messages)
+
+
+def test_native_refuses_what_it_cannot_and_names_it(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", UNKNOWN_TYPE)
+    with pytest.raises(ModelUnsupported, match=r"no kernels for `.*`, of type TQ2_0"), loaded(path, backend="native"):
+        pass
+
+
+def test_if_nobody_can_both_reasons_are_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    path = write_tiny_model(tmp_path / "m.gguf", UNKNOWN_TYPE)
+    with pytest.raises(ModelUnsupported, match=r"TQ2_0.*pip install 'stoker\[llama\]'"), loaded(path):
+        pass
+
+
+def test_a_gpu_is_left_to_libllama(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("stoker.backends.llama.gpu_name", lambda: "cuda")
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel())
+    with loaded(path) as found:
+        assert found.backend_name == "llama"
+    assert "libllama can use a GPU here (cuda)" in caplog.text
+    with loaded(path, backend="native") as found:
+        assert found.backend_name == "native"
+
+
+def test_keys_and_values_in_other_sizes_are_for_the_native_executor(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel())
+    with loaded(path, kv_type="q8") as found:
+        assert " q8 " in found.backend.info.kv_format
+    with pytest.raises(ConfigError, match="not q8"), loaded(path, kv_type="q8", backend="llama"):
+        pass
+
+
+def test_it_needs_no_libllama(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel(type="Q4_0"))
+    script = (
+        "import sys; sys.modules['llama_cpp'] = None\n"
+        "from stoker import LLM, SamplingParams\n"
+        f"with LLM({str(path)!r}, ctx_size=64, threads=1) as llm:\n"
+        "    print(len(llm.generate('abc', SamplingParams(max_tokens=5, ignore_eos=True)).token_ids))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.returncode) == ("5\n", 0), done.stderr
+
+
+def test_packing_is_progress(tmp_path: Path) -> None:
+    class Bar:
+        def __init__(self) -> None:
+            self.told: list[object] = []
+
+        def start(self, total_bytes: int | None, label: str) -> None:
+            self.told.append((label, total_bytes))
+
+        def advance(self, num_bytes: int) -> None:
+            self.told.append(num_bytes)
+
+        def close(self) -> None:
+            self.told.append("closed")
+
+    path, bar = write_tiny_model(tmp_path / "m.gguf", TinyModel()), Bar()
+    for _ in range(2):
+        with LLM(path, ctx_size=64, threads=1, progress=bar) as llm:
+            llm.generate("a", SamplingParams(max_tokens=1))
+    (label, total), *advances = bar.told[: bar.told.index("closed")]  # type: ignore[misc]
+    assert label == "packing the weights"
+    assert sum(advances) == total  # type: ignore[arg-type]
+    assert set(bar.told[bar.told.index("closed") :]) == {"closed"}, "the second start packs nothing"
