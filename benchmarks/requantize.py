@@ -11,6 +11,7 @@ import argparse
 import ctypes
 import sys
 from pathlib import Path
+from typing import Any
 
 import llama_cpp
 
@@ -27,12 +28,21 @@ TYPES = {
 }
 
 
+def _discard(level: int, text: bytes, data: int) -> None:
+    """A line of libllama's log: there are hundreds, one per tensor."""
+
+
+_log_callback: Any = llama_cpp.llama_log_callback
+_DISCARD = _log_callback(_discard)
+
+
 def requantize(source: Path, target: Path, quantization: str) -> None:
     """Writes `target`; tensors whose rows do not fill the type's blocks get the type that libllama falls back to.
 
     Raises:
         RuntimeError: libllama refused.
     """
+    llama_cpp.llama_log_set(_DISCARD, ctypes.c_void_p(0))
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = TYPES[quantization]
     params.allow_requantize = True

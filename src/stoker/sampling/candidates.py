@@ -20,7 +20,7 @@ _BLOCK = 16_384
 """Values that are summed at a time."""
 
 _FOLD = 64
-"""Most values that stand behind one column maximum in `_lower_bound`."""
+"""Most values that stand behind one column maximum in `_superset`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,11 +89,11 @@ def exp_sum(values: NDArray[np.floating], peak: float) -> float:
 def largest_positions(values: NDArray[np.floating], count: int) -> NDArray[np.intp]:
     """Positions of the `count` largest values, by descending value; of equal values the first ones win.
 
-    Two linear passes find a superset that is hardly larger than `count`; only that is sorted.
+    One linear pass finds a superset that is hardly larger than `count`; only that is sorted.
     """
     if count >= values.size:
         return np.argsort(-values, kind="stable")
-    positions = np.flatnonzero(values >= _lower_bound(values, count))
+    positions = _superset(values, count)
     found = values[positions]
     if found.size > count:
         inside = _exactly(found, count)
@@ -101,20 +101,29 @@ def largest_positions(values: NDArray[np.floating], count: int) -> NDArray[np.in
     return positions[np.argsort(-found, kind="stable")]
 
 
-def _lower_bound(values: NDArray[np.floating], count: int) -> np.floating:
-    """A value that at least `count` of `values` reach, and few more.
+def _superset(values: NDArray[np.floating], count: int) -> NDArray[np.intp]:
+    """Ascending positions of all values above a bound that at least `count` of them reach, and few more.
 
     ```
-    values, folded:   v0    v1    …  v(c-1)      `count` column maxima reach the result,
-                      vc    v(c+1) …             so at least `count` values do
-    column maxima:    m0    m1    …  m(c-1)      (a remainder shorter than a row is left out)
+    values, folded:   v0    v1    …  v(c-1)      `count` column maxima reach the bound,
+                      vc    v(c+1) …             so at least `count` values do, and only
+    column maxima:    m0    m1    …  m(c-1)      their columns need to be looked at again
+    rest:             shorter than a row, looked at too
     ```
     """
     height = min(_FOLD, values.size // (8 * count))
     if height < 2:
-        return _nth_largest(values, count)
-    columns = values.size // height
-    return _nth_largest(values[: columns * height].reshape(height, columns).max(axis=0), count)
+        return np.flatnonzero(values >= _nth_largest(values, count))
+    width = values.size // height
+    folded = values[: width * height].reshape(height, width)
+    maxima = folded.max(axis=0)
+    bound = _nth_largest(maxima, count)
+    columns = np.flatnonzero(maxima >= bound)
+    if columns.size > width // 2:
+        return np.flatnonzero(values >= bound)
+    rows, among = np.nonzero(folded[:, columns] >= bound)
+    rest = np.flatnonzero(values[width * height :] >= bound) + width * height
+    return np.concatenate((rows * width + columns[among], rest))
 
 
 def _nth_largest(values: NDArray[np.floating], n: int) -> np.floating:

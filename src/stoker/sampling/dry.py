@@ -125,6 +125,10 @@ class Dry:
     def is_idle(self) -> bool:
         return not self._token_ids.size
 
+    @property
+    def token_ids(self) -> TokenIds:
+        return self._token_ids
+
     def apply(self, row: Row) -> None:
         before = row[self._token_ids]
         row[self._token_ids] = np.where(np.isneginf(before), before, (before - self._penalties).clip(-LARGEST, LARGEST))

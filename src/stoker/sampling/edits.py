@@ -40,11 +40,16 @@ class Edit(Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """It would change nothing now, so the row need not be copied for it."""
+        """It would change nothing now."""
+        ...
+
+    @property
+    def token_ids(self) -> TokenIds:
+        """The tokens whose logits `apply` changes now, each of them once; at least one unless it is idle."""
         ...
 
     def apply(self, row: Row) -> None:
-        """Changes the row in place."""
+        """Changes the row in place. A finite logit becomes finite or -inf, and -inf stays as it is."""
         ...
 
     def push(self, token_id: int) -> None:
@@ -92,7 +97,7 @@ class MinTokens:
     """Bans the end-of-generation set and the stop tokens until there are `min_tokens` completion tokens."""
 
     def __init__(self, token_ids: TokenIds, min_tokens: int) -> None:
-        self._token_ids = token_ids
+        self.token_ids = token_ids
         self._num_left = min_tokens
 
     @classmethod
@@ -106,7 +111,7 @@ class MinTokens:
 
     def apply(self, row: Row) -> None:
         if not self.is_idle:
-            row[self._token_ids] = -inf
+            row[self.token_ids] = -inf
 
     def push(self, token_id: int) -> None:
         self._num_left -= 1

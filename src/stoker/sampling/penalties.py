@@ -97,6 +97,10 @@ class Penalties:
     def is_idle(self) -> bool:
         return not self._counts.token_ids.size
 
+    @property
+    def token_ids(self) -> TokenIds:
+        return self._counts.token_ids
+
     def apply(self, row: Row) -> None:
         token_ids = self._counts.token_ids
         before = row[token_ids]

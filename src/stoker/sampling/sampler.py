@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.core.params import SamplingParams
+from stoker.core.stages import Mark, no_mark
 from stoker.errors import InvalidInput
 from stoker.sampling.candidates import Candidates, Row, TokenIds
 from stoker.sampling.draws import Draws
@@ -89,12 +90,20 @@ class Sampler:
         vocab_size: width of a row.
         eog_token_ids: the model's whole end-of-generation set.
         token_bytes: the text of a token, special tokens rendered; DRY looks for its sequence breakers in it.
+        mark: told when edits of a row begin and end.
     """
 
-    def __init__(self, *, vocab_size: int, eog_token_ids: frozenset[int], token_bytes: Callable[[int], bytes]) -> None:
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        eog_token_ids: frozenset[int],
+        token_bytes: Callable[[int], bytes],
+        mark: Mark = no_mark,
+    ) -> None:
+        self._mark = mark
         self._vocabulary = Vocabulary(vocab_size, eog_token_ids, token_bytes)
         self._all_token_ids = np.arange(vocab_size, dtype=np.intp)
-        self._scratch = np.empty(vocab_size, dtype=np.float32)
 
     def open(self, params: SamplingParams, prompt: Sequence[int], seed: int) -> RowState:
         """Compiles the params of one request.
@@ -124,21 +133,26 @@ class Sampler:
         A choice depends on nothing but its own row, to the bit: not on the other rows, nor on their number or order.
 
         Args:
-            logits: `(len(rows), vocab_size)`; only read.
+            logits: `(len(rows), vocab_size)`; as before when this returns.
             rows: the state of each row. A row without a choice leaves its state as it is.
         """
         assert logits.shape == (len(rows), self._vocabulary.size), "one row of logits per state"
         logits = np.ascontiguousarray(logits, dtype=np.float32)
-        largest = logits.argmax(axis=1).tolist()
+        if not logits.flags.writeable:
+            logits = logits.copy()
+        # Row by row, not all maxima first: a wide row is still in the cache when it is looked at again.
         with np.errstate(over="ignore"):
-            return [self._choose(logits[i], largest[i], state) for i, state in enumerate(rows)]
+            return [self._choose(row, int(row.argmax()), state) for row, state in zip(logits, rows, strict=True)]
 
     def _choose(self, row: Row, largest: int, state: RowState) -> Choice:
         # The largest of a row is NaN if any is, so this one number tells whether the whole row can be used.
         if not isfinite(row[largest]):
             return _NOTHING
-        edited = self._edited(row, state.edits)
-        token_id = largest if edited is row and state.is_plain_greedy else self._pick(edited, state)
+        edits = [edit for edit in state.edits if not edit.is_idle]
+        if edits:
+            token_id = self._pick_edited(row, largest, edits, state)
+        else:
+            token_id = largest if state.is_plain_greedy else self._pick(row, largest, state)
         if token_id is None:
             return _NOTHING
         state.push(token_id)
@@ -146,22 +160,30 @@ class Sampler:
             return Choice(token_id)
         return Choice(token_id, *token_logprobs(row, token_id, state.num_logprobs))
 
-    def _edited(self, row: Row, edits: tuple[Edit, ...]) -> Row:
-        """The row itself if there is nothing to change, else a copy that is valid until the next row."""
-        active = [edit for edit in edits if not edit.is_idle]
-        if not active:
-            return row
-        np.copyto(self._scratch, row)
-        for edit in active:
-            edit.apply(self._scratch)
-        return self._scratch
+    def _pick_edited(self, row: Row, largest: int, edits: Sequence[Edit], state: RowState) -> int | None:
+        """Edits the few logits in their place and puts them back: a copy of a wide row costs more than all the rest."""
+        token_ids = np.concatenate([edit.token_ids for edit in edits])
+        before = row[token_ids]
+        self._mark("sample")
+        try:
+            for edit in edits:
+                edit.apply(row)
+            self._mark("mask")
+            if state.is_plain_greedy and row[token_ids].max() < row[largest]:
+                return largest
+            return self._pick(row, largest, state)
+        finally:
+            row[token_ids] = before
 
-    def _pick(self, edited: Row, state: RowState) -> int | None:
+    def _pick(self, row: Row, largest: int, state: RowState) -> int | None:
+        """From a row without NaN or +inf; `largest` is where its largest logit was before it was edited."""
         if state.allowed is None:
-            candidates = Candidates(self._all_token_ids, edited)
+            candidates = Candidates(self._all_token_ids, row)
+            is_possible = isfinite(row[largest]) or isfinite(row.max())
         else:
-            candidates = Candidates(state.allowed, edited[state.allowed])
-        if (edited is self._scratch or state.allowed is not None) and not isfinite(candidates.logits.max()):
+            candidates = Candidates(state.allowed, row[state.allowed])
+            is_possible = isfinite(candidates.logits.max())
+        if not is_possible:
             return None
         draws = Draws(state.seed, state.num_completion)
         for transform in state.transforms:

@@ -59,20 +59,34 @@ def test_the_caller_s_logits_are_only_read() -> None:
     assert all(choice.token_id is not None for choice in sampler.sample(logits, states))
 
 
-def test_a_greedy_row_is_not_copied() -> None:
-    sampler, state = make_sampler(), open_row(GREEDY)
-    row = row_of({3: 1})
-    assert sampler._edited(row, state.edits) is row
-    assert open_row(GREEDY).edits == ()
-
-
-def test_a_row_is_not_copied_for_edits_that_are_idle() -> None:
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_edits_leave_the_caller_s_logits_as_they_were(temperature: float) -> None:
+    params = SamplingParams(
+        temperature=temperature, logit_bias={3: 9, 5: -2}, banned_token_ids=[3, 4], repetition_penalty=2.0, logprobs=1
+    )
     sampler = make_sampler()
-    state = open_row(SamplingParams(min_tokens=1, dry_multiplier=1.0))
-    row = row_of()
-    assert sampler._edited(row, state.edits) is not row
-    state.push(7)
-    assert sampler._edited(row, state.edits) is row
+    states = [sampler.open(params.filled_from(BUILT_IN), (5, 6, 5, 3), 0) for _ in range(2)]
+    logits = np.random.default_rng(0).standard_normal((2, VOCAB)).astype(np.float32)
+    logits[1] = -np.inf
+    logits[1, 4] = 1.0
+    before = logits.copy()
+    choices = sampler.sample(logits, states)
+    assert (choices[0].token_id is None, choices[1].token_id is None) == (False, True)
+    assert logits.tobytes() == before.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("bias", "expected"),
+    [
+        ({5: -1.0}, 3),  # not the largest, and lowered
+        ({3: -9.0}, 5),  # the largest, lowered
+        ({5: 9.0}, 5),  # another one, raised above it
+        ({5: 1.0}, 3),  # raised to the same: the lowest id wins
+        ({2: 2.0}, 2),
+    ],
+)
+def test_greedy_takes_the_largest_of_the_edited_row(bias: dict[int, float], expected: int) -> None:
+    assert choose(SamplingParams(temperature=0, logit_bias=bias), row_of({3: 2.0, 5: 1.0})) == [expected]
 
 
 @pytest.mark.parametrize("params", [GREEDY, SamplingParams(), SamplingParams(mirostat=2), SamplingParams(top_k=0)])

@@ -1,16 +1,16 @@
-"""OpenVINO GenAI's continuous batching behind the loop of `loop.py`. Runs with the peers' Python, not with Stoker's."""
+"""OpenVINO GenAI's continuous batching as a program, see `job.py`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from loop import Answer, serve_loop
+from job import Generate, answer_job
 
 _CACHE_GB = 2
 _MAX_SEQUENCES = 64
 
 
-def load(model: str, threads: int) -> Answer:
+def load(model: str, threads: int) -> Generate:
     import openvino_genai  # pyright: ignore[reportMissingImports]
 
     package: Any = openvino_genai
@@ -19,17 +19,20 @@ def load(model: str, threads: int) -> Answer:
     scheduler.max_num_seqs = _MAX_SEQUENCES
     scheduler.enable_prefix_caching = False  # prompts are distinct anyway
     pipeline = package.LLMPipeline(model, "CPU", scheduler_config=scheduler, INFERENCE_NUM_THREADS=threads)
+    tokenizer = pipeline.get_tokenizer()
 
-    def answer(prompts: list[str], max_tokens: int) -> int:
+    def generate(prompts: list[str], output_tokens: int) -> list[tuple[int, int]]:
         config = package.GenerationConfig()
-        config.max_new_tokens = max_tokens
+        config.max_new_tokens = output_tokens
         config.ignore_eos = True
         config.do_sample = False
         config.apply_chat_template = False
-        return pipeline.generate(prompts, config).perf_metrics.get_num_generated_tokens()
+        num_output = pipeline.generate(prompts, config).perf_metrics.get_num_generated_tokens()
+        lengths = [tokenizer.encode(prompt).input_ids.shape[1] for prompt in prompts]
+        return [(length, num_output // len(prompts)) for length in lengths]
 
-    return answer
+    return generate
 
 
 if __name__ == "__main__":
-    serve_loop(load)
+    answer_job(load)

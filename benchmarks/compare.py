@@ -1,0 +1,236 @@
+"""Stoker beside its peers: the same GGUF, the same threads, the same total context, in turn (A B A B), in one run.
+
+    make bench
+    python benchmarks/compare.py --cases speed-smollm2 shared --out /tmp/bench
+
+Writes one JSON file of results per case into `--out`, and `RESULTS.md` with its plots beside this file. Run it on a
+machine that does nothing else: it takes about an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+from limits import Machine, Work, measure_machine, work_of
+from peers import REQUIREMENTS, Absent, Present, Setting, find_peer, llama_cpp_python, llama_server, mistralrs, openvino
+from peers import stoker as stoker_server
+from report import Peers, write_report
+from requantize import requantize
+from synthetic import Shape
+from synthetic import write as write_synthetic
+
+import stoker
+from stoker.backends.cores import usable_cores
+from stoker.bench import results as bench_results
+from stoker.bench.machine import this_machine
+from stoker.bench.results import Plan, Results, Sample, read_results, write_results
+from stoker.bench.runner import make_plan, measure
+from stoker.bench.server import Server
+from stoker.models.gguf import read_gguf
+from stoker.models.store import resolve
+
+HTTP_PEERS, LIBRARY_PEERS = ("llama-server",), ("openvino-genai", "mistralrs")
+_PARALLEL = 16
+_CONTEXT = 32_768
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Some plans on one model file, with the peers that can do them."""
+
+    name: str
+    model: str
+    plans: tuple[Plan, ...]
+    peers: tuple[str, ...] = HTTP_PEERS
+    parallel: int = _PARALLEL
+
+
+def _speed(model: str, concurrency: tuple[int, ...] = (1, 8, 16), peers: tuple[str, ...] = HTTP_PEERS) -> list[Case]:
+    """Output tokens per second at some concurrency, and prompt tokens per second at two lengths."""
+    decode = make_plan("distinct", concurrency=concurrency, prompt_tokens=32)
+    prompts = [
+        Case(
+            name=f"prompt-{length}-{model}",
+            model=model,
+            plans=(make_plan("distinct", prompt_tokens=length, output_tokens=1, concurrency=(1,), num_requests=count),),
+        )
+        for length, count in ((500, 6), (4000, 2))
+    ]
+    return [Case(name=f"speed-{model}", model=model, plans=(decode,), peers=peers), *prompts]
+
+
+def _library(model: str) -> list[Case]:
+    batches = tuple(make_plan("offline", num_requests=count, prompt_tokens=32) for count in (1, 8, 16, 32))
+    prefill = (make_plan("offline", num_requests=1, prompt_tokens=2000, output_tokens=1),)
+    return [
+        Case(name=f"library-{model}", model=model, plans=batches, peers=LIBRARY_PEERS),
+        Case(name=f"library-prompt-{model}", model=model, plans=prefill, peers=LIBRARY_PEERS),
+    ]
+
+
+def _one(scenario: str, model: str, *, parallel: int = _PARALLEL, **more: object) -> Case:
+    name = f"{scenario}-{model}" if not more else f"{scenario}-{'-'.join(_names(more))}-{model}"
+    return Case(name=name, model=model, parallel=parallel, plans=(make_plan(scenario, **more),))  # pyright: ignore[reportArgumentType]
+
+
+def _names(more: dict[str, object]) -> list[str]:
+    return [str(value).strip("(),") for value in more.values()]
+
+
+CASES = {
+    case.name: case
+    for case in (
+        *_speed("smollm2", (1, 2, 4, 8, 16, 32), (*HTTP_PEERS, "llama-cpp-python")),
+        *_speed("smollm2-q4_0"),
+        *_speed("smollm2-q8_0"),
+        *_speed("smollm2-q4_k_m"),
+        *_speed("gemma3"),
+        *_speed("llama-1b-q4_k", (1, 8)),
+        *_speed("llama-1b-q8_0", (1, 8)),
+        *(_one(scenario, "smollm2") for scenario in ("shared", "mixed", "restart", "cold")),
+        _one("agent", "smollm2", parallel=8),
+        _one("agent", "smollm2", parallel=8, concurrency=(40,)),
+        *_library("smollm2-q4_0"),
+        *_library("smollm2-q8_0"),
+    )
+}
+
+
+@dataclass(slots=True)
+class Bench:
+    """Where files and peers are, and what has been found out about them."""
+
+    folder: Path
+    threads: int
+    repetitions: int
+    binary: Path | None
+    found: dict[str, Present | Absent] = field(default_factory=dict[str, Present | Absent])
+
+    def peer(self, name: str) -> Present | Absent:
+        if name not in self.found:
+            self.found[name] = find_peer(name, self.folder / "peers")
+        return self.found[name]
+
+    def model(self, name: str) -> Path:
+        """The file, written first if it is one of ours."""
+        family, _, quantization = name.rpartition("-")
+        if not family:
+            return resolve(name)
+        path = self.folder / f"{name}.gguf"
+        if not path.exists():
+            part = path.with_suffix(".part")
+            if family == "llama-1b":
+                write_synthetic(part, Shape(), quantization.upper())
+            else:
+                requantize(resolve(family), part, quantization.upper())
+            part.rename(path)
+        return path
+
+    def servers(self, case: Case) -> tuple[list[Server], list[bench_results.Absent]]:
+        setting = Setting(model=self.model(case.model), threads=self.threads, parallel=case.parallel, context=_CONTEXT)
+        servers: list[Server] = [stoker_server(setting)]
+        absent: list[bench_results.Absent] = []
+        for name in case.peers:
+            peer = self.peer(name)
+            if isinstance(peer, Absent):
+                absent.append(bench_results.Absent(server=name, scenario=case.plans[0].scenario, reason=peer.reason))
+            else:
+                servers.append(self._server(peer, setting))
+        return servers, absent
+
+    def _server(self, peer: Present, setting: Setting) -> Server:
+        if peer.name == "llama-server":
+            return llama_server(peer, setting, self.binary)
+        return {"llama-cpp-python": llama_cpp_python, "openvino-genai": openvino, "mistralrs": mistralrs}[peer.name](
+            peer, setting
+        )
+
+
+class Progress:
+    """A line for each repetition, as it ends."""
+
+    def begin(self, server: str, plan: Plan, repetition: int) -> None:
+        print(f"  {plan.scenario} {repetition + 1}/{plan.repetitions} {server} ...", end="", flush=True)
+
+    def piece(self) -> None:
+        pass
+
+    def answered(self, answer: object) -> None:
+        pass
+
+    def end(self, samples: Sequence[Sample]) -> None:
+        rates = [f"{s.concurrency}: {s.figures.output_tokens_per_s:.0f}" for s in samples if not s.phase]
+        print(f" tokens/s at {', '.join(rates)}" if rates else "", flush=True)
+
+
+def run_case(bench: Bench, case: Case) -> Results:
+    """Measures one case."""
+    machine = this_machine()
+    started_at = datetime.now().astimezone().isoformat(timespec="seconds")
+    plans = [msgspec.structs.replace(plan, repetitions=bench.repetitions) for plan in case.plans]
+    servers, absent = bench.servers(case)
+    done = asyncio.run(measure(servers, plans, Progress()))
+    return Results(
+        stoker_version=stoker.__version__,
+        started_at=started_at,
+        command=tuple(sys.argv),
+        machine=machine,
+        servers=tuple(done.servers.values()),
+        plans=tuple(plans),
+        samples=tuple(done.samples),
+        absent=(*absent, *done.absent),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES), metavar="CASE")
+    parser.add_argument("--out", type=Path, default=Path("build/bench"), help="models, peers and results go there")
+    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--llama-server", type=Path, help="another binary than the packaged one")
+    parser.add_argument("--report-only", action="store_true", help="write RESULTS.md from what lies in --out")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    bench = Bench(arguments.out, arguments.threads, arguments.repetitions, arguments.llama_server)
+    if not arguments.report_only:
+        _measure_all(bench, [CASES[name] for name in arguments.cases])
+    _report(bench)
+
+
+def _measure_all(bench: Bench, cases: Sequence[Case]) -> None:
+    for case in cases:
+        bench.model(case.model)
+        for name in case.peers:
+            bench.peer(name)
+    limits = bench.folder / "machine.json"
+    limits.write_bytes(msgspec.json.encode(measure_machine(bench.threads)))
+    for case in cases:
+        print(case.name, flush=True)
+        write_results(run_case(bench, case), bench.folder / f"{case.name}.json")
+
+
+def _report(bench: Bench) -> None:
+    machine = msgspec.json.decode((bench.folder / "machine.json").read_bytes(), type=Machine)
+    measured = {
+        case: read_results(path) for case in CASES.values() if (path := bench.folder / f"{case.name}.json").exists()
+    }
+    work: dict[str, Work] = {}
+    for model in {case.model for case in measured}:
+        with read_gguf(bench.model(model)) as gguf:
+            work[model] = work_of(gguf)
+    peers = Peers({name: bench.peer(name) for name in REQUIREMENTS})
+    write_report(
+        Path(__file__).parent, machine, work, {case.name: (case.model, r) for case, r in measured.items()}, peers
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Keeps a number of requests under way and collects their answers. It knows no scenario and adds nothing up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from stoker.bench.client import Clock, ask
+from stoker.bench.request import Answer, Job, Target
+
+
+@dataclass(slots=True)
+class Load:
+    """A target with what watches the requests to it.
+
+    Args:
+        on_piece: called for every event that carries text.
+        on_answer: called when a request has ended, in whatever way.
+    """
+
+    target: Target
+    clock: Clock = time.perf_counter
+    on_piece: Callable[[], None] | None = None
+    on_answer: Callable[[Answer], None] | None = None
+
+    async def ask(self, job: Job) -> Answer:
+        """One request."""
+        answer = await ask(self.target, job, clock=self.clock, on_piece=self.on_piece)
+        if self.on_answer is not None:
+            self.on_answer(answer)
+        return answer
+
+    async def closed_loop(self, jobs: Iterable[Job], concurrency: int) -> list[Answer]:
+        """All jobs, never more than `concurrency` at a time: the next is sent when one has ended.
+
+        Returns:
+            In no particular order.
+        """
+        waiting = iter(jobs)
+
+        async def work() -> list[Answer]:
+            return [await self.ask(job) for job in waiting]
+
+        parts = await asyncio.gather(*(work() for _ in range(concurrency)))
+        return [answer for part in parts for answer in part]
+
+    async def together(self, jobs: Iterable[Job]) -> list[Answer]:
+        """All jobs at once, in their order."""
+        return await asyncio.gather(*(self.ask(job) for job in jobs))

@@ -1,0 +1,138 @@
+"""How much memory and CPU time a tree of processes takes, watched from outside while something is measured."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from types import ModuleType
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from stoker.bench.figures import Resources
+
+if TYPE_CHECKING:
+    import psutil
+
+_SAMPLE_EVERY_S = 0.5
+"""The kernel walks all page tables for a PSS: more often would be felt."""
+
+
+class UsageMeter:
+    """Set by `watching` when the block has ended."""
+
+    def __init__(self) -> None:
+        self.resources = Resources()
+
+
+@asynccontextmanager
+async def watching(pid: int | None) -> AsyncGenerator[UsageMeter]:
+    """Watches the tree below a process, and ourselves, until the block ends.
+
+    Args:
+        pid: None = the server's processes are not known; then only our own CPU time is told.
+    """
+    meter, own_cpu_s = UsageMeter(), time.process_time()
+    root = None if pid is None else await asyncio.to_thread(_process, pid)
+    if root is None:
+        yield meter
+        meter.resources = Resources(client_cpu_s=time.process_time() - own_cpu_s)
+        return
+    cpu_s = await asyncio.to_thread(_cpu_s, root)
+    peak = _Peak(root)
+    sampling = asyncio.create_task(peak.follow())
+    try:
+        yield meter
+        # The sampling is on the client's account too: what it costs is seen.
+        await peak.take()
+        own_cpu_s = time.process_time() - own_cpu_s
+        used_s = peak.cpu_s - cpu_s
+        meter.resources = Resources(peak_pss_bytes=peak.bytes or None, server_cpu_s=used_s, client_cpu_s=own_cpu_s)
+    finally:
+        sampling.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await sampling
+
+
+def pid_of(url: str) -> int | None:
+    """The process of this machine that listens where the URL points; None if there is none, or it cannot be told."""
+    psutil = _psutil()
+    parts = urlsplit(url)
+    if psutil is None or parts.hostname not in ("127.0.0.1", "localhost", "::1"):
+        return None
+    port = parts.port or 80
+    try:
+        listening = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.laddr]
+    except psutil.Error:
+        return None
+    return next((connection.pid for connection in listening if connection.laddr.port == port), None)
+
+
+class _Peak:
+    def __init__(self, root: psutil.Process) -> None:
+        self._root = root
+        self.bytes = 0
+        self.cpu_s = 0.0
+        """The last that was seen: a process may end before the block does."""
+
+    async def follow(self) -> None:
+        while True:
+            await self.take()
+            await asyncio.sleep(_SAMPLE_EVERY_S)
+
+    async def take(self) -> None:
+        self.bytes = max(self.bytes, await asyncio.to_thread(_pss_bytes, self._root))
+        self.cpu_s = max(self.cpu_s, await asyncio.to_thread(_cpu_s, self._root))
+
+
+def _psutil() -> ModuleType | None:
+    try:
+        import psutil
+    except ModuleNotFoundError:
+        return None
+    return psutil
+
+
+def _process(pid: int) -> psutil.Process | None:
+    psutil = _psutil()
+    if psutil is None:
+        return None
+    try:
+        return psutil.Process(pid)
+    except psutil.Error:
+        return None
+
+
+def _tree(root: psutil.Process) -> list[psutil.Process]:
+    import psutil
+
+    try:
+        return [root, *root.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def _cpu_s(root: psutil.Process) -> float:
+    import psutil
+
+    total = 0.0
+    for process in _tree(root):
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            total += times.user + times.system
+            # Linux adds a child's time to its parent's when it has been waited for.
+            total += getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
+    return total
+
+
+def _pss_bytes(root: psutil.Process) -> int:
+    import psutil
+
+    total = 0
+    for process in _tree(root):
+        with contextlib.suppress(psutil.Error):
+            memory = process.memory_full_info()
+            total += getattr(memory, "pss", memory.rss)
+    return total

@@ -1,0 +1,153 @@
+"""What a measurement leaves behind: plans, samples and the machine, as one versioned JSON file. It measures nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from stoker.bench.figures import Figures, Limits
+from stoker.errors import InvalidInput
+
+SCHEMA_VERSION = 1
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is measured, the same for every server. Lengths are in tokens.
+
+    Raises:
+        InvalidInput: a number is out of its range; `fields["parameter"]` names it.
+    """
+
+    scenario: str
+    prompt_tokens: int
+    """Length of the part of a prompt that the scenario is about."""
+    output_tokens: int
+    """Length of every answer: the end of generation is ignored."""
+    concurrency: tuple[int, ...]
+    """Requests at a time; several = one after the other."""
+    num_requests: int | None = None
+    """For each level of concurrency. None: as many as the scenario finds enough."""
+    repetitions: int = 3
+    seed: int = 0
+    limits: Limits = Limits()
+    endpoint: str = "completions"
+
+    def __post_init__(self) -> None:
+        for name in ("prompt_tokens", "output_tokens", "repetitions"):
+            _check_positive(name, getattr(self, name))
+        for concurrency in self.concurrency:
+            _check_positive("concurrency", concurrency)
+        if self.num_requests is not None:
+            _check_positive("requests", self.num_requests)
+
+
+class ModelIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """Which weights a server holds, as far as it says."""
+
+    name: str
+    num_parameters: int | None = None
+    vocab_size: int | None = None
+
+
+class ServerAbout(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the servers that were measured."""
+
+    name: str
+    command: tuple[str, ...]
+    """What started it; empty if it was already running."""
+    url: str
+    """Where it was reached; empty if nothing was sent to it."""
+    model: ModelIdentity
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of one repetition at one point of a scenario."""
+
+    server: str
+    scenario: str
+    repetition: int
+    concurrency: int
+    phase: str
+    """Which part of the scenario's requests; empty = all of them."""
+    figures: Figures
+
+
+class Absent(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for and could not be measured."""
+
+    server: str
+    scenario: str
+    reason: str
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """Where it was measured."""
+
+    cpu: str
+    num_cores: int
+    """Those that this process may use."""
+    memory_bytes: int
+    system: str
+    python: str
+    load_before: float | None
+    """Load average of the minute before the measurement: above 0, something else was running too."""
+
+
+class Results(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of the benchmark."""
+
+    schema_version: int = SCHEMA_VERSION
+    stoker_version: str
+    started_at: str
+    """ISO 8601, with its time zone."""
+    command: tuple[str, ...]
+    machine: Machine
+    servers: tuple[ServerAbout, ...]
+    plans: tuple[Plan, ...]
+    samples: tuple[Sample, ...]
+    absent: tuple[Absent, ...] = ()
+
+    @property
+    def num_failed(self) -> int:
+        """Requests without a complete answer, in all samples; those that several phases show count once for each."""
+        return sum(sample.figures.num_failed for sample in self.samples)
+
+
+def write_results(results: Results, path: Path) -> None:
+    """Writes the JSON file.
+
+    Raises:
+        InvalidInput: the file cannot be written.
+    """
+    try:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be written: {error.strerror}", parameter="json") from error
+
+
+def read_results(path: Path) -> Results:
+    """Reads what `write_results` wrote.
+
+    Raises:
+        InvalidInput: there is no such file, it is something else, or it is of another schema version.
+    """
+    try:
+        data = path.read_bytes()
+        version = msgspec.json.decode(data, type=_Versioned).schema_version
+        if version != SCHEMA_VERSION:
+            raise InvalidInput(f"{path} has schema version {version}; this version of Stoker reads {SCHEMA_VERSION}")
+        return msgspec.json.decode(data, type=Results)
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise InvalidInput(f"{path} holds no results of `stoker bench`: {error}") from error
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    schema_version: int
+
+
+def _check_positive(name: str, value: int) -> None:
+    if value < 1:
+        raise InvalidInput(f"`{name}` must be at least 1, not {value}", parameter=name)

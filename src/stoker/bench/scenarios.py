@@ -1,0 +1,306 @@
+"""The scenarios: which requests, in which order, against one server. They add nothing up and know no particular server.
+
+A scenario is a function of a `Turn`; it yields `Measured` parts, each with the answers it was about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from stoker.bench.figures import Resources
+from stoker.bench.load import Load
+from stoker.bench.offline import OfflineJob, run_offline
+from stoker.bench.process_usage import watching
+from stoker.bench.prompts import Prompts
+from stoker.bench.request import Answer, Failure, FailureKind, Job, Message
+from stoker.bench.results import Plan
+from stoker.bench.server import Ability, Server
+from stoker.errors import ModelNotLoaded
+
+_TURNS = 3
+"""Of each conversation in `agent`."""
+_SHORT_TOKENS = 32
+"""A prompt, or the part of it, that the scenario is not about."""
+_MIXED_BEGUN = 8
+"""So many pieces of every stream have come when the long prompt of `mixed` is sent."""
+_RETRY_S = 0.01
+_COLD_LIMIT_S = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Answers at one point of a scenario. Rates are relative to `duration_s`; None = from the first to the last."""
+
+    concurrency: int
+    answers: Sequence[Answer]
+    resources: Resources | None = None
+    phase: str = ""
+    duration_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One repetition of one plan against one server."""
+
+    plan: Plan
+    server: Server
+    load: Load
+    repetition: int
+
+    def prompts(self, *names: str | int) -> Prompts:
+        """Texts of this repetition: other servers get the same ones, other repetitions get others."""
+        return Prompts(self.plan.seed, self.plan.scenario, self.repetition, *names)
+
+    def job(self, text: str, label: str = "") -> Job:
+        return Job((("user", text),), self.plan.output_tokens, label)
+
+
+Run: TypeAlias = Callable[[Turn], AsyncIterator[Measured]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A scenario with the lengths that make it show what it is about."""
+
+    name: str
+    about: str
+    """One line, for people."""
+    run: Run
+    needs: Ability = "server"
+    """What the server must be able to do."""
+    expects_cache: bool = False
+    """Prompts repeat what the server has seen in the same run."""
+    prompt_tokens: int
+    output_tokens: int
+    concurrency: tuple[int, ...]
+
+
+async def distinct(turn: Turn) -> AsyncIterator[Measured]:
+    """Short prompts with nothing in common, at rising concurrency."""
+    for concurrency in turn.plan.concurrency:
+        prompts = turn.prompts(concurrency)
+        count = turn.plan.num_requests or max(8, 2 * concurrency)
+        jobs = [turn.job(prompts.text(turn.plan.prompt_tokens)) for _ in range(count)]
+        async with watching(turn.server.pid) as usage:
+            answers = await turn.load.closed_loop(jobs, concurrency)
+        yield Measured(concurrency, answers, usage.resources)
+
+
+async def shared(turn: Turn) -> AsyncIterator[Measured]:
+    """All at once, behind one long system prompt that nobody has sent before."""
+    for concurrency in turn.plan.concurrency:
+        prompts = turn.prompts(concurrency)
+        system = ("system", prompts.text(turn.plan.prompt_tokens))
+        questions = [("user", prompts.text(_SHORT_TOKENS)) for _ in range(turn.plan.num_requests or concurrency)]
+        jobs = [Job((system, question), turn.plan.output_tokens) for question in questions]
+        async with watching(turn.server.pid) as usage:
+            answers = await turn.load.closed_loop(jobs, concurrency)
+        yield Measured(concurrency, answers, usage.resources)
+
+
+async def agent(turn: Turn) -> AsyncIterator[Measured]:
+    """Conversations side by side; each turn sends its whole history again."""
+    for concurrency in turn.plan.concurrency:
+        talks = [
+            _talk(turn, turn.prompts(concurrency, number)) for number in range(turn.plan.num_requests or concurrency)
+        ]
+        async with watching(turn.server.pid) as usage:
+            answers = [answer for told in await asyncio.gather(*talks) for answer in told]
+        yield Measured(concurrency, answers, usage.resources)
+        duration_s = max(answer.ended_s for answer in answers) - min(answer.sent_s for answer in answers)
+        for phase, own in _by_label(answers):
+            yield Measured(concurrency, own, phase=phase, duration_s=duration_s)
+
+
+async def _talk(turn: Turn, prompts: Prompts) -> list[Answer]:
+    history: list[Message] = []
+    answers: list[Answer] = []
+    for number in range(_TURNS):
+        history.append(("user", prompts.text(_SHORT_TOKENS if number else turn.plan.prompt_tokens)))
+        job = Job(tuple(history), turn.plan.output_tokens, label="later turns" if number else "first turn")
+        answers.append(await turn.load.ask(job))
+        if answers[-1].failure is not None:
+            break
+        history.append(("assistant", answers[-1].text))
+    return answers
+
+
+async def mixed(turn: Turn) -> AsyncIterator[Measured]:
+    """Streams under way, then one very long prompt: how long they stand still, and how long it waits."""
+    for concurrency in turn.plan.concurrency:
+        prompts = turn.prompts(concurrency)
+        streams = [turn.job(prompts.text(_SHORT_TOKENS), "streams") for _ in range(concurrency)]
+        long = replace(turn.job(prompts.text(turn.plan.prompt_tokens), "long prompt"), output_tokens=_SHORT_TOKENS)
+        begun = asyncio.Event()
+        load = _noting_begin(turn.load, _MIXED_BEGUN * concurrency, begun)
+        async with watching(turn.server.pid) as usage:
+            running = asyncio.ensure_future(load.together(streams))
+            await asyncio.wait([running, asyncio.ensure_future(begun.wait())], return_when=asyncio.FIRST_COMPLETED)
+            begun.set()
+            last = await turn.load.ask(long)
+            answers = [*await running, last]
+        yield Measured(concurrency, answers, usage.resources)
+        for phase, own in _by_label(answers):
+            yield Measured(concurrency, own, phase=phase)
+
+
+def _noting_begin(load: Load, num_pieces: int, begun: asyncio.Event) -> Load:
+    left = num_pieces
+
+    def count() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            begun.set()
+        if load.on_piece is not None:
+            load.on_piece()
+
+    return replace(load, on_piece=count)
+
+
+async def restart(turn: Turn) -> AsyncIterator[Measured]:
+    """The same prompts three times: new, again, and again after the server was restarted."""
+    for concurrency in turn.plan.concurrency:
+        prompts = turn.prompts(concurrency)
+        count = turn.plan.num_requests or concurrency
+        jobs = [turn.job(prompts.text(turn.plan.prompt_tokens)) for _ in range(count)]
+        load = turn.load
+        for phase in ("first", "again", "restarted"):
+            if phase == "restarted":
+                await turn.server.stop()
+                target = await turn.server.start()
+                load = replace(load, target=replace(target, model=load.target.model))
+                await warm_up(load)
+            async with watching(turn.server.pid) as usage:
+                answers = await load.closed_loop(jobs, concurrency)
+            yield Measured(concurrency, answers, usage.resources, phase)
+
+
+async def cold(turn: Turn) -> AsyncIterator[Measured]:
+    """From the start of the server's process to the first token of one request."""
+    job = turn.job(turn.prompts().text(turn.plan.prompt_tokens))
+    await turn.server.stop()
+    began_s = turn.load.clock()
+    target = await turn.server.spawn()
+    async with watching(turn.server.pid) as usage:
+        answer = await _first_answer(replace(turn.load, target=target, on_answer=None), job, turn.server)
+    answer.sent_s = began_s
+    if turn.load.on_answer is not None:
+        turn.load.on_answer(answer)
+    yield Measured(1, [answer], usage.resources)
+
+
+async def _first_answer(load: Load, job: Job, server: Server) -> Answer:
+    """Asks until the server is there: a refusal means that it still loads."""
+    deadline_s = time.monotonic() + _COLD_LIMIT_S
+    while True:
+        answer = await load.ask(job)
+        is_loading = answer.failure and answer.failure.kind in (FailureKind.UNREACHABLE, FailureKind.REFUSED)
+        if not is_loading or time.monotonic() > deadline_s:
+            return answer
+        try:
+            server.check_alive()
+        except ModelNotLoaded as error:
+            answer.failure = Failure(FailureKind.UNREACHABLE, error.message)
+            return answer
+        await asyncio.sleep(_RETRY_S)
+
+
+async def offline(turn: Turn) -> AsyncIterator[Measured]:
+    """A list of prompts in one call, in a process without a server. Nobody waits for a first token: it has no times."""
+    count = turn.plan.num_requests or turn.plan.concurrency[0]
+    prompts = turn.prompts()
+    texts = [prompts.text(turn.plan.prompt_tokens) for _ in range(count)]
+    outcome = await run_offline(turn.server.offline_command, OfflineJob(texts, turn.plan.output_tokens))
+    answers = outcome.answers([turn.job(text) for text in texts])
+    for answer in answers:
+        if turn.load.on_answer is not None:
+            turn.load.on_answer(answer)
+    yield Measured(count, answers, outcome.resources, duration_s=outcome.duration_s)
+
+
+async def warm_up(load: Load) -> None:
+    """Two requests that nothing is learnt from: the first measured one shall not pay for touching the weights."""
+    prompts = Prompts("warm-up", time.time_ns())
+    jobs = [Job((("user", prompts.text(_SHORT_TOKENS)),), output_tokens=8) for _ in range(2)]
+    await replace(load, on_piece=None, on_answer=None).together(jobs)
+
+
+def _by_label(answers: Iterable[Answer]) -> list[tuple[str, list[Answer]]]:
+    parts: dict[str, list[Answer]] = {}
+    for answer in answers:
+        parts.setdefault(answer.job.label, []).append(answer)
+    return list(parts.items())
+
+
+SCENARIOS: dict[str, Scenario] = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario(
+            name="distinct",
+            about="short prompts with nothing in common, at rising concurrency",
+            run=distinct,
+            prompt_tokens=64,
+            output_tokens=64,
+            concurrency=(1, 2, 4, 8, 16, 32),
+        ),
+        Scenario(
+            name="shared",
+            about="requests at once behind one long system prompt",
+            run=shared,
+            expects_cache=True,
+            prompt_tokens=512,
+            output_tokens=32,
+            concurrency=(8,),
+        ),
+        Scenario(
+            name="agent",
+            about=f"conversations side by side, {_TURNS} turns each; every turn sends its history again",
+            run=agent,
+            expects_cache=True,
+            prompt_tokens=256,
+            output_tokens=32,
+            concurrency=(12,),
+        ),
+        Scenario(
+            name="mixed",
+            about="running streams, then one very long prompt: ITL max is how long they stand still",
+            run=mixed,
+            prompt_tokens=1500,
+            output_tokens=192,
+            concurrency=(4,),
+        ),
+        Scenario(
+            name="restart",
+            about="the same prompts: first, again, and after the server was restarted",
+            run=restart,
+            needs="restart",
+            expects_cache=True,
+            prompt_tokens=512,
+            output_tokens=16,
+            concurrency=(4,),
+        ),
+        Scenario(
+            name="cold",
+            about="from the start of the server's process to its first token",
+            run=cold,
+            needs="launch",
+            prompt_tokens=16,
+            output_tokens=8,
+            concurrency=(1,),
+        ),
+        Scenario(
+            name="offline",
+            about="a list of prompts in one call of the library, without a server",
+            run=offline,
+            needs="offline",
+            prompt_tokens=64,
+            output_tokens=64,
+            concurrency=(32,),
+        ),
+    )
+}

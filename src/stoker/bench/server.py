@@ -1,0 +1,272 @@
+"""The servers that are measured: one that runs already, or one that is started, restarted and ended here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, Protocol, TypeAlias
+
+import msgspec
+
+from stoker.bench.client import get
+from stoker.bench.process_usage import pid_of
+from stoker.bench.request import NOWHERE, Target
+from stoker.bench.results import ModelIdentity
+from stoker.errors import ModelNotLoaded, StokerError
+
+_POLL_S = 0.02
+_GET_TIMEOUT_S = 5.0
+_LOG_LINES = 8
+"""How much of a server's output is shown if it does not come up."""
+
+
+Ability: TypeAlias = Literal["server", "restart", "launch", "offline"]
+"""Answers over HTTP; can be stopped and started again; can be started while a clock runs; answers without a server."""
+
+
+class Server(Protocol):
+    """Something to be measured. `start` and `stop` may alternate; both may be called in any state."""
+
+    @property
+    def name(self) -> str:
+        """Under which its figures are shown; no two servers of a run have the same."""
+        ...
+
+    @property
+    def model_name(self) -> str:
+        """What its model is called if the server itself does not say."""
+        ...
+
+    @property
+    def command(self) -> Sequence[str]:
+        """What starts it; empty if it is not started here."""
+        ...
+
+    @property
+    def offline_command(self) -> Sequence[str]:
+        """What answers a list of prompts without a server, see `scenarios.offline`; empty if nothing does."""
+        ...
+
+    @property
+    def abilities(self) -> frozenset[Ability]: ...
+    @property
+    def pid(self) -> int | None:
+        """The root of its processes, if it is known."""
+        ...
+
+    async def start(self) -> Target:
+        """Returns when it can answer.
+
+        Raises:
+            StokerError: it cannot.
+        """
+        ...
+
+    async def spawn(self) -> Target:
+        """As `start`, but returns at once, from a process of its own. Only with the ability `launch`."""
+        ...
+
+    def check_alive(self) -> None:
+        """Raises ModelNotLoaded with its last words if it was started here and has ended by itself."""
+        ...
+
+    async def stop(self) -> None: ...
+
+
+@dataclass(slots=True)
+class RunningServer:
+    """A server that somebody else started; `stop` leaves it alone.
+
+    Args:
+        given_pid: the root of its processes. Not given: whoever listens on its port, if that is on this machine.
+    """
+
+    name: str
+    target: Target
+    given_pid: int | None = None
+    model_name: str = ""
+    command: Sequence[str] = ()
+    offline_command: Sequence[str] = ()
+    abilities: frozenset[Ability] = frozenset(("server",))
+    pid: int | None = field(default=None, init=False)
+
+    async def start(self) -> Target:
+        """See `Server.start`."""
+        if self.pid is None:
+            self.pid = self.given_pid or await asyncio.to_thread(pid_of, self.target.url)
+        status, _ = await get(self.target, self.target.path("models"), _GET_TIMEOUT_S)
+        if status == 0:
+            raise ModelNotLoaded(f"nothing answers at {self.target.url}")
+        return self.target
+
+    async def spawn(self) -> Target:
+        """See `Server.spawn`."""
+        raise AssertionError("it was not started here")
+
+    def check_alive(self) -> None:
+        """See `Server.check_alive`."""
+
+    async def stop(self) -> None:
+        """See `Server.stop`."""
+
+
+@dataclass(slots=True)
+class LaunchedServer:
+    """A server that is a child of ours, on a free port of this machine.
+
+    Args:
+        command: `{port}` in it stands for the port.
+        target: how it is asked; its URL's port is filled in.
+        ready_path: answers 200 as soon as the server can answer.
+        offline_command: see `Server.offline_command`.
+        environment: added to ours.
+        start_timeout_s, stop_timeout_s: after that it has failed, or is killed.
+    """
+
+    name: str
+    command: Sequence[str]
+    target: Target = NOWHERE
+    ready_path: str = "/health"
+    model_name: str = ""
+    offline_command: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    start_timeout_s: float = 900.0
+    stop_timeout_s: float = 60.0
+    _process: asyncio.subprocess.Process | None = field(default=None, init=False)
+    _log: Path | None = field(default=None, init=False)
+
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        own: tuple[Ability, ...] = ("server", "restart", "launch")
+        return frozenset((*own, "offline") if self.offline_command else own)
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    async def start(self) -> Target:
+        """See `Server.start`."""
+        if self._process is not None and self._process.returncode is None:
+            return self.target
+        target = await self.spawn()
+        deadline_s = time.monotonic() + self.start_timeout_s
+        while (await get(target, self.ready_path, _GET_TIMEOUT_S))[0] != 200:
+            self.check_alive()
+            if time.monotonic() > deadline_s:
+                raise ModelNotLoaded(f"{self.name} was not ready after {self.start_timeout_s:g} s{self._last_words()}")
+            await asyncio.sleep(_POLL_S)
+        return target
+
+    async def spawn(self) -> Target:
+        """See `Server.spawn`."""
+        await self.stop()
+        port = _free_port()
+        self.target = replace(self.target, url=f"http://127.0.0.1:{port}")
+        handle, path = tempfile.mkstemp(prefix="stoker-bench-", suffix=".log")
+        self._log = Path(path)
+        try:
+            # A session of its own: Ctrl-C reaches us alone, and we end it.
+            self._process = await asyncio.create_subprocess_exec(
+                *(part.replace("{port}", str(port)) for part in self.command),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=handle,
+                stderr=handle,
+                env={**os.environ, **self.environment},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise StokerError(f"{self.name} cannot be started: {self.command[0]}: {error.strerror}") from error
+        finally:
+            os.close(handle)
+        return self.target
+
+    def check_alive(self) -> None:
+        """See `Server.check_alive`."""
+        if self._process is not None and self._process.returncode is not None:
+            raise ModelNotLoaded(f"{self.name} ended with code {self._process.returncode}{self._last_words()}")
+
+    async def stop(self) -> None:
+        """See `Server.stop`. It is asked first, then killed with all its children."""
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.stop_timeout_s):
+                    await process.wait()
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+        if self._log is not None:
+            self._log.unlink(missing_ok=True)
+            self._log = None
+
+    def _last_words(self) -> str:
+        text = "" if self._log is None else self._log.read_text(encoding="utf-8", errors="replace")
+        lines = text.strip().splitlines()[-_LOG_LINES:]
+        return f": {' | '.join(lines)}" if lines else ""
+
+
+@dataclass(slots=True)
+class OfflineProgram:
+    """No server at all: a program that answers a list of prompts, see `offline`."""
+
+    name: str
+    offline_command: Sequence[str]
+    model_name: str = ""
+    command: Sequence[str] = ()
+    abilities: frozenset[Ability] = frozenset(("offline",))
+    pid: int | None = field(default=None, init=False)
+
+    async def start(self) -> Target:
+        """See `Server.start`."""
+        raise AssertionError("it is no server")
+
+    spawn = start
+
+    def check_alive(self) -> None:
+        """See `Server.check_alive`."""
+
+    async def stop(self) -> None:
+        """See `Server.stop`."""
+
+
+async def identify(target: Target, fallback: str = "") -> ModelIdentity:
+    """Which model a server says it serves; by the name `fallback` if it does not say."""
+    status, body = await get(target, target.path("models"), _GET_TIMEOUT_S)
+    try:
+        listed = msgspec.json.decode(body, type=_ModelList).data if status == 200 else []
+    except msgspec.DecodeError:
+        listed = []
+    if not listed:
+        return ModelIdentity(name=target.model or fallback)
+    entry = next((entry for entry in listed if entry.id == target.model), listed[0])
+    meta = entry.meta or _Meta()
+    return ModelIdentity(name=entry.id, num_parameters=meta.n_params or None, vocab_size=meta.n_vocab or None)
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    n_params: int | None = None
+    n_vocab: int | None = None
+
+
+class _ModelEntry(msgspec.Struct, frozen=True):
+    id: str
+    meta: _Meta | None = None
+
+
+class _ModelList(msgspec.Struct, frozen=True):
+    data: list[_ModelEntry] = []
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]

@@ -1,0 +1,155 @@
+"""The command line of `stoker bench`, over servers that follow a script."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from stoker.bench.results import read_results, write_results
+from tests.unit.bench.bench_samples import make_answer, make_figures, make_results, make_sample
+from tests.unit.bench.scripted_server import LIMIT_S, Exchange, Script, Scripted, answer, scripted
+from tests.unit.cli.conftest import Stoker
+
+SMALL = ("--concurrency", "1,2", "--requests", "2", "--repetitions", "2", "--output-tokens", "3")
+
+
+@contextmanager
+def served(script: Script = answer) -> Generator[Scripted]:
+    """A scripted server on a thread of its own."""
+    ready, loop = threading.Event(), asyncio.new_event_loop()
+    found: list[Scripted] = []
+
+    async def main() -> None:
+        async with scripted(script, models={"data": [{"id": "tiny"}]}) as server:
+            found.append(server)
+            ended = asyncio.Event()
+            loop.call_soon(ready.set)
+            stop.append(lambda: loop.call_soon_threadsafe(ended.set))
+            await ended.wait()
+
+    stop: list[object] = []
+    thread = threading.Thread(target=lambda: (loop.run_until_complete(main()), loop.close()))
+    thread.start()
+    assert ready.wait(LIMIT_S)
+    try:
+        yield found[0]
+    finally:
+        stop[0]()  # type: ignore[operator]
+        thread.join(LIMIT_S)
+
+
+def test_a_running_server_is_measured_and_written_down(stoker: Stoker, tmp_path: Path) -> None:
+    file, picture = tmp_path / "a.json", tmp_path / "a.png"
+    with served() as server:
+        done = stoker("bench", "serve", server.url, *SMALL, "--json", str(file), "--plot", str(picture))
+    assert (done.code, done.err.count("distinct, " + server.url)) == (0, 2)
+    assert "2 at a time" in done.out
+    assert "0 of 4" in done.out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    results = read_results(file)
+    assert results.servers[0].model.name == "tiny"
+    assert [(s.concurrency, s.repetition) for s in results.samples] == [(1, 0), (2, 0), (1, 1), (2, 1)]
+    assert results.command[:3] == ("stoker", "bench", "serve")
+    assert results.machine.num_cores >= 1
+
+
+def test_prompts_of_two_runs_against_a_running_server_differ(stoker: Stoker) -> None:
+    with served() as server:
+        for _ in range(2):
+            assert stoker("bench", "serve", server.url, *SMALL).code == 0
+        prompts = [body["prompt"] for body in server.requests]
+        assert len(set(prompts)) == len(prompts)
+
+
+def test_several_servers_are_compared(stoker: Stoker) -> None:
+    with served() as one, served() as other:
+        done = stoker("bench", "serve", f"one={one.url}", f"other={other.url}", *SMALL)
+    assert done.code == 0
+    assert "distinct: other / one" in done.out
+    assert [line.split(",")[1] for line in done.err.splitlines()] == [" one", " other"] * 2
+
+
+async def fail(exchange: Exchange) -> None:
+    await exchange.status(500, b'{"error": {"message": "out of order"}}')
+
+
+def test_failures_are_shown_and_end_with_1(stoker: Stoker) -> None:
+    with served(fail) as server:
+        done = stoker("bench", "serve", f"bad={server.url}", *SMALL)
+    assert done.code == 1
+    assert "! bad, distinct at 2: 4 of 4 requests failed: refused: status 500: out of order" in done.out
+    assert "2 FAILED" in done.err or "4 FAILED" in done.err
+
+
+def test_options_of_the_request_reach_the_server(stoker: Stoker) -> None:
+    with served() as server:
+        more = ("--model", "m", "--extra", '{"min_tokens": 3}', "--scenario", "shared", "--prompt-tokens", "50")
+        assert stoker("bench", "serve", server.url, *SMALL, *more).code == 0
+        assert {(body["model"], body["min_tokens"]) for body in server.requests} == {("m", 3)}
+        assert max(len(body["prompt"].split()) for body in server.requests) == 50 + 32
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["serve", "localhost:8080"], "is no URL"),
+        (["serve", "http://127.0.0.1:1", "--scenario", "fast"], "no scenario 'fast'"),
+        (["serve", "http://127.0.0.1:1", "--concurrency", "1,two"], "--concurrency takes numbers"),
+        (["serve", "http://127.0.0.1:1", "--concurrency", "0"], "at least 1"),
+        (["serve", "http://127.0.0.1:1", "--itl-limit", "0"], "above 0"),
+        (["serve", "http://127.0.0.1:1", "--extra", "[]"], "JSON object"),
+        (["serve", "a=http://127.0.0.1:1", "a=http://127.0.0.1:2"], "same name"),
+        (["serve", "http://127.0.0.1:1", "http://127.0.0.1:2", "--pid", "1"], "--pid belongs to one"),
+        (["compare", "missing.json"], "cannot be read"),
+    ],
+)
+def test_bad_input_has_a_clear_error(stoker: Stoker, args: list[str], said: str) -> None:
+    done = stoker("bench", *args)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+
+
+def test_nobody_there_is_an_error(stoker: Stoker) -> None:
+    done = stoker("bench", "serve", "http://127.0.0.1:1")
+    assert done.code == 3
+    assert "nothing answers at http://127.0.0.1:1" in done.err
+
+
+def test_compare_shows_ratios_and_refuses_what_differs(stoker: Stoker, tmp_path: Path) -> None:
+    files = {name: tmp_path / f"{name}.json" for name in ("before", "after", "other")}
+    for name, ttft_s in (("before", 1.0), ("after", 0.5)):
+        write_results(
+            make_results(make_sample("stoker", figures=make_figures(make_answer(ttft_s=ttft_s)))), files[name]
+        )
+    done = stoker("bench", "compare", str(files["before"]), str(files["after"]))
+    assert done.code == 0
+    assert "distinct: after / before" in done.out
+    assert "×0.50" in done.out
+    changed = json.loads(files["after"].read_text())
+    changed["servers"][0]["model"]["num_parameters"] = 7
+    files["other"].write_text(json.dumps(changed))
+    refused = stoker("bench", "compare", str(files["before"]), str(files["other"]))
+    assert (refused.code, refused.out) == (2, "")
+    assert "not comparable" in refused.err
+
+
+@pytest.mark.parametrize("command", [["bench", "scripted", "--profile"], ["bench", "--profile", "scripted"]])
+def test_profile_shows_stages_and_the_headline(stoker: Stoker, command: list[str]) -> None:
+    done = stoker(*command)
+    assert done.code == 0
+    header = next(line for line in done.out.splitlines() if line.startswith("sampling"))
+    assert header.split()[2:-2] == ["schedule", "bind", "forward", "mask", "sample", "detokenize", "publish"]
+    assert "overhead at batch 8, greedy: " in done.out
+
+
+def test_help_without_arguments(stoker: Stoker) -> None:
+    assert "compare" in stoker("bench").out + stoker("bench").err
+    assert "--scenario NAME" in stoker("bench", "serve", "--help").out
+    assert "--config" not in stoker("bench", "serve", "--help").out
+    assert "--parallel" in stoker("bench", "model", "--help").out
