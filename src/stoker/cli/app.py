@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from stoker import __version__
+from stoker.cli.bench import bench
+from stoker.cli.cache import cache
 from stoker.cli.chat import chat
 from stoker.cli.config import config
 from stoker.cli.models import models
@@ -31,6 +33,8 @@ app = typer.Typer(
 )
 for command in (run, chat, serve, pull, models):
     app.command(epilog=EXIT_CODES)(command)
+app.add_typer(bench, name="bench")
+app.add_typer(cache, name="cache")
 app.add_typer(config, name="config")
 
 

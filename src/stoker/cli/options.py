@@ -36,6 +36,8 @@ System = Annotated[
     typer.Option("--system", metavar="TEXT", show_default=False, help="What the model should know before it answers."),
 ]
 Backend = Literal["auto", "native", "llama", "onnx"]
+KVType = Literal["f16", "f32", "q8"]
+PoolingName = Literal["mean", "cls", "last"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -51,16 +53,32 @@ def _sampling(kind: Any, help_text: str, **more: Any) -> Any:
     return _option(kind | None, "Sampling", help_text, **more)
 
 
+def _bench(kind: Any, help_text: str, **more: Any) -> Any:
+    return _option(kind | None, "Measurement", help_text, **more)
+
+
 def _server(kind: Any, help_text: str) -> Any:
     return _option(kind | None, "Server", help_text)
 
 
 ENGINE: OptionGroup = {
-    "backend": _model(Backend, "Who computes. [default: auto]"),
+    "backend": _model(Backend, "Who computes; auto = native where it can, else llama. [default: auto]"),
     "ctx_size": _model(int, "Longest single request, in tokens. [default: what the model knows, at most 8192]"),
     "kv_tokens": _model(int, "Tokens in the cache that all requests share. [default: from the memory plan]"),
     "parallel": _model(int, "Most requests computed at the same time. [default: 8; run and chat: 1]"),
     "threads": _model(int, "CPU threads. [default: one per usable core]"),
+    "kv_type": _model(KVType, "How keys and values are kept; q8 is smallest. [default: f16]"),
+    "pooling": _model(PoolingName, "How tokens become one embedding. [default: what the model says, else mean]"),
+    "cache_ram": _model(
+        int, "MiB of memory for conversations that have left the cache. [default: a quarter of what is free, ≤ 8192]"
+    ),
+    "kv_cache_dir": _option(
+        str | None,
+        "Model",
+        "Folder in which conversations outlive a restart. [default: $STOKER_KV_CACHE_DIR, else none]",
+        "--cache-dir",
+    ),
+    "cache_disk": _model(int, "MiB that this folder may hold. [default: half of what is free, at most 10240]"),
 }
 SAMPLING: OptionGroup = {
     "temperature": _sampling(float, "0 = always the most likely token."),
@@ -77,8 +95,36 @@ SERVER: OptionGroup = {
     "name": _server(str, "Serve the model under this name. [default: MODEL]"),
     "max_queue": _server(int, "Most requests that wait; one more is refused with 429. [default: 256]"),
     "strict_models": _server(bool, "Refuse requests that name another model. [default: no]"),
+    "volatile_headers": _option(
+        list[str] | None,
+        "Server",
+        "Drop lines at the head of a system prompt that match this; may be repeated. For agents that put a line there "
+        "which is never the same twice: it defeats the prefix cache.",
+        "--volatile-header",
+        metavar="REGEX",
+    ),
     "request_timeout_s": _server(float, "Longest time for one answer, in seconds. [default: no limit]"),
 }
+_SCENARIO_HELP = (
+    "What to measure: distinct, shared, agent, mixed, restart, cold, offline, or all; may be repeated. "
+    "[default: distinct]"
+)
+BENCH: OptionGroup = {
+    "scenario": _bench(list[str], _SCENARIO_HELP, metavar="NAME"),
+    "concurrency": _bench(str, "Requests at a time; several, as in 1,2,4, one after the other.", metavar="N,N"),
+    "prompt_tokens": _bench(int, "Length of a prompt, or of its long part."),
+    "output_tokens": _bench(int, "Length of every answer; the end of generation is ignored."),
+    "requests": _bench(int, "Requests for each level of concurrency."),
+    "repetitions": _bench(int, "How often everything is done; the median counts. [default: 3]"),
+    "ttft_limit": _bench(float, "Goodput: longest time to the first token, in seconds. [default: 2]"),
+    "itl_limit": _bench(float, "Goodput: longest mean time between two tokens, in seconds. [default: 0.2]"),
+    "seed": _bench(int, "Other prompts. [default: 0; a new one for servers that were running before]"),
+    "endpoint": _bench(Literal["completions", "chat"], "Which API to use. [default: completions]"),
+    "stall_after": _bench(float, "Give a request up that is silent for so many seconds. [default: 120]"),
+    "json": _bench(Path, "Write all figures to this file, for `stoker bench compare`.", metavar="FILE"),
+    "plot": _bench(Path, "Draw curves into this file (extra `bench`).", metavar="FILE"),
+}
+"""What is measured: no settings, so these are left out when the configuration is loaded."""
 _FILE: OptionGroup = {
     "config": _option(
         Path | None,
@@ -131,9 +177,15 @@ class Flags:
         return SamplingParams(**{key: self.values[key] for key in SAMPLING if key in self.values})
 
 
-def shared_options(*groups: OptionGroup) -> Callable[[Callable[Concatenate[Flags, P], None]], Callable[P, None]]:
-    """Adds the options of these groups, and the general ones, to a command whose first parameter takes the `Flags`."""
-    every = (*groups, _FILE, _GENERAL) if groups else (_GENERAL,)
+def shared_options(
+    *groups: OptionGroup, is_configured: bool = True
+) -> Callable[[Callable[Concatenate[Flags, P], None]], Callable[P, None]]:
+    """Adds the options of these groups, and the general ones, to a command whose first parameter takes the `Flags`.
+
+    Args:
+        is_configured: some of them are settings, so the command takes a config file.
+    """
+    every = (*groups, _FILE, _GENERAL) if groups and is_configured else (*groups, _GENERAL)
     shared = {name: hint for group in every for name, hint in group.items()}
 
     def decorate(command: Callable[Concatenate[Flags, P], None]) -> Callable[P, None]:

@@ -84,7 +84,7 @@ class Admission:
         sequence.slot = self._kv.open(reuse, sequence.cache_key)
         sequence.num_computed, sequence.num_restorable = reuse.length, reuse.num_restorable
         if not sequence.has_begun:
-            sequence.num_cached = reuse.length
+            sequence.num_cached = sequence.num_resident = reuse.length
         self._running[sequence.slot] = sequence
 
     def _has_place(self, sequence: Sequence, reuse: Reuse) -> bool:

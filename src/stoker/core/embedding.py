@@ -102,25 +102,24 @@ class EmbeddingQueue:
 
         A sequence that cannot be split is taken even if it alone is longer.
         """
-        left = min(max(num_tokens, MIN_CHUNK), self._info.max_batch_tokens)
-        planned: list[tuple[Sequence, Piece]] = []
-        if self._split is not None:
+        budget = left = min(max(num_tokens, MIN_CHUNK), self._info.max_batch_tokens)
+        split, planned = self._split, list[tuple[Sequence, Piece]]()
+        if split is not None:
             # Short ones do not wait for the end of a long one.
-            planned.append(_cut(self._split, -(-left // 2) if len(self._waiting) else left))
-            left -= len(planned[0][1].entries)
-        has_split = bool(planned)
+            left -= min(split.num_pending, -(-left // 2))
         for sequence in self._waiting.candidates(self._info.num_slots - 1):
             if sequence.num_pending <= left:
                 planned.append((sequence, Piece(1 + len(planned), 0, tuple(sequence.entries), is_last=True)))
-            elif self._info.can_split and not has_split and left:
-                planned.append(_cut(sequence, left))
-                has_split = True
-            elif not planned:
+                left -= sequence.num_pending
+            elif self._info.can_split and split is None and left:
+                split, left = sequence, 0
+            elif not planned and split is None:
                 return [(sequence, Piece(1, 0, tuple(sequence.entries), is_last=True))]
             else:
                 break
-            left -= len(planned[-1][1].entries)
-        return planned
+        if split is None:
+            return planned
+        return [_cut(split, budget - sum(len(piece.entries) for _, piece in planned)), *planned]
 
     def update(self, planned: Items[tuple[Sequence, Piece]]) -> None:
         """A pass was computed. Sequences that have come to their end are forgotten."""

@@ -58,6 +58,8 @@ class KVCache:
         self._promised: dict[int, Sequence[Entry]] = {}
         self._num_promised = 0
         self._ops: list[CacheOp] = []
+        self.num_evicted = 0
+        """Cells of finished conversations that had to make room, since the start."""
 
     @property
     def held(self) -> int:
@@ -139,8 +141,10 @@ class KVCache:
 
     def make_room(self, num_cells: int) -> int:
         """Evicts retained tails until `num_cells` are free, or nothing is left to evict; returns what is free."""
+        before = self.free
         while self.free < num_cells and self._retained:
             self._trim(next(iter(self._retained)), num_cells - self.free)
+        self.num_evicted += self.free - before
         return self.free
 
     def promise(self, slot: int, entries: Sequence[Entry]) -> None:

@@ -49,10 +49,10 @@ class Request:
             InvalidInput: a token id outside the vocabulary.
             ContextLengthExceeded: no room is left for at least one completion token.
         """
-        _check_token_ids("prompt", self.prompt, info.vocab_size)
+        check_token_ids("prompt", self.prompt, info.vocab_size)
         params = self.sampling
         for name in ("logit_bias", "allowed_token_ids", "banned_token_ids", "stop_token_ids"):
-            _check_token_ids(name, tuple(getattr(params, name) or ()), info.vocab_size)
+            check_token_ids(name, tuple(getattr(params, name) or ()), info.vocab_size)
         limit = info.max_sequence_tokens
         if len(self.prompt) >= limit:
             raise ContextLengthExceeded(
@@ -63,7 +63,8 @@ class Request:
             )
 
 
-def _check_token_ids(name: str, token_ids: tuple[int, ...], vocab_size: int) -> None:
+def check_token_ids(name: str, token_ids: tuple[int, ...], vocab_size: int) -> None:
+    """Raises InvalidInput, which names the parameter, if an id is outside of the vocabulary."""
     if token_ids and not (min(token_ids) >= 0 and max(token_ids) < vocab_size):
         culprit = next(t for t in token_ids if not 0 <= t < vocab_size)
         raise InvalidInput(f"`{name}`: token id {culprit} is outside the vocabulary of {vocab_size}", parameter=name)

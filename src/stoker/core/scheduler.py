@@ -85,6 +85,12 @@ class Scheduler:
         self._finished: dict[str, Sequence] = {}
         """Those that ended since the last `schedule`."""
         self._admission = Admission(self.kv, self.tiering, self._waiting, self._running, config.max_running)
+        self.num_prompt_tokens = 0
+        """Of all requests that have begun."""
+        self.num_cached_tokens = 0
+        """Those of them that were not computed."""
+        self.num_resident_tokens = 0
+        """Those of these that were in the pool."""
         self._num_arrivals = 0
         self._num_steps = 0
 
@@ -267,9 +273,7 @@ class Scheduler:
                 self._plan_chunk(plan, sequence, num_tokens)
 
     def _plan_imports(self, plan: _Plan, prompts: list[Sequence]) -> None:
-        left = self.tiering.num_importable(
-            self._config.target_step_s if plan.num_decodes else self._config.idle_step_s
-        )
+        left = self.tiering.num_importable(self._config.target_step_s if plan.num_decodes else self._config.idle_step_s)
         for sequence in prompts:
             if left > 0 and sequence.is_restoring:
                 left -= self._plan_import(plan, sequence, left)
@@ -306,9 +310,16 @@ class Scheduler:
         chunk = Chunk(sequence.slot, start, tuple(sequence.entries[start:end]), num_logits)
         self.kv.promise(chunk.slot, chunk.entries)
         plan.chunks[chunk.slot] = chunk
-        sequence.has_begun = True
+        if not sequence.has_begun:
+            self._begin(sequence)
         self._waiting.charge(sequence.request.client_key, num_tokens)
         return num_tokens
+
+    def _begin(self, sequence: Sequence) -> None:
+        sequence.has_begun = True
+        self.num_prompt_tokens += sequence.num_prompt
+        self.num_cached_tokens += min(sequence.num_cached, sequence.num_prompt)
+        self.num_resident_tokens += min(sequence.num_resident, sequence.num_prompt)
 
     def _num_scorable(self, plan: _Plan, sequence: Sequence) -> int:
         """Entries that this step may take without giving away more rows than `MAX_SCORED_LOGITS` allows."""

@@ -43,6 +43,8 @@ class Sequence:
     """Entries whose KV is in the slot."""
     num_cached: int = 0
     """Prompt entries that were taken from the cache when it began."""
+    num_resident: int = 0
+    """Those of them that were in the pool; the tiers gave the others."""
     num_scored: int = 0
     """Prompt entries whose row of logits was given away, if the request scores its prompt."""
     has_begun: bool = False

@@ -7,6 +7,8 @@ import sys
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from stoker.core.slot_state import SlotState
 from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.engine.door import Door
@@ -17,6 +19,8 @@ from stoker.engine.protocol import (
     Command,
     Detokenize,
     Detokenized,
+    Embed,
+    Embedded,
     Erased,
     EraseSlots,
     Failed,
@@ -168,6 +172,19 @@ class EngineClient:
         """
         answer = await self._questions.ask(lambda number: Detokenize(number, list(token_ids)), Detokenized)
         return answer.text
+
+    async def embed(self, embed: Embed) -> Embedded:
+        """Embeddings, or ranks. Cancelling the task that waits on it takes the request back.
+
+        Args:
+            embed: its `question_id` is given here.
+
+        Raises:
+            StokerError: it was refused or failed. `EngineCrashed`: the child died meanwhile.
+        """
+        return await self._questions.ask(
+            lambda number: msgspec.structs.replace(embed, question_id=f"embed-{number}"), Embedded
+        )
 
     async def slots(self) -> list[SlotState]:
         """What every slot of the KV pool holds, between two steps.

@@ -13,6 +13,7 @@ from stoker.errors import InvalidInput
 
 BackendName: TypeAlias = Literal["auto", "native", "llama", "onnx", "scripted"]
 KVType: TypeAlias = Literal["f16", "f32", "q8"]
+PoolingName: TypeAlias = Literal["mean", "cls", "last"]
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +42,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Threads that compute. Not given: one per physical core that this process may use."""
     kv_type: KVType = "f16"
     """What keys and values are kept as; q8 takes a little more than half of f16. libllama has f16 only."""
+    pooling: PoolingName | None = None
+    """What of the last hidden states becomes an embedding. Not given: what the model says, else the mean."""
     cache_ram: int | None = None
     """Memory for KV that has left the pool, in MiB; 0 = none. Not given: a quarter of what is free, at most 8192."""
     kv_cache_dir: str = ""

@@ -9,20 +9,23 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 
-from stoker.backends.base import Backend, KVPort, Logits
+from stoker.backends.base import Backend, Embedder, KVPort, Logits
 from stoker.cache.counters import TierCounters
 from stoker.cache.store import KVStore
 from stoker.core.batch import Batch
+from stoker.core.model_info import ModelInfo
 from stoker.core.params import BUILT_IN, SamplingParams
 from stoker.core.request import Request
 from stoker.core.scheduler import Scheduler, SchedulerConfig
 from stoker.core.sequence import FinishReason, TokenEvent
 from stoker.core.stages import Mark, no_mark
 from stoker.engine.answers import answer_detokenize, answer_tokenize
+from stoker.engine.embeddings import EmbeddingJob, EmbeddingRequests
 from stoker.engine.prompt import echo, prompt_token_ids, with_text_bias
 from stoker.engine.protocol import (
     Answer,
     Detokenize,
+    Embed,
     Erased,
     EraseSlots,
     Event,
@@ -36,7 +39,7 @@ from stoker.engine.protocol import (
 )
 from stoker.engine.stream import Stream
 from stoker.engine.transfers import Transfers
-from stoker.errors import BackendError, StokerError, Timeout
+from stoker.errors import BackendError, InvalidInput, StokerError, Timeout
 from stoker.sampling.sampler import Choice, Sampler
 from stoker.text.tokenizer import Tokenizer
 
@@ -57,6 +60,7 @@ class Engine:
         mark: told when a part of a step has ended, on the thread that calls `step`.
         kv_port: the backend again, if it can export; with `kv_store`, or neither.
         kv_store: where KV is kept that the pool has no room for; owned from now on.
+        embedder: of the same model, if it can embed; `backend` closes it.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class Engine:
         mark: Mark = no_mark,
         kv_port: KVPort | None = None,
         kv_store: KVStore | None = None,
+        embedder: Embedder | None = None,
     ) -> None:
         info = backend.info
         self.parallel = config.max_running
@@ -86,6 +91,7 @@ class Engine:
         self._transfers: Transfers | None = None
         if kv_port is not None and kv_store is not None:
             self._transfers = Transfers(kv_port, kv_store, self._scheduler, clock)
+        self._embeddings = None if embedder is None else _embedding_requests(embedder, tokenizer, info, config, clock)
         self._may_export = False
         self.is_waiting = False
         """Nothing can be done before the tiers have read something from disk, or a command or a deadline comes."""
@@ -101,7 +107,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Somebody is alive, or KV is to be brought to safety."""
-        return self._scheduler.has_work or self._may_export
+        return self._scheduler.has_work or self._may_export or self._is_embedding
 
     def on_arrival(self, call: Callable[[], None]) -> None:
         """Has this called, on another thread, when it is worth to `step` although `is_waiting`."""
@@ -112,9 +118,12 @@ class Engine:
         """Tokenizes and checks a request; all that can be refused is refused here.
 
         Raises:
-            InvalidInput: a parameter or token id cannot be honoured, or the prompt is empty.
+            InvalidInput: a parameter or token id cannot be honoured, the prompt is empty, or the model is an encoder.
             ContextLengthExceeded: the prompt leaves no room for a completion.
         """
+        if not self._info.can_generate:
+            message = f"{self._info.name} writes no text: it is an encoder, for embeddings or ranking"
+            raise InvalidInput(f"{message}. Ask /v1/embeddings, or serve another model", parameter="model")
         now = self._clock()
         sampling = submit.sampling.filled_from(self._defaults, BUILT_IN)
         sampling = with_text_bias(self._tokenizer, sampling, submit.text_bias)
@@ -145,10 +154,31 @@ class Engine:
         stream.sequence = self._scheduler.sequence(stream.request_id)
         self._streams[stream.request_id] = stream
 
+    def admit_embedding(self, embed: Embed) -> EmbeddingJob:
+        """As `admit`, for embeddings and ranks.
+
+        Raises:
+            InvalidInput: see `EmbeddingRequests.admit`.
+        """
+        if self._embeddings is None:
+            raise InvalidInput(f"{self._info.name} cannot embed", parameter="model")
+        return self._embeddings.admit(embed)
+
+    def add_embedding(self, job: EmbeddingJob) -> None:
+        """Queues what `admit_embedding` returned.
+
+        Raises:
+            Overloaded: too many tokens wait already.
+        """
+        assert self._embeddings is not None, "it has admitted the job"
+        self._embeddings.add(job)
+
     def abort(self, request_id: str) -> None:
         """Ends a request; nothing more is published for it. Unknown ids are ignored."""
         self._scheduler.abort(request_id)
         self._streams.pop(request_id, None)
+        if self._embeddings is not None:
+            self._embeddings.abort(request_id)
 
     def step(self) -> list[Event]:
         """One turn for everybody who is alive: at most one event per request.
@@ -156,6 +186,18 @@ class Engine:
         Raises:
             Exception: not by one request's fault; the engine cannot go on.
         """
+        began = self._clock()
+        events = self._step_streams()
+        if self._embeddings is not None and self._embeddings.has_work:
+            used_s = self._clock() - began
+            # What this step has for somebody is published at its end.
+            events += self._embeddings.step(used_s, has_streams=bool(events) or self._scheduler.num_running > 0)
+            self._num_steps += 1
+            self.is_waiting = False
+            self._mark("forward")
+        return events
+
+    def _step_streams(self) -> list[Event]:
         expired = self._expire()
         self._may_export = self._transfers is not None and self._transfers.export()
         batch = self._scheduler.schedule() if self._scheduler.has_work else None
@@ -192,6 +234,10 @@ class Engine:
         Raises:
             BackendError: the model cannot compute.
         """
+        if not self._info.can_generate:
+            assert self._embeddings is not None, "a model that does nothing"
+            self._embeddings.warm_up()
+            return
         sampling = SamplingParams(temperature=0, max_tokens=1)
         self.add(self.admit(Submit(request_id=_WARM_UP, prompt=[0], sampling=sampling, cache_prompt=False)))
         while self.has_work:
@@ -226,6 +272,10 @@ class Engine:
             kv_retained=scheduler.kv_retained,
             kv_capacity=scheduler.kv_capacity,
             stalled_s=0.0,
+            prompt_tokens=scheduler.num_prompt_tokens,
+            cached_tokens=scheduler.num_cached_tokens,
+            pool_hit_tokens=scheduler.num_resident_tokens,
+            pool_evicted_tokens=scheduler.kv.num_evicted,
             tiers=self._transfers.counters() if self._transfers is not None else TierCounters(),
         )
 
@@ -239,6 +289,10 @@ class Engine:
         self._backend.close()
         if self._transfers is not None:
             self._transfers.close()
+
+    @property
+    def _is_embedding(self) -> bool:
+        return self._embeddings is not None and self._embeddings.has_work
 
     def _erase(self, slot: int | None) -> int:
         if slot is not None:
@@ -284,6 +338,19 @@ class Engine:
     def _end_failed(self, request_id: str, error: StokerError) -> Event:
         del self._streams[request_id]
         return Failed.of(request_id, error)
+
+
+def _embedding_requests(
+    embedder: Embedder, tokenizer: Tokenizer, info: ModelInfo, config: SchedulerConfig, clock: Callable[[], float]
+) -> EmbeddingRequests:
+    return EmbeddingRequests(
+        embedder,
+        tokenizer,
+        name=info.name,
+        target_step_s=config.target_step_s,
+        idle_step_s=config.idle_step_s,
+        clock=clock,
+    )
 
 
 def _timeout(stream: Stream) -> Timeout:

@@ -37,6 +37,7 @@ from stoker.engine.protocol import (
     Accepted,
     Command,
     Detokenize,
+    Embed,
     EraseSlots,
     Failed,
     Frame,
@@ -58,6 +59,9 @@ logger = logging.getLogger(__name__)
 
 Build: TypeAlias = Callable[[EngineConfig], tuple[Engine, ModelCard]]
 """Loads a model; raises `StokerError` if that is impossible."""
+
+_Tokenized: TypeAlias = Submit | Embed | Tokenize | Detokenize
+"""What is given to a tokenizer thread."""
 
 EXIT_OK, EXIT_ENGINE_DIED, EXIT_ORPHANED = 0, 1, 4
 
@@ -143,6 +147,8 @@ class _EngineProcess:
         match command:
             case Submit():
                 self._submit(command)
+            case Embed():
+                self._embed(command)
             case Abort():
                 self._worker.abort(command.request_id)
             case Tokenize() | Detokenize():
@@ -160,7 +166,15 @@ class _EngineProcess:
             return
         self._on_tokenizer_thread(partial(self._accept, submit), submit)
 
-    def _on_tokenizer_thread(self, task: Callable[[], None], command: Submit | Tokenize | Detokenize) -> None:
+    def _embed(self, embed: Embed) -> None:
+        try:
+            self._worker.reserve(embed.question_id)
+        except StokerError as error:
+            self._publish([Unanswered.of(embed.question_id, error)])
+            return
+        self._on_tokenizer_thread(partial(self._queue_embedding, embed), embed)
+
+    def _on_tokenizer_thread(self, task: Callable[[], None], command: _Tokenized) -> None:
         future = self._tokenizers.submit(task)
         self._admissions = [*(f for f in self._admissions if not f.done()), future]
         future.add_done_callback(lambda future: self._note_fault(command, future))
@@ -176,6 +190,15 @@ class _EngineProcess:
         except StokerError as error:
             self._publish([Failed.of(submit.request_id, error)])
 
+    def _queue_embedding(self, embed: Embed) -> None:
+        """On a tokenizer thread."""
+        try:
+            self._worker.enqueue(self._worker.admit_embedding(embed))
+        except Cancelled:
+            return  # the client has left meanwhile
+        except StokerError as error:
+            self._publish([Unanswered.of(embed.question_id, error)])
+
     def _answer(self, question: Question) -> None:
         try:
             self._publish([self._engine.answer(question)])
@@ -188,7 +211,7 @@ class _EngineProcess:
         except StokerError as error:
             self._publish([Unanswered.of(question.question_id, error)])
 
-    def _note_fault(self, command: Submit | Tokenize | Detokenize, future: Future[None]) -> None:
+    def _note_fault(self, command: _Tokenized, future: Future[None]) -> None:
         """A fault of ours while a text was tokenized concerns that request only, but it must hear of it."""
         if future.cancelled() or (fault := future.exception()) is None:
             return

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from stoker.cache.counters import TierCounters
 from stoker.core.params import SamplingParams
@@ -63,6 +65,17 @@ class Usage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Prompt tokens whose KV was really reused."""
 
 
+class EmbeddingCard(msgspec.Struct, frozen=True):
+    """What a front end must know about a model's embeddings."""
+
+    pooling: str
+    """`mean`, `cls`, `last`, or `rank`: then it ranks texts instead."""
+    size: int
+    """Numbers of one embedding."""
+    max_tokens: int
+    """Longest input."""
+
+
 class ModelCard(msgspec.Struct, frozen=True):
     """What a front end must know about a loaded model. Sizes are in tokens."""
 
@@ -87,6 +100,10 @@ class ModelCard(msgspec.Struct, frozen=True):
     """Unix time in seconds at which the model was loaded."""
     fill_tokens: FillTokens | None = None
     """None = the model cannot fill in the middle."""
+    embedding: EmbeddingCard | None = None
+    """None = the model cannot embed."""
+    can_generate: bool = True
+    """False: it embeds, and writes no text."""
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -157,6 +174,33 @@ class EraseSlots(msgspec.Struct, frozen=True, tag=True):
     question_id: str
     slot: int | None = None
     """None = all in which no request runs."""
+
+
+class Embed(msgspec.Struct, frozen=True, tag=True):
+    """A question that costs forward passes, answered with `Embedded`. `Abort` with its id takes it back.
+
+    Its inputs are computed beside the streams, with a bounded share of each step.
+    """
+
+    inputs: list[str | list[int]]
+    """Texts, or token ids that are taken as they are."""
+    question_id: str = ""
+    """Given by whoever sends it."""
+    query: str | None = None
+    """Given: how well each input answers it is wanted, instead of embeddings."""
+    dimensions: int | None = None
+    """Only the first numbers of each embedding; of a model that was trained for that, they mean something."""
+    norm: int = 2
+    """To which norm embeddings are scaled; -1 = they are not."""
+    truncates: bool = False
+    """An input that is too long is cut instead of refused."""
+    priority: int = 0
+    client_key: str = ""
+    timeout_s: float | None = None
+    parse_special: bool = True
+    """The text of a special token in an input is that token."""
+    parameter: str = "input"
+    """What the caller called the inputs, for errors."""
 
 
 Question: TypeAlias = Tokenize | Detokenize | ListSlots | EraseSlots
@@ -252,6 +296,25 @@ class Erased(msgspec.Struct, frozen=True, tag=True):
     num_tokens: int
 
 
+class Embedded(msgspec.Struct, frozen=True, tag=True):
+    question_id: str
+    values: bytes
+    """Numbers of 4 bytes, little-endian: those of the first input, those of the second, …"""
+    size: int
+    """Numbers of one input: an embedding, or one score, as the model's classifier gives it."""
+    num_tokens: list[int]
+    """Of each input."""
+
+    def rows(self) -> NDArray[np.float32]:
+        """`(inputs, size)`, in the order of the inputs."""
+        return np.frombuffer(self.values, dtype="<f4").reshape(len(self.num_tokens), self.size)
+
+    def relevance(self) -> list[float]:
+        """Of ranked inputs: how well each answers the query, between 0 and 1."""
+        scores = self.rows()[:, 0].astype(np.float64)
+        return (0.5 * (1 + np.tanh(scores / 2))).tolist()
+
+
 class Unanswered(msgspec.Struct, frozen=True, tag=True):
     """The question was refused."""
 
@@ -268,7 +331,7 @@ class Unanswered(msgspec.Struct, frozen=True, tag=True):
         return error_from_code(self.code, self.message, self.fields)
 
 
-Answer: TypeAlias = Tokenized | Detokenized | SlotList | Erased | Unanswered
+Answer: TypeAlias = Tokenized | Detokenized | SlotList | Erased | Embedded | Unanswered
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):
@@ -283,11 +346,19 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True):
     """Cells of finished conversations, there to be reused or evicted."""
     kv_capacity: int
     stalled_s: float
+    prompt_tokens: int = 0
+    """Since the start, as the next three: of all requests that have begun to be computed."""
+    cached_tokens: int = 0
+    """Those of them that were not computed."""
+    pool_hit_tokens: int = 0
+    """Those of these that were in the pool; the others came from the tiers."""
+    pool_evicted_tokens: int = 0
+    """Of finished conversations that had to make room."""
     tiers: TierCounters = TierCounters()
     """KV in memory and on disk, behind the pool."""
 
 
-Command: TypeAlias = Submit | Abort | Question | Shutdown
+Command: TypeAlias = Submit | Embed | Abort | Question | Shutdown
 Event: TypeAlias = Ready | LoadFailed | Accepted | Output | Failed | Answer | Heartbeat
 Frame: TypeAlias = list[Event]
 """What one step has to say to all streams."""

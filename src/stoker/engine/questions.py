@@ -1,22 +1,25 @@
-"""Questions to an engine process that wait for their answers. None of them costs a forward pass."""
+"""Questions to an engine process that wait for their answers. Most of them cost no forward pass."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
-from stoker.engine.protocol import Answer, Command, Question, Unanswered
-from stoker.errors import EngineCrashed, Overloaded, StokerError, Timeout
+from stoker.engine.protocol import Abort, Answer, Command, Embed, Question, Unanswered
+from stoker.errors import EngineCrashed, ModelNotLoaded, Overloaded, StokerError, Timeout
 
 MAX_QUESTIONS = 256
 """Questions that wait at the same time; one more is refused."""
 ANSWER_S = 60.0
 """A question waits for the end of the step that is being computed, and for prompts that are being tokenized."""
+_TIMEOUT_GRACE_S = 2.0
+"""The engine keeps the deadline; this is for when it cannot."""
 
 AnswerT = TypeVar("AnswerT", bound=Answer)
-Ask: TypeAlias = Callable[[str], Question]
+Ask: TypeAlias = Callable[[str], Question | Embed]
 """Makes the question from its id."""
 
 
@@ -25,7 +28,7 @@ class Questions:
 
     Args:
         send: gives a command to the child; raises `ModelNotLoaded` if there is none that is ready.
-        answer_s: how long one question may wait.
+        answer_s: how long one question may wait; embeddings may wait for as long as they say.
     """
 
     def __init__(self, send: Callable[[Command], None], answer_s: float = ANSWER_S) -> None:
@@ -50,9 +53,12 @@ class Questions:
         self._send(question)
         self._pending[question.question_id] = future
         try:
-            answer = await self._wait(future)
+            answer = await self._wait(future, self._patience_s(question))
         finally:
             self._pending.pop(question.question_id, None)
+            if isinstance(question, Embed) and (not future.done() or future.cancelled()):
+                with contextlib.suppress(ModelNotLoaded):  # then nobody computes it
+                    self._send(Abort(question.question_id))
         if isinstance(answer, Unanswered):
             raise answer.error()
         assert isinstance(answer, kind), "every question has one kind of answer"
@@ -74,10 +80,15 @@ class Questions:
             if not future.done():
                 future.set_exception(error)
 
-    async def _wait(self, future: asyncio.Future[Answer]) -> Answer:
+    def _patience_s(self, question: Question | Embed) -> float | None:
+        if not isinstance(question, Embed):
+            return self._answer_s
+        return None if question.timeout_s is None else question.timeout_s + _TIMEOUT_GRACE_S
+
+    async def _wait(self, future: asyncio.Future[Answer], patience_s: float | None) -> Answer:
         try:
-            async with asyncio.timeout(self._answer_s):
+            async with asyncio.timeout(patience_s):
                 return await future
         except TimeoutError as error:
-            message = f"the engine did not answer within {self._answer_s:g} s"
-            raise Timeout(message, timeout_s=self._answer_s) from error
+            message = f"the engine did not answer within {patience_s:g} s"
+            raise Timeout(message, timeout_s=patience_s) from error

@@ -12,16 +12,36 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
 from stoker.engine.door import Door
+from stoker.engine.embeddings import EmbeddingJob
 from stoker.engine.engine import Engine
-from stoker.engine.protocol import Abort, Accepted, Event, Failed, Heartbeat, Output, Question, Submit, Unanswered
+from stoker.engine.protocol import (
+    Abort,
+    Accepted,
+    Embed,
+    Embedded,
+    Event,
+    Failed,
+    Heartbeat,
+    Output,
+    Question,
+    Submit,
+    Unanswered,
+)
 from stoker.engine.stream import Stream
 from stoker.errors import Cancelled, EngineCrashed, InvalidInput, ModelNotLoaded, StokerError
 
 logger = logging.getLogger(__name__)
+
+Work: TypeAlias = Stream | EmbeddingJob
+"""What has been admitted."""
+
+AdmittedT = TypeVar("AdmittedT", bound=Work)
 
 _IDLE_WAIT_S = 60.0
 """Bound of one sleep without work; waking up for nothing is harmless."""
@@ -54,9 +74,9 @@ class EngineWorker:
         self._door = Door(capacity=engine.capacity, parallel=engine.parallel)
         self._changed = threading.Condition()
         """Guards everything below; notified when there is something to do."""
-        self._commands: deque[Stream | Abort | Question] = deque()
-        """Bounded by the door: at most one `Stream` and one `Abort` per request inside. Who asks bounds questions."""
-        self._live: dict[str, Stream | None] = {}
+        self._commands: deque[Work | Abort | Question] = deque()
+        """Bounded by the door: at most one `Work` and one `Abort` per request inside. Who asks bounds questions."""
+        self._live: dict[str, Work | None] = {}
         """Everybody inside; None while the prompt is still being tokenized."""
         self._left: set[str] = set()
         """Aborted while they were tokenized: until that has ended they keep their place."""
@@ -87,6 +107,15 @@ class EngineWorker:
         self.enqueue(stream)
         return Accepted(submit.request_id, len(stream.request.prompt))
 
+    def embed(self, embed: Embed) -> None:
+        """Starts a request for embeddings; tokenizes on the caller's thread.
+
+        Raises:
+            StokerError: it was refused; nothing is published for it.
+        """
+        self.reserve(embed.question_id)
+        self.enqueue(self.admit_embedding(embed))
+
     def reserve(self, request_id: str) -> None:
         """The first of three steps of `submit`: takes a place, at once.
 
@@ -104,18 +133,13 @@ class EngineWorker:
 
     def admit(self, submit: Submit) -> Stream:
         """The second step: tokenizes and checks; on an error the place is free again. See `Engine.admit`."""
-        is_admitted = False
-        try:
-            stream = self._engine.admit(submit)
-            is_admitted = True
-        finally:
-            if not is_admitted:
-                with self._changed:
-                    self._live.pop(submit.request_id, None)
-                    self._left.discard(submit.request_id)
-        return stream
+        return self._admitted(submit.request_id, partial(self._engine.admit, submit))
 
-    def enqueue(self, stream: Stream) -> None:
+    def admit_embedding(self, embed: Embed) -> EmbeddingJob:
+        """The same for embeddings. See `Engine.admit_embedding`."""
+        return self._admitted(embed.question_id, partial(self._engine.admit_embedding, embed))
+
+    def enqueue(self, stream: Work) -> None:
         """The third step: from here on events are published.
 
         Raises:
@@ -155,7 +179,7 @@ class EngineWorker:
         """The engine's numbers, also while it is stuck in a step."""
         with self._changed:
             stalled_s = 0.0 if self._waits_since is None else self._clock() - self._waits_since
-            num_waiting = self._beat.num_waiting + sum(isinstance(command, Stream) for command in self._commands)
+            num_waiting = self._beat.num_waiting + sum(isinstance(command, Work) for command in self._commands)
             return msgspec.structs.replace(self._beat, num_waiting=num_waiting, stalled_s=stalled_s)
 
     def close(self, timeout_s: float = 10.0) -> bool:
@@ -173,13 +197,25 @@ class EngineWorker:
             logger.error("the engine thread did not end within %g s", timeout_s)
         return not self._thread.is_alive()
 
+    def _admitted(self, request_id: str, admit: Callable[[], AdmittedT]) -> AdmittedT:
+        is_admitted = False
+        try:
+            work = admit()
+            is_admitted = True
+        finally:
+            if not is_admitted:
+                with self._changed:
+                    self._live.pop(request_id, None)
+                    self._left.discard(request_id)
+        return work
+
     def _check_open(self) -> None:
         if self._death is not None:
             raise ModelNotLoaded(f"the engine has stopped: {self._death.message}")
         if self._is_closing:
             raise ModelNotLoaded("the engine was closed")
 
-    def _push(self, command: Stream | Abort | Question) -> None:
+    def _push(self, command: Work | Abort | Question) -> None:
         self._commands.append(command)
         if self._waits_since is None:
             self._waits_since = self._clock()
@@ -201,7 +237,7 @@ class EngineWorker:
             replies = [event for command in commands if (event := self._apply(command))]
             self._hand_over([*replies, *self._engine.step()])
 
-    def _next_commands(self) -> list[Stream | Abort | Question] | None:
+    def _next_commands(self) -> list[Work | Abort | Question] | None:
         """Sleeps until there is something to do. None: it is time to end."""
         with self._changed:
             while not (self._commands or self._engine.has_work or self._is_closing):
@@ -218,21 +254,21 @@ class EngineWorker:
             self._has_arrival = True
             self._changed.notify_all()
 
-    def _apply(self, command: Stream | Abort | Question) -> Event | None:
+    def _apply(self, command: Work | Abort | Question) -> Event | None:
         match command:
             case Abort():
                 self._engine.abort(command.request_id)
                 return None
-            case Stream():
+            case Stream() | EmbeddingJob():
                 return self._add(command)
             case _:
                 return self._answer(command)
 
-    def _add(self, stream: Stream) -> Failed | None:
+    def _add(self, work: Work) -> Event | None:
         try:
-            self._engine.add(stream)
+            self._engine.add(work) if isinstance(work, Stream) else self._engine.add_embedding(work)
         except StokerError as error:
-            return Failed.of(stream.request_id, error)
+            return _failure(work, error)
         return None
 
     def _answer(self, question: Question) -> Event:
@@ -247,8 +283,8 @@ class EngineWorker:
             self._waits_since = None
             wanted = [event for event in events if self._is_wanted(event)]
             for event in wanted:
-                if isinstance(event, Failed) or (isinstance(event, Output) and event.finish_reason is not None):
-                    del self._live[event.request_id]
+                if (request_id := _ended_by(event)) in self._live:
+                    del self._live[request_id]
                     self._door.note_departure(self._clock())
         if wanted:
             self._publish(wanted)
@@ -273,6 +309,24 @@ class EngineWorker:
             self._left.clear()
             self._commands.clear()
         try:
-            self._publish([Failed.of(stream.request_id, error) for stream in live.values() if stream is not None])
+            self._publish([_failure(work, error) for work in live.values() if work is not None])
         except Exception:
             logger.exception("nobody can be told that the engine ended")
+
+
+def _failure(work: Work, error: StokerError) -> Event:
+    of = Failed.of if isinstance(work, Stream) else Unanswered.of
+    return of(work.request_id, error)
+
+
+def _ended_by(event: Event) -> str:
+    """The request that this event ends, if it ends one."""
+    match event:
+        case Failed():
+            return event.request_id
+        case Output():
+            return "" if event.finish_reason is None else event.request_id
+        case Embedded() | Unanswered():
+            return event.question_id
+        case _:
+            return ""

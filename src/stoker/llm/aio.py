@@ -11,9 +11,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stoker.core.params import SamplingParams
 from stoker.engine.config import EngineConfig
-from stoker.engine.protocol import ModelCard
+from stoker.engine.protocol import Embed, Embedded, ModelCard
 from stoker.errors import StokerError
 from stoker.llm.async_completions import AsyncCompletions
 from stoker.llm.inputs import (
@@ -164,6 +167,19 @@ class AsyncLLM:
         """Answers one conversation piece by piece; begins with the first iteration."""
         return self._stream(lambda session: session.render(messages), sampling)
 
+    async def embed(
+        self, texts: Prompt | Prompts, *, dimensions: int | None = None, truncate: bool = False
+    ) -> NDArray[np.float32]:
+        """See `LLM.embed`."""
+        batch, is_single = as_batch(texts)
+        rows = (await self._embed(Embed(batch, dimensions=dimensions, truncates=truncate))).rows()
+        return (rows[0] if is_single else rows).copy()
+
+    async def rank(self, query: str, documents: Sequence[str], *, truncate: bool = False) -> list[float]:
+        """See `LLM.rank`."""
+        embed = Embed(list(documents), query=query, truncates=truncate, parameter="documents")
+        return (await self._embed(embed)).relevance()
+
     async def close(self) -> None:
         """Ends every request and frees the model. Calling it twice is allowed."""
         if self._loading is None:
@@ -200,6 +216,17 @@ class AsyncLLM:
         loop = asyncio.get_running_loop()
         return self._places.setdefault(loop, asyncio.Semaphore(session.max_outstanding))
 
+    async def _embed(self, embed: Embed) -> Embedded:
+        session = await self._session()
+        async with self._places_here(session):
+            starting = asyncio.ensure_future(asyncio.to_thread(session.embed, embed))
+            try:
+                started = await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                starting.add_done_callback(_take_back)
+                raise
+            return await asyncio.wrap_future(started)
+
     def _stream(self, prompt: Callable[[Session], Prompt], sampling: SamplingParams | None) -> AsyncTextStream:
         wake = _Wake()
         answer = Answer(wake)
@@ -222,6 +249,11 @@ class AsyncLLM:
                     wake.changed.clear()
             finally:
                 session.abort(answer)
+
+
+def _take_back(starting: asyncio.Future[Future[Embedded]]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        starting.result().cancel()
 
 
 async def _read(stream: AsyncTextStream) -> Completion:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypedDict, cast, get_type_hints
 import msgspec
 
 from stoker.core.params import SamplingParams
-from stoker.engine.config import BackendName, EngineConfig
+from stoker.engine.config import BackendName, EngineConfig, KVType, PoolingName
 from stoker.errors import InvalidInput
 from stoker.text.messages import Message, messages_from_dicts
 
@@ -36,6 +36,8 @@ class EngineOptions(TypedDict, total=False):
     kv_tokens: int | None
     parallel: int
     threads: int | None
+    kv_type: KVType
+    pooling: PoolingName | None
 
 
 def engine_config(model: str | Path | EngineConfig, options: EngineOptions) -> EngineConfig:

@@ -16,17 +16,30 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from stoker.assembly import build_engine
 from stoker.core.params import SamplingParams
 from stoker.engine.config import EngineConfig
-from stoker.engine.protocol import Event, Failed, Output, PositionLogprobs, Submit, Usage
+from stoker.engine.protocol import (
+    Embed,
+    Embedded,
+    Event,
+    Failed,
+    Output,
+    PositionLogprobs,
+    Submit,
+    Unanswered,
+    Usage,
+)
 from stoker.engine.worker import EngineWorker
 from stoker.errors import ModelNotLoaded, StokerError
 from stoker.llm.inputs import Conversation, Prompt, as_messages
-from stoker.text.chat_template import ChatTemplate
+from stoker.runtime.card_template import CardTemplate
 
 if TYPE_CHECKING:
     from stoker.models.progress import Progress
@@ -117,9 +130,10 @@ class Session:
         engine, self.card = build_engine(config, progress=progress)
         self.max_outstanding = config.parallel + config.max_queue
         self.gives_max_tokens = config.sampling.max_tokens is not None
-        self._template: ChatTemplate | None = None
+        self._template = CardTemplate(self.card)
         self._lock = threading.RLock()
         self._answers: dict[str, Answer] = {}
+        self._embeddings: dict[str, Future[Embedded]] = {}
         self._forsaken: deque[Answer] = deque()
         """Bounded by the answers that are alive."""
         self._is_closed = False
@@ -132,11 +146,7 @@ class Session:
         Raises:
             InvalidInput: a message is not valid, or the template refuses it.
         """
-        messages = as_messages(conversation)
-        if self._template is None:
-            card = self.card
-            self._template = ChatTemplate(card.chat_template, bos_token=card.bos_token, eos_token=card.eos_token)
-        return self._template.render(messages)
+        return self._template.compiled.render(as_messages(conversation))
 
     def submit(self, answer: Answer, prompt: Prompt, sampling: SamplingParams) -> None:
         """Starts a request. If this raises, the answer has ended too."""
@@ -154,6 +164,32 @@ class Session:
             # Whoever aborted in the meantime came before the engine knew the request.
             if not is_accepted or request_id not in self._answers:
                 self.abort(answer)
+
+    def embed(self, embed: Embed) -> Future[Embedded]:
+        """Starts a request for embeddings or ranks. Cancelling what is returned takes it back.
+
+        Args:
+            embed: its `question_id` is given here.
+
+        Raises:
+            StokerError: it was refused.
+        """
+        self._check_process()
+        question_id = uuid.uuid4().hex
+        future: Future[Embedded] = Future()
+        with self._lock:
+            self._embeddings[question_id] = future
+        future.add_done_callback(lambda future: self._forget(question_id, future))
+        is_accepted = False
+        try:
+            if self._is_closed:
+                raise ModelNotLoaded("the model was closed")
+            self._worker.embed(msgspec.structs.replace(embed, question_id=question_id))
+            is_accepted = True
+        finally:
+            if not is_accepted:
+                future.cancel()
+        return future
 
     def check_alive(self) -> None:
         """Raises what killed the engine, if something did: then no answer would ever end."""
@@ -179,6 +215,8 @@ class Session:
         self._worker.close()
         for request_id in list(self._answers):
             self._end(request_id, ModelNotLoaded("the model was closed"))
+        for question_id in list(self._embeddings):
+            self._settle(question_id, ModelNotLoaded("the model was closed"))
 
     @property
     def _is_at_home(self) -> bool:
@@ -199,6 +237,26 @@ class Session:
                     self._end(event.request_id)
             elif isinstance(event, Failed):
                 self._end(event.request_id, event.error())
+            elif isinstance(event, Embedded):
+                self._settle(event.question_id, event)
+            elif isinstance(event, Unanswered):
+                self._settle(event.question_id, event.error())
+
+    def _settle(self, question_id: str, result: Embedded | StokerError) -> None:
+        with self._lock:
+            future = self._embeddings.pop(question_id, None)
+        if future is None or not future.set_running_or_notify_cancel():
+            return
+        if isinstance(result, Embedded):
+            future.set_result(result)
+        else:
+            future.set_exception(result)
+
+    def _forget(self, question_id: str, future: Future[Embedded]) -> None:
+        if future.cancelled() and self._is_at_home:
+            with self._lock:
+                self._embeddings.pop(question_id, None)
+            self._worker.abort(question_id)
 
     def _end(self, request_id: str, error: StokerError | None = None) -> None:
         with self._lock:

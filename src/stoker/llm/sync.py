@@ -6,15 +6,19 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, overload
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stoker.core.params import SamplingParams
 from stoker.engine.config import EngineConfig
-from stoker.engine.protocol import ModelCard
+from stoker.engine.protocol import Embed, Embedded, ModelCard
 from stoker.errors import StokerError
 from stoker.llm.inputs import (
     GENERATE_DEFAULTS,
@@ -183,6 +187,40 @@ class LLM:
         """Answers one conversation piece by piece. What can be refused is refused here, not by the iteration."""
         return self.stream(self._session.render(messages), sampling)
 
+    def embed(
+        self, texts: Prompt | Prompts, *, dimensions: int | None = None, truncate: bool = False
+    ) -> NDArray[np.float32]:
+        """The embedding of one text, or of a list of them, each of length 1.
+
+        Args:
+            texts: text, token ids, or a list of either.
+            dimensions: only so many numbers of each, for models that were trained for that.
+            truncate: cut what is too long, instead of refusing it.
+
+        Returns:
+            `(size,)` for one text, `(n, size)` for a list, in its order.
+
+        Raises:
+            StokerError: an input was refused, or the model cannot embed.
+
+        Example:
+            >>> with LLM("smollm2") as llm:  # doctest: +SKIP
+            ...     a, b = llm.embed(["a cat", "a kitten"])
+            ...     print(float(a @ b))
+        """
+        batch, is_single = as_batch(texts)
+        rows = self._embed(Embed(batch, dimensions=dimensions, truncates=truncate)).rows()
+        return (rows[0] if is_single else rows).copy()
+
+    def rank(self, query: str, documents: Sequence[str], *, truncate: bool = False) -> list[float]:
+        """How well each document answers a query, between 0 and 1, in their order. For reranking models.
+
+        Raises:
+            StokerError: a document was refused, or the model is no reranking model.
+        """
+        embed = Embed(list(documents), query=query, truncates=truncate, parameter="documents")
+        return self._embed(embed).relevance()
+
     def close(self) -> None:
         """Ends every request and frees the model. Calling it twice is allowed."""
         self._close()
@@ -192,6 +230,21 @@ class LLM:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+    def _embed(self, embed: Embed) -> Embedded:
+        _take_place(self._session, self._places)
+        try:
+            future = self._session.embed(embed)
+            try:
+                while True:
+                    try:
+                        return future.result(_POLL_S)
+                    except FutureTimeout:
+                        self._session.check_alive()
+            finally:
+                future.cancel()
+        finally:
+            self._places.release()
 
     def _run(self, prompts: list[Prompt], sampling: list[SamplingParams], *, show_progress: bool) -> list[Completion]:
         run = _Run(self._session, self._places, len(prompts))

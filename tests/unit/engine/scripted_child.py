@@ -10,9 +10,17 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from stoker.backends.scripted import ScriptedBackend, ScriptedTokenizer, reply_with, scripted_info
+from stoker.backends.scripted import (
+    ScriptedBackend,
+    ScriptedEmbedder,
+    ScriptedTokenizer,
+    reply_with,
+    scripted_embedding_info,
+    scripted_info,
+)
 from stoker.core.batch import Batch
 from stoker.core.scheduler import SchedulerConfig
 from stoker.engine.config import EngineConfig
@@ -34,7 +42,11 @@ class Tokenizer(ScriptedTokenizer):
 
 
 def act(batch: Batch) -> None:
-    prompts = b"".join(bytes(entry for entry in chunk.entries if entry < 256) for chunk in batch.chunks)
+    act_on([chunk.entries for chunk in batch.chunks])
+
+
+def act_on(parts: Iterable[Sequence[int]]) -> None:
+    prompts = b"".join(bytes(entry for entry in entries if entry < 256) for entries in parts)
     if b"CRASH" in prompts:
         os.kill(os.getpid(), signal.SIGKILL)
     if b"BUG" in prompts:
@@ -73,7 +85,11 @@ def build(config: EngineConfig) -> tuple[Engine, ModelCard]:
         size_bytes=0,
         created=os.getpid(),
     )
-    return Engine(backend, Tokenizer(), config=scheduling, defaults=config.sampling), card
+    embedder = ScriptedEmbedder(
+        scripted_embedding_info(max_tokens=100_000),
+        before_embed=lambda pieces: act_on(piece.entries for piece in pieces),
+    )
+    return Engine(backend, Tokenizer(), config=scheduling, defaults=config.sampling, embedder=embedder), card
 
 
 if __name__ == "__main__":

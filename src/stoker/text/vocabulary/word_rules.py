@@ -95,7 +95,8 @@ _RULES: dict[tuple[str, ...], WordRule] = {
         _PLAIN_LLAMA3
     ),
     ("dbrx", "smaug-bpe"): _rule(_LLAMA3),
-    ("glm4", "chatglm-bpe"): WordRule(patterns=(_LLAMA3,), has_default_bos=False),
+    ("chatglm-bpe",): WordRule(patterns=(_LLAMA3,), has_default_bos=False),
+    ("glm4",): WordRule(patterns=(_LLAMA3,), has_default_bos=False, ignores_merges=True),
     ("jais-2",): _rule(
         _LLAMA3.removesuffix(r"|\s+(?!\S)|\s+")
         + "".join(rf"|\s{{{count}}}(?!\S)" for count in ("512", "256", "128", "64", "32", "16", "8", "4", "1,2"))

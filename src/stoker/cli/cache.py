@@ -1,0 +1,91 @@
+"""`stoker cache`: what lies in the folder in which conversations outlive a restart."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stoker.cli.options import ENGINE, Flags, shared_options
+from stoker.cli.report import EXIT_CODES, say
+from stoker.cli.table import print_table
+from stoker.errors import ConfigError
+
+if TYPE_CHECKING:
+    from stoker.cache.directory import BlockDirectory
+
+cache = typer.Typer(
+    no_args_is_help=True, help="Look after conversations that are kept on disk (--cache-dir).", epilog=EXIT_CODES
+)
+
+_FOLDER = {"kv_cache_dir": ENGINE["kv_cache_dir"]}
+_ID_LENGTH = 12
+
+
+@cache.command(name="list", epilog=EXIT_CODES)
+@shared_options(_FOLDER)
+def list_(flags: Flags) -> None:
+    """List the models of which conversations are kept, with what they take."""
+    directory = _directory(flags)
+    print_table(
+        ("ID", "MODEL", "BLOCKS", "SIZE", "LAST USED", "FORMAT"), [_row(directory, i) for i in directory.models()]
+    )
+
+
+@cache.command(epilog=EXIT_CODES)
+@shared_options(_FOLDER)
+def check(flags: Flags) -> None:
+    """Read everything that is kept, and remove what is damaged. Says how fast the disk is, too."""
+    directory = _directory(flags)
+    num_blocks = num_bytes = 0
+    began = time.perf_counter()
+    for fingerprint in directory.models():
+        for entry, fault in directory.check(fingerprint):
+            num_blocks, num_bytes = num_blocks + 1, num_bytes + entry.num_bytes
+            if fault:
+                say(f"removed {entry.path}: {fault}")
+    seconds = time.perf_counter() - began
+    typer.echo(f"{num_blocks} blocks, {_size(num_bytes)}, {_size(round(num_bytes / seconds))} per second")
+
+
+@cache.command(epilog=EXIT_CODES)
+@shared_options(_FOLDER)
+def clear(
+    flags: Flags,
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="An id or a model from `stoker cache list`; missing = all.")
+    ] = None,
+) -> None:
+    """Forget the conversations of one model, or of all. A running server goes on without them."""
+    directory = _directory(flags)
+    chosen = [
+        i for i in directory.models() if model is None or i.startswith(model) or directory.described(i).name == model
+    ]
+    if model is not None and not chosen:
+        raise ConfigError(f"nothing is kept of {model!r}; see `stoker cache list`", key="model")
+    freed = sum(directory.clear(fingerprint) for fingerprint in chosen)
+    typer.echo(f"{_size(freed)} freed")
+
+
+def _directory(flags: Flags) -> BlockDirectory:
+    from stoker.cache.directory import BlockDirectory
+
+    folder = flags.load().engine.kv_cache_dir
+    if not folder:
+        raise ConfigError("no folder: give --cache-dir, or set STOKER_KV_CACHE_DIR", key="kv_cache_dir")
+    return BlockDirectory(Path(folder).expanduser())
+
+
+def _row(directory: BlockDirectory, fingerprint: str) -> tuple[str, ...]:
+    blocks = list(directory.blocks(fingerprint))
+    model = directory.described(fingerprint)
+    used_at = max((block.used_at for block in blocks), default=0.0)
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(used_at)) if blocks else "-"
+    size = _size(sum(block.num_bytes for block in blocks))
+    return fingerprint[:_ID_LENGTH], model.name, str(len(blocks)), size, when, model.kv_format
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"

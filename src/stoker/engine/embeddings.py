@@ -1,0 +1,269 @@
+"""Requests for embeddings and ranks, from their texts to their numbers: a share of each step, beside the streams."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.backends.base import Embedder
+from stoker.core.embedding import EmbeddingInfo, EmbeddingQueue, Piece, Pooling
+from stoker.core.params import BUILT_IN
+from stoker.core.request import Request, check_token_ids
+from stoker.core.sequence import Sequence
+from stoker.core.token_budget import MIN_CHUNK, TokenBudget
+from stoker.engine.embedding_inputs import embedding_token_ids
+from stoker.engine.protocol import Embed, Embedded, Event, Unanswered
+from stoker.errors import BackendError, InvalidInput, Overloaded, ResourceExhausted, StokerError, Timeout
+from stoker.text.tokenizer import Tokenizer
+
+MAX_QUEUED_TOKENS = 2**20
+"""More wait only if one request alone is larger."""
+_RETRY_S = 5.0
+_LEAST_SHARE = 0.25
+"""Of the time that the streams take in a step: however long that is, embeddings go on."""
+_FIRST_GUESS = 128
+"""Tokens of a pass for which nobody waits, as long as nothing is known."""
+
+Rows = NDArray[np.float32]
+
+
+class EmbeddingJob:
+    """One request until all of its sequences are computed."""
+
+    def __init__(self, embed: Embed, prompts: list[list[int]], size: int, deadline: float) -> None:
+        self.embed = embed
+        self.deadline = deadline
+        self.sequences = [Sequence(_request(embed, index, ids)) for index, ids in enumerate(prompts)]
+        self._rows: Rows = np.empty((len(prompts), size), dtype=np.float32)
+        self._index = {id(sequence): index for index, sequence in enumerate(self.sequences)}
+        self._num_left = len(prompts)
+
+    @property
+    def request_id(self) -> str:
+        return self.embed.question_id
+
+    @property
+    def num_tokens(self) -> int:
+        """Still to be computed."""
+        return sum(sequence.num_pending for sequence in self.sequences)
+
+    def push(self, sequence: Sequence, row: Rows) -> bool:
+        """Takes one result; true if it was the last one."""
+        self._rows[self._index[id(sequence)]] = row
+        self._num_left -= 1
+        return self._num_left == 0
+
+    def answer(self) -> Embedded:
+        """All results, in the order of the inputs.
+
+        Raises:
+            BackendError: they are no numbers.
+        """
+        if not np.isfinite(self._rows).all():
+            raise BackendError("the model's hidden states are no numbers (NaN or infinite)")
+        rows = self._rows
+        if self.embed.query is None:
+            rows = normalised(rows[:, : self.embed.dimensions], self.embed.norm)
+        num_tokens = [sequence.num_prompt for sequence in self.sequences]
+        return Embedded(self.request_id, rows.astype("<f4").tobytes(), rows.shape[1], num_tokens)
+
+
+class EmbeddingRequests:
+    """Owns an embedder's jobs. `admit` may be called by any thread; everything else by the one that steps.
+
+    Args:
+        embedder: of the same model.
+        tokenizer: safe to use from several threads.
+        name: of the model, for people.
+        target_step_s: how long a step may take while streams run.
+        idle_step_s: how long it may take otherwise.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        embedder: Embedder,
+        tokenizer: Tokenizer,
+        *,
+        name: str,
+        target_step_s: float,
+        idle_step_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        info = embedder.embedding
+        self._embedder = embedder
+        self._tokenizer = tokenizer
+        self._name = name
+        self._target_step_s, self._idle_step_s = target_step_s, idle_step_s
+        self._clock = clock
+        self._queue = EmbeddingQueue(info)
+        self._budget = TokenBudget(
+            max_tokens=info.max_batch_tokens, target_step_s=target_step_s, idle_step_s=idle_step_s
+        )
+        self._jobs: dict[str, EmbeddingJob] = {}
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._jobs)
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def admit(self, embed: Embed) -> EmbeddingJob:
+        """Tokenizes and checks a request; all that can be refused is refused here.
+
+        Raises:
+            InvalidInput: an input has no tokens or impossible ones, there are no inputs, or a number is out of range.
+            UnsupportedParameter: the model does not do this.
+            ContextLengthExceeded: an input is too long, and is not to be cut.
+        """
+        now = self._clock()
+        info = self._embedder.embedding
+        _check(embed, info, self._name)
+        prompts = embedding_token_ids(self._tokenizer, info, embed)
+        for token_ids in prompts:
+            check_token_ids(embed.parameter, tuple(token_ids), self._tokenizer.vocab_size)
+        deadline = inf if embed.timeout_s is None else now + embed.timeout_s
+        return EmbeddingJob(embed, prompts, info.size, deadline)
+
+    def add(self, job: EmbeddingJob) -> None:
+        """Queues what `admit` returned.
+
+        Raises:
+            Overloaded: too many tokens wait already.
+        """
+        if self._queue.num_tokens and self._queue.num_tokens + job.num_tokens > MAX_QUEUED_TOKENS:
+            message = f"{self._queue.num_tokens} tokens are waiting to be embedded; try again in {_RETRY_S:.0f} s"
+            raise Overloaded(message, retry_after_s=_RETRY_S)
+        self._jobs[job.request_id] = job
+        for sequence in job.sequences:
+            self._queue.add(sequence)
+
+    def abort(self, request_id: str) -> None:
+        """Ends a request; nothing more is published for it. Unknown ids are ignored."""
+        job = self._jobs.pop(request_id, None)
+        for sequence in job.sequences if job else ():
+            if sequence.num_pending:
+                self._queue.remove(sequence)
+
+    def step(self, used_s: float, *, has_streams: bool) -> list[Event]:
+        """One pass.
+
+        Args:
+            used_s: what this step has taken already.
+            has_streams: somebody waits for the next token of an answer.
+        """
+        expired = self._expire()
+        if not self._jobs:
+            return expired
+        began = self._clock()
+        planned = self._queue.plan(self._num_tokens(used_s, has_streams=has_streams))
+        try:
+            rows = self._embedder.embed([piece for _, piece in planned])
+        except (BackendError, ResourceExhausted) as error:
+            return [*expired, *self._fail((sequence for sequence, _ in planned), error)]
+        self._queue.update(planned)
+        # A pass of very few tokens takes about as long as one of a few: mostly, weights are read.
+        num_tokens = max(sum(len(piece.entries) for _, piece in planned), MIN_CHUNK)
+        self._budget.observe(num_tokens, self._clock() - began)
+        return [*expired, *self._publish(planned, rows)]
+
+    def warm_up(self) -> None:
+        """Embeds one token, so that the first request does not pay for touching the weights.
+
+        Raises:
+            BackendError: the model cannot compute.
+            ResourceExhausted: there is no memory for it.
+        """
+        self._embedder.embed([Piece(1, 0, (0,), is_last=True)])
+
+    def _num_tokens(self, used_s: float, *, has_streams: bool) -> int:
+        """How many fit into what is left of the step."""
+        token_s = self._budget.token_s
+        if token_s is None:
+            return MIN_CHUNK if has_streams else _FIRST_GUESS
+        limit_s = self._idle_step_s
+        if has_streams:
+            limit_s = max(self._target_step_s - used_s, max(self._target_step_s, used_s) * _LEAST_SHARE)
+        return int(limit_s / token_s)
+
+    def _publish(self, planned: list[tuple[Sequence, Piece]], rows: Rows) -> list[Event]:
+        events: list[Event] = []
+        ended = (sequence for sequence, piece in planned if piece.is_last)
+        for sequence, row in zip(ended, rows, strict=True):
+            job = self._jobs[sequence.request.group]
+            if job.push(sequence, row):
+                del self._jobs[job.request_id]
+                events.append(_answer(job))
+        return events
+
+    def _expire(self) -> list[Event]:
+        now = self._clock()
+        late = [job for job in self._jobs.values() if job.deadline <= now]
+        return [self._end(job, _timeout(job)) for job in late]
+
+    def _fail(self, sequences: Iterable[Sequence], error: StokerError) -> list[Event]:
+        request_ids = dict.fromkeys(sequence.request.group for sequence in sequences)
+        return [self._end(self._jobs[request_id], error) for request_id in request_ids]
+
+    def _end(self, job: EmbeddingJob, error: StokerError) -> Unanswered:
+        self.abort(job.request_id)
+        return Unanswered.of(job.request_id, error)
+
+
+def normalised(rows: Rows, norm: int) -> Rows:
+    """Each row divided by its norm; a row of zeros stays as it is.
+
+    Args:
+        rows: `(n, size)`.
+        norm: as llama-server's `embd_normalize`: -1 = none, 0 = the largest number becomes 32760, p > 0 = p-norm.
+    """
+    if norm < 0:
+        return rows
+    values = rows.astype(np.float64)
+    if norm == 0:
+        lengths = np.abs(values).max(axis=1, keepdims=True) / 32760
+    else:
+        lengths = np.linalg.norm(values, ord=norm, axis=1, keepdims=True)
+    return (values / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+
+
+def _request(embed: Embed, index: int, token_ids: list[int]) -> Request:
+    return Request(
+        request_id=f"{embed.question_id}-{index}",
+        prompt=tuple(token_ids),
+        sampling=BUILT_IN,
+        priority=embed.priority,
+        client_key=embed.client_key,
+        group=embed.question_id,
+    )
+
+
+def _check(embed: Embed, info: EmbeddingInfo, name: str) -> None:
+    if not embed.inputs:
+        raise InvalidInput(f"`{embed.parameter}` is empty: there is nothing to compute", parameter=embed.parameter)
+    is_rank = info.pooling is Pooling.RANK
+    if is_rank and embed.query is None:
+        raise InvalidInput(f"{name} ranks texts and has no embeddings: ask /v1/rerank", parameter="model")
+    if embed.query is not None and not is_rank:
+        message = f"{name} is no reranking model (its pooling is `{info.pooling.value}`, not `rank`)"
+        raise InvalidInput(f"{message}: serve one, or compare embeddings from /v1/embeddings", parameter="model")
+    if embed.dimensions is not None and not 1 <= embed.dimensions <= info.size:
+        message = f"`dimensions` must be between 1 and {info.size}, which is all that {name} has"
+        raise InvalidInput(f"{message}, not {embed.dimensions}", parameter="dimensions")
+
+
+def _answer(job: EmbeddingJob) -> Event:
+    try:
+        return job.answer()
+    except BackendError as error:
+        return Unanswered.of(job.request_id, error)
+
+
+def _timeout(job: EmbeddingJob) -> Timeout:
+    timeout_s = job.embed.timeout_s
+    return Timeout(f"the request was not finished within {timeout_s:g} s", timeout_s=timeout_s)
