@@ -29,8 +29,8 @@ fix: $(VENV)/.ready-to-develop   ## let ruff repair what it can
 docs: $(VENV)/.ready-to-develop   ## write docs/reference/ again from the code
 	@$(BIN)/python tools/reference.py
 
-bench: $(VENV)/.ready-to-run   ## measure on this machine what the engine adds to a forward pass
-	@$(BIN)/stoker bench smollm2 --profile
+bench: $(VENV)/.ready-to-develop   ## measure Stoker beside its peers on this machine (an hour), and write benchmarks/RESULTS.md
+	@$(BIN)/python benchmarks/compare.py
 
 install: $(VENV)/.ready-to-develop   ## set up everything for development, and nothing else
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from limits import Machine, Work, least_prefill_s, least_step_s
 from peers import Absent, Present
 
+from stoker.bench.plot import plot
 from stoker.bench.results import Plan, Results
 from stoker.bench.summary import FIGURE_KINDS, Spread, Summary, remarks, summaries
 
@@ -26,6 +27,8 @@ _SHOWN = {
     "offline prompt": ("prompt",),
 }
 """Which figures tell what a scenario is about; one token of answer makes it a matter of the prompt."""
+_PLOT_FROM = 3
+"""Levels of concurrency that make a curve."""
 _KINDS = {kind.label: kind for kind in FIGURE_KINDS}
 _FOLDERS = re.compile(r"(?<![\w.])/(?:[^/\s\"']+/)+")
 _BEGIN, _END = "<!-- written by a person: begin -->", "<!-- end -->"
@@ -54,8 +57,17 @@ def write_report(
     words = _kept(path)
     lines = ["# Stoker beside its peers", "", *_head(machine, measured, peers), "", _BEGIN, *words, _END]
     for name, (model, results) in measured.items():
-        lines += ["", f"## {name}", "", *_case(machine, work[model], results)]
+        lines += ["", f"## {name}", "", *_case(machine, work[model], results), *_plot(folder, name, results)]
     path.write_text("\n".join(lines) + "\n")
+
+
+def _plot(folder: Path, name: str, results: Results) -> list[str]:
+    """A picture of what changes with concurrency."""
+    if max(len(plan.concurrency) for plan in results.plans) < _PLOT_FROM:
+        return []
+    (folder / "plots").mkdir(exist_ok=True)
+    plot(results, folder / "plots" / f"{name}.png")
+    return ["", f"![{name}: rates and times over concurrency](plots/{name}.png)"]
 
 
 def _kept(path: Path) -> list[str]:
