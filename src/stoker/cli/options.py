@@ -57,8 +57,12 @@ def _bench(kind: Any, help_text: str, **more: Any) -> Any:
     return _option(kind | None, "Measurement", help_text, **more)
 
 
-def _server(kind: Any, help_text: str) -> Any:
-    return _option(kind | None, "Server", help_text)
+def _server(kind: Any, help_text: str, **more: Any) -> Any:
+    return _option(kind | None, "Server", help_text, **more)
+
+
+def _security(kind: Any, help_text: str, **more: Any) -> Any:
+    return _option(kind | None, "Security", help_text, **more)
 
 
 ENGINE: OptionGroup = {
@@ -94,6 +98,7 @@ SERVER: OptionGroup = {
     "port": _server(int, "Port; 0 = a free one. [default: 8080]"),
     "name": _server(str, "Serve the model under this name. [default: MODEL]"),
     "max_queue": _server(int, "Most requests that wait; one more is refused with 429. [default: 256]"),
+    "max_queue_tokens": _server(int, "Most prompt tokens that wait, refused alike. [default: 262144]"),
     "strict_models": _server(bool, "Refuse requests that name another model. [default: no]"),
     "volatile_headers": _option(
         list[str] | None,
@@ -104,6 +109,28 @@ SERVER: OptionGroup = {
         metavar="REGEX",
     ),
     "request_timeout_s": _server(float, "Longest time for one answer, in seconds. [default: no limit]"),
+    "max_connections": _server(int, "Most open connections; one more is refused with 429. [default: 1024]"),
+    "unix_socket": _server(str, "Listen on this local socket instead of an address.", metavar="PATH"),
+    "root_path": _server(str, "Serve everything below this path too, such as /llm.", metavar="PATH"),
+    "log_format": _server(Literal["text", "json"], "Of the access log, which --log-level info shows. [default: text]"),
+    "otlp_endpoint": _server(str, "Send a span per request to this collector (extra `otel`).", metavar="URL"),
+}
+SECURITY: OptionGroup = {
+    "api_key": _security(
+        str, "What clients must send; several with commas, NAME:KEY names one. Better: $STOKER_API_KEY.", metavar="KEY"
+    ),
+    "api_key_file": _security(str, "File with one key a line, written in the same way.", metavar="FILE"),
+    "admin_key": _security(
+        str, "Only this key may pull, copy, delete and erase. Better: $STOKER_ADMIN_KEY.", metavar="KEY"
+    ),
+    "allow_unauthenticated": _security(bool, "Listen beyond this machine without any key. [default: no]"),
+    "tls_certificate": _security(str, "PEM file with the certificate and its chain: speak HTTPS.", metavar="FILE"),
+    "tls_key": _security(str, "PEM file with the certificate's private key.", metavar="FILE"),
+    "cors_origins": _security(str, "Web pages that may ask, with commas between them; * = all.", metavar="ORIGIN"),
+    "cors_credentials": _security(bool, "Those pages may send cookies; not with *. [default: no]"),
+    "allowed_hosts": _security(
+        str, "Further names for a server on this machine, with commas between them; * = all.", metavar="NAME"
+    ),
 }
 _SCENARIO_HELP = (
     "What to measure: distinct, shared, agent, mixed, restart, cold, offline, or all; may be repeated. "

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from stoker.cli.download_bar import DownloadBar
-from stoker.cli.options import ENGINE, SAMPLING, SERVER, Flags, Model, shared_options
+from stoker.cli.options import ENGINE, SAMPLING, SECURITY, SERVER, Flags, Model, shared_options
 from stoker.cli.report import say
 
 
-@shared_options(ENGINE, SERVER, SAMPLING)
+@shared_options(ENGINE, SERVER, SECURITY, SAMPLING)
 def serve(flags: Flags, model: Model) -> None:
-    """Serve a model over HTTP, in OpenAI's dialect. Ctrl-C lets running requests end, and stops.
+    """Serve a model over HTTP, as OpenAI, Anthropic, Ollama and llama-server do.
+
+    Ctrl-C lets running requests end, and stops.
 
     The sampling options hold for requests that say nothing, unless the model itself recommends something else.
     """

@@ -91,6 +91,7 @@ class Scheduler:
         """Those of them that were not computed."""
         self.num_resident_tokens = 0
         """Those of these that were in the pool."""
+        self.num_preemptions = 0
         self._num_arrivals = 0
         self._num_steps = 0
 
@@ -345,6 +346,7 @@ class Scheduler:
         """Back to the queue with all its tokens; its cells may be evicted."""
         self._vacate(sequence, retain=retain and sequence.is_shared)
         sequence.num_preempted += 1
+        self.num_preemptions += 1
         self._waiting.push_front(sequence)
 
     def _end_or_retry(self, sequence: Sequence) -> TokenEvent | None:

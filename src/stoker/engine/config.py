@@ -38,6 +38,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Most requests that run at the same time. Range 1 … 1024."""
     max_queue: int = 256
     """Most requests that wait; one more is refused as overloaded. Range 0 … 65536."""
+    max_queue_tokens: int = 262_144
+    """Most prompt tokens that wait; a request is refused that would wait behind others and make them more."""
     threads: int | None = None
     """Threads that compute. Not given: one per physical core that this process may use."""
     kv_type: KVType = "f16"
@@ -56,6 +58,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _check_range("parallel", self.parallel, 1, 1024)
         _check_range("max_queue", self.max_queue, 0, 65536)
+        _check_range("max_queue_tokens", self.max_queue_tokens, 1, 2**31 - 1)
         _check_range("cache_ram", self.cache_ram, 0, 2**31 - 1)
         _check_range("cache_disk", self.cache_disk, 1, 2**31 - 1)
         for name in ("ctx_size", "kv_tokens", "threads"):

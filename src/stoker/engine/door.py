@@ -1,4 +1,4 @@
-"""How many requests may be inside at the same time, and when one that is refused may come again. It queues nothing."""
+"""How much may be inside at the same time, and when one that is refused may come again. It queues nothing."""
 
 from __future__ import annotations
 
@@ -30,6 +30,13 @@ class Door:
                 f"the queue is full: {num_inside} requests are running or waiting; try again in {retry_after_s:.0f} s",
                 retry_after_s=retry_after_s,
             )
+
+    def check_tokens(self, num_tokens: int, limit: int) -> None:
+        """Raises `Overloaded` if that many prompt tokens would wait, and they are more than `limit`."""
+        if num_tokens > limit:
+            retry_after_s = self.retry_after_s()
+            message = f"the queue is full: {num_tokens} prompt tokens would wait; try again in {retry_after_s:.0f} s"
+            raise Overloaded(message, retry_after_s=retry_after_s)
 
     def note_departure(self, now: float) -> None:
         """One request has ended, at `now` seconds."""

@@ -21,6 +21,7 @@ from stoker.core.sequence import FinishReason, TokenEvent
 from stoker.core.stages import Mark, no_mark
 from stoker.engine.answers import answer_detokenize, answer_tokenize
 from stoker.engine.embeddings import EmbeddingJob, EmbeddingRequests
+from stoker.engine.metrics import LoopMetrics
 from stoker.engine.prompt import echo, prompt_token_ids, with_text_bias
 from stoker.engine.protocol import (
     Answer,
@@ -103,6 +104,7 @@ class Engine:
         )
         self._streams: dict[str, Stream] = {}
         self._num_steps = 0
+        self._metrics = LoopMetrics(clock)
 
     @property
     def has_work(self) -> bool:
@@ -153,6 +155,7 @@ class Engine:
         self._scheduler.add(stream.request)
         stream.sequence = self._scheduler.sequence(stream.request_id)
         self._streams[stream.request_id] = stream
+        self._metrics.added(stream.sequence)
 
     def admit_embedding(self, embed: Embed) -> EmbeddingJob:
         """As `admit`, for embeddings and ranks.
@@ -177,6 +180,7 @@ class Engine:
         """Ends a request; nothing more is published for it. Unknown ids are ignored."""
         self._scheduler.abort(request_id)
         self._streams.pop(request_id, None)
+        self._metrics.left(request_id)
         if self._embeddings is not None:
             self._embeddings.abort(request_id)
 
@@ -206,6 +210,7 @@ class Engine:
             assert not self.is_waiting or self._scheduler.awaits_tiers, "work waits, but nothing was scheduled"
             return expired
         self._mark("schedule")
+        self._metrics.scheduled()
         began = self._clock()
         try:
             logits = self._backend.forward(batch)
@@ -224,6 +229,7 @@ class Engine:
             self._may_export = True
         events = self._scheduler.update(batch, token_ids)
         self._scheduler.observe(batch.num_tokens, step_s)
+        self._metrics.step_s.observe(step_s)
         self._num_steps += 1
         self._mark("schedule")
         return [*expired, *self._publish(zip(streams, choices, events, strict=True))]
@@ -244,6 +250,7 @@ class Engine:
             for event in self.step():
                 if isinstance(event, Failed):
                     raise BackendError(f"the model loads, but cannot compute: {event.message}")
+        self._metrics = LoopMetrics(self._clock)
 
     def answer(self, question: Question) -> Answer:
         """Answers a question. Those about texts may be asked by any thread, the others by the one that calls `step`.
@@ -272,6 +279,10 @@ class Engine:
             kv_retained=scheduler.kv_retained,
             kv_capacity=scheduler.kv_capacity,
             stalled_s=0.0,
+            num_preemptions=scheduler.num_preemptions,
+            step_s=self._metrics.step_s.snapshot(),
+            queue_s=self._metrics.queue_s.snapshot(),
+            prefill_s=self._metrics.prefill_s.snapshot(),
             prompt_tokens=scheduler.num_prompt_tokens,
             cached_tokens=scheduler.num_cached_tokens,
             pool_hit_tokens=scheduler.num_resident_tokens,
@@ -315,6 +326,7 @@ class Engine:
                 error = BackendError("the model's numbers for the next token cannot be sampled (NaN or all -inf)")
                 published.append(self._end_failed(stream.request_id, error))
                 continue
+            self._metrics.has_token(stream.request_id)
             stream.push(choice, event)
             self._mark("detokenize")
             if stream.finish_reason is not None:
@@ -337,6 +349,7 @@ class Engine:
 
     def _end_failed(self, request_id: str, error: StokerError) -> Event:
         del self._streams[request_id]
+        self._metrics.left(request_id)
         return Failed.of(request_id, error)
 
 

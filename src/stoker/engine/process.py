@@ -93,16 +93,16 @@ def serve_engine(build: Build) -> int:
             events.send(msgspec.msgpack.encode([LoadFailed.of(error)]))
             return EXIT_LOAD_FAILED
         events.send(msgspec.msgpack.encode([Ready(card)]))
-        return _EngineProcess(engine, commands, events, launch.heartbeat_every_s).run()
+        return _EngineProcess(engine, commands, events, launch).run()
 
 
 class _EngineProcess:
     """The threads around one engine, from `Ready` to the end."""
 
     def __init__(
-        self, engine: Engine, commands: zmq.Socket[bytes], events: zmq.Socket[bytes], heartbeat_every_s: float
+        self, engine: Engine, commands: zmq.Socket[bytes], events: zmq.Socket[bytes], launch: Launch
     ) -> None:
-        self._heartbeat_every_s = heartbeat_every_s
+        self._heartbeat_every_s = launch.heartbeat_every_s
         self._commands = commands
         self._events = events
         self._outbox: queue.Queue[Frame] = queue.Queue(_MAX_OUTBOX)
@@ -110,8 +110,10 @@ class _EngineProcess:
         self._wake_receiver, self._wake_sender = socket.socketpair()
         self._wake_sender.setblocking(False)
         self._engine = engine
-        self._worker = EngineWorker(engine, self._publish)
+        self._worker = EngineWorker(engine, self._publish, max_waiting_tokens=launch.config.max_queue_tokens)
         self._tokenizers = ThreadPoolExecutor(_NUM_TOKENIZERS, thread_name_prefix="stoker-tokenizer")
+        # Thousands of texts to embed must not hold up anybody's prompt.
+        self._embedding_tokenizer = ThreadPoolExecutor(1, thread_name_prefix="stoker-embedding-tokenizer")
         self._admissions: list[Future[None]] = []
         """Prompts being tokenized; bounded by the worker's door."""
         self._writer = threading.Thread(target=self._write, name="stoker-writer", daemon=True)
@@ -124,7 +126,8 @@ class _EngineProcess:
         self._take_commands()
         has_died = self._worker.death is not None
         self._end()
-        self._tokenizers.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._tokenizers, self._embedding_tokenizer):
+            threads.shutdown(wait=False, cancel_futures=True)
         is_closed = self._worker.close(_STOP_S)
         self._writer.join(_STOP_S)
         code = EXIT_ENGINE_DIED if has_died else EXIT_OK
@@ -175,7 +178,8 @@ class _EngineProcess:
         self._on_tokenizer_thread(partial(self._queue_embedding, embed), embed)
 
     def _on_tokenizer_thread(self, task: Callable[[], None], command: _Tokenized) -> None:
-        future = self._tokenizers.submit(task)
+        threads = self._embedding_tokenizer if isinstance(command, Embed) else self._tokenizers
+        future = threads.submit(task)
         self._admissions = [*(f for f in self._admissions if not f.done()), future]
         future.add_done_callback(lambda future: self._note_fault(command, future))
 

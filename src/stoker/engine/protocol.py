@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.cache.counters import TierCounters
+from stoker.core.histogram import Distribution
 from stoker.core.params import SamplingParams
 from stoker.core.slot_state import SlotState
 from stoker.engine.config import EngineConfig
@@ -354,6 +355,13 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True):
     """Those of these that were in the pool; the others came from the tiers."""
     pool_evicted_tokens: int = 0
     """Of finished conversations that had to make room."""
+    num_preemptions: int = 0
+    step_s: Distribution = Distribution()
+    """Seconds, as the next two; their buckets are those of `engine.metrics`."""
+    queue_s: Distribution = Distribution()
+    """From a request's arrival to the first step that computes a part of it."""
+    prefill_s: Distribution = Distribution()
+    """From that step to the first token."""
     tiers: TierCounters = TierCounters()
     """KV in memory and on disk, behind the pool."""
 

@@ -71,6 +71,11 @@ class Stream:
     def request_id(self) -> str:
         return self.request.request_id
 
+    @property
+    def has_begun(self) -> bool:
+        """Some of it was computed. May be asked by any thread."""
+        return self.sequence is not None and self.sequence.has_begun
+
     def push_prompt(self, row: Row, token_id: int) -> None:
         """Takes the raw logits from which the next token of the prompt could have been chosen."""
         assert self._prompt is not None

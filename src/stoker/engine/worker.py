@@ -62,11 +62,17 @@ class EngineWorker:
     Args:
         engine: freshly built.
         publish: takes the events of one step, on the engine's thread; must neither block for long nor raise.
+        max_waiting_tokens: most prompt tokens of requests that have not begun. Alone, a longer prompt may wait too.
         clock: seconds; only differences count.
     """
 
     def __init__(
-        self, engine: Engine, publish: Callable[[list[Event]], None], *, clock: Callable[[], float] = time.monotonic
+        self,
+        engine: Engine,
+        publish: Callable[[list[Event]], None],
+        *,
+        max_waiting_tokens: int = 2**31 - 1,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._publish = publish
@@ -78,6 +84,9 @@ class EngineWorker:
         """Bounded by the door: at most one `Work` and one `Abort` per request inside. Who asks bounds questions."""
         self._live: dict[str, Work | None] = {}
         """Everybody inside; None while the prompt is still being tokenized."""
+        self._unqueued: dict[str, Stream] = {}
+        """Between `admit` and `enqueue`."""
+        self._max_waiting_tokens = max_waiting_tokens
         self._left: set[str] = set()
         """Aborted while they were tokenized: until that has ended they keep their place."""
         self._waits_since: float | None = None
@@ -132,8 +141,12 @@ class EngineWorker:
             self._live[request_id] = None
 
     def admit(self, submit: Submit) -> Stream:
-        """The second step: tokenizes and checks; on an error the place is free again. See `Engine.admit`."""
-        return self._admitted(submit.request_id, partial(self._engine.admit, submit))
+        """The second step: tokenizes and checks; on an error the place is free again. See `Engine.admit`.
+
+        Raises:
+            Overloaded: too many prompt tokens wait already.
+        """
+        return self._admitted(submit.request_id, partial(self._admit, submit))
 
     def admit_embedding(self, embed: Embed) -> EmbeddingJob:
         """The same for embeddings. See `Engine.admit_embedding`."""
@@ -147,6 +160,7 @@ class EngineWorker:
             ModelNotLoaded: closed or dead since `reserve`.
         """
         with self._changed:
+            self._unqueued.pop(stream.request_id, None)
             self._check_open()
             if stream.request_id in self._left:
                 self._left.discard(stream.request_id)
@@ -196,6 +210,18 @@ class EngineWorker:
         if self._thread.is_alive():
             logger.error("the engine thread did not end within %g s", timeout_s)
         return not self._thread.is_alive()
+
+    def _admit(self, submit: Submit) -> Stream:
+        stream = self._engine.admit(submit)
+        with self._changed:
+            streams = [*self._unqueued.values(), *self._live.values(), stream]
+            waiting = [work for work in streams if isinstance(work, Stream) and not work.has_begun]
+            # Answers to one prompt compute it once.
+            prompts = {work.request.group or work.request_id: len(work.request.prompt) for work in waiting}
+            if len(prompts) > 1:
+                self._door.check_tokens(sum(prompts.values()), self._max_waiting_tokens)
+            self._unqueued[stream.request_id] = stream
+        return stream
 
     def _admitted(self, request_id: str, admit: Callable[[], AdmittedT]) -> AdmittedT:
         is_admitted = False

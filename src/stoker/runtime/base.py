@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from stoker.core.slot_state import SlotState
-from stoker.engine.protocol import Accepted, Heartbeat, ModelCard, Output, Submit, Tokenized
+from stoker.engine.protocol import Accepted, Embed, Embedded, Heartbeat, ModelCard, Output, Submit, Tokenized
 from stoker.text.messages import Message
 
 
@@ -95,6 +95,17 @@ class Runtime(Protocol):
 
         Raises:
             StokerError: the model cannot answer now, or an id is outside the vocabulary.
+        """
+        ...
+
+    async def embed(self, embed: Embed) -> Embedded:
+        """Embeddings, or ranks. Cancelling the task that waits on it takes the request back.
+
+        Args:
+            embed: its `question_id` is given by whoever sends it on.
+
+        Raises:
+            StokerError: it was refused or failed.
         """
         ...
 

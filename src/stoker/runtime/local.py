@@ -6,18 +6,25 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from stoker.core.slot_state import SlotState
 from stoker.engine.client import EngineClient
-from stoker.engine.protocol import Accepted, ModelCard, Output, Submit, Tokenized
+from stoker.engine.protocol import Accepted, Embed, Embedded, ModelCard, Output, Submit, Tokenized
 from stoker.errors import ModelNotLoaded
 from stoker.runtime.base import Health
 from stoker.runtime.card_template import CardTemplate
 from stoker.text.messages import Message
+from stoker.text.volatile import VolatileHeaders
 
 
 class LocalRuntime:
-    """The `Runtime` over one `EngineClient`, which it owns."""
+    """The `Runtime` over one `EngineClient`, which it owns.
 
-    def __init__(self, client: EngineClient) -> None:
+    Args:
+        client: not started yet.
+        volatile: what is dropped from the head of system prompts; None = nothing.
+    """
+
+    def __init__(self, client: EngineClient, volatile: VolatileHeaders | None = None) -> None:
         self._client = client
+        self._volatile = volatile or VolatileHeaders(())
         self._card: ModelCard | None = None
         self._template: CardTemplate | None = None
 
@@ -59,7 +66,7 @@ class LocalRuntime:
         if template is None:
             raise ModelNotLoaded("the model is still loading")
         return template.compiled.render(
-            messages,
+            self._volatile.drop(messages),
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             **variables,  # pyright: ignore[reportArgumentType]  # the server keeps the named ones out
@@ -70,6 +77,9 @@ class LocalRuntime:
 
     async def detokenize(self, token_ids: Sequence[int]) -> str:
         return await self._client.detokenize(token_ids)
+
+    async def embed(self, embed: Embed) -> Embedded:
+        return await self._client.embed(embed)
 
     async def slots(self) -> list[SlotState]:
         return await self._client.slots()

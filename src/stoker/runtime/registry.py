@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stoker.errors import ModelNotFound
 from stoker.runtime.base import Runtime
+from stoker.runtime.request_metrics import RequestMetrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,8 @@ class ServedModel:
     names: tuple[str, ...]
     """The first one is its id; the others are aliases."""
     runtime: Runtime
+    metrics: RequestMetrics = field(default_factory=RequestMetrics)
+    """What became of its requests; whoever submits them keeps it."""
 
     @property
     def model_id(self) -> str:

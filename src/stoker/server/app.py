@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
-from stoker.errors import ConfigError, StokerError
+from stoker.errors import StokerError
 from stoker.runtime.registry import Registry
-from stoker.server.config import ServerConfig
+from stoker.server.access import AccessControl
+from stoker.server.config import ServerConfig, listed
 from stoker.server.errors import on_bug, on_http_error, on_stoker_error
+from stoker.server.keys import ApiKeys
+from stoker.server.listener import BACKLOG, listening, url_of
 from stoker.server.middleware import RequestBorder
 from stoker.server.protocol import ImpatientH11Protocol
 from stoker.server.routes.anthropic import AnthropicRoutes
+from stoker.server.routes.embeddings import EmbeddingRoutes
 from stoker.server.routes.health import HealthRoutes
+from stoker.server.routes.metrics import MetricsRoutes
 from stoker.server.routes.models import ModelRoutes
 from stoker.server.routes.native import NativeRoutes
 from stoker.server.routes.ollama import OllamaRoutes
@@ -26,18 +35,24 @@ from stoker.server.routes.ollama_models import OllamaModelRoutes
 from stoker.server.routes.openai import OpenAIRoutes
 from stoker.server.routes.openai_responses import ResponsesRoutes
 from stoker.server.routes.openapi import OpenAPIRoutes
+from stoker.server.tracing import Tracing, open_provider
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
 
 _CLOSING_S = 5
 """After the drain: how long ended requests get to write their last bytes."""
 
-_BACKLOG = 2048
-"""Connections that wait to be accepted."""
 
-
-def create_app(registry: Registry, config: ServerConfig) -> ASGIApp:
+def create_app(registry: Registry, config: ServerConfig, spans: TracerProvider | None = None) -> ASGIApp:
     """The whole HTTP surface as an ASGI application. Loading the models and freeing them is the caller's part.
 
     As long as they are not loaded, whatever needs one is answered with 503.
+
+    Args:
+        registry: the models.
+        config: all bounds.
+        spans: takes one per request; shutting it down is the caller's part.
     """
     routes = [
         *OpenAIRoutes(registry, config).routes(),
@@ -46,12 +61,34 @@ def create_app(registry: Registry, config: ServerConfig) -> ASGIApp:
         *OllamaRoutes(registry, config).routes(),
         *OllamaModelRoutes(registry, config).routes(),
         *NativeRoutes(registry, config).routes(),
+        *EmbeddingRoutes(registry, config).routes(),
         *ModelRoutes(registry).routes(),
         *OpenAPIRoutes().routes(),
+        *MetricsRoutes(registry).routes(),
         *HealthRoutes(registry).routes(),
     ]
+    return bordered(routes, config, spans)
+
+
+def bordered(routes: Sequence[BaseRoute], config: ServerConfig, spans: TracerProvider | None = None) -> ASGIApp:
+    """An application of these routes behind all the layers that no request goes around."""
     handlers = {StokerError: on_stoker_error, HTTPException: on_http_error, Exception: on_bug}
-    return RequestBorder(Starlette(routes=routes, exception_handlers=handlers))
+    app: ASGIApp = AccessControl(Starlette(routes=routes, exception_handlers=handlers), config, ApiKeys(config))
+    if config.cors_origins:
+        app = _cross_origin(app, config)
+    return RequestBorder(app if spans is None else Tracing(app, spans), config)
+
+
+def _cross_origin(app: ASGIApp, config: ServerConfig) -> ASGIApp:
+    """Answers preflights, which carry no key, and lets the pages read even errors."""
+    return CORSMiddleware(
+        app,
+        allow_origins=listed(config.cors_origins),
+        allow_methods=["GET", "POST", "DELETE", "HEAD"],
+        allow_headers=["*"],
+        allow_credentials=config.cors_credentials,
+        expose_headers=["x-request-id", "request-id", "retry-after"],
+    )
 
 
 def serve(registry: Registry, config: ServerConfig, on_ready: Callable[[str], None] = lambda url: None) -> None:
@@ -69,14 +106,25 @@ def serve(registry: Registry, config: ServerConfig, on_ready: Callable[[str], No
         StokerError: a model cannot be loaded.
         KeyboardInterrupt: it was ended by SIGINT, after the drain.
     """
-    with _bind(config) as listener:
-        asyncio.run(_serve(registry, config, listener, on_ready))
+    with listening(config) as listener, _spans(config) as spans:
+        app = create_app(registry, config, spans)
+        asyncio.run(_serve(app, registry, config, listener, on_ready))
+
+
+@contextmanager
+def _spans(config: ServerConfig) -> Generator[TracerProvider | None]:
+    spans = open_provider(config.otlp_endpoint) if config.otlp_endpoint else None
+    try:
+        yield spans
+    finally:
+        if spans is not None:
+            spans.shutdown()
 
 
 async def _serve(
-    registry: Registry, config: ServerConfig, listener: socket.socket, on_ready: Callable[[str], None]
+    app: ASGIApp, registry: Registry, config: ServerConfig, listener: socket.socket, on_ready: Callable[[str], None]
 ) -> None:
-    server = _Server(registry, config, lambda: on_ready(_url(config, listener)))
+    server = _Server(app, registry, config, lambda: on_ready(url_of(config, listener)))
     await server.serve(sockets=[listener])
     server.check_loaded()
 
@@ -87,8 +135,8 @@ class _Server(uvicorn.Server):
     The drain ends: what still runs after it gets an error event instead of a cut line.
     """
 
-    def __init__(self, registry: Registry, config: ServerConfig, on_ready: Callable[[], None]) -> None:
-        super().__init__(_uvicorn_config(registry, config))
+    def __init__(self, app: ASGIApp, registry: Registry, config: ServerConfig, on_ready: Callable[[], None]) -> None:
+        super().__init__(_uvicorn_config(app, config))
         self._registry = registry
         self._drain_s = config.drain_s
         self._on_ready = on_ready
@@ -134,9 +182,9 @@ class _Server(uvicorn.Server):
         await self._registry.close()
 
 
-def _uvicorn_config(registry: Registry, config: ServerConfig) -> uvicorn.Config:
+def _uvicorn_config(app: ASGIApp, config: ServerConfig) -> uvicorn.Config:
     return uvicorn.Config(
-        create_app(registry, config),
+        app,
         http=ImpatientH11Protocol,
         ws="none",
         loop="asyncio",
@@ -145,30 +193,9 @@ def _uvicorn_config(registry: Registry, config: ServerConfig) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         limit_concurrency=config.max_connections,
-        backlog=_BACKLOG,
+        backlog=BACKLOG,
+        ssl_certfile=config.tls_certificate or None,
+        ssl_keyfile=config.tls_key or None,
         timeout_keep_alive=config.idle_connection_s,
         timeout_graceful_shutdown=int(config.drain_s) + _CLOSING_S,
     )
-
-
-def _bind(config: ServerConfig) -> socket.socket:
-    """Takes the address before anything else, so that a taken port costs no minute.
-
-    It listens at once: two servers may bind the same address, and only the second one to listen would hear of it.
-    """
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((config.host, config.port))
-        listener.listen(_BACKLOG)
-    except (OSError, OverflowError) as error:
-        listener.close()
-        message = f"cannot listen on {config.host} port {config.port}: {error}"
-        raise ConfigError(message, key="port") from error
-    return listener
-
-
-def _url(config: ServerConfig, listener: socket.socket) -> str:
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    return f"http://{host}:{listener.getsockname()[1]}"

@@ -2,7 +2,30 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from typing import Literal
+
 import msgspec
+
+from stoker.errors import InvalidInput
+
+_DAY_S = 86_400.0
+_ROOT_PATH = re.compile(r"(/[\w.~-]+)+", re.ASCII)
+_RANGES: Mapping[str, tuple[float, float]] = {
+    "max_body_bytes": (1, 2**40),
+    "max_choices": (1, 65_536),
+    "max_stored_responses": (0, 2**31),
+    "max_stored_bytes": (0, 2**50),
+    "stored_response_s": (0, 10_000 * _DAY_S),
+    "max_connections": (1, 2**20),
+    "body_timeout_s": (0.001, _DAY_S),
+    "request_timeout_s": (0.001, 365 * _DAY_S),
+    "keep_alive_s": (0.001, _DAY_S),
+    "write_timeout_s": (0.001, _DAY_S),
+    "idle_connection_s": (1, _DAY_S),
+    "drain_s": (0, _DAY_S),
+}
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -11,11 +34,38 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 8080
     """0 = a free one, chosen by the operating system."""
+    unix_socket: str = ""
+    """Listen on this local socket instead of an address."""
+    root_path: str = ""
+    """Serve everything below this path too, such as `/llm`: for a proxy that does not take it off."""
+    tls_certificate: str = ""
+    """PEM file with the certificate and its chain; with `tls_key`, HTTPS is spoken."""
+    tls_key: str = ""
+    """PEM file with the private key."""
+    api_key: str = ""
+    """What clients must send; several with commas between them. `NAME:KEY` gives a key a name for metrics and logs."""
+    api_key_file: str = ""
+    """File with one key a line, written in the same way; `#` begins a comment."""
+    admin_key: str = ""
+    """If given, only this key may change what the server holds: load, pull, delete, erase."""
+    allow_unauthenticated: bool = False
+    """Listen beyond this machine without any key."""
+    cors_origins: str = ""
+    """Web pages that may ask, such as `https://chat.example.com`; several with commas between them; `*` = all."""
+    cors_credentials: bool = False
+    """Those pages may send cookies; not with `*`."""
+    allowed_hosts: str = ""
+    """Further names under which a server on this machine is asked, with commas between them; `*` = all."""
     strict_models: bool = False
     """Refuse a request that names another model than the served one."""
+    volatile_headers: tuple[str, ...] = ()
+    """Regular expressions; lines at the head of a system prompt that match are dropped, so that a line that is never
+    the same twice does not defeat the prefix cache. Empty = prompts are taken as they are."""
     max_body_bytes: int = 32 * 2**20
     max_choices: int = 64
     """Most answers of one HTTP request: its prompts times `n`."""
+    max_inputs: int = 2048
+    """Most texts of one request for embeddings or ranks."""
     max_stored_responses: int = 1024
     """Responses that are kept to be fetched or gone on from; the oldest leave first."""
     max_stored_bytes: int = 64 * 2**20
@@ -35,3 +85,30 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long a connection without a request is kept open."""
     drain_s: float = 30.0
     """At shutdown, how long running requests may go on."""
+    log_format: Literal["text", "json"] = "text"
+    """Of the access log, which stands at level info. Neither has a word of a prompt."""
+    otlp_endpoint: str = ""
+    """Send a span per request to this OpenTelemetry collector (extra `otel`)."""
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _RANGES.items():
+            _check_range(name, getattr(self, name), low, high)
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            missing = "tls_key" if self.tls_certificate else "tls_certificate"
+            raise InvalidInput("`tls_certificate` and `tls_key` are needed together", parameter=missing)
+        if self.cors_credentials and "*" in listed(self.cors_origins):
+            message = "`cors_credentials` with `cors_origins` = *: any page could act as its visitor; name the pages"
+            raise InvalidInput(message, parameter="cors_credentials")
+        if self.root_path and not _ROOT_PATH.fullmatch(self.root_path):
+            message = f"`root_path` must look like /llm, without a slash at its end, not {self.root_path!r}"
+            raise InvalidInput(message, parameter="root_path")
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """The parts of a setting that has commas between them."""
+    return tuple(part for part in map(str.strip, text.split(",")) if part)
+
+
+def _check_range(name: str, value: float | None, low: float, high: float) -> None:
+    if value is not None and not low <= value <= high:
+        raise InvalidInput(f"`{name}` must be between {low:g} and {high:g}, not {value:g}", parameter=name)

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from stoker.errors import (
+    AuthenticationFailed,
     BackendError,
     Cancelled,
     ContextLengthExceeded,
@@ -21,6 +22,7 @@ from stoker.errors import (
     ModelNotFound,
     ModelNotLoaded,
     Overloaded,
+    PermissionDenied,
     ResourceExhausted,
     ResponseNotFound,
     StokerError,
@@ -45,6 +47,8 @@ _STATUS: dict[type[StokerError], tuple[int, str]] = {
     ModelFileNotFound: (404, "invalid_request_error"),
     DownloadFailed: (502, "server_error"),
     ResponseNotFound: (404, "invalid_request_error"),
+    AuthenticationFailed: (401, "authentication_error"),
+    PermissionDenied: (403, "permission_error"),
     ModelNotLoaded: (503, "unavailable_error"),
     EngineCrashed: (503, "unavailable_error"),
     ResourceExhausted: (503, "unavailable_error"),
@@ -88,7 +92,9 @@ def error_body(error: StokerError) -> ErrorBody:
 def error_response(error: StokerError, scope: Scope) -> Response:
     """The response for an error, in the client's dialect; those that pass by themselves say when to try again."""
     status = status_of(error)
-    headers = {"Retry-After": str(_retry_after_s(error))} if status in (429, 503) else None
+    headers = {"Retry-After": str(_retry_after_s(error))} if status in (429, 503) else {}
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
     return _dialect_response(scope, status, error_body(error).error, headers)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, closing
 from dataclasses import dataclass, field, replace
 from math import inf
 from types import TracebackType
@@ -16,8 +16,10 @@ import msgspec
 from stoker.core.params import SamplingParams
 from stoker.engine.inbox import merge
 from stoker.engine.protocol import Accepted, Output, Prompt, PromptToken, Submit, Usage
-from stoker.errors import InvalidInput
-from stoker.runtime.base import Runtime
+from stoker.errors import InvalidInput, StokerError
+from stoker.runtime.registry import ServedModel
+from stoker.runtime.request_metrics import RequestWatch
+from stoker.server.account import Account
 
 _Stream: TypeAlias = AsyncGenerator[Accepted | Output, None]
 
@@ -45,6 +47,8 @@ class GenerationRequest:
     parse_special: bool = True
     """The text of a special token in a prompt is that token."""
     timeout_s: float | None = None
+    account: Account = field(default_factory=Account)
+    """Filled in while it is answered."""
 
     @property
     def num_computed(self) -> int:
@@ -89,11 +93,13 @@ class Generation:
     Args:
         request: what they are for.
         streams: what the runtime gave for its `submits`, each past its `Accepted`.
+        watches: one for each stream.
     """
 
-    def __init__(self, request: GenerationRequest, streams: Sequence[_Stream]) -> None:
+    def __init__(self, request: GenerationRequest, streams: Sequence[_Stream], watches: Sequence[RequestWatch]) -> None:
         self._request = request
         self._streams = streams
+        self._watches = watches
         self._items = self._single() if len(streams) == 1 else self._merged()
         self._usage: dict[int, Usage] = {}
         self._echoes = _Echoes(request.num_computed)
@@ -102,7 +108,7 @@ class Generation:
         """When the first token of any choice came, on the clock of `time.monotonic`."""
 
     @classmethod
-    async def open(cls, runtime: Runtime, request: GenerationRequest) -> Generation:
+    async def open(cls, served: ServedModel, request: GenerationRequest) -> Generation:
         """Submits everything and returns when all of it is accepted. If one is refused, all others are ended.
 
         Raises:
@@ -110,19 +116,22 @@ class Generation:
             InvalidInput: they are more than the runtime could ever take at once.
         """
         submits = request.submits()
+        runtime = served.runtime
+        request.account.model = served.model_id
         capacity = runtime.card.parallel + runtime.card.max_queue
         if len(submits) > capacity:
             message = f"{len(submits)} answers in one request are more than the {capacity} that can run and wait here"
             raise InvalidInput(message, parameter="n")
         async with AsyncExitStack() as stack:
             streams: list[_Stream] = []
+            watches: list[RequestWatch] = []
             for submit in submits:
+                watches.append(stack.enter_context(closing(served.metrics.watch(request.account.key_name))))
                 stream = await stack.enter_async_context(aclosing(runtime.generate(submit)))
-                accepted = await anext(stream)
-                assert isinstance(accepted, Accepted), "a runtime's first item is Accepted"
+                await _accepted(stream, watches[-1])
                 streams.append(stream)
             stack.pop_all()
-        return cls(request, streams)
+        return cls(request, streams, watches)
 
     @property
     def usage(self) -> Usage:
@@ -158,8 +167,9 @@ class Generation:
     async def close(self) -> None:
         """Frees all that still runs. Calling it twice is allowed."""
         await self._items.aclose()
-        for stream in self._streams:
+        for stream, watch in zip(self._streams, self._watches, strict=True):
             await stream.aclose()
+            watch.close()
 
     async def __aenter__(self) -> Generation:
         return self
@@ -170,8 +180,12 @@ class Generation:
         await self.close()
 
     async def _single(self) -> AsyncGenerator[tuple[int, Output], None]:
-        async for item in self._streams[0]:
-            yield 0, self._note(0, item)
+        try:
+            async for item in self._streams[0]:
+                yield 0, self._note(0, item)
+        except StokerError as error:
+            self._watches[0].failed(error)
+            raise
 
     async def _merged(self) -> AsyncGenerator[tuple[int, Output], None]:
         waiting = {asyncio.create_task(_next(stream)): index for index, stream in enumerate(self._streams)}
@@ -180,7 +194,7 @@ class Generation:
                 done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in sorted(done, key=waiting.__getitem__):
                     index = waiting[task]
-                    output = self._note(index, task.result())
+                    output = self._note(index, self._result(index, task))
                     del waiting[task]
                     if output.finish_reason is None:
                         waiting[asyncio.create_task(_next(self._streams[index]))] = index
@@ -189,12 +203,29 @@ class Generation:
         finally:
             await _end(waiting)
 
+    def _result(self, index: int, task: asyncio.Task[Accepted | Output]) -> Accepted | Output:
+        try:
+            return task.result()
+        except StokerError as error:
+            self._watches[index].failed(error)
+            raise
+
     def _note(self, index: int, item: Accepted | Output) -> Output:
         assert isinstance(item, Output), "a runtime accepts a request once"
+        self._watches[index].output(item)
         if self.first_output_s is None:
             self.first_output_s = time.monotonic()
+            self._request.account.ttft_s = self._watches[index].ttft_s
         self._usage[index] = item.usage
+        if item.finish_reason is not None:
+            self._settle(item.finish_reason)
         return item
+
+    def _settle(self, finish_reason: str) -> None:
+        account, usage = self._request.account, self.usage
+        account.finish_reasons.append(finish_reason)
+        account.prompt_tokens, account.cached_tokens = usage.prompt_tokens, usage.cached_tokens
+        account.completion_tokens = usage.completion_tokens
 
 
 class _Echoes:
@@ -228,6 +259,15 @@ class _Echoes:
     def _begin(self, index: int, output: Output) -> Output:
         self._begun.add(index)
         return msgspec.structs.replace(output, prompt=self._prompts[self._first(index)])
+
+
+async def _accepted(stream: _Stream, watch: RequestWatch) -> None:
+    try:
+        accepted = await anext(stream)
+    except StokerError as error:
+        watch.refused(error)
+        raise
+    assert isinstance(accepted, Accepted), "a runtime's first item is Accepted"
 
 
 async def _next(stream: _Stream) -> Accepted | Output:

@@ -14,10 +14,12 @@ import uuid
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from stoker.server.access_log import log_exchange
+from stoker.server.account import Account
+from stoker.server.config import ServerConfig
 from stoker.server.errors import CLIENT_LEFT, internal_error_body
 from stoker.server.translate.errors import error_format
 
-access_log = logging.getLogger("stoker.server.access")
 error_log = logging.getLogger("stoker.server")
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -28,22 +30,31 @@ _STREAMS = (b"text/event-stream", b"application/x-ndjson")
 
 
 class RequestBorder:
-    """Wraps the whole application. Takes a client's `x-request-id` or makes one, and sends it back."""
+    """Wraps the whole application. Takes a client's `x-request-id` or makes one, and sends it back.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Args:
+        app: whose exceptions end here.
+        config: `root_path` and `log_format` are used.
+    """
+
+    def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
         self._app = app
+        self._root_path = config.root_path
+        self._is_json = config.log_format == "json"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         exchange = _Exchange(scope, send)
+        if scope["path"].startswith(f"{self._root_path}/"):
+            scope["root_path"] = self._root_path or scope.get("root_path", "")
         try:
             await self._app(scope, receive, exchange.send)
         except Exception as error:  # noqa: BLE001  # one of the two borders at which everything is caught
             await exchange.fail(error)
         finally:
-            exchange.log()
+            exchange.log(is_json=self._is_json)
 
 
 class _Exchange:
@@ -57,7 +68,8 @@ class _Exchange:
         self._is_stream = False
         self._is_complete = False
         self.request_id = _request_id(scope)
-        scope["state"] = {**scope.get("state", {}), "request_id": self.request_id}
+        self._account = Account()
+        scope["state"] = {**scope.get("state", {}), "request_id": self.request_id, "account": self._account}
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -82,11 +94,10 @@ class _Exchange:
         elif self._is_stream and not self._is_complete:
             await self.send({"type": "http.response.body", "body": dialect.event(500, detail, self.request_id)})
 
-    def log(self) -> None:
+    def log(self, *, is_json: bool) -> None:
         status = CLIENT_LEFT if self._scope["state"].get("client_left") else self._status
-        duration_ms = 1e3 * (time.monotonic() - self._begin_s)
-        method, path = self._scope["method"], self._scope["path"]
-        access_log.info("%s %s %d %.0fms id=%s", method, path, status, duration_ms, self.request_id)
+        duration_s = time.monotonic() - self._begin_s
+        log_exchange(self._scope, status, duration_s, self.request_id, self._account, is_json=is_json)
 
 
 def _request_id(scope: Scope) -> str:

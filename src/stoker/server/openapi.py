@@ -15,6 +15,8 @@ Schema: TypeAlias = dict[str, Any]
 
 _ERRORS: Mapping[int, str] = {
     400: "The request cannot be honoured as it stands.",
+    401: "The API key is missing or wrong.",
+    403: "Who asks may not do this.",
     404: "There is nothing of that name.",
     408: "The body took too long.",
     413: "The body is too large.",

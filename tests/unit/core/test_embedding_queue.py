@@ -92,7 +92,7 @@ def test_short_ones_do_not_wait_for_the_end_of_a_long_one():
     queue.add(short)
     planned = queue.plan(20)
     assert [one for one, _ in planned] == [long, short]
-    assert [len(piece.entries) for _, piece in planned] == [10, 8]
+    assert [len(piece.entries) for _, piece in planned] == [12, 8]
 
 
 def test_clients_take_turns_and_priority_comes_first():

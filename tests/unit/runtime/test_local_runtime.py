@@ -12,6 +12,7 @@ from stoker.engine.supervisor import State
 from stoker.errors import InvalidInput, ModelFileInvalid, ModelNotLoaded, TemplateError
 from stoker.runtime.local import LocalRuntime
 from stoker.text.messages import Message
+from stoker.text.volatile import VolatileHeaders
 
 CARD = ModelCard("m", "b", "a", "p", 1, 1, 1, 1, 1, 1, None, "<s>", "</s>", 1, 1, 1)
 HI = [Message(role="user", content="hi")]
@@ -98,6 +99,15 @@ def test_template_sees_tokens_flags_and_variables():
 def test_final_message_can_be_continued():
     messages = [*HI, Message(role="assistant", content="Well,")]
     assert started().render_chat(messages, continue_final_message=True).endswith("<|im_start|>assistant\nWell,")
+
+
+def test_volatile_headers_are_dropped_before_rendering():
+    client = FakeClient(msgspec.structs.replace(CARD, chat_template=None))
+    runtime = LocalRuntime(cast("EngineClient", client), VolatileHeaders(["Request: .*"]))
+    asyncio.run(runtime.start())
+    prompts = {runtime.render_chat([Message(role="system", content=f"Request: {n}\nBe kind."), *HI]) for n in range(3)}
+    assert len(prompts) == 1
+    assert "Be kind." in prompts.pop()
 
 
 def test_broken_template_fails_chats_only():

@@ -9,11 +9,14 @@ from typing import Any
 
 import httpx
 import msgspec
+import numpy as np
 from starlette.types import ASGIApp
 
 from stoker.core.slot_state import SlotState
 from stoker.engine.protocol import (
     Accepted,
+    Embed,
+    Embedded,
     FillTokens,
     ModelCard,
     Output,
@@ -66,6 +69,8 @@ class FakeRuntime:
         self.accept_gate: asyncio.Event | None = None
         self.state = Health(is_ready=True, state="ready")
         self.submits: list[Submit] = []
+        self.embeds: list[Embed] = []
+        self.embed_gate: asyncio.Event | None = None
         self.rendered: list[tuple[Sequence[Message], dict[str, Any]]] = []
         self.held: set[str] = set()
         self.slot_states: list[SlotState] = []
@@ -116,6 +121,21 @@ class FakeRuntime:
         if any(not 0 <= token_id < CARD.vocab_size for token_id in token_ids):
             raise InvalidInput("a token id is outside the vocabulary", parameter="tokens")
         return bytes(token_id for token_id in token_ids if token_id < 256).decode("utf-8", "replace")
+
+    async def embed(self, embed: Embed) -> Embedded:
+        """Three numbers that begin with the length of an input; of a ranked one, just that: one token per character."""
+        self.embeds.append(embed)
+        self._arrivals.put_nowait("")
+        self.held.add(f"embed-{len(self.embeds)}")
+        try:
+            if self.embed_gate is not None:
+                await self.embed_gate.wait()
+        finally:
+            self.held.discard(f"embed-{len(self.embeds)}")
+        lengths = [len(given) for given in embed.inputs]
+        size = 1 if embed.query is not None else embed.dimensions or 3
+        rows = np.array([[length, 0.5, -0.25][:size] for length in lengths], dtype="<f4")
+        return Embedded("q", rows.tobytes(), size, lengths)
 
     async def slots(self) -> list[SlotState]:
         return self.slot_states
@@ -190,8 +210,12 @@ def position(text: str | bytes, value: float, *top: TokenLogprob) -> PositionLog
     return PositionLogprobs(logprob(text, value), top)
 
 
+def served(runtime: FakeRuntime) -> ServedModel:
+    return ServedModel(("tiny", "alias/of-tiny"), runtime)
+
+
 def make_app(runtime: FakeRuntime, *, strict: bool = False, **settings: Any) -> ASGIApp:
-    registry = Registry(ServedModel(("tiny", "alias/of-tiny"), runtime), strict=strict)
+    registry = Registry(served(runtime), strict=strict)
     return create_app(registry, ServerConfig(**settings))
 
 

@@ -10,15 +10,11 @@ from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
-from starlette.applications import Starlette
-
-from stoker.errors import StokerError
 from stoker.models.aliases import add_alias, read_aliases
 from stoker.models.progress import Progress
 from stoker.runtime.registry import Registry, ServedModel
+from stoker.server.app import bordered
 from stoker.server.config import ServerConfig
-from stoker.server.errors import on_stoker_error
-from stoker.server.middleware import RequestBorder
 from stoker.server.routes.ollama_models import OllamaModelRoutes
 from stoker.server.wire import ollama_fields
 from tests.unit.server.fake_runtime import FakeRuntime, ask
@@ -67,7 +63,7 @@ class FileProbes(EndpointProbes):
     def send(self, fields: Mapping[str, Any] = MappingProxyType({}), probe: Probe | None = None) -> Exchange:
         runtime = FakeRuntime()
         routes = OllamaModelRoutes(Registry(ServedModel(("tiny",), runtime)), ServerConfig(), _bring).routes()
-        app = RequestBorder(Starlette(routes=routes, exception_handlers={StokerError: on_stoker_error}))
+        app = bordered(routes, ServerConfig())
         beside = {} if probe is None else probe.beside
         with tempfile.TemporaryDirectory() as cache, patch.dict(os.environ, {"STOKER_CACHE_DIR": cache}):
             add_alias("mine", "tiny")

@@ -9,7 +9,7 @@ import pytest
 
 from stoker.server.wire.endpoints import ENDPOINTS
 from stoker.server.wire.fields import Honoured, Ignored, Refused
-from tests.unit.server import anthropic_probes, native_probes, ollama_probes, openai_probes
+from tests.unit.server import anthropic_probes, embeddings_probes, native_probes, ollama_probes, openai_probes
 from tests.unit.server.field_probes import EndpointProbes, Exchange
 
 PROBES: dict[str, EndpointProbes] = {
@@ -19,6 +19,7 @@ PROBES: dict[str, EndpointProbes] = {
         *anthropic_probes.PROBES,
         *ollama_probes.PROBES,
         *native_probes.PROBES,
+        *embeddings_probes.PROBES,
     )
 }
 
@@ -33,7 +34,8 @@ def rows(kind: type) -> list[tuple[str, str]]:
 
 
 def given_to_engine(exchange: Exchange) -> list[object]:
-    return [msgspec.structs.replace(s, request_id="", group="") for s in exchange.runtime.submits]
+    submits = [msgspec.structs.replace(s, request_id="", group="") for s in exchange.runtime.submits]
+    return [*submits, *exchange.runtime.embeds]
 
 
 def test_every_endpoint_with_a_body_is_probed():
@@ -64,7 +66,7 @@ def test_refused_field_is_an_error_that_names_it(name: str, field: str):
     exchange = PROBES[name].send({field: {"probe": [1]}})
     assert exchange.response.status_code == 400
     assert f"`{field}`" in exchange.response.text
-    assert exchange.runtime.submits == []
+    assert given_to_engine(exchange) == []
     if PROBES[name].endpoint.api == "OpenAI":
         error = exchange.response.json()["error"]
         assert (error["code"], error["param"]) == ("unsupported_parameter", field)

@@ -11,7 +11,7 @@ from stoker.core.params import SamplingParams
 from stoker.engine.protocol import Output, Submit
 from stoker.errors import InvalidInput
 from stoker.server.generation import Generation, GenerationRequest
-from tests.unit.server.fake_runtime import FakeRuntime, Step, logprob, position
+from tests.unit.server.fake_runtime import FakeRuntime, Step, logprob, position, served
 
 
 def request(**fields: Any) -> GenerationRequest:
@@ -21,7 +21,7 @@ def request(**fields: Any) -> GenerationRequest:
 
 def collect(runtime: FakeRuntime, asked: GenerationRequest) -> list[Output]:
     async def go() -> list[Output]:
-        async with await Generation.open(runtime, asked) as generation:
+        async with await Generation.open(served(runtime), asked) as generation:
             return await generation.collect()
 
     return asyncio.run(go())
@@ -29,7 +29,7 @@ def collect(runtime: FakeRuntime, asked: GenerationRequest) -> list[Output]:
 
 def iterate(runtime: FakeRuntime, asked: GenerationRequest) -> list[tuple[int, Output]]:
     async def go() -> list[tuple[int, Output]]:
-        async with await Generation.open(runtime, asked) as generation:
+        async with await Generation.open(served(runtime), asked) as generation:
             return [item async for item in generation]
 
     return asyncio.run(go())
@@ -71,7 +71,7 @@ def test_an_answer_without_tokens_is_the_least_likely():
 
 def test_all_answers_that_were_computed_are_counted_but_a_prompt_once():
     async def go() -> tuple[int, int]:
-        async with await Generation.open(FakeRuntime(likelihood), request(best_of=3)) as generation:
+        async with await Generation.open(served(FakeRuntime(likelihood)), request(best_of=3)) as generation:
             await generation.collect()
             return generation.usage.prompt_tokens, generation.usage.completion_tokens
 
@@ -97,7 +97,7 @@ def test_only_the_first_answer_scores_the_prompt_and_the_others_wait_for_it():
         return ["a", "b", "c"]
 
     async def go() -> list[tuple[int, Output]]:
-        async with await Generation.open(runtime, request(prompts=["abc", "de"], n=2, echo=True)) as generation:
+        async with await Generation.open(served(runtime), request(prompts=["abc", "de"], n=2, echo=True)) as generation:
             items: list[tuple[int, Output]] = []
             async for item in generation:
                 items.append(item)

@@ -16,7 +16,17 @@ from stoker.server.generation import Generation, GenerationRequest
 from stoker.server.translate.ollama_reply import OllamaAnswer, generate_reply
 from stoker.server.wire.fields import Honoured, Ignored, Refused
 from stoker.server.wire.ollama_fields import OPTION_FIELDS
-from tests.unit.server.fake_runtime import CARD, LOADING, FakeRuntime, RawClient, ask, logprob, make_app, position
+from tests.unit.server.fake_runtime import (
+    CARD,
+    LOADING,
+    FakeRuntime,
+    RawClient,
+    ask,
+    logprob,
+    make_app,
+    position,
+    served,
+)
 from tests.unit.server.field_probes import SAMPLING_PROBES, Exchange
 from tests.unit.server.test_connection import held_open, run
 
@@ -350,7 +360,7 @@ def test_no_limit_of_tokens(value: int):
 def test_durations_are_nanoseconds():
     async def test() -> None:
         request = GenerationRequest(reply_id="r", prompts=["hi"], sampling=SamplingParams())
-        async with await Generation.open(FakeRuntime(), request) as generation:
+        async with await Generation.open(served(FakeRuntime()), request) as generation:
             generation.opened_s -= 3
             answer = OllamaAnswer(generate_reply, "m", generation, begun_s=generation.opened_s - 2)
             reply = await answer.whole()

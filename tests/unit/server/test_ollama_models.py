@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
 from stoker.engine.protocol import ModelCard
@@ -20,10 +19,8 @@ from stoker.models.aliases import add_alias, read_aliases
 from stoker.models.cache import models_dir, write_receipt
 from stoker.models.progress import Progress
 from stoker.runtime.registry import Registry, ServedModel
-from stoker.server.app import create_app
+from stoker.server.app import bordered, create_app
 from stoker.server.config import ServerConfig
-from stoker.server.errors import on_stoker_error
-from stoker.server.middleware import RequestBorder
 from stoker.server.routes.ollama_models import OllamaModelRoutes
 from tests.unit.models.tiny_gguf import SHAPE, write_tiny_gguf
 from tests.unit.server.fake_runtime import CARD, FakeRuntime, RawClient, ask, make_app
@@ -221,7 +218,7 @@ def source() -> Iterator[Source]:
 def pulling(source: Source) -> ASGIApp:
     registry = Registry(ServedModel(("tiny",), FakeRuntime()))
     routes = OllamaModelRoutes(registry, ServerConfig(), source).routes()
-    return RequestBorder(Starlette(routes=routes, exception_handlers={StokerError: on_stoker_error}))
+    return bordered(routes, ServerConfig())
 
 
 def pull(source: Source, **body: Any) -> httpx.Response:

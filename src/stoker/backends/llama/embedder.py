@@ -18,6 +18,8 @@ from stoker.core.embedding import EmbeddingInfo, Piece, Pooling
 from stoker.errors import BackendError, ModelNotLoaded, ResourceExhausted
 
 _NUM_SLOTS = 64
+_NUM_RECURRENT_SLOTS = 4
+"""A recurrent model holds a whole state per slot, used or not."""
 _BATCH_TOKENS = 512
 _MAX_LOGITS = 2**24
 """libllama computes a row of logits for every token that is embedded: 64 MiB of them at most."""
@@ -154,7 +156,7 @@ def _describe(weights: Weights, options: EmbedderOptions) -> EmbeddingInfo:
         size=1 if is_rank else lib.llama_model_n_embd_out(weights.pointer),
         max_tokens=options.max_tokens,
         max_batch_tokens=batch_tokens if can_split else max(batch_tokens, options.max_tokens),
-        num_slots=_NUM_SLOTS,
+        num_slots=_NUM_RECURRENT_SLOTS if weights.is_recurrent else _NUM_SLOTS,
         can_split=can_split,
         suffix=suffix,
         separator=separator,

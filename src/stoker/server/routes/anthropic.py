@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,11 +13,11 @@ from stoker.server.config import ServerConfig
 from stoker.server.connection import read_body, while_connected
 from stoker.server.errors import json_response
 from stoker.server.generation import Generation
+from stoker.server.routes.openai import caller_of
 from stoker.server.routing import routes_of
 from stoker.server.sse import EventStream
 from stoker.server.translate.anthropic import message_request, render
 from stoker.server.translate.anthropic_reply import ANTHROPIC_SSE, AnthropicStream, message_reply
-from stoker.server.translate.request import Caller
 from stoker.server.wire.anthropic import CountTokensRequest, MessagesRequest, TokenCount
 from stoker.server.wire.anthropic_fields import COUNT_TOKENS, COUNT_TOKENS_FIELDS, MESSAGES, MESSAGES_FIELDS
 from stoker.server.wire.fields import decode_request
@@ -39,10 +38,10 @@ class AnthropicRoutes:
         body = await read_body(request, self._config)
         wire = decode_request(body, MESSAGES_FIELDS, MessagesRequest)
         served = self._registry.resolve(wire.model)
-        caller = Caller(f"msg_{uuid.uuid4().hex}", request.client.host if request.client else "")
+        caller = caller_of(request, "msg", "_")
         # A template may compute for seconds; the streams of the others must not wait for it.
         asked = await asyncio.to_thread(message_request, wire, served.runtime, caller, self._config)
-        generation = await while_connected(request.receive, Generation.open(served.runtime, asked))
+        generation = await while_connected(request.receive, Generation.open(served, asked))
         if wire.stream:
             stream = AnthropicStream(caller.reply_id, served, generation, request.scope)
             return EventStream(stream.events(), generation.close, self._config, ANTHROPIC_SSE)

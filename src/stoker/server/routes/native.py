@@ -160,7 +160,7 @@ class NativeRoutes:
         self, request: Request, wire: NativeRequest, served: ServedModel, asked: GenerationRequest
     ) -> Response | EventStream:
         """Everything that can be refused is refused in here, before a response begins."""
-        generation = await while_connected(request.receive, Generation.open(served.runtime, asked))
+        generation = await while_connected(request.receive, Generation.open(served, asked))
         answer = NativeAnswer(wire, served, generation)
         if wire.stream:
             return EventStream(answer.events(request.scope), generation.close, self._config)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from dataclasses import replace
 
 from starlette.requests import Request
@@ -17,6 +16,7 @@ from stoker.server.connection import read_body, while_connected
 from stoker.server.errors import json_response
 from stoker.server.generation import Generation, GenerationRequest
 from stoker.server.local_models import LocalModels
+from stoker.server.routes.openai import caller_of
 from stoker.server.routing import routes_of
 from stoker.server.sse import NDJSON, EventStream
 from stoker.server.translate.ollama import (
@@ -61,8 +61,8 @@ class OllamaRoutes:
             tokenized = await while_connected(request.receive, tokenizing)
             prompt_ids = [*(wire.context or ()), *tokenized.token_ids]
             rendered = replace(rendered, prompt=prompt_ids)
-        asked = answer_request(wire, rendered, _caller(request), self._config)
-        generation = await while_connected(request.receive, Generation.open(served.runtime, asked))
+        asked = answer_request(wire, rendered, caller_of(request, "ollama"), self._config)
+        generation = await while_connected(request.receive, Generation.open(served, asked))
         answer = OllamaAnswer(generate_reply, _name(wire, served), generation, begun_s, prompt_ids)
         return await self._send(request, wire, generation, answer)
 
@@ -73,8 +73,8 @@ class OllamaRoutes:
         served = self._served(wire)
         if is_load(wire):
             return _loaded(wire, served, chat_reply)
-        asked = await asyncio.to_thread(self._chat_request, wire, served, _caller(request))
-        generation = await while_connected(request.receive, Generation.open(served.runtime, asked))
+        asked = await asyncio.to_thread(self._chat_request, wire, served, caller_of(request, "ollama"))
+        generation = await while_connected(request.receive, Generation.open(served, asked))
         answer = OllamaAnswer(chat_reply, _name(wire, served), generation, begun_s)
         return await self._send(request, wire, generation, answer)
 
@@ -103,7 +103,3 @@ def _loaded(wire: GenerateRequest | ChatRequest, served: ServedModel, make: Make
 def _name(wire: GenerateRequest | ChatRequest, served: ServedModel) -> str:
     """Ollama's clients expect the name that they sent."""
     return wire.model or served.model_id
-
-
-def _caller(request: Request) -> Caller:
-    return Caller(f"ollama-{uuid.uuid4().hex}", request.client.host if request.client else "")

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from stoker.runtime.registry import Registry, ServedModel
+from stoker.server.account import account_of
 from stoker.server.config import ServerConfig
 from stoker.server.connection import read_body, while_connected
 from stoker.server.errors import json_response
@@ -90,7 +91,7 @@ class OpenAIRoutes:
         """Everything that can be refused is refused in here, before a response begins."""
         object_name = shape.chunk_object if wire.stream else shape.reply_object
         head = reply_head(asked.reply_id, object_name, served, int(time.time()))
-        generation = await while_connected(request.receive, Generation.open(served.runtime, asked))
+        generation = await while_connected(request.receive, Generation.open(served, asked))
         if wire.stream:
             stream = OpenAIStream(head, shape, generation, wire.stream_options or StreamOptions())
             return EventStream(stream.events(), generation.close, self._config)
@@ -102,4 +103,5 @@ class OpenAIRoutes:
 
 def caller_of(request: Request, prefix: str, separator: str = "-") -> Caller:
     """Who asks, and a new id for the reply."""
-    return Caller(f"{prefix}{separator}{uuid.uuid4().hex}", request.client.host if request.client else "")
+    address = request.client.host if request.client else ""
+    return Caller(f"{prefix}{separator}{uuid.uuid4().hex}", address, account_of(request.scope))

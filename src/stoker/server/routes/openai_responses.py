@@ -75,7 +75,7 @@ class ResponsesRoutes:
         generating = await asyncio.to_thread(
             response_request, wire, asked.messages, runtime, caller_of(request, "resp", "_"), self._config
         )
-        generation = await while_connected(request.receive, Generation.open(runtime, generating))
+        generation = await while_connected(request.receive, Generation.open(asked.served, generating))
         writer = ResponseWriter(new_response(wire, generating, asked.served.model_id, int(time.time())))
         if wire.background:
             work = _collect(generation, writer)

@@ -127,7 +127,7 @@ def show_card(card: ModelCard) -> ShowReply:
         template=card.chat_template or "",
         details=card_details(card),
         model_info={"general.architecture": card.architecture, **context},
-        capabilities=["completion", *(["insert"] if card.fill_tokens else [])],
+        capabilities=["completion", *(["insert"] if card.fill_tokens else [])] if card.can_generate else ["embedding"],
         modified_at=datetime.fromtimestamp(card.created, UTC).isoformat(),
         license="",
     )
@@ -183,4 +183,6 @@ def _plain(value: MetadataValue, *, verbose: bool) -> Any:
 
 
 def _capabilities(gguf: GGUFFile) -> list[str]:
+    if gguf.own_key("pooling_type") in gguf.metadata:
+        return ["embedding"]  # whoever can chat besides was not made for it
     return ["completion"] + (["insert"] if "tokenizer.ggml.fim_pre_token_id" in gguf.metadata else [])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 
 from stoker.core.params import SamplingParams
 from stoker.engine.protocol import Prompt
 from stoker.errors import InvalidInput
+from stoker.server.account import Account
 from stoker.server.config import ServerConfig
 from stoker.server.generation import GenerationRequest
 from stoker.server.translate.sampling import text_bias
@@ -22,7 +23,9 @@ class Caller:
     reply_id: str
     """The id of the whole reply."""
     address: str
-    """Where the client is: its key for fairness if it does not name a user."""
+    """Where the client is: its key for fairness if it has no API key and does not name a user."""
+    account: Account = field(default_factory=Account)
+    """To be filled in while it is answered."""
 
 
 def generation_request(
@@ -51,10 +54,12 @@ def generation_request(
         echo=echo,
         text_bias=text_bias(fields),
         priority=priority(fields.priority),
-        client_key=fields.user or fields.safety_identifier or caller.address,
+        # A name that a client gives itself buys it no second share.
+        client_key=caller.account.key_name or fields.user or fields.safety_identifier or caller.address,
         cache_prompt=fields.cache_prompt is not False,
         parse_special=parse_special,
         timeout_s=timeout_s(fields.timeout, config),
+        account=caller.account,
     )
 
 

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker.server.wire import anthropic_fields, native_fields, ollama_fields, openai_fields, openai_responses_fields
+from stoker.server.wire import (
+    anthropic_fields,
+    embeddings_fields,
+    native_fields,
+    ollama_fields,
+    openai_fields,
+    openai_responses_fields,
+)
 from stoker.server.wire.fields import Endpoint
 from stoker.server.wire.health import HEALTH
+from stoker.server.wire.metrics import METRICS
 
 OPENAPI = Endpoint(
     api="Stoker",
@@ -22,6 +30,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *anthropic_fields.ENDPOINTS,
     *ollama_fields.ENDPOINTS,
     *native_fields.ENDPOINTS,
+    *embeddings_fields.ENDPOINTS,
     HEALTH,
+    METRICS,
     OPENAPI,
 )

@@ -74,6 +74,8 @@ class Endpoint:
     stream_media: str = "text/event-stream"
     error: Any = None
     """The type of its errors; None = those of OpenAI's shape."""
+    is_admin: bool = False
+    """It changes what the server holds: it takes the admin key, if there is one."""
 
     @property
     def paths(self) -> tuple[str, ...]:

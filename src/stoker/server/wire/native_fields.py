@@ -104,6 +104,7 @@ SLOT_ACTION = Endpoint(
     summary="Erases what a finished conversation left in a slot: `action=erase`.",
     query={"model": str, "action": str},
     reply=ErasedSlot,
+    is_admin=True,
 )
 CACHE = Endpoint(
     api=_API,
@@ -119,6 +120,7 @@ ERASE_CACHE = Endpoint(
     summary="Erases what finished conversations left in the KV pool.",
     query={"model": str},
     reply=ErasedCache,
+    is_admin=True,
 )
 
 ENDPOINTS = (

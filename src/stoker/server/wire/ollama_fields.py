@@ -158,6 +158,7 @@ PULL = Endpoint(
     event=PullStatus,
     stream_media=NDJSON_MEDIA,
     error=OllamaError,
+    is_admin=True,
 )
 DELETE = Endpoint(
     api="Ollama",
@@ -167,6 +168,7 @@ DELETE = Endpoint(
     request=NameRequest,
     fields=NAME_FIELDS,
     error=OllamaError,
+    is_admin=True,
 )
 COPY = Endpoint(
     api="Ollama",
@@ -176,6 +178,7 @@ COPY = Endpoint(
     request=CopyRequest,
     fields=COPY_FIELDS,
     error=OllamaError,
+    is_admin=True,
 )
 ROOT = Endpoint(api="Ollama", method="GET", path="/", summary="Says that a server is running, to probes.")
 

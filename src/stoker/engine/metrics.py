@@ -1,0 +1,61 @@
+"""How long the loop's steps take, and how long requests wait for their first one and compute their prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stoker.core.histogram import Histogram
+from stoker.core.sequence import Sequence
+
+STEP_BOUNDS = (
+    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5),
+    *(1.0, 2.0, 5.0, 10.0),
+)
+"""Seconds of one step."""
+PHASE_BOUNDS = (
+    *(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0),
+    *(30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0),
+)
+"""Seconds in the queue, or of a prompt; vLLM's buckets, and finer below 0.3 s."""
+
+
+class LoopMetrics:
+    """Totals since the start. Belongs to the engine's thread.
+
+    Args:
+        clock: seconds; only differences count.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.step_s = Histogram(STEP_BOUNDS)
+        self.queue_s = Histogram(PHASE_BOUNDS)
+        self.prefill_s = Histogram(PHASE_BOUNDS)
+        self._clock = clock
+        self._queued: dict[str, tuple[Sequence, float]] = {}
+        """Those of which nothing was computed yet, and when they came."""
+        self._begun: dict[str, float] = {}
+        """Those without a token yet, and when they began."""
+
+    def added(self, sequence: Sequence) -> None:
+        """A request has come."""
+        self._queued[sequence.request.request_id] = (sequence, self._clock())
+
+    def scheduled(self) -> None:
+        """A step has been planned: some of those that waited may have a part in it."""
+        now = self._clock()
+        begun = [(request_id, since) for request_id, (sequence, since) in self._queued.items() if sequence.has_begun]
+        for request_id, since in begun:
+            del self._queued[request_id]
+            self._begun[request_id] = now
+            self.queue_s.observe(now - since)
+
+    def has_token(self, request_id: str) -> None:
+        """A request was given a token; only its first one counts."""
+        begun = self._begun.pop(request_id, None)
+        if begun is not None:
+            self.prefill_s.observe(self._clock() - begun)
+
+    def left(self, request_id: str) -> None:
+        """A request has ended, however it did."""
+        self._queued.pop(request_id, None)
+        self._begun.pop(request_id, None)

@@ -1,0 +1,134 @@
+"""What became of one model's requests, in numbers, as their clients saw it. Nothing here waits or knows a wire format.
+
+A request is watched from its submission to its end, of which there is exactly one kind:
+
+```
+watch() --> refused             an error instead of `Accepted`
+        --> failed              an error later
+        --> stop | length       the last output
+        --> abort               closed before any of these: its client has left
+```
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from stoker.core.histogram import Histogram
+from stoker.engine.protocol import Output
+from stoker.errors import StokerError
+
+LATENCY_BOUNDS = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+"""Seconds to the first token; vLLM's buckets."""
+TOKEN_BOUNDS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0),
+)
+"""Seconds between two tokens; vLLM's buckets, and finer below 10 ms."""
+REQUEST_BOUNDS = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+"""Seconds of a whole request; vLLM's buckets."""
+ABORT = "abort"
+
+
+class RequestMetrics:
+    """Totals since the start. Belongs to one event loop.
+
+    Args:
+        clock: seconds; only differences count.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self.ttft_s = Histogram(LATENCY_BOUNDS)
+        self.token_s = Histogram(TOKEN_BOUNDS)
+        self.request_s = Histogram(REQUEST_BOUNDS)
+        self.decode_s = Histogram(REQUEST_BOUNDS)
+        """From a request's first output to its last."""
+        self.num_later_tokens = 0
+        """Those that were written in that time."""
+        self.num_open = 0
+        self.ends: Counter[tuple[str, str]] = Counter()
+        """By the name of the API key, and how they ended: a finish reason or `abort`."""
+        self.refusals: Counter[str] = Counter()
+        """By the error's code."""
+        self.failures: Counter[str] = Counter()
+        """By the error's code: those that had been accepted."""
+        self.prompt_tokens: Counter[str] = Counter()
+        """By the name of the API key."""
+        self.cached_tokens: Counter[str] = Counter()
+        """Those of the prompt tokens that were not computed."""
+        self.completion_tokens: Counter[str] = Counter()
+
+    def watch(self, key_name: str) -> RequestWatch:
+        """A request is being submitted."""
+        return RequestWatch(self, key_name)
+
+
+class RequestWatch:
+    """One request until its end; to be closed in every case.
+
+    Args:
+        metrics: where it counts.
+        key_name: of the API key by which it came, or empty.
+    """
+
+    def __init__(self, metrics: RequestMetrics, key_name: str) -> None:
+        self._metrics = metrics
+        self._key_name = key_name
+        self._began_s = self._first_s = self._last_s = metrics.clock()
+        self._num_tokens = 0
+        self._has_ended = False
+        self.ttft_s: float | None = None
+        """None: there was no output yet."""
+        metrics.num_open += 1
+
+    def output(self, output: Output) -> None:
+        """Its next output has come."""
+        metrics, now = self._metrics, self._metrics.clock()
+        num_tokens = output.usage.completion_tokens - self._num_tokens
+        if self.ttft_s is None:
+            self.ttft_s, self._first_s = now - self._began_s, now
+            metrics.ttft_s.observe(self.ttft_s)
+            metrics.prompt_tokens[self._key_name] += output.usage.prompt_tokens
+            metrics.cached_tokens[self._key_name] += output.usage.cached_tokens
+        elif num_tokens > 0:
+            # Several tokens come at once if the reader was late; each took its part of the time.
+            metrics.token_s.observe((now - self._last_s) / num_tokens)
+            metrics.num_later_tokens += num_tokens
+        self._last_s = now
+        self._num_tokens += num_tokens
+        metrics.completion_tokens[self._key_name] += num_tokens
+        if output.finish_reason is not None:
+            metrics.request_s.observe(now - self._began_s)
+            metrics.decode_s.observe(now - self._first_s)
+            self._end(output.finish_reason)
+
+    def refused(self, error: StokerError) -> None:
+        """It was not accepted."""
+        self._metrics.refusals[error.code] += 1
+        self._end(None)
+
+    def failed(self, error: StokerError) -> None:
+        """It was accepted, and ended with an error."""
+        self._metrics.failures[error.code] += 1
+        self._end(None)
+
+    def close(self) -> None:
+        """Nobody reads it any more: if it had not ended, it is one that was aborted."""
+        self._end(ABORT)
+
+    def _end(self, reason: str | None) -> None:
+        if self._has_ended:
+            return
+        self._has_ended = True
+        self._metrics.num_open -= 1
+        if reason is not None:
+            self._metrics.ends[self._key_name, reason] += 1

@@ -1,0 +1,85 @@
+"""API keys: where they come from, what they are called, and whether a client has sent one. It refuses nobody."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+
+from starlette.datastructures import Headers
+
+from stoker.errors import ConfigError
+from stoker.server.config import ServerConfig, listed
+
+_BEARER = "bearer "
+_MAX_FILE_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """One key. Only its digest is kept: all comparisons take the same time, and no traceback shows the key."""
+
+    name: str
+    """For metrics, logs and fairness; several keys may share one."""
+    digest: bytes = field(repr=False)
+    is_admin: bool = False
+
+
+class ApiKeys:
+    """All keys of a server.
+
+    Args:
+        config: `api_key`, `api_key_file` and `admin_key` are used.
+
+    Raises:
+        ConfigError: the file cannot be read, or has no key in it.
+    """
+
+    def __init__(self, config: ServerConfig) -> None:
+        texts = [*listed(config.api_key), *(_read(config.api_key_file) if config.api_key_file else ())]
+        self._keys = [_parse(text, number) for number, text in enumerate(texts, 1)]
+        if config.admin_key:
+            self._keys.append(ApiKey("admin", _digest(config.admin_key), is_admin=True))
+        self.has_clients = bool(texts)
+        """Without a key nothing is answered."""
+        self.has_admin = bool(config.admin_key)
+        """What changes the server takes the admin key."""
+
+    def match(self, headers: Headers) -> ApiKey | None:
+        """The key that a request brings, if it is one of these; it is compared with all of them."""
+        digest = _digest(_sent(headers))
+        found = [key for key in self._keys if hmac.compare_digest(key.digest, digest)]
+        return max(found, key=lambda key: key.is_admin, default=None)
+
+
+def _sent(headers: Headers) -> str:
+    authorization = headers.get("authorization", "")
+    if authorization[: len(_BEARER)].lower() == _BEARER:
+        return authorization[len(_BEARER) :].strip()
+    return headers.get("x-api-key", "").strip()
+
+
+def _parse(text: str, number: int) -> ApiKey:
+    name, colon, key = text.partition(":")
+    if colon and not (name.strip() and key.strip()):
+        raise ConfigError(f"API key number {number} must look like KEY or NAME:KEY", key="api_key")
+    return ApiKey(name.strip(), _digest(key.strip())) if colon else ApiKey(f"key-{number}", _digest(text))
+
+
+def _digest(key: str) -> bytes:
+    # Headers are bytes, which Starlette reads as latin-1; so may a key be anything that can be typed.
+    return sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+def _read(path: str) -> Iterable[str]:
+    try:
+        with Path(path).expanduser().open(encoding="utf-8") as file:
+            lines = file.read(_MAX_FILE_BYTES).splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the API keys cannot be read: {error}", key="api_key_file") from error
+    keys = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    if not keys:
+        raise ConfigError(f"{path} has no API key in it", key="api_key_file")
+    return keys

@@ -1,0 +1,126 @@
+"""Embeddings and ranks, in every dialect: who is called in which order, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from stoker.engine.protocol import Embed, Embedded
+from stoker.runtime.registry import Registry, ServedModel
+from stoker.server.account import account_of
+from stoker.server.config import ServerConfig
+from stoker.server.connection import read_body, while_connected
+from stoker.server.errors import json_response
+from stoker.server.local_models import LocalModels
+from stoker.server.routes.openai import caller_of
+from stoker.server.routing import routes_of
+from stoker.server.translate.embeddings import (
+    embeddings_reply,
+    embeddings_request,
+    native_embedding_reply,
+    native_embedding_request,
+    ollama_embed_reply,
+    ollama_embed_request,
+    rerank_reply,
+    rerank_request,
+)
+from stoker.server.translate.ollama import check_keep_alive
+from stoker.server.translate.ollama_names import own_name
+from stoker.server.wire.embeddings import (
+    EmbeddingsRequest,
+    NativeEmbeddingRequest,
+    OllamaEmbeddingsReply,
+    OllamaEmbeddingsRequest,
+    OllamaEmbedRequest,
+    RerankRequest,
+)
+from stoker.server.wire.embeddings_fields import (
+    EMBEDDINGS,
+    EMBEDDINGS_FIELDS,
+    NATIVE_EMBEDDING,
+    NATIVE_EMBEDDING_FIELDS,
+    OLLAMA_EMBED,
+    OLLAMA_EMBED_FIELDS,
+    OLLAMA_EMBEDDINGS,
+    OLLAMA_EMBEDDINGS_FIELDS,
+    RERANK,
+    RERANK_FIELDS,
+)
+from stoker.server.wire.fields import decode_request
+
+
+class EmbeddingRoutes:
+    """`/v1/embeddings`, `/v1/rerank`, `/embedding`, `/api/embed`, `/api/embeddings`."""
+
+    def __init__(self, registry: Registry, config: ServerConfig) -> None:
+        self._registry = registry
+        self._models = LocalModels(registry)
+        self._config = config
+
+    def routes(self) -> list[BaseRoute]:
+        return [
+            *routes_of(EMBEDDINGS, self.embeddings),
+            *routes_of(NATIVE_EMBEDDING, self.native),
+            *routes_of(RERANK, self.rerank),
+            *routes_of(OLLAMA_EMBED, self.ollama_embed),
+            *routes_of(OLLAMA_EMBEDDINGS, self.ollama_embeddings),
+        ]
+
+    async def embeddings(self, request: Request) -> Response:
+        wire = decode_request(await read_body(request, self._config), EMBEDDINGS_FIELDS, EmbeddingsRequest)
+        served = self._registry.resolve(wire.model)
+        embedded = await _ask(request, served, embeddings_request(wire, caller_of(request, "embd"), self._config))
+        # Millions of numbers take a while to write; the streams of the others must not wait for it.
+        return await asyncio.to_thread(lambda: json_response(embeddings_reply(wire, served.model_id, embedded)))
+
+    async def native(self, request: Request) -> Response:
+        body = await read_body(request, self._config)
+        wire = decode_request(body, NATIVE_EMBEDDING_FIELDS, NativeEmbeddingRequest)
+        served = self._registry.resolve(wire.model)
+        asked = native_embedding_request(wire, caller_of(request, "embd"), self._config)
+        embedded = await _ask(request, served, asked)
+        return await asyncio.to_thread(lambda: json_response(native_embedding_reply(embedded)))
+
+    async def rerank(self, request: Request) -> Response:
+        wire = decode_request(await read_body(request, self._config), RERANK_FIELDS, RerankRequest)
+        served = self._registry.resolve(wire.model)
+        caller = caller_of(request, "rerank")
+        embedded = await _ask(request, served, rerank_request(wire, caller, self._config))
+        return json_response(rerank_reply(wire, served.model_id, caller.reply_id, embedded))
+
+    async def ollama_embed(self, request: Request) -> Response:
+        begun_s = time.monotonic()
+        wire = decode_request(await read_body(request, self._config), OLLAMA_EMBED_FIELDS, OllamaEmbedRequest)
+        served = self._ollama_served(wire)
+        loaded_s = time.monotonic()
+        asked = ollama_embed_request(wire, caller_of(request, "embd"), self._config)
+        embedded = None if asked is None else await _ask(request, served, asked)
+        total_s, load_s = time.monotonic() - begun_s, loaded_s - begun_s
+        name = wire.model or served.model_id
+        return await asyncio.to_thread(lambda: json_response(ollama_embed_reply(name, embedded, total_s, load_s)))
+
+    async def ollama_embeddings(self, request: Request) -> Response:
+        body = await read_body(request, self._config)
+        wire = decode_request(body, OLLAMA_EMBEDDINGS_FIELDS, OllamaEmbeddingsRequest)
+        served = self._ollama_served(wire)
+        asked = ollama_embed_request(wire, caller_of(request, "embd"), self._config)
+        embedded = None if asked is None else await _ask(request, served, asked)
+        return json_response(OllamaEmbeddingsReply([] if embedded is None else embedded.rows()[0].tolist()))
+
+    def _ollama_served(self, wire: OllamaEmbedRequest | OllamaEmbeddingsRequest) -> ServedModel:
+        check_keep_alive(wire.keep_alive)
+        served = self._models.serving(own_name(wire.model or ""))
+        _ = served.runtime.card  # not before it is loaded
+        return served
+
+
+async def _ask(request: Request, served: ServedModel, asked: Embed) -> Embedded:
+    account = account_of(request.scope)
+    account.model = served.model_id
+    embedded = await while_connected(request.receive, served.runtime.embed(asked))
+    account.prompt_tokens = sum(embedded.num_tokens)
+    return embedded

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stoker.cache.directory import BlockDirectory, KeptModel
+from tests.unit.cli.conftest import Stoker
+
+ONE, OTHER = b"1" * 32, b"2" * 32
+A, B = b"a" * 16, b"b" * 16
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    directory = BlockDirectory(tmp_path / "kept")
+    for fingerprint, name in ((ONE, "smollm2"), (OTHER, "gemma3")):
+        directory.describe(fingerprint, KeptModel(name, "llama 1"))
+        directory.write(fingerprint, A, b"x" * 100_000)
+    directory.write(ONE, B, b"y" * 200_000)
+    return tmp_path / "kept"
+
+
+def test_list_says_what_is_kept_of_which_model(stoker: Stoker, folder: Path) -> None:
+    done = stoker("cache", "list", "--cache-dir", str(folder))
+    lines = [line.split("  ") for line in done.out.splitlines()]
+    assert (done.code, len(lines)) == (0, 3)
+    assert "smollm2" in done.out
+    assert "0.3 MB" in done.out
+    assert ONE.hex()[:12] in done.out
+
+
+def test_the_folder_is_a_setting_like_any_other(stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STOKER_KV_CACHE_DIR", str(folder))
+    assert "gemma3" in stoker("cache", "list").out
+    monkeypatch.delenv("STOKER_KV_CACHE_DIR")
+    done = stoker("cache", "list")
+    assert done.code == 2
+    assert "--cache-dir" in done.err
+
+
+def test_a_folder_that_is_not_there_is_empty(stoker: Stoker, tmp_path: Path) -> None:
+    done = stoker("cache", "list", "--cache-dir", str(tmp_path / "nowhere"))
+    assert (done.code, len(done.out.splitlines())) == (0, 1)
+
+
+def test_check_removes_what_is_damaged_and_names_it(stoker: Stoker, folder: Path) -> None:
+    path = folder / "kv" / ONE.hex() / f"{A.hex()}.kv"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    done = stoker("cache", "check", "--cache-dir", str(folder))
+    assert done.code == 0
+    assert done.out.startswith("3 blocks, 0.4 MB")
+    assert str(path) in done.err
+    assert stoker("cache", "check", "--cache-dir", str(folder)).out.startswith("2 blocks")
+
+
+@pytest.mark.parametrize("name", ["smollm2", ONE.hex()[:12]])
+def test_clear_forgets_one_model(stoker: Stoker, folder: Path, name: str) -> None:
+    done = stoker("cache", "clear", name, "--cache-dir", str(folder))
+    assert (done.code, done.out) == (0, "0.3 MB freed\n")
+    assert BlockDirectory(folder).models() == [OTHER.hex()]
+
+
+def test_clear_without_a_name_forgets_everything(stoker: Stoker, folder: Path) -> None:
+    assert stoker("cache", "clear", "--cache-dir", str(folder)).out == "0.4 MB freed\n"
+    assert BlockDirectory(folder).models() == []
+
+
+def test_clear_of_something_unknown_is_an_error(stoker: Stoker, folder: Path) -> None:
+    done = stoker("cache", "clear", "gpt-9", "--cache-dir", str(folder))
+    assert done.code == 2
+    assert "gpt-9" in done.err
+    assert len(BlockDirectory(folder).models()) == 2

@@ -1,0 +1,290 @@
+"""Who may ask for what: keys, pages of the Web, names of this machine, and how that is said in each dialect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from stoker.errors import ConfigError, InvalidInput
+from stoker.server.access import host_name, is_local, is_local_name
+from stoker.server.config import ServerConfig
+from stoker.server.keys import ApiKeys
+from stoker.server.listener import check_exposure
+from stoker.server.wire.endpoints import ENDPOINTS
+from tests.unit.server.fake_runtime import FakeRuntime, ask, make_app
+
+KEYS = "alice:secret-a, secret-b"
+CHAT = {"messages": [{"role": "user", "content": "hi"}]}
+ADMIN = [
+    ("POST", "/api/pull", {"model": "x"}),
+    ("DELETE", "/api/delete", {"model": "x"}),
+    ("POST", "/api/copy", {"source": "x", "destination": "y"}),
+    ("DELETE", "/cache", None),
+    ("POST", "/slots/0?action=erase", None),
+]
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+def request(method: str, path: str, *, headers: dict[str, str] | None = None, **settings: Any) -> httpx.Response:
+    return ask(make_app(FakeRuntime(), **settings), method, path, headers=headers)
+
+
+PATHS = [(endpoint.method, path) for endpoint in ENDPOINTS for path in endpoint.paths]
+
+
+@pytest.mark.parametrize(("method", "path"), [*PATHS, ("GET", "/nothing"), ("PUT", "/v1/models")])
+def test_nothing_but_health_is_answered_without_a_key(method: str, path: str):
+    reply = request(method, path.replace("{", "").replace("}", ""), api_key=KEYS)
+    if path in ("/health", "/v1/health"):
+        assert reply.status_code == 200
+    else:
+        assert reply.status_code == 401
+        assert reply.headers["WWW-Authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [bearer("secret-a"), bearer("secret-b"), {"Authorization": "bearer  secret-a"}, {"x-api-key": "secret-b"}],
+)
+def test_a_key_opens_the_door(headers: dict[str, str]):
+    assert request("GET", "/v1/models", headers=headers, api_key=KEYS).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers", [bearer(""), bearer("alice"), bearer("secret-a2"), bearer("alice:secret-a"), {"x-api-key": "x"}]
+)
+def test_a_wrong_key_does_not(headers: dict[str, str]):
+    assert request("GET", "/v1/models", headers=headers, api_key=KEYS).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/v1/chat/completions", {"error": {"type": "authentication_error", "code": "invalid_api_key"}}),
+        ("/v1/messages", {"type": "error", "error": {"type": "authentication_error"}}),
+        ("/api/chat", {"error": str}),
+    ],
+)
+def test_each_dialect_says_it_in_its_own_words(path: str, expected: dict[str, Any]):
+    body = request("POST", path, api_key=KEYS).json()
+    error = expected["error"]
+    assert isinstance(body["error"], str) if error is str else error.items() <= body["error"].items()
+
+
+def test_without_a_configured_key_any_key_is_ignored():
+    assert request("GET", "/v1/models", headers=bearer("anything")).status_code == 200
+
+
+def test_keys_are_compared_by_digest_with_all_of_them(monkeypatch: pytest.MonkeyPatch):
+    compared: list[tuple[bytes, bytes]] = []
+
+    def compare(a: bytes, b: bytes) -> bool:
+        compared.append((a, b))
+        return a == b
+
+    monkeypatch.setattr("stoker.server.keys.hmac.compare_digest", compare)
+    request("GET", "/v1/models", headers=bearer("secret-a"), api_key=KEYS)
+    assert len(compared) == 2
+    assert {len(part) for pair in compared for part in pair} == {32}
+
+
+def test_keys_of_a_file(tmp_path: Path):
+    file = tmp_path / "keys"
+    file.write_text("# ours\n\nbob:secret-c\n  secret-d  \n", encoding="utf-8")
+    for key, status in (("secret-c", 200), ("secret-d", 200), ("# ours", 401), ("", 401)):
+        assert request("GET", "/v1/models", headers=bearer(key), api_key_file=str(file)).status_code == status
+
+
+@pytest.mark.parametrize("content", [None, b"", b"# only this\n", b"\xff\xfe", b"name:\n", b":key\n"])
+def test_a_file_without_usable_keys_is_a_config_error(content: bytes | None, tmp_path: Path):
+    file = tmp_path / "keys"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ConfigError):
+        ApiKeys(ServerConfig(api_key_file=str(file)))
+
+
+def test_no_key_shows_in_what_a_traceback_prints():
+    assert "secret" not in repr(vars(ApiKeys(ServerConfig(api_key=KEYS))))
+
+
+@pytest.mark.parametrize(("method", "path", "body"), ADMIN)
+def test_what_changes_the_server_takes_the_admin_key(method: str, path: str, body: Any):
+    app = make_app(FakeRuntime(), api_key=KEYS, admin_key="root")
+    assert ask(app, method, path, json=body, headers=bearer("secret-a")).status_code == 403
+    assert ask(app, method, path, json=body).status_code == 401
+    assert ask(app, method, path, json={}, headers=bearer("root")).status_code not in (401, 403)
+
+
+def test_the_admin_key_protects_also_a_server_without_other_keys():
+    app = make_app(FakeRuntime(), admin_key="root")
+    assert ask(app, "GET", "/v1/models").status_code == 200
+    assert ask(app, "DELETE", "/cache").status_code == 403
+    assert ask(app, "DELETE", "/cache", headers=bearer("root")).status_code == 200
+
+
+def test_the_admin_endpoints_are_these():
+    assert {(endpoint.method, endpoint.path) for endpoint in ENDPOINTS if endpoint.is_admin} == {
+        (method, path.partition("?")[0].replace("/0", "/{slot}")) for method, path, _ in ADMIN
+    }
+
+
+def test_a_key_is_a_client_for_fairness_whatever_it_calls_its_user():
+    runtime = FakeRuntime()
+    app = make_app(runtime, api_key=KEYS)
+    for key in ("secret-a", "secret-b"):
+        ask(app, "POST", "/v1/chat/completions", json={**CHAT, "user": "somebody"}, headers=bearer(key))
+    assert [submit.client_key for submit in runtime.submits] == ["alice", "key-2"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_refused"),
+    [
+        ({"host": "127.0.0.1"}, False),
+        ({"host": "::1"}, False),
+        ({"host": "localhost"}, False),
+        ({"host": "0.0.0.0"}, True),
+        ({"host": "::"}, True),
+        ({"host": "192.0.2.1"}, True),
+        ({"host": "example.com"}, True),
+        ({"host": "0.0.0.0", "admin_key": "root"}, True),
+        ({"host": "0.0.0.0", "api_key": "x"}, False),
+        ({"host": "0.0.0.0", "allow_unauthenticated": True}, False),
+        ({"host": "0.0.0.0", "unix_socket": "/tmp/s"}, False),
+    ],
+)
+def test_nobody_opens_a_server_to_all_by_accident(settings: dict[str, Any], is_refused: bool):
+    config = ServerConfig(**settings)
+    if not is_refused:
+        check_exposure(config, ApiKeys(config))
+        return
+    with pytest.raises(ConfigError, match="--allow-unauthenticated") as caught:
+        check_exposure(config, ApiKeys(config))
+    assert caught.value.fields["key"] == "host"
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:8080", 200),
+        ("127.0.0.1:8080", 200),
+        ("[::1]:8080", 200),
+        ("my-machine", 200),
+        ("stoker.localhost", 200),
+        ("evil.example.com", 403),
+        ("evil.example.com:8080", 403),
+        ("127.0.0.1.evil.com", 403),
+        ("llm.home.net", 200),
+    ],
+)
+def test_a_strangers_name_for_this_machine_is_refused(host: str, status: int):
+    reply = request("GET", "/v1/models", headers={"Host": host}, allowed_hosts="llm.home.net")
+    assert reply.status_code == status
+
+
+def test_a_server_for_others_is_asked_by_any_name():
+    assert request("GET", "/v1/models", headers={"Host": "a.example.com"}, host="0.0.0.0").status_code == 200
+    assert request("GET", "/v1/models", headers={"Host": "a.example.com"}, allowed_hosts="*").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("https://evil.example.com", 403),
+        ("http://evil.example.com:8080", 403),
+        ("http://localhost:3000", 200),
+        ("http://test", 200),
+        ("https://chat.example.com", 200),
+        ("null", 200),
+        ("vscode-webview://abc", 200),
+    ],
+)
+def test_a_strangers_web_page_cannot_use_a_server_without_keys(origin: str, status: int):
+    settings = {"cors_origins": "https://chat.example.com"}
+    assert request("POST", "/v1/chat/completions", headers={"Origin": origin}, **settings).status_code in (
+        {status} if status == 403 else {400}
+    )
+
+
+def preflight(origin: str, **settings: Any) -> httpx.Response:
+    headers = {
+        "Origin": origin,
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization,content-type",
+    }
+    return request("OPTIONS", "/v1/chat/completions", headers=headers, **settings)
+
+
+def test_a_preflight_needs_no_key_and_allows_the_keys_header():
+    reply = preflight("https://chat.example.com", cors_origins="https://chat.example.com", api_key=KEYS)
+    assert reply.status_code == 200
+    assert reply.headers["Access-Control-Allow-Origin"] == "https://chat.example.com"
+    assert "authorization" in reply.headers["Access-Control-Allow-Headers"]
+    assert "Access-Control-Allow-Credentials" not in reply.headers
+
+
+def test_other_pages_get_no_permission():
+    reply = preflight("https://evil.example.com", cors_origins="https://chat.example.com", api_key=KEYS)
+    assert "Access-Control-Allow-Origin" not in reply.headers
+    assert "Access-Control-Allow-Origin" not in preflight("https://evil.example.com").headers
+
+
+def test_a_page_can_read_that_its_key_is_wrong():
+    headers = {"Origin": "https://chat.example.com"}
+    reply = request("GET", "/v1/models", headers=headers, cors_origins="*", api_key=KEYS)
+    assert (reply.status_code, reply.headers["Access-Control-Allow-Origin"]) == (401, "*")
+
+
+def test_credentials_are_for_named_pages_only():
+    with pytest.raises(InvalidInput, match="cors_credentials"):
+        ServerConfig(cors_origins="https://a.example, *", cors_credentials=True)
+    reply = preflight("https://a.example", cors_origins="https://a.example", cors_credentials=True)
+    assert reply.headers["Access-Control-Allow-Credentials"] == "true"
+    assert reply.headers["Access-Control-Allow-Origin"] == "https://a.example"
+
+
+@pytest.mark.parametrize("path", ["/llm/v1/models", "/v1/models"])
+def test_a_path_prefix_is_taken_off(path: str):
+    assert request("GET", path, root_path="/llm").status_code == 200
+
+
+def test_behind_a_prefix_dialects_and_health_are_known_too():
+    reply = request("POST", "/llm/v1/messages", root_path="/llm", api_key=KEYS)
+    assert reply.json()["type"] == "error"
+    assert request("GET", "/llm/health", root_path="/llm", api_key=KEYS).status_code == 200
+    assert request("GET", "/llmx/health", root_path="/llm").status_code == 404
+    assert request("GET", "/llm/llm/health", root_path="/llm", api_key=KEYS).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_connections": 0},
+        {"body_timeout_s": 0},
+        {"drain_s": float("nan")},
+        {"request_timeout_s": -1},
+        {"root_path": "llm"},
+        {"root_path": "/llm/"},
+        {"tls_certificate": "x.pem"},
+        {"tls_key": "x.pem"},
+    ],
+)
+def test_a_setting_out_of_its_range_is_named(settings: dict[str, Any]):
+    with pytest.raises(InvalidInput) as caught:
+        ServerConfig(**settings)
+    assert str(caught.value.fields["parameter"]).startswith(next(iter(settings))[:3])
+
+
+def test_names_of_this_machine():
+    assert [is_local(host) for host in ("127.0.0.1", "127.1.2.3", "::1", "LOCALHOST", "10.0.0.1", "x.org")] == [
+        *[True] * 4,
+        *[False] * 2,
+    ]
+    assert [is_local_name(name) for name in ("10.0.0.1", "::1", "box", "a.local", "a.b")] == [*[True] * 4, False]
+    assert host_name("[::1") == "[::1"

@@ -1,0 +1,72 @@
+"""Ten thousand clients that come and leave at once: afterwards nothing of them is left anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from itertools import cycle, islice
+from typing import Any
+
+from stoker.runtime.registry import Registry
+from stoker.server.app import create_app
+from stoker.server.config import ServerConfig
+from stoker.server.generation import Generation
+from tests.unit.server.fake_runtime import RawClient, served
+from tests.unit.server.test_disconnect import BODIES, Gate, ScriptedRuntime
+
+NUM_CLIENTS = 10_000
+AT_ONCE = 10
+"""One more than can run and wait."""
+BOUND_S = 120
+
+
+class OpenGate(Gate):
+    """Lets every step go on."""
+
+    def __call__(self, batch: object) -> None:
+        self.num_steps += 1
+
+
+async def come_and_leave(app: Any, path: str, number: int) -> None:
+    """Before anything was answered, or in the middle of a stream."""
+    reads = number % 4 == 0
+    client = RawClient(app, path, {**BODIES[path], "stream": number % 2 == 0})
+    if reads:
+        await client.next_body()
+    client.leave()
+    await client.task
+
+
+async def everybody(app: Any) -> None:
+    paths = cycle(("/v1/completions", "/v1/messages", "/api/chat"))
+    for first in range(0, NUM_CLIENTS, AT_ONCE):
+        batch = enumerate(islice(paths, AT_ONCE), first)
+        await asyncio.gather(*(come_and_leave(app, path, number) for number, path in batch))
+
+
+def test_ten_thousand_clients_that_leave_leave_nothing_behind():
+    num_threads = threading.active_count()
+
+    async def test() -> None:
+        runtime = ScriptedRuntime(OpenGate())
+        model = served(runtime)
+        try:
+            async with asyncio.timeout(BOUND_S):
+                await everybody(create_app(Registry(model), ServerConfig()))
+                while (beat := runtime.worker.heartbeat()).num_running or beat.num_waiting:
+                    await asyncio.sleep(0)  # noqa: ASYNC110  # an engine thread tells nobody that it is idle
+            assert runtime.worker._live == {}
+            assert runtime.worker._unqueued == {}
+            assert runtime.worker._left == set()
+            assert beat.kv_used == 0
+            assert model.metrics.num_open == 0
+            assert sum(model.metrics.ends.values()) > NUM_CLIENTS / 4, "they did come"
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+        finally:
+            await asyncio.to_thread(runtime.worker.close)
+
+    asyncio.run(test())
+    gc.collect()
+    assert not any(isinstance(thing, Generation) for thing in gc.get_objects())
+    assert threading.active_count() <= num_threads

@@ -1,0 +1,130 @@
+"""Where the server listens: local sockets, TLS, and connections that are one too many, through real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from stoker.errors import ConfigError
+from stoker.runtime.registry import Registry
+from stoker.server.app import _Server, create_app
+from stoker.server.config import ServerConfig
+from stoker.server.listener import listening, url_of
+from tests.unit.server.fake_runtime import FakeRuntime, served
+
+WAIT_S = 20
+
+
+@contextmanager
+def server(**settings: Any) -> Generator[str]:
+    """The server on a thread of its own; gives its address."""
+    config = ServerConfig(port=0, drain_s=0, **settings)
+    ready = threading.Event()
+    with listening(config) as listener:
+        loop = asyncio.new_event_loop()
+        running: list[_Server] = []
+
+        async def main() -> None:
+            registry = Registry(served(FakeRuntime()))
+            running.append(_Server(create_app(registry, config), registry, config, ready.set))
+            await running[0]._serve([listener])
+
+        thread = threading.Thread(target=lambda: loop.run_until_complete(main()))
+        thread.start()
+        try:
+            assert ready.wait(WAIT_S)
+            yield url_of(config, listener)
+        finally:
+            running[0].should_exit = True
+            thread.join(WAIT_S)
+            assert not thread.is_alive()
+            loop.close()
+
+
+def test_a_local_socket_is_served_and_removed(tmp_path: Path):
+    path = tmp_path / "s"
+    with server(unix_socket=str(path)) as url:
+        assert url == f"unix:{path}"
+        assert path.stat().st_mode & 0o007 == 0, "others have no access"
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as client:
+            assert client.get("http://stoker.example.com/v1/models").status_code == 200
+    assert not path.exists()
+
+
+def test_what_a_killed_server_left_is_replaced_and_nothing_else(tmp_path: Path):
+    left, used, file = tmp_path / "left", tmp_path / "used", tmp_path / "file"
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(left))
+    file.write_text("mine", encoding="utf-8")
+    with listening(ServerConfig(unix_socket=str(left))):
+        pass
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(used))
+        other.listen()
+        for path in (used, file):
+            with pytest.raises(ConfigError, match=str(path)), listening(ServerConfig(unix_socket=str(path))):
+                pass
+    assert file.read_text(encoding="utf-8") == "mine"
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """For `localhost`, signed by itself."""
+    crt, key = tmp_path / "crt.pem", tmp_path / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-days", "2"]
+    try:
+        subprocess.run([*command, *names, "-keyout", key, "-out", crt], check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("no openssl program")
+    return crt, key
+
+
+def test_https_is_spoken(certificate: tuple[Path, Path]):
+    crt, key = certificate
+    with server(tls_certificate=str(crt), tls_key=str(key)) as url:
+        assert url.startswith("https://127.0.0.1:")
+        context = ssl.create_default_context(cafile=str(crt))
+        assert httpx.get(f"{url}/health", verify=context, trust_env=False).status_code == 200
+
+
+def test_tls_files_that_do_not_fit_are_a_config_error(certificate: tuple[Path, Path], tmp_path: Path):
+    crt, key = (str(path) for path in certificate)
+    for files in ((str(tmp_path / "nothing"), key), (crt, crt), (key, key)):
+        config = ServerConfig(port=0, tls_certificate=files[0], tls_key=files[1])
+        with pytest.raises(ConfigError, match="TLS"), listening(config):
+            pass
+
+
+def test_a_path_prefix_is_part_of_the_address():
+    with server(root_path="/llm") as url:
+        assert url.endswith("/llm")
+        assert httpx.get(f"{url}/v1/models", trust_env=False).status_code == 200
+
+
+def test_one_connection_too_many_hears_so_in_its_dialect_and_health_goes_on():
+    with server(max_connections=2) as url:
+        address = url.removeprefix("http://").split(":")
+        held = [socket.create_connection((address[0], int(address[1]))) for _ in range(2)]
+        try:
+            # It answers health only when it has accepted the two before.
+            assert httpx.get(f"{url}/health", trust_env=False).status_code == 200
+            reply = httpx.post(f"{url}/v1/messages", json={}, trust_env=False)
+            assert (reply.status_code, reply.json()["error"]["type"]) == (429, "rate_limit_error")
+            assert reply.headers["connection"] == "close"
+            assert int(reply.headers["retry-after"]) >= 1
+        finally:
+            for connection in held:
+                connection.close()
+        while httpx.get(f"{url}/v1/models", trust_env=False).status_code == 429:
+            pass

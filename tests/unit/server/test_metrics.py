@@ -1,0 +1,184 @@
+"""`/metrics` tells what has happened, under our names and under those that dashboards for other servers ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from stoker.cache.counters import TierCounters
+from stoker.core.histogram import Distribution, Histogram
+from stoker.engine.protocol import Heartbeat, Output, Usage
+from stoker.errors import BackendError, Overloaded
+from stoker.runtime.base import Health
+from stoker.runtime.request_metrics import RequestMetrics
+from stoker.server.metric_aliases import ALIASES
+from tests.unit.server.fake_runtime import FakeRuntime, RawClient, ask, make_app
+from tests.unit.server.test_connection import held_open, run
+
+DASHBOARD = Path(__file__).parents[3] / "deploy" / "grafana-dashboard.json"
+CHAT = {"messages": [{"role": "user", "content": "hi"}]}
+BEAT = Heartbeat(
+    num_steps=100,
+    num_running=2,
+    num_waiting=3,
+    kv_used=1000,
+    kv_retained=500,
+    kv_capacity=4000,
+    stalled_s=0.0,
+    prompt_tokens=900,
+    cached_tokens=300,
+    pool_hit_tokens=250,
+    pool_evicted_tokens=20,
+    num_preemptions=4,
+    step_s=Distribution((1,) + (0,) * 17, 0.0004),
+    prefill_s=Distribution((0,) * 27 + (1,), 3.0),
+    tiers=TierCounters(ram_hit_tokens=32, disk_hit_tokens=18, ram_bytes=7),
+)
+
+
+def scrape(app: Any) -> dict[str, float]:
+    """`name{label=value,…}` -> value."""
+    reply = ask(app, "GET", "/metrics")
+    assert reply.headers["content-type"].startswith("text/plain")
+    return {
+        sample.name + "".join(f" {key}={value}" for key, value in sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(reply.text)
+        for sample in family.samples
+    }
+
+
+def beating() -> FakeRuntime:
+    runtime = FakeRuntime()
+    runtime.state = Health(is_ready=True, state="ready", num_restarts=1, heartbeat=BEAT)
+    return runtime
+
+
+def test_the_engines_numbers():
+    found = scrape(make_app(beating()))
+    expected = {
+        "stoker_requests_running": 2,
+        "stoker_requests_waiting": 3,
+        "stoker_kv_usage_ratio": 0.25,
+        "stoker_preemptions_total": 4,
+        "stoker_engine_restarts_total": 1,
+        "stoker_computed_prompt_tokens_total": 600,
+        "stoker_prompt_tokens_per_second": 200,
+        "stoker_step_seconds_count": 1,
+        "stoker_prefill_seconds_sum": 3,
+    }
+    assert {name: found[f"{name} model=tiny"] for name in expected} == expected
+    hits = {tier: found[f"stoker_prefix_hits_tokens_total model=tiny tier={tier}"] for tier in ("pool", "ram", "disk")}
+    assert hits == {"pool": 250, "ram": 32, "disk": 18}
+    assert found["stoker_step_seconds_bucket le=0.0005 model=tiny"] == 1
+    assert found["stoker_prefill_seconds_bucket le=1920 model=tiny"] == 0
+    assert found["stoker_prefill_seconds_bucket le=+Inf model=tiny"] == 1
+
+
+def test_the_requests_numbers_by_key():
+    app = make_app(FakeRuntime(), api_key="alice:a,bob:b")
+    for key in ("a", "a", "b"):
+        ask(app, "POST", "/v1/completions", json={"prompt": "four"}, headers={"x-api-key": key})
+    text = ask(app, "GET", "/metrics", headers={"x-api-key": "a"}).text
+    assert 'stoker_requests_total{finish_reason="stop",key="alice",model="tiny"} 2.0' in text
+    assert 'stoker_prompt_tokens_total{key="bob",model="tiny"} 4.0' in text
+    assert 'stoker_completion_tokens_total{key="alice",model="tiny"} 6.0' in text
+    assert 'stoker_time_to_first_token_seconds_count{model="tiny"} 3.0' in text
+    assert 'stoker_inter_token_seconds_count{model="tiny"} 6.0' in text
+    assert 'vllm:generation_tokens_total{model_name="tiny"} 9.0' in text
+    assert 'vllm:request_success_total{finished_reason="stop",model_name="tiny"} 3.0' in text
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/api/chat"])
+@pytest.mark.parametrize("stream", [True, False])
+def test_every_end_is_counted_once(path: str, stream: bool):
+    runtime = FakeRuntime(lambda submit: ["a", BackendError("NaN")])
+    app = make_app(runtime)
+    body = {**CHAT, "max_tokens": 9, "stream": stream}
+    ask(app, "POST", path, json=body)
+    runtime.refuse = lambda submit: Overloaded("full", retry_after_s=1)
+    ask(app, "POST", path, json=body)
+    found = scrape(app)
+    assert found["stoker_failures_total code=backend_error model=tiny"] == 1
+    assert found["stoker_refusals_total code=overloaded model=tiny"] == 1
+    assert found["stoker_requests_open model=tiny"] == 0
+    assert not any(name.startswith("stoker_requests_total") for name in found)
+
+
+def test_a_client_that_leaves_is_an_abort():
+    app = make_app(FakeRuntime(held_open(asyncio.Event())))
+
+    async def leave(stream: bool) -> None:
+        client = RawClient(app, "/v1/chat/completions", {**CHAT, "n": 2, "stream": stream})
+        if stream:
+            await client.next_body()
+        client.leave()
+        await client.task
+
+    run(leave(True))
+    found = scrape(app)
+    assert found["stoker_requests_total finish_reason=abort key= model=tiny"] == 2
+    assert found["stoker_requests_open model=tiny"] == 0
+
+
+def test_every_alias_has_the_value_of_its_own_name():
+    app = make_app(beating())
+    ask(app, "POST", "/v1/completions", json={"prompt": "x"})
+    found = scrape(app)
+    names = {name.partition(" ")[0] for name in found}
+    for alias in ALIASES:
+        assert names & {alias.name, f"{alias.name}_total", f"{alias.name}_count"}, alias.name
+    assert found["vllm:num_requests_running model_name=tiny"] == 2
+    assert found["vllm:prefix_cache_hits_total model_name=tiny"] == 300
+    assert found["vllm:request_prefill_time_seconds_bucket le=+Inf model_name=tiny"] == 1
+    assert found["llamacpp:prompt_tokens_total model=tiny"] == 600
+    assert found["llamacpp:requests_deferred model=tiny"] == 3
+
+
+def test_it_answers_while_the_model_loads():
+    runtime = FakeRuntime()
+    runtime.state = Health(is_ready=False, state="starting")
+    assert scrape(make_app(runtime))["stoker_model_ready model=tiny"] == 0
+
+
+def test_every_metric_of_the_dashboard_exists():
+    app = make_app(beating())
+    ask(app, "POST", "/v1/completions", json={"prompt": "x"})
+    text = ask(app, "GET", "/metrics").text
+    families = {family.name for family in text_string_to_metric_families(text)}
+    named: set[str] = set()
+    for panel in msgspec.json.decode(DASHBOARD.read_bytes())["panels"]:
+        for target in panel.get("targets", ()):
+            named |= set(re.findall(r"\b(?:stoker_|vllm:|llamacpp:)\w+", target["expr"]))
+    assert len(named) > 15
+    for name in named:
+        assert {name, re.sub(r"_(total|bucket|sum|count)$", "", name)} & families, name
+
+
+def test_durations_are_measured_from_submission_to_the_end():
+    now = [10.0]
+    metrics = RequestMetrics(lambda: now[0])
+    watch = metrics.watch("")
+    for at, tokens, reason in ((12.0, 1, None), (13.0, 3, None), (17.0, 4, "stop")):
+        now[0] = at
+        watch.output(Output("r", "", [0], Usage(5, tokens, 2), finish_reason=reason))
+    watch.close()
+    assert watch.ttft_s == 2.0
+    assert metrics.token_s.snapshot().total == 0.5 + 4.0
+    assert metrics.request_s.snapshot().total == 7.0
+    assert metrics.decode_s.snapshot().total == 5.0
+    assert metrics.num_later_tokens == 3
+    assert (metrics.num_open, dict(metrics.ends)) == (0, {("", "stop"): 1})
+
+
+def test_a_value_on_a_bound_belongs_below_it():
+    histogram = Histogram([1.0, 2.0])
+    for value in (0.5, 1.0, 1.5, 2.0, 9.0):
+        histogram.observe(value)
+    assert histogram.snapshot().cumulative(histogram.bounds) == [("1", 2), ("2", 4), ("+Inf", 5)]
+    assert Distribution().cumulative([1.0]) == [("1", 0), ("+Inf", 0)]
