@@ -228,14 +228,14 @@ def _measure(servers: Sequence[Server], flags: Flags, *, seed: int) -> None:
 
 
 def _run(servers: Sequence[Server], plans: Sequence[Plan]) -> Results:
+    import asyncio
+
     from stoker import __version__
     from stoker.bench.machine import this_machine
     from stoker.bench.results import Results
     from stoker.bench.runner import measure
 
     started_at, machine = datetime.now(UTC).astimezone().isoformat(timespec="seconds"), this_machine()
-    import asyncio
-
     done = asyncio.run(measure(servers, plans, BenchProgress()))
     return Results(
         stoker_version=__version__,
