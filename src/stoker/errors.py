@@ -6,7 +6,10 @@ StokerError                     internal_error
 │   ├── ContextLengthExceeded   context_length_exceeded   prompt and context do not fit
 │   ├── UnsupportedParameter    unsupported_parameter     known, but not available here
 │   ├── TemplateError           template_error            the chat template refused the messages
-│   └── ModelNotFound           model_not_found           no such model is served
+│   ├── ModelNotFound           model_not_found           no such model is served
+│   └── ResponseNotFound        response_not_found        no such response is stored, or no longer
+├── AuthenticationFailed        invalid_api_key           no API key, or not one of this server's
+├── PermissionDenied            permission_denied         who asks may not do this
 ├── ConfigError                 config_error              a flag, environment variable or config file is wrong
 ├── ModelError                  model_error               something about a model on disk or on its way there
 │   ├── ModelFileNotFound       model_file_not_found
@@ -32,6 +35,7 @@ from typing import ClassVar, TypeAlias
 FieldValue: TypeAlias = str | int | float | bool | None
 
 __all__ = [
+    "AuthenticationFailed",
     "BackendError",
     "Cancelled",
     "ConfigError",
@@ -47,7 +51,9 @@ __all__ = [
     "ModelNotLoaded",
     "ModelUnsupported",
     "Overloaded",
+    "PermissionDenied",
     "ResourceExhausted",
+    "ResponseNotFound",
     "StokerError",
     "TemplateError",
     "Timeout",
@@ -95,6 +101,24 @@ class ModelNotFound(InvalidInput):
     """Fields: `model`."""
 
     code = "model_not_found"
+
+
+class ResponseNotFound(InvalidInput):
+    """Fields: `response_id`."""
+
+    code = "response_not_found"
+
+
+class AuthenticationFailed(StokerError):
+    """The request has no API key, or not one of this server's."""
+
+    code = "invalid_api_key"
+
+
+class PermissionDenied(StokerError):
+    """Who asks may not do this: it takes the admin key, or the request comes from a web page that is not allowed."""
+
+    code = "permission_denied"
 
 
 class ConfigError(StokerError):

@@ -54,8 +54,8 @@ def test_ten_thousand_clients_that_leave_leave_nothing_behind():
         try:
             async with asyncio.timeout(BOUND_S):
                 await everybody(create_app(Registry(model), ServerConfig()))
-                while (beat := runtime.worker.heartbeat()).num_running or beat.num_waiting:
-                    await asyncio.sleep(0)  # noqa: ASYNC110  # an engine thread tells nobody that it is idle
+                while (beat := runtime.worker.heartbeat()).num_running or beat.num_waiting:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
             assert runtime.worker._live == {}
             assert runtime.worker._unqueued == {}
             assert runtime.worker._left == set()
