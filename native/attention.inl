@@ -48,14 +48,19 @@ template <> struct Plane<KvType::q8> {
     }
 };
 
+// Pages are scattered, and no hardware fetches ahead from one to the next: while one is read, the same place of the next.
+template <KvType type> constexpr int32_t kElementBytes = type == KvType::f32 ? 4 : type == KvType::f16 ? 2 : 1;
+
 // Scores of R rows with the 32 positions of a page.
 template <KvType type, int R>
-inline void score_page(const Plane<type>& keys, const float* const* queries, int32_t head_size, float* scores) {
+inline void score_page(const Plane<type>& keys, const uint8_t* next, const float* const* queries, int32_t head_size,
+                       float* scores) {
     f32x16 acc[R][2];
     for (int r = 0; r < R; ++r) {
         acc[r][0] = acc[r][1] = set1(0);
     }
     for (int32_t d = 0; d < head_size; ++d) {
+        prefetch(next + d * kPageTokens * kElementBytes<type>);
         const f32x16 k0 = keys.key(d, 0), k1 = keys.key(d, 16);
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
@@ -85,10 +90,13 @@ inline void weigh(const AttentionRows& a, int32_t span, int32_t from, int32_t to
     }
     for (int32_t t = from; t < to;) {
         const int32_t page = (span * kSpanTokens + t) / kPageTokens;
-        const Plane<type> values(a.kv, a.memory + a.pages[page] * a.kv.page_bytes + plane);
+        const uint8_t* memory = a.memory + a.pages[page] * a.kv.page_bytes + plane;
+        const Plane<type> values(a.kv, memory);
         const int32_t begin = t % kPageTokens, page_left = kPageTokens - begin;
         const int32_t count = to - t < page_left ? to - t : page_left;
+        const uint8_t* next = t + count < to ? a.memory + a.pages[page + 1] * a.kv.page_bytes + plane : memory;
         for (int32_t i = 0; i < count; ++i) {
+            prefetch(next + ((begin + i) * n + d) * kElementBytes<type>);
             f32x16 value[V];
             for (int v = 0; v < V; ++v) {
                 value[v] = values.value(begin + i, d + 16 * v, n);
@@ -155,12 +163,12 @@ inline float soften(float* scores, Seen seen, float softcap, float* max_score) {
         highest = max(load(scores + t), highest);
     }
     *max_score = reduce_max(highest);
-    for (int32_t t = first; t < last; t += 16) {
-        store(scores + t, exp(sub(load(scores + t), set1(*max_score))));
-    }
-    hide(0);
     f32x16 sum = set1(0);
     for (int32_t t = first; t < last; t += 16) {
+        store(scores + t, exp(sub(load(scores + t), set1(*max_score))));
+        if (t < seen.from || t + 16 > seen.to) {
+            hide(0);
+        }
         sum = add(sum, load(scores + t));
     }
     return reduce_add(sum);
@@ -182,8 +190,11 @@ inline void attend_rows(const AttentionRows& a, int32_t row, int32_t span, float
         last = seen[r].to > last ? seen[r].to : last;
     }
     for (int32_t t = first / kPageTokens * kPageTokens; t < last; t += kPageTokens) {
-        const int32_t page = a.pages[(span * kSpanTokens + t) / kPageTokens];
-        score_page<type, R>(Plane<type>(a.kv, a.memory + page * a.kv.page_bytes), queries, n, scores + t);
+        const int32_t page = (span * kSpanTokens + t) / kPageTokens;
+        const uint8_t* keys = a.memory + a.pages[page] * a.kv.page_bytes;
+        const bool is_last = t + kPageTokens >= last;
+        const uint8_t* next = is_last ? keys + a.kv.plane_bytes() : a.memory + a.pages[page + 1] * a.kv.page_bytes;
+        score_page<type, R>(Plane<type>(a.kv, keys), next, queries, n, scores + t);
     }
     float* sums = partials + size_t(row) * partial_floats(n);
     for (int r = 0; r < R; ++r) {

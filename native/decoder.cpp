@@ -166,6 +166,7 @@ void Decoder::check(const Batch& batch, const Chunk& chunk) const {
 void Decoder::plan(const Batch& batch) {
     plan_rows(batch);
     plan_attention(batch);
+    last_layer_selects_ = batch.hidden == nullptr && batch.num_rows < batch.num_tokens && batch.num_tokens > kFewRows;
 }
 
 void Decoder::plan_rows(const Batch& batch) {
@@ -193,7 +194,7 @@ void Decoder::plan_attention(const Batch& batch) {
         one_token_each = one_token_each && chunk.length == 1;
         for (int32_t i = 0; i < chunk.length; i += piece_tokens_) {
             const int32_t n = std::min(piece_tokens_, chunk.length - i);
-            pieces_.push_back({c, row + i, chunk.start + i, n});
+            pieces_.push_back({c, row + i, chunk.start + i, n, i + n > chunk.length - chunk.num_logits});
             num_spans += (chunk.start + i + n - 1) / kSpanTokens + 1;
         }
         row += chunk.length;

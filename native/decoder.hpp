@@ -89,6 +89,8 @@ private:
 
 // What one thread has for itself.
 struct Worker {
+    int32_t rows = 0;     // of activations that it goes on with
+    bool is_few = false;  // so it normalises and quantises all of them, in buffers of its own
     Buffer<uint8_t> matmul;
     Buffer<float> attention;  // scores
     Buffer<float> partials;   // of the rows of one piece, twice: all spans so far, and one span
@@ -117,6 +119,7 @@ private:
     // Consecutive tokens of a chunk, for attention.
     struct Piece {
         int32_t chunk, row, position, num_tokens;
+        bool wants_logits;
     };
     // A piece, a KV head and, if spans are computed apart, a span with the place of its result.
     struct Unit {
@@ -129,6 +132,8 @@ private:
     void plan(const Batch& batch);
     void plan_rows(const Batch& batch);
     void plan_attention(const Batch& batch);
+    bool selects_rows(int32_t layer) const { return last_layer_selects_ && layer + 1 == int32_t(spec_.layers.size()); }
+    bool is_wanted(int32_t layer, const Piece& piece) const { return piece.wants_logits || !selects_rows(layer); }
     AttentionRows attention_rows(const Batch& batch, int32_t layer, int32_t piece, int32_t head);
 
     DecoderSpec spec_;
@@ -150,6 +155,7 @@ private:
     std::vector<Unit> units_;
     bool spans_apart_ = false;
     bool rotate_with_attention_ = false;
+    bool last_layer_selects_ = false;
 
     Pool pool_;  // last: its threads end before what they use
 };

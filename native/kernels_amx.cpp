@@ -4,8 +4,9 @@
 //   B  [8 groups][16 outputs][4 inputs]  s8   a block of a decoded panel, its offset taken off
 //   C  [16 rows][16 outputs]             s32  A x B: 8,192 products in 16 cycles
 //
-// C then goes through memory into the registers that hold the sums, 3 operations for 16 x 32 products; they, and the loads
-// and stores around them, are what takes the time. Formats with a scale for each 16 inputs do this for half blocks.
+// C begins as kMagicBits and goes through memory into the registers that hold the sums, 2 operations for each of its rows.
+// These, the loads and the stores are what takes the time, and while tiles are in use the CPU runs them on one 512-bit unit
+// instead of two. Formats with a scale for each 16 inputs would need twice as many: they stay with AVX-512.
 #define STOKER_ISA amx
 #include "simd_avx512.hpp"
 // clang-format off: the layer comes first
@@ -26,8 +27,8 @@ struct alignas(64) TileConfig {
     uint8_t rows[16] = {};
 };
 
-// Tiles 0..3: C; 4, 5: A; 6, 7: B, for products of `inputs` inputs.
-void configure(int rows, int inputs) {
+// Tiles 0..3: C; 4, 5: A; 6, 7: B.
+void configure(int rows) {
     TileConfig config;
     const auto shape = [&](int tile, int num_rows, int bytes) {
         config.rows[tile] = uint8_t(num_rows);
@@ -37,8 +38,8 @@ void configure(int rows, int inputs) {
         shape(tile, rows, 64);
     }
     for (int pair = 0; pair < 2; ++pair) {
-        shape(4 + pair, rows, inputs);
-        shape(6 + pair, inputs / 4, 64);
+        shape(4 + pair, rows, kBlock);
+        shape(6 + pair, kBlock / 4, 64);
     }
     __asm__ volatile("" ::"r"(&config) : "memory");  // the intrinsic owns up to reading 8 bytes only
     _tile_loadconfig(&config);
@@ -49,7 +50,7 @@ struct RowTile {
     int rows;
     const int8_t* q;
     const float* scale;
-    const float* sum[2];
+    const float* sum;  // of formats with a minimum
 };
 
 alignas(64) const int32_t kStart[16] = {
@@ -88,66 +89,57 @@ template <int i> inline void store_tile(int32_t* c) {
     }
 }
 
-// acc[r] += a block, whose products (one for each of F.subs() runs of inputs) lie at `product`; `at`: the block's first row.
+// acc[r] += a block, whose products lie at `product` and whose rows' scales and sums at `scale` and `sum`.
 template <Format F, int R>
-inline void add_block(f32x16 (&acc)[R], const PanelBlock<F> block, const int32_t* const (&product)[2], const float* scale,
-                      const float* const (&sum)[2]) {
-    unroll<R>([&](auto r) {
-        const auto c = [&](int h) { return as_f32(load_i32(product[h] + 16 * r.value)); };
-        f32x16 x = fma(c(0), block.scale(0), block.minus_magic(0));
-        if constexpr (F.subs() == 2) {
-            x = add(x, fma(c(1), block.scale(1), block.minus_magic(1)));
-        }
-        acc[r.value] = fma(x, set1(scale[r.value]), acc[r.value]);
+inline void add_block(f32x16 (&acc)[R], const PanelBlock<F> block, const int32_t* product, const float* scale,
+                      const float* sum) {
+    STOKER_UNROLL for (int r = 0; r < R; ++r) {
+        const f32x16 x = fma(as_f32(load_i32(product + 16 * r)), block.scale(0), block.minus_magic(0));
+        acc[r] = fma(x, set1(scale[r]), acc[r]);
         if constexpr (F.has_min()) {
-            unroll<F.subs()>([&](auto h) {
-                acc[r.value] = fma(block.minimum(h.value), set1(sum[h.value][r.value]), acc[r.value]);
-            });
+            acc[r] = fma(block.minimum(0), set1(sum[r]), acc[r]);
         }
-    });
+    }
 }
 
 // sums [R][16] += the products of the first R rows with `blocks` blocks of a panel. Fresh: sums are not read.
-// A pipeline: while product p is under way, product p - 3 leaves its tile and p - 5 is added up.
+// A pipeline: while block b is multiplied, b - 3 leaves its tile and b - 5 is added up.
 template <Format F, int R>
 STOKER_FLATTEN void multiply(const RowTile tile, const PanelTile<F> panel, const int blocks, const bool fresh, float* sums) {
-    constexpr int subs = F.subs(), inputs = 32 / subs, store_lag = 3, add_lag = subs == 2 ? 6 : 5;
+    constexpr int store_lag = 3, add_lag = 5;
     alignas(64) int32_t c[8][256];
     f32x16 acc[R];
     for (int r = 0; r < R; ++r) {
         acc[r] = fresh ? set1(0) : load(sums + 16 * r);
     }
-    const int count = blocks * subs;
-    const auto step = [&](auto i, int p, bool may_multiply, bool may_store, bool may_add) {
+    const auto step = [&](auto i, int b, bool may_multiply, bool may_store, bool may_add) {
         if (may_multiply) {
-            const int8_t* a = tile.q + p / subs * tile.rows * 32 + p % subs * inputs;
-            multiply_tiles<i.value>(a, panel.codes_at + p * inputs * 16);
+            multiply_tiles<i.value>(tile.q + b * tile.rows * kBlock, panel.codes_at + 512 * b);
         }
         if (may_store) {
-            store_tile<(i.value + 4 - store_lag) % 4>(c[(p - store_lag) % 8]);
+            store_tile<(i.value + 4 - store_lag) % 4>(c[(b - store_lag) % 8]);
         }
-        if ((i.value + 8 - add_lag) % subs == subs - 1 && may_add) {
-            const int last = p - add_lag, b = last / subs;
-            const int32_t* const product[2] = {c[(last - subs + 1) % 8], c[last % 8]};
-            const float* const sum[2] = {tile.sum[0] + b * tile.rows, tile.sum[1] + b * tile.rows};
-            add_block<F, R>(acc, panel.block(b), product, tile.scale + b * tile.rows, sum);
+        if (may_add) {
+            const int at = (b - add_lag) * tile.rows;
+            add_block<F, R>(acc, panel.block(b - add_lag), c[(b - add_lag) % 8], tile.scale + at,
+                            F.has_min() ? tile.sum + at : nullptr);
         }
     };
     __asm__ volatile("" ::: "memory");  // the intrinsics do not say that they read memory
-    int p0 = 0;
+    int b0 = 0;
     const auto edge = [&] {
         unroll<4>([&](auto i) {
-            const int p = p0 + i.value, stored = p - store_lag, added = p - add_lag;
-            step(i, p, p < count, stored >= 0 && stored < count, added >= 0 && added < count);
+            const int b = b0 + i.value, stored = b - store_lag, added = b - add_lag;
+            step(i, b, b < blocks, stored >= 0 && stored < blocks, added >= 0 && added < blocks);
         });
     };
-    for (; p0 < 8; p0 += 4) {
+    for (; b0 < 8; b0 += 4) {
         edge();
     }
-    for (; p0 + 4 <= count; p0 += 4) {
-        unroll<4>([&](auto i) { step(i, p0 + i.value, true, true, true); });
+    for (; b0 + 4 <= blocks; b0 += 4) {
+        unroll<4>([&](auto i) { step(i, b0 + i.value, true, true, true); });
     }
-    for (; p0 < count + add_lag; p0 += 4) {
+    for (; b0 < blocks + add_lag; b0 += 4) {
         edge();
     }
     for (int r = 0; r < R; ++r) {
@@ -157,13 +149,13 @@ STOKER_FLATTEN void multiply(const RowTile tile, const PanelTile<F> panel, const
 
 // The last row tile, if rows are missing in it, with rows of zeros up to `rows`.
 struct PaddedTile {
-    static size_t bytes(int32_t cols) { return size_t(cols) * 16 + 3 * 64 * size_t(cols / kBlock); }
+    static size_t bytes(int32_t cols) { return size_t(cols) * 16 + 2 * 64 * size_t(cols / kBlock); }
 
-    static RowTile fill(const Activations& a, const Corrections& c, int32_t first, int rows, uint8_t* memory) {
+    static RowTile fill(const Activations& a, const float* sums, int32_t first, int rows, uint8_t* memory) {
         const int have = a.rows - first, blocks = a.blocks();
         auto* q = reinterpret_cast<int8_t*>(memory);
         auto* scale = reinterpret_cast<float*>(memory + size_t(blocks) * rows * kBlock);
-        float* sums[2] = {scale + blocks * rows, scale + 2 * blocks * rows};
+        float* sum = scale + blocks * rows;
         for (int b = 0; b < blocks; ++b) {
             for (int r = 0; r < rows; ++r) {
                 const size_t to = size_t(b) * rows + r, from = a.at(first, b) + r;
@@ -171,24 +163,21 @@ struct PaddedTile {
                     q[to * kBlock + i] = r < have ? a.q[from * kBlock + i] : 0;
                 }
                 scale[to] = r < have ? a.scale[from] : 0;
-                for (int h = 0; h < 2 && c.plane[h] != nullptr; ++h) {
-                    sums[h][to] = r < have ? static_cast<const float*>(c.plane[h])[from] : 0;
-                }
+                sum[to] = r < have && sums != nullptr ? sums[from] : 0;
             }
         }
-        return {rows, q, scale, {sums[0], sums[1]}};
+        return {rows, q, scale, sum};
     }
 };
 
-RowTile whole_tile(const Activations& a, const Corrections& c, int32_t first) {
+RowTile whole_tile(const Activations& a, const float* sums, int32_t first) {
     const size_t at = a.at(first, 0);
-    const auto sum = [&](int h) { return c.plane[h] ? static_cast<const float*>(c.plane[h]) + at : nullptr; };
-    return {16, a.q + at * kBlock, a.scale + at, {sum(0), sum(1)}};
+    return {16, a.q + at * kBlock, a.scale + at, sums + (sums ? at : 0)};
 }
 
 RowTile from_block(const RowTile& tile, int block) {
     const size_t at = size_t(block) * tile.rows;
-    return {tile.rows, tile.q + at * kBlock, tile.scale + at, {tile.sum[0] + (tile.sum[0] ? at : 0), tile.sum[1] + (tile.sum[1] ? at : 0)}};
+    return {tile.rows, tile.q + at * kBlock, tile.scale + at, tile.sum + (tile.sum ? at : 0)};
 }
 
 template <Format F>
@@ -208,7 +197,7 @@ size_t scratch_bytes(int32_t, int32_t rows, int32_t cols) {
 
 template <Format F>
 void matmul_tiles(const Matrix& w, const Activations& a, int32_t tile0, int32_t tile1, float* y, int32_t ldy, void* scratch) {
-    const Corrections c = correct<F, false>(a, scratch);
+    const auto* row_sums = static_cast<const float*>(correct<F, false>(a, scratch).plane[0]);
     uint8_t* padded = static_cast<uint8_t*>(scratch) + correction_bytes(a.rows, a.cols);
     uint8_t* code = padded + PaddedTile::bytes(a.cols);
     auto* scale = reinterpret_cast<float*>(code + kPanelBlocks * 512);
@@ -216,15 +205,15 @@ void matmul_tiles(const Matrix& w, const Activations& a, int32_t tile0, int32_t 
     const int32_t whole = a.rows / 16 * 16;
     const int last_rows = (a.rows - whole + 3) / 4 * 4;
     const int tile_rows = whole ? 16 : last_rows;
-    const RowTile last = last_rows ? PaddedTile::fill(a, c, whole, tile_rows, padded) : RowTile{};
-    configure(tile_rows, 32 / F.subs());
+    const RowTile last = last_rows ? PaddedTile::fill(a, row_sums, whole, tile_rows, padded) : RowTile{};
+    configure(tile_rows);
     for (int32_t tile = tile0; tile < tile1; ++tile) {
         for (int b0 = 0; b0 < a.blocks(); b0 += kPanelBlocks) {
             const int blocks = b0 + kPanelBlocks < a.blocks() ? kPanelBlocks : a.blocks() - b0;
             const PanelTile<F> panel = {code, scale};
             panel.fill(PackedTile<F, false>(w, tile), b0, b0 + blocks);
             for (int32_t row = 0; row < whole; row += 16) {
-                multiply<F, 16>(from_block(whole_tile(a, c, row), b0), panel, blocks, b0 == 0, sums + row * 16);
+                multiply<F, 16>(from_block(whole_tile(a, row_sums, row), b0), panel, blocks, b0 == 0, sums + row * 16);
             }
             if (last_rows) {
                 multiply_rows<F>(last_rows, from_block(last, b0), panel, blocks, b0 == 0, sums + whole * 16);
@@ -237,7 +226,7 @@ void matmul_tiles(const Matrix& w, const Activations& a, int32_t tile0, int32_t 
 void matmul(const Matrix& w, const Activations& a, int32_t tile0, int32_t tile1, float* y, int32_t ldy, void* scratch) {
     with_format(w.type, [&](auto format) {
         constexpr Format F = kFormats[format.value];
-        if constexpr (!F.is_float()) {
+        if constexpr (!F.is_float() && F.subs() == 1) {
             if (a.rows >= kLeastRows) {
                 matmul_tiles<F>(w, a, tile0, tile1, y, ldy, scratch);
                 _tile_release();

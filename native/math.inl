@@ -20,11 +20,27 @@ inline f32x16 exp(f32x16 x) {
     return mul(p, as_f32(shl_i32<23>(add_i32(n, set1_i32(127)))));
 }
 
-// x / (1 + e^-t): SiLU for t = x.
-inline f32x16 gated(f32x16 x, f32x16 t) { return div(x, add(set1(1), exp(sub(set1(0), t)))); }
+// 1 / x for 1 <= x < 2^120, within 2 units in the last place: a guess from the bits (12 % off), then Newton's steps, each of
+// which squares the error. 7 operations; a division takes longer than the exponential.
+inline f32x16 reciprocal(f32x16 x) {
+    f32x16 r = as_f32(sub_i32(set1_i32(0x7ef311c7), as_i32(x)));
+    for (int step = 0; step < 3; ++step) {
+        r = fma(r, fma(sub(set1(0), x), r, set1(1)), r);
+    }
+    return r;
+}
 
-// Absolute error below 2e-7.
-inline f32x16 tanh(f32x16 x) { return sub(set1(1), div(set1(2), add(exp(add(x, x)), set1(1)))); }
+// x / (1 + e^-t): SiLU for t = x.
+inline f32x16 gated(f32x16 x, f32x16 t) {
+    return mul(x, reciprocal(add(set1(1), exp(sub(set1(0), max(set1(-80), t))))));
+}
+
+// Absolute error below 4e-7.
+inline f32x16 tanh(f32x16 x) {
+    const f32x16 half = min(set1(40), x);
+    const f32x16 denominator = add(exp(add(half, half)), set1(1));
+    return sub(set1(1), mul(set1(2), reciprocal(denominator)));
+}
 
 // The sum of the lanes, always as the same tree.
 inline float reduce_add(f32x16 x) {

@@ -41,12 +41,6 @@ struct Rows {
     }
 };
 
-#if defined(__clang__)
-#define STOKER_UNROLL _Pragma("unroll")
-#else
-#define STOKER_UNROLL _Pragma("GCC unroll 16")
-#endif
-
 // Products of run h of a block's inputs with R rows, T tiles: out[r][t] become the floats kMagic + c.
 template <Format F, int T, int R, class Block>
 inline void dot_rows(const Block (&block)[T], const Rows& rows, size_t at, int h, f32x16 (&out)[R][T]) {

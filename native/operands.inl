@@ -4,6 +4,12 @@
 
 #include "formats.hpp"
 
+#if defined(__clang__)
+#define STOKER_UNROLL _Pragma("unroll")
+#else
+#define STOKER_UNROLL _Pragma("GCC unroll 16")
+#endif
+
 namespace stoker::STOKER_ISA {
 
 template <int n> struct Index { static constexpr int value = n; };

@@ -16,15 +16,19 @@ int32_t share_of_rows(int32_t rows, int32_t threads) { return std::clamp(rows / 
 }  // namespace
 
 Pass::Pass(Decoder& decoder, const Batch& batch)
-    : d_(decoder), spec_(decoder.spec_), k_(decoder.kernels_), pool_(decoder.pool_), batch_(batch),
-      rows_(batch.num_tokens), is_few_(batch.num_tokens <= Decoder::kFewRows) {}
+    : d_(decoder), spec_(decoder.spec_), k_(decoder.kernels_), pool_(decoder.pool_), batch_(batch) {}
 
 void Pass::operator()(int thread) {
     Worker& me = d_.workers_[thread];
+    me.rows = batch_.num_tokens;
+    me.is_few = me.rows <= Decoder::kFewRows;
     embed(me);
     const float* post_norm = nullptr;
     for (int32_t i = 0; i < int32_t(spec_.layers.size()); ++i) {
         attention_block(me, i, post_norm);
+        if (me.rows == 0) {
+            return;
+        }
         feed_forward_block(me, spec_.layers[i]);
         post_norm = spec_.layers[i].post_feed_forward_norm;
     }
@@ -42,10 +46,10 @@ void Pass::embed(Worker& me) {
             }
         }
     };
-    if (is_few_) {
-        return rows(0, rows_);
+    if (me.is_few) {
+        return rows(0, me.rows);
     }
-    pool_.share(rows_, share_of_rows(rows_, pool_.size()), rows);
+    pool_.share(me.rows, share_of_rows(me.rows, pool_.size()), rows);
     pool_.barrier();
 }
 
@@ -67,6 +71,12 @@ void Pass::attention_block(Worker& me, int32_t index, const float* post_norm_bef
         join_spans(me, index);
         pool_.barrier();
     }
+    if (d_.selects_rows(index)) {
+        keep_logit_rows(me);
+        if (me.rows == 0) {
+            return;
+        }
+    }
     const Activations out = quantised(me, d_.attended_.get(), spec_.query_size());
     products<1>(me, out, {{&layer.output, d_.y_.get(), spec_.hidden_size}}, [](const Part&, int32_t, int32_t) {});
     pool_.barrier();
@@ -84,7 +94,7 @@ void Pass::feed_forward_block(Worker& me, const Layer& layer) {
 void Pass::output(Worker& me, const float* post_norm) {
     const int32_t n = spec_.hidden_size, num_rows = batch_.num_rows;
     if (batch_.hidden != nullptr) {
-        pool_.share(rows_, share_of_rows(rows_, pool_.size()), [&](int32_t begin, int32_t end) {
+        pool_.share(me.rows, share_of_rows(me.rows, pool_.size()), [&](int32_t begin, int32_t end) {
             for (int32_t row = begin; row < end; ++row) {
                 final_row(me, row, post_norm, batch_.hidden + size_t(row) * n);
             }
@@ -101,7 +111,7 @@ void Pass::output(Worker& me, const float* post_norm) {
     a.ldx = n;
     const auto rows = [&](int32_t begin, int32_t end) {
         for (int32_t i = begin; i < end; ++i) {
-            final_row(me, d_.logit_row_[i], post_norm, normed + size_t(i) * n);
+            final_row(me, d_.last_layer_selects_ ? i : d_.logit_row_[i], post_norm, normed + size_t(i) * n);
         }
         k_.quantize(normed, n, begin, end, a);
     };
@@ -133,8 +143,8 @@ void Pass::add_y(float* x, const float* y, const float* post_norm, float* scratc
 
 Activations Pass::next_input(Worker& me, bool has_y, const float* post_norm, const float* norm) {
     const int32_t n = spec_.hidden_size;
-    float* normed = is_few_ ? me.normed.get() : d_.normed_.get();
-    Activations a = Activations::place(is_few_ ? me.codes.get() : d_.codes_.get(), rows_, n);
+    float* normed = me.is_few ? me.normed.get() : d_.normed_.get();
+    Activations a = Activations::place(me.is_few ? me.codes.get() : d_.codes_.get(), me.rows, n);
     a.x = normed;
     a.ldx = n;
     const auto rows = [&](int32_t begin, int32_t end) {
@@ -147,24 +157,24 @@ Activations Pass::next_input(Worker& me, bool has_y, const float* post_norm, con
         }
         k_.quantize(normed, n, begin, end, a);
     };
-    if (is_few_) {
-        rows(0, rows_);
+    if (me.is_few) {
+        rows(0, me.rows);
     } else {
-        pool_.share(rows_, share_of_rows(rows_, pool_.size()), rows);
+        pool_.share(me.rows, share_of_rows(me.rows, pool_.size()), rows);
         pool_.barrier();
     }
     return a;
 }
 
 Activations Pass::quantised(Worker& me, const float* from, int32_t cols) {
-    Activations a = Activations::place(is_few_ ? me.codes.get() : d_.codes_.get(), rows_, cols);
+    Activations a = Activations::place(me.is_few ? me.codes.get() : d_.codes_.get(), me.rows, cols);
     a.x = from;
     a.ldx = cols;
-    if (is_few_) {
-        k_.quantize(from, cols, 0, rows_, a);
+    if (me.is_few) {
+        k_.quantize(from, cols, 0, me.rows, a);
         return a;
     }
-    pool_.share(rows_, share_of_rows(rows_, pool_.size()),
+    pool_.share(me.rows, share_of_rows(me.rows, pool_.size()),
                 [&](int32_t begin, int32_t end) { k_.quantize(from, cols, begin, end, a); });
     pool_.barrier();
     return a;
@@ -177,6 +187,24 @@ void Pass::final_row(Worker& me, int32_t row, const float* post_norm, float* out
     std::memcpy(sum, x(me) + size_t(row) * n, n * sizeof(float));
     add_y(sum, d_.y_.get() + size_t(row) * n, post_norm, out);
     k_.rows->rms_norm(sum, spec_.output_norm, n, spec_.norm_eps, out);
+}
+
+// From here on the rows that want logits are the only ones. Their keys and values are written, nobody reads the others.
+void Pass::keep_logit_rows(Worker& me) {
+    const size_t n = spec_.hidden_size, m = spec_.query_size();
+    pool_.share(1, 1, [&](int32_t, int32_t) {
+        for (int32_t i = 0; i < batch_.num_rows; ++i) {  // always towards the beginning
+            const size_t row = d_.logit_row_[i];
+            std::memmove(d_.x_.get() + i * n, d_.x_.get() + row * n, n * sizeof(float));
+            std::memmove(d_.attended_.get() + i * m, d_.attended_.get() + row * m, m * sizeof(float));
+        }
+    });
+    pool_.barrier();
+    me.rows = batch_.num_rows;
+    me.is_few = me.rows <= Decoder::kFewRows;
+    if (me.is_few) {
+        std::memcpy(me.x.get(), d_.x_.get(), me.rows * n * sizeof(float));
+    }
 }
 
 // Products
@@ -226,7 +254,7 @@ void Pass::gate_and_up(Worker& me, const Layer& layer, const Activations& a) {
     pool_.share(tiles, tiles_at_once(tiles), [&](int32_t tile0, int32_t tile1) {
         multiply(me, {&layer.gate, gate, ff}, a, tile0, tile1);
         multiply(me, {&layer.up, up, ff}, a, tile0, tile1);
-        for (int32_t row = 0; row < rows_; ++row) {
+        for (int32_t row = 0; row < me.rows; ++row) {
             const size_t at = size_t(row) * ff + tile0 * kTile;
             k_.rows->activate(spec_.activation, gate + at, up + at, (tile1 - tile0) * kTile, gate + at);
         }
@@ -263,7 +291,7 @@ void Pass::rotate_and_write(int32_t index, int32_t row, int32_t head) {
 
 void Pass::rotate_all(int32_t layer) {
     const int32_t heads = spec_.num_kv_heads;
-    pool_.share(rows_, share_of_rows(rows_, pool_.size()), [&](int32_t begin, int32_t end) {
+    pool_.share(batch_.num_tokens, share_of_rows(batch_.num_tokens, pool_.size()), [&](int32_t begin, int32_t end) {
         for (int32_t row = begin; row < end; ++row) {
             for (int32_t head = 0; head < heads; ++head) {
                 rotate_and_write(layer, row, head);
@@ -276,6 +304,9 @@ void Pass::attend(Worker& me, int32_t layer, const Decoder::Unit& unit) {
     const Decoder::Piece& piece = d_.pieces_[unit.piece];
     if (d_.rotate_with_attention_) {
         rotate_and_write(layer, piece.row, unit.head);
+    }
+    if (!d_.is_wanted(layer, piece)) {
+        return;
     }
     const AttentionRows rows = d_.attention_rows(batch_, layer, unit.piece, unit.head);
     if (d_.spans_apart_) {
@@ -310,7 +341,7 @@ void Pass::join_spans(Worker&, int32_t layer) {
     const int32_t n = spec_.head_size, stride = partial_floats(n);
     pool_.share(int(d_.units_.size()), 1, [&](int32_t i, int32_t) {
         const Decoder::Unit& unit = d_.units_[i];
-        if (unit.span != 0) {
+        if (unit.span != 0 || !d_.is_wanted(layer, d_.pieces_[unit.piece])) {
             return;
         }
         const AttentionRows rows = d_.attention_rows(batch_, layer, unit.piece, unit.head);

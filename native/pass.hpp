@@ -10,6 +10,8 @@ namespace stoker {
 //
 //   x += y; norm; quantise; Q K V | rotate, write KV, attend | quantise; output -> y |
 //   x += y; norm; quantise; gate, up, activation | quantise; down -> y |
+//
+// In the last layer only the rows that want logits go on behind their keys and values.
 class Pass {
 public:
     Pass(Decoder& decoder, const Batch& batch);
@@ -30,9 +32,10 @@ private:
     // x += y (normalised with `post_norm` unless nullptr) if there is a y yet; then x normalised with `norm`, quantised.
     Activations next_input(Worker& me, bool has_y, const float* post_norm, const float* norm);
     Activations quantised(Worker& me, const float* rows, int32_t cols);
+    void keep_logit_rows(Worker& me);
     void add_y(float* x, const float* y, const float* post_norm, float* scratch) const;
     void final_row(Worker& me, int32_t row, const float* post_norm, float* out) const;
-    float* x(Worker& me) const { return is_few_ ? me.x.get() : d_.x_.get(); }
+    float* x(Worker& me) const { return me.is_few ? me.x.get() : d_.x_.get(); }
 
     template <int n, class After>
     void products(Worker& me, const Activations& a, const Part (&parts)[n], const After& after);
@@ -51,8 +54,6 @@ private:
     const Kernels& k_;
     Pool& pool_;
     const Batch& batch_;
-    const int32_t rows_;
-    const bool is_few_;
 };
 
 }  // namespace stoker

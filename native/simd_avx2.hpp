@@ -8,7 +8,9 @@
 
 #include "kernels.hpp"
 
+#ifndef STOKER_FLATTEN
 #define STOKER_FLATTEN [[gnu::flatten]]
+#endif
 #ifndef STOKER_ISA  // AVX-VNNI has the same lanes, under a name of its own
 #define STOKER_ISA avx2
 #endif

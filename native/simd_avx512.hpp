@@ -11,7 +11,9 @@
 
 #include "kernels.hpp"
 
+#ifndef STOKER_FLATTEN
 #define STOKER_FLATTEN [[gnu::flatten]]  // what a hot loop calls is inlined whole
+#endif
 #ifndef STOKER_ISA  // AMX has the same sixteen lanes, under a name of its own
 #define STOKER_ISA avx512
 #endif

@@ -9,7 +9,9 @@
 
 #include "kernels.hpp"
 
+#ifndef STOKER_FLATTEN
 #define STOKER_FLATTEN  // the reference need not be fast, but compile fast
+#endif
 #define STOKER_ISA scalar
 namespace stoker::scalar {
 

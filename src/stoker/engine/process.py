@@ -99,9 +99,7 @@ def serve_engine(build: Build) -> int:
 class _EngineProcess:
     """The threads around one engine, from `Ready` to the end."""
 
-    def __init__(
-        self, engine: Engine, commands: zmq.Socket[bytes], events: zmq.Socket[bytes], launch: Launch
-    ) -> None:
+    def __init__(self, engine: Engine, commands: zmq.Socket[bytes], events: zmq.Socket[bytes], launch: Launch) -> None:
         self._heartbeat_every_s = launch.heartbeat_every_s
         self._commands = commands
         self._events = events

@@ -122,3 +122,14 @@ def test_pages_are_copied_exported_and_taken_over_in_part(kv_type: str) -> None:
     into.lengths[1] = 50
     rows = np.concatenate([into.step([(1, [token], 1)]) for token in ids[50:]])
     np.testing.assert_array_equal(rows, wanted)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("wanted_rows", [0, 1, 4, 7])
+def test_rows_of_logits_not_asked_for_are_left_out_and_change_nothing(threads: int, wanted_rows: int) -> None:
+    """In the last layer such rows are not computed; their keys and values are."""
+    wanted = rows_with([100])
+    slots = Slots(BUILT.open(kv_type="f16", num_threads=threads), BUILT)
+    rows = slots.step([(1, IDS[:30], 1), (0, IDS[:80], wanted_rows), (2, IDS[:9], 0)])
+    np.testing.assert_array_equal(rows, np.concatenate([wanted[29:30], wanted[80 - wanted_rows : 80]]))
+    np.testing.assert_array_equal(slots.step([(2, IDS[9:10], 1), (0, IDS[80:], 20)]), wanted[[9, *range(80, 100)]])

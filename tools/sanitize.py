@@ -1,0 +1,72 @@
+"""Builds the C++ extension with sanitizers and runs its tests under them: `tools/sanitize.py address,undefined`."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import stoker
+
+ROOT = Path(__file__).resolve().parent.parent
+MODULE = "stoker._native"
+TESTS = ("tests/unit/native",)
+RUNTIMES = {"address": "libasan.so", "undefined": "libubsan.so", "thread": "libtsan.so"}
+OPTIONS = {
+    "ASAN_OPTIONS": "detect_leaks=0",  # the interpreter itself keeps memory until it ends
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+    "TSAN_OPTIONS": f"suppressions={ROOT / 'tools' / 'tsan.supp'} halt_on_error=1",
+}
+
+
+def main(sanitizers: str, *pytest_arguments: str) -> int:
+    """Starts itself again with the sanitizer's runtime loaded before everything else, as it demands."""
+    if "STOKER_SANITIZED" not in os.environ:
+        extension = build(sanitizers)
+        preload = " ".join(runtime(name) for name in sanitizers.split(","))
+        environment = {**os.environ, **OPTIONS, "LD_PRELOAD": preload, "STOKER_SANITIZED": str(extension)}
+        command = [sys.executable, __file__, sanitizers, *pytest_arguments]
+        return subprocess.run(command, env=environment, check=False).returncode
+    use(Path(os.environ["STOKER_SANITIZED"]))
+    return pytest.main(["-q", "-p", "no:cacheprovider", "--rootdir", str(ROOT), *TESTS, *pytest_arguments])
+
+
+def build(sanitizers: str) -> Path:
+    folder = ROOT / "build" / f"sanitize-{sanitizers.replace(',', '-')}"
+    options = [
+        f"-DSTOKER_SANITIZE={sanitizers}",
+        "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
+        f"-DPython_EXECUTABLE={sys.executable}",
+    ]
+    subprocess.run(["cmake", "-S", ROOT, "-B", folder, *options], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["cmake", "--build", folder, "--parallel", "2"], check=True)
+    (extension,) = folder.glob("_native*.so")
+    return extension
+
+
+def runtime(sanitizer: str) -> str:
+    """Path of the sanitizer's shared library, of the compiler that builds."""
+    name = RUNTIMES[sanitizer]
+    command = [os.environ.get("CXX", "c++"), f"-print-file-name={name}"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def use(extension: Path) -> None:
+    """Puts the extension where the tests will import it from."""
+    spec = importlib.util.spec_from_file_location(MODULE, extension)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules[MODULE] = module
+    vars(stoker)["_native"] = module
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2 or not set(sys.argv[1].split(",")) <= set(RUNTIMES):
+        sys.exit(f"usage: {sys.argv[0]} SANITIZERS [pytest arguments]    SANITIZERS: some of {','.join(RUNTIMES)}")
+    sys.exit(main(*sys.argv[1:]))
