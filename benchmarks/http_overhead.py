@@ -31,7 +31,7 @@ _EVENT = b"data: {"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="What HTTP costs, see the head of this file")
     parser.add_argument("model")
     parser.add_argument("--tokens", type=int, default=128, help="of one answer")
     parser.add_argument("--repetitions", type=int, default=7)

@@ -63,7 +63,7 @@ def use(extension: Path) -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     sys.modules[MODULE] = module
-    vars(stoker)["_native"] = module
+    setattr(stoker, "_native", module)  # noqa: B010  the package does not know its own extension
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
@@ -70,14 +71,14 @@ def running(
     max_running: int = 2,
     max_waiting: int = 2,
     tokenizer: ScriptedTokenizer | None = None,
-    clock: Callable[[], float] | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Generator[EngineWorker]:
     backend = ScriptedBackend(
         scripted_info(context_size=100_000, kv_tokens=100_000), next_token=next_token, before_forward=before_forward
     )
     config = SchedulerConfig(max_running=max_running, max_waiting=max_waiting)
     engine = Engine(backend, tokenizer or ScriptedTokenizer(), config=config)
-    worker = EngineWorker(engine, publish, **({"clock": clock} if clock else {}))
+    worker = EngineWorker(engine, publish, clock=clock)
     try:
         yield worker
     finally:

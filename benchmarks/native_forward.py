@@ -1,0 +1,110 @@
+"""How long a forward pass of the native executor takes: by prompt length, by batch, and by how long the pasts are.
+
+    python benchmarks/native_forward.py smollm2 --rows 1 8 --pasts 0 1024 --threads 1
+
+Random tokens, every row in a sequence of its own. The best of many runs counts: the others measure the neighbours. With
+one thread it is CPU time, with several the wall's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from stoker.backends.cores import usable_cores
+from stoker.backends.native import NativeBackend, NativeOptions
+from stoker.core.batch import Batch, CacheOp, Chunk, Truncate
+from stoker.models.gguf import part_paths, read_gguf
+from stoker.models.store import resolve
+
+_STEP_TOKENS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A backend whose slots hold pasts of equal length."""
+
+    backend: NativeBackend
+    clock: Callable[[], float]
+    runs: int
+
+    def best_s(self, work: Callable[[], object]) -> float:
+        times = list[float]()
+        for _ in range(self.runs):
+            begin = self.clock()
+            work()
+            times.append(self.clock() - begin)
+        return min(times)
+
+    def tokens(self, count: int) -> tuple[int, ...]:
+        high = self.backend.info.vocab_size
+        return tuple(np.random.default_rng(count).integers(0, high, count).tolist())
+
+    def compute(self, *chunks: Chunk, ops: tuple[CacheOp, ...] = ()) -> None:
+        self.backend.forward(Batch(0, chunks, ops))
+
+    def prompt(self, length: int) -> None:
+        for start in range(0, length, _STEP_TOKENS):
+            size = min(_STEP_TOKENS, length - start)
+            ops = () if start else (Truncate(0, 0),)
+            self.compute(Chunk(0, start, self.tokens(size), int(start + size == length)), ops=ops)
+
+    def fill(self, slots: int, past: int) -> None:
+        for slot in range(slots):
+            self.compute(ops=(Truncate(slot, 0),))
+            for start in range(0, past, _STEP_TOKENS):
+                self.compute(Chunk(slot, start, self.tokens(min(_STEP_TOKENS, past - start))))
+
+    def decode(self, rows: int, past: int) -> None:
+        tokens = self.tokens(rows)
+        cut = tuple(Truncate(slot, past) for slot in range(rows))
+        self.compute(*(Chunk(slot, past, (tokens[slot],), 1) for slot in range(rows)), ops=cut)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", help="a name of the catalog, or a file")
+    parser.add_argument("--prompts", type=int, nargs="*", default=[128, 512, 2048])
+    parser.add_argument("--rows", type=int, nargs="*", default=[1, 2, 4, 8, 16])
+    parser.add_argument("--pasts", type=int, nargs="*", default=[0, 256, 1024])
+    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--kv-type", choices=("f32", "f16", "q8"), default="f16")
+    parser.add_argument("--runs", type=int, default=8)
+    options = parser.parse_args()
+    longest = max([*options.prompts, *options.pasts]) + 1
+    sizes = NativeOptions(
+        context_size=longest,
+        kv_tokens=max(longest, max(options.rows, default=1) * (max(options.pasts, default=0) + 1)),
+        num_slots=max([1, *options.rows]),
+        max_batch_tokens=_STEP_TOKENS,
+        threads=options.threads,
+        kv_type=options.kv_type,
+    )
+    with ExitStack() as opened:
+        files = [opened.enter_context(read_gguf(part)) for part in part_paths(Path(resolve(options.model)))]
+        backend = opened.enter_context(NativeBackend(files, sizes))
+        clock = time.thread_time if options.threads == 1 else time.perf_counter
+        report(Bench(backend, clock, options.runs), options)
+
+
+def report(bench: Bench, options: argparse.Namespace) -> None:
+    print(f"{options.model}, {options.threads} threads, keys and values {options.kv_type}")
+    for length in options.prompts:
+        took = bench.best_s(partial(bench.prompt, length))
+        print(f"prompt of {length:5}          {1e3 * took:9.2f} ms {length / took:8.0f} tok/s")
+    for rows in options.rows:
+        for past in options.pasts:
+            bench.fill(rows, past)
+            took = bench.best_s(partial(bench.decode, rows, past))
+            print(f"{rows:3} rows with pasts of {past:5} {1e3 * took:8.2f} ms {rows / took:8.0f} tok/s")
+
+
+if __name__ == "__main__":
+    main()
