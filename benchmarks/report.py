@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from limits import Machine, Work, least_prefill_s, least_step_s
-from peers import Absent, Present
+from peers import Absent, Ceiling, Present
 
 from stoker.bench.plot import plot
 from stoker.bench.results import Plan, Results
@@ -51,14 +51,38 @@ def write_report(
     work: Mapping[str, Work],
     measured: Mapping[str, tuple[str, Results]],
     peers: Peers,
+    ceilings: Mapping[str, Sequence[Ceiling]],
 ) -> None:
-    """Writes `folder/RESULTS.md`, keeping what a person has written there between two marks."""
+    """Writes `folder/RESULTS.md`, keeping what a person has written there between two marks.
+
+    Raises:
+        ValueError: nothing was measured.
+    """
+    if not measured:
+        raise ValueError("there are no results to report; measure some cases first")
     path = folder / "RESULTS.md"
     words = _kept(path)
     lines = ["# Stoker beside its peers", "", *_head(machine, measured, peers), "", _BEGIN, *words, _END]
     for name, (model, results) in measured.items():
         lines += ["", f"## {name}", "", *_case(machine, work[model], results), *_plot(folder, name, results)]
+    lines += _ceilings(ceilings)
     path.write_text("\n".join(lines) + "\n")
+
+
+def _ceilings(ceilings: Mapping[str, Sequence[Ceiling]]) -> Iterator[str]:
+    if not ceilings:
+        yield from ("", "`llama-batched-bench`, libllama's ceiling without a server, was not given: absent.")
+        return
+    yield from (
+        "",
+        "## llama-batched-bench: libllama without a server",
+        "",
+        "| model | batch | prompt tok/s | output tok/s |",
+    )
+    yield "| --- | --- | --- | --- |"
+    for model, found in ceilings.items():
+        for ceiling in found:
+            yield f"| {model} | {ceiling.pl} | {_number(ceiling.speed_pp)} | {_number(ceiling.speed_tg)} |"
 
 
 def _plot(folder: Path, name: str, results: Results) -> list[str]:

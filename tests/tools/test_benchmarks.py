@@ -1,0 +1,69 @@
+"""What the benchmarks compute, not what they measure."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from limits import Machine, Work, least_prefill_s, least_step_s, work_of
+from peers import Absent, Setting, batched_bench, find_peer
+from report import Peers, write_report
+
+from stoker.models.gguf import read_gguf
+
+MACHINE = Machine(threads=2, bytes_per_s=10e9, int8_ops_per_s=1e12, float32_ops_per_s=1e11)
+WORK = Work(
+    weight_bytes=10**9,
+    layer_ops=2 * 10**9,
+    head_ops=10**9,
+    attention_ops=1000,
+    window_ops=500,
+    window=100,
+    kv_bytes=2000,
+    window_kv_bytes=1000,
+)
+
+
+def test_a_small_batch_is_limited_by_memory_and_a_large_one_by_arithmetic() -> None:
+    assert least_step_s(MACHINE, WORK, batch=1, length=0) == pytest.approx(0.1)
+    assert least_step_s(MACHINE, WORK, batch=1, length=10**5) == pytest.approx(0.1 + (2000e5 + 1000 * 100) / 10e9)
+    arithmetic_s = 1000 * 3e9 / 1e12 + 1000 * (1000 * 200 + 500 * 100) / 1e11
+    assert least_step_s(MACHINE, WORK, batch=1000, length=200) == pytest.approx(arithmetic_s)
+
+
+def test_a_prompt_computes_one_row_of_logits_and_attends_to_what_stands_before() -> None:
+    attention = sum(1000 * position + 500 * min(position, 100) for position in range(1, 501))
+    assert least_prefill_s(MACHINE, WORK, 500) == pytest.approx((500 * 2e9 + 1e9) / 1e12 + attention / 1e11)
+
+
+def test_the_work_of_a_real_model_is_counted_from_its_tensors(smollm2_path: Path) -> None:
+    with read_gguf(smollm2_path) as gguf:
+        work = work_of(gguf)
+    layer = 576 * (576 + 192 + 192 + 576) + 3 * 576 * 1536
+    assert work.layer_ops == 2 * 30 * layer
+    assert work.head_ops == 2 * 576 * 49_152  # tied to the embedding
+    assert work.kv_bytes == 30 * 2 * 192 * 2
+    assert work.weight_bytes == 30 * layer * 20 // 32 + 576 * 49_152 * 34 // 32
+
+
+def test_a_peer_that_cannot_be_measured_is_named_with_the_reason(tmp_path: Path) -> None:
+    peer = find_peer("onnxruntime-genai", tmp_path)
+    assert isinstance(peer, Absent)
+    assert "ONNX" in peer.reason
+    assert list(Peers({peer.name: peer}).lines()) == [f"- onnxruntime-genai: absent: {peer.reason}"]
+
+
+def test_the_ceiling_is_read_from_the_binarys_lines(tmp_path: Path) -> None:
+    binary = tmp_path / "llama-batched-bench"
+    line = '{"n_kv_max": 64, "pp": 32, "tg": 64, "pl": 8, "speed_pp": 512.5, "speed_tg": 99.25, "speed": 120.0}'
+    binary.write_text(f"#!/bin/sh\necho \"loading $2\"\necho '{line}'\n")
+    binary.chmod(binary.stat().st_mode | stat.S_IXUSR)
+    setting = Setting(model=tmp_path / "m.gguf", threads=2, parallel=8, context=4096)
+    (ceiling,) = batched_bench(binary, setting, (8,), 32, 64)
+    assert (ceiling.pl, ceiling.speed_pp, ceiling.speed_tg) == (8, 512.5, 99.25)
+
+
+def test_a_report_without_results_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no results"):
+        write_report(tmp_path, MACHINE, {}, {}, Peers({}), {})
