@@ -258,9 +258,8 @@ def _report(bench: Bench) -> None:
         with read_gguf(bench.model(model)) as gguf:
             work[model] = work_of(gguf)
     peers = Peers({name: bench.peer(name) for name in (*REQUIREMENTS, *UNUSABLE)})
-    write_report(
-        Path(__file__).parent, machine, work, {case.name: (case.model, r) for case, r in measured.items()}, peers
-    )
+    by_name = {case.name: (case.model, results) for case, results in measured.items()}
+    write_report(Path(__file__).parent, machine, work, by_name, peers, _ceilings(bench))
 
 
 if __name__ == "__main__":
