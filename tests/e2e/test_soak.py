@@ -95,6 +95,7 @@ def settled(server: Server) -> dict[str, Any]:
 
 def test_many_impatient_clients_on_a_small_pool(smollm2_path: Path, tmp_path: Path) -> None:
     sizes = ["--kv-tokens", "2048", "--ctx-size", "1024", "--parallel", "16", "--max-queue", "96"]
+    sizes += ["--cache-ram", "16"]  # MiB: full before the memory is first read
     with serving(str(smollm2_path), *sizes, log=tmp_path / "log") as server:
         asyncio.run(load(server.url, DURATION_S / 4, seed=0))  # caches, pools and interned strings find their size
         settled(server)

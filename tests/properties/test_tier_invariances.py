@@ -239,8 +239,8 @@ def check_lives(seed: int, root: Path) -> list[TierCounters]:
         loop.backend._before_forward = lambda batch, fails=fails: fail_rarely(fails)
         talk(rng, loop, conversations, num_turns=6, may_fail=True)
         check_answers(conversations, loop.info.kv_tokens)
+        assert store.close()  # whatever waits to be written has been written, or not
         counters.append(loop.transfers.counters())
-        assert store.close()
         if rng.random() < 0.5:  # killed: what was being written is half a file, or a temporary one
             for path in list(disk.folder.glob("*/*.kv"))[:1]:
                 path.with_suffix(".tmp").write_bytes(path.read_bytes()[:50])

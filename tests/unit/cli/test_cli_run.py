@@ -85,7 +85,7 @@ def test_a_cut_off_answer_is_noted(stoker: Stoker) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (["--max-tokens", "0"], 2, "`max_tokens` must be between 1"),
+        (["--max-tokens", "-1"], 2, "`max_tokens` must be between 0"),
         (["--temperature", "-1"], 2, "`temperature` must be between 0 and 100"),
         (["--top-k", "many"], 2, "--top-k"),
         (["--no-such-option"], 2, "no-such-option"),

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Sequence
 from ctypes import POINTER, addressof, c_int8, c_int32
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,8 @@ class Context:
         self._lib = lib
         self._weights = weights
         self._twin_offset = size.num_slots if weights.has_sliding_window else 0
+        # Not a method: who is given it must not keep the context, and so the weights, alive.
+        self._sequences = partial(_sequences_of, self._twin_offset)
         num_sequences = size.num_slots + self._twin_offset
         scratch = None if weights.is_recurrent else num_sequences
         self._pointer = _create(weights, size, num_sequences=num_sequences + (scratch is not None))
@@ -119,9 +122,6 @@ class Context:
         removed = [self._lib.llama_memory_seq_rm(self._memory, s, start, -1) for s in self._sequences(slot)]
         return all(removed)
 
-    def _sequences(self, slot: int) -> tuple[int, ...]:
-        return (slot, slot + self._twin_offset) if self._twin_offset else (slot,)
-
     def _logits(self, num_rows: int) -> Logits:
         if num_rows == 0:
             # Still waits for the computation, so that its time is spent in this step.
@@ -178,6 +178,10 @@ class _BatchArrays:
             first = behind
         self.batch.n_tokens = first
         return num_rows
+
+
+def _sequences_of(twin_offset: int, slot: int) -> tuple[int, ...]:
+    return (slot, slot + twin_offset) if twin_offset else (slot,)
 
 
 def _create(weights: Weights, size: ContextSize, *, num_sequences: int) -> int:
