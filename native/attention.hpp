@@ -51,8 +51,6 @@ struct AttentionRows {
     int32_t last_span() const { return (position + num_tokens - 1) / kSpanTokens; }
 };
 
-constexpr int32_t kMaxAttentionRows = 64;
-
 // What attention over some spans left of a row: output = sum / weight, all weights being relative to e^max.
 //   sum [head_size], max, weight (0 = nothing was seen yet, the rest means nothing), 14 unused
 constexpr int32_t partial_floats(int32_t head_size) { return head_size + 16; }

@@ -1,4 +1,4 @@
-// Building a decoder, and planning a pass. The pass itself: pass.cpp.
+// Building a decoder and checking what it is asked. What a pass does: plan.cpp and pass.cpp.
 #include "decoder.hpp"
 
 #include <algorithm>
@@ -13,9 +13,6 @@
 namespace stoker {
 
 namespace {
-
-constexpr size_t kMaxSpanPartials = size_t(4) << 20;  // floats: 16 MB
-constexpr int32_t kPiecesPerThread = 4;               // fewer: spans are computed apart
 
 void require(bool condition, const char* message) {
     if (!condition) {
@@ -44,10 +41,6 @@ size_t scratch_bytes(const Kernels& kernels, const DecoderSpec& spec, int32_t ro
 
 int32_t widest(const DecoderSpec& spec) {
     return std::max({spec.hidden_size, spec.query_size(), spec.feed_forward_size});
-}
-
-int32_t piece_tokens(const Kernels& kernels, const DecoderSpec& spec) {
-    return std::max(1, kernels.attention->rows_at_once / spec.group());
 }
 
 }  // namespace
@@ -92,38 +85,30 @@ Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32
                  int32_t max_batch_tokens, int32_t num_threads)
     : spec_((spec.check(), std::move(spec))), kernels_(kernels),
       kv_(kv_type, int32_t(spec_.layers.size()), spec_.num_kv_heads, spec_.head_size, num_pages),
-      max_batch_tokens_(max_batch_tokens), piece_tokens_(piece_tokens(kernels, spec_)),
-      piece_rows_(piece_tokens_ * spec_.group()), query_key_value_(spec_.query_size() + 2 * spec_.kv_size()),
-      num_span_partials_(0), pool_(num_threads) {
-    const size_t rows = max_batch_tokens, wide = widest(spec_);
-    x_ = Buffer<float>(rows * spec_.hidden_size);
-    normed_ = Buffer<float>(rows * spec_.hidden_size);
-    qkv_ = Buffer<float>(rows * query_key_value_);
+      max_batch_tokens_(max_batch_tokens),
+      plan_(spec_, kernels.attention->rows_at_once, max_batch_tokens, num_threads), pool_(num_threads) {
+    const size_t rows = max_batch_tokens, few = Plan::kFewRows, hidden = spec_.hidden_size;
+    const int32_t wide = widest(spec_);
+    x_[0] = Buffer<float>(rows * hidden);
+    x_[1] = Buffer<float>(few * hidden);
+    normed_ = Buffer<float>(rows * hidden);
+    qkv_ = Buffer<float>(rows * (spec_.query_size() + 2 * spec_.kv_size()));
     attended_ = Buffer<float>(rows * spec_.query_size());
-    y_ = Buffer<float>(rows * spec_.hidden_size);
+    y_ = Buffer<float>(rows * hidden);
     gate_ = Buffer<float>(rows * spec_.feed_forward_size);
     up_ = Buffer<float>(rows * spec_.feed_forward_size);
-    codes_ = Buffer<uint8_t>(Activations::bytes(max_batch_tokens, int32_t(wide)));
-
-    const size_t partial = partial_floats(spec_.head_size);
-    const size_t spans = spec_.num_positions() / kSpanTokens + 1;
-    num_span_partials_ = std::min(kMaxSpanPartials, size_t(kPiecesPerThread) * num_threads * piece_rows_ * spans * partial);
-    span_partials_ = Buffer<float>(num_span_partials_);
+    codes_ = Buffer<uint8_t>(Activations::bytes(max_batch_tokens, wide));
+    span_partials_ = Buffer<float>(plan_.num_span_partials());
     workers_.resize(num_threads);
     for (Worker& worker : workers_) {
         worker.matmul = Buffer<uint8_t>(scratch_bytes(kernels, spec_, max_batch_tokens));
         worker.attention = Buffer<float>(kernels.attention->scratch_floats);
-        worker.partials = Buffer<float>(2 * piece_rows_ * partial);
-        worker.x = Buffer<float>(kFewRows * spec_.hidden_size);
-        worker.normed = Buffer<float>(kFewRows * spec_.hidden_size);
-        worker.codes = Buffer<uint8_t>(Activations::bytes(kFewRows, int32_t(wide)));
-        worker.row = Buffer<float>(spec_.hidden_size);
+        worker.partials = Buffer<float>(2 * size_t(plan_.piece_rows()) * partial_floats(spec_.head_size));
+        worker.x = Buffer<float>(few * hidden);
+        worker.normed = Buffer<float>(few * hidden);
+        worker.codes = Buffer<uint8_t>(Activations::bytes(Plan::kFewRows, wide));
+        worker.row = Buffer<float>(hidden);
     }
-    row_position_.resize(rows);
-    row_chunk_.resize(rows);
-    logit_row_.resize(rows);
-    pieces_.reserve(rows);
-    units_.reserve(std::max(rows * spec_.num_kv_heads, num_span_partials_ / partial));
 }
 
 void Decoder::forward(const Batch& batch) {
@@ -131,7 +116,8 @@ void Decoder::forward(const Batch& batch) {
     if (batch.num_tokens == 0) {
         return;
     }
-    plan(batch);
+    plan_.make(batch);
+    ++num_passes_;
     Pass pass(*this, batch);
     pool_.run(pass);
 }
@@ -161,78 +147,6 @@ void Decoder::check(const Batch& batch, const Chunk& chunk) const {
     for (int32_t i = 0; i * int64_t(kPageTokens) < end; ++i) {
         require(table[i] >= 0 && table[i] < kv_.num_pages(), "a chunk lacks a page");
     }
-}
-
-void Decoder::plan(const Batch& batch) {
-    plan_rows(batch);
-    plan_attention(batch);
-    last_layer_selects_ = batch.hidden == nullptr && batch.num_rows < batch.num_tokens && batch.num_tokens > kFewRows;
-}
-
-void Decoder::plan_rows(const Batch& batch) {
-    int32_t row = 0, logit = 0;
-    for (int32_t c = 0; c < batch.num_chunks; ++c) {
-        const Chunk& chunk = batch.chunks[c];
-        for (int32_t i = 0; i < chunk.length; ++i, ++row) {
-            row_chunk_[row] = c;
-            row_position_[row] = chunk.start + i;
-            if (i >= chunk.length - chunk.num_logits) {
-                logit_row_[logit++] = row;
-            }
-        }
-    }
-}
-
-// Few pieces with long pasts: each span of 512 positions becomes a unit of its own, so that all threads have work.
-void Decoder::plan_attention(const Batch& batch) {
-    pieces_.clear();
-    units_.clear();
-    int32_t row = 0, num_spans = 0;
-    bool one_token_each = true;
-    for (int32_t c = 0; c < batch.num_chunks; ++c) {
-        const Chunk& chunk = batch.chunks[c];
-        one_token_each = one_token_each && chunk.length == 1;
-        for (int32_t i = 0; i < chunk.length; i += piece_tokens_) {
-            const int32_t n = std::min(piece_tokens_, chunk.length - i);
-            pieces_.push_back({c, row + i, chunk.start + i, n, i + n > chunk.length - chunk.num_logits});
-            num_spans += (chunk.start + i + n - 1) / kSpanTokens + 1;
-        }
-        row += chunk.length;
-    }
-    const size_t unit_floats = size_t(piece_rows_) * partial_floats(spec_.head_size);
-    const int32_t num_units = int32_t(pieces_.size()) * spec_.num_kv_heads;
-    spans_apart_ = num_units < kPiecesPerThread * pool_.size() && size_t(num_spans) > pieces_.size() &&
-                   num_spans * size_t(spec_.num_kv_heads) * unit_floats <= num_span_partials_;
-    rotate_with_attention_ = one_token_each && !spans_apart_;
-    float* partials = span_partials_.get();
-    for (int32_t p = 0; p < int32_t(pieces_.size()); ++p) {
-        const int32_t last = (pieces_[p].position + pieces_[p].num_tokens - 1) / kSpanTokens;
-        for (int32_t head = 0; head < spec_.num_kv_heads; ++head) {
-            for (int32_t span = spans_apart_ ? 0 : last; span <= last; ++span) {
-                units_.push_back({p, head, span, partials});
-                partials += spans_apart_ ? unit_floats : 0;
-            }
-        }
-    }
-    if (!spans_apart_) {  // the longest first, so that no thread begins it last
-        std::reverse(units_.begin(), units_.end());
-    }
-}
-
-AttentionRows Decoder::attention_rows(const Batch& batch, int32_t layer, int32_t piece, int32_t head) {
-    const Piece& p = pieces_[piece];
-    return {
-        .kv = kv_.layout(),
-        .memory = kv_.head(layer, head),
-        .pages = batch.tables + size_t(batch.chunks[p.chunk].slot) * batch.max_pages,
-        .queries = qkv_.get() + size_t(p.row) * query_key_value_ + size_t(head) * spec_.group() * spec_.head_size,
-        .ldq = query_key_value_,
-        .group = spec_.group(),
-        .position = p.position,
-        .num_tokens = p.num_tokens,
-        .window = spec_.layers[layer].window,
-        .softcap = spec_.attention_softcap,
-    };
 }
 
 }  // namespace stoker

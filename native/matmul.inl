@@ -332,7 +332,9 @@ inline void unpack_row(const Matrix& w, int32_t row, float* out) {
 inline void quantize_block(const f32x16& low, const f32x16& high, const Activations& out, int32_t row, int32_t block) {
     const float amax = reduce_max(max(abs(low), abs(high)));
     const f32x16 inverse = set1(amax > 1e-30f ? 127.0f / amax : 0.0f);
-    const i32x16 codes[2] = {to_i32(mul(low, inverse)), to_i32(mul(high, inverse))};
+    // What is not a number converts to the least integer, whose sums would overflow; the scale is not a number either then.
+    const i32x16 least = set1_i32(-127);
+    const i32x16 codes[2] = {max_i32(to_i32(mul(low, inverse)), least), max_i32(to_i32(mul(high, inverse)), least)};
     const size_t at = out.at(row, block);
     out.scale[at] = amax * (1.0f / 127.0f);
     for (int h = 0; h < 2; ++h) {

@@ -3,137 +3,143 @@
 #include <algorithm>
 #include <cstring>
 
-#include "attention.hpp"
-
 namespace stoker {
 
-namespace {
-
-constexpr int32_t kPiecesPerThread = 4;  // of a stage of products: enough to even out threads that are held up
-
-int32_t share_of_rows(int32_t rows, int32_t threads) { return std::clamp(rows / (4 * threads), 1, 16); }
-
-}  // namespace
-
 Pass::Pass(Decoder& decoder, const Batch& batch)
-    : d_(decoder), spec_(decoder.spec_), k_(decoder.kernels_), pool_(decoder.pool_), batch_(batch) {}
+    : d_(decoder), spec_(decoder.spec_), k_(decoder.kernels_), plan_(decoder.plan_), batch_(batch),
+      ldqkv_(spec_.query_size() + 2 * spec_.kv_size()) {}
 
-void Pass::operator()(int thread) {
+void Pass::compute(int32_t index, int32_t piece, int32_t thread) {
+    const Stage& stage = plan_.stages[index];
     Worker& me = d_.workers_[thread];
-    me.rows = batch_.num_tokens;
-    me.is_few = me.rows <= Decoder::kFewRows;
-    embed(me);
-    const float* post_norm = nullptr;
-    for (int32_t i = 0; i < int32_t(spec_.layers.size()); ++i) {
-        attention_block(me, i, post_norm);
-        if (me.rows == 0) {
-            return;
+    switch (stage.kind) {
+        case StageKind::embed: return embed(stage, rows_of(stage, piece));
+        case StageKind::input: {
+            const Stage& behind = plan_.stages[index + 1];
+            return prepare(me, behind, rows_of(stage, piece), place_input(me, behind));
         }
-        feed_forward_block(me, spec_.layers[i]);
-        post_norm = spec_.layers[i].post_feed_forward_norm;
-    }
-    output(me, post_norm);
-}
-
-void Pass::embed(Worker& me) {
-    const int32_t n = spec_.hidden_size;
-    const auto rows = [&](int32_t begin, int32_t end) {
-        for (int32_t row = begin; row < end; ++row) {
-            float* to = x(me) + size_t(row) * n;
-            k_.unpack_row(spec_.embedding.w, batch_.tokens[row], to);
-            if (spec_.embedding_scale != 1) {
-                k_.rows->scale(to, spec_.embedding_scale, n);
-            }
-        }
-    };
-    if (me.is_few) {
-        return rows(0, me.rows);
-    }
-    pool_.share(me.rows, share_of_rows(me.rows, pool_.size()), rows);
-    pool_.barrier();
-}
-
-void Pass::attention_block(Worker& me, int32_t index, const float* post_norm_before) {
-    const Layer& layer = spec_.layers[index];
-    const Activations in = next_input(me, index > 0, post_norm_before, layer.attention_norm);
-    float* qkv = d_.qkv_.get();
-    const int32_t ld = d_.query_key_value_, keys = spec_.query_size(), values = keys + spec_.kv_size();
-    products<3>(me, in, {{&layer.query, qkv, ld}, {&layer.key, qkv + keys, ld}, {&layer.value, qkv + values, ld}},
-                [](const Part&, int32_t, int32_t) {});
-    pool_.barrier();
-    if (!d_.rotate_with_attention_) {
-        rotate_all(index);
-        pool_.barrier();
-    }
-    pool_.share(int(d_.units_.size()), 1, [&](int i, int) { attend(me, index, d_.units_[i]); });
-    pool_.barrier();
-    if (d_.spans_apart_) {
-        join_spans(me, index);
-        pool_.barrier();
-    }
-    if (d_.selects_rows(index)) {
-        keep_logit_rows(me);
-        if (me.rows == 0) {
-            return;
-        }
-    }
-    const Activations out = quantised(me, d_.attended_.get(), spec_.query_size());
-    products<1>(me, out, {{&layer.output, d_.y_.get(), spec_.hidden_size}}, [](const Part&, int32_t, int32_t) {});
-    pool_.barrier();
-}
-
-void Pass::feed_forward_block(Worker& me, const Layer& layer) {
-    const Activations in = next_input(me, true, layer.post_attention_norm, layer.feed_forward_norm);
-    gate_and_up(me, layer, in);
-    pool_.barrier();
-    const Activations active = quantised(me, d_.gate_.get(), spec_.feed_forward_size);
-    products<1>(me, active, {{&layer.down, d_.y_.get(), spec_.hidden_size}}, [](const Part&, int32_t, int32_t) {});
-    pool_.barrier();
-}
-
-void Pass::output(Worker& me, const float* post_norm) {
-    const int32_t n = spec_.hidden_size, num_rows = batch_.num_rows;
-    if (batch_.hidden != nullptr) {
-        pool_.share(me.rows, share_of_rows(me.rows, pool_.size()), [&](int32_t begin, int32_t end) {
+        case StageKind::rotate: {
+            const auto [begin, end] = rows_of(stage, piece);
             for (int32_t row = begin; row < end; ++row) {
-                final_row(me, row, post_norm, batch_.hidden + size_t(row) * n);
+                for (int32_t head = 0; head < spec_.num_kv_heads; ++head) {
+                    rotate_and_write(stage.layer, row, head);
+                }
             }
-        });
-        pool_.barrier();
-    }
-    if (num_rows == 0) {
-        return;
-    }
-    const bool for_itself = num_rows <= Decoder::kFewRows;
-    float* normed = for_itself ? me.normed.get() : d_.normed_.get();
-    Activations a = Activations::place(for_itself ? me.codes.get() : d_.codes_.get(), num_rows, n);
-    a.x = normed;
-    a.ldx = n;
-    const auto rows = [&](int32_t begin, int32_t end) {
-        for (int32_t i = begin; i < end; ++i) {
-            final_row(me, d_.last_layer_selects_ ? i : d_.logit_row_[i], post_norm, normed + size_t(i) * n);
+            return;
         }
-        k_.quantize(normed, n, begin, end, a);
-    };
-    if (for_itself) {
-        rows(0, num_rows);
-    } else {
-        pool_.share(num_rows, share_of_rows(num_rows, pool_.size()), rows);
-        pool_.barrier();
+        case StageKind::attend: return attend(me, stage.layer, plan_.units[piece]);
+        case StageKind::join_spans: return join_spans(stage.layer, piece);
+        case StageKind::keep_rows: return keep_rows(stage);
+        case StageKind::hidden: {
+            const auto [begin, end] = rows_of(stage, piece);
+            for (int32_t row = begin; row < end; ++row) {
+                final_row(me, stage, row, batch_.hidden + size_t(row) * spec_.hidden_size);
+            }
+            return;
+        }
+        default: return products(me, stage, piece, input(me, index, piece == 0));
     }
-    products<1>(me, a, {{&spec_.head, batch_.logits, spec_.vocab_size}},
-                [&](const Part& part, int32_t tile0, int32_t tile1) {
-                    const int32_t from = tile0 * kTile, to = std::min(tile1 * kTile, spec_.vocab_size);
-                    for (int32_t row = 0; spec_.logit_softcap > 0 && row < num_rows; ++row) {
-                        k_.rows->softcap(part.y + size_t(row) * part.ldy + from, spec_.logit_softcap, to - from);
-                    }
-                });
 }
 
-// Rows between the stages
+Pass::Range Pass::rows_of(const Stage& stage, int32_t piece) const {
+    return {piece * stage.grain, std::min((piece + 1) * stage.grain, stage.rows)};
+}
+
+void Pass::embed(const Stage& stage, Range rows) {
+    for (int32_t row = rows.begin; row < rows.end; ++row) {
+        float* to = d_.x_[stage.x].get() + size_t(row) * spec_.hidden_size;
+        k_.unpack_row(spec_.embedding.w, batch_.tokens[row], to);
+        if (spec_.embedding_scale != 1) {
+            k_.rows->scale(to, spec_.embedding_scale, spec_.hidden_size);
+        }
+    }
+}
+
+void Pass::keep_rows(const Stage& stage) {
+    const size_t n = spec_.hidden_size, m = spec_.query_size();
+    float* x = d_.x_[stage.x].get();
+    float* attended = d_.attended_.get();
+    for (int32_t i = 0; i < batch_.num_rows; ++i) {  // always towards the beginning
+        const size_t row = plan_.logit_row[i];
+        std::memmove(x + i * n, x + row * n, n * sizeof(float));
+        std::memmove(attended + i * m, attended + row * m, m * sizeof(float));
+    }
+}
+
+// Inputs of products
 // ---------------------------------------------------------------------------------------------------------------------
 
-void Pass::add_y(float* x, const float* y, const float* post_norm, float* scratch) const {
+Activations Pass::input(Worker& me, int32_t index, bool is_first_piece) {
+    const Stage& stage = plan_.stages[index];
+    const Activations a = place_input(me, stage);
+    const uint64_t key = d_.num_passes_ << 16 | uint64_t(index);
+    if (stage.is_few && me.prepared != key) {
+        prepare(me, stage, {0, stage.rows}, a);
+        me.prepared = key;
+    }
+    // All threads have the same sums; one of them hands them on.
+    const bool added_y = stage.kind == StageKind::gate_up || (stage.kind == StageKind::query_key_value && stage.layer > 0);
+    if (stage.is_few && is_first_piece && added_y) {
+        std::memcpy(d_.x_[1 - stage.x].get(), me.x.get(), size_t(stage.rows) * spec_.hidden_size * sizeof(float));
+    }
+    return a;
+}
+
+Activations Pass::place_input(Worker& me, const Stage& products) const {
+    int32_t cols = spec_.hidden_size;
+    const float* from = products.is_few ? me.normed.get() : d_.normed_.get();
+    if (products.kind == StageKind::output) {
+        cols = spec_.query_size();
+        from = d_.attended_.get();
+    } else if (products.kind == StageKind::down) {
+        cols = spec_.feed_forward_size;
+        from = d_.gate_.get();
+    }
+    Activations a = Activations::place(products.is_few ? me.codes.get() : d_.codes_.get(), products.rows, cols);
+    a.x = from;
+    a.ldx = cols;
+    return a;
+}
+
+void Pass::prepare(Worker& me, const Stage& products, Range rows, const Activations& out) {
+    const Layer& layer = spec_.layers[products.layer];
+    if (products.kind == StageKind::query_key_value) {
+        normalise(me, products, post_norm_before(products), layer.attention_norm, rows);
+    } else if (products.kind == StageKind::gate_up) {
+        normalise(me, products, layer.post_attention_norm, layer.feed_forward_norm, rows);
+    } else if (products.kind == StageKind::head) {
+        float* normed = products.is_few ? me.normed.get() : d_.normed_.get();
+        for (int32_t i = rows.begin; i < rows.end; ++i) {
+            final_row(me, products, plan_.keeps_rows ? i : plan_.logit_row[i], normed + size_t(i) * spec_.hidden_size);
+        }
+    }
+    k_.quantize(out.x, out.ldx, rows.begin, rows.end, out);
+}
+
+const float* Pass::post_norm_before(const Stage& products) const {
+    return products.layer > 0 ? spec_.layers[products.layer - 1].post_feed_forward_norm : nullptr;
+}
+
+void Pass::normalise(Worker& me, const Stage& products, const float* post_norm, const float* norm, Range rows) {
+    const int32_t n = spec_.hidden_size;
+    const bool has_y = products.kind == StageKind::gate_up || products.layer > 0;
+    float* shared = d_.x_[products.x].get();
+    float* x = products.is_few ? me.x.get() : shared;
+    float* normed = products.is_few ? me.normed.get() : d_.normed_.get();
+    for (int32_t row = rows.begin; row < rows.end; ++row) {
+        const size_t at = size_t(row) * n;
+        if (products.is_few) {
+            std::memcpy(x + at, shared + at, n * sizeof(float));
+        }
+        if (has_y) {
+            add_y(x + at, row, post_norm, normed + at);
+        }
+        k_.rows->rms_norm(x + at, norm, n, spec_.norm_eps, normed + at);
+    }
+}
+
+void Pass::add_y(float* x, int32_t row, const float* post_norm, float* scratch) const {
+    const float* y = d_.y_.get() + size_t(row) * spec_.hidden_size;
     if (post_norm != nullptr) {
         k_.rows->rms_norm(y, post_norm, spec_.hidden_size, spec_.norm_eps, scratch);
         y = scratch;
@@ -141,124 +147,77 @@ void Pass::add_y(float* x, const float* y, const float* post_norm, float* scratc
     k_.rows->add(x, y, spec_.hidden_size);
 }
 
-Activations Pass::next_input(Worker& me, bool has_y, const float* post_norm, const float* norm) {
-    const int32_t n = spec_.hidden_size;
-    float* normed = me.is_few ? me.normed.get() : d_.normed_.get();
-    Activations a = Activations::place(me.is_few ? me.codes.get() : d_.codes_.get(), me.rows, n);
-    a.x = normed;
-    a.ldx = n;
-    const auto rows = [&](int32_t begin, int32_t end) {
-        for (int32_t row = begin; row < end; ++row) {
-            float* to = x(me) + size_t(row) * n;
-            if (has_y) {
-                add_y(to, d_.y_.get() + size_t(row) * n, post_norm, normed + size_t(row) * n);
-            }
-            k_.rows->rms_norm(to, norm, n, spec_.norm_eps, normed + size_t(row) * n);
-        }
-        k_.quantize(normed, n, begin, end, a);
-    };
-    if (me.is_few) {
-        rows(0, me.rows);
-    } else {
-        pool_.share(me.rows, share_of_rows(me.rows, pool_.size()), rows);
-        pool_.barrier();
-    }
-    return a;
-}
-
-Activations Pass::quantised(Worker& me, const float* from, int32_t cols) {
-    Activations a = Activations::place(me.is_few ? me.codes.get() : d_.codes_.get(), me.rows, cols);
-    a.x = from;
-    a.ldx = cols;
-    if (me.is_few) {
-        k_.quantize(from, cols, 0, me.rows, a);
-        return a;
-    }
-    pool_.share(me.rows, share_of_rows(me.rows, pool_.size()),
-                [&](int32_t begin, int32_t end) { k_.quantize(from, cols, begin, end, a); });
-    pool_.barrier();
-    return a;
-}
-
-// What `next_input` would do, then the last norm; x stays as it is, so any thread may do it, twice too.
-void Pass::final_row(Worker& me, int32_t row, const float* post_norm, float* out) const {
+// x + y behind the last layer, normalised; x stays as it is, so any thread may do it, twice too.
+void Pass::final_row(Worker& me, const Stage& stage, int32_t row, float* out) const {
     const int32_t n = spec_.hidden_size;
     float* sum = me.row.get();
-    std::memcpy(sum, x(me) + size_t(row) * n, n * sizeof(float));
-    add_y(sum, d_.y_.get() + size_t(row) * n, post_norm, out);
+    std::memcpy(sum, d_.x_[stage.x].get() + size_t(row) * n, n * sizeof(float));
+    add_y(sum, row, spec_.layers.back().post_feed_forward_norm, out);
     k_.rows->rms_norm(sum, spec_.output_norm, n, spec_.norm_eps, out);
-}
-
-// From here on the rows that want logits are the only ones. Their keys and values are written, nobody reads the others.
-void Pass::keep_logit_rows(Worker& me) {
-    const size_t n = spec_.hidden_size, m = spec_.query_size();
-    pool_.share(1, 1, [&](int32_t, int32_t) {
-        for (int32_t i = 0; i < batch_.num_rows; ++i) {  // always towards the beginning
-            const size_t row = d_.logit_row_[i];
-            std::memmove(d_.x_.get() + i * n, d_.x_.get() + row * n, n * sizeof(float));
-            std::memmove(d_.attended_.get() + i * m, d_.attended_.get() + row * m, m * sizeof(float));
-        }
-    });
-    pool_.barrier();
-    me.rows = batch_.num_rows;
-    me.is_few = me.rows <= Decoder::kFewRows;
-    if (me.is_few) {
-        std::memcpy(me.x.get(), d_.x_.get(), me.rows * n * sizeof(float));
-    }
 }
 
 // Products
 // ---------------------------------------------------------------------------------------------------------------------
 
-// An even number: kernels like to take tiles in pairs, and two tiles are a block of the next quantisation.
-int32_t Pass::tiles_at_once(int32_t tiles) const {
-    const int32_t pieces = kPiecesPerThread * pool_.size();
-    return std::max(2, (tiles + pieces - 1) / pieces + 1) / 2 * 2;
+void Pass::products(Worker& me, const Stage& stage, int32_t piece, const Activations& a) {
+    const Layer& layer = spec_.layers[stage.layer];
+    const auto tiles = [&](const Projection& p) {
+        return Range{piece * stage.grain, std::min((piece + 1) * stage.grain, p.w.tiles())};
+    };
+    switch (stage.kind) {
+        case StageKind::query_key_value: return query_key_value(me, stage, piece, a);
+        case StageKind::gate_up: return gate_and_up(me, stage, tiles(layer.gate), a);
+        case StageKind::head: return head(me, tiles(spec_.head), a);
+        default: {
+            const Projection& p = stage.kind == StageKind::output ? layer.output : layer.down;
+            return multiply(me, p, a, tiles(p), d_.y_.get(), spec_.hidden_size);
+        }
+    }
 }
 
-void Pass::multiply(Worker& me, const Part& part, const Activations& a, int32_t tile0, int32_t tile1) {
-    const Projection& p = *part.projection;
-    k_.matmul(p.w, a, tile0, tile1, part.y, part.ldy, me.matmul.get());
+void Pass::query_key_value(Worker& me, const Stage& stage, int32_t piece, const Activations& a) {
+    const Layer& layer = spec_.layers[stage.layer];
+    float* y = d_.qkv_.get();
+    for (const Projection* p : {&layer.query, &layer.key, &layer.value}) {
+        const int32_t tiles = p->w.tiles(), count = (tiles + stage.grain - 1) / stage.grain;
+        if (piece < count) {
+            return multiply(me, *p, a, {piece * stage.grain, std::min((piece + 1) * stage.grain, tiles)}, y, ldqkv_);
+        }
+        piece -= count;
+        y += p->w.rows;
+    }
+}
+
+void Pass::gate_and_up(Worker& me, const Stage& stage, Range tiles, const Activations& a) {
+    const Layer& layer = spec_.layers[stage.layer];
+    const int32_t ff = spec_.feed_forward_size, from = tiles.begin * kTile;
+    float* gate = d_.gate_.get();
+    float* up = d_.up_.get();
+    multiply(me, layer.gate, a, tiles, gate, ff);
+    multiply(me, layer.up, a, tiles, up, ff);
+    for (int32_t row = 0; row < stage.rows; ++row) {
+        const size_t at = size_t(row) * ff + from;
+        k_.rows->activate(spec_.activation, gate + at, up + at, (tiles.end - tiles.begin) * kTile, gate + at);
+    }
+}
+
+void Pass::head(Worker& me, Range tiles, const Activations& a) {
+    multiply(me, spec_.head, a, tiles, batch_.logits, spec_.vocab_size);
+    const int32_t from = tiles.begin * kTile, to = std::min(tiles.end * kTile, spec_.vocab_size);
+    for (int32_t row = 0; spec_.logit_softcap > 0 && row < a.rows; ++row) {
+        k_.rows->softcap(batch_.logits + size_t(row) * spec_.vocab_size + from, spec_.logit_softcap, to - from);
+    }
+}
+
+void Pass::multiply(Worker& me, const Projection& p, const Activations& a, Range tiles, float* y, int32_t ldy) {
+    k_.matmul(p.w, a, tiles.begin, tiles.end, y, ldy, me.matmul.get());
     if (p.bias == nullptr) {
         return;
     }
-    const int32_t from = tile0 * kTile, count = std::min(tile1 * kTile, p.w.rows) - from;
+    const int32_t from = tiles.begin * kTile, count = std::min(tiles.end * kTile, p.w.rows) - from;
     for (int32_t row = 0; row < a.rows; ++row) {
-        k_.rows->add(part.y + size_t(row) * part.ldy + from, p.bias + from, count);
+        k_.rows->add(y + size_t(row) * ldy + from, p.bias + from, count);
     }
-}
-
-template <int n, class After>
-void Pass::products(Worker& me, const Activations& a, const Part (&parts)[n], const After& after) {
-    int32_t tiles = 0, ends[n];
-    for (int32_t i = 0; i < n; ++i) {
-        tiles += parts[i].projection->w.tiles();
-    }
-    const int32_t grain = tiles_at_once(tiles);
-    for (int32_t i = 0; i < n; ++i) {
-        ends[i] = (i > 0 ? ends[i - 1] : 0) + (parts[i].projection->w.tiles() + grain - 1) / grain;
-    }
-    pool_.share(ends[n - 1], 1, [&](int32_t piece, int32_t) {
-        const auto i = std::upper_bound(ends, ends + n, piece) - ends;
-        const int32_t tile0 = (piece - (i > 0 ? ends[i - 1] : 0)) * grain;
-        const int32_t tile1 = std::min(tile0 + grain, parts[i].projection->w.tiles());
-        multiply(me, parts[i], a, tile0, tile1);
-        after(parts[i], tile0, tile1);
-    });
-}
-
-void Pass::gate_and_up(Worker& me, const Layer& layer, const Activations& a) {
-    const int32_t ff = spec_.feed_forward_size, tiles = ff / kTile;
-    float* gate = d_.gate_.get();
-    float* up = d_.up_.get();
-    pool_.share(tiles, tiles_at_once(tiles), [&](int32_t tile0, int32_t tile1) {
-        multiply(me, {&layer.gate, gate, ff}, a, tile0, tile1);
-        multiply(me, {&layer.up, up, ff}, a, tile0, tile1);
-        for (int32_t row = 0; row < me.rows; ++row) {
-            const size_t at = size_t(row) * ff + tile0 * kTile;
-            k_.rows->activate(spec_.activation, gate + at, up + at, (tile1 - tile0) * kTile, gate + at);
-        }
-    });
 }
 
 // Attention
@@ -267,9 +226,9 @@ void Pass::gate_and_up(Worker& me, const Layer& layer, const Activations& a) {
 void Pass::rotate_and_write(int32_t index, int32_t row, int32_t head) {
     const Layer& layer = spec_.layers[index];
     const Rope& rope = spec_.ropes[layer.rope];
-    const int32_t n = spec_.head_size, position = d_.row_position_[row];
+    const int32_t n = spec_.head_size, position = plan_.row_position[row];
     const float* table = rope.table + size_t(position) * rope.dim;
-    float* qkv = d_.qkv_.get() + size_t(row) * d_.query_key_value_;
+    float* qkv = d_.qkv_.get() + size_t(row) * ldqkv_;
     const auto turn = [&](float* x, const float* norm) {
         if (norm != nullptr) {
             k_.rows->rms_norm(x, norm, n, spec_.norm_eps, x);
@@ -283,41 +242,30 @@ void Pass::rotate_and_write(int32_t index, int32_t row, int32_t head) {
     k_.rows->scale(queries, spec_.attention_scale, spec_.group() * n);
     float* key = qkv + spec_.query_size() + head * n;
     turn(key, layer.key_norm);
-    const Chunk& chunk = batch_.chunks[d_.row_chunk_[row]];
+    const Chunk& chunk = batch_.chunks[plan_.row_chunk[row]];
     const int32_t page = batch_.tables[size_t(chunk.slot) * batch_.max_pages + position / kPageTokens];
     uint8_t* memory = d_.kv_.head(index, head) + page * d_.kv_.page_bytes();
     k_.attention->write(d_.kv_.layout(), memory, position % kPageTokens, key, key + spec_.kv_size());
 }
 
-void Pass::rotate_all(int32_t layer) {
-    const int32_t heads = spec_.num_kv_heads;
-    pool_.share(batch_.num_tokens, share_of_rows(batch_.num_tokens, pool_.size()), [&](int32_t begin, int32_t end) {
-        for (int32_t row = begin; row < end; ++row) {
-            for (int32_t head = 0; head < heads; ++head) {
-                rotate_and_write(layer, row, head);
-            }
-        }
-    });
-}
-
-void Pass::attend(Worker& me, int32_t layer, const Decoder::Unit& unit) {
-    const Decoder::Piece& piece = d_.pieces_[unit.piece];
-    if (d_.rotate_with_attention_) {
+void Pass::attend(Worker& me, int32_t layer, const AttentionUnit& unit) {
+    const AttentionPiece& piece = plan_.pieces[unit.piece];
+    if (plan_.rotates_with_attention) {
         rotate_and_write(layer, piece.row, unit.head);
     }
-    if (!d_.is_wanted(layer, piece)) {
+    if (!plan_.is_wanted(layer, piece)) {
         return;
     }
-    const AttentionRows rows = d_.attention_rows(batch_, layer, unit.piece, unit.head);
-    if (d_.spans_apart_) {
+    const AttentionRows rows = attention_rows(layer, piece, unit.head);
+    if (plan_.spans_apart) {
         if (unit.span >= rows.first_span()) {
-            k_.attention->attend(rows, unit.span, unit.partials, me.attention.get());
+            k_.attention->attend(rows, unit.span, d_.span_partials_.get() + unit.partials, me.attention.get());
         }
         return;
     }
     const int32_t stride = partial_floats(spec_.head_size);
     float* all = me.partials.get();
-    float* one = all + d_.piece_rows_ * stride;
+    float* one = all + plan_.piece_rows() * stride;
     k_.attention->attend(rows, rows.first_span(), all, me.attention.get());
     for (int32_t span = rows.first_span() + 1; span <= rows.last_span(); ++span) {
         k_.attention->attend(rows, span, one, me.attention.get());
@@ -328,7 +276,26 @@ void Pass::attend(Worker& me, int32_t layer, const Decoder::Unit& unit) {
     finish(piece, unit.head, all);
 }
 
-void Pass::finish(const Decoder::Piece& piece, int32_t head, const float* partials) {
+// The spans of a piece and head are consecutive units; they are merged in order, as if one thread had computed them.
+void Pass::join_spans(int32_t layer, int32_t index) {
+    const AttentionUnit& unit = plan_.units[index];
+    const AttentionPiece& piece = plan_.pieces[unit.piece];
+    if (unit.span != 0 || !plan_.is_wanted(layer, piece)) {
+        return;
+    }
+    const int32_t n = spec_.head_size, stride = partial_floats(n);
+    const auto partials = [&](int32_t span) { return d_.span_partials_.get() + plan_.units[index + span].partials; };
+    const AttentionRows rows = attention_rows(layer, piece, unit.head);
+    float* all = partials(rows.first_span());
+    for (int32_t span = rows.first_span() + 1; span <= rows.last_span(); ++span) {
+        for (int32_t row = 0; row < rows.rows(); ++row) {
+            k_.attention->merge(all + row * stride, partials(span) + row * stride, n);
+        }
+    }
+    finish(piece, unit.head, all);
+}
+
+void Pass::finish(const AttentionPiece& piece, int32_t head, const float* partials) {
     const int32_t n = spec_.head_size, group = spec_.group();
     for (int32_t row = 0; row < piece.num_tokens * group; ++row) {
         float* out = d_.attended_.get() + size_t(piece.row + row / group) * spec_.query_size();
@@ -336,23 +303,19 @@ void Pass::finish(const Decoder::Piece& piece, int32_t head, const float* partia
     }
 }
 
-// The spans of a piece and head are consecutive units; they are merged in order, as if one thread had computed them.
-void Pass::join_spans(Worker&, int32_t layer) {
-    const int32_t n = spec_.head_size, stride = partial_floats(n);
-    pool_.share(int(d_.units_.size()), 1, [&](int32_t i, int32_t) {
-        const Decoder::Unit& unit = d_.units_[i];
-        if (unit.span != 0 || !d_.is_wanted(layer, d_.pieces_[unit.piece])) {
-            return;
-        }
-        const AttentionRows rows = d_.attention_rows(batch_, layer, unit.piece, unit.head);
-        float* all = d_.units_[i + rows.first_span()].partials;
-        for (int32_t span = rows.first_span() + 1; span <= rows.last_span(); ++span) {
-            for (int32_t row = 0; row < rows.rows(); ++row) {
-                k_.attention->merge(all + row * stride, d_.units_[i + span].partials + row * stride, n);
-            }
-        }
-        finish(d_.pieces_[unit.piece], unit.head, all);
-    });
+AttentionRows Pass::attention_rows(int32_t layer, const AttentionPiece& piece, int32_t head) const {
+    return {
+        .kv = d_.kv_.layout(),
+        .memory = d_.kv_.head(layer, head),
+        .pages = batch_.tables + size_t(batch_.chunks[piece.chunk].slot) * batch_.max_pages,
+        .queries = d_.qkv_.get() + size_t(piece.row) * ldqkv_ + size_t(head) * spec_.group() * spec_.head_size,
+        .ldq = ldqkv_,
+        .group = spec_.group(),
+        .position = piece.position,
+        .num_tokens = piece.num_tokens,
+        .window = spec_.layers[layer].window,
+        .softcap = spec_.attention_softcap,
+    };
 }
 
 }  // namespace stoker

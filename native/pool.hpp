@@ -1,5 +1,10 @@
-// A few threads that go through the stages of one forward pass together. They spin briefly between stages, because a stage
-// lasts microseconds, then sleep, because a server shares its machine.
+// A few threads that work on the stages of one computation together. A stage is a number of pieces that anyone may take;
+// the next stage begins when all of them are done, not when all threads have come: a thread that was held up (a server
+// shares its cores) finds the others further on and joins them there.
+//
+//   ticket   | stage | number of pieces | next piece |      one word, so a piece is taken with one compare-and-swap
+//
+// Between stages threads spin briefly, because a stage lasts microseconds, then sleep.
 #pragma once
 
 #include <sys/types.h>
@@ -11,49 +16,50 @@
 
 namespace stoker {
 
+// At most 65,534 stages of at most 2^24 - 1 pieces; a stage may have none.
+class Program {
+public:
+    virtual int32_t num_stages() const = 0;
+    virtual int32_t num_pieces(int32_t stage) const = 0;
+    // Must not throw. What earlier stages wrote is visible; pieces of one stage are computed at the same time.
+    virtual void compute(int32_t stage, int32_t piece, int32_t thread) = 0;
+
+protected:
+    ~Program() = default;
+};
+
 class Pool {
 public:
-    explicit Pool(int num_threads);
+    explicit Pool(int32_t num_threads);
     ~Pool();  // joins
     Pool(const Pool&) = delete;
     Pool& operator=(const Pool&) = delete;
 
-    int size() const { return num_threads_; }
+    int32_t size() const { return num_threads_; }
 
-    // Calls body(thread) on every thread, the caller's being number 0, and returns when all have returned. The body must
-    // not throw. Throws std::runtime_error in a forked child, where the other threads do not exist.
-    template <class Body> void run(Body& body) {
-        start([](void* b, int thread) { (*static_cast<Body*>(b))(thread); }, &body);
-    }
-
-    // Within run: waits until all threads are here.
-    void barrier();
-
-    // Within run, once between two barriers: gives the pieces [begin, end) of [0, n) to whoever comes for them.
-    template <class Body> void share(int n, int grain, const Body& body) {
-        for (int begin; (begin = next_.fetch_add(grain, std::memory_order_relaxed)) < n;) {
-            body(begin, begin + grain < n ? begin + grain : n);
-        }
-    }
+    // Returns when all stages are done; the caller is thread 0. Afterwards no thread touches the program any more.
+    // Throws std::runtime_error in a forked child, where the other threads do not exist.
+    void run(Program& program);
 
 private:
-    using Work = void (*)(void*, int);
+    static constexpr uint64_t kIdle = uint64_t(0xffff) << 48;  // a stage without pieces
+    static constexpr uint64_t kClosed = kIdle + 1;
 
-    void start(Work work, void* argument);
-    void serve(int thread);
+    void serve(int32_t thread);
     void close();
+    // Takes and computes pieces until the ticket is exhausted, and returns it.
+    uint64_t work(int32_t thread);
+    void begin_stage(int32_t stage);
+    void wait_behind(uint64_t ticket) const;
 
-    const int num_threads_;
+    const int32_t num_threads_;
     const pid_t owner_;
-    Work work_ = nullptr;
-    void* argument_ = nullptr;
-    bool is_closing_ = false;
+    Program* program_ = nullptr;  // to be read only by who holds a piece
     std::vector<std::thread> threads_;
     // Each on a cache line of its own: they change at different times.
-    alignas(64) std::atomic<uint32_t> round_{0};    // of run
-    alignas(64) std::atomic<uint32_t> arrived_{0};  // at the barrier
-    alignas(64) std::atomic<uint32_t> passed_{0};   // barriers
-    alignas(64) std::atomic<int> next_{0};
+    alignas(64) std::atomic<uint64_t> ticket_{kIdle};
+    alignas(64) std::atomic<uint32_t> num_done_{0};  // pieces of the stage
+    alignas(64) std::atomic<uint32_t> version_{0};   // counts the tickets: what sleeping threads wait on
 };
 
 }  // namespace stoker

@@ -17,6 +17,7 @@ MODULE = "stoker._native"
 TESTS = ("tests/unit/native",)
 RUNTIMES = {"address": "libasan.so", "undefined": "libubsan.so", "thread": "libtsan.so"}
 OPTIONS = {
+    "OPENBLAS_NUM_THREADS": "1",  # its threads would be seen without their locks
     "ASAN_OPTIONS": "detect_leaks=0",  # the interpreter itself keeps memory until it ends
     "UBSAN_OPTIONS": "print_stacktrace=1",
     "TSAN_OPTIONS": f"suppressions={ROOT / 'tools' / 'tsan.supp'} halt_on_error=1",
@@ -32,7 +33,9 @@ def main(sanitizers: str, *pytest_arguments: str) -> int:
         command = [sys.executable, __file__, sanitizers, *pytest_arguments]
         return subprocess.run(command, env=environment, check=False).returncode
     use(Path(os.environ["STOKER_SANITIZED"]))
-    return pytest.main(["-q", "-p", "no:cacheprovider", "--rootdir", str(ROOT), *TESTS, *pytest_arguments])
+    return pytest.main(
+        ["-q", "--capture=sys", "-p", "no:cacheprovider", "--rootdir", str(ROOT), *TESTS, *pytest_arguments]
+    )
 
 
 def build(sanitizers: str) -> Path:

@@ -1,0 +1,87 @@
+// What one forward pass will do, in which order and in which pieces, decided before it begins.
+//
+//   embed | input | Q K V | rotate, write KV | attend | join spans | keep rows | input | output -> y |
+//           input | gate, up, activation | input | down -> y | ... next layer ... | hidden | input | head
+//
+// An input stage adds y to x, normalises and quantises rows for the products behind it. For a few rows it is left out: every
+// thread that takes a piece of the products prepares all rows for itself, which costs less than another stage.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "spec.hpp"
+
+namespace stoker {
+
+enum class StageKind : int8_t {
+    embed, input, query_key_value, rotate, attend, join_spans, keep_rows, output, gate_up, down, hidden, head,
+};
+
+struct Stage {
+    StageKind kind;
+    bool is_few;         // rows are prepared by each thread for itself
+    int8_t x;            // where the residual stream is; a few rows with a y to be added go on in the other place
+    int32_t layer;
+    int32_t rows;
+    int32_t grain;       // rows or tiles of a piece
+    int32_t num_pieces;
+};
+
+// Consecutive tokens of a chunk, for attention.
+struct AttentionPiece {
+    int32_t chunk, row, position, num_tokens;
+    bool wants_logits;
+};
+
+// A piece, a KV head and, if spans are computed apart, a span with the place of its result.
+struct AttentionUnit {
+    int32_t piece, head, span;
+    size_t partials;
+};
+
+class Plan {
+public:
+    static constexpr int32_t kFewRows = 4;
+
+    Plan(const DecoderSpec& spec, int32_t attention_rows, int32_t max_batch_tokens, int32_t num_threads);
+
+    // Floats for the results of spans that are computed apart.
+    size_t num_span_partials() const { return num_span_partials_; }
+    int32_t piece_rows() const { return piece_tokens_ * spec_.group(); }
+
+    void make(const Batch& batch);
+
+    std::vector<Stage> stages;
+    std::vector<int32_t> row_position, row_chunk, logit_row;
+    std::vector<AttentionPiece> pieces;
+    std::vector<AttentionUnit> units;
+    bool spans_apart = false;            // few pieces with long pasts: so that all threads have work
+    bool rotates_with_attention = false; // every token is alone: its head is rotated by who attends
+    bool keeps_rows = false;             // in the last layer only rows that want logits go on behind their KV
+
+    bool is_last(int32_t layer) const { return layer + 1 == int32_t(spec_.layers.size()); }
+    bool is_wanted(int32_t layer, const AttentionPiece& piece) const {
+        return piece.wants_logits || !keeps_rows || !is_last(layer);
+    }
+
+private:
+    void make_rows(const Batch& batch);
+    void make_attention(const Batch& batch);
+    void make_units();
+    void make_stages(const Batch& batch);
+    void add(StageKind kind, int32_t layer, int32_t num_pieces, int32_t grain = 1);
+    void add_rows(StageKind kind, int32_t layer);
+    void add_products(StageKind kind, int32_t layer, std::initializer_list<const Projection*> parts, bool adds_y);
+    int32_t tiles_at_once(int32_t tiles) const;
+
+    const DecoderSpec& spec_;
+    const int32_t num_threads_;
+    const int32_t piece_tokens_;
+    size_t num_span_partials_ = 0;
+    int32_t rows_ = 0;  // while stages are made: as in Stage
+    int8_t x_ = 0;
+};
+
+}  // namespace stoker
