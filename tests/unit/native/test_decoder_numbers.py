@@ -54,6 +54,14 @@ def test_windows_and_borders_of_pages_and_spans(window: int) -> None:
         assert relative_error(rows[at], wanted[at]) < 1e-5, at
 
 
+def test_scores_that_differ_by_more_than_an_exponential_can_hold() -> None:
+    """In one span and between spans, up and down: e^88 is the largest that a float holds."""
+    built = build(Tiny(sharpness=300, num_layers=1, num_heads=2, num_kv_heads=1))
+    ids = token_ids(1100, built.tiny)
+    rows = Slots(built.open(num_pages=160), built, pages_each=40).all_logits(0, ids, [550])
+    assert relative_error(rows, Reference(built).logits(ids)) < 2e-3
+
+
 @pytest.mark.parametrize(("kv_type", "bound"), [("f32", 5e-6), ("f16", 2e-3), ("q8", 2e-2)])
 @pytest.mark.parametrize("head_size", [16, 64])
 def test_types_of_keys_and_values(kv_type: str, bound: float, head_size: int) -> None:

@@ -35,6 +35,8 @@ class Tiny:
     attention_softcap: float = 0.0
     logit_softcap: float = 0.0
     embedding_scale: float = 1.0
+    sharpness: float = 1.0
+    """Scores of attention are multiplied with it."""
     has_biases: bool = False
     has_head_norms: bool = False
     has_post_norms: bool = False
@@ -44,7 +46,7 @@ class Tiny:
 
     @property
     def attention_scale(self) -> float:
-        return self.head_size**-0.5
+        return self.sharpness * self.head_size**-0.5
 
 
 @dataclass
