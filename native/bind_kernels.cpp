@@ -103,7 +103,7 @@ void multiply(int32_t type, nb::handle packed, int32_t rows, int32_t columns, Co
     a.x = x.data();
     a.ldx = columns;
     if (columns % kBlock == 0) {
-        table.quantize(x.data(), columns, 0, num_rows, a);
+        table.quantize(x.data(), columns, 0, num_rows, 0, a.blocks(), a);
     }
     table.matmul(matrix, a, first_tile, last_tile, y.data(), rows, scratch.data());
 }

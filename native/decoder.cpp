@@ -40,7 +40,7 @@ size_t scratch_bytes(const Kernels& kernels, const DecoderSpec& spec, int32_t ro
 }
 
 int32_t widest(const DecoderSpec& spec) {
-    return std::max({spec.hidden_size, spec.query_size(), spec.feed_forward_size});
+    return std::max(spec.hidden_size, spec.query_size());
 }
 
 }  // namespace
@@ -98,6 +98,7 @@ Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32
     gate_ = Buffer<float>(rows * spec_.feed_forward_size);
     up_ = Buffer<float>(rows * spec_.feed_forward_size);
     codes_ = Buffer<uint8_t>(Activations::bytes(max_batch_tokens, wide));
+    down_codes_ = Buffer<uint8_t>(Activations::bytes(max_batch_tokens, spec_.feed_forward_size));
     span_partials_ = Buffer<float>(plan_.num_span_partials());
     workers_.resize(num_threads);
     for (Worker& worker : workers_) {

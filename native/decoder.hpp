@@ -38,6 +38,7 @@ struct alignas(64) Worker {
     Buffer<uint8_t> codes;    // of these
     Buffer<float> row;        // one more
     uint64_t prepared = 0;    // the pass and stage whose input is in `x`, `normed` and `codes`
+    uint64_t added = 0;       // the pass and how many y are in `x`
 };
 
 class Decoder {
@@ -65,7 +66,7 @@ private:
 
     // Rows of activations between the stages; x_[1] is for a few rows only.
     Buffer<float> x_[2], normed_, qkv_, attended_, y_, gate_, up_, span_partials_;
-    Buffer<uint8_t> codes_;
+    Buffer<uint8_t> codes_, down_codes_;
     std::vector<Worker> workers_;
     uint64_t num_passes_ = 0;
 

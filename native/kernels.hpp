@@ -72,8 +72,10 @@ struct AttentionKernels;  // attention.hpp
 // Every function computes the same bits in every table, whatever rows and tiles it is called for at a time.
 struct Kernels {
     const char* name;
-    // Quantises rows [row0, row1) of x [rows][ldx] (a row's first out.cols floats; a multiple of 32) into `out`.
-    void (*quantize)(const float* x, int32_t ldx, int32_t row0, int32_t row1, const Activations& out);
+    // Quantises rows [row0, row1) and blocks [block0, block1) of x [rows][ldx] into `out`. Rows of one row tile share cache
+    // lines: threads that work at the same time should take row tiles, or blocks, of their own.
+    void (*quantize)(const float* x, int32_t ldx, int32_t row0, int32_t row1, int32_t block0, int32_t block1,
+                     const Activations& out);
     // y[row * ldy + n] = sum over k of w[n][k] * a[row][k], for all rows of `a` and the outputs of tiles [tile0, tile1).
     // `scratch` is this thread's own: matmul_scratch_bytes(...) bytes, 64-byte aligned.
     void (*matmul)(const Matrix& w, const Activations& a, int32_t tile0, int32_t tile1, float* y, int32_t ldy,

@@ -4,7 +4,7 @@
 //   B  [8 groups][16 outputs][4 inputs]  s8   a block of a decoded panel, its offset taken off
 //   C  [16 rows][16 outputs]             s32  A x B: 8,192 products in 16 cycles
 //
-// C begins as kMagicBits and goes through memory into the registers that hold the sums, 2 operations for each of its rows.
+// C goes through memory into the registers that hold the sums, an addition and 2 float operations for each of its rows.
 // These, the loads and the stores are what takes the time, and while tiles are in use the CPU runs them on one 512-bit unit
 // instead of two. Formats with a scale for each 16 inputs would need twice as many: they stay with AVX-512.
 #define STOKER_ISA amx
@@ -53,17 +53,12 @@ struct RowTile {
     const float* sum;  // of formats with a minimum
 };
 
-alignas(64) const int32_t kStart[16] = {
-    kMagicBits, kMagicBits, kMagicBits, kMagicBits, kMagicBits, kMagicBits, kMagicBits, kMagicBits,
-    kMagicBits, kMagicBits, kMagicBits, kMagicBits, kMagicBits, kMagicBits, kMagicBits, kMagicBits,
-};
-
 // Loads the operands and multiplies them into tile C of number i. One of four, so that a product has time to end.
 template <int i> inline void multiply_tiles(const int8_t* a, const uint8_t* b) {
 #define STOKER_PRODUCT(i, ta, tb)  \
     _tile_loadd(ta, a, 32);        \
     _tile_loadd(tb, b, 64);        \
-    _tile_loadd(i, kStart, 0);     \
+    _tile_zero(i);                 \
     _tile_dpbssd(i, ta, tb)
     if constexpr (i == 0) {
         STOKER_PRODUCT(0, 4, 6);
@@ -94,7 +89,8 @@ template <Format F, int R>
 inline void add_block(f32x16 (&acc)[R], const PanelBlock<F> block, const int32_t* product, const float* scale,
                       const float* sum) {
     STOKER_UNROLL for (int r = 0; r < R; ++r) {
-        const f32x16 x = fma(as_f32(load_i32(product + 16 * r)), block.scale(0), block.minus_magic(0));
+        const f32x16 c = as_f32(add_i32(load_i32(product + 16 * r), set1_i32(kMagicBits)));
+        const f32x16 x = fma(c, block.scale(0), block.minus_magic(0));
         acc[r] = fma(x, set1(scale[r]), acc[r]);
         if constexpr (F.has_min()) {
             acc[r] = fma(block.minimum(0), set1(sum[r]), acc[r]);
@@ -102,48 +98,71 @@ inline void add_block(f32x16 (&acc)[R], const PanelBlock<F> block, const int32_t
     }
 }
 
-// sums [R][16] += the products of the first R rows with `blocks` blocks of a panel. Fresh: sums are not read.
-// A pipeline: while block b is multiplied, b - 3 leaves its tile and b - 5 is added up.
+// sums [tiles][16][16] += the products of the first R rows of each of `tiles` row tiles, `stride` rows of blocks apart, with
+// `blocks` blocks of a panel. Fresh: sums are not read.
+// One pipeline over all of them: while a block is multiplied, the third one before it leaves its tile and the fifth is added up.
 template <Format F, int R>
-STOKER_FLATTEN void multiply(const RowTile tile, const PanelTile<F> panel, const int blocks, const bool fresh, float* sums) {
+STOKER_FLATTEN void multiply(RowTile tile, const int tiles, const size_t stride, const PanelTile<F> panel, const int blocks,
+                             const bool fresh, float* sums) {
     constexpr int store_lag = 3, add_lag = 5;
     alignas(64) int32_t c[8][256];
     f32x16 acc[R];
-    for (int r = 0; r < R; ++r) {
-        acc[r] = fresh ? set1(0) : load(sums + 16 * r);
-    }
-    const auto step = [&](auto i, int b, bool may_multiply, bool may_store, bool may_add) {
-        if (may_multiply) {
-            multiply_tiles<i.value>(tile.q + b * tile.rows * kBlock, panel.codes_at + 512 * b);
+    const int total = tiles * blocks;
+    const size_t to_next = stride - size_t(blocks) * tile.rows;
+    int multiplied = 0, added = 0;  // blocks of the row tile there
+    const auto multiply_next = [&](auto i) {
+        multiply_tiles<i.value>(tile.q, panel.codes_at + 512 * multiplied);
+        tile.q += tile.rows * kBlock;
+        if (++multiplied == blocks) {
+            multiplied = 0;
+            tile.q += to_next * kBlock;
         }
-        if (may_store) {
-            store_tile<(i.value + 4 - store_lag) % 4>(c[(b - store_lag) % 8]);
+    };
+    const auto add_next = [&](const int32_t* product) {
+        for (int r = 0; added == 0 && r < R; ++r) {
+            acc[r] = fresh ? set1(0) : load(sums + 16 * r);
         }
-        if (may_add) {
-            const int at = (b - add_lag) * tile.rows;
-            add_block<F, R>(acc, panel.block(b - add_lag), c[(b - add_lag) % 8], tile.scale + at,
-                            F.has_min() ? tile.sum + at : nullptr);
+        add_block<F, R>(acc, panel.block(added), product, tile.scale, tile.sum);
+        tile.scale += tile.rows;
+        tile.sum += F.has_min() ? tile.rows : 0;
+        if (++added == blocks) {
+            for (int r = 0; r < R; ++r) {
+                store(sums + 16 * r, acc[r]);
+            }
+            added = 0;
+            sums += 256;
+            tile.scale += to_next;
+            tile.sum += F.has_min() ? to_next : 0;
         }
     };
     __asm__ volatile("" ::: "memory");  // the intrinsics do not say that they read memory
-    int b0 = 0;
+    int n = 0;
+    const auto step = [&](auto i, bool may_multiply, bool may_store, bool may_add) {
+        const int at = n + i.value;
+        if (may_multiply) {
+            multiply_next(i);
+        }
+        if (may_store) {
+            store_tile<(i.value + 4 - store_lag) % 4>(c[(at - store_lag) % 8]);
+        }
+        if (may_add) {
+            add_next(c[(at - add_lag) % 8]);
+        }
+    };
     const auto edge = [&] {
         unroll<4>([&](auto i) {
-            const int b = b0 + i.value, stored = b - store_lag, added = b - add_lag;
-            step(i, b, b < blocks, stored >= 0 && stored < blocks, added >= 0 && added < blocks);
+            const int at = n + i.value, stored = at - store_lag, summed = at - add_lag;
+            step(i, at < total, stored >= 0 && stored < total, summed >= 0 && summed < total);
         });
     };
-    for (; b0 < 8; b0 += 4) {
+    for (; n < 8; n += 4) {
         edge();
     }
-    for (; b0 + 4 <= blocks; b0 += 4) {
-        unroll<4>([&](auto i) { step(i, b0 + i.value, true, true, true); });
+    for (; n + 4 <= total; n += 4) {
+        unroll<4>([&](auto i) { step(i, true, true, true); });
     }
-    for (; b0 < blocks + add_lag; b0 += 4) {
+    for (; n < total + add_lag; n += 4) {
         edge();
-    }
-    for (int r = 0; r < R; ++r) {
-        store(sums + 16 * r, acc[r]);
     }
 }
 
@@ -182,11 +201,12 @@ RowTile from_block(const RowTile& tile, int block) {
 
 template <Format F>
 void multiply_rows(int rows, const RowTile& tile, const PanelTile<F>& panel, int blocks, bool fresh, float* sums) {
+    const size_t stride = size_t(blocks) * tile.rows;
     switch (rows) {
-        case 4: return multiply<F, 4>(tile, panel, blocks, fresh, sums);
-        case 8: return multiply<F, 8>(tile, panel, blocks, fresh, sums);
-        case 12: return multiply<F, 12>(tile, panel, blocks, fresh, sums);
-        default: return multiply<F, 16>(tile, panel, blocks, fresh, sums);
+        case 4: return multiply<F, 4>(tile, 1, stride, panel, blocks, fresh, sums);
+        case 8: return multiply<F, 8>(tile, 1, stride, panel, blocks, fresh, sums);
+        case 12: return multiply<F, 12>(tile, 1, stride, panel, blocks, fresh, sums);
+        default: return multiply<F, 16>(tile, 1, stride, panel, blocks, fresh, sums);
     }
 }
 
@@ -212,8 +232,9 @@ void matmul_tiles(const Matrix& w, const Activations& a, int32_t tile0, int32_t 
             const int blocks = b0 + kPanelBlocks < a.blocks() ? kPanelBlocks : a.blocks() - b0;
             const PanelTile<F> panel = {code, scale};
             panel.fill(PackedTile<F, false>(w, tile), b0, b0 + blocks);
-            for (int32_t row = 0; row < whole; row += 16) {
-                multiply<F, 16>(from_block(whole_tile(a, row_sums, row), b0), panel, blocks, b0 == 0, sums + row * 16);
+            if (whole) {
+                multiply<F, 16>(from_block(whole_tile(a, row_sums, 0), b0), whole / 16, size_t(16) * a.blocks(), panel, blocks,
+                                b0 == 0, sums);
             }
             if (last_rows) {
                 multiply_rows<F>(last_rows, from_block(last, b0), panel, blocks, b0 == 0, sums + whole * 16);

@@ -329,13 +329,13 @@ inline void unpack_row(const Matrix& w, int32_t row, float* out) {
 // Quantisation of activations: scale = max |x| / 127 over a block of 32, codes rounded to nearest even.
 // ---------------------------------------------------------------------------------------------------------------------
 
-inline void quantize_block(const f32x16& low, const f32x16& high, const Activations& out, int32_t row, int32_t block) {
+inline void quantize_block(const float* x, const Activations& out, size_t at) {
+    const f32x16 low = load(x), high = load(x + 16);
     const float amax = reduce_max(max(abs(low), abs(high)));
     const f32x16 inverse = set1(amax > 1e-30f ? 127.0f / amax : 0.0f);
     // What is not a number converts to the least integer, whose sums would overflow; the scale is not a number either then.
     const i32x16 least = set1_i32(-127);
     const i32x16 codes[2] = {max_i32(to_i32(mul(low, inverse)), least), max_i32(to_i32(mul(high, inverse)), least)};
-    const size_t at = out.at(row, block);
     out.scale[at] = amax * (1.0f / 127.0f);
     for (int h = 0; h < 2; ++h) {
         store_i8(out.q + at * kBlock + 16 * h, codes[h]);
@@ -343,11 +343,13 @@ inline void quantize_block(const f32x16& low, const f32x16& high, const Activati
     }
 }
 
-inline void quantize(const float* x, int32_t ldx, int32_t row0, int32_t row1, const Activations& out) {
+inline void quantize(const float* x, int32_t ldx, int32_t row0, int32_t row1, int32_t block0, int32_t block1,
+                     const Activations& out) {
     for (int32_t row = row0; row < row1; ++row) {
         const float* from = x + size_t(row) * ldx;
-        for (int32_t b = 0; b < out.blocks(); ++b) {
-            quantize_block(load(from + b * kBlock), load(from + b * kBlock + 16), out, row, b);
+        const size_t first = out.at(row, 0), stride = size_t(out.rows_in_tile(row));
+        for (int32_t b = block0; b < block1; ++b) {
+            quantize_block(from + size_t(b) * kBlock, out, first + b * stride);
         }
     }
 }

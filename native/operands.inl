@@ -109,10 +109,11 @@ template <Format F, bool is_unsigned> struct PackedTile {
         : code_plane(w.data + tile * F.tile_bytes(w.cols)), scale_plane(code_plane + F.codes_plane(w.cols)) {}
 
     Block<F> block(int b) const {
-        constexpr int ahead = 2048;
+        constexpr int near = 2048, far = 16384;  // bytes ahead: the first-level cache alone cannot wait for enough lines
         const uint8_t* p = code_plane + size_t(b) * F.code_bytes();
         for (int line = 0; line < F.code_bytes(); line += 64) {
-            prefetch(p + ahead + line);
+            prefetch(p + near + line);
+            prefetch_far(p + far + line);
         }
         Block<F> out;
         decode_codes<F>(p, out.w);

@@ -73,7 +73,7 @@ Activations Pass::input(Worker& me, int32_t index, bool is_first_piece) {
     const Stage& stage = plan_.stages[index];
     const Activations a = place_input(me, stage);
     const uint64_t key = d_.num_passes_ << 16 | uint64_t(index);
-    if (stage.is_few && me.prepared != key) {
+    if (stage.is_few && stage.kind != StageKind::down && me.prepared != key) {
         prepare(me, stage, {0, stage.rows}, a);
         me.prepared = key;
     }
@@ -88,14 +88,16 @@ Activations Pass::input(Worker& me, int32_t index, bool is_first_piece) {
 Activations Pass::place_input(Worker& me, const Stage& products) const {
     int32_t cols = spec_.hidden_size;
     const float* from = products.is_few ? me.normed.get() : d_.normed_.get();
+    uint8_t* codes = products.is_few ? me.codes.get() : d_.codes_.get();
     if (products.kind == StageKind::output) {
         cols = spec_.query_size();
         from = d_.attended_.get();
     } else if (products.kind == StageKind::down) {
         cols = spec_.feed_forward_size;
         from = d_.gate_.get();
+        codes = d_.down_codes_.get();
     }
-    Activations a = Activations::place(products.is_few ? me.codes.get() : d_.codes_.get(), products.rows, cols);
+    Activations a = Activations::place(codes, products.rows, cols);
     a.x = from;
     a.ldx = cols;
     return a;
@@ -113,7 +115,7 @@ void Pass::prepare(Worker& me, const Stage& products, Range rows, const Activati
             final_row(me, products, plan_.keeps_rows ? i : plan_.logit_row[i], normed + size_t(i) * spec_.hidden_size);
         }
     }
-    k_.quantize(out.x, out.ldx, rows.begin, rows.end, out);
+    k_.quantize(out.x, out.ldx, rows.begin, rows.end, 0, out.blocks(), out);
 }
 
 const float* Pass::post_norm_before(const Stage& products) const {
@@ -126,11 +128,15 @@ void Pass::normalise(Worker& me, const Stage& products, const float* post_norm, 
     float* shared = d_.x_[products.x].get();
     float* x = products.is_few ? me.x.get() : shared;
     float* normed = products.is_few ? me.normed.get() : d_.normed_.get();
+    const uint64_t version = d_.num_passes_ << 16 | uint64_t(products.num_added);
+    if (products.is_few) {
+        if (me.added != version) {
+            std::memcpy(x, shared, size_t(products.rows) * n * sizeof(float));
+        }
+        me.added = version + (has_y ? 1 : 0);
+    }
     for (int32_t row = rows.begin; row < rows.end; ++row) {
         const size_t at = size_t(row) * n;
-        if (products.is_few) {
-            std::memcpy(x + at, shared + at, n * sizeof(float));
-        }
         if (has_y) {
             add_y(x + at, row, post_norm, normed + at);
         }
@@ -195,9 +201,11 @@ void Pass::gate_and_up(Worker& me, const Stage& stage, Range tiles, const Activa
     float* up = d_.up_.get();
     multiply(me, layer.gate, a, tiles, gate, ff);
     multiply(me, layer.up, a, tiles, up, ff);
+    const Activations codes = Activations::place(d_.down_codes_.get(), stage.rows, ff);
     for (int32_t row = 0; row < stage.rows; ++row) {
         const size_t at = size_t(row) * ff + from;
         k_.rows->activate(spec_.activation, gate + at, up + at, (tiles.end - tiles.begin) * kTile, gate + at);
+        k_.quantize(gate, ff, row, row + 1, from / kBlock, tiles.end * kTile / kBlock, codes);
     }
 }
 

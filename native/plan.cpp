@@ -90,6 +90,7 @@ void Plan::make_stages(const Batch& batch) {
     stages.clear();
     rows_ = batch.num_tokens;
     x_ = 0;
+    num_added_ = 0;
     add_rows(StageKind::embed, 0);
     const auto num_units = int32_t(units.size());
     for (int32_t i = 0; i < int32_t(spec_.layers.size()); ++i) {
@@ -121,7 +122,7 @@ void Plan::make_stages(const Batch& batch) {
 }
 
 void Plan::add(StageKind kind, int32_t layer, int32_t num_pieces, int32_t grain) {
-    stages.push_back({kind, rows_ <= kFewRows, x_, layer, rows_, grain, num_pieces});
+    stages.push_back({kind, rows_ <= kFewRows, x_, num_added_, layer, rows_, grain, num_pieces});
 }
 
 void Plan::add_rows(StageKind kind, int32_t layer) {
@@ -130,8 +131,8 @@ void Plan::add_rows(StageKind kind, int32_t layer) {
 }
 
 void Plan::add_products(StageKind kind, int32_t layer, std::initializer_list<const Projection*> parts, bool adds_y) {
-    if (rows_ > kFewRows) {
-        add_rows(StageKind::input, layer);
+    if (rows_ > kFewRows && kind != StageKind::down) {
+        add(StageKind::input, layer, divided_up(rows_, kTile), kTile);
     }
     int32_t tiles = 0, num_pieces = 0;
     for (const Projection* part : parts) {
@@ -142,8 +143,9 @@ void Plan::add_products(StageKind kind, int32_t layer, std::initializer_list<con
         num_pieces += divided_up(part->w.tiles(), grain);
     }
     add(kind, layer, num_pieces, grain);
-    if (adds_y && rows_ <= kFewRows) {
-        x_ = int8_t(1 - x_);
+    if (adds_y) {
+        x_ = rows_ <= kFewRows ? int8_t(1 - x_) : x_;
+        ++num_added_;
     }
 }
 

@@ -1,10 +1,11 @@
 // What one forward pass will do, in which order and in which pieces, decided before it begins.
 //
 //   embed | input | Q K V | rotate, write KV | attend | join spans | keep rows | input | output -> y |
-//           input | gate, up, activation | input | down -> y | ... next layer ... | hidden | input | head
+//           input | gate, up, activation | down -> y | ... next layer ... | hidden | input | head
 //
 // An input stage adds y to x, normalises and quantises rows for the products behind it. For a few rows it is left out: every
-// thread that takes a piece of the products prepares all rows for itself, which costs less than another stage.
+// thread that takes a piece of the products prepares all rows for itself, which costs less than another stage. The inputs of
+// `down` are quantised by who computes them.
 #pragma once
 
 #include <cstddef>
@@ -23,6 +24,7 @@ struct Stage {
     StageKind kind;
     bool is_few;         // rows are prepared by each thread for itself
     int8_t x;            // where the residual stream is; a few rows with a y to be added go on in the other place
+    int32_t num_added;   // how many y it has in it
     int32_t layer;
     int32_t rows;
     int32_t grain;       // rows or tiles of a piece
@@ -43,7 +45,7 @@ struct AttentionUnit {
 
 class Plan {
 public:
-    static constexpr int32_t kFewRows = 4;
+    static constexpr int32_t kFewRows = kTile;  // a row tile: see Kernels::quantize
 
     Plan(const DecoderSpec& spec, int32_t attention_rows, int32_t max_batch_tokens, int32_t num_threads);
 
@@ -82,6 +84,7 @@ private:
     size_t num_span_partials_ = 0;
     int32_t rows_ = 0;  // while stages are made: as in Stage
     int8_t x_ = 0;
+    int32_t num_added_ = 0;
 };
 
 }  // namespace stoker

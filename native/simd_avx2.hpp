@@ -163,6 +163,7 @@ template <int max_code, bool is_unsigned> STOKER_FIX i32x16 dot(i32x16 acc, code
 #endif
 }
 
+STOKER_FIX void prefetch_far(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 STOKER_FIX void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 
 #undef STOKER_BOTH

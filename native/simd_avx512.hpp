@@ -109,6 +109,7 @@ template <int max_code, bool is_unsigned> inline i32x16 dot(i32x16 acc, codes w,
     return {_mm512_dpbusd_epi32(acc.v, w.v, a.v)};
 }
 
+inline void prefetch_far(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 
 }  // namespace stoker::STOKER_ISA

@@ -157,6 +157,7 @@ template <int max_code, bool is_unsigned> inline i32x16 dot(i32x16 acc, const co
     return acc;
 }
 
+inline void prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }  // into the second-level cache
 inline void prefetch(const void* p) { __builtin_prefetch(p); }
 
 #undef STOKER_EACH
