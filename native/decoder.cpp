@@ -95,8 +95,8 @@ Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32
     qkv_ = Buffer<float>(rows * (spec_.query_size() + 2 * spec_.kv_size()));
     attended_ = Buffer<float>(rows * spec_.query_size());
     y_ = Buffer<float>(rows * hidden);
-    gate_ = Buffer<float>(rows * spec_.feed_forward_size);
-    up_ = Buffer<float>(rows * spec_.feed_forward_size);
+    const auto has_float_down = [](const Layer& layer) { return layer.down.w.is_float(); };
+    gate_ = Buffer<float>(std::ranges::any_of(spec_.layers, has_float_down) ? rows * spec_.feed_forward_size : 0);
     codes_ = Buffer<uint8_t>(Activations::bytes(max_batch_tokens, wide));
     down_codes_ = Buffer<uint8_t>(Activations::bytes(max_batch_tokens, spec_.feed_forward_size));
     span_partials_ = Buffer<float>(plan_.num_span_partials());
@@ -109,6 +109,8 @@ Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32
         worker.normed = Buffer<float>(few * hidden);
         worker.codes = Buffer<uint8_t>(Activations::bytes(Plan::kFewRows, wide));
         worker.row = Buffer<float>(hidden);
+        worker.gate = Buffer<float>(Plan::gate_floats(max_batch_tokens));
+        worker.up = Buffer<float>(Plan::gate_floats(max_batch_tokens));
     }
 }
 

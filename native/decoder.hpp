@@ -37,6 +37,7 @@ struct alignas(64) Worker {
     Buffer<float> x, normed;  // a few rows
     Buffer<uint8_t> codes;    // of these
     Buffer<float> row;        // one more
+    Buffer<float> gate, up;   // of one piece
     uint64_t prepared = 0;    // the pass and stage whose input is in `x`, `normed` and `codes`
     uint64_t added = 0;       // the pass and how many y are in `x`
 };
@@ -64,8 +65,8 @@ private:
     const int32_t max_batch_tokens_;
     Plan plan_;
 
-    // Rows of activations between the stages; x_[1] is for a few rows only.
-    Buffer<float> x_[2], normed_, qkv_, attended_, y_, gate_, up_, span_partials_;
+    // Rows of activations between the stages; x_[1] is for a few rows only, gate_ for down's weights that are floats.
+    Buffer<float> x_[2], normed_, qkv_, attended_, y_, gate_, span_partials_;
     Buffer<uint8_t> codes_, down_codes_;
     std::vector<Worker> workers_;
     uint64_t num_passes_ = 0;

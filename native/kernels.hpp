@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "formats.hpp"
+
 namespace stoker {
 
 constexpr int32_t kTile = 16;   // outputs in a weight tile, and rows in an activation tile
@@ -18,6 +20,7 @@ struct Matrix {
     const uint8_t* data;  // 64-byte aligned
 
     int32_t tiles() const { return (rows + kTile - 1) / kTile; }
+    bool is_float() const { return find_format(type)->is_float(); }
 };
 
 // Rows of activations, quantised per block of 32, for the products with quantised weights; and as they were, for the others.

@@ -19,6 +19,7 @@ extern const Kernels avx512_kernels;
 namespace amx {
 
 constexpr int kPanelBlocks = 32;
+constexpr int kTilesAtOnce = 8;     // they share the rows' codes of a panel's blocks while the second-level cache has them
 constexpr int32_t kLeastRows = 32;  // below, AVX-512 alone is as fast: its second 512-bit unit rests while tiles are in use
 
 struct alignas(64) TileConfig {
@@ -210,9 +211,10 @@ void multiply_rows(int rows, const RowTile& tile, const PanelTile<F>& panel, int
     }
 }
 
-// Scratch: corrections | padded row tile | codes of a panel | its scales | sums [rows, padded][16]
+// Scratch: corrections | padded row tile | codes of a panel | its scales | sums [kTilesAtOnce][rows, padded][16]
 size_t scratch_bytes(int32_t, int32_t rows, int32_t cols) {
-    return correction_bytes(rows, cols) + PaddedTile::bytes(cols) + kPanelBlocks * (512 + 4 * 96) + (size_t(rows) + 16) * 64;
+    return correction_bytes(rows, cols) + PaddedTile::bytes(cols) + kPanelBlocks * (512 + 4 * 96) +
+           kTilesAtOnce * (size_t(rows) + 16) * 64;
 }
 
 template <Format F>
@@ -227,20 +229,27 @@ void matmul_tiles(const Matrix& w, const Activations& a, int32_t tile0, int32_t 
     const int tile_rows = whole ? 16 : last_rows;
     const RowTile last = last_rows ? PaddedTile::fill(a, row_sums, whole, tile_rows, padded) : RowTile{};
     configure(tile_rows);
-    for (int32_t tile = tile0; tile < tile1; ++tile) {
+    const size_t tile_sums = (size_t(a.rows) + 16) * 16;
+    const PanelTile<F> panel = {code, scale};
+    for (int32_t first = tile0; first < tile1; first += kTilesAtOnce) {
+        const int32_t end = first + kTilesAtOnce < tile1 ? first + kTilesAtOnce : tile1;
         for (int b0 = 0; b0 < a.blocks(); b0 += kPanelBlocks) {
             const int blocks = b0 + kPanelBlocks < a.blocks() ? kPanelBlocks : a.blocks() - b0;
-            const PanelTile<F> panel = {code, scale};
-            panel.fill(PackedTile<F, false>(w, tile), b0, b0 + blocks);
-            if (whole) {
-                multiply<F, 16>(from_block(whole_tile(a, row_sums, 0), b0), whole / 16, size_t(16) * a.blocks(), panel, blocks,
-                                b0 == 0, sums);
-            }
-            if (last_rows) {
-                multiply_rows<F>(last_rows, from_block(last, b0), panel, blocks, b0 == 0, sums + whole * 16);
+            for (int32_t tile = first; tile < end; ++tile) {
+                float* to = sums + (tile - first) * tile_sums;
+                panel.fill(PackedTile<F, false>(w, tile), b0, b0 + blocks);
+                if (whole) {
+                    multiply<F, 16>(from_block(whole_tile(a, row_sums, 0), b0), whole / 16, size_t(16) * a.blocks(), panel,
+                                    blocks, b0 == 0, to);
+                }
+                if (last_rows) {
+                    multiply_rows<F>(last_rows, from_block(last, b0), panel, blocks, b0 == 0, to + whole * 16);
+                }
             }
         }
-        write_outputs(sums, 1, a.rows, 0, tile, w.rows, y, ldy);
+        for (int32_t tile = first; tile < end; ++tile) {
+            write_outputs(sums + (tile - first) * tile_sums, 1, a.rows, 0, tile, w.rows, y, ldy);
+        }
     }
 }
 

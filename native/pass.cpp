@@ -196,16 +196,21 @@ void Pass::query_key_value(Worker& me, const Stage& stage, int32_t piece, const 
 
 void Pass::gate_and_up(Worker& me, const Stage& stage, Range tiles, const Activations& a) {
     const Layer& layer = spec_.layers[stage.layer];
-    const int32_t ff = spec_.feed_forward_size, from = tiles.begin * kTile;
-    float* gate = d_.gate_.get();
-    float* up = d_.up_.get();
-    multiply(me, layer.gate, a, tiles, gate, ff);
-    multiply(me, layer.up, a, tiles, up, ff);
+    const int32_t from = tiles.begin * kTile, width = (tiles.end - tiles.begin) * kTile, ff = spec_.feed_forward_size;
+    const bool is_float = layer.down.w.is_float();
+    // Both begin where output 0 would be.
+    float* gate = is_float ? d_.gate_.get() : me.gate.get() - from;
+    float* up = me.up.get() - from;
+    const int32_t ldg = is_float ? ff : width;
+    multiply(me, layer.gate, a, tiles, gate, ldg);
+    multiply(me, layer.up, a, tiles, up, width);
     const Activations codes = Activations::place(d_.down_codes_.get(), stage.rows, ff);
     for (int32_t row = 0; row < stage.rows; ++row) {
-        const size_t at = size_t(row) * ff + from;
-        k_.rows->activate(spec_.activation, gate + at, up + at, (tiles.end - tiles.begin) * kTile, gate + at);
-        k_.quantize(gate, ff, row, row + 1, from / kBlock, tiles.end * kTile / kBlock, codes);
+        float* active = gate + size_t(row) * ldg + from;
+        k_.rows->activate(spec_.activation, active, up + size_t(row) * width + from, width, active);
+        if (!is_float) {
+            k_.quantize(gate, ldg, row, row + 1, from / kBlock, (from + width) / kBlock, codes);
+        }
     }
 }
 

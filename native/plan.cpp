@@ -16,7 +16,7 @@ int32_t divided_up(int32_t n, int32_t by) { return (n + by - 1) / by; }
 }  // namespace
 
 Plan::Plan(const DecoderSpec& spec, int32_t attention_rows, int32_t max_batch_tokens, int32_t num_threads)
-    : spec_(spec), num_threads_(num_threads), piece_tokens_(std::max(1, attention_rows / spec.group())) {
+    : spec_(spec), max_batch_tokens_(max_batch_tokens), num_threads_(num_threads), piece_tokens_(std::max(1, attention_rows / spec.group())) {
     const size_t partial = partial_floats(spec.head_size), rows = max_batch_tokens;
     const size_t spans = spec.num_positions() / kSpanTokens + 1;
     num_span_partials_ =
@@ -138,7 +138,10 @@ void Plan::add_products(StageKind kind, int32_t layer, std::initializer_list<con
     for (const Projection* part : parts) {
         tiles += part->w.tiles();
     }
-    const int32_t grain = tiles_at_once(tiles);
+    int32_t grain = tiles_at_once(tiles);
+    if (kind == StageKind::gate_up) {
+        grain = std::min(grain, gate_floats(max_batch_tokens_) / (rows_ * kTile) / 2 * 2);
+    }
     for (const Projection* part : parts) {
         num_pieces += divided_up(part->w.tiles(), grain);
     }

@@ -8,6 +8,7 @@
 // `down` are quantised by who computes them.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -49,6 +50,11 @@ public:
 
     Plan(const DecoderSpec& spec, int32_t attention_rows, int32_t max_batch_tokens, int32_t num_threads);
 
+    // Floats that a piece of gate and up may have of each: both stay in the second-level cache until they are quantised.
+    static constexpr int32_t gate_floats(int32_t max_batch_tokens) {
+        return std::max(1 << 17, max_batch_tokens * 2 * kTile);
+    }
+
     // Floats for the results of spans that are computed apart.
     size_t num_span_partials() const { return num_span_partials_; }
     int32_t piece_rows() const { return piece_tokens_ * spec_.group(); }
@@ -79,6 +85,7 @@ private:
     int32_t tiles_at_once(int32_t tiles) const;
 
     const DecoderSpec& spec_;
+    const int32_t max_batch_tokens_;
     const int32_t num_threads_;
     const int32_t piece_tokens_;
     size_t num_span_partials_ = 0;
