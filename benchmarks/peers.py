@@ -10,13 +10,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from stoker.bench.server import LaunchedServer, OfflineProgram
 from stoker.engine.config import EngineConfig
+from stoker.export import export_model
 
 _INSTALL_S, _BATCHED_S = 1800, 1800
 _REASON_CHARACTERS = 200
@@ -46,17 +47,12 @@ REQUIREMENTS = {
     "llama-cpp-python": "llama-cpp-python[server]==0.3.36",
     "openvino-genai": "openvino-genai",
     "mistralrs": "mistralrs",
+    "onnxruntime-genai": "onnxruntime-genai",
 }
-
-
-UNUSABLE = {"onnxruntime-genai": "it reads folders with an ONNX model, not GGUF files, so there is no common file"}
-"""Peers that can be installed, but not measured on the same weights."""
 
 
 def find_peer(name: str, folder: Path) -> Present | Absent:
     """Installs a peer into `folder/<name>` unless it is there already."""
-    if name in UNUSABLE:
-        return Absent(name, UNUSABLE[name])
     python = folder / name / "bin" / "python"
     package = REQUIREMENTS[name].split("[")[0].split("==")[0]
     try:
@@ -181,6 +177,17 @@ def batched_bench(binary: Path, setting: Setting, batches: Sequence[int], prompt
     environment = {**os.environ, "LD_LIBRARY_PATH": libraries}
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=_BATCHED_S, env=environment)
     return [msgspec.json.decode(line, type=Ceiling) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def onnxruntime_genai(peer: Present, setting: Setting, folder: Path) -> OfflineProgram:
+    """It reads no GGUF file, so it gets the same weights as `stoker export` writes them into `folder`, once.
+
+    Raises:
+        StokerError: the model cannot be exported.
+    """
+    if not (folder / "model.onnx").exists():
+        export_model(setting.model, folder)
+    return _program(peer, replace(setting, model=folder), "onnx_genai.py")
 
 
 def _program(peer: Present, setting: Setting, script: str) -> OfflineProgram:

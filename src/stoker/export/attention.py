@@ -1,0 +1,93 @@
+"""What all ways to attend share: keys and values that go into the graph and come out longer, and rotation tables.
+
+```
+past_key_values.N.key, .value   (batch, kv heads, past, head size)   ->   present.N.key, .value   (…, past + new, …)
+```
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from stoker.backends.native.spec import DecoderSpec, Layer, Norm, Rope
+from stoker.export.graph import Graph
+from stoker.export.operators import Operators
+from stoker.export.options import KVType
+from stoker.export.projections import Projections
+
+BATCH, NEW, PAST, TOTAL = "batch_size", "sequence_length", "past_sequence_length", "total_sequence_length"
+
+
+class Attention(Protocol):
+    """How one graph attends."""
+
+    def layer(self, index: int, layer: Layer, x: str) -> str:
+        """What the heads of a layer see, behind one another, from its normed input."""
+        ...
+
+
+class Heads:
+    """Queries, keys and values of one graph, and the inputs and outputs that keep them.
+
+    Args:
+        graph: is appended to.
+        spec: the model.
+        projections: of queries, keys and values.
+        operators: for norms of heads.
+        kv_type: of keys and values, in and out.
+    """
+
+    def __init__(
+        self, graph: Graph, spec: DecoderSpec, projections: Projections, operators: Operators, kv_type: KVType
+    ) -> None:
+        self.dtype = np.float32 if kv_type == "f32" else np.float16
+        self._graph = graph
+        self._spec = spec
+        self._projections = projections
+        self._operators = operators
+
+    def past(self, index: int) -> list[str]:
+        """Declares a layer's inputs: keys, values."""
+        dims = (BATCH, self._spec.num_kv_heads, PAST, self._spec.head_size)
+        return [self._graph.input(f"past_key_values.{index}.{part}", self.dtype, dims) for part in ("key", "value")]
+
+    def present(self, index: int) -> list[str]:
+        """Declares a layer's outputs: keys, values."""
+        dims = (BATCH, self._spec.num_kv_heads, TOTAL, self._spec.head_size)
+        return [self._graph.output(f"present.{index}.{part}", self.dtype, dims) for part in ("key", "value")]
+
+    def packed(self, index: int, layer: Layer, x: str) -> str:
+        """Queries, keys and values behind one another, of a layer without norms of heads."""
+        return self._projections.packed(x, (layer.query, layer.key, layer.value), f"layers.{index}.query_key_value")
+
+    def apart(self, index: int, layer: Layer, x: str) -> list[str]:
+        """Queries, keys and values, each of shape `(batch, new, heads * head size)`, normed if the layer says so."""
+        names = [f"layers.{index}.{part}" for part in ("query", "key", "value")]
+        query, key, value = self._projections.each(x, (layer.query, layer.key, layer.value), names)
+        return [self._normed(query, layer.query_norm), self._normed(key, layer.key_norm), value]
+
+    def split(self, x: str) -> str:
+        """Heads get a dimension of their own, the third."""
+        return self._graph.node("Reshape", [x, self._graph.ints(0, 0, -1, self._spec.head_size)], f"{x}.heads")
+
+    def joined(self, x: str, num_heads: int, name: str) -> str:
+        """Heads behind one another again."""
+        return self._graph.node("Reshape", [x, self._graph.ints(0, 0, num_heads * self._spec.head_size)], name)
+
+    def _normed(self, x: str, norm: Norm | None) -> str:
+        if norm is None:
+            return x
+        normed = self._operators.norm(self.split(x), norm, f"{x}.norm")
+        shape = self._graph.node("Shape", [x], f"{x}.shape")
+        return self._graph.node("Reshape", [normed, shape], f"{x}.normed")
+
+
+def rotation_tables(graph: Graph, index: int, rope: Rope, num_positions: int, dtype: type[np.generic]) -> list[str]:
+    """Cosines and sines of all positions, each of shape `(positions, dim / 2)`."""
+    tables = rope.tables(num_positions).astype(dtype)
+    return [
+        graph.constant(np.ascontiguousarray(tables[:, part]), f"rope.{index}.{name}")
+        for part, name in enumerate(("cos", "sin"))
+    ]

@@ -1,0 +1,166 @@
+"""From a GGUF model to a folder with the same model as ONNX, and everything that its users look for beside it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from stoker import __version__
+from stoker.backends.native import check_supported
+from stoker.backends.native.architectures import describe_decoder
+from stoker.backends.native.file import ModelParts
+from stoker.errors import InvalidInput, ModelUnsupported
+from stoker.export.configs import (
+    Facts,
+    config_json,
+    genai_config_json,
+    generation_config_json,
+    special_tokens_map_json,
+    tokenizer_config_json,
+)
+from stoker.export.decoder import build_decoder
+from stoker.export.folder import filled_folder
+from stoker.export.graph import Graph
+from stoker.export.matrices import BlockMatrix, FloatMatrix, Matrices
+from stoker.export.model_file import num_bytes_of, write_model
+from stoker.export.options import ExportOptions
+from stoker.export.tokenizer_json import JSON, tokenizer_json
+from stoker.models.gguf import GGUFFile, part_paths, read_gguf
+from stoker.models.model_defaults import model_defaults
+from stoker.models.progress import NoProgress, Progress
+from stoker.models.vocabulary import read_vocabulary
+from stoker.text.vocabulary import build_tokenizer
+
+_TEMPLATE = "tokenizer.chat_template"
+_MAX_CONTEXT = 1 << 24
+"""Far above every model; the tables of rotations are in the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenAs:
+    """What some matrices of the same type have become."""
+
+    type: str
+    """GGML's."""
+    form: str
+    """In words."""
+    count: int
+    relative_error: float
+    """The root of the mean squared rounding error, in roots of the mean square of the weights; 0 = exact."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportReport:
+    """What was written."""
+
+    folder: Path
+    context_size: int
+    """Longest sequence, in tokens."""
+    num_bytes: int
+    """Of all files."""
+    matrices: tuple[WrittenAs, ...]
+
+
+def export_model(
+    path: Path,
+    folder: Path,
+    options: ExportOptions | None = None,
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> ExportReport:
+    """Writes a model as a folder that ONNX Runtime, optimum, transformers.js and onnxruntime-genai can read.
+
+    Args:
+        path: a GGUF file; of a split model the first part.
+        folder: where to; made if it is missing.
+        options: how.
+        force: the folder need not be empty; files of the same names are replaced.
+        progress: told how many bytes are written; it is closed at the end.
+
+    Raises:
+        ModelUnsupported: the architecture, or something in the model, cannot be exported.
+        ModelFileInvalid: the model contradicts itself.
+        ModelFileNotFound: it, or a part of it, is not there.
+        InvalidInput: the folder is not empty or cannot be written, or an option makes no sense.
+        ResourceExhausted: the disk is full. The folder is left as it was.
+    """
+    options, progress = options or ExportOptions(), progress or NoProgress()
+    # Closed by the garbage collector: while an error travels, its traceback still holds views into them.
+    files = [read_gguf(part) for part in part_paths(path)]
+    facts, matrices, graph = _read(files, options)
+    with closing(progress), filled_folder(folder, force=force) as target:
+        progress.start(num_bytes_of(graph), f"writing {folder.name}")
+        write_model(graph, target, name=path.stem, producer=("stoker", __version__), advance=progress.advance)
+        for name, content in _texts(facts).items():
+            (target / name).write_bytes(content)
+        num_bytes = sum(entry.stat().st_size for entry in target.iterdir())
+    return ExportReport(
+        folder=folder, context_size=facts.context_size, num_bytes=num_bytes, matrices=_summary(matrices)
+    )
+
+
+def _read(files: Sequence[GGUFFile], options: ExportOptions) -> tuple[Facts, Matrices, Graph]:
+    """Everything that can be refused is refused here, before a folder is touched."""
+    first, parts = files[0], ModelParts(files)
+    try:
+        check_supported(files)
+        facts, matrices = _facts(first, parts, options), Matrices(parts, options.weights)
+        return facts, matrices, build_decoder(facts.spec, matrices, options, facts.context_size)
+    except ModelUnsupported as error:
+        raise ModelUnsupported(f"{first.path} cannot be exported: {error.message}", **error.fields) from error
+
+
+def _facts(first: GGUFFile, parts: ModelParts, options: ExportOptions) -> Facts:
+    context_size = options.context_size
+    if context_size is None:
+        context_size = first.require_int(first.own_key("context_length"))
+    if not 1 <= context_size <= _MAX_CONTEXT:
+        raise InvalidInput(f"a context of {context_size} tokens makes no sense", parameter="ctx_size")
+    vocabulary = read_vocabulary(first)
+    return Facts(
+        spec=describe_decoder(parts, context_size),
+        options=options,
+        context_size=context_size,
+        vocabulary=vocabulary,
+        special=build_tokenizer(vocabulary).special,
+        chat_template=first.get_str(_TEMPLATE),
+        sampling=model_defaults(first),
+        rope_base=first.get_float(first.own_key("rope.freq_base")) or 10000.0,
+    )
+
+
+def _texts(facts: Facts) -> Mapping[str, bytes]:
+    found: dict[str, JSON] = {
+        "config.json": config_json(facts),
+        "generation_config.json": generation_config_json(facts),
+        "genai_config.json": genai_config_json(facts),
+        "tokenizer.json": tokenizer_json(facts.vocabulary, facts.special),
+        "tokenizer_config.json": tokenizer_config_json(facts),
+        "special_tokens_map.json": special_tokens_map_json(facts),
+    }
+    texts = {name: msgspec.json.format(msgspec.json.encode(content), indent=2) for name, content in found.items()}
+    template = {} if facts.chat_template is None else {"chat_template.jinja": facts.chat_template.encode()}
+    return texts | template
+
+
+def _summary(matrices: Matrices) -> tuple[WrittenAs, ...]:
+    groups: dict[tuple[str, str], list[BlockMatrix | FloatMatrix]] = {}
+    for matrix in matrices.chosen.values():
+        groups.setdefault((matrix.rows.type, matrix.form), []).append(matrix)
+    counts = Counter({key: sum(len(matrix.rows.linears) for matrix in group) for key, group in groups.items()})
+    return tuple(
+        WrittenAs(type=key[0], form=key[1], count=count, relative_error=_error(groups[key]))
+        for key, count in counts.most_common()
+    )
+
+
+def _error(matrices: Sequence[BlockMatrix | FloatMatrix]) -> float:
+    errors = [matrix.error for matrix in matrices if matrix.error is not None]
+    squares = sum(error.squares for error in errors)
+    return (sum(error.squared_errors for error in errors) / squares) ** 0.5 if squares else 0.0

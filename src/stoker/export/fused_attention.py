@@ -1,0 +1,80 @@
+"""Attention by ONNX Runtime's `GroupQueryAttention`, which rotates, appends in place and masks by itself."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stoker.backends.native.spec import DecoderSpec, Layer, RopePairs
+from stoker.errors import ModelUnsupported
+from stoker.export.attention import Heads, rotation_tables
+from stoker.export.graph import Graph
+
+_ROTATED_GRANULE = 16
+
+
+class FusedAttention:
+    """Satisfies `Attention`. All of it is computed in the type of keys and values.
+
+    Args:
+        graph: is appended to.
+        spec: the model.
+        heads: its queries, keys and values.
+        mask: name of the attention mask: ones, and behind them zeros, of shape `(batch, total)`.
+        context_size: positions that can be rotated.
+
+    Raises:
+        ModelUnsupported: a rotation that the operator cannot do.
+    """
+
+    def __init__(self, graph: Graph, spec: DecoderSpec, heads: Heads, *, mask: str, context_size: int) -> None:
+        self._graph = graph
+        self._spec = spec
+        self._heads = heads
+        for rope in spec.ropes:
+            if rope.dim % _ROTATED_GRANULE:
+                raise ModelUnsupported(
+                    f"GroupQueryAttention cannot rotate {rope.dim} elements of a head, only multiples of "
+                    f"{_ROTATED_GRANULE}; choose plain attention"
+                )
+        self._tables = [
+            rotation_tables(graph, index, rope, context_size, heads.dtype) for index, rope in enumerate(spec.ropes)
+        ]
+        self._lengths = [self._last_positions(mask), self._longest(mask)]
+
+    def layer(self, index: int, layer: Layer, x: str) -> str:
+        """See `Attention`."""
+        name, spec, pairs = f"layers.{index}.attention", self._spec, self._spec.ropes[layer.rope].pairs
+        if layer.query_norm is None and layer.key_norm is None:
+            inputs = [self._narrow(self._heads.packed(index, layer, x)), "", ""]
+        else:
+            inputs = [self._narrow(part) for part in self._heads.apart(index, layer, x)]
+        seen = self._graph.contrib(
+            "GroupQueryAttention",
+            [*inputs, *self._heads.past(index), *self._lengths, *self._tables[layer.rope]],
+            [f"{name}.seen", *self._heads.present(index)],
+            num_heads=spec.num_heads,
+            kv_num_heads=spec.num_kv_heads,
+            scale=spec.attention_scale,
+            softcap=spec.attention_softcap,
+            local_window_size=layer.window or -1,
+            do_rotary=1,
+            rotary_interleaved=int(pairs is RopePairs.ADJACENT),
+        )
+        return seen if self._heads.dtype == np.float32 else self._graph.cast(seen, np.float32, name)
+
+    def _narrow(self, x: str) -> str:
+        if self._heads.dtype == np.float32:
+            return x
+        return self._graph.cast(x, self._heads.dtype, f"{x}.narrow")
+
+    def _last_positions(self, mask: str) -> str:
+        """Of each sequence, int32."""
+        lengths = self._graph.node("ReduceSum", [mask, self._graph.ints(1)], "lengths", keepdims=0)
+        last = self._graph.node("Sub", [lengths, self._graph.ints(1)], "last_positions")
+        return self._graph.cast(last, np.int32, "last_positions.int32")
+
+    def _longest(self, mask: str) -> str:
+        """Of all sequences, an int32 without dimensions."""
+        shape = self._graph.node("Shape", [mask], "mask.shape")
+        longest = self._graph.node("Gather", [shape, self._graph.constant(np.array(1))], "longest", axis=0)
+        return self._graph.cast(longest, np.int32, "longest.int32")
