@@ -86,7 +86,8 @@ def _download_from(source: Source, target: Target, file: Path, progress: Progres
     expected = target.sha256 or promised
     if expected is not None and sha256 != expected:
         raise DownloadFailed(f"{source}: wrong checksum (SHA-256 {sha256} instead of {expected})")
-    read_gguf(file).close()
+    if file.suffix.lower() == ".gguf":
+        read_gguf(file).close()
     _publish(file, source, target, sha256)
 
 

@@ -8,29 +8,36 @@ from pathlib import Path
 
 from stoker.errors import ModelFileNotFound
 from stoker.models.gguf import part_paths
+from stoker.models.onnx_folder import choose_graph
+from stoker.models.onnx_hub import is_graph
 
 _PREFERRED = "Q4_K_M"
 _MAX_LISTED = 40
 
 
 def choose_file(repo: str, files: Sequence[str], quantization: str | None = None) -> str:
-    """The GGUF model to take from a repository; of a split one, the first part.
+    """The GGUF model to take from a repository, of a split one the first part; or its ONNX graph, if it has no GGUF.
 
     Args:
         repo: for the error message.
         files: all files of the repository.
-        quantization: a name such as `Q8_0`; None = Q4_K_M if there is one, else the only model.
+        quantization: a name such as `Q8_0`, a variant of a graph such as `q4f16`, or a graph; None = Q4_K_M if there
+            is one, else the only model, or the graph that suits a CPU best.
 
     Raises:
         ModelFileNotFound: nothing fits, or more than one; the message lists the models.
     """
     models = sorted(file for file in files if _is_model(file))
+    graphs = sorted(file for file in files if is_graph(file))
+    graph = quantization if quantization in graphs else None if models else choose_graph(graphs, quantization or "")
+    if graph is not None:
+        return graph
     fitting = [file for file in models if _mentions(file, quantization or _PREFERRED)]
     if quantization is None:
         fitting = fitting or models
     if len(fitting) == 1:
         return fitting[0]
-    raise ModelFileNotFound(_complaint(repo, models, fitting, quantization), path=repo)
+    raise ModelFileNotFound(_complaint(repo, models, graphs, fitting, quantization), path=repo)
 
 
 def _is_model(file: str) -> bool:
@@ -44,9 +51,12 @@ def _mentions(file: str, quantization: str) -> bool:
     return re.search(pattern, file, re.IGNORECASE) is not None
 
 
-def _complaint(repo: str, models: Sequence[str], fitting: Sequence[str], quantization: str | None) -> str:
+def _complaint(
+    repo: str, models: Sequence[str], graphs: Sequence[str], fitting: Sequence[str], quantization: str | None
+) -> str:
     if not models:
-        return f"hf:{repo} has no GGUF file"
+        listed = "".join(f"\n  hf:{repo}:{graph}" for graph in graphs[:_MAX_LISTED])
+        return f"hf:{repo} has no GGUF file" + (f", and several ONNX graphs. Name one of:{listed}" if graphs else "")
     wanted = f" for {quantization}" if quantization else ""
     problem = f"has more than one model{wanted}" if fitting else f"has no model{wanted}"
     listed = "".join(f"\n  hf:{repo}:{file}" for file in models[:_MAX_LISTED])

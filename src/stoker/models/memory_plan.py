@@ -30,6 +30,12 @@ class MemoryPlan:
     weights_bytes: int
     kv_bytes_per_token: int
     compute_bytes: int
+    cache_bytes: int = 0
+    """Memory for KV that has left the pool, at most."""
+    num_replicas: int = 1
+    """Engines that share the weights; of everything else, each takes this."""
+    backend: str = ""
+    """Who will compute, if that is known."""
 
     @property
     def kv_bytes(self) -> int:
@@ -37,7 +43,90 @@ class MemoryPlan:
 
     @property
     def total_bytes(self) -> int:
-        return self.weights_bytes + self.kv_bytes + self.compute_bytes
+        return self.weights_bytes + self.num_replicas * (self.kv_bytes + self.compute_bytes + self.cache_bytes)
+
+    def __str__(self) -> str:
+        cache = f", cache in memory up to {_mib(self.cache_bytes)}" if self.cache_bytes else ""
+        cache += f", {self.num_replicas} times" if self.num_replicas > 1 else ""
+        backend = f"{self.backend}: " if self.backend else ""
+        return (
+            f"{_mib(self.total_bytes)} ({backend}weights {_mib(self.weights_bytes)}, "
+            f"{self.kv_tokens} tokens of KV {_mib(self.kv_bytes)}, compute about {_mib(self.compute_bytes)}{cache})"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryNeeds:
+    """What a model takes, as its file says, before it is known how much there is."""
+
+    model: str
+    """For messages."""
+    ctx_size: int
+    """Longest single request, in tokens."""
+    kv_tokens: int | None
+    """Size of the pool, if somebody asked for one."""
+    parallel: int
+    spare_kv_tokens: int
+    weights_bytes: int
+    kv_bytes_per_token: int
+    compute_bytes: int
+    cache_bytes: int = 0
+    """Memory that is useful for KV that has left the pool; it is the first to be cut short."""
+    min_cache_bytes: int = 0
+    """What somebody asked for of it."""
+    num_replicas: int = 1
+    backend: str = ""
+    pool_bytes: int = _DEFAULT_POOL_BYTES
+    """What the pool takes at most if nobody asked for a size, unless one request alone needs more."""
+
+    @property
+    def least_bytes(self) -> int:
+        """With less it is refused."""
+        return self._with_pool(0).total_bytes
+
+    def within(self, available_bytes: int) -> MemoryPlan:
+        """The plan for so much memory: the pool takes what is useful and affordable.
+
+        Raises:
+            ResourceExhausted: it does not fit; the message says what would. Fields `needed_bytes`, `available_bytes`.
+        """
+        found = self._with_pool(available_bytes - self.weights_bytes - self.num_replicas * self._fixed_bytes)
+        if found.total_bytes > available_bytes:
+            self._refuse(found, available_bytes)
+        return found
+
+    @property
+    def _fixed_bytes(self) -> int:
+        spare = self.spare_kv_tokens * self.kv_bytes_per_token
+        return self.compute_bytes + self.min_cache_bytes + spare
+
+    def _with_pool(self, left_bytes: int) -> MemoryPlan:
+        pool_bytes = min(self.pool_bytes, max(left_bytes, 0)) // self.num_replicas
+        default = _default_pool(self.ctx_size, self.parallel, self.kv_bytes_per_token, pool_bytes)
+        kv_tokens = self.kv_tokens or default
+        left = max(0, left_bytes) // self.num_replicas - kv_tokens * self.kv_bytes_per_token
+        return MemoryPlan(
+            ctx_size=self.ctx_size,
+            kv_tokens=kv_tokens,
+            spare_kv_tokens=self.spare_kv_tokens,
+            weights_bytes=self.weights_bytes,
+            kv_bytes_per_token=self.kv_bytes_per_token,
+            compute_bytes=self.compute_bytes,
+            cache_bytes=min(self.cache_bytes, self.min_cache_bytes + max(0, left)),
+            num_replicas=self.num_replicas,
+            backend=self.backend,
+        )
+
+    def _refuse(self, plan: MemoryPlan, available_bytes: int) -> NoReturn:
+        left = (available_bytes - plan.weights_bytes) // plan.num_replicas - plan.compute_bytes - plan.cache_bytes
+        fitting = left // plan.kv_bytes_per_token - plan.spare_kv_tokens if plan.kv_bytes_per_token else 0
+        pools = fitting * plan.num_replicas
+        advice = f"--ctx-size {fitting} --kv-tokens {pools} would fit" if fitting > 0 else "use a smaller model"
+        raise ResourceExhausted(
+            f"{self.model} needs {plan}, but {_mib(available_bytes)} of memory are available: {advice}.",
+            needed_bytes=plan.total_bytes,
+            available_bytes=available_bytes,
+        )
 
 
 def plan(
@@ -49,6 +138,7 @@ def plan(
     available_bytes: int,
     kv_element_bytes: float = 2.0,
     spare_kv_tokens: int = 0,
+    num_replicas: int = 1,
 ) -> MemoryPlan:
     """Fills in what was not asked for, and refuses what does not fit.
 
@@ -62,31 +152,60 @@ def plan(
         available_bytes: memory that the model may take (see `available_memory`).
         kv_element_bytes: what one number of keys and values takes, its share of scales included.
         spare_kv_tokens: what the backend needs beyond the pool, in tokens.
+        num_replicas: engines that share the weights; each of them gets a pool like this one.
 
     Raises:
         ResourceExhausted: it does not fit; the message says what would. Fields `needed_bytes`, `available_bytes`.
         ConfigError: a size below 1.
         ModelFileInvalid: the file does not say, or lies about, its own shape.
     """
+    needs = memory_needs(
+        gguf,
+        ctx_size=ctx_size,
+        kv_tokens=kv_tokens,
+        parallel=parallel,
+        kv_element_bytes=kv_element_bytes,
+        spare_kv_tokens=spare_kv_tokens,
+        num_replicas=num_replicas,
+    )
+    return needs.within(available_bytes)
+
+
+def memory_needs(
+    gguf: GGUFFile,
+    *,
+    ctx_size: int | None,
+    kv_tokens: int | None,
+    parallel: int,
+    kv_element_bytes: float = 2.0,
+    spare_kv_tokens: int = 0,
+    cache_bytes: int = 0,
+    num_replicas: int = 1,
+) -> MemoryNeeds:
+    """What a model takes, whatever there is. For the arguments see `plan`.
+
+    Args:
+        cache_bytes: memory for KV that has left the pool.
+
+    Raises:
+        ConfigError: a size below 1.
+        ModelFileInvalid: the file does not say, or lies about, its own shape.
+    """
     for name, size in (("--ctx-size", ctx_size), ("--kv-tokens", kv_tokens), ("--parallel", parallel)):
         if size is not None and size < 1:
             raise ConfigError(f"{name} must be at least 1, not {size}")
-    per_token = kv_bytes_per_token(gguf, kv_element_bytes)
-    weights_bytes = sum(tensor.num_bytes for tensor in all_tensors(gguf))
-    compute_bytes = _compute_bytes(gguf)
-    left = available_bytes - weights_bytes - compute_bytes - spare_kv_tokens * per_token
-    context = ctx_size or _default_context(gguf, kv_tokens)
-    found = MemoryPlan(
-        ctx_size=context,
-        kv_tokens=kv_tokens or _default_pool(context, parallel, per_token, left),
+    return MemoryNeeds(
+        model=gguf.path.name,
+        ctx_size=ctx_size or _default_context(gguf, kv_tokens),
+        kv_tokens=kv_tokens,
+        parallel=parallel,
         spare_kv_tokens=spare_kv_tokens,
-        weights_bytes=weights_bytes,
-        kv_bytes_per_token=per_token,
-        compute_bytes=compute_bytes,
+        weights_bytes=sum(tensor.num_bytes for tensor in all_tensors(gguf)),
+        kv_bytes_per_token=kv_bytes_per_token(gguf, kv_element_bytes),
+        compute_bytes=_compute_bytes(gguf),
+        cache_bytes=cache_bytes,
+        num_replicas=num_replicas,
     )
-    if found.total_bytes > available_bytes:
-        _refuse(gguf, found, available_bytes)
-    return found
 
 
 def kv_bytes_per_token(gguf: GGUFFile, element_bytes: float = 2.0) -> int:
@@ -142,12 +261,11 @@ def _default_context(gguf: GGUFFile, kv_tokens: int | None) -> int:
     return wanted if kv_tokens is None else min(wanted, kv_tokens)
 
 
-def _default_pool(context: int, parallel: int, per_token: int, left_bytes: int) -> int:
+def _default_pool(context: int, parallel: int, per_token: int, pool_bytes: int) -> int:
     """As many tokens as are useful and affordable, but always one full request."""
     if per_token == 0:
         return parallel * context
-    affordable = min(_DEFAULT_POOL_BYTES, max(left_bytes, 0)) // per_token
-    return min(parallel * context, max(context, affordable))
+    return min(parallel * context, max(context, pool_bytes // per_token))
 
 
 def _compute_bytes(gguf: GGUFFile) -> int:
@@ -156,19 +274,6 @@ def _compute_bytes(gguf: GGUFFile) -> int:
     feed_forward = max(gguf.get_ints(gguf.own_key("feed_forward_length")) or [0])
     width = vocab_size(gguf) + 4 * hidden + 2 * feed_forward
     return _COMPUTE_ROWS * _ACTIVATION_BYTES * width
-
-
-def _refuse(gguf: GGUFFile, plan: MemoryPlan, available_bytes: int) -> NoReturn:
-    left = available_bytes - plan.weights_bytes - plan.compute_bytes
-    fitting = left // plan.kv_bytes_per_token - plan.spare_kv_tokens if plan.kv_bytes_per_token else 0
-    advice = f"--ctx-size {fitting} --kv-tokens {fitting} would fit" if fitting > 0 else "use a smaller model"
-    raise ResourceExhausted(
-        f"{gguf.path.name} needs {_mib(plan.total_bytes)} (weights {_mib(plan.weights_bytes)}, "
-        f"{plan.kv_tokens} tokens of KV {_mib(plan.kv_bytes)}, compute about {_mib(plan.compute_bytes)}), "
-        f"but {_mib(available_bytes)} of memory are available: {advice}.",
-        needed_bytes=plan.total_bytes,
-        available_bytes=available_bytes,
-    )
 
 
 def _mib(num_bytes: int) -> str:

@@ -9,8 +9,7 @@ import filelock
 from stoker.errors import ModelError, ModelFileNotFound
 from stoker.models.aliases import remove_alias
 from stoker.models.cache import lock_path, receipt_path, writing
-from stoker.models.gguf import part_paths
-from stoker.models.store import list_models
+from stoker.models.store import downloaded_parts, list_models
 
 
 def remove_model(name: str) -> None:
@@ -28,7 +27,7 @@ def remove_model(name: str) -> None:
     found = next((model for model in list_models() if model.name == name), None)
     if found is None:
         raise ModelFileNotFound(f"no model {name!r} in the cache: there is nothing to delete", path=name)
-    for path in part_paths(found.path):
+    for path in downloaded_parts(found.path):
         _remove(path)
 
 

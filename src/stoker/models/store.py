@@ -6,6 +6,7 @@ import difflib
 import os
 import re
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,15 +16,18 @@ from stoker.models.cache import is_whole, models_dir, read_receipt, writing
 from stoker.models.catalog import CATALOG, CatalogEntry, HubFile
 from stoker.models.gguf import part_paths
 from stoker.models.hub_choice import choose_file
+from stoker.models.onnx_folder import is_onnx_model
+from stoker.models.onnx_hub import is_graph, onnx_parts, parts_note
 from stoker.models.progress import NoProgress, Progress
 
-__all__ = ["InstalledModel", "list_models", "resolve"]
+__all__ = ["InstalledModel", "downloaded_parts", "list_models", "resolve"]
 
 _HUB_PREFIX = "hf:"
 _HUB_NAME = re.compile(r"(?P<repo>[\w][\w.-]*/[\w][\w.-]*)(?::(?P<file>.+))?", re.ASCII)
 _CHOICE_NOTE = ".choice-"
 """Files of this name remember what a repository stands for when no file, or only a quantisation, is named."""
 _HUB_LIST_S = 10.0
+_KINDS = ("gguf", "onnx")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +44,14 @@ def resolve(model: str, *, progress: Progress | None = None) -> Path:
     """The file of a model, downloaded first if necessary.
 
     Args:
-        model: a name of the catalog (`smollm2`), an alias, a path to a file, `hf:org/repo:file`, `hf:org/repo:Q8_0`
-            (the file of that quantisation) or `hf:org/repo` (Q4_K_M if there is one, else the only file).
+        model: a name of the catalog (`smollm2`), an alias, a path to a file or an ONNX folder, `hf:org/repo:file`,
+            `hf:org/repo:Q8_0` (the file of that quantisation, `q4f16` for an ONNX graph) or `hf:org/repo` (Q4_K_M if
+            there is one, else the only file, or the graph that suits a CPU best).
         progress: told about every download.
 
     Returns:
-        An existing file; of a split model the first part, with all others beside it. It need not be a valid model.
+        An existing file, or the folder of an ONNX model; of a split model the first part, with all others beside it.
+        It need not be a valid model.
 
     Raises:
         ModelFileNotFound: there is no such file and no such name; the message says what was tried.
@@ -66,13 +72,21 @@ def resolve(model: str, *, progress: Progress | None = None) -> Path:
 def list_models() -> list[InstalledModel]:
     """All whole models in the cache, by name."""
     found: list[InstalledModel] = []
-    for receipt_file in models_dir().rglob("*.gguf.json"):
+    for receipt_file in sorted(file for kind in _KINDS for file in models_dir().rglob(f"*.{kind}.json")):
         path = receipt_file.with_suffix("")
-        receipt, parts = read_receipt(path), part_paths(path)
+        receipt, parts = read_receipt(path), downloaded_parts(path)
         if receipt is None or path != parts[0] or not all(part.is_file() for part in parts):
             continue
         found.append(InstalledModel(receipt.model, path, sum(part.stat().st_size for part in parts)))
     return sorted(found, key=lambda model: model.name)
+
+
+def downloaded_parts(path: Path) -> list[Path]:
+    """The files with the weights of a model in the cache, of which `path` is the first."""
+    if not is_graph(path.name):
+        return list(part_paths(path))
+    data = (file for file in path.parent.glob(f"{escape(path.name)}[._]data*") if file.suffix != ".json")
+    return [path, *sorted(data)]
 
 
 def _resolve_entry(entry: CatalogEntry, progress: Progress) -> Path:
@@ -104,9 +118,34 @@ def _resolve_hub(model: str, progress: Progress) -> Path:
         file = _chosen_file(repo, file)
     if not _is_safe(file):
         raise ModelFileNotFound(f"{model!r} names no file inside a repository", path=model)
+    if is_graph(file):
+        return _bring_onnx(repo, file, progress)
     names = [part.as_posix() for part in part_paths(Path(file))]
     paths = [_bring_from_hub(repo, name, names[0], progress) for name in names]
     return paths[0]
+
+
+def _bring_onnx(repo: str, graph: str, progress: Progress) -> Path:
+    """A graph with everything that belongs to it; the hub is asked what that is once."""
+    path = _repo_dir(repo) / graph
+    parts = _noted_parts(path)
+    if not parts or not all(is_whole(_repo_dir(repo) / part) for part in parts):
+        _check_hub_address()
+        from stoker.models import hub  # see above
+
+        parts = [part for part in onnx_parts(hub.list_files(repo, within_s=_HUB_LIST_S), graph) if _is_safe(part)]
+        for part in parts:
+            _bring_from_hub(repo, part, graph, progress)
+        note = parts_note(path)
+        with writing(note, None):
+            note.write_text("\n".join(parts))
+    return path
+
+
+def _noted_parts(graph: Path) -> list[str]:
+    note = parts_note(graph)
+    parts = note.read_text().splitlines() if note.is_file() else []
+    return parts if all(_is_safe(part) for part in parts) else []
 
 
 def _bring_from_hub(repo: str, file: str, first_part: str, progress: Progress) -> Path:
@@ -163,9 +202,13 @@ def _resolve_path(model: str) -> Path:
     if not os.path.exists(name):
         raise ModelFileNotFound(_unknown(model), path=model)
     path = Path(name)
+    if is_onnx_model(path):
+        return path
     if path.is_dir():
         inside = ", ".join(sorted(file.name for file in path.glob("*.gguf"))) or "none"
-        raise ModelFileNotFound(f"{model} is a directory; name a file in it (GGUF files there: {inside})", path=model)
+        raise ModelFileNotFound(
+            f"{model} is a directory without an ONNX model; name a GGUF file in it (there: {inside})", path=model
+        )
     if not path.is_file():
         raise ModelFileInvalid(f"{model} is no regular file, and a model cannot be mapped from a pipe or device")
     parts = part_paths(path)

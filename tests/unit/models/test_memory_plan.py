@@ -135,3 +135,21 @@ def test_real_models(smollm2_path: Path, gemma3_path: Path) -> None:
     assert (smollm2.ctx_size, smollm2.kv_bytes_per_token) == (8192, 30 * 3 * 128 * 2)
     assert smollm2.kv_tokens == 512 * MIB // smollm2.kv_bytes_per_token
     assert kv_bytes_per_token(read_gguf(gemma3_path)) == 18 * 1 * 512 * 2
+
+
+def test_replicas_share_the_weights_and_the_pool(path: Path) -> None:
+    gguf = tiny(path, context_length=2048)
+    one, four = plan_for(gguf), plan_for(gguf, num_replicas=4)
+    assert four.kv_tokens == one.kv_tokens, "there is plenty"
+    assert four.total_bytes == one.weights_bytes + 4 * (one.kv_bytes + one.compute_bytes)
+    short = one.weights_bytes + 4 * one.compute_bytes + 4 * 128 * 3000
+    assert plan_for(gguf, short, num_replicas=4).kv_tokens == 3000
+    gguf = tiny(path, block_count=2000, context_length=1000)
+    assert plan_for(gguf, num_replicas=4).kv_tokens == (512 << 20) // 4 // (2000 * 64)
+
+
+def test_advice_for_replicas_is_what_can_be_said(path: Path) -> None:
+    gguf = tiny(path, context_length=2048)
+    whole = plan_for(gguf)
+    with pytest.raises(ResourceExhausted, match="--ctx-size 1000 --kv-tokens 2000 would fit"):
+        plan_for(gguf, whole.weights_bytes + 2 * (whole.compute_bytes + 128 * 1000), num_replicas=2)

@@ -24,6 +24,7 @@ from stoker.errors import (
 from stoker.models import catalog, download, store, wheels
 from stoker.models.cache import cache_dir, is_whole, receipt_path
 from stoker.models.catalog import CatalogEntry, HubFile, WheelPart, Wheels
+from stoker.models.removal import remove_model
 from stoker.models.store import list_models, resolve
 from tests.unit.models.conftest import RecordedProgress
 from tests.unit.models.fake_hub import FakeHub, send
@@ -397,3 +398,54 @@ def test_a_malformed_hub_address_is_named(
     monkeypatch.setenv("HF_ENDPOINT", address)
     with pytest.raises(ConfigError, match="HF_ENDPOINT"):
         resolve(model)
+
+
+GRAPHS = {
+    "onnx/model.onnx": b"graph",
+    "onnx/model.onnx_data": b"weights",
+    "onnx/model.onnx_data_1": b"more",
+    "onnx/model_q4.onnx": b"small graph",
+    "onnx/model_q4.onnx_data": b"small weights",
+    "config.json": b"{}",
+    "tokenizer.json": b"{}",
+    "README.md": b"",
+    "other/config.json": b"",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "graph", "data"),
+    [
+        ("hf:org/onnx", "model_q4.onnx", ["model_q4.onnx_data"]),
+        ("hf:org/onnx:fp32", "model.onnx", ["model.onnx_data", "model.onnx_data_1"]),
+        ("hf:org/onnx:onnx/model.onnx", "model.onnx", ["model.onnx_data", "model.onnx_data_1"]),
+    ],
+)
+def test_an_onnx_model_comes_with_all_that_belongs_to_it(
+    hub: FakeHub, cache: Path, name: str, graph: str, data: list[str]
+) -> None:
+    hub.files |= {("org/onnx", file): content for file, content in GRAPHS.items()}
+    path = resolve(name)
+    assert (path.name, path.read_bytes()) == (graph, GRAPHS[f"onnx/{graph}"])
+    root = path.parent.parent
+    files = sorted(file.relative_to(root).as_posix() for file in root.rglob("*") if file.is_file())
+    assert [file for file in files if file in GRAPHS] == sorted(
+        ["config.json", "tokenizer.json", *(f"onnx/{part}" for part in (graph, *data))]
+    )
+    num_requests = len(hub.requests)
+    assert resolve(name) == path
+    assert len(hub.requests) == num_requests, "the hub is asked once"
+    [listed] = list_models()
+    assert (listed.name, listed.path) == (f"hf:org/onnx:onnx/{graph}", path)
+    assert listed.size_bytes == sum(len(GRAPHS[f"onnx/{part}"]) for part in (graph, *data))
+    remove_model(listed.name)
+    assert list_models() == []
+    assert not (path.parent / data[0]).exists()
+    assert resolve(name) == path, "it can be had again"
+
+
+def test_graphs_are_listed_if_none_is_clearly_meant(hub: FakeHub, cache: Path) -> None:
+    hub.files |= {("org/onnx", f"onnx/{name}.onnx"): b"x" for name in ("encoder", "text")}
+    listed = r"no GGUF file, and several ONNX graphs\. Name one of:\n  hf:org/onnx:"
+    with pytest.raises(ModelFileNotFound, match=listed):
+        resolve("hf:org/onnx")

@@ -99,7 +99,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
 }
 """Roles that a file may leave out: the token with such a text has it, and is a control token."""
 
-_ENDS_GENERATION = (
+ENDS_GENERATION = (
     "<|eot_id|>",
     "<|im_end|>",
     "<|end|>",
@@ -198,7 +198,7 @@ def _added_tokens(vocabulary: Vocabulary, ids: Mapping[str, int], rule: WordRule
 
 def _end_of_generation(token_ids: Mapping[str, int], ids: Mapping[str, int], attributes: list[int]) -> set[int]:
     found = {ids[role] for role in ("fim_pad", "fim_rep", "fim_sep", "eos", "eot", "eom") if role in ids}
-    for name in _ENDS_GENERATION:
+    for name in ENDS_GENERATION:
         if name in token_ids:
             found.add(token_ids[name])
             attributes[token_ids[name]] |= Attribute.CONTROL

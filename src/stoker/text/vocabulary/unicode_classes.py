@@ -35,6 +35,14 @@ _CLASSES = {
     "Han": rf"[{_HAN}]",
     "LNotHan": rf"[\p{{L}}&&[^{_HAN}{_LATER}]]",
 }
+_PLAIN_CLASSES = {
+    "Upper": r"[\p{L}&&[^a-z]]",
+    "Lower": r"[\p{L}&&[^A-Z]]",
+    "UpperM": r"[[\p{L}\p{M}]&&[^a-z]]",
+    "LowerM": r"[[\p{L}\p{M}]&&[^A-Z]]",
+    "Han": rf"[{_HAN}]",
+    "LNotHan": rf"[\p{{L}}&&[^{_HAN}]]",
+}
 _CLASS_NAME = re.compile(r"\\p\{(\w+)\}")
 
 
@@ -45,6 +53,11 @@ def compile_pattern(pattern: str) -> Regex:
     letters and marks), `\p{Han}` Chinese characters, `\p{LNotHan}` all other letters.
     """
     return Regex(_CLASS_NAME.sub(lambda match: _CLASSES.get(match[1], match[0]), pattern))
+
+
+def plain_pattern(pattern: str) -> str:
+    """The same for any other program: classes of this module's own are spelled out, and Unicode is what that has."""
+    return _CLASS_NAME.sub(lambda match: _PLAIN_CLASSES.get(match[1], match[0]), pattern)
 
 
 class CharacterClass:

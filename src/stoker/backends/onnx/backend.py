@@ -1,0 +1,301 @@
+"""The ONNX backend: language models as ONNX graphs, computed by ONNX Runtime. It decides nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from stoker.backends.base import Logits
+from stoker.backends.cores import usable_cores
+from stoker.backends.onnx.batches import split_by_padding, split_by_rows
+from stoker.backends.onnx.budget import KVBudget
+from stoker.backends.onnx.file import GraphFile
+from stoker.backends.onnx.growing import GrowingKV
+from stoker.backends.onnx.in_place import InPlaceKV
+from stoker.backends.onnx.kv import GraphKV
+from stoker.backends.onnx.memory import KVMemory
+from stoker.backends.onnx.runtime import Session, SessionOptions, is_host_memory, load_errors, open_session
+from stoker.backends.onnx.signature import Signature
+from stoker.core.batch import Batch, CacheOp, Chunk, CopyPrefix
+from stoker.core.model_info import CacheTraits, ModelInfo
+from stoker.core.stages import Mark, no_mark
+from stoker.core.tiers import KVBytes
+from stoker.errors import BackendError, ConfigError, ModelNotLoaded
+
+_KV_VERSION = 1
+_MAX_THREADS = 512
+_MAX_LOGITS_BYTES = 256 << 20
+_MIN_BATCH_TOKENS = 16
+_BATCH_TOKENS = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnnxOptions:
+    """How a model is loaded.
+
+    Raises:
+        ConfigError: a number is out of its range.
+    """
+
+    context_size: int
+    """Longest single sequence, in tokens."""
+    kv_tokens: int
+    """Cells of the pool that all sequences share, in tokens."""
+    num_slots: int = 64
+    """Most sequences that hold KV, running and retained."""
+    max_batch_tokens: int = _BATCH_TOKENS
+    """Most entries of one forward pass. Graphs that give logits for each of them get fewer."""
+    max_paddings: int | None = None
+    """Most positions of padding in one run of a graph that needs padding; None = any number."""
+    threads: int | None = None
+    """CPU threads, 1 … 512. None = one per core that this process may use."""
+    provider: str = "auto"
+    """Who computes: `auto`, `cpu`, `cuda` …"""
+    device_id: int = 0
+    """Which device of the provider."""
+    spins: bool = False
+    """Threads spin for a moment before they sleep: for a model that shares its cores with no other."""
+    name: str = ""
+    architecture: str = "onnx"
+    trained_context: int = 0
+    """0 = the context size."""
+    budget: KVBudget | None = None
+    """What several models share; `kv_tokens` becomes less if it has less."""
+
+    def __post_init__(self) -> None:
+        for name in ("context_size", "kv_tokens", "num_slots", "max_batch_tokens"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"`{name}` must be at least 1, not {getattr(self, name)}", parameter=name)
+        if self.threads is not None and not 1 <= self.threads <= _MAX_THREADS:
+            raise ConfigError(
+                f"`threads` must be between 1 and {_MAX_THREADS}, not {self.threads}", parameter="threads"
+            )
+
+
+class OnnxBackend:
+    """A language model as an ONNX graph: a pool of KV, many sequences. Satisfies `Backend` and `KVPort`.
+
+    Where every attention of the graph is a `GroupQueryAttention`, KV stays in its place; other graphs give their KV
+    back longer than they took it. Sequences of any lengths are decoded in one run, and each chunk of a prompt in one of
+    its own: `GroupQueryAttention` takes several tokens with a past of one sequence only.
+
+    Logits of a sequence hardly depend on its batch-mates and on how its prompt was cut, but not to the bit: ONNX
+    Runtime chooses other kernels for other shapes.
+
+    Args:
+        graph: the file.
+        signature: how to call it.
+        options: sizes.
+        eog_token_ids: what the tokenizer says.
+        mark: told when a batch has been bound.
+
+    Raises:
+        ModelUnsupported: ONNX Runtime is not installed, or does not run this graph.
+        ModelFileInvalid: the file is damaged.
+        ResourceExhausted: weights or KV do not fit.
+        ConfigError: there is no such provider.
+    """
+
+    def __init__(
+        self,
+        graph: GraphFile,
+        signature: Signature,
+        options: OnnxOptions,
+        *,
+        eog_token_ids: frozenset[int] = frozenset(),
+        mark: Mark = no_mark,
+    ) -> None:
+        self._signature = signature
+        self._mark = mark
+        self._session: Session | None = open_session(graph, _session_options(options))
+        self._lease = None if options.budget is None else options.budget.lease(options.kv_tokens * self._kv_bytes)
+        kv_tokens = options.kv_tokens if self._lease is None else self._lease.num_bytes // self._kv_bytes
+        self._info = _model_info(graph.path, signature, options, kv_tokens, eog_token_ids)
+        memory = KVMemory(
+            signature.kv,
+            signature.kv_type,
+            num_rows=options.num_slots,
+            max_tokens=self._info.max_sequence_tokens,
+            kv_tokens=kv_tokens,
+        )
+        self._memory = memory
+        self._kv = _graph_kv(self._session, signature, memory, options.num_slots)
+        self._max_paddings = options.max_paddings if signature.can_pad else 0
+        if signature.can_pad and self.is_in_place:
+            self._max_paddings = None  # rows of any length lie side by side anyway
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._info
+
+    @property
+    def provider(self) -> str:
+        """Who computes: `cpu`, `cuda` …"""
+        return self._open_session().provider
+
+    @property
+    def is_in_place(self) -> bool:
+        """KV is never copied by a step."""
+        return isinstance(self._kv, InPlaceKV)
+
+    @property
+    def num_kv_positions(self) -> int:
+        """Positions whose KV takes memory at this moment."""
+        return self._memory.num_touched
+
+    def forward(self, batch: Batch) -> Logits:
+        """See `Backend.forward`. After a `BackendError` every slot is as long as the batch's operations left it.
+
+        Raises:
+            ModelNotLoaded: the backend was closed.
+        """
+        self._open_session()
+        assert batch.num_tokens <= self._info.max_batch_tokens, f"{batch.num_tokens} entries in a batch"
+        for op in batch.ops:
+            self._apply(op)
+        logits = np.empty((batch.num_rows, self._info.vocab_size), dtype=np.float32)
+        try:
+            self._compute(batch.chunks, logits)
+        except load_errors() as error:
+            for chunk in batch.chunks:
+                if self._kv.length(chunk.slot) > chunk.start:
+                    self._kv.truncate(chunk.slot, chunk.start)
+            raise BackendError(f"the forward pass failed: {' '.join(str(error).split())}") from error
+        self._kv.finish()
+        return logits
+
+    def export_kv(self, slot: int, start: int, end: int) -> KVBytes:
+        """See `KVPort.export_kv`."""
+        self._open_session()
+        assert 0 <= start < end <= self._kv.length(slot), "export beyond the end"
+        return self._kv.export(slot, start, end)
+
+    def import_kv(self, slot: int, start: int, end: int, state: KVBytes) -> None:
+        """See `KVPort.import_kv`."""
+        self._open_session()
+        assert self._kv.length(slot) == start, "a hole or an overlap"
+        view = memoryview(state).cast("B")
+        if not self._kv.restore(slot, start, end, view):
+            raise BackendError(f"{len(view)} bytes are not the KV of the positions {start} … {end - 1}")
+
+    def close(self) -> None:
+        """Frees the KV; the weights go with their last user. Calling it twice is allowed."""
+        if self._session is None:
+            return
+        self._session = None
+        del self._kv, self._memory
+        if self._lease is not None:
+            self._lease.close()
+
+    def __enter__(self) -> OnnxBackend:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _kv_bytes(self) -> int:
+        return self._signature.kv_bytes_per_token
+
+    def _open_session(self) -> Session:
+        if self._session is None:
+            raise ModelNotLoaded("The model was closed.")
+        return self._session
+
+    def _apply(self, op: CacheOp) -> None:
+        if isinstance(op, CopyPrefix):
+            assert self._kv.length(op.target) == 0, f"slot {op.target} is not empty"
+            assert op.length <= self._kv.length(op.source), f"slot {op.source} has no {op.length} positions"
+            self._kv.copy_prefix(op.source, op.target, op.length)
+        elif op.length < self._kv.length(op.slot):
+            self._kv.truncate(op.slot, op.length)
+
+    def _compute(self, chunks: Sequence[Chunk], logits: Logits) -> None:
+        begins = dict(zip((chunk.slot for chunk in chunks), _row_begins(chunks), strict=True))
+        for group in self._groups(chunks):
+            num_rows = max(chunk.num_logits for chunk in group)
+            rows = self._kv.compute([chunk.slot for chunk in group], [chunk.entries for chunk in group], num_rows)
+            for chunk, found in zip(group, rows, strict=True):
+                last = begins[chunk.slot] + chunk.num_logits
+                logits[begins[chunk.slot] : last] = found[num_rows - chunk.num_logits :]
+                begins[chunk.slot] = last
+                self._kv.commit(chunk.slot, chunk.end)
+
+    def _groups(self, chunks: Sequence[Chunk]) -> Iterator[Sequence[Chunk]]:
+        """What is computed in one run each: a prompt's chunk alone, single tokens together."""
+        for chunk in chunks:
+            assert chunk.start == self._kv.length(chunk.slot), f"a hole or an overlap in slot {chunk.slot}"
+        singles = [chunk for chunk in chunks if len(chunk.entries) == 1]
+        for chunk in chunks:
+            if len(chunk.entries) > 1:
+                yield from ([part] for part in split_by_rows(chunk, gives_all_rows=self._signature.can_give_all_rows))
+        yield from split_by_padding(singles, self._max_paddings)
+
+
+def _graph_kv(session: Session, signature: Signature, memory: KVMemory, num_slots: int) -> GraphKV:
+    if signature.is_in_place and is_host_memory(session):
+        return InPlaceKV(session, signature, memory, num_slots)
+    return GrowingKV(session, signature, memory)
+
+
+def _row_begins(chunks: Sequence[Chunk]) -> Iterator[int]:
+    at = 0
+    for chunk in chunks:
+        yield at
+        at += chunk.num_logits
+
+
+def _session_options(options: OnnxOptions) -> SessionOptions:
+    return SessionOptions(
+        threads=options.threads or min(usable_cores(), _MAX_THREADS),
+        provider=options.provider,
+        device_id=options.device_id,
+        spins=options.spins,
+    )
+
+
+def _model_info(
+    path: Path, signature: Signature, options: OnnxOptions, kv_tokens: int, eog_token_ids: frozenset[int]
+) -> ModelInfo:
+    return ModelInfo(
+        name=options.name or path.stem,
+        architecture=options.architecture,
+        vocab_size=signature.vocab_size,
+        eog_token_ids=eog_token_ids,
+        trained_context=options.trained_context or options.context_size,
+        context_size=options.context_size,
+        kv_tokens=kv_tokens,
+        num_slots=options.num_slots,
+        max_batch_tokens=min(_batch_tokens(signature, options.max_batch_tokens), kv_tokens),
+        traits=CacheTraits(can_truncate=True, can_copy=True, shares_cells=False, can_export=True),
+        kv_format=_kv_format(signature),
+        kv_bytes_per_token=signature.kv_bytes_per_token,
+    )
+
+
+def max_logits_bytes(signature: Signature, max_batch_tokens: int = _BATCH_TOKENS) -> int:
+    """What the logits of one run take at most, as the graph gives them."""
+    num_rows = _batch_tokens(signature, max_batch_tokens) if _gives_unwanted(signature) else 1
+    return num_rows * signature.vocab_size * signature.logits.type.itemsize
+
+
+def _gives_unwanted(signature: Signature) -> bool:
+    """Logits for every entry come out, wanted or not."""
+    return signature.gives_all_rows and not signature.can_choose_rows
+
+
+def _batch_tokens(signature: Signature, wanted: int) -> int:
+    if not _gives_unwanted(signature):
+        return wanted
+    fitting = _MAX_LOGITS_BYTES // (signature.vocab_size * signature.logits.type.itemsize)
+    return min(wanted, max(fitting, _MIN_BATCH_TOKENS))
+
+
+def _kv_format(signature: Signature) -> str:
+    shapes = [(tensor.num_heads, tensor.head_size) for tensor in signature.kv]
+    digest = hashlib.sha256(repr(shapes).encode()).hexdigest()[:16]
+    return f"onnx {_KV_VERSION} {signature.kv_type.name} {digest}"

@@ -1,0 +1,38 @@
+"""How the chunks of a step are divided into runs of a graph that cannot take them all at once. It computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from stoker.core.batch import Chunk
+
+
+def split_by_rows(chunk: Chunk, *, gives_all_rows: bool) -> list[Chunk]:
+    """The parts of a chunk, for a graph that may give the logits of a run's last position alone."""
+    if gives_all_rows or chunk.num_logits <= 1:
+        return [chunk]
+    first = len(chunk.entries) - chunk.num_logits + 1
+    singles = [
+        Chunk(chunk.slot, chunk.start + at, chunk.entries[at : at + 1], 1) for at in range(first, len(chunk.entries))
+    ]
+    return [Chunk(chunk.slot, chunk.start, chunk.entries[:first], 1), *singles]
+
+
+def split_by_padding(chunks: Sequence[Chunk], max_paddings: int | None) -> Iterator[Sequence[Chunk]]:
+    """Chunks of one entry in groups that need at most so much padding; the same chunks are grouped alike each time.
+
+    Args:
+        chunks: of different slots.
+        max_paddings: positions in one group; None = any number, and all stay together.
+    """
+    if max_paddings is None:
+        yield from ([chunks] if chunks else [])
+        return
+    group: list[Chunk] = []
+    for chunk in sorted(chunks, key=lambda chunk: -chunk.start):
+        if group and sum(group[0].start - other.start for other in (*group, chunk)) > max_paddings:
+            yield group
+            group = []
+        group.append(chunk)
+    if group:
+        yield group

@@ -1,0 +1,103 @@
+"""The small inputs of a graph: token ids, masks and positions of one run, and the logits that come out. No KV here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.backends.onnx.runtime import CPU
+from stoker.backends.onnx.signature import Signature
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Equally many new tokens of some sequences."""
+
+    tokens: Integers
+    """`(sequences, new tokens)`."""
+    starts: Integers
+    """Positions that each sequence holds already, `(sequences,)`."""
+    num_logits: int
+    """Rows wanted of each sequence: of its last positions."""
+
+    @property
+    def num_new(self) -> int:
+        return self.tokens.shape[1]
+
+    @property
+    def ends(self) -> Integers:
+        return self.starts + self.num_new
+
+    @property
+    def num_past(self) -> int:
+        """Of the longest."""
+        return int(self.starts.max())
+
+
+def make_run(starts: Sequence[int], tokens: Sequence[Sequence[int]], num_logits: int) -> Run:
+    """One run; all sequences have equally many tokens."""
+    return Run(tokens=np.array(tokens, dtype=np.int64), starts=np.array(starts, dtype=np.int64), num_logits=num_logits)
+
+
+class Feeds:
+    """Binds these inputs and the logits to a session's bindings. Arrays are kept as long as they are bound.
+
+    Args:
+        signature: of the graph.
+        max_logits: rows of logits that one run gives at most.
+    """
+
+    def __init__(self, signature: Signature, max_tokens: int) -> None:
+        self._signature = signature
+        self._counting = np.arange(max_tokens, dtype=np.int64)
+        self._logits = np.empty(0, dtype=signature.logits.type)
+        self._bound: list[NDArray[Any]] = []
+
+    def bind(self, binding: Any, run: Run, *, pads_left: bool) -> NDArray[Any]:
+        """Binds everything but KV.
+
+        Returns:
+            Where the logits will be, `(sequences, rows, vocab_size)`, valid until the next call; the last rows are
+            those of the last positions.
+        """
+        self._bound = []
+        self._input(binding, "ids", run.tokens)
+        self._input(binding, "mask", self._mask(run, pads_left=pads_left))
+        self._input(binding, "positions", run.starts[:, None] + self._counting[: run.num_new])
+        self._input(binding, "cache_positions", run.num_past + self._counting[: run.num_new])
+        num_kept = max(run.num_logits, 1)
+        self._input(binding, "kept_rows", np.array(num_kept, dtype=np.int64))
+        self._input(binding, "rows", self._counting[run.num_new - num_kept : run.num_new])
+        return self._output(binding, run, num_kept)
+
+    def _mask(self, run: Run, *, pads_left: bool) -> NDArray[np.bool_]:
+        """Right: a sequence begins at 0. Left: it ends with the longest."""
+        columns = self._counting[: run.num_past + run.num_new]
+        if pads_left:
+            return columns >= (run.num_past - run.starts)[:, None]
+        return columns < run.ends[:, None]
+
+    def _input(self, binding: Any, role: Any, values: NDArray[Any]) -> None:
+        port = self._signature.inputs.get(role)
+        if port is None:
+            return
+        array = np.ascontiguousarray(values, dtype=port.type)
+        self._bound.append(array)
+        binding.bind_input(port.name, CPU, 0, port.type, array.shape, array.ctypes.data)
+
+    def _output(self, binding: Any, run: Run, num_kept: int) -> NDArray[Any]:
+        signature, port = self._signature, self._signature.logits
+        num_rows = num_kept if signature.can_choose_rows else run.num_new if signature.gives_all_rows else 1
+        shape = (len(run.starts), num_rows, signature.vocab_size)
+        size = int(np.prod(shape))
+        if size > len(self._logits):
+            self._logits = np.empty(size, dtype=port.type)
+        found = self._logits[:size].reshape(shape)
+        binding.bind_output(port.name, CPU, 0, port.type, shape, found.ctypes.data)
+        return found

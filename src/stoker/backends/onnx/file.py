@@ -1,0 +1,46 @@
+"""What this backend needs to know of an ONNX file, so that whoever parses files need not know this backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+
+class GraphValue(Protocol):
+    """One input or output. `type` is as numpy calls it; a dimension is a number, or the name of what varies."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def type(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int | str, ...]: ...
+
+
+class GraphFile(Protocol):
+    """An ONNX file that was read and checked."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def inputs(self) -> Sequence[GraphValue]:
+        """Those that somebody has to give."""
+        ...
+
+    @property
+    def outputs(self) -> Sequence[GraphValue]: ...
+    @property
+    def operators(self) -> Mapping[tuple[str, str], int]:
+        """How often each operator occurs, by domain and name."""
+        ...
+
+    @property
+    def content(self) -> bytes | None:
+        """Is to be run instead of what the file holds; its weights are where they are."""
+        ...
+
+    @property
+    def weight_files(self) -> Sequence[Path]:
+        """The file itself, then the others that its weights lie in."""
+        ...

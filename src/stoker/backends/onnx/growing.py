@@ -1,0 +1,152 @@
+"""Runs a graph that gives KV back longer than it took it: what comes out goes in again, and stays on its device.
+
+```
+padded left     [ · · a a a a | a ]     attention joins past and new: sequences end together
+                [ b b b b b b | b ]
+padded right    [ a a a a a · · ]       `GroupQueryAttention`: each new position goes behind its own sequence
+                [ b b b b b b b ]
+```
+
+The tensors of one run are those of the next as long as the same sequences are computed together. When they part, what
+is new of them is copied to the machine's memory, and gathered from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.backends.onnx.feeds import Feeds, make_run
+from stoker.backends.onnx.memory import KVMemory
+from stoker.backends.onnx.runtime import Session, runtime
+from stoker.backends.onnx.signature import Signature
+from stoker.core.tiers import KVBytes
+
+
+class _Group:
+    """Sequences that are computed together, and their KV as the last run gave it."""
+
+    def __init__(self, slots: tuple[int, ...], lengths: list[int], tensors: list[Any]) -> None:
+        self.slots = slots
+        self.tensors = tensors
+        """ONNX Runtime's, one for each of the signature's."""
+        self.lengths = lengths
+        """Positions of each sequence in them."""
+        self.saved = list(lengths)
+        """Positions of each that are in the machine's memory too."""
+
+    @property
+    def num_padded(self) -> int:
+        """Positions of the longest."""
+        return max(self.lengths)
+
+
+class GrowingKV:
+    """KV of all slots, and the forward pass over it. Satisfies `backends.onnx.kv.GraphKV`. A slot's row is its own."""
+
+    def __init__(self, session: Session, signature: Signature, memory: KVMemory) -> None:
+        self._session = session
+        self._signature = signature
+        self._memory = memory
+        self._feeds = Feeds(signature, memory.capacity)
+        self._group_of: dict[int, _Group] = {}
+        self._pads_left = not signature.is_in_place
+
+    def length(self, slot: int) -> int:
+        """Positions that a slot holds."""
+        return self._memory.length(slot)
+
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        """The first positions of one slot appear in another, empty one."""
+        self._save(source)
+        self._memory.copy(source, target, length)
+
+    def truncate(self, slot: int, length: int) -> None:
+        """A slot keeps its first positions."""
+        self._save(slot)
+        self._memory.set_length(slot, length)
+
+    def commit(self, slot: int, end: int) -> None:
+        """What was computed for a slot belongs to it."""
+        self._memory.set_length(slot, end)
+
+    def finish(self) -> None:
+        """Everything of this step is committed."""
+        self._memory.trim()
+
+    def export(self, slot: int, start: int, end: int) -> KVBytes:
+        """The KV of some positions."""
+        self._save(slot, leaves=False)
+        return self._memory.read(slot, start, end)
+
+    def restore(self, slot: int, start: int, end: int, state: memoryview) -> bool:
+        """Appends exported KV; false if these bytes are something else."""
+        self._save(slot)
+        is_restored = self._memory.write(slot, start, end, state)
+        self._memory.trim()
+        return is_restored
+
+    def compute(self, slots: Sequence[int], tokens: Sequence[Sequence[int]], num_logits: int) -> NDArray[Any]:
+        """Computes equally many new tokens of each slot; of several slots, one each."""
+        order = sorted(range(len(slots)), key=lambda index: slots[index])
+        group = self._group(tuple(slots[index] for index in order))
+        run = make_run(group.lengths, [tokens[index] for index in order], num_logits)
+        binding = self._session.inner.io_binding()
+        logits = self._feeds.bind(binding, run, pads_left=self._pads_left)
+        for tensor, past in zip(self._signature.kv, group.tensors, strict=True):
+            binding.bind_ortvalue_input(tensor.past, past)
+        for tensor in self._signature.kv:
+            binding.bind_output(tensor.present, self._session.device, self._session.device_id)
+        self._session.inner.run_with_iobinding(binding)
+        group.tensors = binding.get_outputs()[1:]
+        group.lengths = run.ends.tolist()
+        return logits[:, logits.shape[1] - num_logits :][np.argsort(order)]
+
+    def _group(self, slots: tuple[int, ...]) -> _Group:
+        """The group of exactly these slots, as it was left or gathered anew."""
+        group = self._group_of.get(slots[0])
+        if group is not None and group.slots == slots:
+            assert group.lengths == [self.length(slot) for slot in slots], "whoever is cut leaves its group"
+            return group
+        for slot in slots:
+            self._save(slot)
+        lengths = [self.length(slot) for slot in slots]
+        found = _Group(slots, lengths, self._gather(slots, lengths))
+        self._group_of |= dict.fromkeys(slots, found)
+        return found
+
+    def _gather(self, slots: Sequence[int], lengths: Sequence[int]) -> list[Any]:
+        longest = max(lengths)
+        tensors: list[Any] = []
+        for index, tensor in enumerate(self._signature.kv):
+            rows = self._memory.tensor(index)
+            past = np.zeros((len(slots), tensor.num_heads, longest, tensor.head_size), dtype=self._signature.kv_type)
+            for at, (slot, length) in enumerate(zip(slots, lengths, strict=True)):
+                past[at, :, self._begin(longest, length) :][:, :length] = rows[slot, :, :length]
+            tensors.append(runtime().OrtValue.ortvalue_from_numpy(past, self._session.device, self._session.device_id))
+        return tensors
+
+    def _begin(self, longest: int, length: int) -> int:
+        return longest - length if self._pads_left else 0
+
+    def _save(self, slot: int, *, leaves: bool = True) -> None:
+        """Brings what is new of a slot's whole group into the machine's memory; unless it stays, the group parts."""
+        group = self._group_of.get(slot)
+        if group is None:
+            return
+        # What a run left that was never committed is not the sequence's.
+        ends = [min(length, self.length(member)) for member, length in zip(group.slots, group.lengths, strict=True)]
+        if ends != group.saved:
+            longest = group.num_padded
+            for index, tensor in enumerate(group.tensors):
+                rows, values = self._memory.tensor(index), tensor.numpy()
+                for at, (member, start, end) in enumerate(zip(group.slots, group.saved, ends, strict=True)):
+                    begin = self._begin(longest, group.lengths[at])
+                    rows[member, :, start:end] = values[at, :, begin + start : begin + end]
+            group.saved = ends
+        if leaves:
+            for member in group.slots:
+                del self._group_of[member]

@@ -1,0 +1,95 @@
+"""Runs a graph whose attention writes into the buffers it reads: KV is bound to its place, and never copied."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.backends.onnx.feeds import Feeds, make_run
+from stoker.backends.onnx.memory import KVMemory
+from stoker.backends.onnx.rows import RowLedger
+from stoker.backends.onnx.runtime import CPU, Session
+from stoker.backends.onnx.signature import Signature
+from stoker.core.tiers import KVBytes
+
+_MAX_BINDINGS = 128
+"""Remembered runs of rows; each is a few kilobytes."""
+
+
+class InPlaceKV:
+    """KV of all slots, and the forward pass over it. Satisfies `backends.onnx.kv.GraphKV`."""
+
+    def __init__(self, session: Session, signature: Signature, memory: KVMemory, num_slots: int) -> None:
+        assert session.device == CPU, "KV lies in the machine's memory"
+        self._session = session
+        self._signature = signature
+        self._memory = memory
+        self._rows = RowLedger(num_slots, memory.length, memory.swap)
+        self._feeds = Feeds(signature, memory.capacity)
+        self._bindings: OrderedDict[tuple[int, int], Any] = OrderedDict()
+
+    def length(self, slot: int) -> int:
+        """Positions that a slot holds."""
+        return self._memory.length(self._rows.row(slot))
+
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        """The first positions of one slot appear in another, empty one."""
+        self._rows.settle(target)
+        self._memory.copy(self._rows.row(source), self._rows.row(target), length)
+
+    def truncate(self, slot: int, length: int) -> None:
+        """A slot keeps its first positions."""
+        self._memory.set_length(self._rows.row(slot), length)
+
+    def commit(self, slot: int, end: int) -> None:
+        """What was computed for a slot belongs to it."""
+        self._memory.set_length(self._rows.row(slot), end)
+
+    def finish(self) -> None:
+        """Everything of this step is committed."""
+        self._memory.trim()
+
+    def export(self, slot: int, start: int, end: int) -> KVBytes:
+        """The KV of some positions."""
+        return self._memory.read(self._rows.row(slot), start, end)
+
+    def restore(self, slot: int, start: int, end: int, state: memoryview) -> bool:
+        """Appends exported KV; false if these bytes are something else."""
+        if start == 0:
+            self._rows.settle(slot)
+        is_restored = self._memory.write(self._rows.row(slot), start, end, state)
+        self._memory.trim()
+        return is_restored
+
+    def compute(self, slots: Sequence[int], tokens: Sequence[Sequence[int]], num_logits: int) -> NDArray[Any]:
+        """Computes equally many new tokens of each slot; of several slots, one each."""
+        for slot in slots:
+            if self.length(slot) == 0:
+                self._rows.settle(slot)
+        first = self._rows.gather(slots)
+        order = sorted(range(len(slots)), key=lambda index: self._rows.row(slots[index]))
+        run = make_run([self.length(slots[i]) for i in order], [tokens[i] for i in order], num_logits)
+        binding = self._binding(first, len(slots))
+        logits = self._feeds.bind(binding, run, pads_left=False)
+        self._session.inner.run_with_iobinding(binding)
+        return logits[:, logits.shape[1] - num_logits :][np.argsort(order)]
+
+    def _binding(self, first: int, num_rows: int) -> Any:
+        key = (first, num_rows)
+        if key in self._bindings:
+            self._bindings.move_to_end(key)
+            return self._bindings[key]
+        if len(self._bindings) >= _MAX_BINDINGS:
+            self._bindings.popitem(last=False)
+        binding = self._bindings[key] = self._session.inner.io_binding()
+        kind = self._signature.kv_type
+        for index, tensor in enumerate(self._signature.kv):
+            part = self._memory.tensor(index)[first : first + num_rows]
+            place = (CPU, 0, kind, part.shape, part.ctypes.data)
+            binding.bind_input(tensor.past, *place)
+            binding.bind_output(tensor.present, *place)
+        return binding

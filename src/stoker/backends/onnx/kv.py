@@ -1,0 +1,51 @@
+"""The two ways to hold a graph's KV and to run it: what the backend needs of either."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from stoker.core.tiers import KVBytes
+
+
+class GraphKV(Protocol):
+    """KV of all slots of one backend. Lengths change by `commit` alone, so a failed run leaves no trace."""
+
+    def length(self, slot: int) -> int:
+        """Positions that a slot holds."""
+        ...
+
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        """The first positions of one slot appear in another, empty one."""
+        ...
+
+    def truncate(self, slot: int, length: int) -> None:
+        """A slot keeps its first positions."""
+        ...
+
+    def compute(self, slots: Sequence[int], tokens: Sequence[Sequence[int]], num_logits: int) -> NDArray[Any]:
+        """Computes equally many new tokens of each slot; of several slots, one each.
+
+        Returns:
+            `(slots, num_logits, vocab_size)` in the order of the slots: the logits of the last positions. Valid until
+            the next call.
+        """
+        ...
+
+    def commit(self, slot: int, end: int) -> None:
+        """What was computed for a slot, up to this position, belongs to it."""
+        ...
+
+    def finish(self) -> None:
+        """Everything of this step is committed."""
+        ...
+
+    def export(self, slot: int, start: int, end: int) -> KVBytes:
+        """The KV of some positions of a slot."""
+        ...
+
+    def restore(self, slot: int, start: int, end: int, state: memoryview) -> bool:
+        """Appends exported KV; false, and nothing done, if these bytes are something else."""
+        ...

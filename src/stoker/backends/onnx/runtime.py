@@ -1,0 +1,210 @@
+"""ONNX Runtime itself: how it is found, which of its providers compute, and sessions that replicas share."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from logging import getLogger
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+from stoker.backends.onnx.file import GraphFile
+from stoker.errors import ConfigError, ModelFileInvalid, ModelUnsupported, ResourceExhausted
+
+logger = getLogger(__name__)
+
+CPU = "cpu"
+_PROVIDERS = {
+    "tensorrt": "TensorrtExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "coreml": "CoreMLExecutionProvider",
+    "rocm": "ROCMExecutionProvider",
+    "migraphx": "MIGraphXExecutionProvider",
+    "directml": "DmlExecutionProvider",
+    "openvino": "OpenVINOExecutionProvider",
+    CPU: "CPUExecutionProvider",
+}
+"""What users call a provider, the fastest first, and what ONNX Runtime calls it."""
+_MEMORY_OF = {"tensorrt": "cuda", "cuda": "cuda", "rocm": "rocm", "migraphx": "rocm", "directml": "dml"}
+"""Where tensors lie that a provider keeps; the others compute in the machine's own memory."""
+_FATAL = 4
+_SPIN_US = "50"
+"""About the time from one operator to the next; the default, a thousand, starves whoever shares the cores."""
+_MEMORY_MARKS = ("bad_alloc", "Failed to allocate", "out of memory")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """What changes how a graph is run: two users with other options do not share."""
+
+    threads: int
+    provider: str = "auto"
+    """`auto` = the fastest that is there, or a name such as `cuda`."""
+    device_id: int = 0
+    """Which of several devices of the provider."""
+    spins: bool = False
+    """Threads spin for a moment before they sleep: about 8 % faster, if nobody else wants the cores."""
+
+
+class Session:
+    """A loaded graph. Runs may overlap; every user binds for itself.
+
+    Args:
+        graph: the file.
+        options: how to run it.
+
+    Raises:
+        ModelUnsupported, ModelFileInvalid, ResourceExhausted: see `open_session`.
+    """
+
+    def __init__(self, graph: GraphFile, options: SessionOptions) -> None:
+        self.provider = choose_provider(options.provider, runtime().get_available_providers())
+        self.inner: Any = self._load(graph, options)
+        self.device = _MEMORY_OF.get(self.provider, CPU)
+        """Where this provider keeps tensors."""
+        self.device_id = options.device_id if self.device != CPU else 0
+
+    def _load(self, graph: GraphFile, options: SessionOptions) -> Any:
+        if self.provider != CPU:
+            try:
+                session = _create(graph, options, self.provider)
+                if session.get_providers()[0] == _PROVIDERS[self.provider]:
+                    return session
+                reason: object = "its libraries cannot be loaded"
+            except load_errors() as error:
+                reason = error
+            logger.warning(
+                "the provider %s cannot run %s, the CPU computes: %s", self.provider, graph.path.name, reason
+            )
+            self.provider = CPU
+        try:
+            return _create(graph, options, CPU)
+        except load_errors() as error:
+            raise _explain(graph.path, error) from error
+
+
+def _create(graph: GraphFile, options: SessionOptions, provider: str) -> Any:
+    ort = runtime()
+    found = ort.SessionOptions()
+    found.intra_op_num_threads = options.threads
+    found.inter_op_num_threads = 1
+    found.log_severity_level = _FATAL  # what goes wrong is raised, and said once
+    found.add_session_config_entry("session.intra_op.allow_spinning", "1" if options.spins else "0")
+    found.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_US)
+    # Weights in other files are mapped, and shared with everybody who maps them.
+    found.add_session_config_entry("session.model_external_initializers_file_folder_path", os.fspath(graph.path.parent))
+    settings: dict[str, str] = {} if provider == CPU else {"device_id": str(options.device_id)}
+    chosen: list[object] = [(_PROVIDERS[provider], settings)]
+    if provider != CPU:
+        chosen.append(_PROVIDERS[CPU])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ort.InferenceSession(graph.content or os.fspath(graph.path), found, providers=chosen)
+
+
+def is_host_memory(session: Session) -> bool:
+    """Its tensors lie in the machine's memory, where a part of one can be bound."""
+    return session.device == CPU
+
+
+def choose_provider(policy: str, available: Sequence[str]) -> str:
+    """Who computes, of those that this build of ONNX Runtime has.
+
+    Args:
+        policy: `auto` or a name.
+        available: ONNX Runtime's names.
+
+    Raises:
+        ConfigError: there is no provider of this name anywhere.
+    """
+    if policy == "auto":
+        return next((name for name, own in _PROVIDERS.items() if own in available), CPU)
+    if policy not in _PROVIDERS:
+        raise ConfigError(f"there is no provider {policy!r}; known: auto, {', '.join(_PROVIDERS)}", key="provider")
+    if _PROVIDERS[policy] not in available:
+        logger.warning("this build of ONNX Runtime has no provider %s, the CPU computes", policy)
+        return CPU
+    return policy
+
+
+_Key: TypeAlias = tuple[str, int, int, int, int, SessionOptions]
+
+
+class _SessionCache:
+    """Sessions by file identity, held weakly, each opened by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: weakref.WeakValueDictionary[_Key, Session] = weakref.WeakValueDictionary()
+
+    def get(self, graph: GraphFile, options: SessionOptions) -> Session:
+        # The wait ends with the other thread's load, whose length only the disk knows.
+        with self._lock:
+            key = _identity(graph.path, options)
+            session = self._open.get(key)
+            if session is None:
+                session = self._open[key] = Session(graph, options)
+            else:
+                logger.info("reusing the loaded weights of %s", graph.path)
+            return session
+
+
+_cache = _SessionCache()
+
+
+def open_session(graph: GraphFile, options: SessionOptions) -> Session:
+    """A session, shared with everybody in this process who uses the same file with the same options.
+
+    Raises:
+        ModelUnsupported: ONNX Runtime is not installed, or does not run this graph.
+        ModelFileInvalid: it is damaged.
+        ResourceExhausted: it does not fit into memory.
+        ConfigError: there is no such provider.
+    """
+    return _cache.get(graph, options)
+
+
+def _identity(path: Path, options: SessionOptions) -> _Key:
+    real = Path(os.path.realpath(path))
+    stat = real.stat()
+    return (str(real), stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, options)
+
+
+@cache
+def runtime() -> Any:
+    """The module `onnxruntime`.
+
+    Raises:
+        ModelUnsupported: it is not installed.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ModelUnsupported(
+            "ONNX models need ONNX Runtime, which is not installed: pip install 'stoker[onnx]'", package="onnxruntime"
+        ) from error
+    return cast(Any, onnxruntime)
+
+
+@cache
+def load_errors() -> tuple[type[Exception], ...]:
+    """What ONNX Runtime raises: it has no common class for it."""
+    state: Any = runtime().capi.onnxruntime_pybind11_state
+    members: list[object] = [getattr(state, name) for name in dir(state)]
+    own = [found for found in members if isinstance(found, type) and issubclass(found, Exception)]
+    return (*own, RuntimeError, MemoryError)
+
+
+def _explain(path: Path, error: Exception) -> ModelUnsupported | ModelFileInvalid | ResourceExhausted:
+    reason = " ".join(str(error).split())
+    message = f"ONNX Runtime cannot load {path}: {reason}"
+    if isinstance(error, MemoryError) or any(mark in reason for mark in _MEMORY_MARKS):
+        return ResourceExhausted(message, path=str(path))
+    if type(error).__name__ in ("InvalidProtobuf", "InvalidGraph", "NoSuchFile"):
+        return ModelFileInvalid(message, path=str(path))
+    return ModelUnsupported(message, path=str(path))

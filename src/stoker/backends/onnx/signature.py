@@ -1,0 +1,204 @@
+"""Which input and output of a graph is what: decided once, from the graph itself. No session is needed for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NoReturn, TypeAlias
+
+import numpy as np
+
+from stoker.backends.onnx.file import GraphFile, GraphValue
+from stoker.errors import ModelFileInvalid, ModelUnsupported
+
+_PAST = re.compile(r"past(?:_key_values)?[._](\d+)[._](key|value)|past_(keys?|values?)(?:_self)?[._](\d+)")
+_PRESENT = re.compile(r"present(?:_key_values)?[._](\d+)[._](key|value)|present_(keys?|values?)(?:_self)?[._](\d+)")
+_INPUTS = {
+    "input_ids": ("ids", 2),
+    "attention_mask": ("mask", 2),
+    "position_ids": ("positions", 2),
+    "cache_position": ("cache_positions", 1),
+    "num_logits_to_keep": ("kept_rows", None),
+    "logits_to_keep": ("kept_rows", None),
+    "stoker.rows": ("rows", 1),
+}
+"""What graphs call their inputs: their role, and how many dimensions they have."""
+_INTEGERS = ("int64", "int32")
+_KV_TYPES = ("float32", "float16")
+_IN_PLACE = ("com.microsoft", "GroupQueryAttention")
+_KNOWN_DOMAINS = {"", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc", "org.pytorch.aten"}
+
+Role: TypeAlias = Literal["ids", "mask", "positions", "cache_positions", "kept_rows", "rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One input or output with a known role."""
+
+    name: str
+    type: np.dtype[np.generic]
+
+
+@dataclass(frozen=True, slots=True)
+class KVTensor:
+    """Keys or values of one layer, `(sequences, heads, positions, head size)`: where they go in and come out."""
+
+    past: str
+    present: str
+    num_heads: int
+    head_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """How to call a graph."""
+
+    inputs: dict[Role, Port]
+    logits: Port
+    vocab_size: int
+    gives_all_rows: bool
+    """Logits of every position come out; otherwise of the last one alone."""
+    kv: tuple[KVTensor, ...]
+    """Keys and values by turns, layer by layer."""
+    kv_type: np.dtype[np.generic]
+    is_in_place: bool
+    """Every attention writes new positions into the buffer that holds the old ones."""
+
+    @property
+    def can_pad(self) -> bool:
+        """Sequences of different lengths can be computed together."""
+        if "cache_positions" in self.inputs:
+            return False
+        return self.is_in_place or {"mask", "positions"} <= self.inputs.keys()
+
+    @property
+    def can_choose_rows(self) -> bool:
+        """No more logits are computed than are asked for."""
+        return not {"kept_rows", "rows"}.isdisjoint(self.inputs)
+
+    @property
+    def can_give_all_rows(self) -> bool:
+        """Several rows of logits of one run can be had."""
+        return self.gives_all_rows or self.can_choose_rows
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Over all layers."""
+        return self.kv_type.itemsize * sum(tensor.num_heads * tensor.head_size for tensor in self.kv)
+
+
+def read_signature(
+    graph: GraphFile, *, num_kv_heads: int | None = None, head_size: int | None = None, vocab_size: int | None = None
+) -> Signature:
+    """Places every input and output of a graph.
+
+    Args:
+        graph: the file.
+        num_kv_heads: what holds where the graph leaves it open, as the next two.
+        head_size: of keys and values.
+        vocab_size: columns of the logits.
+
+    Raises:
+        ModelUnsupported: an input that cannot be placed, a graph without a cache, an operator of an unknown domain;
+            the message names it.
+        ModelFileInvalid: the graph contradicts itself.
+    """
+    _check_operators(graph)
+    roles: dict[Role, Port] = {}
+    pasts: dict[tuple[int, str], GraphValue] = {}
+    for value in graph.inputs:
+        layer = _layer(_PAST, value.name)
+        if layer is not None:
+            pasts[layer] = value
+        else:
+            role = _role(graph, value)
+            roles[role] = Port(value.name, np.dtype(value.type))
+    if "ids" not in roles:
+        _refuse(graph, "it has no input `input_ids`: it is no language model that takes tokens")
+    if not pasts:
+        _refuse(graph, "it has no inputs `past_key_values.…`: it was exported without a cache")
+    logits, columns = _logits(graph, vocab_size)
+    return Signature(
+        inputs=roles,
+        logits=Port(logits.name, np.dtype(logits.type)),
+        vocab_size=columns,
+        gives_all_rows=logits.shape[1] != 1,
+        kv=_pair(graph, pasts, num_kv_heads, head_size),
+        kv_type=_kv_type(graph, list(pasts.values())),
+        is_in_place=graph.operators.get(_IN_PLACE, 0) * 2 >= len(pasts),
+    )
+
+
+def _check_operators(graph: GraphFile) -> None:
+    unknown = sorted(f"{domain}:{name}" for domain, name in graph.operators if domain not in _KNOWN_DOMAINS)
+    if unknown:
+        _refuse(graph, f"it needs custom operators that ONNX Runtime does not have: {', '.join(unknown)}")
+
+
+def _role(graph: GraphFile, value: GraphValue) -> Role:
+    found = _INPUTS.get(value.name)
+    if found is None:
+        known = ", ".join(f"`{name}`" for name in _INPUTS)
+        _refuse(graph, f"its input `{value.name}` has no known meaning (known: {known}, `past_key_values.N.key`)")
+    role, rank = found
+    if value.type not in _INTEGERS or (rank is not None and len(value.shape) != rank):
+        _refuse(graph, f"its input `{value.name}` is {value.type} {list(value.shape)}, which is not understood")
+    return role  # pyright: ignore[reportReturnType] - the table's strings are roles
+
+
+def _layer(pattern: re.Pattern[str], name: str) -> tuple[int, str] | None:
+    """Number and kind: `past_key_values.3.key` -> (3, "key")."""
+    match = pattern.fullmatch(name)
+    if match is None:
+        return None
+    return int(match[1] or match[4]), (match[2] or match[3]).removesuffix("s")
+
+
+def _logits(graph: GraphFile, vocab_size: int | None) -> tuple[GraphValue, int]:
+    value = next((value for value in graph.outputs if value.name == "logits"), None)
+    if value is None:
+        names = ", ".join(output.name for output in graph.outputs)
+        _refuse(graph, f"it has no output `logits` (its outputs: {names})")
+    columns = value.shape[-1] if len(value.shape) == 3 else None
+    columns = columns if isinstance(columns, int) else vocab_size
+    if value.type not in _KV_TYPES or columns is None:
+        _refuse(graph, f"its output `logits` is {value.type} {list(value.shape)}, which is not understood")
+    return value, columns
+
+
+def _pair(
+    graph: GraphFile, pasts: dict[tuple[int, str], GraphValue], num_kv_heads: int | None, head_size: int | None
+) -> tuple[KVTensor, ...]:
+    presents = {layer: value for value in graph.outputs if (layer := _layer(_PRESENT, value.name)) is not None}
+    found: list[KVTensor] = []
+    for layer in sorted(pasts):
+        past, present = pasts[layer], presents.get(layer)
+        if present is None:
+            _fail(graph, f"its input `{past.name}` has no output of its kind")
+        if len(past.shape) != 4:
+            _refuse(graph, f"its input `{past.name}` is {list(past.shape)}, not (sequences, heads, positions, size)")
+        heads, size = _number(past.shape[1], num_kv_heads), _number(past.shape[3], head_size)
+        if heads is None or size is None:
+            _refuse(graph, f"neither its input `{past.name}` nor `config.json` says how many heads of which size")
+        found.append(KVTensor(past.name, present.name, heads, size))
+    return tuple(found)
+
+
+def _number(dimension: int | str, fallback: int | None) -> int | None:
+    return dimension if isinstance(dimension, int) else fallback
+
+
+def _kv_type(graph: GraphFile, pasts: Sequence[GraphValue]) -> np.dtype[np.generic]:
+    kinds = {value.type for value in pasts}
+    if len(kinds) != 1 or not kinds <= set(_KV_TYPES):
+        _refuse(graph, f"its keys and values are {', '.join(sorted(kinds))}; known are {' and '.join(_KV_TYPES)}")
+    return np.dtype(kinds.pop())
+
+
+def _refuse(graph: GraphFile, what: str) -> NoReturn:
+    raise ModelUnsupported(f"{graph.path} cannot be run: {what}", path=str(graph.path))
+
+
+def _fail(graph: GraphFile, what: str) -> NoReturn:
+    raise ModelFileInvalid(f"{graph.path} contradicts itself: {what}", path=str(graph.path))

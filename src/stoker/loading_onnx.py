@@ -1,0 +1,174 @@
+"""Opens an ONNX model: reads its files, checks that they fit each other, and gives them to ONNX Runtime."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from stoker.backends.onnx import (
+    OnnxBackend,
+    OnnxOptions,
+    Signature,
+    max_logits_bytes,
+    read_signature,
+    spare_kv_tokens,
+)
+from stoker.core.stages import Mark
+from stoker.engine.config import EngineConfig
+from stoker.errors import ConfigError, ModelFileInvalid, ModelFileNotFound
+from stoker.models.memory import available_memory
+from stoker.models.memory_plan import MemoryNeeds
+from stoker.models.onnx_description import OnnxDescription, describe_onnx
+from stoker.models.onnx_folder import OnnxFolder, open_onnx_folder
+from stoker.models.onnx_graph import OnnxGraph, read_onnx_graph
+from stoker.models.onnx_plan import OnnxSizes, onnx_needs
+from stoker.models.onnx_rows import choose_rows
+from stoker.text.tokenizer_json import JSONTokenizer, read_hints
+
+logger = logging.getLogger(__name__)
+
+_MAX_SLOTS = 256
+_MIN_SLOTS = 16
+_SLOTS_PER_RUNNING = 4
+_USUAL_PADDING = 4096
+"""More ids of no token than this are hardly for the sake of a round number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedOnnx:
+    """A backend with what its files say. Whoever has it closes the backend."""
+
+    backend: OnnxBackend
+    tokenizer: JSONTokenizer
+    graph: OnnxGraph
+    facts: OnnxDescription
+    max_running: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The files of a model, read and checked, before anything is loaded."""
+
+    folder: OnnxFolder
+    graph: OnnxGraph
+    facts: OnnxDescription
+    signature: Signature
+    tokenizer: JSONTokenizer
+
+    def max_running(self, config: EngineConfig) -> int:
+        """Requests at the same time."""
+        return min(config.parallel, self.facts.hints.max_sequences or config.parallel)
+
+    def num_slots(self, config: EngineConfig) -> int:
+        """Running and retained conversations."""
+        return min(_MAX_SLOTS, max(_MIN_SLOTS, _SLOTS_PER_RUNNING * self.max_running(config)))
+
+    def needs(self, config: EngineConfig) -> MemoryNeeds:
+        """What it takes."""
+        sizes = OnnxSizes(
+            model=self.facts.name,
+            trained_context=self.facts.trained_context,
+            weights_bytes=self.graph.weights_bytes,
+            kv_bytes_per_token=self.signature.kv_bytes_per_token,
+            logits_bytes=max_logits_bytes(self.signature),
+        )
+        return onnx_needs(
+            sizes,
+            self.facts.hints,
+            ctx_size=config.ctx_size,
+            kv_tokens=config.kv_tokens,
+            parallel=self.max_running(config),
+            spare_kv_tokens=spare_kv_tokens(self.num_slots(config)),
+            num_replicas=config.num_replicas,
+        )
+
+
+def open_onnx(config: EngineConfig, mark: Mark) -> OpenedOnnx:
+    """Opens the folder, or the graph, `config.model_path`.
+
+    Args:
+        config: sizes, provider and variant.
+        mark: told when a part of a step has ended.
+
+    Raises:
+        ModelError: a file is missing, damaged, or does not fit the others; or ONNX Runtime does not run it.
+        ResourceExhausted: it does not fit into memory.
+        ConfigError: a size or a provider cannot be had.
+    """
+    parts = _read(config)
+    plan = parts.needs(config).within(available_memory())
+    options = OnnxOptions(
+        context_size=plan.ctx_size,
+        kv_tokens=plan.kv_tokens,
+        num_slots=parts.num_slots(config),
+        max_paddings=parts.facts.hints.max_paddings,
+        threads=config.threads,
+        provider=config.provider,
+        device_id=config.device_id,
+        spins=config.num_replicas == 1,
+        name=parts.facts.name,
+        architecture=parts.facts.architecture,
+        trained_context=parts.facts.trained_context or 0,
+    )
+    ends = frozenset(token_id for token_id in parts.tokenizer.eog_token_ids() if token_id < parts.signature.vocab_size)
+    backend = OnnxBackend(parts.graph, parts.signature, options, eog_token_ids=ends, mark=mark)
+    logger.info("%s is computed by ONNX Runtime (%s)", config.model or parts.graph.path, backend.provider)
+    return OpenedOnnx(
+        backend=backend,
+        tokenizer=parts.tokenizer,
+        graph=parts.graph,
+        facts=parts.facts,
+        max_running=parts.max_running(config),
+    )
+
+
+def measure_onnx(config: EngineConfig) -> MemoryNeeds:
+    """What a model takes, before it is loaded. For the errors see `open_onnx`."""
+    return _read(config).needs(config)
+
+
+def _read(config: EngineConfig) -> _Parts:
+    if config.kv_type == "q8":
+        raise ConfigError("keys and values of an ONNX graph are of the type that the graph has, not q8", key="kv_type")
+    folder = open_onnx_folder(Path(config.model_path), config.onnx_variant)
+    graph, facts = choose_rows(read_onnx_graph(folder.graph)), describe_onnx(folder)
+    signature = read_signature(graph, num_kv_heads=facts.num_kv_heads, head_size=facts.head_size)
+    tokenizer = _tokenizer(folder, facts)
+    _check_vocabulary(tokenizer, signature, graph)
+    return _Parts(folder, graph, facts, signature, tokenizer)
+
+
+def _tokenizer(folder: OnnxFolder, facts: OnnxDescription) -> JSONTokenizer:
+    text = folder.read_text("tokenizer.json")
+    if text is None:
+        looked = ", ".join(dict.fromkeys(str(place) for place in folder.folders))
+        raise ModelFileNotFound(
+            f"{folder.graph} has no tokenizer.json with it (looked in {looked})", path=str(folder.graph)
+        )
+    hints = read_hints(
+        folder.read_json("tokenizer_config.json"), bos_token_id=facts.bos_token_id, eos_token_ids=facts.eos_token_ids
+    )
+    return JSONTokenizer(text, hints)
+
+
+def _check_vocabulary(tokenizer: JSONTokenizer, signature: Signature, graph: OnnxGraph) -> None:
+    """Added tokens may go beyond: some models share a tokenizer with others that see. They are refused in prompts."""
+    if tokenizer.num_words > signature.vocab_size:
+        _mismatch(tokenizer, signature, graph)
+    if tokenizer.vocab_size + max(_USUAL_PADDING, signature.vocab_size // 10) < signature.vocab_size:
+        logger.warning(
+            "tokenizer.json has %d tokens and %s has logits for %d: do they belong together?",
+            tokenizer.vocab_size,
+            graph.path,
+            signature.vocab_size,
+        )
+
+
+def _mismatch(tokenizer: JSONTokenizer, signature: Signature, graph: OnnxGraph) -> NoReturn:
+    raise ModelFileInvalid(
+        f"tokenizer.json has {tokenizer.num_words} tokens, but {graph.path} has logits for {signature.vocab_size}: "
+        "they do not belong together",
+        path=str(graph.path),
+    )

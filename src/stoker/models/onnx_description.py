@@ -1,0 +1,170 @@
+"""What the JSON files around an ONNX graph say about a language model. Nothing is loaded, and nothing computed.
+
+What is missing or of the wrong kind counts as not said, as in Hugging Face's own readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from stoker.core.params import SamplingParams
+from stoker.errors import InvalidInput, ModelFileInvalid
+from stoker.models.onnx_folder import OnnxFolder
+
+_SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty")
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
+
+_HINTED_CONTEXT = 2048
+_HINTED_SEQUENCES = 16
+_HINTED_BLOCK_SIZE = 16
+_HINTED_BLOCKS = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hints:
+    """What `metadata.json` says under `llm`. `None`: nothing; what only parts of it say is filled in."""
+
+    max_sequence_tokens: int | None = None
+    """Longest single request."""
+    max_sequences: int | None = None
+    """Most requests that run at the same time."""
+    max_paddings: int | None = None
+    """Most positions of padding in one batch, of graphs that need any."""
+    kv_tokens: int | None = None
+    """The pool: blocks times their size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnnxDescription:
+    """The facts of one model. `None`: its files do not say."""
+
+    name: str
+    architecture: str
+    trained_context: int | None
+    """In tokens."""
+    bos_token_id: int | None
+    eos_token_ids: frozenset[int]
+    chat_template: str | None
+    num_kv_heads: int | None
+    head_size: int | None
+    defaults: SamplingParams
+    hints: Hints
+
+
+def describe_onnx(folder: OnnxFolder) -> OnnxDescription:
+    """Reads `config.json`, `generation_config.json`, `genai_config.json`, `tokenizer_config.json`, `metadata.json` and
+    the chat template.
+
+    Raises:
+        ModelFileInvalid: a recommended sampling number is out of its range.
+    """
+    config = _text_config(folder.read_json("config.json"))
+    generation = folder.read_json("generation_config.json")
+    genai = _mapping(folder.read_json("genai_config.json"), "model")
+    return OnnxDescription(
+        name=folder.name,
+        architecture=_text(config, "model_type") or _text(genai, "type") or "onnx",
+        trained_context=_first_positive(config, *_CONTEXT_KEYS) or _first_positive(genai, "context_length"),
+        bos_token_id=_integer(config.get("bos_token_id", genai.get("bos_token_id"))),
+        eos_token_ids=frozenset(_ends(generation)) or frozenset(_ends(config)) or frozenset(_ends(genai)),
+        chat_template=_chat_template(folder),
+        num_kv_heads=_first_positive(config, "num_key_value_heads", "num_attention_heads", "n_head"),
+        head_size=_head_size(config),
+        defaults=_defaults(folder, generation),
+        hints=_hints(folder.read_json("metadata.json")),
+    )
+
+
+def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of a model for more than text, its language model's part wins."""
+    return {**config, **_mapping(config, "text_config")}
+
+
+def _ends(config: Mapping[str, Any]) -> Iterator[int]:
+    """End-of-generation ids; BOS is none, whatever else is missing."""
+    for key in ("eos_token_ids", "eos_token_id"):
+        value = config.get(key)
+        items = cast(list[object], value) if isinstance(value, list) else [value]
+        yield from (item for item in map(_integer, items) if item is not None and item >= 0)
+
+
+def _chat_template(folder: OnnxFolder) -> str | None:
+    plain = folder.read_text("chat_template.jinja")
+    if plain is not None:
+        return plain
+    for name in ("tokenizer_config.json", "chat_template.json"):
+        found = _template(folder.read_json(name).get("chat_template"))
+        if found is not None:
+            return found
+    return None
+
+
+def _template(value: object) -> str | None:
+    """The template itself, or of a list of named ones the default."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        return None
+    entries = [cast(Mapping[str, Any], entry) for entry in cast(list[object], value) if isinstance(entry, dict)]
+    named = {_text(entry, "name"): _text(entry, "template") for entry in entries}
+    return named.get("default") or next(iter(named.values()), None)
+
+
+def _defaults(folder: OnnxFolder, generation: Mapping[str, Any]) -> SamplingParams:
+    """What the model recommends. `max_length` counts the prompt too, and so says nothing about an answer."""
+    values = {key: value for key in _SAMPLING_KEYS if _is_number(value := generation.get(key))}
+    if generation.get("do_sample") is False:
+        values["temperature"] = 0.0
+    values["max_tokens"] = _first_positive(generation, "max_new_tokens")
+    try:
+        return SamplingParams(**values)  # pyright: ignore[reportArgumentType] - the keys are its fields' names
+    except InvalidInput as error:
+        path = folder.find("generation_config.json")
+        raise ModelFileInvalid(f"{path} recommends what cannot be: {error.message}", path=str(path)) from error
+
+
+def _hints(metadata: Mapping[str, Any]) -> Hints:
+    llm = metadata.get("llm")
+    if not isinstance(llm, dict):
+        return Hints()
+    llm = cast(Mapping[str, Any], llm)
+    scheduler, cache = _mapping(llm, "scheduler"), _mapping(llm, "kv_cache")
+    block_size, blocks = _first_positive(cache, "block_size"), _first_positive(cache, "total_blocks")
+    has_pool = block_size is not None or blocks is not None
+    return Hints(
+        max_sequence_tokens=_first_positive(llm, "max_sequence_length", "max_seq_len") or _HINTED_CONTEXT,
+        max_sequences=_first_positive(scheduler, "max_num_seqs") or _HINTED_SEQUENCES,
+        max_paddings=_first_positive(scheduler, "max_paddings"),
+        kv_tokens=(block_size or _HINTED_BLOCK_SIZE) * (blocks or _HINTED_BLOCKS) if has_pool else None,
+    )
+
+
+def _head_size(config: Mapping[str, Any]) -> int | None:
+    hidden = _first_positive(config, "hidden_size", "n_embd")
+    num_heads = _first_positive(config, "num_attention_heads", "n_head")
+    return _first_positive(config, "head_dim") or (hidden // num_heads if hidden and num_heads else None)
+
+
+def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = values.get(key)
+    return cast(Mapping[str, Any], found) if isinstance(found, dict) else {}
+
+
+def _text(values: Mapping[str, Any], key: str) -> str:
+    found = values.get(key)
+    return found if isinstance(found, str) else ""
+
+
+def _integer(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _first_positive(values: Mapping[str, Any], *keys: str) -> int | None:
+    found = (_integer(values.get(key)) for key in keys)
+    return next((value for value in found if value is not None and value > 0), None)

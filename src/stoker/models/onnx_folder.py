@@ -1,0 +1,160 @@
+"""Where the parts of an ONNX model lie: its graph and the JSON files around it. It opens no graph.
+
+```
+optimum             FOLDER/model.onnx, config.json, tokenizer.json …
+onnx-community      FOLDER/onnx/model_q4f16.onnx, model_quantized.onnx …; FOLDER/config.json …
+GenAI's builder     FOLDER/model.onnx, model.onnx.data, genai_config.json, tokenizer.json …
+```
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from stoker.errors import ModelFileInvalid, ModelFileNotFound
+
+logger = logging.getLogger(__name__)
+
+_EXPORT = "onnx-export"
+_GRAPH_FOLDERS = ("", "onnx", _EXPORT)
+_MAX_ANCESTORS = 3
+_ROOT_MARKS = ("metadata.json", "genai_config.json", "config.json", "tokenizer.json")
+_PREFERRED = ("q4", "quantized", "int8", "", "q4f16", "fp16", "uint8", "bnb4")
+"""Variants on CPUs: few bits in blocks first, as they are fastest there and lose little."""
+_NAMES = ("decoder_model_merged", "decoder_with_past_model", "decoder", "model")
+"""Stems that stand for the whole language model; of several the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxFolder:
+    """One model."""
+
+    graph: Path
+    folders: tuple[Path, ...]
+    """Where the other files are looked for, in this order."""
+
+    @property
+    def name(self) -> str:
+        """What the folder of the model is called."""
+        return self.folders[-2].resolve().name or self.graph.stem
+
+    def find(self, name: str) -> Path | None:
+        """The first file of this name."""
+        return next((folder / name for folder in self.folders if (folder / name).is_file()), None)
+
+    def read_json(self, name: str) -> Mapping[str, Any]:
+        """What is in a file; nothing if it is missing, or cannot be read (a warning says so)."""
+        path = self.find(name)
+        if path is None:
+            return {}
+        try:
+            found: object = msgspec.json.decode(path.read_bytes())
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            logger.warning("%s is ignored: %s", path, error)
+            return {}
+        if not isinstance(found, dict):
+            logger.warning("%s is ignored: it holds no object", path)
+            return {}
+        return cast(Mapping[str, Any], found)
+
+    def read_text(self, name: str) -> str | None:
+        """The text of a file; None if it is missing.
+
+        Raises:
+            ModelFileInvalid: it cannot be read.
+        """
+        path = self.find(name)
+        try:
+            return None if path is None else path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ModelFileInvalid(f"{path} cannot be used: {error}", path=str(path)) from error
+
+
+def is_onnx_model(path: Path) -> bool:
+    """A `.onnx` file, or a folder that holds one where models have them."""
+    if path.is_dir():
+        return any(_graphs_in(path))
+    return path.suffix.lower() == ".onnx"
+
+
+def open_onnx_folder(path: Path, variant: str = "") -> OnnxFolder:
+    """Finds the graph and the folders around it.
+
+    Args:
+        path: a `.onnx` file or a folder.
+        variant: which of several graphs of a folder, such as `q4f16`, `fp32` or a whole file name; empty: the one that
+            `genai_config.json` names, else the one that suits a CPU best.
+
+    Raises:
+        ModelFileNotFound: there is no such graph, or several could be meant; the message lists them.
+    """
+    graph = path if path.is_file() else _choose(path, variant)
+    folder = graph.parent
+    root = _root(folder)
+    return OnnxFolder(graph, (folder, folder / _EXPORT, root, root / _EXPORT))
+
+
+def choose_graph(files: Sequence[str], variant: str = "") -> str | None:
+    """The one of these `.onnx` files that a variant means; None if none or several do.
+
+    Args:
+        files: paths in a folder or repository.
+        variant: as for `open_onnx_folder`.
+    """
+    if variant:
+        fitting = [file for file in files if variant in (Path(file).name, Path(file).stem, _variant(file))]
+        if not fitting and variant == "fp32":
+            return choose_graph([file for file in files if _variant(file) == ""])
+        return fitting[0] if len(fitting) == 1 else None
+    if len(files) == 1:
+        return files[0]
+    for name in reversed(_NAMES):
+        for preferred in _PREFERRED:
+            wanted = f"{name}_{preferred}" if preferred else name
+            fitting = [file for file in files if Path(file).stem == wanted]
+            if len(fitting) == 1:
+                return fitting[0]
+    return None
+
+
+def _choose(folder: Path, variant: str) -> Path:
+    graphs = [file.relative_to(folder).as_posix() for file in _graphs_in(folder)]
+    named = None if variant else _named_by_genai(folder)
+    chosen = named or choose_graph(graphs, variant)
+    if chosen is None:
+        listed = "".join(f"\n  {graph}" for graph in graphs) or "\n  none"
+        wanted = f"no single graph for the variant {variant!r}" if variant else "no graph that is clearly meant"
+        raise ModelFileNotFound(f"{folder} has {wanted}. Graphs there:{listed}", path=str(folder))
+    return folder / chosen
+
+
+def _named_by_genai(folder: Path) -> str | None:
+    config = OnnxFolder(folder / "model.onnx", (folder, folder)).read_json("genai_config.json")
+    try:
+        name: object = config["model"]["decoder"]["filename"]
+    except (KeyError, TypeError):
+        return None
+    return name if isinstance(name, str) and (folder / name).is_file() else None
+
+
+def _graphs_in(folder: Path) -> list[Path]:
+    return sorted(file for name in _GRAPH_FOLDERS for file in (folder / name).glob("*.onnx") if file.is_file())
+
+
+def _variant(file: str) -> str:
+    """`onnx/model_q4f16.onnx` -> `q4f16`."""
+    stem = Path(file).stem
+    names = sorted(_NAMES, key=len, reverse=True)
+    return next((stem[len(name) :].lstrip("_") for name in names if stem.startswith(name)), stem)
+
+
+def _root(folder: Path) -> Path:
+    """The nearest folder upwards that is a model's, by the strongest mark."""
+    above = (folder, *folder.absolute().parents[: _MAX_ANCESTORS - 1])
+    return next((place for mark in _ROOT_MARKS for place in above if (place / mark).is_file()), folder)

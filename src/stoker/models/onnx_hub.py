@@ -1,0 +1,42 @@
+"""Which files of a hub repository make up an ONNX model. It asks nobody: it is given the names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+_TEXTS = (
+    "config.json",
+    "generation_config.json",
+    "genai_config.json",
+    "metadata.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+_NOTE = ".parts-"
+
+
+def is_graph(file: str) -> bool:
+    """A name that an ONNX graph could have."""
+    return file.lower().endswith(".onnx")
+
+
+def onnx_parts(files: Sequence[str], graph: str) -> list[str]:
+    """The graph, the files that its weights may lie in, and what is known of the model, beside it or above.
+
+    Args:
+        files: all files of the repository.
+        graph: one of them.
+    """
+    place = PurePosixPath(graph)
+    folders = {place.parent, *place.parent.parents}
+    data = [file for file in files if file.startswith((f"{graph}_data", f"{graph}.data"))]
+    texts = [file for file in files if PurePosixPath(file).name in _TEXTS and PurePosixPath(file).parent in folders]
+    return [graph, *sorted(data), *sorted(texts)]
+
+
+def parts_note(graph: Path) -> Path:
+    """Where it is remembered which files a downloaded graph consists of, one a line, from the repository's root."""
+    return graph.with_name(f"{_NOTE}{graph.name}")

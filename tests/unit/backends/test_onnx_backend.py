@@ -1,0 +1,220 @@
+"""Every way that graphs hold KV, against float64: chunks, lengths side by side, copies, cuts, export and import."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stoker.backends.onnx import KVBudget, OnnxBackend
+from stoker.backends.onnx.growing import GrowingKV
+from stoker.backends.onnx.memory import GRANULE
+from stoker.core.batch import Chunk, CopyPrefix, Truncate
+from stoker.errors import BackendError, ConfigError, ModelNotLoaded, ResourceExhausted
+from tests.onnx_models import OnnxReference, TinyOnnx
+from tests.onnx_runs import distance, open_tiny, run
+
+LIMITS = {"float32": 3e-6, "float16": 3e-3}
+MODELS = {
+    "fused": TinyOnnx(),
+    "fused, windows": TinyOnnx(window=20),
+    "fused, half": TinyOnnx(kv_type="float16"),
+    "fused, last row": TinyOnnx(rows="last"),
+    "fused, rows as told": TinyOnnx(rows="kept"),
+    "plain": TinyOnnx(attention="plain"),
+    "plain, windows": TinyOnnx(attention="plain", window=20),
+    "plain, half": TinyOnnx(attention="plain", kv_type="float16"),
+    "plain, last row": TinyOnnx(attention="plain", rows="last"),
+    "external weights": TinyOnnx(external=True),
+}
+
+
+@pytest.fixture(params=MODELS)
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[OnnxBackend, OnnxReference]]:
+    model = MODELS[request.param]
+    with open_tiny(tmp_path, model) as backend:
+        yield backend, OnnxReference(model, tmp_path / "model.onnx")
+
+
+def texts(*lengths: int) -> list[list[int]]:
+    rng = np.random.default_rng(7)
+    return [rng.integers(0, 256, length).tolist() for length in lengths]
+
+
+def test_chunks_and_lengths_side_by_side(case: tuple[OnnxBackend, OnnxReference]) -> None:
+    backend, reference = case
+    limit = LIMITS[reference.model.kv_type]
+    a, b = texts(60, 40)
+    of_a, of_b = reference.logits(a), reference.logits(b)
+    assert distance(run(backend, Chunk(0, 0, tuple(a[:30]), 3)), of_a[27:30]) < limit
+    assert distance(run(backend, Chunk(3, 0, tuple(b[:20]), 1)), of_b[19:20]) < limit
+    rows = run(backend, Chunk(3, 20, (b[20],), 1), Chunk(0, 30, tuple(a[30:50]), 2))
+    assert distance(rows, [of_b[20], *of_a[48:50]]) < limit
+    for at in range(4):
+        rows = run(backend, Chunk(0, 50 + at, (a[50 + at],), 1), Chunk(3, 21 + at, (b[21 + at],), 1))
+        assert distance(rows, [of_a[50 + at], of_b[21 + at]]) < limit
+    rows = run(backend, Chunk(3, 25, (b[25],), 0), Chunk(1, 0, (a[0],), 1))
+    assert distance(rows, of_a[:1]) < limit
+
+
+def test_copies_cuts_and_transfers(case: tuple[OnnxBackend, OnnxReference]) -> None:
+    backend, reference = case
+    limit = LIMITS[reference.model.kv_type]
+    a, b = texts(60, 40)
+    of_a, of_b = reference.logits(a), reference.logits(b)
+    run(backend, Chunk(0, 0, tuple(a[:50])), Chunk(2, 0, tuple(b[:30])))
+    run(backend, Chunk(0, 50, (a[50],)), Chunk(2, 30, (b[30],)))
+    copies = [CopyPrefix(0, 5, 40), Truncate(2, 25)]
+    rows = run(backend, Chunk(5, 40, (a[40],), 1), Chunk(2, 25, (b[25],), 1), Chunk(0, 51, (a[51],), 1), ops=copies)
+    assert distance(rows, [of_a[40], of_b[25], of_a[51]]) < limit
+    state = [backend.export_kv(0, start, end) for start, end in ((0, 32), (32, 50))]
+    backend.import_kv(1, 0, 32, state[0])
+    backend.import_kv(1, 32, 50, memoryview(state[1]))
+    rows = run(backend, Chunk(1, 50, (a[50],), 1), Chunk(5, 41, (a[41],), 1))
+    assert distance(rows, [of_a[50], of_a[41]]) < limit
+    run(backend, ops=[Truncate(slot, 0) for slot in range(6)])
+    assert distance(run(backend, Chunk(0, 0, tuple(b), 1)), of_b[-1:]) < limit
+
+
+def test_rows_come_in_the_order_of_the_chunks(case: tuple[OnnxBackend, OnnxReference]) -> None:
+    """Whatever the order of their slots, and after one has left and come back."""
+    backend, reference = case
+    limit = LIMITS[reference.model.kv_type]
+    prompts = texts(30, 20, 25, 28)
+    expected = [reference.logits(prompt) for prompt in prompts]
+    for slot, prompt in enumerate(prompts):
+        run(backend, Chunk(slot, 0, tuple(prompt[:10])))
+    for at, slots in enumerate(([2, 0, 3, 1], [3, 1, 2, 0], [1, 3, 0], [3, 0, 1], [1, 2, 3, 0])):
+        starts = {slot: 10 + at - (slot == 2 and at > 3) * 2 for slot in slots}
+        rows = run(backend, *(Chunk(slot, starts[slot], (prompts[slot][starts[slot]],), 1) for slot in slots))
+        assert distance(rows, [expected[slot][starts[slot]] for slot in slots]) < limit
+
+
+def test_kv_of_a_fused_graph_is_never_moved_by_a_step(tmp_path: Path) -> None:
+    """Bound to the same places from one step to the next; nothing is read from or written to where others are."""
+    with open_tiny(tmp_path, TinyOnnx()) as backend:
+        assert backend.is_in_place
+        [a] = texts(60)
+        run(backend, Chunk(0, 0, tuple(a[:20])), Chunk(1, 0, tuple(a[:30])), Chunk(2, 0, tuple(a[:40])))
+        run(backend, Chunk(0, 20, (1,)), Chunk(1, 30, (1,)))
+        before = backend.export_kv(2, 0, 40)
+        moved: list[tuple[int, int]] = []
+        swap = backend._memory.swap
+        backend._kv._rows._swap = lambda one, other: (moved.append((one, other)), swap(one, other))[1]  # type: ignore
+        for at in range(5):
+            run(backend, Chunk(0, 21 + at, (1,)), Chunk(1, 31 + at, (1,)))
+        assert moved == []
+        assert backend.export_kv(2, 0, 40) == before
+        run(backend, Chunk(0, 26, (1,)), Chunk(2, 40, (1,)))  # 1 has left from between them
+        assert len(moved) == 1
+
+
+def test_a_plain_graph_goes_on_with_what_it_gave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gathered: list[tuple[int, ...]] = []
+    gather = GrowingKV._gather
+    monkeypatch.setattr(
+        GrowingKV, "_gather", lambda self, slots, *a: (gathered.append(slots), gather(self, slots, *a))[1]
+    )
+    with open_tiny(tmp_path, TinyOnnx(attention="plain")) as backend:
+        run(backend, Chunk(0, 0, (1, 2, 3)), Chunk(1, 0, (4, 5)))
+        for at in range(4):
+            run(backend, Chunk(1, 2 + at, (7,), 1), Chunk(0, 3 + at, (7,), 1))
+        backend.export_kv(0, 0, 5)
+        run(backend, Chunk(0, 7, (7,), 1), Chunk(1, 6, (7,), 1))
+    assert gathered == [(0,), (1,), (0, 1)]
+
+
+def test_a_fused_graph_on_a_device_holds_its_kv_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors of another device cannot be bound in part: they grow, as a plain graph's do."""
+    model = TinyOnnx(window=20)
+    monkeypatch.setattr("stoker.backends.onnx.backend.is_host_memory", lambda _: False)
+    with open_tiny(tmp_path, model) as backend:
+        assert not backend.is_in_place
+        test_chunks_and_lengths_side_by_side((backend, OnnxReference(model, tmp_path / "model.onnx")))
+
+
+def test_padding_is_bounded_if_somebody_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups: list[list[int]] = []
+    compute = GrowingKV.compute
+    monkeypatch.setattr(
+        GrowingKV, "compute", lambda self, slots, *a: (groups.append(list(slots)), compute(self, slots, *a))[1]
+    )
+    with open_tiny(tmp_path, TinyOnnx(attention="plain"), max_paddings=10) as backend:
+        run(backend, *(Chunk(slot, 0, tuple(range(2 + 8 * slot))) for slot in range(4)))
+        groups.clear()
+        run(backend, *(Chunk(slot, 2 + 8 * slot, (1,), 1) for slot in range(4)))
+    assert groups == [[3, 2], [1, 0]]
+
+
+def test_a_failed_pass_leaves_every_slot_as_it_was(tmp_path: Path) -> None:
+    """Beyond the tables of its rotations a graph fails; what was computed before it in the same step is undone."""
+    model = TinyOnnx(context=64)
+    with open_tiny(tmp_path, model) as backend:
+        [a] = texts(80)
+        run(backend, Chunk(0, 0, tuple(a[:10])))
+        with pytest.raises(BackendError, match=r"the forward pass failed: .*cos_cache"):
+            run(backend, Chunk(0, 10, (a[10], a[11]), 1), Chunk(1, 0, tuple(a)))
+        reference = OnnxReference(model, tmp_path / "model.onnx").logits(a[:12])
+        assert distance(run(backend, Chunk(0, 10, (a[10], a[11]), 1)), reference[-1:]) < 1e-5
+
+
+def test_bytes_of_something_else_are_refused(tmp_path: Path) -> None:
+    with open_tiny(tmp_path, TinyOnnx()) as backend:
+        run(backend, Chunk(0, 0, (1, 2, 3, 4)))
+        state = bytes(backend.export_kv(0, 0, 4))
+        for wrong in (state[:-1], state + b"x", b""):
+            with pytest.raises(BackendError, match=f"{len(wrong)} bytes are not the KV of the positions 0 … 3"):
+                backend.import_kv(1, 0, 4, wrong)
+        backend.import_kv(1, 0, 4, state)
+
+
+def test_memory_of_what_is_gone_is_given_back(tmp_path: Path) -> None:
+    with open_tiny(tmp_path, TinyOnnx(), kv_tokens=200, num_slots=4) as backend:
+        for slot in range(4):
+            run(backend, Chunk(slot, 0, tuple(range(190))))
+            run(backend, ops=[Truncate(slot, 0)])
+        assert backend.num_kv_positions <= 200 + 4 * GRANULE
+
+
+def test_closing_ends_everything(tmp_path: Path) -> None:
+    backend = open_tiny(tmp_path, TinyOnnx())
+    backend.close()
+    backend.close()
+    with pytest.raises(ModelNotLoaded):
+        run(backend, Chunk(0, 0, (1,), 1))
+
+
+def test_models_share_one_budget(tmp_path: Path) -> None:
+    """A part is a model's own until it is closed."""
+    per_token = 2 * 2 * 2 * 16 * 4
+    budget = KVBudget(1500 * per_token, share_bytes=1000 * per_token)
+    first = open_tiny(tmp_path, TinyOnnx(), kv_tokens=5000, budget=budget)
+    second = open_tiny(tmp_path, TinyOnnx(), kv_tokens=5000, budget=budget)
+    assert (first.info.kv_tokens, second.info.kv_tokens) == (1000, 500)
+    with pytest.raises(ResourceExhausted, match="share is used up"):
+        open_tiny(tmp_path, TinyOnnx(), budget=budget)
+    first.close()
+    first.close()
+    assert budget.num_free_bytes == 1000 * per_token
+    second.close()
+
+
+def test_replicas_share_their_weights(tmp_path: Path) -> None:
+    with open_tiny(tmp_path, TinyOnnx()) as one, open_backend_again(tmp_path) as other:
+        assert one._session is other._session
+        run(one, Chunk(0, 0, (1, 2, 3)))
+        assert distance(run(other, Chunk(0, 0, (1, 2, 3), 1)), run(one, Chunk(1, 0, (1, 2, 3), 1))) == 0
+
+
+def open_backend_again(folder: Path) -> OnnxBackend:
+    from tests.onnx_runs import open_backend
+
+    return open_backend(folder / "model.onnx")
+
+
+def test_numbers_out_of_range_are_named(tmp_path: Path) -> None:
+    for name, value in (("context_size", 0), ("kv_tokens", 0), ("threads", 0), ("threads", 513)):
+        with pytest.raises(ConfigError, match=f"`{name}` must be"):
+            open_tiny(tmp_path, TinyOnnx(), **{name: value})

@@ -1,0 +1,258 @@
+"""ONNX folders from end to end, without a process between: what is loaded, what is refused, and who is asked."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker import LLM, SamplingParams
+from stoker.assembly import build_engine
+from stoker.core.stages import no_mark
+from stoker.engine.config import EngineConfig
+from stoker.engine.engine import Engine
+from stoker.engine.protocol import Failed, Output, Submit
+from stoker.errors import (
+    ConfigError,
+    ContextLengthExceeded,
+    InvalidInput,
+    ModelError,
+    ModelFileInvalid,
+    ModelFileNotFound,
+    ModelUnsupported,
+    ResourceExhausted,
+)
+from stoker.loading import Loaded, load_model
+from tests.onnx_models import CHATML, TinyOnnx, write_onnx_folder, write_tokenizer
+from tests.tiny_models import TinyModel, write_tiny_model
+
+GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_onnx_folder(tmp_path_factory.mktemp("onnx") / "tiny", TinyOnnx(external=True))
+
+
+@pytest.fixture
+def own_folder(folder: Path, tmp_path: Path) -> Path:
+    """A copy to change."""
+    return shutil.copytree(folder, tmp_path / "own")
+
+
+@contextmanager
+def loaded(path: Path, **options: Any) -> Generator[Loaded]:
+    given: dict[str, Any] = {"threads": 1, **options}
+    config = EngineConfig(model=str(path), model_path=str(path), **given)
+    found = load_model(config, None, no_mark)
+    try:
+        yield found
+    finally:
+        found.backend.close()
+
+
+def hint(folder: Path, **llm: Any) -> None:
+    (folder / "metadata.json").write_text(json.dumps({"llm": llm}))
+
+
+def test_a_folder_says_everything(folder: Path) -> None:
+    with loaded(folder) as found:
+        info = found.backend.info
+        assert (found.backend_name, info.name, info.architecture) == ("onnx", "tiny", "llama")
+        assert (info.trained_context, info.context_size, info.vocab_size) == (256, 256, 260)
+        assert info.eog_token_ids == {257, 259}
+        assert found.chat_template == CHATML
+        assert [file.name for file in found.weight_files] == ["model.onnx", "model.onnx_data"]
+        assert found.size_bytes > 0
+        assert found.kv_port is found.backend
+
+
+def test_a_graph_may_be_named_itself(folder: Path) -> None:
+    with LLM(str(folder / "model.onnx"), threads=1) as llm:
+        assert len(llm.generate("abc", GREEDY).token_ids) == 6
+
+
+def test_the_real_template_is_rendered(folder: Path) -> None:
+    """Weaknesses 1 and 2 of 1.3: ChatML from `tokenizer_config.json`, with a system message and several turns."""
+    messages = [("system", "S"), ("user", "U"), ("assistant", "A"), ("user", "V")]
+    rendered = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in messages) + "<|im_start|>assistant\n"
+    with LLM(str(folder), threads=1) as llm:
+        chat = llm.chat([{"role": role, "content": text} for role, text in messages], GREEDY)
+        plain = llm.generate(rendered, GREEDY)
+    assert (chat.text, chat.usage.prompt_tokens) == (plain.text, plain.usage.prompt_tokens)
+
+
+def test_defaults_of_the_model_hold(own_folder: Path) -> None:
+    (own_folder / "generation_config.json").write_text('{"do_sample": false, "max_new_tokens": 4, "top_k": 9}')
+    with loaded(own_folder, sampling=SamplingParams(top_k=3, min_p=0.1)) as found:
+        assert found.defaults == SamplingParams(temperature=0, max_tokens=4, top_k=9, min_p=0.1)
+
+
+def test_hints_limit_what_runs(own_folder: Path) -> None:
+    """Weakness 12 of 1.3: limits that were stored and never enforced."""
+    hint(own_folder, max_seq_len=100, scheduler={"max_num_seqs": 2}, kv_cache={"block_size": 8, "total_blocks": 20})
+    engine, card = build_engine(EngineConfig(model_path=str(own_folder), threads=1, cache_ram=0))
+    assert (card.context_size, card.kv_tokens, card.parallel) == (100, 160, 2)
+    with pytest.raises(ContextLengthExceeded):
+        engine.admit(Submit("long", [1] * 100, GREEDY))
+    for name in "abc":
+        engine.add(engine.admit(Submit(name, [1, 2, 3], GREEDY)))
+    engine.step()
+    assert engine.heartbeat().num_running == 2
+    engine.close()
+
+
+def test_a_user_wins_over_hints(own_folder: Path) -> None:
+    hint(own_folder, max_seq_len=100, kv_cache={"total_blocks": 20})
+    with loaded(own_folder, ctx_size=64, kv_tokens=128) as found:
+        assert (found.backend.info.context_size, found.backend.info.kv_tokens) == (64, 128)
+
+
+def test_each_kind_of_file_has_its_backend(folder: Path, tmp_path: Path) -> None:
+    gguf = write_tiny_model(tmp_path / "m.gguf", TinyModel())
+    for path, backend in ((folder, "native"), (folder, "llama"), (gguf, "onnx")):
+        with (
+            pytest.raises(ModelUnsupported, match=rf"which the backend `{backend}` does not run"),
+            loaded(path, backend=backend),
+        ):
+            pass
+    with loaded(folder, backend="onnx") as found:
+        assert found.backend_name == "onnx"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "message"),
+    [
+        (lambda f: (f / "model.onnx_data").unlink(), ModelFileNotFound, "keeps its weights in model.onnx_data"),
+        (lambda f: cut(f / "model.onnx_data"), ModelFileInvalid, "model.onnx_data cannot be used: it is truncated"),
+        (lambda f: cut(f / "model.onnx"), ModelFileInvalid, "model.onnx cannot be used: .*truncated"),
+        (lambda f: (f / "tokenizer.json").unlink(), ModelFileNotFound, r"no tokenizer\.json with it \(looked in "),
+        (lambda f: (f / "tokenizer.json").write_text("{}"), ModelFileInvalid, r"tokenizer\.json cannot be used"),
+        (lambda f: more_words(f, 1000), ModelFileInvalid, r"has \d+ tokens, but .* has logits for 260: .* belong"),
+    ],
+)
+def test_bad_folders_are_refused_by_name(own_folder: Path, spoil: Any, error: type[ModelError], message: str) -> None:
+    spoil(own_folder)
+    with pytest.raises(error, match=message), loaded(own_folder):
+        pass
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def more_words(folder: Path, number: int) -> None:
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["model"]["vocab"] |= {f"word{index}": 300 + index for index in range(number)}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+
+
+def test_added_tokens_beyond_the_logits_are_refused_in_prompts_only(own_folder: Path) -> None:
+    """S1-34. Gemma 3's smaller models share a tokenizer with those that see."""
+    write_tokenizer(own_folder, num_more=2)
+    with LLM(str(own_folder), threads=1) as llm:
+        assert llm.generate("ok", GREEDY).token_ids
+        with pytest.raises(InvalidInput, match="261"):
+            llm.generate("word1", GREEDY)
+
+
+def test_sizes_that_cannot_be_had_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="not q8"), loaded(folder, kv_type="q8"):
+        pass
+    with pytest.raises(ConfigError, match="no provider 'gpu'"), loaded(folder, provider="gpu"):
+        pass
+    monkeypatch.setattr("stoker.loading_onnx.available_memory", lambda: 1 << 20)
+    with pytest.raises(ResourceExhausted, match="tiny needs"), loaded(folder):
+        pass
+
+
+def test_it_is_said_who_computes(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO), loaded(folder):
+        pass
+    assert "is computed by ONNX Runtime (cpu)" in caplog.text
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def engine(folder: Path, clock: Clock) -> Generator[Engine]:
+    from stoker.core.scheduler import SchedulerConfig
+
+    with loaded(folder, ctx_size=200, kv_tokens=800) as found:
+        yield Engine(found.backend, found.tokenizer, config=SchedulerConfig(max_running=2), clock=clock)
+
+
+def add(engine: Engine, name: str, *, timeout_s: float | None = None) -> None:
+    sampling = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+    engine.add(engine.admit(Submit(name, list(range(20)), sampling, timeout_s=timeout_s, cache_prompt=False)))
+
+
+@pytest.mark.parametrize("point", ["before it is sent", "while it waits", "between two tokens", "after its end"])
+def test_a_request_can_be_cancelled_wherever_it_is(engine: Engine, point: str) -> None:
+    """S1-23's four points, at each of which its neighbours go on and nothing of it is kept."""
+    add(engine, "a")
+    add(engine, "b")
+    if point == "before it is sent":
+        engine.abort("x")
+    else:
+        add(engine, "x")
+    for _ in range(3 if point == "between two tokens" else 40 if point == "after its end" else 1):
+        engine.step()
+    if point == "between two tokens":
+        engine.abort("a")
+        engine.step()
+        engine.step()
+    engine.abort("x")
+    ended: set[str] = set()
+    while engine.has_work:
+        for event in engine.step():
+            assert isinstance(event, Output)
+            assert event.request_id != "x" or point == "after its end"
+            if event.finish_reason:
+                ended.add(event.request_id)
+        engine.check_integrity()
+    assert engine.heartbeat().kv_used == engine.heartbeat().num_running == 0
+    assert "x" not in ended or point == "after its end"
+
+
+def test_deadlines_hold(engine: Engine, clock: Clock) -> None:
+    add(engine, "late", timeout_s=5.0)
+    add(engine, "calm")
+    engine.step()
+    clock.now = 6.0
+    events = engine.step()
+    assert [event.request_id for event in events if isinstance(event, Failed)] == ["late"]
+    assert any(event.code == "timeout" for event in events if isinstance(event, Failed))
+    assert engine.heartbeat().num_running == 1
+
+
+def test_what_is_counted(engine: Engine) -> None:
+    """S1-30: bytes used and capacity, free cells, sequences, what was evicted; the time is the histogram of steps."""
+    per_token = 2 * 2 * 2 * 16 * 4
+    assert engine.heartbeat().kv_capacity_bytes == 800 * per_token
+    for number in range(20):
+        prompt = [number, *range(60)]
+        engine.add(engine.admit(Submit(str(number), prompt, SamplingParams(temperature=0, max_tokens=1))))
+        while engine.has_work:
+            engine.step()
+    beat = engine.heartbeat()
+    assert (beat.kv_sequences, beat.kv_held_bytes) == (13, beat.kv_retained * per_token)
+    assert beat.kv_retained <= beat.kv_capacity
+    assert beat.pool_evicted_sequences == 7
+    assert sum(beat.step_s.counts) == 20
