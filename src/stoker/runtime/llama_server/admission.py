@@ -1,0 +1,90 @@
+"""From what is submitted to what llama-server can be asked: everything that can be refused is refused here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from stoker.core.model_info import ModelInfo
+from stoker.core.params import BUILT_IN, SamplingParams
+from stoker.core.request import Request
+from stoker.engine.prompt import echo_of
+from stoker.engine.protocol import AdapterChoice, PromptToken, Submit
+from stoker.errors import AdapterNotFound, InvalidInput
+from stoker.runtime.llama_server.answers import Asked
+from stoker.runtime.llama_server.completion import check_supported
+from stoker.runtime.llama_server.tokens import PromptPiece, RemoteTokenizer
+
+
+class Admission:
+    """Belongs to one event loop.
+
+    Args:
+        info: of the model.
+        can_generate: it writes texts.
+        defaults: for what a request does not say, before those that are built in.
+        tokenizer: of the same model.
+    """
+
+    def __init__(
+        self, info: ModelInfo, *, can_generate: bool, defaults: SamplingParams, tokenizer: RemoteTokenizer
+    ) -> None:
+        self._info = info
+        self._can_generate = can_generate
+        self._defaults = defaults
+        self._tokenizer = tokenizer
+
+    async def admit(self, submit: Submit) -> Asked:
+        """Tokenizes and checks a request.
+
+        Raises:
+            InvalidInput: a parameter or token id cannot be honoured, the prompt is empty, or the model embeds.
+            AdapterNotFound: it asks for one.
+            ContextLengthExceeded: the prompt leaves no room for a completion.
+            StokerError: the model cannot answer now.
+        """
+        if not self._can_generate:
+            message = f"{self._info.name} writes no text: its llama-server was started for embeddings or ranking"
+            raise InvalidInput(f"{message}. Ask /v1/embeddings, or serve another model", parameter="model")
+        check_no_adapters(submit.adapters)
+        sampling = submit.sampling.filled_from(self._defaults, BUILT_IN)
+        check_supported(sampling, scores_prompt=submit.echo and sampling.logprobs is not None)
+        if submit.text_bias:
+            biases = await self._tokenizer.biases(submit.text_bias)
+            sampling = replace(sampling, logit_bias={**biases, **(sampling.logit_bias or {})})
+        tokens = await self._tokenizer.prompt_tokens(submit.prompt, parse_special=submit.parse_special)
+        request = Request(
+            request_id=submit.request_id,
+            prompt=tuple(token_id for token_id, _ in tokens),
+            sampling=sampling,
+            priority=submit.priority,
+            client_key=submit.client_key,
+            cache_prompt=submit.cache_prompt,
+        )
+        request.check_fits(self._info)
+        room = self._info.max_sequence_tokens - len(tokens)
+        deadline = None if submit.timeout_s is None else asyncio.get_running_loop().time() + submit.timeout_s
+        return Asked(
+            submit=submit,
+            request=request,
+            max_tokens=room if sampling.max_tokens is None else min(sampling.max_tokens, room),
+            deadline=deadline,
+            echo=await self._echo(submit, tokens) if submit.echo else None,
+        )
+
+    async def _echo(self, submit: Submit, tokens: Sequence[PromptPiece]) -> list[PromptToken]:
+        """Those that came as ids are looked up, one by one: llama-server gives bytes with texts only."""
+        unknown = {token_id for token_id, raw in tokens if raw is None}
+        looked_up = {token_id: (await self._tokenizer.text([token_id])).encode() for token_id in unknown}
+        token_ids = [token_id for token_id, _ in tokens]
+        pieces = [looked_up[token_id] if raw is None else raw for token_id, raw in tokens]
+        return echo_of(pieces, submit.prompt, token_ids, bos_token_id=self._tokenizer.bos_token_id)
+
+
+def check_no_adapters(choices: Sequence[AdapterChoice] | None) -> None:
+    """Raises AdapterNotFound, which names the first one that is asked for."""
+    if choices:
+        name = choices[0].name or str(choices[0].adapter_id)
+        message = f"there is no adapter `{name}`: the model is in llama-server, which Stoker gives none"
+        raise AdapterNotFound(message, adapter=name, parameter="lora")

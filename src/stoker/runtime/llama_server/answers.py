@@ -1,0 +1,174 @@
+"""One request to llama-server from the door to its last token, also when the server dies on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TypeVar
+
+from stoker.core.request import Request
+from stoker.engine.protocol import Output, PromptToken, Submit, Usage
+from stoker.errors import BackendError, ModelNotLoaded, Timeout
+from stoker.runtime.llama_server.client import BrokenOff, encoded
+from stoker.runtime.llama_server.completion import AnswerReader, completion_body
+from stoker.runtime.llama_server.incarnation import Incarnation
+from stoker.runtime.llama_server.line import Line
+from stoker.runtime.llama_server.supervisor import LlamaServerSupervisor, crash
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request that has passed every check."""
+
+    submit: Submit
+    request: Request
+    """Its tokens and its complete sampling."""
+    max_tokens: int
+    """The longest answer that fits, or that is wanted."""
+    deadline: float | None
+    """On the event loop's clock."""
+    echo: list[PromptToken] | None = None
+
+    @property
+    def num_prompt(self) -> int:
+        return len(self.request.prompt)
+
+    @property
+    def num_tokens(self) -> int:
+        """The most that it can ever hold."""
+        return self.num_prompt + max(self.max_tokens, 1)
+
+    def body(self) -> bytes:
+        """What llama-server is sent.
+
+        Raises:
+            InvalidInput: a stop string is not valid Unicode.
+        """
+        request = self.request
+        return encoded(
+            completion_body(request.prompt, request.sampling, self.max_tokens, cache_prompt=request.cache_prompt)
+        )
+
+    def reader(self) -> AnswerReader:
+        """For the answer of one server."""
+        return AnswerReader(
+            self.request.request_id,
+            self.num_prompt,
+            logprobs=self.request.sampling.logprobs,
+            max_tokens=self.max_tokens,
+            echo=self.echo,
+        )
+
+    async def within(self, awaitable: Awaitable[T]) -> T:
+        """What it gives, before the deadline.
+
+        Raises:
+            Timeout: it takes too long.
+        """
+        try:
+            async with asyncio.timeout_at(self.deadline):
+                return await awaitable
+        except TimeoutError as error:
+            timeout_s = self.submit.timeout_s or 0.0
+            raise Timeout(f"the request was not finished within {timeout_s:g} s", timeout_s=timeout_s) from error
+
+
+class Answers:
+    """Belongs to one event loop.
+
+    Args:
+        supervisor: has the server, and its successors.
+        line: who is next.
+    """
+
+    def __init__(self, supervisor: LlamaServerSupervisor, line: Line) -> None:
+        self._supervisor = supervisor
+        self._line = line
+        self._computed_at = 0.0
+        """When a server last said that it has computed something."""
+        self.held: dict[str, int] = {}
+        """Tokens of each running request, by its id."""
+        self.prompt_tokens = 0
+        """Of all requests that were answered."""
+        self.cached_tokens = 0
+
+    def stalled_s(self) -> float:
+        """For how long somebody has been waiting without anything being computed."""
+        if not self._line.num_running:
+            return 0.0
+        since = max(self._computed_at, self._line.running_since, self._supervisor.ready_at)
+        return asyncio.get_running_loop().time() - since
+
+    async def outputs(self, asked: Asked, body: bytes) -> AsyncGenerator[Output, None]:
+        """Waits for its turn, then gives the answer as it comes. The last output has a `finish_reason`.
+
+        Raises:
+            Timeout: its deadline passed.
+            EngineCrashed: its server died after the first token, or two of them before it.
+            StokerError: the server failed.
+        """
+        place = await asked.within(self._line.enter(asked.request, asked.num_tokens))
+        self.held[asked.request.request_id] = asked.num_prompt
+        try:
+            async with aclosing(self._attempts(asked, body)) as outputs:
+                async for output in outputs:
+                    self._note(asked, output)
+                    yield output
+        finally:
+            del self.held[asked.request.request_id]
+            self._line.leave(place)
+
+    def _note(self, asked: Asked, output: Output) -> None:
+        usage = output.usage
+        self._line.charge(asked.request, len(output.token_ids))
+        self.held[asked.request.request_id] = usage.prompt_tokens + usage.completion_tokens
+        if output.finish_reason is not None:
+            self._count(usage)
+
+    def _count(self, usage: Usage) -> None:
+        self.prompt_tokens += usage.prompt_tokens
+        self.cached_tokens += usage.cached_tokens
+
+    async def _attempts(self, asked: Asked, body: bytes) -> AsyncGenerator[Output, None]:
+        """A request of which nothing was computed yet is given once to the next server."""
+        incarnation = await asked.within(self._supervisor.successor("is restarting"))
+        for is_last in (False, True):
+            reader = asked.reader()
+            try:
+                async with aclosing(self._answer(asked, body, reader, incarnation)) as outputs:
+                    async for output in outputs:
+                        yield output
+                return
+            except BrokenOff as error:
+                reason = await self._supervisor.death_of(incarnation)
+                if reason is None:
+                    raise BackendError(f"llama-server broke off the answer: {error}") from error
+                if reader.has_begun or is_last:
+                    raise self._lost(reason) from error
+            incarnation = await asked.within(self._supervisor.successor(reason))
+
+    def _lost(self, reason: str) -> BackendError | ModelNotLoaded:
+        return self._supervisor.closed_error() or crash(reason)
+
+    async def _answer(
+        self, asked: Asked, body: bytes, reader: AnswerReader, incarnation: Incarnation
+    ) -> AsyncGenerator[Output, None]:
+        """The answer of this server.
+
+        Raises:
+            BrokenOff: it did not come to its end.
+        """
+        loop = asyncio.get_running_loop()
+        async with aclosing(incarnation.client.events("/completion", body)) as events:
+            while (event := await asked.within(anext(events, None))) is not None:
+                self._computed_at = loop.time()
+                output = reader.push(event)
+                if output is not None:
+                    yield output
+                    if output.finish_reason is not None:
+                        return
+        raise BrokenOff("the stream ended before the answer did")

@@ -1,0 +1,158 @@
+"""The command line of a llama-server: only options that this binary has. It starts nothing."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+
+from stoker.backends.cores import usable_cores
+from stoker.engine.config import EngineConfig
+from stoker.errors import ConfigError
+from stoker.runtime.llama_server.binary import Binary
+from stoker.runtime.llama_server.model_file import ModelFile, Task, cache_types
+
+_SYNONYMS = (
+    ("--spec-draft-n-max", "--draft-max", "--draft-n", "--draft"),
+    ("--spec-draft-n-min", "--draft-min", "--draft-n-min"),
+    ("--spec-draft-p-min", "--draft-p-min"),
+    ("--spec-draft-p-split", "--draft-p-split"),
+    ("--spec-draft-model", "--model-draft", "-md"),
+    ("--spec-draft-ngl", "--n-gpu-layers-draft", "--gpu-layers-draft", "-ngld"),
+    ("--spec-draft-type-k", "--cache-type-k-draft", "-ctkd"),
+    ("--spec-draft-type-v", "--cache-type-v-draft", "-ctvd"),
+    ("--no-ui", "--no-webui"),
+)
+"""What one version calls so, and another one so."""
+_WITHOUT_EFFECT = ("--defrag-thold", "-dt")
+"""Options with a value that did nothing before they went."""
+_OWN = {
+    "--model": "MODEL",
+    "-m": "MODEL",
+    "--ctx-size": "--ctx-size",
+    "-c": "--ctx-size",
+    "--parallel": "--parallel",
+    "-np": "--parallel",
+    "--pooling": "--pooling",
+    **dict.fromkeys(("--host", "--port", "--reuse-port", "--alias", "-a", "--api-key", "--api-key-file"), ""),
+    **dict.fromkeys(("--ssl-key-file", "--ssl-cert-file", "--api-prefix", "--slot-save-path", "--no-slots"), ""),
+    **dict.fromkeys(("--kv-unified", "-kvu", "--no-kv-unified", "-no-kvu", "--models-dir", "--models-preset"), ""),
+    **dict.fromkeys(("--embedding", "--embeddings", "--rerank", "--reranking"), ""),
+}
+"""Options that Stoker gives, and what to say instead."""
+_ALL_LAYERS = 9999
+_SPARE_HTTP_THREADS = 8
+"""Beside those that each carry one answer: for probes and tokens."""
+_FLAG = re.compile(r"--?[A-Za-z]")
+
+
+def fixed_arguments(binary: Binary, model: ModelFile, config: EngineConfig) -> list[str]:
+    """What is the same for every start of this server.
+
+    Args:
+        binary: whose options are known.
+        model: what is served.
+        config: how much of the machine it may take.
+
+    Raises:
+        ConfigError: this binary cannot do what is asked for.
+    """
+    threads = config.threads or usable_cores()
+    arguments = ["--model", str(model.path), "--host", "127.0.0.1", "--threads", str(threads)]
+    arguments += ["--parallel", str(config.parallel), "--ctx-size", str(model.total_tokens)]
+    arguments += _if_known(binary, "--kv-unified") if model.is_unified else []
+    arguments += _if_known(binary, "--threads-http", str(config.parallel + _SPARE_HTTP_THREADS))
+    arguments += _if_known(binary, "--slots")
+    arguments += _if_known(binary, "--no-ui") or _if_known(binary, "--no-webui")
+    # Without a folder no slot can be erased. Nothing is ever written there.
+    arguments += _if_known(binary, "--slot-save-path", tempfile.gettempdir())
+    arguments += _if_known(binary, "--cache-ram", str(model.cache_ram_mib))
+    return [*arguments, *_computing(binary, config), *_task(binary, model)]
+
+
+def start_arguments(port: int, name: str) -> list[str]:
+    """What is new with each start.
+
+    Args:
+        port: free a moment ago.
+        name: by which the server can be told from any other.
+    """
+    return ["--port", str(port), "--alias", name]
+
+
+def users_arguments(binary: Binary, further: Sequence[str]) -> list[str]:
+    """What the user wrote, in the words of this version. It comes last: of an option given twice the last one counts.
+
+    Raises:
+        ConfigError: an option that this binary does not have, or that is Stoker's to give.
+    """
+    return list(_users(binary, further))
+
+
+def _if_known(binary: Binary, flag: str, *values: str) -> list[str]:
+    return [flag, *values] if flag in binary.flags else []
+
+
+def _computing(binary: Binary, config: EngineConfig) -> Iterator[str]:
+    """What only some versions have is asked for only if somebody wants it."""
+    kinds = cache_types(config)
+    wanted: dict[str, object] = {
+        "--cache-type-k": None if kinds[0] == "f16" else kinds[0],  # what every version takes by itself
+        "--cache-type-v": None if kinds[1] == "f16" else kinds[1],
+        "--flash-attn": config.flash_attn,
+        "--n-gpu-layers": _ALL_LAYERS if config.gpu_layers == -1 else config.gpu_layers,
+        "--split-mode": config.split_mode,
+        "--main-gpu": config.main_gpu,
+        "--tensor-split": config.tensor_split or None,
+    }
+    for flag, value in wanted.items():
+        if value is None:
+            continue
+        if flag not in binary.flags:
+            message = f"llama-server {binary.version} has no option {flag}"
+            raise ConfigError(message, key=flag.lstrip("-").replace("-", "_"))
+        if flag in binary.with_value:
+            yield from (flag, str(value))
+        elif value == "on":  # a switch, long ago
+            yield flag
+
+
+def _task(binary: Binary, model: ModelFile) -> list[str]:
+    if model.task is Task.TEXT:
+        return []
+    spellings = ("--reranking", "--rerank") if model.task is Task.RANK else ("--embeddings", "--embedding")
+    flag = binary.spelling(*spellings)
+    if flag is None:
+        raise ConfigError(f"llama-server {binary.version} has no option {spellings[0]}", key="llama_server_path")
+    # An input that is not causal is computed in one piece.
+    longest = str(model.context_size)
+    arguments = [flag, "--batch-size", longest, "--ubatch-size", longest]
+    if model.task is Task.EMBEDDING and model.pooling is not None:
+        arguments += ["--pooling", model.pooling.value]
+    return arguments
+
+
+def _users(binary: Binary, further: Sequence[str]) -> Iterator[str]:
+    is_dropped = False
+    for part in further:
+        if _FLAG.match(part) is None:
+            if not is_dropped:
+                yield part
+            continue
+        is_dropped = part in _WITHOUT_EFFECT and part not in binary.flags
+        if not is_dropped:
+            yield _known(binary, part)
+
+
+def _known(binary: Binary, flag: str) -> str:
+    if flag in _OWN:
+        advice = f"; use Stoker's {_OWN[flag]}" if _OWN[flag] else ""
+        raise ConfigError(f"--llama-server-args: {flag} is given by Stoker{advice}", key="llama_server_args")
+    spelling = binary.spelling(flag, *next((names for names in _SYNONYMS if flag in names), ()))
+    if spelling is None:
+        close = get_close_matches(flag, binary.flags, n=1)
+        meant = f" (did you mean {close[0]}?)" if close else ""
+        message = f"--llama-server-args: llama-server {binary.version} has no option {flag}{meant}"
+        raise ConfigError(message, key="llama_server_args")
+    return spelling

@@ -1,0 +1,153 @@
+"""HTTP to one llama-server, every wait bounded; what goes wrong there becomes one of our errors."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import httpx2
+import msgspec
+
+from stoker.errors import (
+    BackendError,
+    ContextLengthExceeded,
+    InvalidInput,
+    ModelNotLoaded,
+    Overloaded,
+    StokerError,
+    Timeout,
+    UnsupportedParameter,
+)
+from stoker.runtime.llama_server.event_lines import EventLines, TooLong
+from stoker.runtime.llama_server.wire import ErrorReply, Problem
+
+_HERE = "http://127.0.0.1:"
+_CONNECT_S = 3.0
+_WRITE_S = 60.0
+_MAX_ERROR_CHARS = 500
+_FAILURES = (httpx2.HTTPError, httpx2.StreamError, OSError)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """The library logs every request; those to our own child say nothing to anybody."""
+    return not any(str(arg).startswith(_HERE) for arg in record.args or ())
+
+
+logging.getLogger("httpx2").addFilter(_is_news)
+
+_encode = msgspec.json.Encoder().encode
+
+
+class BrokenOff(Exception):
+    """The connection ended, or was never there: perhaps the server has died."""
+
+
+class LlamaServerClient:
+    """Belongs to one event loop.
+
+    Args:
+        port: on this machine.
+        key: that was given to the server.
+    """
+
+    def __init__(self, port: int, key: str) -> None:
+        # How long an answer may be silent is for the supervisor to say, who sees all of them.
+        timeout = httpx2.Timeout(None, connect=_CONNECT_S, write=_WRITE_S)
+        self._http = httpx2.AsyncClient(
+            base_url=f"{_HERE}{port}",
+            headers={"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
+            timeout=timeout,
+            limits=httpx2.Limits(),
+            trust_env=False,
+            verify=False,
+        )
+
+    async def get(self, path: str, timeout_s: float) -> bytes:
+        """The body of a reply.
+
+        Raises:
+            BrokenOff: there is no server, or no more.
+            Timeout: it did not answer in time.
+            StokerError: what it answered.
+        """
+        return await self._ask("GET", path, None, timeout_s)
+
+    async def post(self, path: str, body: object, timeout_s: float | None) -> bytes:
+        """As `get`, with a JSON body.
+
+        Raises:
+            InvalidInput: a string in it is not valid Unicode.
+        """
+        return await self._ask("POST", path, encoded(body), timeout_s)
+
+    async def events(self, path: str, body: bytes) -> AsyncGenerator[bytes, None]:
+        """The data of every event of a stream. Closing it tells the server that nobody listens any more.
+
+        Raises:
+            BrokenOff: there is no server, or no more.
+            StokerError: what it answered instead of a stream.
+        """
+        lines = EventLines()
+        try:
+            async with self._http.stream("POST", path, content=body) as response:
+                if response.status_code != 200:
+                    raise reply_error(response.status_code, await response.aread())
+                async with aclosing(response.aiter_bytes()) as chunks:
+                    async for chunk in chunks:
+                        for event in lines.push(chunk):
+                            yield event
+                for event in lines.flush():
+                    yield event
+        except (*_FAILURES, TooLong) as error:
+            raise BrokenOff(str(error) or type(error).__name__) from error
+
+    async def close(self) -> None:
+        """Drops all connections."""
+        await self._http.aclose()
+
+    async def _ask(self, method: str, path: str, body: bytes | None, timeout_s: float | None) -> bytes:
+        try:
+            async with asyncio.timeout(timeout_s):
+                response = await self._http.request(method, path, content=body)
+        except TimeoutError as error:
+            raise Timeout(f"llama-server did not answer within {timeout_s:g} s", timeout_s=timeout_s) from error
+        except _FAILURES as error:
+            raise BrokenOff(str(error) or type(error).__name__) from error
+        if response.status_code != 200:
+            raise reply_error(response.status_code, response.content)
+        return response.content
+
+
+def encoded(body: object) -> bytes:
+    """The JSON of a request.
+
+    Raises:
+        InvalidInput: a string in it is not valid Unicode.
+    """
+    try:
+        return _encode(body)
+    except UnicodeEncodeError as error:  # a lone surrogate: JSON can spell one
+        raise InvalidInput(f"the request is not valid Unicode: {error.reason}", parameter="prompt") from error
+
+
+def reply_error(status: int, body: bytes) -> StokerError:
+    """What a reply that is not 200 means."""
+    try:
+        problem = msgspec.json.decode(body, type=ErrorReply).error
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        problem = Problem(body[:_MAX_ERROR_CHARS].decode("utf-8", "replace"))
+    return problem_error(status, problem)
+
+
+def problem_error(status: int, problem: Problem) -> StokerError:
+    """What an error of llama-server's means, by its type or else by the status."""
+    message = f"llama-server: {problem.message[:_MAX_ERROR_CHARS] or f'status {status}'}"
+    if problem.type == "exceed_context_size_error":
+        sizes = {"num_prompt_tokens": problem.n_prompt_tokens, "context_size": problem.n_ctx}
+        return ContextLengthExceeded(message, **sizes)
+    if status == 501 or problem.type == "not_supported_error":
+        return UnsupportedParameter(message)
+    kinds: dict[int, type[StokerError]] = {400: InvalidInput, 429: Overloaded, 503: ModelNotLoaded}
+    return kinds.get(status, BackendError)(message)

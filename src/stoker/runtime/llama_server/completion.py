@@ -1,0 +1,188 @@
+"""From a request to llama-server's `/completion`, and from its events back to outputs. No connection is touched."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from math import inf
+
+from stoker.core.params import SamplingParams
+from stoker.engine.inbox import merge
+from stoker.engine.protocol import Output, PositionLogprobs, PromptToken, TokenLogprob, Usage
+from stoker.errors import BackendError, UnsupportedParameter
+from stoker.runtime.llama_server.client import problem_error
+from stoker.runtime.llama_server.wire import Completion, Position, Probability, decode
+
+SAME_NAME = (
+    *("temperature", "dynatemp_range", "dynatemp_exponent", "top_p", "min_p", "typical_p", "top_n_sigma"),
+    *("xtc_probability", "xtc_threshold", "dry_multiplier", "dry_base", "dry_allowed_length"),
+    *("presence_penalty", "frequency_penalty", "mirostat", "mirostat_tau", "mirostat_eta", "ignore_eos"),
+)
+OTHER_NAME = {"repetition_penalty": "repeat_penalty"}
+LOOKS_BACK = {"penalty_last_n": "repeat_last_n", "dry_penalty_last_n": "dry_penalty_last_n"}
+"""Where -1 means all tokens. llama-server has no word for that any more."""
+TRANSLATED = (
+    *("top_k", "dry_sequence_breakers", "logit_bias", "banned_token_ids"),
+    *("seed", "max_tokens", "stop", "logprobs"),
+)
+REFUSED = ("allowed_token_ids", "min_tokens", "stop_token_ids")
+"""What llama-server has no word for."""
+
+_RANDOM_SEED = 2**32 - 1
+"""What llama-server takes for "random"; its seeds have 32 bits."""
+_NEVER = -100.0
+"""A log-probability that is not there: minus infinity has no place in JSON."""
+
+
+def check_supported(sampling: SamplingParams, *, scores_prompt: bool) -> None:
+    """Refuses what cannot be had from llama-server.
+
+    Raises:
+        UnsupportedParameter: says what.
+    """
+    asked = [name for name in REFUSED if getattr(sampling, name)]
+    if sampling.dry_sequence_breakers == () and sampling.dry_multiplier:
+        asked.append("dry_sequence_breakers")
+    if asked:
+        raise UnsupportedParameter(f"`{asked[0]}` is not available: llama-server does not do it", parameter=asked[0])
+    if scores_prompt:
+        message = "log-probabilities of the prompt are not available: llama-server has those of the answer only"
+        raise UnsupportedParameter(message, parameter="echo")
+
+
+def completion_body(
+    prompt: Sequence[int], sampling: SamplingParams, max_tokens: int, *, cache_prompt: bool
+) -> dict[str, object]:
+    """The JSON of a request.
+
+    Args:
+        prompt: all of its tokens.
+        sampling: complete, and checked.
+        max_tokens: the longest answer that fits, or that is wanted.
+        cache_prompt: it may use what was computed before.
+    """
+    body: dict[str, object] = {name: getattr(sampling, name) for name in SAME_NAME}
+    body |= {theirs: getattr(sampling, ours) for ours, theirs in OTHER_NAME.items()}
+    looks_back = {theirs: getattr(sampling, ours) for ours, theirs in LOOKS_BACK.items()}
+    body |= {theirs: len(prompt) + max_tokens if value == -1 else value for theirs, value in looks_back.items()}
+    body = {name: value for name, value in body.items() if value is not None}
+    body |= {"top_k": max(sampling.top_k or 0, 0), "seed": _seed(sampling.seed), "stop": list(sampling.stop_strings)}
+    if sampling.dry_sequence_breakers:
+        body["dry_sequence_breakers"] = list(sampling.dry_sequence_breakers)
+    if biases := _biases(sampling):
+        body["logit_bias"] = biases
+    if sampling.logprobs is not None:
+        body["n_probs"] = max(sampling.logprobs, 1)
+    return body | {
+        "prompt": list(prompt),
+        # llama-server always writes a token; of an answer of none it is left out.
+        "n_predict": max(max_tokens, 1),
+        "cache_prompt": cache_prompt,
+        "stream": True,
+        "return_tokens": True,
+        "return_progress": True,
+    }
+
+
+class AnswerReader:
+    """The answer to one request, event by event. It begins anew with every server that is asked.
+
+    Args:
+        request_id: whose.
+        num_prompt: its tokens.
+        logprobs: as `SamplingParams.logprobs`.
+        max_tokens: 0 = only the prompt is to be computed.
+        echo: for the first output.
+    """
+
+    def __init__(
+        self,
+        request_id: str,
+        num_prompt: int,
+        *,
+        logprobs: int | None = None,
+        max_tokens: int = 1,
+        echo: list[PromptToken] | None = None,
+    ) -> None:
+        self._request_id = request_id
+        self._num_prompt = num_prompt
+        self._logprobs = logprobs
+        self._is_prompt_only = max_tokens == 0
+        self._echo = echo
+        self._num_cached = 0
+        self._num_completion = 0
+        self._withheld: list[Output] = []
+        """Tokens without a text yet. One of them may be the one that ends the answer, and belongs to its end then."""
+        self.has_begun = False
+        """A token was seen: the request cannot be started over."""
+
+    def push(self, event: bytes) -> Output | None:
+        """What an event adds to the answer; None if it is nothing to tell yet.
+
+        Raises:
+            StokerError: the server failed.
+        """
+        completion = decode(event, Completion, "answer")
+        if completion.error is not None:
+            raise problem_error(completion.error.code, completion.error)
+        if completion.prompt_progress is not None:
+            self._num_cached = completion.prompt_progress.cache
+            return None
+        self._count(completion)
+        if self._is_prompt_only:
+            return self._output(completion, "length") if completion.stop else None
+        reason = _finish_reason(completion) if completion.stop else None
+        self._withheld.append(self._output(completion, reason))
+        if not completion.content and reason is None:
+            return None
+        withheld, self._withheld = self._withheld, []
+        return merge(withheld)
+
+    def _count(self, completion: Completion) -> None:
+        self.has_begun = self.has_begun or bool(completion.tokens or completion.content or completion.stop)
+        self._num_completion = completion.tokens_predicted or self._num_completion + len(completion.tokens)
+        timings = completion.timings
+        if timings is not None and timings.cache_n is not None:
+            self._num_cached = timings.cache_n
+        elif timings is not None and timings.prompt_n is not None:
+            self._num_cached = max(0, self._num_prompt - timings.prompt_n)
+
+    def _output(self, completion: Completion, reason: str | None) -> Output:
+        echo, self._echo = self._echo, None
+        has_tokens = not self._is_prompt_only
+        positions = [self._position(position) for position in completion.completion_probabilities if has_tokens]
+        return Output(
+            self._request_id,
+            completion.content if has_tokens else "",
+            completion.tokens if has_tokens else [],
+            Usage(self._num_prompt, self._num_completion if has_tokens else 0, min(self._num_cached, self._num_prompt)),
+            None if self._logprobs is None else positions,
+            reason,
+            completion.stopping_word if completion.stop_type == "word" else None,
+            echo,
+        )
+
+    def _position(self, position: Position) -> PositionLogprobs:
+        top = position.top_logprobs[: self._logprobs]
+        return PositionLogprobs(_token(position), tuple(map(_token, top)))
+
+
+def _token(token: Probability) -> TokenLogprob:
+    return TokenLogprob(token.id, _NEVER if token.logprob is None else token.logprob, bytes(token.bytes))
+
+
+def _finish_reason(completion: Completion) -> str:
+    reasons = {"eos": "stop", "word": "stop", "limit": "length"}
+    if completion.stop_type not in reasons:
+        raise BackendError(f"llama-server ended an answer with {completion.stop_type or 'no reason'!r}")
+    return reasons[completion.stop_type]
+
+
+def _seed(seed: int | None) -> int:
+    return secrets.randbelow(_RANDOM_SEED) if seed is None else seed % _RANDOM_SEED
+
+
+def _biases(sampling: SamplingParams) -> list[tuple[int, float | bool]]:
+    """`false` bans a token."""
+    biases = [(token_id, False if bias == -inf else bias) for token_id, bias in (sampling.logit_bias or {}).items()]
+    return [*biases, *((token_id, False) for token_id in sampling.banned_token_ids or ())]

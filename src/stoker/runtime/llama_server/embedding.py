@@ -1,0 +1,139 @@
+"""Embeddings and ranks from a llama-server that was started for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.core.request import check_token_ids
+from stoker.engine.embeddings import normalised
+from stoker.engine.protocol import Embed, Embedded
+from stoker.errors import BackendError, ContextLengthExceeded, InvalidInput
+from stoker.runtime.llama_server.client import LlamaServerClient
+from stoker.runtime.llama_server.model_file import ModelFile, Task
+from stoker.runtime.llama_server.tokens import RemoteTokenizer
+from stoker.runtime.llama_server.wire import Embedding, Ranks, decode
+
+_PAIR_TOKENS = 4
+"""What stands around and between the two texts of a pair, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One text in tokens."""
+
+    token_ids: list[int]
+    text: str | None
+    """None: it came as tokens, or was cut."""
+
+
+class Embeddings:
+    """Belongs to one event loop.
+
+    Args:
+        model: what is served.
+        tokenizer: of the same server.
+        vocab_size: of the model.
+    """
+
+    def __init__(self, model: ModelFile, tokenizer: RemoteTokenizer, vocab_size: int) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+
+    def check(self, embed: Embed) -> None:
+        """Refuses what this model does not do.
+
+        Raises:
+            InvalidInput: says what.
+        """
+        name, task, parameter = self._model.facts.name, self._model.task, embed.parameter
+        if task is Task.TEXT:
+            message = f"{name} cannot embed: its llama-server was started to write texts"
+            raise InvalidInput(f"{message}. Serve an embedding model, or start it with --pooling", parameter="model")
+        if not embed.inputs:
+            raise InvalidInput(f"`{parameter}` is empty: there is nothing to compute", parameter=parameter)
+        if task is Task.RANK and embed.query is None:
+            raise InvalidInput(f"{name} ranks texts and has no embeddings: ask /v1/rerank", parameter="model")
+        if task is Task.EMBEDDING and embed.query is not None:
+            message = f"{name} is no reranking model: serve one, or compare embeddings from /v1/embeddings"
+            raise InvalidInput(message, parameter="model")
+        size = self._model.embedding_size
+        if embed.dimensions is not None and not 1 <= embed.dimensions <= size:
+            message = f"`dimensions` must be between 1 and {size}, which is all that {name} has"
+            raise InvalidInput(f"{message}, not {embed.dimensions}", parameter="dimensions")
+
+    async def inputs(self, embed: Embed) -> list[Input]:
+        """The tokens of every input, cut if the request says so.
+
+        Raises:
+            InvalidInput: an input has no tokens, or impossible ones.
+            ContextLengthExceeded: an input is too long, and is not to be cut.
+        """
+        limit = self._model.context_size
+        if embed.query is not None:
+            limit -= len(await self._encoded(embed.query, embed, is_pair=True)) + _PAIR_TOKENS
+        names = [f"`{embed.parameter}[{index}]`" for index in range(len(embed.inputs))]
+        return [await self._fitting(*pair, embed, limit) for pair in zip(embed.inputs, names, strict=True)]
+
+    async def compute(self, embed: Embed, inputs: list[Input], client: LlamaServerClient) -> Embedded:
+        """Asks for the numbers of all inputs.
+
+        Raises:
+            BrokenOff: the server has gone.
+            StokerError: it failed.
+        """
+        if embed.query is not None:
+            rows = await self._ranks(embed, inputs, client)
+        else:
+            content = [given.token_ids for given in inputs]
+            raw = await client.post("/embedding", {"content": content, "embd_normalize": -1}, None)
+            found = sorted(decode(raw, list[Embedding], "embeddings"), key=lambda entry: entry.index)
+            rows = _rows([entry.embedding[0] for entry in found])
+            rows = normalised(rows[:, : embed.dimensions], embed.norm)
+        if len(rows) != len(inputs) or not np.isfinite(rows).all():
+            raise BackendError("llama-server gave other numbers than it was asked for")
+        num_tokens = [len(given.token_ids) for given in inputs]
+        return Embedded(embed.question_id, rows.astype("<f4").tobytes(), rows.shape[1], num_tokens)
+
+    async def _ranks(self, embed: Embed, inputs: list[Input], client: LlamaServerClient) -> NDArray[np.float32]:
+        """Asks with texts: llama-server takes no pairs of tokens."""
+        texts = [await self._tokenizer.text(i.token_ids) if i.text is None else i.text for i in inputs]
+        raw = await client.post("/rerank", {"query": embed.query, "documents": texts}, None)
+        found = sorted(decode(raw, Ranks, "ranks").results, key=lambda entry: entry.index)
+        return _rows([[entry.relevance_score] for entry in found])
+
+    async def _fitting(self, given: str | list[int], name: str, embed: Embed, limit: int) -> Input:
+        token_ids = await self._encoded(given, embed, is_pair=embed.query is not None)
+        check_token_ids(embed.parameter, tuple(token_ids), self._vocab_size)
+        if not token_ids:
+            raise InvalidInput(f"{name} is empty: it has no tokens", parameter=embed.parameter)
+        if len(token_ids) <= limit:
+            return Input(token_ids, given if isinstance(given, str) else None)
+        num_suffix = self._tokenizer.num_suffix if isinstance(given, str) and embed.query is None else 0
+        if not embed.truncates or limit <= num_suffix:
+            raise ContextLengthExceeded(
+                f"{name} has {len(token_ids)} tokens, but this model takes at most {limit}: it exceeds the available "
+                f"context size. Shorten it, or have it cut.",
+                num_prompt_tokens=len(token_ids),
+                context_size=limit,
+            )
+        # What the model wants behind a text stays there.
+        return Input([*token_ids[: limit - num_suffix], *token_ids[len(token_ids) - num_suffix :]], None)
+
+    async def _encoded(self, given: str | list[int], embed: Embed, *, is_pair: bool) -> list[int]:
+        if not isinstance(given, str):
+            return given
+        tokens = await self._tokenizer.pieces(
+            given, parse_special=embed.parse_special, wants_bos=False, add_special=not is_pair
+        )
+        return [token.id for token in tokens]
+
+
+def _rows(values: list[list[float]]) -> NDArray[np.float32]:
+    """`(inputs, size)`; no rows if they are not of one length."""
+    if len(set(map(len, values))) != 1:
+        return np.empty((0, 1), dtype=np.float32)
+    return np.array(values, dtype=np.float32)

@@ -1,0 +1,136 @@
+"""What a model's file says that llama-server must be told, or cannot tell us. The file is read and closed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+
+from stoker.backends.llama.options import AttentionOptions
+from stoker.core.embedding import Pooling
+from stoker.core.params import SamplingParams
+from stoker.engine.config import CacheType, EngineConfig, KVType
+from stoker.engine.tiers import ram_tier_mib
+from stoker.models.description import ModelDescription, describe
+from stoker.models.embedding import read_pooling
+from stoker.models.gguf import GGUFFile, read_gguf
+from stoker.models.memory import available_memory
+from stoker.models.memory_plan import MemoryNeeds, memory_needs
+from stoker.models.model_defaults import model_defaults
+
+_POOL_BYTES = 4 << 30
+_KV_TYPES: Mapping[KVType, CacheType] = {"f16": "f16", "f32": "f32", "q8": "q8_0"}
+
+
+class Task(Enum):
+    """What a llama-server is started for: it does one of these."""
+
+    TEXT = "text"
+    EMBEDDING = "embedding"
+    RANK = "rank"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFile:
+    """A GGUF file with its share of the machine. Sizes are in tokens."""
+
+    path: Path
+    facts: ModelDescription
+    defaults: SamplingParams
+    """What the model recommends, then what the configuration says."""
+    task: Task
+    pooling: Pooling | None
+    """None = whatever llama-server takes by itself."""
+    embedding_size: int
+    context_size: int
+    """Longest single request."""
+    total_tokens: int
+    """KV of all slots together."""
+    is_unified: bool
+    """All slots share it; else each has an equal part."""
+    cache_ram_mib: int
+    """Memory for conversations that have left the slots."""
+
+
+def read_model_file(config: EngineConfig, *, can_unify: bool) -> ModelFile:
+    """Reads the file `config.model_path`, and plans its memory.
+
+    Args:
+        config: what the user wants of it.
+        can_unify: this llama-server can let its slots share their KV.
+
+    Raises:
+        ModelError: the file is missing, damaged, or says too little about itself.
+        ResourceExhausted: it does not fit into memory.
+    """
+    path = Path(config.model_path).absolute()
+    with read_gguf(path) as gguf:
+        facts = describe(gguf)
+        task, pooling = _task(gguf, config)
+        planned = _needs(gguf, config, task).within(available_memory())
+        is_unified = task is Task.TEXT and can_unify
+        part = planned.kv_tokens if is_unified else planned.kv_tokens // config.parallel
+        return ModelFile(
+            path=path,
+            facts=facts,
+            defaults=model_defaults(gguf).filled_from(config.sampling),
+            task=task,
+            pooling=pooling,
+            embedding_size=1 if task is Task.RANK else gguf.require_int(gguf.own_key("embedding_length")),
+            context_size=min(planned.ctx_size, part),
+            total_tokens=planned.kv_tokens,
+            is_unified=is_unified,
+            cache_ram_mib=ram_tier_mib(config, available_memory()),
+        )
+
+
+def cache_types(config: EngineConfig) -> tuple[CacheType, CacheType]:
+    """What keys and values are kept as."""
+    usual = _KV_TYPES[config.kv_type]
+    return config.cache_type_k or usual, config.cache_type_v or usual
+
+
+def measure_model_file(config: EngineConfig) -> MemoryNeeds:
+    """What serving the file `config.model_path` will take. `cache_ram` counts if it is given.
+
+    Raises:
+        ModelError: the file is missing, damaged, or says too little about itself.
+        ConfigError: a size below 1.
+    """
+    with read_gguf(Path(config.model_path)) as gguf:
+        task, _ = _task(gguf, config)
+        cache_bytes = (config.cache_ram or 0) << 20
+        return replace(_needs(gguf, config, task), cache_bytes=cache_bytes, min_cache_bytes=cache_bytes)
+
+
+def _task(gguf: GGUFFile, config: EngineConfig) -> tuple[Task, Pooling | None]:
+    """A model that was made for embeddings embeds; so does any other one of which embeddings are asked for."""
+    own = read_pooling(gguf)
+    if own is Pooling.RANK:
+        return Task.RANK, own
+    is_encoder = gguf.get_bool(gguf.own_key("attention.causal")) is False
+    if own is None and config.pooling is None and not is_encoder:
+        return Task.TEXT, None
+    return Task.EMBEDDING, Pooling(config.pooling) if config.pooling else own or Pooling.MEAN
+
+
+def _needs(gguf: GGUFFile, config: EngineConfig, task: Task) -> MemoryNeeds:
+    """A full context for each slot, up to 4 GiB: every request gets all the room that it may ever need.
+
+    llama-server fails running neighbours when its KV is full, so it is not to come to that.
+    """
+    type_k, type_v = cache_types(config)
+    needs = memory_needs(
+        gguf,
+        ctx_size=config.ctx_size,
+        kv_tokens=config.kv_tokens if task is Task.TEXT else None,
+        parallel=config.parallel,
+        kv_element_bytes=AttentionOptions(type_k=type_k, type_v=type_v).element_bytes,
+    )
+    needs = replace(needs, backend="llama-server", pool_bytes=_POOL_BYTES)
+    if task is Task.TEXT:
+        return needs
+    # Positions beyond those that it was trained on have no embeddings in many of them.
+    context_size = min(needs.ctx_size, gguf.require_int(gguf.own_key("context_length")))
+    return replace(needs, ctx_size=context_size, kv_tokens=context_size * config.parallel)

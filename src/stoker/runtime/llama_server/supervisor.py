@@ -1,0 +1,244 @@
+"""Keeps one llama-server alive: starts it, watches it, starts it again. It knows nothing of requests.
+
+```
+           start         answers                     exit, silence or stall
+(nothing) ------> starting ----> ready ------------------------> restarting
+                     | any error                     answers        |  |  (back-off: 0.1 s, doubling to 10 s)
+                     v                             ready <----------+  |
+                  failed, start() raises                               |
+                                         close() from anywhere -> closed
+```
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+
+from stoker.engine.config import SupervisionConfig
+from stoker.engine.supervisor import State
+from stoker.errors import EngineCrashed, ModelNotLoaded, StokerError
+from stoker.runtime.llama_server.client import BrokenOff
+from stoker.runtime.llama_server.incarnation import PROBE_S, Incarnation, Order
+
+logger = logging.getLogger(__name__)
+
+_DEATH_S = 3.0
+"""A connection may break so long before the process that held it is known to be gone."""
+
+
+class LlamaServerSupervisor:
+    """Owns the process and its successors. Belongs to one event loop.
+
+    Args:
+        order: what is started.
+        look: called with a server that has just shown that it is alive, about every `heartbeat_every_s`.
+        stalled_s: for how long work has been waiting without anything coming of it.
+        supervision: the times.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        look: Callable[[Incarnation], Awaitable[None]],
+        stalled_s: Callable[[], float],
+        supervision: SupervisionConfig,
+    ) -> None:
+        self._order = order
+        self._look = look
+        self._stalled_s = stalled_s
+        self._times = supervision
+        self._present: Incarnation | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._first: asyncio.Future[None] | None = None
+        self._is_ending = False
+        self._state = State.STARTING
+        self._changed = asyncio.Event()
+        """Set, and replaced, whenever a server comes or goes."""
+        self._num_failures = 0
+        """In a row."""
+        self.ready_at = 0.0
+        """On the event loop's clock: when the present server, or the last one, began to answer."""
+        self.num_restarts = 0
+        self.last_error: str | None = None
+
+    @property
+    def state(self) -> State:
+        is_late = self._stalled_s() > self._times.stall_after_s
+        return State.STALLED if self._state is State.READY and is_late else self._state
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the present server."""
+        return self._present.process.pid if self._present is not None else None
+
+    @property
+    def present(self) -> Incarnation:
+        """The server that answers now.
+
+        Raises:
+            ModelNotLoaded: there is none.
+        """
+        if self._present is None:
+            raise self._not_ready()
+        return self._present
+
+    async def start(self) -> None:
+        """Starts the first one and returns when it answers. Call it once.
+
+        Raises:
+            StokerError: it cannot be started; nothing is left running.
+        """
+        assert self._task is None, "started once"
+        self._first = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._keep_alive(), name="stoker-llama-server")
+        self._task.add_done_callback(self._note_fault)
+        try:
+            await asyncio.wait([self._first, self._task], return_when=asyncio.FIRST_COMPLETED)
+            if not self._first.done():
+                raise ModelNotLoaded("the model was closed while it was loaded")
+            self._first.result()
+        except (StokerError, asyncio.CancelledError):
+            await self._free()
+            raise
+
+    async def death_of(self, incarnation: Incarnation) -> str | None:
+        """Why that server is gone; None if it is not, a moment after its connection broke."""
+        deadline = asyncio.get_running_loop().time() + _DEATH_S
+        while self._present is incarnation:
+            if not await self._wait_for_change(deadline):
+                return None
+        return self.last_error or "is gone"
+
+    async def successor(self, reason: str) -> Incarnation:
+        """The server that answers next, or does already.
+
+        Raises:
+            EngineCrashed: it takes longer than `restart_wait_s`.
+            ModelNotLoaded: there will be none.
+        """
+        deadline = asyncio.get_running_loop().time() + self._times.restart_wait_s
+        while self._present is None:
+            if self._state in (State.CLOSED, State.FAILED):
+                raise self._not_ready()
+            if not await self._wait_for_change(deadline):
+                raise crash(reason)
+        return self._present
+
+    def closed_error(self) -> ModelNotLoaded | None:
+        """What everybody hears once it was closed."""
+        return self._not_ready() if self._state is State.CLOSED else None
+
+    async def close(self) -> None:
+        """Stops the server, with a bound, and frees everything. Calling it twice is allowed."""
+        self._state = State.CLOSED
+        self._note_change()
+        await self._free()
+
+    async def _free(self) -> None:
+        if self._task is None:
+            return
+        if not self._is_ending:  # a second cancellation would cut the first one's cleaning up
+            self._is_ending = True
+            self._task.cancel()
+        await asyncio.wait([self._task])
+
+    def _note_fault(self, task: asyncio.Task[None]) -> None:
+        """A fault of ours must not look like a healthy server."""
+        if task.cancelled() or (fault := task.exception()) is None:
+            return
+        logger.error("the supervisor of llama-server failed", exc_info=fault)
+        self._state, self.last_error = State.FAILED, f"is unsupervised: {fault!r}"
+        self._note_change()
+
+    def _not_ready(self) -> ModelNotLoaded:
+        if self._state is State.CLOSED:
+            return ModelNotLoaded("the model was closed")
+        because = f" (llama-server {self.last_error})" if self.last_error else ""
+        message = f"the model is {self._state}{because}"
+        if self._state is State.RESTARTING:
+            return ModelNotLoaded(message, retry_after_s=self._times.backoff_max_s)
+        return ModelNotLoaded(message)
+
+    async def _wait_for_change(self, deadline: float) -> bool:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _note_change(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def _keep_alive(self) -> None:
+        assert self._first is not None
+        while True:
+            try:
+                incarnation = await Incarnation.start(self._order)
+            except StokerError as error:
+                if not self._first.done():
+                    self._state, self.last_error = State.FAILED, error.message
+                    self._first.set_exception(error)
+                    return
+                reason = error.message.removeprefix("llama-server ")
+                self._num_failures += 1
+            else:
+                reason = await self._serve(incarnation)
+            self._state, self.last_error = State.RESTARTING, reason
+            pause_s = self._backoff_s()
+            logger.error("llama-server %s; starting another in %.1f s", reason, pause_s)
+            await asyncio.sleep(pause_s)
+            self.num_restarts += 1
+
+    async def _serve(self, incarnation: Incarnation) -> str:
+        """Until it is gone. Returns why."""
+        assert self._first is not None
+        clock = asyncio.get_running_loop().time
+        self._present, self._state, self.ready_at = incarnation, State.READY, clock()
+        self._note_change()
+        if not self._first.done():
+            self._first.set_result(None)
+        try:
+            reason = await self._watch(incarnation)
+            self._present, self._state, self.last_error = None, State.RESTARTING, reason
+            self._note_change()
+        finally:
+            self._present = None
+            await incarnation.stop()
+        self._num_failures = 1 if clock() - self.ready_at >= self._times.healthy_s else self._num_failures + 1
+        return reason
+
+    async def _watch(self, incarnation: Incarnation) -> str:
+        clock = asyncio.get_running_loop().time
+        every_s, silent_s, looked_at = self._times.heartbeat_every_s, 0.0, clock()
+        while not await incarnation.process.wait(every_s):
+            is_alive = await self._is_alive(incarnation)
+            # If we ourselves were asleep, that is no silence of the server's.
+            silent_s = 0.0 if is_alive else silent_s + min(clock() - looked_at, every_s + PROBE_S)
+            looked_at = clock()
+            if silent_s > self._times.heartbeat_timeout_s:
+                return f"{incarnation.process.pid} said nothing for {silent_s:.0f} s"
+            if self._stalled_s() > self._times.stall_kill_s:
+                return f"{incarnation.process.pid} computed nothing for {self._stalled_s():.0f} s"
+        return incarnation.process.describe_end()
+
+    async def _is_alive(self, incarnation: Incarnation) -> bool:
+        try:
+            await incarnation.client.get("/health", PROBE_S)
+        except (BrokenOff, StokerError):
+            return False
+        with contextlib.suppress(BrokenOff, StokerError):  # it may be too busy to say more
+            await self._look(incarnation)
+        return True
+
+    def _backoff_s(self) -> float:
+        return min(self._times.backoff_min_s * 2 ** min(self._num_failures - 1, 30), self._times.backoff_max_s)
+
+
+def crash(reason: str) -> EngineCrashed:
+    """What a request hears whose server died."""
+    return EngineCrashed(f"llama-server {reason} while it worked on the request; it is being started again")

@@ -1,0 +1,135 @@
+"""Texts and tokens, by llama-server's own vocabulary: it is asked, so every kind of vocabulary is known."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeAlias
+
+from stoker.engine.prompt import FILL_SPELLINGS, fill_tokens
+from stoker.engine.protocol import FillTokens, Prompt
+from stoker.engine.questions import ANSWER_S, MAX_QUESTIONS
+from stoker.errors import Overloaded
+from stoker.runtime.llama_server.client import LlamaServerClient
+from stoker.runtime.llama_server.wire import Piece, Text, Tokens, decode
+
+PromptPiece: TypeAlias = tuple[int, bytes | None]
+"""A token, and its text if that came along."""
+
+_SAMPLE = "a"
+_AT_A_TIME = 4
+"""Each takes one of llama-server's threads for HTTP."""
+
+
+class RemoteTokenizer:
+    """Belongs to one event loop.
+
+    Args:
+        client: that of the server which answers now; raises `ModelNotLoaded` if there is none.
+    """
+
+    def __init__(self, client: Callable[[], LlamaServerClient]) -> None:
+        self._client = client
+        self._turns = asyncio.Semaphore(_AT_A_TIME)
+        self._num_waiting = 0
+        self._bos: Piece | None = None
+        self.num_suffix = 0
+        """Tokens that it wants behind a text that is embedded."""
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """None: the model wants none in front of its prompts."""
+        return None if self._bos is None else self._bos.id
+
+    async def learn(self, bos_token: str) -> None:
+        """Looks what the model wants around a text.
+
+        Args:
+            bos_token: the text of BOS.
+        """
+        plain = await self._tokens(_SAMPLE, add_special=False, parse_special=True)
+        framed = await self._tokens(_SAMPLE, add_special=True, parse_special=True)
+        num_prefix = next((n for n in range(len(framed)) if framed[n : n + len(plain)] == plain), 0)
+        self.num_suffix = max(0, len(framed) - num_prefix - len(plain))
+        is_wanted = num_prefix > 0 and bool(bos_token) and framed[0].raw == bos_token.encode()
+        self._bos = framed[0] if is_wanted else None
+
+    async def find_fill_tokens(self) -> FillTokens | None:
+        """See `engine.prompt.find_fill_tokens`."""
+        text = "\n".join(FILL_SPELLINGS)
+        tokens = await self._tokens(text, add_special=False, parse_special=True)
+        plain = {token.id for token in await self._tokens(text, add_special=False, parse_special=False)}
+        special = {token.raw.decode("utf-8", "replace"): token.id for token in tokens if token.id not in plain}
+        return fill_tokens(special.get)
+
+    async def pieces(
+        self, text: str, *, parse_special: bool = True, wants_bos: bool = True, add_special: bool = False
+    ) -> list[Piece]:
+        """The tokens of a text.
+
+        Args:
+            text: any.
+            parse_special: the text of a special token becomes that token.
+            wants_bos: BOS in front, if the model wants one and the text does not bring its own.
+            add_special: instead, whatever the model wants around a text.
+
+        Raises:
+            BrokenOff: the server has gone.
+            StokerError: the text is not valid Unicode, or the model cannot answer now.
+        """
+        tokens = await self._tokens(text, add_special=add_special, parse_special=parse_special)
+        if not wants_bos or add_special or self._bos is None or (tokens and tokens[0].id == self._bos.id):
+            return tokens
+        return [self._bos, *tokens]
+
+    async def prompt_tokens(self, prompt: Prompt, *, parse_special: bool) -> list[PromptPiece]:
+        """Ids alone are taken as they are; texts, also among ids, get BOS if the model wants one.
+
+        Raises:
+            StokerError: see `pieces`.
+        """
+        parts = [prompt] if isinstance(prompt, str) else prompt
+        found: list[PromptPiece] = []
+        for part in parts:
+            if isinstance(part, int):
+                found.append((part, None))
+            else:
+                tokens = await self._tokens(part, add_special=False, parse_special=parse_special)
+                found += ((token.id, token.raw) for token in tokens)
+        has_text = any(isinstance(part, str) for part in parts)
+        if not has_text or self._bos is None or (found and found[0][0] == self._bos.id):
+            return found
+        return [(self._bos.id, self._bos.raw), *found]
+
+    async def biases(self, text_bias: Mapping[str, float]) -> dict[int, float]:
+        """Each text's bias on all of its tokens."""
+        return {
+            token.id: bias
+            for text, bias in text_bias.items()
+            for token in await self._tokens(text, add_special=False, parse_special=False)
+        }
+
+    async def text(self, token_ids: Sequence[int]) -> str:
+        """The text of some tokens, all of which exist; special ones are written out."""
+        async with self._turn():
+            body = await self._client().post("/detokenize", {"tokens": list(token_ids)}, ANSWER_S)
+        return decode(body, Text, "text of tokens").content
+
+    async def _tokens(self, text: str, *, add_special: bool, parse_special: bool) -> list[Piece]:
+        asked = {"content": text, "add_special": add_special, "parse_special": parse_special, "with_pieces": True}
+        async with self._turn():
+            body = await self._client().post("/tokenize", asked, ANSWER_S)
+        return decode(body, Tokens, "tokens").tokens
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncGenerator[None, None]:
+        """Few at a time, and not too many who wait."""
+        if self._num_waiting >= MAX_QUESTIONS:
+            raise Overloaded(f"{MAX_QUESTIONS} questions to the model are waiting already", retry_after_s=1.0)
+        self._num_waiting += 1
+        try:
+            async with self._turns:
+                yield
+        finally:
+            self._num_waiting -= 1
