@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -64,6 +65,23 @@ class KVPort(Protocol):
             BackendError: there is no room, or the bytes are not what `export_kv` gave for these positions; the slot
                 is as before.
         """
+        ...
+
+
+class AdapterPort(Protocol):
+    """What a backend that can apply LoRA adapters offers besides. Called between two forward passes."""
+
+    def load_adapter(self, key: str, path: Path) -> None:
+        """Makes an adapter known under the key that names its content in `Chunk.adapters`. It is not loaded yet.
+
+        Raises:
+            AdapterInvalid: it does not fit the model, or the file cannot be read.
+            ResourceExhausted: there is no memory for it.
+        """
+        ...
+
+    def unload_adapter(self, key: str) -> None:
+        """Frees a loaded adapter, which no chunk names any more. What was computed with it stays as it is."""
         ...
 
 

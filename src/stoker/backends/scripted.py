@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from ast import literal_eval
 from collections.abc import Callable, Sequence
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -15,7 +18,7 @@ from numpy.typing import NDArray
 
 from stoker.backends.base import Embeddings, Logits
 from stoker.backends.pooling import Pool
-from stoker.core.batch import Batch, CacheOp, Chunk, CopyPrefix, Entry
+from stoker.core.batch import AdapterSet, Batch, CacheOp, Chunk, CopyPrefix, Entry
 from stoker.core.embedding import EmbeddingInfo, Piece, Pooling
 from stoker.core.model_info import CacheTraits, ModelInfo
 from stoker.core.tiers import KVBytes
@@ -39,6 +42,7 @@ def scripted_info(
     num_slots: int = 16,
     max_batch_tokens: int = 256,
     traits: CacheTraits = FULL_TRAITS,
+    mixes_adapters: bool = False,
 ) -> ModelInfo:
     """The `ModelInfo` of a scripted model with the byte vocabulary of `ScriptedTokenizer`."""
     return ModelInfo(
@@ -52,6 +56,7 @@ def scripted_info(
         num_slots=num_slots,
         max_batch_tokens=max_batch_tokens,
         traits=traits,
+        mixes_adapters=mixes_adapters,
         kv_format="scripted 1",
     )
 
@@ -67,7 +72,7 @@ class _Cell:
 
 
 class ScriptedBackend:
-    """Computes hashes instead of a model.
+    """Computes hashes instead of a model; adapters and their scales are a part of every hash.
 
     Args:
         info: sizes and traits to pretend.
@@ -89,6 +94,8 @@ class ScriptedBackend:
         self._token_mix = np.arange(1, self._info.vocab_size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         self.num_computed = 0
         """Entries computed since the start: shows what a cache hit really saved."""
+        self.adapters: set[str] = set()
+        """Those that are loaded."""
         self.is_closed = False
 
     @property
@@ -114,6 +121,9 @@ class ScriptedBackend:
         computed, filled = {c.slot for c in batch.chunks}, {t.slot for t in batch.imports}
         assert not computed & filled, "a slot is computed before it is filled"
         assert len({chunk.slot for chunk in batch.chunks}) == len(batch.chunks), "two chunks for one slot"
+        sets = {chunk.adapters for chunk in batch.chunks}
+        assert len(sets) <= 1 or self._info.mixes_adapters, "chunks of several sets of adapters in one step"
+        assert {key for adapters in sets for key, _ in adapters} <= self.adapters, "an adapter that is not loaded"
         rows = [row for chunk in batch.chunks for row in self._compute(chunk)]
         assert self.num_cells <= self._info.kv_tokens, "the pool overflows"
         return np.stack(rows) if rows else np.empty((0, self._info.vocab_size), dtype=np.float32)
@@ -138,6 +148,16 @@ class ScriptedBackend:
             raise BackendError(f"exported KV of other positions: {first} … {first + len(cells) - 1}")
         self._slots[slot].extend(_Cell(*cell) for cell in cells)
         assert self.num_cells <= self._info.kv_tokens, "the pool overflows"
+
+    def load_adapter(self, key: str, path: Path) -> None:
+        """See `AdapterPort.load_adapter`."""
+        assert not self.is_closed, "used after close"
+        assert key not in self.adapters, "loaded twice"
+        self.adapters.add(key)
+
+    def unload_adapter(self, key: str) -> None:
+        """See `AdapterPort.unload_adapter`."""
+        self.adapters.remove(key)
 
     def close(self) -> None:
         """See `Backend.close`."""
@@ -174,7 +194,8 @@ class ScriptedBackend:
         first_row = len(chunk.entries) - chunk.num_logits
         rows: list[NDArray[np.float32]] = []
         for index, entry in enumerate(chunk.entries):
-            cells.append(_Cell(entry, _mix((cells[-1].state if cells else 0) ^ (entry + 1))))
+            before = cells[-1].state if cells else 0
+            cells.append(_Cell(entry, _mix(before ^ (entry + 1) ^ _adapter_mix(chunk.adapters))))
             if index >= first_row:
                 rows.append(self._row(cells))
         self.num_computed += len(chunk.entries)
@@ -259,6 +280,13 @@ def scripted_embedding_info(
 
 def _hidden(state: int, size: int) -> NDArray[np.float32]:
     return np.array([_mix(state ^ index) / 2**63 - 1 for index in range(size)], dtype=np.float32)
+
+
+@cache
+def _adapter_mix(adapters: AdapterSet) -> int:
+    """What a set of adapters changes; the model alone changes nothing."""
+    digest = blake2b(repr(adapters).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") if adapters else 0
 
 
 def _mix(state: int) -> int:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
 from stoker.backends.base import Logits
 from stoker.backends.cores import usable_cores
 from stoker.backends.llama.context import MAX_SEQUENCES, Context, ContextSize
+from stoker.backends.llama.control import ControlVector
 from stoker.backends.llama.embedder import EmbedderOptions, LlamaEmbedder
 from stoker.backends.llama.native import interrupts_held
+from stoker.backends.llama.options import AttentionOptions, DeviceOptions
 from stoker.backends.llama.tokenizer import LlamaTokenizer
 from stoker.backends.llama.weights import LoadOptions, Weights, load_weights
 from stoker.core.batch import Batch, CacheOp, CopyPrefix
@@ -48,8 +50,10 @@ class LlamaOptions:
     """
     threads: int | None = None
     """CPU threads of the forward pass, 1 … 512. None = one per core that this process may use."""
-    gpu_layers: int = -1
-    """Layers that go to a GPU if libllama was built for one; -1 = all."""
+    devices: DeviceOptions = field(default_factory=DeviceOptions)
+    attention: AttentionOptions = field(default_factory=AttentionOptions)
+    control: ControlVector | None = None
+    """Added to the hidden states of everything that is computed."""
     use_mmap: bool = True
     """Map the file instead of reading it."""
     pooling: Pooling = Pooling.MEAN
@@ -66,7 +70,9 @@ class LlamaOptions:
 
 
 class LlamaBackend:
-    """A GGUF model on libllama: one context, many sequences, one pool of KV cells. Satisfies `Backend` and `KVPort`.
+    """A GGUF model on libllama: one context, many sequences, one pool of KV cells.
+
+    Satisfies `Backend`, `KVPort` and `AdapterPort`.
 
     The arrays that `forward` returns lie in libllama's memory: they are gone after the next `forward` and after
     `close`.
@@ -80,11 +86,13 @@ class LlamaBackend:
 
     def __init__(self, path: Path, options: LlamaOptions, *, mark: Mark = no_mark) -> None:
         with interrupts_held():
-            weights = load_weights(path, LoadOptions(gpu_layers=options.gpu_layers, use_mmap=options.use_mmap))
+            weights = load_weights(path, LoadOptions(options.devices, options.use_mmap))
             self.tokenizer = LlamaTokenizer(weights)
             self._info = _model_info(path, weights, self.tokenizer, options)
             size = _context_size(self._info, options)
-            self._context: Context | None = Context(weights, size, mark)
+            self._context: Context | None = Context(
+                weights, size, mark, attention=options.attention, control=options.control
+            )
         self.embedder = LlamaEmbedder(
             weights,
             EmbedderOptions(
@@ -92,6 +100,7 @@ class LlamaBackend:
                 max_tokens=self._info.context_size,
                 keeps_kv=True,
                 threads=size.num_threads,
+                control=options.control,
             ),
         )
         """Its own context, made when it is first used."""
@@ -125,6 +134,14 @@ class LlamaBackend:
         context = self._open_context()
         assert context.length(slot) == start, f"slot {slot} holds {context.length(slot)} positions, not {start}"
         context.kv_bytes.import_(slot, start, end, state)
+
+    def load_adapter(self, key: str, path: Path) -> None:
+        """See `AdapterPort.load_adapter`."""
+        self._open_context().adapters.load(key, path)
+
+    def unload_adapter(self, key: str) -> None:
+        """See `AdapterPort.unload_adapter`."""
+        self._open_context().adapters.unload(key)
 
     def _open_context(self) -> Context:
         if self._context is None:
@@ -169,8 +186,15 @@ def _model_info(path: Path, weights: Weights, tokenizer: LlamaTokenizer, options
         num_slots=min(options.num_slots, max_slots),
         max_batch_tokens=min(options.max_batch_tokens, options.kv_tokens),
         traits=CacheTraits(can_truncate=can_cut, can_copy=can_cut, shares_cells=True, can_export=True),
-        kv_format=f"llama-cpp-python {version('llama-cpp-python')}, keys and values f16",
+        kv_format=_kv_format(options),
     )
+
+
+def _kv_format(options: LlamaOptions) -> str:
+    attention, control = options.attention, options.control
+    steering = "" if control is None else f", control vector {control.identity}"
+    kinds = f"keys {attention.type_k}, values {attention.type_v}"
+    return f"llama-cpp-python {version('llama-cpp-python')}, {kinds}{steering}"
 
 
 def _context_size(info: ModelInfo, options: LlamaOptions) -> ContextSize:

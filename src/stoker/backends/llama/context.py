@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 
 from stoker.backends.base import Logits
+from stoker.backends.llama.adapters import LoraAdapters
+from stoker.backends.llama.control import ControlVector
 from stoker.backends.llama.kv_bytes import SequenceBytes
 from stoker.backends.llama.native import library, log_lines
+from stoker.backends.llama.options import AttentionOptions
 from stoker.backends.llama.weights import Weights
 from stoker.core.batch import Chunk
 from stoker.core.stages import Mark, no_mark
-from stoker.errors import BackendError, ModelUnsupported, ResourceExhausted
+from stoker.errors import BackendError, ConfigError, ModelUnsupported, ResourceExhausted
 
 MAX_SEQUENCES = 256
 """libllama's compiled-in limit (LLAMA_MAX_SEQ)."""
@@ -54,10 +57,19 @@ class Context:
 
     Raises:
         ResourceExhausted: the KV cache or the compute buffers do not fit in memory.
+        ConfigError: keys or values cannot be kept as they should.
         ModelUnsupported: the model has no KV cache.
     """
 
-    def __init__(self, weights: Weights, size: ContextSize, mark: Mark = no_mark) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        size: ContextSize,
+        mark: Mark = no_mark,
+        *,
+        attention: AttentionOptions | None = None,
+        control: ControlVector | None = None,
+    ) -> None:
         self._mark = mark
         lib = library()
         self._lib = lib
@@ -67,8 +79,12 @@ class Context:
         self._sequences = partial(_sequences_of, self._twin_offset)
         num_sequences = size.num_slots + self._twin_offset
         scratch = None if weights.is_recurrent else num_sequences
-        self._pointer = _create(weights, size, num_sequences=num_sequences + (scratch is not None))
+        num_sequences += scratch is not None
+        self._pointer = _create(weights, size, attention or AttentionOptions(), num_sequences=num_sequences)
         self.close = weakref.finalize(self, lib.llama_free, self._pointer)
+        if control is not None:
+            control.apply(self._pointer)
+        self.adapters = LoraAdapters(weights, self._pointer)
         self._memory = lib.llama_get_memory(self._pointer)
         if not self._memory:
             raise ModelUnsupported(f"{weights.path} ({weights.architecture}) keeps no KV cache: it does not generate.")
@@ -88,6 +104,8 @@ class Context:
         """
         if not chunks:
             return self._no_rows
+        assert len({chunk.adapters for chunk in chunks}) == 1, "one context, one set of adapters"
+        self.adapters.use(chunks[0].adapters)
         num_rows = self._input.fill(chunks)
         self._mark("bind")
         with log_lines.capture_errors() as errors:
@@ -184,7 +202,7 @@ def _sequences_of(twin_offset: int, slot: int) -> tuple[int, ...]:
     return (slot, slot + twin_offset) if twin_offset else (slot,)
 
 
-def _create(weights: Weights, size: ContextSize, *, num_sequences: int) -> int:
+def _create(weights: Weights, size: ContextSize, attention: AttentionOptions, *, num_sequences: int) -> int:
     lib = library()
     if size.kv_tokens > _MAX_CELLS:
         raise _no_room(size, f"more than {_MAX_CELLS} cells")
@@ -195,7 +213,7 @@ def _create(weights: Weights, size: ContextSize, *, num_sequences: int) -> int:
     params.n_ubatch = size.max_ubatch_tokens
     params.n_seq_max = num_sequences
     params.n_threads = params.n_threads_batch = size.num_threads
-    params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_AUTO
+    attention.apply(lib, params)
     params.kv_unified = True
     params.swa_full = True
     params.no_perf = True
@@ -207,7 +225,9 @@ def _create(weights: Weights, size: ContextSize, *, num_sequences: int) -> int:
     return pointer
 
 
-def _no_room(size: ContextSize, reason: str) -> ResourceExhausted:
+def _no_room(size: ContextSize, reason: str) -> ResourceExhausted | ConfigError:
+    if "cache type" in reason:
+        return ConfigError(f"keys and values cannot be kept so: {reason}", key="cache_type_k")
     return ResourceExhausted(
         f"A context with {size.kv_tokens} KV tokens cannot be created ({reason}). Lower --kv-tokens or --ctx-size.",
         kv_tokens=size.kv_tokens,

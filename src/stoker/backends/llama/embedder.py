@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.backends.base import Embeddings
+from stoker.backends.llama.control import ControlVector
 from stoker.backends.llama.native import library, log_lines
 from stoker.backends.llama.weights import Weights
 from stoker.backends.pooling import Pool
@@ -37,6 +38,7 @@ class EmbedderOptions:
     keeps_kv: bool
     """The model has a KV cache; an encoder has none."""
     threads: int
+    control: ControlVector | None = None
 
 
 class LlamaEmbedder:
@@ -82,6 +84,8 @@ class _Context:
         self._hidden_size: int = self._lib.llama_model_n_embd_out(weights.pointer)
         self._pointer: int = _create(weights, info, options)
         self._close_context = weakref.finalize(self, self._lib.llama_free, self._pointer)
+        if options.control is not None:
+            options.control.apply(self._pointer)
         self._memory: int | None = self._lib.llama_get_memory(self._pointer)
         self._batch: Any = self._lib.llama_batch_init(info.max_batch_tokens, 0, 1)
         self._close_batch = weakref.finalize(self, self._lib.llama_batch_free, self._batch)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from stoker.backends.base import Embeddings, Logits
 from stoker.backends.cores import usable_cores
 from stoker.backends.llama.embedder import EmbedderOptions, LlamaEmbedder
 from stoker.backends.llama.native import interrupts_held
+from stoker.backends.llama.options import DeviceOptions
 from stoker.backends.llama.tokenizer import LlamaTokenizer
 from stoker.backends.llama.weights import LoadOptions, load_weights
 from stoker.core.batch import Batch
@@ -42,8 +43,7 @@ class EncoderOptions:
     pooling: Pooling = Pooling.MEAN
     threads: int | None = None
     """None = one per core that this process may use."""
-    gpu_layers: int = -1
-    """Layers that go to a GPU if libllama was built for one; -1 = all."""
+    devices: DeviceOptions = field(default_factory=DeviceOptions)
 
 
 class LlamaEncoder:
@@ -55,7 +55,7 @@ class LlamaEncoder:
 
     def __init__(self, path: Path, options: EncoderOptions) -> None:
         with interrupts_held():
-            weights = load_weights(path, LoadOptions(gpu_layers=options.gpu_layers))
+            weights = load_weights(path, LoadOptions(options.devices))
         self.tokenizer = LlamaTokenizer(weights)
         self._embedder = LlamaEmbedder(
             weights,

@@ -12,11 +12,12 @@ _BACKENDS = ("cuda", "hip", "metal", "musa", "opencl", "sycl", "vulkan", "cann")
 
 def gpu_name() -> str | None:
     """The kind of GPU backend that libllama was built with, such as `cuda`, if it finds a device for it; else None."""
-    built = _built_with()
+    built = built_for()
     return built if built is not None and library().llama_supports_gpu_offload() else None
 
 
-def _built_with() -> str | None:
+def built_for() -> str | None:
+    """The kind of GPU backend that libllama was built with, whether there is a device for it or not."""
     spec = find_spec("llama_cpp")
     if spec is None or spec.origin is None:
         return None

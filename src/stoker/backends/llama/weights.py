@@ -6,11 +6,12 @@ import os
 import threading
 import weakref
 from ctypes import create_string_buffer
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
 from stoker.backends.llama.native import library, log_lines, logger
+from stoker.backends.llama.options import DeviceOptions
 from stoker.errors import ModelError, ModelFileInvalid, ModelFileNotFound, ModelUnsupported, ResourceExhausted
 
 _MAGIC = b"GGUF"
@@ -22,8 +23,7 @@ _MEMORY_MARKS = ("unable to allocate", "failed to allocate", "bad_alloc", "out o
 class LoadOptions:
     """What changes how the weights lie in memory: two users with other options do not share."""
 
-    gpu_layers: int = -1
-    """Layers that go to a GPU if libllama was built for one; -1 = all."""
+    devices: DeviceOptions = field(default_factory=DeviceOptions)
     use_mmap: bool = True
     """Map the file instead of reading it."""
 
@@ -149,11 +149,12 @@ def _check_file(path: Path) -> None:
 def _load(path: Path, options: LoadOptions) -> int:
     lib = library()
     params = lib.llama_model_default_params()
-    params.n_gpu_layers = options.gpu_layers
+    held = options.devices.apply(lib, params)
     params.use_extra_bufts = not _has_amx()
     params.load_mode = lib.LLAMA_LOAD_MODE_AUTO if options.use_mmap else lib.LLAMA_LOAD_MODE_NONE
     with log_lines.capture_errors() as errors:
         pointer = lib.llama_model_load_from_file(os.fsencode(path), params)
+    del held
     if not pointer:
         raise _load_error(path, "; ".join(errors) or "no reason given")
     return pointer

@@ -1,0 +1,104 @@
+"""How libllama keeps keys and values, attends, and divides a model between devices. Names are those of llama.cpp."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ctypes import c_float
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from stoker.errors import ConfigError
+
+CacheType: TypeAlias = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
+FlashAttention: TypeAlias = Literal["auto", "on", "off"]
+SplitMode: TypeAlias = Literal["none", "layer", "row"]
+
+_GGML_TYPES: Mapping[CacheType, int] = {
+    "f32": 0,
+    "f16": 1,
+    "bf16": 30,
+    "q8_0": 8,
+    "q5_1": 7,
+    "q5_0": 6,
+    "q4_1": 3,
+    "q4_0": 2,
+    "iq4_nl": 20,
+}
+_BLOCK_BYTES: Mapping[CacheType, int] = {"q8_0": 34, "q5_1": 24, "q5_0": 22, "q4_1": 20, "q4_0": 18, "iq4_nl": 18}
+"""Of 32 elements."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionOptions:
+    """How keys and values are kept and read.
+
+    Raises:
+        ConfigError: values in blocks need flash attention.
+    """
+
+    type_k: CacheType = "f16"
+    type_v: CacheType = "f16"
+    flash: FlashAttention = "auto"
+    """`auto`: where the device has it."""
+
+    def __post_init__(self) -> None:
+        if self.type_v in _BLOCK_BYTES and self.flash == "off":
+            message = f"values of type {self.type_v} need flash attention: leave out --flash-attn off"
+            raise ConfigError(message, key="cache_type_v")
+
+    @property
+    def element_bytes(self) -> float:
+        """Bytes of one element, on average over keys and values."""
+        return (_element_bytes(self.type_k) + _element_bytes(self.type_v)) / 2
+
+    def apply(self, lib: Any, params: Any) -> None:
+        """Writes these into a `llama_context_params`."""
+        params.type_k, params.type_v = _GGML_TYPES[self.type_k], _GGML_TYPES[self.type_v]
+        params.flash_attn_type = {
+            "auto": lib.LLAMA_FLASH_ATTN_TYPE_AUTO,
+            "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+            "off": lib.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+        }[self.flash]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceOptions:
+    """Which devices hold the weights. Hashable: users with other options do not share weights."""
+
+    gpu_layers: int = -1
+    """Layers that go to a GPU if libllama was built for one; -1 = all."""
+    split_mode: SplitMode = "layer"
+    """How several GPUs share the model: not at all, by layers, or by rows of each matrix."""
+    main_gpu: int = 0
+    """The one that is used with `none`, and for what is not split."""
+    tensor_split: tuple[float, ...] = ()
+    """What part of the model each GPU gets, in any unit; empty = by their free memory."""
+
+    def apply(self, lib: Any, params: Any) -> Any:
+        """Writes these into a `llama_model_params`. What is returned must live until the model is loaded.
+
+        Raises:
+            ConfigError: more parts than libllama has room for.
+        """
+        params.n_gpu_layers = self.gpu_layers
+        params.main_gpu = self.main_gpu
+        params.split_mode = {
+            "none": lib.LLAMA_SPLIT_MODE_NONE,
+            "layer": lib.LLAMA_SPLIT_MODE_LAYER,
+            "row": lib.LLAMA_SPLIT_MODE_ROW,
+        }[self.split_mode]
+        if not self.tensor_split:
+            return None
+        num_devices = lib.llama_max_devices()
+        if len(self.tensor_split) > num_devices:
+            message = f"`tensor_split` has {len(self.tensor_split)} parts, and libllama knows {num_devices} devices"
+            raise ConfigError(message, key="tensor_split")
+        parts = (c_float * num_devices)(*self.tensor_split)
+        params.tensor_split = parts
+        return parts
+
+
+def _element_bytes(kind: CacheType) -> float:
+    if kind in _BLOCK_BYTES:
+        return _BLOCK_BYTES[kind] / 32
+    return 4.0 if kind == "f32" else 2.0

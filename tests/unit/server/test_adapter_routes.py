@@ -1,0 +1,93 @@
+"""`/lora-adapters`, and how the name of a model asks for an adapter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from stoker.engine.config import AdapterSpec
+from stoker.engine.protocol import AdapterChoice
+from tests.unit.server.fake_runtime import FakeRuntime, ask, complete, make_app
+
+ADMIN = {"authorization": "Bearer admin"}
+
+
+def send(runtime: FakeRuntime, method: str, path: str = "/lora-adapters", **more: Any) -> httpx.Response:
+    return ask(make_app(runtime), method, path, **more)
+
+
+def test_a_list_sets_scales_and_an_object_loads():
+    runtime = FakeRuntime()
+    assert send(runtime, "GET").json() == []
+    assert send(runtime, "POST", json=[{"id": 0, "scale": 0.5}, {"id": 2, "scale": 1}]).json()["success"] is True
+    assert send(runtime, "POST", json=[]).status_code == 200
+    assert send(runtime, "POST", json={"path": "/m/sql.gguf"}).status_code == 200
+    assert send(runtime, "DELETE", "/lora-adapters/some/sql").status_code == 200
+    spec = AdapterSpec(name="sql", path="/m/sql.gguf")
+    assert runtime.adapter_changes == [
+        (None, None, None),
+        (None, None, {0: 0.5, 2: 1.0}),
+        (None, None, {}),
+        (spec, None, None),
+        (None, "some/sql", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    "content", [b"[", b"[1]", b'[{"id": 0}]', b'[{"id": 0, "scale": 1}, {"id": 0, "scale": 2}]', b"{}", b'{"path": 1}']
+)
+def test_what_is_neither(content: bytes):
+    runtime = FakeRuntime()
+    assert send(runtime, "POST", content=content).status_code == 400
+    assert runtime.adapter_changes == []
+
+
+def test_changing_takes_the_admin_key_and_looking_does_not():
+    runtime = FakeRuntime()
+    app = make_app(runtime, api_key="user", admin_key="admin")
+    user = {"authorization": "Bearer user"}
+    assert ask(app, "GET", "/lora-adapters", headers=user).status_code == 200
+    for method, path in (("POST", "/lora-adapters"), ("DELETE", "/lora-adapters/a")):
+        assert ask(app, method, path, headers=user, json={"path": "a"}).status_code == 403
+        assert ask(app, method, path, headers=ADMIN, json={"path": "a"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"model": "tiny"}, None),
+        ({"model": "tiny:latest"}, None),
+        ({"model": "somebody:else"}, None),
+        ({"model": "tiny:sql"}, [AdapterChoice(name="sql")]),
+        ({"model": "alias/of-tiny:a/b"}, [AdapterChoice(name="a/b")]),
+        ({"lora": "sql"}, [AdapterChoice(name="sql")]),
+        ({"lora": []}, []),
+        ({"model": "tiny", "lora": [{"id": 0, "scale": 0.5}]}, [AdapterChoice(adapter_id=0, scale=0.5)]),
+    ],
+)
+def test_which_adapters_are_asked_for(body: dict[str, Any], expected: list[AdapterChoice] | None):
+    runtime = FakeRuntime()
+    assert complete(runtime, **body).status_code == 200
+    assert runtime.submits[0].adapters == expected
+
+
+def test_a_strict_server_knows_its_model_with_an_adapter_behind_it():
+    runtime = FakeRuntime()
+    app = make_app(runtime, strict=True)
+    asked = [("tiny:sql", 200), ("alias/of-tiny:sql", 200), ("tin:sql", 404), ("tinysql", 404)]
+    for model, status in asked:
+        assert ask(app, "POST", "/v1/completions", json={"prompt": "hi", "model": model}).status_code == status
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"model": "tiny:sql", "lora": []}, {"lora": [{"scale": 1}]}, {"lora": [{"id": 1, "name": "a"}]}, {"lora": 3}],
+)
+def test_what_cannot_be_meant(body: dict[str, Any]):
+    runtime = FakeRuntime()
+    reply = complete(runtime, **body)
+    assert reply.status_code == 400
+    assert "lora" in reply.json()["error"]["param"]
+    assert runtime.submits == []
