@@ -1,4 +1,4 @@
-"""The output of a request depends on the request alone: not on company, pool, order, preemption, aborts or traits."""
+"""The output of a request depends on the request alone: not on company, pool, order, preemption, pauses or traits."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from stoker.backends.scripted import scripted_info
 from stoker.cache.store import KVStore
 from stoker.core.batch import Batch
+from stoker.core.request import Request
 from stoker.core.sequence import FinishReason
 from stoker.errors import BackendError
 from tests import harness
@@ -40,7 +41,7 @@ def check_answers(seed: int) -> Loop:
     waiting = list(requests)
     aborted: set[str] = set()
     for _ in range(harness.MAX_STEPS):
-        if not waiting and not loop.scheduler.has_work:
+        if not waiting and not loop.scheduler.has_work and not loop.scheduler.num_paused:
             break
         while waiting and (rng.random() < 0.4 or not loop.scheduler.has_work):
             loop.add(waiting.pop())
@@ -48,6 +49,7 @@ def check_answers(seed: int) -> Loop:
             victim = rng.choice(requests).request_id
             aborted.add(victim)
             loop.abort(victim)
+        pause_or_resume(loop, rng, requests)
         if loop.scheduler.has_work:
             loop.step()
     assert not loop.scheduler.has_work, "does not come to an end"
@@ -59,8 +61,16 @@ def check_answers(seed: int) -> Loop:
             assert got == alone[: len(got)]
         else:
             assert got == alone
-    assert loop.scheduler.num_running == loop.scheduler.num_waiting == 0
+    assert loop.scheduler.num_running == loop.scheduler.num_waiting == loop.scheduler.num_paused == 0
     return loop
+
+
+def pause_or_resume(loop: Loop, rng: random.Random, requests: list[Request]) -> None:
+    """Readers fall behind and catch up at random; when nobody else is left, they do catch up."""
+    if rng.random() < 0.1:
+        loop.scheduler.pause(rng.choice(requests).request_id)
+    if rng.random() < 0.2 or not loop.scheduler.has_work:
+        loop.scheduler.resume(rng.choice(requests).request_id)
 
 
 @settings(max_examples=150, deadline=None)
@@ -73,6 +83,7 @@ def test_the_random_runs_do_preempt_and_do_reuse() -> None:
     """The property above would be empty if nothing ever happened."""
     loops = [check_answers(seed) for seed in range(40)]
     assert sum(loop.num_preempted for loop in loops) > 20
+    assert sum(loop.num_paused for loop in loops) > 20
     cached = [loop.backend.num_computed for loop in loops]
     assert sum(cached) > 0
 

@@ -191,6 +191,29 @@ def rows_go_to_the_wrong_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @bug
+def a_resumed_sequence_has_lost_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Scheduler.resume
+
+    def resume(self: Scheduler, request_id: str):
+        sequence = self._paused.get(request_id)
+        if sequence is not None and sequence.num_completion:
+            sequence.entries.pop()
+        original(self, request_id)
+
+    monkeypatch.setattr(Scheduler, "resume", resume)
+
+
+@bug
+def a_paused_sequence_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scheduler, "pause", lambda self, request_id: self._paused.update({request_id: None}))
+
+
+@bug
+def a_resumed_sequence_stays_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scheduler, "resume", lambda self, request_id: None)
+
+
+@bug
 def an_aborted_request_stays_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     def end(self: Scheduler, sequence, reason):
         if sequence.slot is None and reason is FinishReason.CANCELLED:

@@ -1,8 +1,8 @@
 """One block as the content of one file, and back, with everything checked. It opens no file.
 
 ```
-    magic  version  fingerprint  key   length  crc32       crc32           KV
-    8      4        32           16    8       4 (of KV)   4 (of all       `length` bytes
+    magic  version  fingerprint  key   length  xxh3        crc32           KV
+    8      4        32           16    8       8 (of KV)   4 (of all       `length` bytes
                                                             before)
 ```
 
@@ -15,13 +15,15 @@ import struct
 import zlib
 from dataclasses import dataclass
 
+from xxhash import xxh3_64_intdigest
+
 from stoker.core.tiers import KVBytes
 
-VERSION = 1
+VERSION = 2
 FINGERPRINT_BYTES = 32
 KEY_BYTES = 16
 _MAGIC = b"STOKERKV"
-_FIELDS = struct.Struct(f"<8sI{FINGERPRINT_BYTES}s{KEY_BYTES}sQI")
+_FIELDS = struct.Struct(f"<8sI{FINGERPRINT_BYTES}s{KEY_BYTES}sQQ")
 _CHECK = struct.Struct("<I")
 HEADER_BYTES = _FIELDS.size + _CHECK.size
 
@@ -46,11 +48,11 @@ def encode_header(fingerprint: bytes, key: bytes, state: KVBytes) -> bytes:
     """What stands before the KV in a file."""
     assert len(fingerprint) == FINGERPRINT_BYTES
     assert len(key) == KEY_BYTES
-    fields = _FIELDS.pack(_MAGIC, VERSION, fingerprint, key, len(state), zlib.crc32(state))
+    fields = _FIELDS.pack(_MAGIC, VERSION, fingerprint, key, len(state), xxh3_64_intdigest(state))
     return fields + _CHECK.pack(zlib.crc32(fields))
 
 
-def decode_header(head: bytes, file_bytes: int) -> Header:
+def decode_header(head: bytes | memoryview, file_bytes: int) -> Header:
     """The header of a file of this size.
 
     Raises:
@@ -71,7 +73,7 @@ def decode_header(head: bytes, file_bytes: int) -> Header:
     return Header(fingerprint, key, num_bytes, checksum)
 
 
-def decode(content: bytes, fingerprint: bytes, key: bytes) -> KVBytes:
+def decode(content: bytes | memoryview, fingerprint: bytes, key: bytes) -> KVBytes:
     """The KV in a file that should hold this block of this model.
 
     Raises:
@@ -81,6 +83,6 @@ def decode(content: bytes, fingerprint: bytes, key: bytes) -> KVBytes:
     if not header.matches(fingerprint, key):
         raise BadBlockFile("another block under this name")
     state = memoryview(content)[HEADER_BYTES:]
-    if zlib.crc32(state) != header.checksum:
+    if xxh3_64_intdigest(state) != header.checksum:
         raise BadBlockFile("its content is damaged")
     return state

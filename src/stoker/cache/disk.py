@@ -275,6 +275,8 @@ class DiskTier:
         began = self._clock()
         try:
             num_bytes = self._directory.write(self._fingerprint, key, state)
+            # Somebody may have cleared the folder meanwhile.
+            self._directory.describe(self._fingerprint, self._model)
         except OSError as error:
             self.counters.failed_writes += 1
             self._warn("the cache on disk cannot be written to: %s; conversations are kept in memory only", error)

@@ -67,6 +67,13 @@ class HostTier:
             if key in self._held:
                 self._held.move_to_end(key)
 
+    def clear(self) -> list[bytes]:
+        """Forgets every block; returns their keys."""
+        keys = list(self._held)
+        self._held.clear()
+        self.num_bytes = 0
+        return keys
+
     def discard(self, key: bytes) -> None:
         """Forgets a block, if it is here."""
         held = self._held.pop(key, None)

@@ -117,6 +117,13 @@ class KVStore:
             if self._disk is not None:
                 self._disk.forget([key])
 
+    def clear(self) -> None:
+        """Forgets every block in memory. What is on disk stays there: other processes may use it."""
+        with self._lock:
+            keys = self._host.clear()
+            if self._disk is not None:
+                self._disk.forget(keys)
+
     def counters(self) -> TierCounters:
         """The numbers of both tiers; those of exports and restores are the engine's."""
         with self._lock:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from stoker.core.kv_cache import NOTHING, KVCache, Reuse
 from stoker.core.sequence import Sequence
 from stoker.core.tiering import Tiering
+from stoker.core.turns import Turns
 from stoker.core.waiting import WaitingQueue
 
 LOOKAHEAD = 8
@@ -33,12 +34,14 @@ class Admission:
         waiting: WaitingQueue,
         running: dict[int, Sequence],
         max_running: int,
+        turns: Turns,
     ) -> None:
         self._kv = kv
         self._tiering = tiering
         self._waiting = waiting
         self._running = running
         self._max_running = max_running
+        self._turns = turns
         self._blocked: Sequence | None = None
         """The first in line, known to have no place."""
 
@@ -98,7 +101,7 @@ class Admission:
         """The fairest that the budget reaches, or one that can reuse more, until the fairest was passed over enough."""
         if not ready or ready[0][0].num_passed_over >= MAX_PASSED_OVER:
             return ready[0] if ready else None
-        served = [candidate for candidate in ready if _is_reached(*candidate, prompts, budget)]
+        served = [candidate for candidate in ready if self._is_reached(*candidate, prompts, budget)]
         if not served:
             return None
         best = max(served, key=lambda candidate: candidate[1].length)
@@ -108,7 +111,7 @@ class Admission:
     def _find_reuse(self, sequence: Sequence) -> Reuse:
         # The last entry is always computed again: its logits are where the answer begins.
         limit = len(sequence.entries) - 1
-        if sequence.request.scores_prompt:
+        if sequence.request.scores_prompt and sequence.num_scored < sequence.num_prompt:
             limit = min(limit, sequence.num_scored)
         if limit == 0:
             return NOTHING
@@ -139,11 +142,11 @@ class Admission:
         sequence.num_prefix_waits += is_put_off
         return is_put_off or self._tiering.is_coming(sequence)
 
-
-def _is_reached(sequence: Sequence, reuse: Reuse, prompts: Iterable[Sequence], budget: int) -> bool:
-    """Whether a budget that goes to higher priorities and then to shorter remainders leaves something for this one."""
-    turn = (-sequence.request.priority, len(sequence.entries) - reuse.goal)
-    return sum(p.num_uncached for p in prompts if (-p.request.priority, p.num_uncached) <= turn) < budget
+    def _is_reached(self, sequence: Sequence, reuse: Reuse, prompts: Iterable[Sequence], budget: int) -> bool:
+        """Whether a budget that goes to higher priorities, then shorter remainders, leaves something for this one."""
+        turn = (-sequence.request.priority, len(sequence.entries) - reuse.goal)
+        beside = self._turns.of(self._turns.lane_of(sequence), prompts)
+        return sum(p.num_uncached for p in beside if (-p.request.priority, p.num_uncached) <= turn) < budget
 
 
 def _min_shared(leader: Sequence, sequence: Sequence) -> int:

@@ -8,6 +8,9 @@ from typing import TypeAlias
 Entry: TypeAlias = int
 """One position of a sequence: a token id."""
 
+AdapterSet: TypeAlias = tuple[tuple[str, float], ...]
+"""What names each adapter's content, with its scale, in the order in which they apply. Empty = the model alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class CopyPrefix:
@@ -58,6 +61,8 @@ class Chunk:
     start: int
     entries: tuple[Entry, ...]
     num_logits: int = 0
+    adapters: AdapterSet = ()
+    """With which it is computed: the same in all chunks of a step, unless `ModelInfo.mixes_adapters`."""
 
     @property
     def end(self) -> int:

@@ -15,11 +15,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from stoker.core.batch import Entry
-from stoker.core.request import AdapterSet
+from stoker.core.batch import AdapterSet, Entry
 
 BLOCK_ENTRIES = 32
-"""Entries in a block: what is kept and restored together. Half a block is computed again, on average."""
+"""Entries in a block: what is kept and restored together."""
 _KEY_BYTES = 16
 
 
@@ -30,7 +29,7 @@ class Chain:
         root: what the KV depends on besides the entries, see `root_key`.
     """
 
-    __slots__ = ("keys", "marks", "num_kept", "root", "wanted")
+    __slots__ = ("entries", "keys", "marks", "num_kept", "root", "wanted")
 
     def __init__(self, root: bytes) -> None:
         self.root = root
@@ -38,10 +37,12 @@ class Chain:
         """One per whole block, from the first on."""
         self.num_kept = 0
         """So many blocks, from the first on, need not be exported any more."""
+        self.entries: list[Entry] = []
+        """Those of the prompt, for keys that are only asked for if the tiers hold what is before them."""
         self.marks: dict[int, bytes] = {}
-        """For models that cannot be cut: the lengths at which a state may be found, with their keys."""
+        """Lengths besides those of whole blocks at which something may be found, with their keys."""
         self.wanted: set[int] = set()
-        """For such models: the lengths at which the state is to be exported."""
+        """Those of these lengths at which something is to be exported."""
 
     def extend(self, entries: Sequence[Entry]) -> None:
         """Names every whole block of `entries`, which go on from those of earlier calls."""

@@ -60,6 +60,8 @@ class KVCache:
         self._ops: list[CacheOp] = []
         self.num_evicted = 0
         """Cells of finished conversations that had to make room, since the start."""
+        self.num_evicted_slots = 0
+        """Finished conversations of which nothing is left for that reason."""
 
     @property
     def held(self) -> int:
@@ -77,6 +79,16 @@ class KVCache:
     @property
     def free(self) -> int:
         return self.capacity - self.used
+
+    @property
+    def num_sequences(self) -> int:
+        """Slots that hold something, or are about to."""
+        return len(self._running) + len(self._retained)
+
+    @property
+    def is_half_full(self) -> bool:
+        """Half of the cells or of the slots are in use: before long something has to leave."""
+        return self.free * 2 <= self.capacity or len(self._free_slots) * 2 <= len(self._free_slots) + len(self._keys)
 
     @property
     def can_copy(self) -> bool:
@@ -197,6 +209,25 @@ class KVCache:
         self._drop(slot)
         return length
 
+    def left_in(self, slot: int) -> list[Entry]:
+        """What an idle slot holds that everybody may read."""
+        is_public = slot in self._retained and self._keys[slot] is None
+        return self.tree.entries(slot) if is_public else []
+
+    def adopt(self, slot: int, entries: Sequence[Entry]) -> None:
+        """An empty slot was filled from outside: it holds these entries, as if a conversation had left them."""
+        assert len(entries) <= self.free
+        self._free_slots.remove(slot)
+        self.tree.insert(slot)
+        self._keys[slot] = None
+        self.tree.extend(slot, entries)
+        self._retained[slot] = None
+
+    def forget(self, key: Hashable) -> None:
+        """Drops whatever is retained under a key."""
+        for slot in [slot for slot in self._retained if self._keys[slot] == key]:
+            self._drop(slot)
+
     def take_ops(self) -> tuple[CacheOp, ...]:
         ops, self._ops = tuple(self._ops), []
         return ops
@@ -244,7 +275,7 @@ class KVCache:
 
     def _take_slot(self, pinned: int | None) -> int:
         if not self._free_slots:
-            self._drop(next(slot for slot in self._retained if slot != pinned))
+            self._evict(next(slot for slot in self._retained if slot != pinned))
         return self._free_slots.pop()
 
     def _touch(self, slot: int) -> None:
@@ -264,7 +295,11 @@ class KVCache:
         if self._traits.can_truncate and wanted < private:
             self._cut(slot, self.tree.length(slot) - wanted)
         else:
-            self._drop(slot)
+            self._evict(slot)
+
+    def _evict(self, slot: int) -> None:
+        self.num_evicted_slots += 1
+        self._drop(slot)
 
     def _drop(self, slot: int) -> None:
         self._retained.pop(slot, None)

@@ -42,6 +42,10 @@ class ModelInfo:
     kv_format: str = ""
     """What exported KV means besides the weights: the backend with its version, the types of its elements, every
     option that changes them. KV of another format is never imported."""
+    kv_bytes_per_token: int = 0
+    """What one cell of the pool takes; 0 = not known."""
+    mixes_adapters: bool = False
+    """Chunks of one step may be computed with different sets of adapters."""
     can_generate: bool = True
     """False: an encoder. It embeds, and has no logits."""
 

@@ -1,14 +1,15 @@
 """In which portions KV is exported and restored: two answers to one question. They move nothing.
 
 ```
-    ranges   [ block | block | block | …       ]   any whole block of 32 positions, on its own
+    ranges   [ block | block | block | tail ]      any whole block of 32 positions, on its own; a part of one only
+                                                   where a prompt or a conversation ends
     states   [ ————————►| ————►| ——►|          ]   all that a slot holds, at a few chosen lengths
 ```
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Protocol
 
 from stoker.core import checkpoints
@@ -61,7 +62,7 @@ class Portions(Protocol):
 
 
 class Ranges:
-    """Whole blocks. For KV in which every position is on its own."""
+    """Whole blocks, and tails where the next prompt may go on. For KV in which every position is on its own."""
 
     exports_while_running = False
 
@@ -69,29 +70,39 @@ class Ranges:
         self._tiers = tiers
 
     def prepare(self, chain: Chain, prompt: list[Entry]) -> None:
+        chain.entries = prompt
         chain.extend(prompt)
+        # The last entry is computed again in any case: the same prompt once more needs the others.
+        self._want_tail(chain, prompt, len(prompt) - 1)
 
     def grow(self, chain: Chain, entries: list[Entry]) -> None:
         chain.extend(entries)
 
     def retain(self, chain: Chain, entries: list[Entry]) -> Chain:
         chain.extend(entries)
+        self._want_tail(chain, entries, len(entries))
         return chain
 
     def ready(self, chain: Chain, limit: int) -> int:
         keys = chain.keys[: limit // BLOCK_ENTRIES]
         num_ready = next((index for index, key in enumerate(keys) if not self._tiers.is_ready(key)), len(keys))
-        return num_ready * BLOCK_ENTRIES
+        length = num_ready * BLOCK_ENTRIES
+        return self._longest_tail(chain, length, limit, self._tiers.is_ready)
 
     def absent(self, chain: Chain, resident: int, limit: int) -> tuple[list[bytes], int]:
         found: list[bytes] = []
         first, last = resident // BLOCK_ENTRIES, limit // BLOCK_ENTRIES
+        length = last * BLOCK_ENTRIES
         for index, key in enumerate(chain.keys[first:last], start=first):
             if not self._tiers.holds(key):
-                return found, index * BLOCK_ENTRIES
+                length = index * BLOCK_ENTRIES
+                break
             if not self._tiers.is_ready(key):
                 found.append(key)
-        return found, last * BLOCK_ENTRIES
+        end = self._longest_tail(chain, length, limit, self._tiers.holds)
+        if end > length and not self._tiers.is_ready(chain.marks[end]):
+            found.append(chain.marks[end])
+        return found, end
 
     def start_of(self, resident: int) -> int:
         return resident // BLOCK_ENTRIES * BLOCK_ENTRIES
@@ -102,6 +113,9 @@ class Ranges:
             if not self._tiers.is_ready(key):
                 return
             yield Transfer(slot, at, at + BLOCK_ENTRIES, key)
+        tail = end - end % BLOCK_ENTRIES
+        if start <= tail < end and self._tiers.is_ready(chain.marks[end]):
+            yield Transfer(slot, tail, end, chain.marks[end])
 
     def exports(self, slot: int, chain: Chain, length: int) -> Iterator[Transfer]:
         for index in range(chain.num_kept, min(length // BLOCK_ENTRIES, len(chain.keys))):
@@ -109,9 +123,30 @@ class Ranges:
             chain.num_kept = index + 1
             if not self._tiers.holds(chain.keys[index]):
                 yield Transfer(slot, index * BLOCK_ENTRIES, (index + 1) * BLOCK_ENTRIES, chain.keys[index])
+        for end in [end for end in chain.wanted if end <= length]:
+            chain.wanted.discard(end)
+            if not self._tiers.holds(chain.marks[end]):
+                yield Transfer(slot, end - end % BLOCK_ENTRIES, end, chain.marks[end])
 
     def next_stop(self, chain: Chain, length: int) -> int | None:
         return None
+
+    def _want_tail(self, chain: Chain, entries: list[Entry], length: int) -> None:
+        # Without a whole block before it, a tail is not worth a restoration.
+        if length > BLOCK_ENTRIES and length % BLOCK_ENTRIES:
+            chain.marks[length] = chain.key_at(entries, length)
+            chain.wanted.add(length)
+
+    def _longest_tail(self, chain: Chain, start: int, limit: int, is_there: Callable[[bytes], bool]) -> int:
+        """How long a prefix becomes with what is there of the block that begins at `start`."""
+        if start == 0:
+            return 0
+        for length in range(min(start + BLOCK_ENTRIES - 1, limit), start, -1):
+            if length not in chain.marks:
+                chain.marks[length] = chain.key_at(chain.entries, length)
+            if is_there(chain.marks[length]):
+                return length
+        return start
 
 
 class States:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from stoker.core.batch import Entry
+from stoker.core.batch import AdapterSet, Entry
 from stoker.core.model_info import ModelInfo
 from stoker.core.params import SamplingParams
 from stoker.errors import ContextLengthExceeded, InvalidInput
-
-AdapterSet: TypeAlias = tuple[tuple[str, float], ...]
-"""What names each adapter's content, with its scale, in the order in which they apply. Empty = the model alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

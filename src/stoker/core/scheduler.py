@@ -7,28 +7,27 @@ each a little further. The idea, and most of the words, are those of vLLM's v1 s
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from stoker.core.admission import Admission
+from stoker.core.admission import LOOKAHEAD, Admission
 from stoker.core.batch import Batch, Chunk, Entry, Transfer
 from stoker.core.kv_cache import KVCache
 from stoker.core.model_info import ModelInfo
 from stoker.core.request import Request
 from stoker.core.sequence import FinishReason, Sequence, TokenEvent
 from stoker.core.slot_state import SlotState
+from stoker.core.step_plan import StepPlan, StepPlanner, rank
 from stoker.core.tiering import Tiering
 from stoker.core.tiers import Tiers
 from stoker.core.token_budget import TokenBudget
+from stoker.core.turns import Turns
 from stoker.core.waiting import WaitingQueue
-from stoker.errors import InvalidInput, Overloaded
+from stoker.errors import InvalidInput, Overloaded, ResourceExhausted
 
 _EXPORT_SHARE = 0.02
-"""Part of a step's aim that may be spent on exporting KV, while anybody waits for the step."""
+"""Part of a step's limit that may be spent on exporting KV besides, while anybody waits for the step."""
 _IDLE_EXPORT_S = 0.05
 """The same when nobody does: a new request should not wait long."""
-
-MAX_SCORED_LOGITS = 2**24
-"""Most logits of prompt entries in one step: every row is as wide as the vocabulary, and all of them are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,21 +42,6 @@ class SchedulerConfig:
     """How long a step may take while streams run, so that a long prompt slows them by a bounded amount."""
     idle_step_s: float = 1.0
     """How long a step may take when only prompts are computed."""
-
-
-@dataclass(slots=True)
-class _Plan:
-    """One step in the making."""
-
-    chunks: dict[int, Chunk] = field(default_factory=dict[int, Chunk])
-    imports: dict[int, list[Transfer]] = field(default_factory=dict[int, list[Transfer]])
-    num_decodes: int = 0
-    num_scored: int = 0
-    """Rows of logits that are not sampled from."""
-
-    def __contains__(self, slot: object) -> bool:
-        """The slot has its part in this step."""
-        return slot in self.chunks or slot in self.imports
 
 
 class Scheduler:
@@ -84,7 +68,22 @@ class Scheduler:
         self._alive: dict[str, Sequence] = {}
         self._finished: dict[str, Sequence] = {}
         """Those that ended since the last `schedule`."""
-        self._admission = Admission(self.kv, self.tiering, self._waiting, self._running, config.max_running)
+        self._paused: dict[str, Sequence] = {}
+        """Neither running nor waiting: nobody reads what they would become."""
+        self._turns = Turns(info)
+        self._admission = Admission(
+            self.kv, self.tiering, self._waiting, self._running, config.max_running, self._turns
+        )
+        self._planner = StepPlanner(
+            info,
+            self.kv,
+            self.tiering,
+            self._admission,
+            self._budget,
+            self._turns,
+            self._running,
+            make_way=self._make_way,
+        )
         self.num_prompt_tokens = 0
         """Of all requests that have begun."""
         self.num_cached_tokens = 0
@@ -97,7 +96,8 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._alive)
+        """Somebody is alive who is not paused."""
+        return len(self._alive) > len(self._paused)
 
     @property
     def awaits_tiers(self) -> bool:
@@ -111,6 +111,10 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         return len(self._waiting)
+
+    @property
+    def num_paused(self) -> int:
+        return len(self._paused)
 
     @property
     def kv_used(self) -> int:
@@ -167,13 +171,37 @@ class Scheduler:
             return None
         return self._end(sequence, FinishReason.CANCELLED)
 
+    def pause(self, request_id: str) -> None:
+        """Nothing of a request is computed until `resume`. Its place goes to others, its KV when they need the room.
+
+        Unknown ids are ignored, and so is pausing what is paused.
+        """
+        sequence = self._alive.get(request_id)
+        if sequence is None or request_id in self._paused:
+            return
+        if sequence.slot is None:
+            self._waiting.remove(sequence)
+            self._admission.reconsider()
+        else:
+            self._vacate(sequence, retain=not sequence.is_isolated)
+        sequence.num_paused += 1
+        self._paused[request_id] = sequence
+
+    def resume(self, request_id: str) -> None:
+        """A paused request goes on as soon as there is a place, before all others of its client."""
+        sequence = self._paused.pop(request_id, None)
+        if sequence is not None:
+            self._waiting.push_front(sequence)
+            self._admission.reconsider()
+
     def finish(self, request_id: str, reason: FinishReason) -> None:
         """Ends a running request for a reason that only its text shows, such as a stop string."""
         self._end(self._alive[request_id], reason)
 
     def exports(self) -> list[Transfer]:
         """What is to be exported now. Asked before `schedule`: what the ledger says of a slot is then really in it."""
-        seconds = self._config.target_step_s * _EXPORT_SHARE if self._alive else _IDLE_EXPORT_S
+        num_streams = sum(sequence.num_pending == 1 for sequence in self._running.values())
+        seconds = self._budget.limit_s(num_streams) * _EXPORT_SHARE if self._alive else _IDLE_EXPORT_S
         return self.tiering.exports(self._running.values(), seconds)
 
     def schedule(self) -> Batch | None:
@@ -182,12 +210,17 @@ class Scheduler:
         None: there is nothing to do before something has been read from disk or a request comes.
         """
         self._finished.clear()
-        plan = _Plan()
+        plan = StepPlan()
         self._displace()
-        self._plan_decodes(plan)
-        self._plan_prompts(plan)
+        for lane in self._turns.order((*self._running.values(), *self._waiting.candidates(LOOKAHEAD))):
+            self._planner.fill(plan, lane)
+            if plan.chunks:
+                self._turns.take(lane)
+                break
         if not plan.chunks and not plan.imports:
             return None
+        for chunk in plan.chunks.values():
+            self._note_share(self._running[chunk.slot], len(chunk.entries))
         self._num_steps += 1
         imports = tuple(transfer for transfers in plan.imports.values() for transfer in transfers)
         return Batch(self._num_steps, tuple(plan.chunks.values()), self.kv.take_ops(), imports)
@@ -217,9 +250,18 @@ class Scheduler:
                 self._preempt(self._running[slot], retain=False)
         return [event for sequence in sequences if (event := self._end_or_retry(sequence)) is not None]
 
-    def observe(self, num_tokens: int, step_s: float) -> None:
-        """Learns how long a step of `num_tokens` entries took."""
-        self._budget.observe(num_tokens, step_s)
+    def observe(self, batch: Batch, step_s: float) -> None:
+        """Learns how long a step took; not of the first, which touches the weights for all that follow."""
+        self._turns.observe(step_s)
+        if batch.step_id == 1:
+            return
+        prompts = [chunk for chunk in batch.chunks if len(chunk.entries) > 1]
+        self._budget.observe(
+            sum(len(chunk.entries) for chunk in prompts),
+            step_s,
+            num_decodes=len(batch.chunks) - len(prompts),
+            num_attended=sum(len(chunk.entries) * (chunk.start + chunk.end) // 2 for chunk in prompts),
+        )
 
     def slots(self) -> list[SlotState]:
         """What every slot holds now, in the order of their numbers."""
@@ -231,23 +273,60 @@ class Scheduler:
         Raises:
             InvalidInput: there is no such slot, or a request runs in it.
         """
-        if slot not in self.kv.lengths():
-            raise InvalidInput(f"there is no slot {slot}: they are 0 … {self._info.num_slots - 1}", parameter="slot")
-        if slot in self._running:
-            raise InvalidInput(f"slot {slot} is running a request; erase it when that has ended", parameter="slot")
+        self._check_idle(slot)
         return self.kv.erase(slot)
+
+    def left_in(self, slot: int) -> tuple[Entry, ...]:
+        """What a finished conversation left in a slot, computed without adapters and for everybody.
+
+        Raises:
+            InvalidInput: there is no such slot, a request runs in it, or there is nothing.
+        """
+        self._check_idle(slot)
+        entries = self.kv.left_in(slot)
+        if not entries:
+            raise InvalidInput(f"slot {slot} is empty", parameter="slot")
+        return tuple(entries)
+
+    def vacate_for(self, slot: int, entries: tuple[Entry, ...], key: bytes) -> Batch:
+        """Empties a slot, into which these entries are then to be imported; `adopt` ends it.
+
+        Raises:
+            InvalidInput: there is no such slot, a request runs in it, or a sequence cannot be so long.
+            ResourceExhausted: running requests need the room.
+        """
+        self._check_idle(slot)
+        if len(entries) > self._info.max_sequence_tokens:
+            message = f"{len(entries)} tokens are more than the {self._info.max_sequence_tokens} of one sequence"
+            raise InvalidInput(message, parameter="filename")
+        self.kv.erase(slot)
+        if self.kv.make_room(len(entries)) < len(entries):
+            raise ResourceExhausted(f"there is no room for {len(entries)} tokens now", retry_after_s=1.0)
+        self._num_steps += 1
+        return Batch(self._num_steps, (), self.kv.take_ops(), (Transfer(slot, 0, len(entries), key),))
+
+    def adopt(self, slot: int, entries: tuple[Entry, ...]) -> None:
+        """The slot of `vacate_for` is filled."""
+        self.kv.adopt(slot, entries)
+        self.tiering.adopt(slot, list(entries))
 
     def check_integrity(self) -> None:
         """Asserts that sequences, slots and cells agree. Cheap enough for every step under test."""
         self.kv.check_integrity()
-        assert len(self._running) + len(self._waiting) == len(self._alive)
+        assert len(self._running) + len(self._waiting) + len(self._paused) == len(self._alive)
         assert self.kv.running_slots == self._running.keys()
         for slot, sequence in self._running.items():
             assert sequence.slot == slot
             assert self.kv.tree.entries(slot) == sequence.entries[: sequence.num_computed]
-        for sequence in self._waiting:
+        for sequence in (*self._waiting, *self._paused.values()):
             assert sequence.slot is None
             assert sequence.num_computed == 0
+
+    def _check_idle(self, slot: int) -> None:
+        if slot not in self.kv.lengths():
+            raise InvalidInput(f"there is no slot {slot}: they are 0 … {self._info.num_slots - 1}", parameter="slot")
+        if slot in self._running:
+            raise InvalidInput(f"slot {slot} is running a request; wait until that has ended", parameter="slot")
 
     def _displace(self) -> None:
         """A request of higher priority does not wait for a running one of lower priority."""
@@ -258,89 +337,26 @@ class Scheduler:
                     return
                 self._preempt(victim)
 
-    def _plan_decodes(self, plan: _Plan) -> None:
-        for sequence in sorted(self._running.values(), key=_rank):
-            if sequence.slot is not None and sequence.num_pending == 1 and self._plan_chunk(plan, sequence, 1):
-                plan.num_decodes += 1
-
-    def _plan_prompts(self, plan: _Plan) -> None:
-        prompts = [s for s in self._running.values() if s.num_pending > 1]
-        budget = self._budget.prompt_tokens(plan.num_decodes)
-        while (admitted := self._admission.admit_next(prompts, budget)) is not None:
-            prompts.append(admitted)
-        self._plan_imports(plan, prompts)
-        for sequence, num_tokens in share_budget([s for s in prompts if not s.is_restoring], budget):
-            if sequence.slot is not None:
-                self._plan_chunk(plan, sequence, num_tokens)
-
-    def _plan_imports(self, plan: _Plan, prompts: list[Sequence]) -> None:
-        left = self.tiering.num_importable(self._config.target_step_s if plan.num_decodes else self._config.idle_step_s)
-        for sequence in prompts:
-            if left > 0 and sequence.is_restoring:
-                left -= self._plan_import(plan, sequence, left)
-
-    def _plan_import(self, plan: _Plan, sequence: Sequence, num_entries: int) -> int:
-        """Gives a sequence about so many entries out of the tiers; if that is impossible now, it is computed."""
-        assert sequence.slot is not None
-        start = sequence.num_computed
-        transfers = self.tiering.imports(sequence, num_entries)
-        room = self._room_for(plan, sequence, transfers[-1].end - start) if transfers else 0
-        transfers = [transfer for transfer in transfers if transfer.end - start <= room]
-        if not transfers:
-            sequence.num_restorable = 0
-            return 0
-        end = transfers[-1].end
-        self.kv.promise(sequence.slot, sequence.entries[start:end])
-        plan.imports[sequence.slot] = transfers
-        return end - start
-
-    def _plan_chunk(self, plan: _Plan, sequence: Sequence, num_tokens: int) -> int:
-        """Gives a sequence up to `num_tokens` entries of this step; returns how many it got."""
-        num_tokens = min(num_tokens, self._num_scorable(plan, sequence))
-        stop = self.tiering.next_stop(sequence)
-        if stop is not None:
-            num_tokens = min(num_tokens, stop - sequence.num_computed)
-        num_tokens = min(num_tokens, self._room_for(plan, sequence, num_tokens)) if num_tokens else 0
-        if num_tokens == 0:
-            return 0
-        assert sequence.slot is not None
-        start, end = sequence.num_computed, sequence.num_computed + num_tokens
-        num_scored = end - max(start, sequence.num_scored) if _is_scoring(sequence) else 0
-        num_logits = max(num_scored, int(end == len(sequence.entries)))
-        plan.num_scored += num_scored
-        chunk = Chunk(sequence.slot, start, tuple(sequence.entries[start:end]), num_logits)
-        self.kv.promise(chunk.slot, chunk.entries)
-        plan.chunks[chunk.slot] = chunk
-        if not sequence.has_begun:
-            self._begin(sequence)
+    def _note_share(self, sequence: Sequence, num_tokens: int) -> None:
         self._waiting.charge(sequence.request.client_key, num_tokens)
-        return num_tokens
-
-    def _begin(self, sequence: Sequence) -> None:
+        if sequence.has_begun:
+            return
         sequence.has_begun = True
         self.num_prompt_tokens += sequence.num_prompt
         self.num_cached_tokens += min(sequence.num_cached, sequence.num_prompt)
         self.num_resident_tokens += min(sequence.num_resident, sequence.num_prompt)
 
-    def _num_scorable(self, plan: _Plan, sequence: Sequence) -> int:
-        """Entries that this step may take without giving away more rows than `MAX_SCORED_LOGITS` allows."""
-        if not _is_scoring(sequence):
-            return sequence.num_pending
-        num_rows = max(1, MAX_SCORED_LOGITS // self._info.vocab_size) - plan.num_scored
-        return max(0, num_rows) + max(0, sequence.num_scored - sequence.num_computed)
-
-    def _room_for(self, plan: _Plan, sequence: Sequence, num_cells: int) -> int:
-        """Free cells for a sequence: evicts what is retained, then preempts running sequences that rank below it."""
-        while (room := self.kv.make_room(num_cells)) == 0:
-            victim = self._lowest(plan)
-            if victim is None or _rank(victim) <= _rank(sequence):
-                return 0
-            self._preempt(victim)
-        return room
+    def _make_way(self, sequence: Sequence, planned: Container[int]) -> bool:
+        """Preempts the running sequence that goes first, if it ranks below this one."""
+        victim = self._lowest(planned)
+        if victim is None or rank(victim) <= rank(sequence):
+            return False
+        self._preempt(victim)
+        return True
 
     def _lowest(self, planned: Container[int]) -> Sequence | None:
         """The running sequence to preempt first: lowest priority, then newest, and not yet part of this step."""
-        return max((s for slot, s in self._running.items() if slot not in planned), key=_rank, default=None)
+        return max((s for slot, s in self._running.items() if slot not in planned), key=rank, default=None)
 
     def _preempt(self, sequence: Sequence, *, retain: bool = True) -> None:
         """Back to the queue with all its tokens; its cells may be evicted."""
@@ -390,11 +406,14 @@ class Scheduler:
         """Takes leave of a sequence; returns the event for an end without a token."""
         request = sequence.request
         sequence.finish_reason = reason
-        if sequence.slot is None:
-            self._waiting.remove(sequence)
-        else:
+        was_paused = self._paused.pop(request.request_id, None) is not None
+        if sequence.slot is not None:
             # What led to an error is not worth keeping: it may be the cause.
             self._vacate(sequence, retain=sequence.is_shared and reason is not FinishReason.ERROR)
+        elif not was_paused:
+            self._waiting.remove(sequence)
+        if sequence.num_paused and not sequence.is_shared:
+            self.kv.forget(sequence.cache_key)  # nobody else may read it; who is paused and may, computes it again
         del self._alive[request.request_id]
         self._finished[request.request_id] = sequence
         self._waiting.forget_idle({s.request.client_key for s in self._running.values()})
@@ -420,31 +439,3 @@ class Scheduler:
         del self._running[sequence.slot]
         sequence.slot, sequence.num_computed, sequence.num_restorable = None, 0, 0
         self._admission.reconsider()
-
-
-def share_budget(prompts: list[Sequence], budget: int) -> list[tuple[Sequence, int]]:
-    """Divides a step's prompt tokens: shortest remainder first, but a quarter always goes to the oldest.
-
-    Shortest first keeps the mean time to the first token low; the quarter keeps a long prompt from starving.
-    """
-    if not prompts:
-        return []
-    oldest = min(prompts, key=_rank)
-    shares = {oldest.arrival: min(oldest.num_pending, -(-budget // 4))}
-    left = budget - shares[oldest.arrival]
-    by_need = sorted(prompts, key=lambda s: (-s.request.priority, s.num_pending, s.arrival))
-    for sequence in by_need:
-        more = min(sequence.num_pending - shares.get(sequence.arrival, 0), left)
-        shares[sequence.arrival] = shares.get(sequence.arrival, 0) + more
-        left -= more
-    return [(sequence, shares[sequence.arrival]) for sequence in by_need if shares[sequence.arrival] > 0]
-
-
-def _is_scoring(sequence: Sequence) -> bool:
-    """Rows of its prompt are still to be given away."""
-    return sequence.request.scores_prompt and sequence.num_scored < sequence.num_prompt
-
-
-def _rank(sequence: Sequence) -> tuple[int, int]:
-    """Smaller is served before and preempted after: higher priority, then older."""
-    return (-sequence.request.priority, sequence.arrival)

@@ -50,6 +50,8 @@ class Sequence:
     has_begun: bool = False
     """Some step has taken entries of it."""
     num_preempted: int = 0
+    num_paused: int = 0
+    """How often its reader was too slow for it."""
     num_passed_over: int = 0
     """How often a later sequence was admitted first because it could reuse more."""
     num_prefix_waits: int = 0

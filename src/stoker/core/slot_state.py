@@ -16,3 +16,5 @@ class SlotState:
     """Who runs in it; None = nobody."""
     num_prompt: int = 0
     num_completion: int = 0
+    replica: int | None = None
+    """Of a model that has several engines: whose slot it is."""

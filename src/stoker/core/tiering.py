@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain as joined
 
-from stoker.core.batch import Transfer
+from stoker.core.batch import Entry, Transfer
 from stoker.core.blocks import BLOCK_ENTRIES, Chain, root_key
 from stoker.core.kv_cache import KVCache
 from stoker.core.model_info import ModelInfo
@@ -40,7 +40,7 @@ class Tiering:
             can_cut = info.traits.can_truncate
             self._portions = Ranges(self._tiers) if can_cut else States(self._tiers, info.eog_token_ids)
         self._retained: dict[int, Chain] = {}
-        """By slot; those of slots that were given up since are stale, and harmless."""
+        """By slot; those of slots that were given up since are stale, and never asked for."""
         self._imports, self._exports = Rate(), Rate()
 
     def open(self, sequence: Sequence) -> None:
@@ -106,9 +106,16 @@ class Tiering:
 
     def retain(self, slot: int, sequence: Sequence) -> None:
         """A slot is left behind with the computed entries of a sequence."""
+        self._retained.pop(slot, None)  # what was in it before is not what is in it now
         if sequence.chain is not None and self._portions is not None and sequence.num_computed:
             entries = sequence.entries[: sequence.num_computed]
             self._retained[slot] = self._portions.retain(sequence.chain, entries)
+
+    def adopt(self, slot: int, entries: list[Entry]) -> None:
+        """An empty slot was filled from outside with entries that everybody may read."""
+        self._retained.pop(slot, None)
+        if self._portions is not None:
+            self._retained[slot] = self._portions.retain(Chain(root_key(())), entries)
 
     def exports(self, running: Iterable[Sequence], seconds: float) -> list[Transfer]:
         """What is to be exported between two steps: what takes about so long, at least one portion if any is due."""
@@ -147,7 +154,7 @@ class Tiering:
     def _is_pressing(self) -> bool:
         """Something may have to leave soon; or leaving is not the only way to lose it."""
         assert self._tiers is not None
-        return self._tiers.is_durable or self._kv.free * 2 <= self._kv.capacity
+        return self._tiers.is_durable or self._kv.is_half_full
 
     def _is_worth(self, entry_s: float | None) -> bool:
         """Whether entries at this price are cheaper than computed ones. What is not known is tried."""

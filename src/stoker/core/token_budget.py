@@ -2,39 +2,87 @@
 
 from __future__ import annotations
 
-MIN_CHUNK = 16
+from math import sqrt
+
+from stoker.core.step_cost import StepCost, StepLoad
+
+MIN_CHUNK = 8
 """A prompt always advances by this much, however slow the machine."""
+SLOWDOWN = 3.2
+"""Prompts may make the steps of running streams this much longer than they are without: what people see of a stream
+is its longest gap, and with this one prompts still get two thirds of the time."""
+_LEAST_SHARE = 1 / 3
+"""Part of the time that prompts get also where streams alone take as long as a step should."""
+_UNSEEN_S = 0.01
+"""Steps this short need not be any shorter."""
 _FIRST_GUESS = 128
-_WEIGHT = 0.3
 
 
 class TokenBudget:
     """Bounds a step's duration by bounding its prompt tokens.
 
-    While streams run, a step should last about `target_step_s`; without any, `idle_step_s` (nobody waits for the
-    next token then, but an abort still has to be noticed).
+    While streams run, a step should last at most `SLOWDOWN` times as long as it would without prompts, and at most
+    `target_step_s`; without any, `idle_step_s` (nobody waits for the next token then, but an abort still has to be
+    noticed).
     """
 
     def __init__(self, *, max_tokens: int, target_step_s: float, idle_step_s: float) -> None:
         self._max_tokens = max_tokens
         self._target_step_s = target_step_s
         self._idle_step_s = idle_step_s
-        self._token_s: float | None = None
+        self._cost = StepCost()
 
     @property
     def token_s(self) -> float | None:
-        """What one prompt token costs, in seconds; None = not known yet."""
-        return self._token_s
+        """What one prompt token costs, in seconds, where little is before it; None = not known yet."""
+        return self._cost.entry_s if self._cost.is_known else None
 
-    def observe(self, num_tokens: int, step_s: float) -> None:
-        """Learns from a finished step. Steps of few tokens say nothing of a prompt's cost and are ignored."""
-        if num_tokens < MIN_CHUNK or step_s <= 0:
-            return
-        token_s = step_s / num_tokens
-        self._token_s = token_s if self._token_s is None else self._token_s + _WEIGHT * (token_s - self._token_s)
+    def observe(self, num_tokens: int, step_s: float, *, num_decodes: int = 0, num_attended: int = 0) -> None:
+        """Learns from a finished step. A few tokens of a prompt on their own say nothing, and are ignored.
 
-    def prompt_tokens(self, num_decodes: int) -> int:
-        """Prompt tokens for a step that also decodes `num_decodes` sequences."""
-        limit = self._target_step_s if num_decodes else self._idle_step_s
-        affordable = _FIRST_GUESS if self._token_s is None else int(limit / self._token_s) - num_decodes
+        Args:
+            num_tokens: of prompts.
+            step_s: how long the step took.
+            num_decodes: sequences that got a token besides.
+            num_attended: positions that the prompts' tokens looked back at, added up over them.
+        """
+        if step_s > 0 and (num_decodes or num_tokens >= MIN_CHUNK):
+            self._cost.observe(StepLoad(num_decodes, num_tokens, num_attended), step_s)
+
+    def limit_s(self, num_decodes: int, *, has_others: bool = False, num_sharing: int = 1) -> float:
+        """How long a step may take that decodes `num_decodes` sequences. Arguments as of `prompt_tokens`."""
+        if not (num_decodes or has_others):
+            return self._idle_step_s
+        if not self._cost.is_known:
+            return self._target_step_s / num_sharing
+        alone_s = self._cost.predict(StepLoad(max(1, num_decodes)))
+        limit_s = min(self._target_step_s, max(SLOWDOWN * alone_s, _UNSEEN_S)) / num_sharing
+        return max(limit_s, alone_s / (1 - _LEAST_SHARE))
+
+    def prompt_tokens(
+        self,
+        num_decodes: int,
+        *,
+        has_others: bool = False,
+        num_sharing: int = 1,
+        position: int = 0,
+    ) -> int:
+        """Prompt tokens for a step that also decodes `num_decodes` sequences.
+
+        Args:
+            num_decodes: sequences that get a token of this step.
+            has_others: streams run that get theirs of a later step.
+            num_sharing: so many steps in turn, each with prompts of its own, must not take longer than one.
+            position: how much of its sequence lies before the prompt that is furthest on.
+        """
+        affordable = _FIRST_GUESS
+        if self._cost.is_known:
+            limit_s = self.limit_s(num_decodes, has_others=has_others, num_sharing=num_sharing)
+            affordable = self._num_affordable(limit_s - self._cost.predict(StepLoad(num_decodes)), position)
         return min(max(affordable, MIN_CHUNK), max(self._max_tokens - num_decodes, 0))
+
+    def _num_affordable(self, seconds: float, position: int) -> int:
+        """The root of `n · price at position + n²/2 · price of looking back = seconds`."""
+        price = self._cost.entry_s + position * self._cost.attended_s
+        root = sqrt(price * price + 2 * self._cost.attended_s * max(seconds, 0.0))
+        return int(2 * max(seconds, 0.0) / (price + root))

@@ -6,6 +6,7 @@ import zlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
 
 from stoker.cache.block_file import HEADER_BYTES, VERSION, BadBlockFile, decode, decode_header, encode_header
 
@@ -50,7 +51,7 @@ def test_a_foreign_file_says_so() -> None:
         decode(b"PK\x03\x04" * 100, OURS, KEY)
 
 
-def test_the_layout_of_version_1_does_not_change() -> None:
+def test_the_layout_of_version_2_does_not_change() -> None:
     """Files of this version lie on disks: whoever changes the layout raises the version."""
-    fields = b"STOKERKV" + struct.pack("<I", 1) + OURS + KEY + struct.pack("<QI", len(STATE), zlib.crc32(STATE))
+    fields = b"STOKERKV" + struct.pack("<I", 2) + OURS + KEY + struct.pack("<QQ", len(STATE), xxh3_64_intdigest(STATE))
     assert content() == fields + struct.pack("<I", zlib.crc32(fields)) + STATE

@@ -121,6 +121,18 @@ def test_two_servers_may_share_a_folder(tmp_path: Path) -> None:
     assert third.close()
 
 
+def test_a_folder_may_be_cleared_while_a_server_uses_it(tmp_path: Path) -> None:
+    written(tmp_path, *KEYS[:2])
+    store = Tiers().open(Disk(tmp_path))
+    outside = BlockDirectory(tmp_path)
+    assert outside.clear(OURS.hex()) > 0
+    store.fetch(KEYS[:2])
+    store.put(KEYS[2], b"afterwards")
+    assert store.close()
+    assert list(outside.keys(OURS)) == [KEYS[2]]
+    assert outside.described(OURS.hex()).name == "m", "and it is known again whose it is"
+
+
 def test_what_another_process_removed_is_not_there(tmp_path: Path) -> None:
     written(tmp_path, KEYS[0])
     store = Tiers().open(Disk(tmp_path))

@@ -6,8 +6,8 @@ from stoker.backends.scripted import scripted_info
 from stoker.core.batch import Batch, CopyPrefix
 from stoker.core.params import SamplingParams
 from stoker.core.request import Request
-from stoker.core.scheduler import share_budget
 from stoker.core.sequence import FinishReason, Sequence
+from stoker.core.step_plan import share_budget
 from stoker.errors import BackendError
 from tests.harness import Loop, answer_alone, make_request
 

@@ -1,17 +1,79 @@
 from __future__ import annotations
 
-from stoker.core.token_budget import MIN_CHUNK, TokenBudget
+import pytest
+
+from stoker.core.token_budget import MIN_CHUNK, SLOWDOWN, TokenBudget
 
 
-def make_budget() -> TokenBudget:
-    return TokenBudget(max_tokens=1000, target_step_s=0.1, idle_step_s=0.5)
+def make_budget(target_step_s: float = 0.1) -> TokenBudget:
+    return TokenBudget(max_tokens=1000, target_step_s=target_step_s, idle_step_s=0.5)
 
 
-def test_a_step_is_as_long_as_it_may_be() -> None:
+def seconds(num_decodes: int, num_tokens: int, position: int = 0) -> float:
+    """A machine: a pass, its streams, and prompts whose price doubles after 4000 positions."""
+    attended = num_tokens * position + num_tokens * num_tokens / 2
+    return 0.008 + 0.0005 * num_decodes + 0.0008 * num_tokens + 2e-7 * attended
+
+
+def run(budget: TokenBudget, num_decodes: int, num_tokens: int, position: int = 0) -> float:
+    """One step; returns how long it took."""
+    step_s = seconds(num_decodes, num_tokens, position)
+    attended = num_tokens * position + num_tokens * num_tokens // 2
+    budget.observe(num_tokens, step_s, num_decodes=num_decodes, num_attended=attended)
+    return step_s
+
+
+def test_a_step_without_streams_is_as_long_as_it_may_be() -> None:
     budget = make_budget()
-    budget.observe(100, 0.1)
-    assert budget.prompt_tokens(0) == 500
-    assert budget.prompt_tokens(20) == 80
+    for _ in range(10):
+        run(budget, 0, 200)
+    assert seconds(0, budget.prompt_tokens(0)) == pytest.approx(0.5, rel=0.1)
+
+
+def test_a_long_prompt_slows_streams_by_a_bounded_factor_from_its_first_chunk_to_its_last() -> None:
+    budget = make_budget(target_step_s=0.2)
+    run(budget, 0, MIN_CHUNK)  # all that is known of prompts, from the start
+    for _ in range(8):
+        run(budget, 4, 0)
+    alone_s = seconds(4, 0)
+    position, gaps = 0, list[float]()
+    while position < 8000:
+        num_tokens = budget.prompt_tokens(4, position=position)
+        gaps.append(run(budget, 4, num_tokens, position))
+        position += num_tokens
+    assert max(gaps) < 4 * alone_s
+    # And prompts get their part: it is used.
+    assert sum(gaps) / len(gaps) > 0.8 * SLOWDOWN * alone_s
+
+
+def test_a_prompt_that_goes_on_behind_a_long_prefix_is_priced_there_at_once() -> None:
+    budget = make_budget(target_step_s=0.2)
+    for _ in range(100):
+        run(budget, 4, 0)
+        run(budget, 4, 20)
+        run(budget, 4, 20, 4000)
+    assert seconds(4, budget.prompt_tokens(4, position=7000), 7000) < 4 * seconds(4, 0)
+    far = budget.prompt_tokens(4, position=7000)
+    assert 1.5 * far < budget.prompt_tokens(4)
+
+
+def test_no_step_with_streams_is_longer_than_the_aim_but_prompts_always_get_a_third() -> None:
+    quick, slow = make_budget(target_step_s=0.02), make_budget(target_step_s=0.009)
+    for budget in (quick, slow):
+        for _ in range(50):
+            run(budget, 4, 0)
+            run(budget, 4, 40)
+    assert quick.limit_s(4) == 0.02
+    assert slow.limit_s(4) == pytest.approx(seconds(4, 0) * 1.5, rel=0.1)
+
+
+def test_steps_in_turn_share_the_time() -> None:
+    budget = make_budget(target_step_s=10.0)
+    for _ in range(50):
+        run(budget, 1, 0)
+        run(budget, 1, 100)
+    assert budget.limit_s(1, num_sharing=2) < 0.6 * budget.limit_s(1)
+    assert budget.limit_s(0, has_others=True) == pytest.approx(budget.limit_s(1))
 
 
 def test_steps_that_say_nothing_are_ignored() -> None:

@@ -1,0 +1,181 @@
+"""Fills one step: which running sequences take how many of its entries, and what comes out of the tiers meanwhile.
+
+It begins and ends no sequence: who gets a slot is the admission's affair, and who loses it the scheduler's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from dataclasses import dataclass, field
+
+from stoker.core.admission import Admission
+from stoker.core.batch import Chunk, Transfer
+from stoker.core.kv_cache import KVCache
+from stoker.core.model_info import ModelInfo
+from stoker.core.sequence import Sequence
+from stoker.core.tiering import Tiering
+from stoker.core.token_budget import TokenBudget
+from stoker.core.turns import Lane, Turns
+
+MAX_SCORED_LOGITS = 2**24
+"""Most logits of prompt entries in one step: every row is as wide as the vocabulary, and all of them are kept."""
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """One step in the making."""
+
+    chunks: dict[int, Chunk] = field(default_factory=dict[int, Chunk])
+    imports: dict[int, list[Transfer]] = field(default_factory=dict[int, list[Transfer]])
+    num_decodes: int = 0
+    num_scored: int = 0
+    """Rows of logits that are not sampled from."""
+
+    def __contains__(self, slot: object) -> bool:
+        """The slot has its part in this step."""
+        return slot in self.chunks or slot in self.imports
+
+
+class StepPlanner:
+    """Adds one lane after the other to a plan: decodes first, then prompts within the budget.
+
+    Args:
+        info: of the backend.
+        kv: the ledger in which cells are promised.
+        running: by slot; those who are admitted meanwhile appear in it.
+        make_way: preempts one running sequence outside the plan that ranks below this one; False = there is none.
+    """
+
+    def __init__(
+        self,
+        info: ModelInfo,
+        kv: KVCache,
+        tiering: Tiering,
+        admission: Admission,
+        budget: TokenBudget,
+        turns: Turns,
+        running: dict[int, Sequence],
+        make_way: Callable[[Sequence, Container[int]], bool],
+    ) -> None:
+        self._info = info
+        self._kv = kv
+        self._tiering = tiering
+        self._admission = admission
+        self._budget = budget
+        self._turns = turns
+        self._running = running
+        self._make_way = make_way
+
+    def fill(self, plan: StepPlan, lane: Lane) -> None:
+        """Adds what this lane has to compute, and whatever is to be restored."""
+        self._plan_decodes(plan, lane)
+        self._plan_prompts(plan, lane)
+
+    def _plan_decodes(self, plan: StepPlan, lane: Lane) -> None:
+        for sequence in sorted(self._turns.of(lane, self._running.values()), key=rank):
+            if sequence.slot is not None and sequence.num_pending == 1 and self._plan_chunk(plan, sequence, 1):
+                plan.num_decodes += 1
+
+    def _plan_prompts(self, plan: StepPlan, lane: Lane) -> None:
+        prompts = [s for s in self._running.values() if s.num_pending > 1]
+        has_streams = plan.num_decodes > 0 or len(prompts) < len(self._running)
+        num_sharing = len({lane, *map(self._turns.lane_of, prompts)})
+
+        def num_tokens() -> int:
+            return self._budget.prompt_tokens(
+                plan.num_decodes,
+                has_others=has_streams,
+                num_sharing=num_sharing,
+                position=max((max(s.num_computed, s.num_restorable) for s in prompts), default=0),
+            )
+
+        while (admitted := self._admission.admit_next(prompts, num_tokens())) is not None:
+            prompts.append(admitted)
+        seconds = self._budget.limit_s(plan.num_decodes, has_others=has_streams, num_sharing=num_sharing)
+        self._plan_imports(plan, prompts, seconds)
+        beside = [s for s in self._turns.of(lane, prompts) if not s.is_restoring]
+        for sequence, share in share_budget(beside, num_tokens()):
+            if sequence.slot is not None:
+                self._plan_chunk(plan, sequence, share)
+
+    def _plan_imports(self, plan: StepPlan, prompts: list[Sequence], seconds: float) -> None:
+        left = self._tiering.num_importable(seconds)
+        for sequence in prompts:
+            if left > 0 and sequence.is_restoring and sequence.slot not in plan.imports:
+                left -= self._plan_import(plan, sequence, left)
+
+    def _plan_import(self, plan: StepPlan, sequence: Sequence, num_entries: int) -> int:
+        """Gives a sequence about so many entries out of the tiers; if that is impossible now, it is computed."""
+        assert sequence.slot is not None
+        start = sequence.num_computed
+        transfers = self._tiering.imports(sequence, num_entries)
+        room = self._room_for(plan, sequence, transfers[-1].end - start) if transfers else 0
+        transfers = [transfer for transfer in transfers if transfer.end - start <= room]
+        if not transfers:
+            sequence.num_restorable = 0
+            return 0
+        end = transfers[-1].end
+        self._kv.promise(sequence.slot, sequence.entries[start:end])
+        plan.imports[sequence.slot] = transfers
+        return end - start
+
+    def _plan_chunk(self, plan: StepPlan, sequence: Sequence, num_tokens: int) -> int:
+        """Gives a sequence up to `num_tokens` entries of this step; returns how many it got."""
+        num_tokens = min(num_tokens, self._num_scorable(plan, sequence))
+        stop = self._tiering.next_stop(sequence)
+        if stop is not None:
+            num_tokens = min(num_tokens, stop - sequence.num_computed)
+        num_tokens = min(num_tokens, self._room_for(plan, sequence, num_tokens)) if num_tokens else 0
+        if num_tokens == 0:
+            return 0
+        assert sequence.slot is not None
+        start, end = sequence.num_computed, sequence.num_computed + num_tokens
+        num_scored = end - max(start, sequence.num_scored) if _is_scoring(sequence) else 0
+        num_logits = max(num_scored, int(end == len(sequence.entries)))
+        plan.num_scored += num_scored
+        chunk = Chunk(sequence.slot, start, tuple(sequence.entries[start:end]), num_logits, sequence.request.adapters)
+        self._kv.promise(chunk.slot, chunk.entries)
+        plan.chunks[chunk.slot] = chunk
+        return num_tokens
+
+    def _num_scorable(self, plan: StepPlan, sequence: Sequence) -> int:
+        """Entries that this step may take without giving away more rows than `MAX_SCORED_LOGITS` allows."""
+        if not _is_scoring(sequence):
+            return sequence.num_pending
+        num_rows = max(1, MAX_SCORED_LOGITS // self._info.vocab_size) - plan.num_scored
+        return max(0, num_rows) + max(0, sequence.num_scored - sequence.num_computed)
+
+    def _room_for(self, plan: StepPlan, sequence: Sequence, num_cells: int) -> int:
+        """Free cells for a sequence: evicts what is retained, then preempts running sequences that rank below it."""
+        while (room := self._kv.make_room(num_cells)) == 0:
+            if not self._make_way(sequence, plan):
+                return 0
+        return room
+
+
+def share_budget(prompts: list[Sequence], budget: int) -> list[tuple[Sequence, int]]:
+    """Divides a step's prompt tokens: shortest remainder first, but a quarter always goes to the oldest.
+
+    Shortest first keeps the mean time to the first token low; the quarter keeps a long prompt from starving.
+    """
+    if not prompts:
+        return []
+    oldest = min(prompts, key=rank)
+    shares = {oldest.arrival: min(oldest.num_pending, -(-budget // 4))}
+    left = budget - shares[oldest.arrival]
+    by_need = sorted(prompts, key=lambda s: (-s.request.priority, s.num_pending, s.arrival))
+    for sequence in by_need:
+        more = min(sequence.num_pending - shares.get(sequence.arrival, 0), left)
+        shares[sequence.arrival] = shares.get(sequence.arrival, 0) + more
+        left -= more
+    return [(sequence, shares[sequence.arrival]) for sequence in by_need if shares[sequence.arrival] > 0]
+
+
+def rank(sequence: Sequence) -> tuple[int, int]:
+    """Smaller is served before and preempted after: higher priority, then older."""
+    return (-sequence.request.priority, sequence.arrival)
+
+
+def _is_scoring(sequence: Sequence) -> bool:
+    """Rows of its prompt are still to be given away."""
+    return sequence.request.scores_prompt and sequence.num_scored < sequence.num_prompt
