@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 from stoker.core.slot_state import SlotState
-from stoker.engine.protocol import Accepted, Embed, Embedded, Heartbeat, ModelCard, Output, Submit, Tokenized
+from stoker.engine.config import AdapterSpec
+from stoker.engine.protocol import (
+    Accepted,
+    AdapterCard,
+    Embed,
+    Embedded,
+    Heartbeat,
+    ModelCard,
+    Output,
+    SlotFiled,
+    Submit,
+    Tokenized,
+)
 from stoker.text.messages import Message
 
 
@@ -22,10 +34,25 @@ class Health:
     last_error: str | None = None
     heartbeat: Heartbeat | None = None
     """The newest sign of life of the engine, if there was one."""
+    replicas: Mapping[int, Health] = field(default_factory=dict[int, "Health"])
+    """Of a model that has several engines: each of them, by its number."""
+
+
+@runtime_checkable
+class SavesSlots(Protocol):
+    """What a runtime over a single engine offers besides. See `EngineClient`."""
+
+    async def save_slot(self, slot: int, filename: str) -> SlotFiled: ...
+
+    async def restore_slot(self, slot: int, filename: str) -> SlotFiled: ...
 
 
 class Runtime(Protocol):
-    """One served model. All methods but `render_chat` belong to one event loop."""
+    """One served model. All methods but `render_chat` belong to one event loop.
+
+    It is loaded by `start` and unloaded by `close`; `card` is what it is, `health` how it does, and the heartbeat in it
+    carries its metrics. What goes wrong is one of `errors`, whoever computes.
+    """
 
     @property
     def card(self) -> ModelCard:
@@ -122,6 +149,17 @@ class Runtime(Protocol):
 
         Raises:
             StokerError: the model cannot answer now, there is no such slot, or a request runs in it.
+        """
+        ...
+
+    async def change_adapters(
+        self, *, load: AdapterSpec | None = None, unload: str | None = None, scales: dict[int, float] | None = None
+    ) -> list[AdapterCard]:
+        """The adapters that are loaded, after these changes. See `ChangeAdapters`.
+
+        Raises:
+            AdapterNotFound: there is none of this name or id.
+            StokerError: they cannot be changed so.
         """
         ...
 

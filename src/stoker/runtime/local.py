@@ -6,7 +6,18 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from stoker.core.slot_state import SlotState
 from stoker.engine.client import EngineClient
-from stoker.engine.protocol import Accepted, Embed, Embedded, ModelCard, Output, Submit, Tokenized
+from stoker.engine.config import AdapterSpec
+from stoker.engine.protocol import (
+    Accepted,
+    AdapterCard,
+    Embed,
+    Embedded,
+    ModelCard,
+    Output,
+    SlotFiled,
+    Submit,
+    Tokenized,
+)
 from stoker.errors import ModelNotLoaded
 from stoker.runtime.base import Health
 from stoker.runtime.card_template import CardTemplate
@@ -86,6 +97,17 @@ class LocalRuntime:
 
     async def erase(self, slot: int | None = None) -> int:
         return await self._client.erase(slot)
+
+    async def change_adapters(
+        self, *, load: AdapterSpec | None = None, unload: str | None = None, scales: dict[int, float] | None = None
+    ) -> list[AdapterCard]:
+        return await self._client.change_adapters(load=load, unload=unload, scales=scales)
+
+    async def save_slot(self, slot: int, filename: str) -> SlotFiled:
+        return await self._client.save_slot(slot, filename)
+
+    async def restore_slot(self, slot: int, filename: str) -> SlotFiled:
+        return await self._client.restore_slot(slot, filename)
 
     async def close(self) -> None:
         await self._client.close()

@@ -1,83 +1,317 @@
-"""Which model answers to which name; it starts and closes the runtimes and knows no wire format."""
+"""Which model answers to which name, and that it is loaded when it is asked; it knows no wire format.
+
+Who shall be loaded, and who leaves for it, is decided in `residency`.
+"""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
-from stoker.errors import ModelNotFound
-from stoker.runtime.base import Runtime
-from stoker.runtime.request_metrics import RequestMetrics
+from stoker.errors import InvalidInput, ModelNotFound, ModelNotLoaded, Overloaded, error_from_code
+from stoker.models.memory import available_memory
+from stoker.runtime.config import RegistryConfig
+from stoker.runtime.entry import ModelEntry, ModelStatus
+from stoker.runtime.instance import Instance, Lease
+from stoker.runtime.model_events import ModelEvent, ModelEvents
+from stoker.runtime.model_spec import ModelSpec
+from stoker.runtime.residency import Residency
+from stoker.runtime.served import ServedModel, served_names, without_adapter
 
+__all__ = ["Lease", "ModelSpec", "ModelStatus", "Registry", "ServedModel", "served_names"]
 
-@dataclass(frozen=True, slots=True)
-class ServedModel:
-    """A runtime under the names by which clients may ask for it."""
+logger = logging.getLogger(__name__)
 
-    names: tuple[str, ...]
-    """The first one is its id; the others are aliases."""
-    runtime: Runtime
-    metrics: RequestMetrics = field(default_factory=RequestMetrics)
-    """What became of its requests; whoever submits them keeps it."""
-
-    @property
-    def model_id(self) -> str:
-        return self.names[0]
+_FAILURE_REST_S = 5.0
+"""Who asks for a model that could not be loaded hears the same for so long: each attempt may cost others theirs."""
+_QUEUE_RETRY_S = 10.0
+_DISCOVER_EVERY_S = 1.0
 
 
 class Registry:
-    """The served models: one for now.
+    """The models that can be asked for. Belongs to one event loop.
 
     With one model any name is taken to mean it, as llama-server does; `strict` refuses names that are not its own.
+
+    Args:
+        specs: models that are known from the beginning; ids and aliases all differ.
+        config: bounds and times.
+        strict: with one model, refuse names that are not its own.
+        discover: looks for further models, on a thread; they may come and go. None = there are no others.
+        available: bytes of memory that this machine has left.
+        clock: seconds; only differences count.
     """
 
-    def __init__(self, served: ServedModel, *, strict: bool = False) -> None:
-        self._served = served
+    def __init__(
+        self,
+        specs: Iterable[ModelSpec] = (),
+        config: RegistryConfig | None = None,
+        *,
+        strict: bool = False,
+        discover: Callable[[], Sequence[ModelSpec]] | None = None,
+        available: Callable[[], int] = available_memory,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config or RegistryConfig()
         self._strict = strict
+        self._discover = discover
+        self._discovered: set[str] = set()
+        self._discovered_at = -_DISCOVER_EVERY_S
+        self._clock = clock
+        self._entries: dict[str, ModelEntry] = {}
+        self._adopted: list[ServedModel] = []
+        self._residency = Residency(lambda: list(self._entries.values()), self._config, available, clock)
+        self._is_open = self._is_closed = False
+        for spec in specs:
+            self._add(spec)
+
+    def adopt(self, served: ServedModel) -> None:
+        """Takes a runtime that somebody has made: it is started and closed with all others, and stays loaded."""
+        spec = ModelSpec(names=served.names, make=lambda _plan: served.runtime, is_pinned=True)
+        entry = self._add(spec)
+        entry.metrics = served.metrics
+        entry.instance = Instance(served, None, self._clock, self._residency.wake)
+        self._adopted.append(served)
 
     @property
     def models(self) -> tuple[ServedModel, ...]:
-        return (self._served,)
+        """Those that are loaded."""
+        instances = [entry.instance for entry in list(self._entries.values())]
+        return tuple(instance.served for instance in instances if instance is not None)
 
-    def resolve(self, model: str | None) -> ServedModel:
+    @property
+    def is_starting(self) -> bool:
+        """Models are still loading that shall be there from the beginning."""
+        return not (self._is_open or self._is_closed) and any(e.instance is None for e in self._entries.values())
+
+    @property
+    def events(self) -> ModelEvents:
+        """News of models that come and go."""
+        return self._residency.events
+
+    def statuses(self) -> list[ModelStatus]:
+        """What is known of every model, loaded or not. May be asked from any thread."""
+        return [entry.status() for entry in list(self._entries.values())]
+
+    def find(self, name: str) -> ModelStatus:
+        """The model of exactly this name or alias, loaded or not.
+
+        Raises:
+            ModelNotFound: there is none of that name.
+        """
+        return self._find(name).status()
+
+    def resolve(self, model: str | None) -> ModelStatus:
         """The model that answers a request naming `model`; `None` and the empty string name no model.
 
         Raises:
-            ModelNotFound: strict, and nothing is served under that name.
+            ModelNotFound: there is none of that name.
+            InvalidInput: none is named, and it is not clear which is meant.
         """
-        return self.find(model) if model and self._strict else self._served
+        return self._resolve(model).status()
 
-    def find(self, name: str) -> ServedModel:
-        """The model of exactly this name or alias.
+    def lease_loaded(self, model: str | None, *, keep_alive_s: float | None = None) -> Lease | None:
+        """The same as `lease` if that need not wait; else None, as for a name that is not known yet.
 
         Raises:
-            ModelNotFound: nothing is served under that name.
+            InvalidInput: none is named, and it is not clear which is meant.
         """
-        if name in self._served.names:
-            return self._served
-        known = ", ".join(self._served.names)
-        raise ModelNotFound(f"The model `{name}` is not served here. Served: {known}", model=name, parameter="model")
+        try:
+            entry = self._resolve(model)
+        except ModelNotFound:
+            return None
+        return entry.grant(keep_alive_s) if entry.takes_requests else None
+
+    async def lease(self, model: str | None, *, keep_alive_s: float | None = None) -> Lease:
+        """The model that answers a request naming `model`, loaded, and kept so until the lease is closed.
+
+        If it is not loaded it will be, after others have left for it if need be: that takes a while.
+
+        Args:
+            model: a name; None or empty names no model.
+            keep_alive_s: from now on it stays loaded so long without a request; None = as before.
+
+        Raises:
+            ModelNotFound: there is none of that name.
+            ModelNotLoaded: the server starts or stops, or loads no model by itself.
+            Overloaded: too many wait for models already, or it took too long.
+            ResourceExhausted: there is no room for it, whoever leaves.
+            StokerError: it cannot be loaded.
+        """
+        entry = await self._look_up(model)
+        if entry.takes_requests:
+            return entry.grant(keep_alive_s)
+        self._check_can_wait(entry)
+        self._residency.wake()
+        try:
+            return await entry.wait(self._config.load_wait_s, keep_alive_s)
+        finally:
+            self._residency.wake()
+
+    async def load(
+        self, model: str, *, source: str | None = None, is_reload: bool = False, waits: bool = False
+    ) -> None:
+        """Has a model loaded, or replaced without a gap.
+
+        Args:
+            model: its name.
+            source: the name of another model; from now on `model` is a copy of that one.
+            is_reload: if it is loaded, load it again from its file.
+            waits: return when it is done; else as soon as it is begun.
+
+        Raises:
+            ModelNotFound: there is none of one of these names.
+            StokerError: it cannot be loaded; only if this waits for it.
+        """
+        entry = await self._look_up(model, exact=True)
+        self._check_is_open(entry)
+        spec = entry.spec
+        if source:
+            other = (await self._look_up(source, exact=True)).spec
+            spec = replace(other, names=spec.names, is_pinned=spec.is_pinned, keep_alive_s=spec.keep_alive_s)
+            self._discovered.discard(entry.model_id)  # it is not what lies in the folder any more
+        if entry.instance is not None and (is_reload or source):
+            self._check_is_ours(entry)
+            job = self._residency.reload(entry, spec)
+            if waits:
+                await asyncio.wait([job])
+                if entry.reload_error is not None:
+                    raise entry.reload_error
+            return
+        entry.spec = spec
+        await self._load(entry, waits=waits)
+
+    async def unload(self, model: str, *, waits: bool = False) -> None:
+        """Has a model unloaded once its requests have ended. The next request for it loads it again.
+
+        Args:
+            model: its name.
+            waits: return when it is done; else as soon as it is begun.
+
+        Raises:
+            ModelNotFound: there is none of that name.
+            ModelNotLoaded: it is being reloaded.
+        """
+        entry = await self._look_up(model, exact=True)
+        self._check_is_ours(entry)
+        self._residency.unload(entry, "asked")
+        if waits and entry.job is not None:
+            await asyncio.wait([entry.job])
+
+    async def refresh(self) -> None:
+        """Looks again which models there are."""
+        if self._discover is None:
+            return
+        self._discovered_at = self._clock()
+        specs = await asyncio.to_thread(self._discover)
+        found = {spec.model_id: spec for spec in reversed(specs)}  # of two with one name, the first one
+        for model_id in self._discovered - found.keys():
+            entry = self._entries[model_id]
+            if entry.instance is None and entry.job is None:
+                del self._entries[model_id]
+                self._discovered.discard(model_id)
+                self.events.publish(ModelEvent(model=model_id, state="removed"))
+        for model_id, spec in sorted(found.items()):
+            if model_id in self._discovered:
+                self._entries[model_id].spec = spec
+            elif (new := self._without_taken_names(spec)) is not None:
+                self._add(new)
+                self._discovered.add(new.model_id)
 
     async def start(self) -> None:
-        """Loads every model.
+        """Loads the models that shall be loaded from the beginning, as far as they fit; the first one must.
 
         Raises:
             StokerError: a model cannot be loaded.
         """
-        await self._served.runtime.start()
+        for served in self._adopted:
+            await served.runtime.start()
+        self._residency.open()
+        await self.refresh()
+        is_first = True
+        for entry in [entry for entry in self._entries.values() if entry.spec.loads_at_start]:
+            if not await self._residency.load_first(entry, must_fit=is_first):
+                logger.warning("%s does not fit beside the others: it is loaded when it is asked for", entry.model_id)
+            is_first = False
+        self._is_open = True
 
     async def close(self) -> None:
         """Closes every runtime; running requests end with an error."""
-        await self._served.runtime.close()
+        self._is_open, self._is_closed = False, True
+        await self._residency.close()
 
+    def _add(self, spec: ModelSpec) -> ModelEntry:
+        assert not self._taken_names() & set(spec.names), "every name means one model"
+        entry = self._entries[spec.model_id] = ModelEntry(spec, self._clock)
+        return entry
 
-def served_names(model: str, *further: str) -> tuple[str, ...]:
-    """The names under which a model given as `model` is served.
+    def _taken_names(self) -> set[str]:
+        return {name for entry in self._entries.values() for name in entry.spec.names}
 
-    `model` itself is the id. Aliases: the last part of a path or hub name, without `.gguf`; then `further`.
+    def _without_taken_names(self, spec: ModelSpec) -> ModelSpec | None:
+        """Who was there first keeps his names."""
+        taken = self._taken_names()
+        names = tuple(name for name in spec.names if name not in taken)
+        return replace(spec, names=names) if spec.model_id in names else None
 
-    >>> served_names("/models/tiny.Q4.gguf")
-    ('/models/tiny.Q4.gguf', 'tiny.Q4')
-    """
-    names = (model, re.split(r"[/\\:]", model)[-1].removesuffix(".gguf"), *further)
-    return tuple(dict.fromkeys(name for name in names if name))
+    def _find(self, name: str) -> ModelEntry:
+        for entry in self._entries.values():
+            if name in entry.spec.names:
+                return entry
+        known = ", ".join(entry.spec.names[0] for entry in self._entries.values())
+        raise ModelNotFound(f"The model `{name}` is not served here. Served: {known}", model=name, parameter="model")
+
+    def _resolve(self, model: str | None) -> ModelEntry:
+        entries = list(self._entries.values())
+        is_only = len(entries) == 1 and self._discover is None
+        if model and (self._strict or not is_only):
+            return self._find(without_adapter(model, self._taken_names()))
+        first = next((entry for entry in entries if entry.spec.loads_at_start or len(entries) == 1), None)
+        if first is None:
+            raise InvalidInput("several models are served here: name one of them in `model`", parameter="model")
+        return first
+
+    async def _look_up(self, model: str | None, *, exact: bool = False) -> ModelEntry:
+        """The same, but for a name that is not known it is first looked whether there are new models."""
+        find = self._find if exact else self._resolve
+        try:
+            return find(model or "")
+        except ModelNotFound:
+            if self._discover is None or self._clock() < self._discovered_at + _DISCOVER_EVERY_S:
+                raise
+        await self.refresh()
+        return find(model or "")
+
+    async def _load(self, entry: ModelEntry, *, waits: bool) -> None:
+        if not waits:
+            if entry.instance is None:
+                entry.order()
+                self._residency.wake()
+        elif entry.takes_requests:
+            return
+        else:
+            self._residency.wake()
+            (await entry.wait(self._config.load_wait_s)).close()
+
+    def _check_can_wait(self, entry: ModelEntry) -> None:
+        self._check_is_open(entry)
+        if entry.instance is None and not self._config.autoload and entry.job is None:
+            raise ModelNotLoaded(f"the model `{entry.model_id}` is not loaded: ask for that at /models/load first")
+        if entry.error is not None and self._clock() < entry.failed_at + _FAILURE_REST_S:
+            raise error_from_code(entry.error.code, entry.error.message, entry.error.fields)
+        if sum(other.num_waiting for other in self._entries.values()) >= self._config.max_load_queue:
+            message = f"{self._config.max_load_queue} requests wait for models to be loaded already"
+            raise Overloaded(message, retry_after_s=_QUEUE_RETRY_S)
+
+    def _check_is_open(self, entry: ModelEntry) -> None:
+        if self._is_closed:
+            raise ModelNotLoaded("the server is stopping")
+        if not self._is_open:
+            raise ModelNotLoaded(f"the model `{entry.model_id}` is still loading")
+
+    def _check_is_ours(self, entry: ModelEntry) -> None:
+        if any(entry.instance is not None and entry.instance.served is served for served in self._adopted):
+            raise InvalidInput(f"the model `{entry.model_id}` stays loaded as long as this server runs")

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from stoker.core.histogram import Histogram
 from stoker.engine.protocol import Output
-from stoker.errors import StokerError
+from stoker.errors import Cancelled, StokerError
 
 LATENCY_BOUNDS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
@@ -36,6 +38,13 @@ REQUEST_BOUNDS = (
 )
 """Seconds of a whole request; vLLM's buckets."""
 ABORT = "abort"
+
+
+@dataclass(slots=True)
+class EmbeddingCount:
+    """What is known of a request for embeddings when it has been answered."""
+
+    num_tokens: int = 0
 
 
 class RequestMetrics:
@@ -66,6 +75,30 @@ class RequestMetrics:
         self.cached_tokens: Counter[str] = Counter()
         """Those of the prompt tokens that were not computed."""
         self.completion_tokens: Counter[str] = Counter()
+
+        self.embedding_s = Histogram(LATENCY_BOUNDS)
+        """Seconds of a request for embeddings or ranks that was answered."""
+        self.embedding_ends: Counter[tuple[str, str]] = Counter()
+        """By the name of the API key, and how they ended: `ok`, `abort`, or the error's code."""
+        self.embedding_tokens: Counter[str] = Counter()
+        """By the name of the API key."""
+
+    @contextmanager
+    def embedding(self, key_name: str) -> Generator[EmbeddingCount]:
+        """Around one request for embeddings or ranks. What leaves the block is how it ended."""
+        began_s, count, end = self.clock(), EmbeddingCount(), ABORT
+        try:
+            yield count
+            end = "ok"
+            self.embedding_s.observe(self.clock() - began_s)
+            self.embedding_tokens[key_name] += count.num_tokens
+        except Cancelled:
+            raise
+        except StokerError as error:
+            end = error.code
+            raise
+        finally:
+            self.embedding_ends[key_name, end] += 1
 
     def watch(self, key_name: str) -> RequestWatch:
         """A request is being submitted."""

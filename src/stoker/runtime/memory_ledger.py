@@ -1,0 +1,76 @@
+"""How much memory the models may take, and how much of it is promised. It measures and adds; it decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from stoker.errors import ResourceExhausted
+from stoker.models.memory_plan import MemoryNeeds
+from stoker.runtime.config import RegistryConfig
+from stoker.runtime.entry import ModelEntry
+from stoker.runtime.instance import Instance
+
+_MIB = 2**20
+
+
+class MemoryLedger:
+    """Counts by plan, because what a loaded model has not touched yet is promised to it all the same.
+
+    Args:
+        entries: all models.
+        leaving: instances that are not closed yet, and in no entry any more.
+        config: `memory_budget` and `models_max`.
+        available: bytes that this machine has left.
+    """
+
+    def __init__(
+        self,
+        entries: Callable[[], Iterable[ModelEntry]],
+        leaving: Callable[[], Iterable[Instance]],
+        config: RegistryConfig,
+        available: Callable[[], int],
+    ) -> None:
+        self._entries = entries
+        self._leaving = leaving
+        self._models_max = config.models_max
+        self._given = config.memory_budget
+        self._available = available
+        self._budget = 0
+
+    def open(self) -> None:
+        """To be called before anything is loaded: what is free now is what there is."""
+        self._budget = self._given * _MIB if self._given is not None else self._available()
+
+    def free(self) -> int:
+        """Bytes that nobody was promised, and that are there."""
+        reserved = sum(entry.reserved_bytes for entry in self._entries())
+        promised = reserved + sum(instance.num_bytes for instance in self._instances())
+        return min(self._budget - promised, self._available() - reserved)
+
+    def missing(self, needs: MemoryNeeds | None) -> int:
+        """Bytes that have to become free before a model can be loaded; 0 = none."""
+        return 0 if needs is None else max(0, needs.least_bytes - self.free())
+
+    def missing_places(self) -> int:
+        """How many models must leave before another one can be loaded, whatever their size."""
+        if not self._models_max:
+            return 0
+        loading = sum(entry.instance is None and entry.is_loading for entry in self._entries())
+        return max(0, len(self._instances()) + loading + 1 - self._models_max)
+
+    def no_room(self, entry: ModelEntry) -> ResourceExhausted:
+        """Why a model cannot be loaded, though everybody left who may."""
+        pinned = ", ".join(e.model_id for e in self._entries() if e.instance is not None and e.spec.is_pinned)
+        stays = f"; {pinned} stay loaded" if pinned else ""
+        if entry.needs is None or not self.missing(entry.needs):
+            message = f"at most {self._models_max} models are loaded at the same time here{stays}"
+            return ResourceExhausted(f"`{entry.model_id}` cannot be loaded: {message}")
+        free, needed = self.free(), entry.needs.least_bytes
+        message = (
+            f"`{entry.model_id}` needs at least {needed // _MIB} MiB, but {max(0, free) // _MIB} MiB are free, "
+            f"and no other model may be unloaded for it{stays}"
+        )
+        return ResourceExhausted(message, needed_bytes=needed, available_bytes=max(0, free))
+
+    def _instances(self) -> list[Instance]:
+        return [*(e.instance for e in self._entries() if e.instance is not None), *self._leaving()]

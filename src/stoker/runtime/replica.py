@@ -1,0 +1,129 @@
+"""One engine among several of the same model, and what it has still to do. It decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from enum import StrEnum
+
+from stoker.engine.protocol import Accepted, Heartbeat, ModelCard, Output, Submit
+from stoker.runtime.base import Health, Runtime
+from stoker.runtime.routing import Beginning, Candidate
+
+_USUAL_ANSWER = 256
+"""Tokens: what is counted for an answer whose end nobody knows, and the most that is counted for any."""
+
+
+class Phase(StrEnum):
+    """Where a replica is between being added and being gone."""
+
+    LOADING = "loading"
+    SERVING = "serving"
+    DRAINING = "draining"
+    """It gets nothing new, and goes when its last request has ended."""
+
+
+class Work:
+    """What one request still costs the replica that has it, in tokens, roughly.
+
+    Args:
+        prompt: tokens of it that are not likely to be cached.
+        answer: tokens of it that are to be expected.
+    """
+
+    __slots__ = ("_answer", "_cached", "_left", "_prompt")
+
+    def __init__(self, prompt: int, answer: int, cached: int = 0) -> None:
+        self._prompt = prompt
+        self._cached = cached
+        self._answer = self._left = answer
+
+    @classmethod
+    def of(cls, submit: Submit, beginning: Beginning, matched: int) -> Work:
+        """That of a request of whose prompt `matched` tokens are likely to be cached."""
+        limit = submit.sampling.max_tokens
+        answer = _USUAL_ANSWER if limit is None else min(limit, _USUAL_ANSWER)
+        return cls(beginning.num_tokens - matched, answer, matched)
+
+    @property
+    def num_tokens(self) -> int:
+        return self._prompt + self._left
+
+    def note(self, event: Accepted | Output) -> None:
+        """Something has come of it."""
+        if isinstance(event, Accepted):
+            self._prompt = max(1, event.prompt_tokens - self._cached)
+        else:
+            self._prompt = 0
+            self._left = max(1, self._answer - event.usage.completion_tokens)
+
+
+class Replica:
+    """A runtime with its number, its phase and its work.
+
+    Args:
+        number: from 0; that of one that is gone is given again.
+        runtime: not started yet.
+    """
+
+    def __init__(self, number: int, runtime: Runtime) -> None:
+        self.number = number
+        self.runtime = runtime
+        self.phase = Phase.LOADING
+        self.num_sent = 0
+        self._work: set[Work] = set()
+
+    @property
+    def num_open(self) -> int:
+        """Requests that it has, running and waiting."""
+        return len(self._work)
+
+    @property
+    def can_answer(self) -> bool:
+        return self.phase is Phase.SERVING and self.runtime.health().is_ready
+
+    @property
+    def card(self) -> ModelCard:
+        return self.runtime.card
+
+    def health(self) -> Health:
+        """Its engine's, with `draining` as a state."""
+        health = self.runtime.health()
+        if self.phase is not Phase.DRAINING or not health.is_ready:
+            return health
+        return Health(
+            is_ready=False,
+            state=self.phase.value,
+            num_restarts=health.num_restarts,
+            last_error=health.last_error,
+            heartbeat=health.heartbeat,
+        )
+
+    def num_waiting(self, beat: Heartbeat | None) -> int:
+        """Requests that do not run, as its engine or its full places say."""
+        told = 0 if beat is None else beat.num_waiting
+        return max(told, self.num_open - self.card.parallel)
+
+    def candidate(self, matched: int = 0) -> Candidate:
+        """It, for a request of whose prompt it has `matched` tokens."""
+        card, beat = self.card, self.runtime.health().heartbeat
+        return Candidate(
+            number=self.number,
+            work=sum(work.num_tokens for work in self._work),
+            matched=matched,
+            num_open=self.num_open,
+            parallel=card.parallel,
+            max_open=card.parallel + card.max_queue,
+            kv_usage=beat.kv_used / beat.kv_capacity if beat is not None and beat.kv_capacity else 0.0,
+            num_sent=self.num_sent,
+        )
+
+    @contextmanager
+    def working_on(self, work: Work) -> Generator[None]:
+        """It has this to do, as long as the block runs."""
+        self._work.add(work)
+        self.num_sent += 1
+        try:
+            yield
+        finally:
+            self._work.discard(work)

@@ -1,0 +1,65 @@
+"""How many engines of one model run side by side, and when that changes. It decides nothing."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from math import isfinite
+
+from stoker.errors import InvalidInput
+
+MAX_REPLICAS = 64
+_BOUNDS = re.compile(r"(?P<low>\d{1,4})(-(?P<high>\d{1,4}))?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaConfig:
+    """Replicas of the served model. The numbers of autoscaling mean nothing while the number of replicas is fixed.
+
+    Raises:
+        InvalidInput: a value is outside its range; `fields["parameter"]` names it.
+    """
+
+    replicas: int | str = 1
+    """A number, or `MIN-MAX`: as many as the queue needs. Range 1 … 64."""
+    scale_up_waiting: float = 5.0
+    """One more when so many requests wait for each replica; above `scale_down_open`."""
+    scale_down_open: float = 2.0
+    """One less when fewer requests than this, running and waiting, would be left for each of the others."""
+    scale_hold_s: float = 20.0
+    """How long either must hold, without a break, before anything is done."""
+    scale_cooldown_s: float = 300.0
+    """After any change, the shortest time before a replica is given up."""
+
+    def __post_init__(self) -> None:
+        low, high = _bounds(self.replicas)
+        if not 1 <= low <= high <= MAX_REPLICAS:
+            _refuse("replicas", f"a number from 1 to {MAX_REPLICAS}, or MIN-MAX as in 1-4, not {self.replicas!r}")
+        for field in fields(self)[1:]:
+            value = getattr(self, field.name)
+            if not (isfinite(value) and value >= 0):
+                _refuse(field.name, f"at least 0, not {value}")
+        if self.scale_up_waiting <= self.scale_down_open:
+            raise InvalidInput(
+                f"`scale_up_waiting` ({self.scale_up_waiting:g}) must be above `scale_down_open` "
+                f"({self.scale_down_open:g}): else it never settles"
+            )
+
+    @property
+    def min_replicas(self) -> int:
+        return _bounds(self.replicas)[0]
+
+    @property
+    def max_replicas(self) -> int:
+        return _bounds(self.replicas)[1]
+
+
+def _bounds(text: int | str) -> tuple[int, int]:
+    found = _BOUNDS.fullmatch(str(text).strip())
+    if found is None:
+        return 0, 0
+    return int(found["low"]), int(found["high"] or found["low"])
+
+
+def _refuse(name: str, what: str) -> None:
+    raise InvalidInput(f"`{name}` must be {what}", parameter=name)

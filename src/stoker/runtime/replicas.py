@@ -1,0 +1,287 @@
+"""Several engines of one model as one `Runtime`: each request goes to one of them, and a crash of one is not its end.
+
+A request that had not begun to answer when its engine died is given once to another one, or, if there is none, to
+whichever is back first. One that had begun ends with `EngineCrashed`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TypeVar
+
+import msgspec
+
+from stoker.core.slot_state import SlotState
+from stoker.engine.config import AdapterSpec
+from stoker.engine.protocol import Accepted, AdapterCard, Embed, Embedded, ModelCard, Output, Submit, Tokenized
+from stoker.errors import EngineCrashed, InvalidInput, ModelNotLoaded, Overloaded, StokerError, UnsupportedParameter
+from stoker.runtime.base import Health, Runtime
+from stoker.runtime.fleet import Fleet, MakeRuntime
+from stoker.runtime.replica import Replica, Work
+from stoker.runtime.replica_config import MAX_REPLICAS, ReplicaConfig
+from stoker.runtime.routing import TOKEN_BYTES, Affinity, Beginning, beginning_of, choose
+from stoker.text.messages import Message
+
+_MAX_ATTEMPTS = 2 * MAX_REPLICAS
+"""Of one request, if every engine that it is given to refuses it."""
+_LOOK_EVERY_S = 0.05
+"""While no replica can be asked. Also before a request moves: what has killed one engine may have killed others."""
+_NOWHERE = Beginning((), 1)
+
+AnswerT = TypeVar("AnswerT")
+
+
+class _Request:
+    """One request on its way through replicas, until its caller has left.
+
+    Args:
+        submit: as it came.
+        deadline: on the clock; None = there is none.
+    """
+
+    def __init__(self, submit: Submit, deadline: float | None) -> None:
+        self.submit = submit
+        self.deadline = deadline
+        self.beginning = beginning_of(submit.prompt, repr(submit.adapters).encode())
+        self.avoids: set[int] = set()
+        """Replicas that could not take it."""
+        self.replica: int | None = None
+        self.patience_ends = float("-inf")
+        """So long it waits for any replica to come back; only a crash earns it that."""
+        self._is_accepted = self._has_begun = self._has_crashed = False
+        self._num_attempts = 0
+
+    def passes(self, event: Accepted | Output) -> bool:
+        """Notes what has come, and says whether the caller is to have it: it is accepted only once."""
+        if isinstance(event, Output):
+            self._has_begun = True
+            return True
+        is_news = not self._is_accepted
+        self._is_accepted = True
+        return is_news
+
+    def may_move(self, error: StokerError, replica: Replica) -> bool:
+        """Whether another replica may try after this one has failed."""
+        is_crash = isinstance(error, EngineCrashed)
+        is_second = is_crash and self._has_crashed
+        self._has_crashed |= is_crash
+        self._num_attempts += 1
+        self.avoids.add(replica.number)
+        return not (self._has_begun or is_second or self._num_attempts >= _MAX_ATTEMPTS)
+
+
+class ReplicatedRuntime:
+    """The `Runtime` over the replicas of one model, which it owns. Belongs to one event loop.
+
+    Args:
+        make: makes a replica's runtime. An engine that dies must end its requests at once, see `EngineClient.repeats`.
+        config: how many there are.
+        restart_wait_s: how long a request that had not begun waits if no replica can be asked.
+        clock: seconds; only differences count.
+    """
+
+    def __init__(
+        self,
+        make: MakeRuntime,
+        config: ReplicaConfig,
+        *,
+        restart_wait_s: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._fleet = Fleet(make, config, clock)
+        self._restart_wait_s = restart_wait_s
+        self._clock = clock
+        self._affinity = Affinity()
+        self._caches: dict[int, tuple[Runtime, int]] = {}
+        """Of which process, by its restarts, the affinity of a number is."""
+        self._requests: dict[str, _Request] = {}
+        self._starting: asyncio.Future[None] | None = None
+        self._slots_each: int | None = None
+
+    @property
+    def card(self) -> ModelCard:
+        return self._fleet.card()
+
+    async def start(self) -> ModelCard:
+        if self._starting is None:
+            self._starting = asyncio.ensure_future(self._fleet.start())
+        try:
+            await asyncio.shield(self._starting)
+        except asyncio.CancelledError:
+            self._starting.cancel()
+            raise
+        return self.card
+
+    def health(self) -> Health:
+        return self._fleet.health()
+
+    def check(self) -> None:
+        """Scales, and removes what has drained or failed. It is done once a second by itself."""
+        self._fleet.check()
+
+    async def generate(self, submit: Submit) -> AsyncGenerator[Accepted | Output, None]:
+        request = self._admit(submit)
+        try:
+            while True:
+                replica, work = self._place(request)
+                try:
+                    with replica.working_on(work):
+                        async with aclosing(replica.runtime.generate(self._with_time_left(request))) as events:
+                            async for event in events:
+                                work.note(event)
+                                if request.passes(event):
+                                    yield event
+                    return
+                except (EngineCrashed, ModelNotLoaded, Overloaded) as error:
+                    if not request.may_move(error, replica):
+                        raise
+                    await self._await_another(request, error)
+        finally:
+            del self._requests[submit.request_id]
+
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_kwargs: Mapping[str, object] | None = None,
+    ) -> str:
+        return self._fleet.first.runtime.render_chat(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            template_kwargs=template_kwargs,
+        )
+
+    async def tokenize(self, text: str, *, wants_bos: bool = True, parse_special: bool = True) -> Tokenized:
+        return await self._ask(
+            lambda runtime: runtime.tokenize(text, wants_bos=wants_bos, parse_special=parse_special), Work(1, 0)
+        )
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        return await self._ask(lambda runtime: runtime.detokenize(token_ids), Work(1, 0))
+
+    async def embed(self, embed: Embed) -> Embedded:
+        num_tokens = sum(
+            len(given) // TOKEN_BYTES + 1 if isinstance(given, str) else len(given) for given in embed.inputs
+        )
+        return await self._ask(lambda runtime: runtime.embed(embed), Work(num_tokens, 0))
+
+    async def slots(self) -> list[SlotState]:
+        """Those of all replicas that can be asked; replica `n` has the numbers from `n` times their count on."""
+        replicas = self._fleet.answering()
+        found = await asyncio.gather(*(replica.runtime.slots() for replica in replicas))
+        size = self._slots_each = max(map(len, found))
+        return [
+            replace(state, slot=replica.number * size + state.slot, replica=replica.number)
+            for replica, states in zip(replicas, found, strict=True)
+            for state in states
+        ]
+
+    async def erase(self, slot: int | None = None) -> int:
+        """As of one engine; the numbers of slots are those of `slots`."""
+        replicas = self._fleet.answering()
+        if slot is None:
+            return sum(await asyncio.gather(*(replica.runtime.erase() for replica in replicas)))
+        size = self._slots_each or len(await replicas[0].runtime.slots())
+        number, own = divmod(slot, size)
+        chosen = next((replica for replica in replicas if replica.number == number), None)
+        if chosen is None:
+            raise InvalidInput(f"there is no slot {slot}", parameter="slot")
+        return await chosen.runtime.erase(own)
+
+    async def change_adapters(
+        self, *, load: AdapterSpec | None = None, unload: str | None = None, scales: dict[int, float] | None = None
+    ) -> list[AdapterCard]:
+        """Those that the engines began with: later ones would be missing in the engines that are started later."""
+        if (load, unload, scales) != (None, None, None):
+            message = "adapters of a model with replicas are chosen when the server starts: use --lora"
+            raise UnsupportedParameter(message, parameter="lora")
+        return await self._fleet.answering()[0].runtime.change_adapters()
+
+    async def close(self) -> None:
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
+        await self._fleet.close()
+
+    def _admit(self, submit: Submit) -> _Request:
+        if submit.request_id in self._requests:
+            raise InvalidInput(f"request id {submit.request_id!r} is already in use", parameter="request_id")
+        deadline = None if submit.timeout_s is None else self._clock() + submit.timeout_s
+        request = self._requests[submit.request_id] = _Request(submit, deadline)
+        return request
+
+    def _place(self, request: _Request) -> tuple[Replica, Work]:
+        """Where it goes, with what it will cost there; the choice is remembered."""
+        submit = request.submit
+        replicas = {replica.number: replica for replica in self._fleet.answering()}
+        replicas = {n: replica for n, replica in replicas.items() if n not in request.avoids} or replicas
+        beginning = request.beginning if submit.cache_prompt else replace(request.beginning, keys=())
+        matched = {n: self._matched(replica, beginning) for n, replica in replicas.items()}
+        candidates = [replica.candidate(matched[n]) for n, replica in replicas.items()]
+        chosen = choose(candidates, beginning, companion=self._companion(submit.group))
+        assert chosen is not None
+        self._affinity.note(chosen, beginning)
+        request.replica = chosen
+        return replicas[chosen], Work.of(submit, beginning, matched[chosen])
+
+    def _matched(self, replica: Replica, beginning: Beginning) -> int:
+        cache = replica.runtime, replica.runtime.health().num_restarts
+        if self._caches.get(replica.number) != cache:  # another process has the number: it remembers nothing
+            self._caches[replica.number] = cache
+            self._affinity.forget(replica.number)
+        return self._affinity.matched_tokens(replica.number, beginning)
+
+    def _companion(self, group: str) -> int | None:
+        if not group:
+            return None
+        same = (request.replica for request in self._requests.values() if request.submit.group == group)
+        return next((replica for replica in same if replica is not None), None)
+
+    def _with_time_left(self, request: _Request) -> Submit:
+        if request.deadline is None:
+            return request.submit
+        return msgspec.structs.replace(request.submit, timeout_s=max(0.0, request.deadline - self._clock()))
+
+    async def _await_another(self, request: _Request, error: StokerError) -> None:
+        """Returns when another replica can have it. After a crash that may be the successor of the one that had it.
+
+        Raises:
+            StokerError: `error`, if there is none in time.
+        """
+        if isinstance(error, EngineCrashed):
+            request.patience_ends = self._clock() + self._restart_wait_s
+            await asyncio.sleep(_LOOK_EVERY_S)
+        if any(replica.can_answer and replica.number not in request.avoids for replica in self._fleet.replicas):
+            return
+        request.avoids.clear()
+        ends = request.patience_ends if request.deadline is None else min(request.patience_ends, request.deadline)
+        while self._fleet.replicas and self._clock() < ends:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            if any(replica.can_answer for replica in self._fleet.replicas):
+                return
+        raise error
+
+    async def _ask(self, ask: Callable[[Runtime], Awaitable[AnswerT]], work: Work) -> AnswerT:
+        """Asks the replica with the least to do, and once another one if it cannot answer."""
+        replica = self._least_busy(self._fleet.answering())
+        try:
+            with replica.working_on(work):
+                return await ask(replica.runtime)
+        except (EngineCrashed, ModelNotLoaded, Overloaded):
+            others = [other for other in self._fleet.replicas if other.can_answer and other is not replica]
+            if not others:
+                raise
+        other = self._least_busy(others)
+        with other.working_on(work):
+            return await ask(other.runtime)
+
+    def _least_busy(self, replicas: Sequence[Replica]) -> Replica:
+        number = choose([replica.candidate() for replica in replicas], _NOWHERE)
+        return next(replica for replica in replicas if replica.number == number)

@@ -1,0 +1,345 @@
+"""Which models are loaded: it makes room, loads, swaps and unloads. Names and requests are not its business.
+
+```
+             order, or a request                                   runtime started
+(unloaded) ---------------------> measure ---> make room ---> load ----------------> loaded
+     ^                             |            |              |  killed: tried again  |
+     |  <- - - - an error - - - - -+- - - - - - + - - - - - - -+                       |
+     |                                                                                 |
+     +------ drain, close <--- asked, expired, evicted for another model --------------+
+```
+
+One task decides, step by step; whatever takes time is a job of the model that it is about, at most one for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from math import inf
+from typing import Any
+
+from stoker.errors import ModelNotLoaded, StokerError
+from stoker.models.memory_plan import MemoryNeeds
+from stoker.runtime.config import RegistryConfig
+from stoker.runtime.entry import ModelEntry
+from stoker.runtime.eviction import Candidate, choose_victims, has_had_enough, leaves_at
+from stoker.runtime.instance import Instance
+from stoker.runtime.leaving import Leaving, drained
+from stoker.runtime.memory_ledger import MemoryLedger
+from stoker.runtime.model_events import ModelEvent, ModelEvents
+from stoker.runtime.model_spec import ModelSpec
+from stoker.runtime.served import ServedModel
+from stoker.runtime.starting import started
+
+logger = logging.getLogger(__name__)
+
+_BUSY_RETRY_S = 10.0
+
+
+class Residency:
+    """Belongs to one event loop.
+
+    Args:
+        entries: gives all models there are, at any time.
+        config: bounds and times.
+        available: bytes that this machine has left.
+        clock: seconds; only differences count.
+    """
+
+    def __init__(
+        self,
+        entries: Callable[[], Iterable[ModelEntry]],
+        config: RegistryConfig,
+        available: Callable[[], int],
+        clock: Callable[[], float],
+    ) -> None:
+        self.events = ModelEvents()
+        self._entries = entries
+        self._config = config
+        self._clock = clock
+        self._leaving = Leaving()
+        self._ledger = MemoryLedger(entries, lambda: self._leaving.instances, config, available)
+        self._changed = asyncio.Event()
+        self._tending: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        """Starts to look after the models. Call it once, before any of them is loaded."""
+        assert self._tending is None, "opened once"
+        self._ledger.open()
+        self._tending = asyncio.create_task(self._tend(), name="stoker-residency")
+        self._tending.add_done_callback(self._note_end)
+
+    def wake(self) -> None:
+        """Something has changed that may matter."""
+        self._changed.set()
+
+    async def load_first(self, entry: ModelEntry, *, must_fit: bool) -> bool:
+        """Loads a model when the server starts, for which nobody has to leave; returns whether it was loaded.
+
+        Raises:
+            StokerError: it cannot be loaded; for want of memory only if it must fit.
+        """
+        await self._measure(entry)
+        if entry.error is None:
+            if not must_fit and (self._ledger.missing(entry.needs) or self._ledger.missing_places()):
+                return False
+            await asyncio.wait([self._begin_load(entry, ())])
+        if entry.error is not None:
+            raise entry.error
+        return entry.instance is not None
+
+    def unload(self, entry: ModelEntry, reason: str) -> None:
+        """Unloads a model as soon as its requests have ended; one that is being loaded is given up.
+
+        Raises:
+            ModelNotLoaded: it is being reloaded.
+        """
+        if entry.instance is None:
+            if entry.job is not None:
+                entry.job.cancel()
+            entry.end_waiting(ModelNotLoaded(f"the model `{entry.model_id}` was unloaded while it was loaded"))
+        elif entry.job is None:
+            entry.is_draining = True
+            self._start(entry, self._unload(entry, entry.instance, reason))
+        elif not entry.is_draining:
+            raise ModelNotLoaded(f"the model `{entry.model_id}` is being reloaded", retry_after_s=_BUSY_RETRY_S)
+
+    def reload(self, entry: ModelEntry, spec: ModelSpec) -> asyncio.Task[None]:
+        """Replaces a loaded model without a gap; requests that run finish on the one that they began with.
+
+        The new one is loaded first if there is room for both; else the old one goes first, and comes back if the new
+        one cannot be loaded. The task ends when that is decided; afterwards `entry.reload_error` says why it failed.
+
+        Raises:
+            ModelNotLoaded: it is being reloaded or unloaded already.
+        """
+        assert entry.instance is not None, "only a loaded model is reloaded"
+        if entry.job is not None:
+            raise ModelNotLoaded(f"the model `{entry.model_id}` is on its way already", retry_after_s=_BUSY_RETRY_S)
+        entry.reload_error = None
+        return self._start(entry, self._replace(entry, entry.instance, spec))
+
+    async def close(self) -> None:
+        """Ends everything, and frees every model. Calling it twice is allowed."""
+        tasks = [task for task in (self._tending, *(entry.job for entry in self._entries())) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        for entry in self._entries():
+            entry.end_waiting(ModelNotLoaded("the server is stopping"))
+            if entry.instance is not None:
+                self._take_out(entry, entry.instance, "asked", drain_s=0.0)
+        self.events.close()
+        await self._leaving.close()
+
+    # What to do
+
+    async def _tend(self) -> None:
+        while True:
+            self._changed.clear()
+            pause_s = self._step() - self._clock()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if pause_s == inf else max(0.0, pause_s)):
+                    await self._changed.wait()
+
+    def _step(self) -> float:
+        """Begins whatever can begin now; returns when to look again if nothing happens until then."""
+        entries = list(self._entries())
+        for entry in entries:
+            entry.yields = False
+        looks = [self._expire(entry) for entry in entries]
+        claimed: set[str] = set()
+        wanted = (entry for entry in entries if entry.is_wanted and entry.job is None)
+        looks += [self._make_room(entry, claimed) for entry in sorted(wanted, key=lambda entry: entry.wanted_at)]
+        for entry in entries:
+            if entry.takes_requests:
+                entry.admit()
+        return min(looks, default=inf)
+
+    def _expire(self, entry: ModelEntry) -> float:
+        instance = entry.instance
+        if instance is None or entry.job is not None or entry.num_waiting or not instance.is_idle:
+            return inf
+        if entry.expires_at > self._clock():
+            return entry.expires_at
+        self.unload(entry, "expired")
+        return inf
+
+    def _make_room(self, entry: ModelEntry, claimed: set[str]) -> float:
+        if not entry.is_measured:
+            self._start(entry, self._measure(entry))
+            return inf
+        num_bytes, num_places = self._ledger.missing(entry.needs), self._ledger.missing_places()
+        if not (num_bytes or num_places):
+            self._begin_load(entry, ())
+            return inf
+        candidates = [_candidate(other, instance) for other, instance in self._evictable(claimed)]
+        victims = choose_victims(candidates, num_bytes=num_bytes, num_places=num_places)
+        if victims is not None:
+            claimed.update(victim.key for victim in victims)
+            return self._evict(entry, victims)
+        if not claimed and not self._is_in_motion():
+            self._fail(entry, self._ledger.no_room(entry))
+        return inf
+
+    def _evict(self, entry: ModelEntry, victims: Sequence[Candidate]) -> float:
+        """Unloads them for `entry`, or has them take no more requests, or returns when to look again."""
+        now, bounds = self._clock(), self._config.bounds
+        by_id = {other.model_id: (other, instance) for other, instance in self._evictable(set())}
+        leaving = [by_id[victim.key] for victim in victims]
+        leave_at = now
+        for victim, (other, instance) in zip(victims, leaving, strict=True):
+            waiting = entry.waiting_for(instance)
+            other.yields = has_had_enough(waiting, bounds, now)
+            leave_at = max(leave_at, leaves_at(victim, waiting, bounds))
+        if leave_at > now:
+            return leave_at
+        if all(victim.is_idle for victim in victims):
+            self._begin_load(entry, leaving)
+        return inf
+
+    def _evictable(self, claimed: set[str]) -> list[tuple[ModelEntry, Instance]]:
+        return [
+            (entry, entry.instance)
+            for entry in self._entries()
+            if entry.instance is not None
+            and entry.job is None
+            and not entry.spec.is_pinned
+            and entry.model_id not in claimed
+        ]
+
+    def _is_in_motion(self) -> bool:
+        """Memory may become free by itself."""
+        return bool(self._leaving.instances) or any(entry.job is not None for entry in self._entries())
+
+    # Doing it
+
+    def _start(self, entry: ModelEntry, job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        assert entry.job is None, "one thing at a time"
+        task = entry.job = asyncio.create_task(job, name=f"stoker-model-{entry.model_id}")
+        task.add_done_callback(lambda task: self._note_job_end(entry, task))
+        return task
+
+    def _begin_load(self, entry: ModelEntry, victims: Sequence[tuple[ModelEntry, Instance]]) -> asyncio.Task[None]:
+        """Whatever is promised or taken away is so at once: nothing may come between."""
+        entry.reserved_bytes = _least(entry.needs)
+        entry.is_loading = True
+        if victims:
+            self._tell(entry, "loading", stage="make_room")
+        closings = [self._take_out(other, instance, "evicted", drain_s=0.0) for other, instance in victims]
+        return self._start(entry, self._load(entry, closings, [other for other, _ in victims]))
+
+    async def _measure(self, entry: ModelEntry) -> None:
+        self._tell(entry, "loading", stage="measure")
+        entry.error = None
+        try:
+            entry.needs = await asyncio.to_thread(entry.spec.measure)
+            entry.is_measured = True
+        except StokerError as error:
+            self._fail(entry, error)
+
+    async def _load(
+        self, entry: ModelEntry, closings: Sequence[asyncio.Task[None]], victims: Sequence[ModelEntry]
+    ) -> None:
+        """If it cannot be loaded, those come back who had to leave for it."""
+        if closings:
+            await asyncio.wait(closings)
+        try:
+            instance = await self._bring(entry, entry.spec)
+        except StokerError as error:
+            self._fail(entry, error)
+            for victim in victims:
+                victim.order()
+        else:
+            self._settle(entry, instance)
+
+    async def _bring(self, entry: ModelEntry, spec: ModelSpec) -> Instance:
+        """A started runtime. What is promised to it becomes its plan."""
+        plan = None
+        if entry.needs is not None:
+            plan = entry.needs.within(self._ledger.free() + entry.reserved_bytes)
+            entry.reserved_bytes = plan.total_bytes
+        self.events.publish(ModelEvent(model=entry.model_id, state="loading", stage="load", plan=plan))
+        runtime = await started(spec, plan)
+        return Instance(ServedModel(spec.names, runtime, entry.metrics), plan, self._clock, self.wake)
+
+    def _settle(self, entry: ModelEntry, instance: Instance) -> None:
+        self._end_job(entry)
+        entry.settle(instance)
+        self._tell(entry, "loaded")
+
+    async def _unload(self, entry: ModelEntry, instance: Instance, reason: str) -> None:
+        await drained(instance, self._config.swap_drain_s)
+        await asyncio.wait([self._take_out(entry, instance, reason, drain_s=0.0)])
+
+    async def _replace(self, entry: ModelEntry, old: Instance, spec: ModelSpec) -> None:
+        try:
+            entry.needs = await asyncio.to_thread(spec.measure)
+            has_room = not self._ledger.missing(entry.needs)
+            entry.reserved_bytes = _least(entry.needs)
+            if not has_room:
+                entry.is_draining = True
+                await drained(old, self._config.swap_drain_s)
+                entry.is_loading = True
+                await asyncio.wait([self._take_out(entry, old, "replaced", drain_s=0.0)])
+            instance = await self._bring(entry, spec)
+        except StokerError as error:
+            entry.reload_error = error
+            if entry.instance is None:
+                entry.order()
+            self._tell(entry, "loaded", reason="failed", message=error.message)
+            return
+        if entry.instance is not None:
+            self._take_out(entry, old, "replaced", drain_s=self._config.swap_drain_s)
+        entry.spec = spec
+        self._settle(entry, instance)
+
+    def _take_out(self, entry: ModelEntry, instance: Instance, reason: str, *, drain_s: float) -> asyncio.Task[None]:
+        assert entry.instance is instance
+        entry.instance = None
+        entry.unloads[reason] += 1
+        task = self._leaving.close_soon(instance, drain_s)
+        task.add_done_callback(lambda _task: self.wake())
+        self._tell(entry, "unloaded", reason=reason)
+        return task
+
+    def _fail(self, entry: ModelEntry, error: StokerError) -> None:
+        entry.fail(error)
+        self._tell(entry, "unloaded", reason="failed", message=error.message)
+
+    def _tell(self, entry: ModelEntry, state: str, *, stage: str = "", reason: str = "", message: str = "") -> None:
+        event = ModelEvent(model=entry.model_id, state=state, stage=stage, reason=reason, message=message)
+        self.events.publish(event)
+
+    def _end_job(self, entry: ModelEntry) -> None:
+        """Whoever is let in now may begin another one."""
+        entry.job, entry.reserved_bytes = None, 0
+        entry.is_loading = entry.is_draining = False
+
+    def _note_job_end(self, entry: ModelEntry, task: asyncio.Task[None]) -> None:
+        if entry.job is task:
+            self._end_job(entry)
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            logger.error("what was done to the model %s failed", entry.model_id, exc_info=fault)
+            self._fail(entry, StokerError(f"the model `{entry.model_id}` cannot be loaded: {type(fault).__name__}"))
+        self.wake()
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        """A fault of ours must not leave anybody waiting."""
+        if task.cancelled() or (fault := task.exception()) is None:
+            return
+        logger.error("the models are not looked after any more", exc_info=fault)
+        for entry in self._entries():
+            entry.end_waiting(ModelNotLoaded("the models are not looked after any more; restart the server"))
+
+
+def _least(needs: MemoryNeeds | None) -> int:
+    return needs.least_bytes if needs is not None else 0
+
+
+def _candidate(entry: ModelEntry, instance: Instance) -> Candidate:
+    return Candidate(entry.model_id, instance.num_bytes, instance.used_at, instance.is_idle)

@@ -1,0 +1,108 @@
+"""The signs of life of several engines as one: what is there now is added up, and what was counted never shrinks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from functools import reduce
+from itertools import zip_longest
+from typing import Any, cast
+
+import msgspec
+
+from stoker.cache.counters import TierCounters
+from stoker.core.histogram import Distribution
+from stoker.engine.protocol import AdapterLoad, Heartbeat
+
+_NOTHING = Heartbeat(0, 0, 0, 0, 0, 0, 0.0)
+_GAUGES = ("num_running", "num_waiting", "kv_used", "kv_retained", "kv_capacity", "stalled_s", "num_paused")
+_TIER_GAUGES = ("ram_blocks", "ram_bytes", "ram_limit_bytes", "disk_blocks", "disk_bytes", "disk_limit_bytes")
+_SHARED = frozenset({"stalled_s", "disk_blocks", "disk_bytes", "disk_limit_bytes"})
+"""Of several values the largest counts: all replicas use one folder, and each knows most of what is in it."""
+
+
+class Totals:
+    """What engines that are gone have counted, and the newest word of those that are not."""
+
+    def __init__(self) -> None:
+        self._past = _NOTHING
+        self._newest: dict[int, tuple[int, Heartbeat]] = {}
+        """By replica: which of its processes said it."""
+
+    def note(self, replica: int, incarnation: int, beat: Heartbeat | None) -> None:
+        """A replica's newest sign of life, if there is one.
+
+        Args:
+            replica: its number.
+            incarnation: changes with its process, whose counters begin anew.
+            beat: of the present process.
+        """
+        if replica in self._newest and self._newest[replica][0] != incarnation:
+            self.leave(replica)
+        if beat is not None:
+            self._newest[replica] = incarnation, beat
+
+    def leave(self, replica: int) -> None:
+        """It is gone; what it has counted stays."""
+        _, beat = self._newest.pop(replica, (0, _NOTHING))
+        self._past = _add(self._past, _counted(beat))
+
+    def merged(self, alive: Iterable[Heartbeat]) -> Heartbeat:
+        """All as one.
+
+        Args:
+            alive: of the replicas that can be asked now; the others only count what they have counted.
+        """
+        counted = reduce(_add, [_counted(beat) for _, beat in self._newest.values()], self._past)
+        present = reduce(_add, alive, _NOTHING)
+        gauges = {name: getattr(present, name) for name in _GAUGES}
+        tiers = dataclasses.replace(counted.tiers, **{name: getattr(present.tiers, name) for name in _TIER_GAUGES})
+        return msgspec.structs.replace(
+            counted, **gauges, tiers=tiers, adapters=_with_tokens(present.adapters, counted.adapters)
+        )
+
+
+def _counted(beat: Heartbeat) -> Heartbeat:
+    tiers = dataclasses.replace(beat.tiers, **dict.fromkeys(_TIER_GAUGES, 0))
+    adapters = [AdapterLoad(load.name, 0, 0, load.num_tokens) for load in beat.adapters]
+    return msgspec.structs.replace(beat, **dict.fromkeys(_GAUGES, 0), tiers=tiers, adapters=adapters)
+
+
+def _with_tokens(present: list[AdapterLoad], counted: list[AdapterLoad]) -> list[AdapterLoad]:
+    """Those that are loaded now, with what was ever written with them."""
+    tokens = {load.name: load.num_tokens for load in counted}
+    return [msgspec.structs.replace(load, num_tokens=tokens[load.name]) for load in present]
+
+
+def _add_loads(left: list[AdapterLoad], right: list[AdapterLoad]) -> list[AdapterLoad]:
+    sums: dict[str, AdapterLoad] = {}
+    for load in (*left, *right):
+        same = sums.get(load.name, AdapterLoad(load.name, 0, 0, 0))
+        sums[load.name] = AdapterLoad(
+            load.name,
+            same.num_running + load.num_running,
+            same.num_waiting + load.num_waiting,
+            same.num_tokens + load.num_tokens,
+        )
+    return list(sums.values())
+
+
+def _add(left: Heartbeat, right: Heartbeat) -> Heartbeat:
+    names = Heartbeat.__struct_fields__
+    return Heartbeat(**{name: _sum(name, getattr(left, name), getattr(right, name)) for name in names})
+
+
+def _sum(name: str, left: object, right: object) -> Any:
+    match left, right:
+        case Distribution(), Distribution():
+            counts = tuple(a + b for a, b in zip_longest(left.counts, right.counts, fillvalue=0))
+            return Distribution(counts, left.total + right.total)
+        case TierCounters(), TierCounters():
+            names = [field.name for field in dataclasses.fields(TierCounters)]
+            return TierCounters(**{field: _sum(field, getattr(left, field), getattr(right, field)) for field in names})
+        case list(), list():
+            return _add_loads(cast("list[AdapterLoad]", left), cast("list[AdapterLoad]", right))
+        case int() | float(), int() | float():
+            return max(left, right) if name in _SHARED else left + right
+        case _:
+            raise AssertionError(f"{name} of a heartbeat cannot be added up")

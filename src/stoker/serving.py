@@ -1,0 +1,254 @@
+"""From settings to a server: which models there are, what they are called, and how each is loaded.
+
+`assembly` makes one runtime; whether and when it is made is for the registry to decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from stoker.assembly import check_unicode, create_runtime, local_model
+from stoker.config import Config, engine_with
+from stoker.engine.config import EngineConfig
+from stoker.errors import ConfigError, InvalidInput
+from stoker.runtime.config import ModelConfig
+from stoker.runtime.keep_alive import parse_keep_alive
+
+if TYPE_CHECKING:
+    from stoker.models.memory_plan import MemoryNeeds, MemoryPlan
+    from stoker.models.progress import Progress
+    from stoker.runtime.base import Runtime
+    from stoker.runtime.registry import ModelSpec, Registry
+
+_FOUND_KEEP_ALIVE_S = 300.0
+"""Of models that nobody named: as Ollama has it."""
+_USUAL_MODELS = 4
+"""That are loaded at the same time if nobody says; llama-server's number."""
+_RAM_SHARE = 4
+_MAX_RAM_MIB = 8192
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class _Life:
+    """What the settings say about models by name: `--alias`, `--pin`, `--keep-alive`."""
+
+    aliases: Mapping[str, str]
+    """Alias -> model."""
+    pinned: frozenset[str]
+    keep_alive_s: Mapping[str, float]
+    """By model; the empty name is for all others."""
+
+    @property
+    def names(self) -> set[str]:
+        """All models that something is said about."""
+        return {*self.aliases.values(), *self.pinned, *self.keep_alive_s} - {""}
+
+    def applied(self, spec: ModelSpec) -> ModelSpec:
+        further = (alias for alias, model in self.aliases.items() if model in spec.names)
+        said = [self.keep_alive_s[name] for name in (*spec.names, "") if name in self.keep_alive_s]
+        return replace(
+            spec,
+            names=tuple(dict.fromkeys((*spec.names, *further))),
+            is_pinned=spec.is_pinned or not self.pinned.isdisjoint(spec.names),
+            keep_alive_s=said[0] if said else spec.keep_alive_s,
+        )
+
+
+def create_registry(config: Config, models: Sequence[str], *, progress: Progress | None = None) -> Registry:
+    """The models of the command line and of the configuration file, and where more are to be found.
+
+    Nothing is loaded yet; what is named and not on this disk is downloaded.
+
+    Args:
+        config: all settings.
+        models: as the command line names them; they come first.
+        progress: told about downloads.
+
+    Raises:
+        ConfigError: no model is named, two have one name, or a setting is about none of them.
+        ModelError: there is no such model, or no way to get it.
+    """
+    from stoker.runtime.registry import Registry
+
+    named = [*((model, ModelConfig()) for model in models), *(config.registry.models or {}).items()]
+    folder = config.registry.models_dir
+    if not (named or folder):
+        raise ConfigError("no model is named: give a MODEL, or a folder of them with --models-dir", key="models")
+    if config.engine.name and len(named) != 1:
+        raise ConfigError("--name is for one model; use --alias NAME=MODEL for several", key="name")
+    if (config.engine.lora or config.engine.control_vector) and (len(named) != 1 or folder):
+        option = "--lora" if config.engine.lora else "--control-vector"
+        message = f"{option} is for one model; give several theirs in the file, under [registry.models.NAME.engine]"
+        raise ConfigError(message, key=option[2:].replace("-", "_"))
+    if folder and not Path(folder).expanduser().is_dir():
+        raise ConfigError(f"--models-dir: {folder} is no folder", key="models_dir")
+    life = _life(config)
+    makers = _Makers(config, _usual_cache_mib(config, len(named)))
+    specs = [life.applied(makers.named(name, model, progress)) for name, model in named]
+    _check_names(specs, life, is_open=bool(folder))
+    return Registry(
+        specs,
+        config.registry,
+        strict=config.server.strict_models,
+        discover=(lambda: [life.applied(spec) for spec in makers.found(Path(folder).expanduser())]) if folder else None,
+    )
+
+
+def run_server(registry: Registry, config: Config, on_ready: Callable[[str], None]) -> None:
+    """Serves over HTTP until SIGINT or SIGTERM; `on_ready` is told the URL.
+
+    Raises:
+        StokerError: a model cannot be loaded, or the address cannot be had.
+    """
+    from stoker.server.app import serve
+
+    serve(registry, config.server, on_ready)
+
+
+class _Makers:
+    """Makes specifications; each knows how its model is measured and made.
+
+    Args:
+        config: all settings.
+        cache_ram_mib: for each model, unless somebody says; None = each engine decides for itself.
+    """
+
+    def __init__(self, config: Config, cache_ram_mib: int | None) -> None:
+        from stoker.text.volatile import VolatileHeaders
+
+        self._config = config
+        self._volatile = VolatileHeaders(config.server.volatile_headers)
+        self._cache_ram_mib = cache_ram_mib
+
+    def named(self, name: str, model: ModelConfig, progress: Progress | None) -> ModelSpec:
+        """A model of the command line or of the configuration file."""
+        from stoker.runtime.registry import served_names
+
+        source = model.source or name
+        base = self._config.engine
+        engine = engine_with(base, model.engine, f"[registry.models.{name}.engine]")
+        engine = local_model(msgspec.structs.replace(engine, model=source, name=base.name or name), progress=progress)
+        return self._spec(
+            served_names(engine.name, source, *model.alias),
+            engine,
+            is_pinned=model.pin,
+            keep_alive_s=inf if model.keep_alive == "" else parse_keep_alive(model.keep_alive),
+            loads_at_start=model.load,
+        )
+
+    def found(self, folder: Path) -> list[ModelSpec]:
+        """The models of a folder, and those that were downloaded. It reads directories."""
+        from stoker.models.folder import find_models
+        from stoker.models.store import list_models
+        from stoker.runtime.registry import served_names
+
+        specs: list[ModelSpec] = []
+        for found in (*find_models(folder), *list_models()):
+            engine = msgspec.structs.replace(
+                self._config.engine, model=str(found.path), model_path=str(found.path), name=found.name
+            )
+            specs.append(self._spec(served_names(found.name), engine, keep_alive_s=_FOUND_KEEP_ALIVE_S))
+        return specs
+
+    def _spec(self, names: tuple[str, ...], engine: EngineConfig, **more: Any) -> ModelSpec:
+        from stoker.runtime.registry import ModelSpec
+
+        check_unicode(engine)
+
+        def make(plan: MemoryPlan | None) -> Runtime:
+            return self._make(engine, plan)
+
+        path = Path(engine.model_path)
+        created = int(path.stat().st_mtime) if engine.model_path and path.exists() else 0
+        return ModelSpec(
+            names=names,
+            make=make,
+            measure=lambda: self._measure(engine),
+            path=engine.model_path,
+            created=created,
+            **more,
+        )
+
+    def _measure(self, engine: EngineConfig) -> MemoryNeeds | None:
+        from stoker.measuring import measure
+        from stoker.runtime.llama_server.model_file import measure_model_file
+        from stoker.runtime.shares import share_of
+
+        count = self._config.replicas.max_replicas
+        if self._config.runtime.runtime == "llama-server":
+            needs = measure_model_file(engine)
+        elif count > 1:
+            share = share_of(engine, 0, count, num_cores=count, ram_mib=engine.cache_ram or 0)
+            needs = measure(share)
+        else:
+            needs = measure(engine)
+        if needs is None:
+            return None
+        if engine.cache_ram is None and self._cache_ram_mib is not None:
+            needs = replace(needs, cache_bytes=self._cache_ram_mib * _MIB // count)
+        return needs
+
+    def _make(self, engine: EngineConfig, plan: MemoryPlan | None) -> Runtime:
+        """What was promised is what is taken, however much is free when the process looks."""
+        config = self._config
+        if plan is not None and engine.cache_ram is None and self._cache_ram_mib is not None:
+            cache_ram = plan.cache_bytes * plan.num_replicas // _MIB
+            engine = msgspec.structs.replace(engine, cache_ram=cache_ram)
+        if plan is not None and plan.num_replicas == 1:
+            engine = msgspec.structs.replace(engine, ctx_size=plan.ctx_size, kv_tokens=plan.kv_tokens)
+        return create_runtime(engine, self._volatile, config.supervision, config.replicas, config.runtime)
+
+
+def _usual_cache_mib(config: Config, num_named: int) -> int | None:
+    """A quarter of what is free, in equal parts; one model alone looks for itself."""
+    from stoker.models.memory import available_memory
+
+    if num_named == 1 and not config.registry.models_dir:
+        return None
+    count = config.registry.models_max or max(num_named, _USUAL_MODELS if config.registry.models_dir else 0)
+    budget_mib = config.registry.memory_budget or available_memory() // _MIB
+    return min(_MAX_RAM_MIB, budget_mib // _RAM_SHARE // count)
+
+
+def _life(config: Config) -> _Life:
+    registry = config.registry
+    keep_alive = {name: _keep_alive(text) for name, text in (_pair(item) for item in registry.keep_alive)}
+    aliases = {alias: model for alias, model in (_pair(item) for item in registry.alias) if alias}
+    if len(aliases) < len(registry.alias):
+        raise ConfigError("--alias takes NAME=MODEL, each name once", key="alias")
+    return _Life(aliases, frozenset(registry.pin), keep_alive)
+
+
+def _pair(item: str) -> tuple[str, str]:
+    """The parts around the first `=`; the first one is empty if there is none."""
+    name, is_there, value = item.partition("=")
+    return (name, value) if is_there else ("", name)
+
+
+def _keep_alive(text: str) -> float:
+    try:
+        return parse_keep_alive(text)
+    except InvalidInput as error:
+        raise ConfigError(f"--keep-alive: {error.message}", key="keep_alive") from error
+
+
+def _check_names(specs: Sequence[ModelSpec], life: _Life, *, is_open: bool) -> None:
+    """Every name means one model, and something is only said about models that there are."""
+    owners: dict[str, str] = {}
+    for name, owner in _names(specs):
+        if owners.setdefault(name, owner) != owner:
+            raise ConfigError(f"{name!r} would be both {owners[name]} and {owner}; give one of them a --alias")
+    unknown = sorted(life.names - owners.keys())
+    if unknown and not is_open:
+        raise ConfigError(f"--alias, --pin and --keep-alive: there is no model {unknown[0]!r}", key="alias")
+
+
+def _names(specs: Sequence[ModelSpec]) -> Iterator[tuple[str, str]]:
+    return ((name, spec.model_id) for spec in specs for name in spec.names)

@@ -1,0 +1,212 @@
+"""A replica's runtime whose every move a test decides, and a fleet of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+from stoker.core.params import SamplingParams
+from stoker.core.slot_state import SlotState
+from stoker.engine.config import AdapterSpec
+from stoker.engine.protocol import (
+    Accepted,
+    AdapterCard,
+    Embed,
+    Embedded,
+    Heartbeat,
+    ModelCard,
+    Output,
+    Prompt,
+    Submit,
+    Tokenized,
+    Usage,
+)
+from stoker.errors import EngineCrashed, InvalidInput, ModelNotLoaded, StokerError
+from stoker.runtime.base import Health
+from stoker.runtime.replica_config import ReplicaConfig
+from stoker.runtime.replicas import ReplicatedRuntime
+from stoker.text.messages import Message
+
+BOUND_S = 20.0
+NUM_SLOTS = 4
+CARD = ModelCard("tiny", "scripted", "test", "", 300, 4096, 2048, 4000, 2, 8, None, "", "", 0, 0, 0)
+"""Two requests run, eight wait."""
+
+
+class FakeReplica:
+    """Answers with its number, when it is told to."""
+
+    def __init__(self, number: int, first: ModelCard | None) -> None:
+        self.number = number
+        self.first = first
+        self.card = CARD
+        self.state = "starting"
+        self.num_restarts = 0
+        self.beat: Heartbeat | None = None
+        self.load_gate = asyncio.Event()
+        self.load_error: StokerError | None = None
+        self.refuses: StokerError | None = None
+        self.open: dict[str, asyncio.Queue[Output | StokerError]] = {}
+        self.submits: list[Submit] = []
+        self.embeds: list[Embed] = []
+        self.erased: list[int | None] = []
+        self.is_closed = False
+
+    async def start(self) -> ModelCard:
+        await self.load_gate.wait()
+        if self.load_error is not None:
+            raise self.load_error
+        self.state = "ready"
+        return self.card
+
+    def health(self) -> Health:
+        return Health(
+            is_ready=self.state == "ready", state=self.state, num_restarts=self.num_restarts, heartbeat=self.beat
+        )
+
+    async def generate(self, submit: Submit) -> AsyncGenerator[Accepted | Output, None]:
+        self.check()
+        self.submits.append(submit)
+        events = self.open[submit.request_id] = asyncio.Queue()
+        try:
+            yield Accepted(submit.request_id, 10)
+            while True:
+                event = await events.get()
+                if isinstance(event, StokerError):
+                    raise event
+                yield event
+                if event.finish_reason is not None:
+                    return
+        finally:
+            del self.open[submit.request_id]
+
+    def check(self) -> None:
+        if self.refuses is not None:
+            raise self.refuses
+        if self.state != "ready":
+            raise ModelNotLoaded(f"replica {self.number} is {self.state}", retry_after_s=7.0)
+
+    def say(self, request_id: str, text: str = "x", finish_reason: str | None = None) -> None:
+        self.open[request_id].put_nowait(Output(request_id, text, [1], Usage(10, 1, 0), finish_reason=finish_reason))
+
+    def finish(self, request_id: str) -> None:
+        self.say(request_id, f"by {self.number}", "stop")
+
+    def crash(self) -> None:
+        self.state, self.beat = "restarting", None
+        for events in self.open.values():
+            events.put_nowait(EngineCrashed(f"replica {self.number} died"))
+
+    def recover(self) -> None:
+        self.state, self.num_restarts = "ready", self.num_restarts + 1
+
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_kwargs: Mapping[str, object] | None = None,
+    ) -> str:
+        return "|".join(message.text for message in messages)
+
+    async def tokenize(self, text: str, *, wants_bos: bool = True, parse_special: bool = True) -> Tokenized:
+        self.check()
+        return Tokenized(str(self.number), list(text.encode()), [])
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        self.check()
+        return bytes(token_ids).decode()
+
+    async def embed(self, embed: Embed) -> Embedded:
+        self.check()
+        self.embeds.append(embed)
+        return Embedded(str(self.number), b"", 0, [])
+
+    async def slots(self) -> list[SlotState]:
+        return [SlotState(slot=slot, num_tokens=self.number) for slot in range(NUM_SLOTS)]
+
+    async def erase(self, slot: int | None = None) -> int:
+        if slot is not None and slot >= NUM_SLOTS:
+            raise InvalidInput("no such slot", parameter="slot")
+        self.erased.append(slot)
+        return 10
+
+    async def change_adapters(
+        self, *, load: AdapterSpec | None = None, unload: str | None = None, scales: dict[int, float] | None = None
+    ) -> list[AdapterCard]:
+        assert (load, unload, scales) == (None, None, None)
+        return [AdapterCard(adapter_id=0, name="sql", path="", scale=1.0, rank=8, size_bytes=1)]
+
+    async def close(self) -> None:
+        self.state, self.is_closed = "closed", True
+        for events in self.open.values():
+            events.put_nowait(ModelNotLoaded("the model was closed"))
+
+
+class Stage:
+    """A replicated model of fakes, and the clock that it looks at."""
+
+    def __init__(self, replicas: int | str, **settings: Any) -> None:
+        self.now = 1000.0
+        self.made: list[FakeReplica] = []
+        self.loads_freely = True
+        self.load_error: StokerError | None = None
+        config = ReplicaConfig(replicas=replicas, **settings)
+        self.runtime = ReplicatedRuntime(self.make, config, restart_wait_s=5.0, clock=lambda: self.now)
+
+    def make(self, number: int, first: ModelCard | None) -> FakeReplica:
+        fake = FakeReplica(number, first)
+        fake.load_error = self.load_error
+        if self.loads_freely:
+            fake.load_gate.set()
+        self.made.append(fake)
+        return fake
+
+    @property
+    def alive(self) -> list[FakeReplica]:
+        return [fake for fake in self.made if not fake.is_closed]
+
+    def later(self, seconds: float) -> None:
+        self.now += seconds
+        self.runtime.check()
+
+    def ask(self, request_id: str, prompt: Prompt = "hi", **fields: Any) -> asyncio.Task[str]:
+        """The whole answer, in the background."""
+        return asyncio.ensure_future(self._answer(Submit(request_id, prompt, SamplingParams(), **fields)))
+
+    async def _answer(self, submit: Submit) -> str:
+        events = [event async for event in self.runtime.generate(submit)]
+        assert [isinstance(event, Accepted) for event in events] == [True] + [False] * (len(events) - 1)
+        return "".join(event.text for event in events if isinstance(event, Output))
+
+    def holder(self, request_id: str) -> FakeReplica:
+        (fake,) = [fake for fake in self.alive if request_id in fake.open]
+        return fake
+
+    def is_held(self, request_id: str) -> bool:
+        return any(request_id in fake.open for fake in self.alive)
+
+    async def held(self, *request_ids: str) -> None:
+        await until(lambda: all(map(self.is_held, request_ids)))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """The outer bound of the test ends a condition that never comes true."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+def play(stage: Stage, test: Coroutine[Any, Any, None]) -> None:
+    """Runs a test on a model that is loaded before and closed after it."""
+
+    async def whole() -> None:
+        await stage.runtime.start()
+        try:
+            await test
+        finally:
+            await stage.runtime.close()
+        assert all(fake.is_closed and not fake.open for fake in stage.made)
+
+    asyncio.run(asyncio.wait_for(whole(), BOUND_S))

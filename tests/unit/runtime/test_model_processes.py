@@ -1,0 +1,153 @@
+"""Engine processes that are killed while their models come and go: in the end there is one that answers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from stoker.core.params import SamplingParams
+from stoker.engine.client import EngineClient
+from stoker.engine.config import EngineConfig, SupervisionConfig
+from stoker.engine.protocol import Output, Submit
+from stoker.errors import EngineCrashed
+from stoker.models.memory_plan import MemoryNeeds
+from stoker.runtime.base import Runtime
+from stoker.runtime.config import RegistryConfig
+from stoker.runtime.local import LocalRuntime
+from stoker.runtime.registry import Lease, ModelSpec, Registry
+from tests.unit.runtime.fake_models import live, until
+
+CHILD = Path(__file__).parents[1] / "engine" / "scripted_child.py"
+QUICK = SupervisionConfig(heartbeat_every_s=0.05, backoff_min_s=0.001, backoff_max_s=0.01)
+MEMORY = 100
+
+
+class Engines:
+    """One model of real processes; `tricks` are what the next of them are told to load instead."""
+
+    def __init__(self, size: int = 60) -> None:
+        self.clients: list[EngineClient] = []
+        self.tricks: list[str] = []
+        self._size = size
+
+    def spec(self, name: str) -> ModelSpec:
+        return ModelSpec(names=(name,), make=self._make, measure=self._measure)
+
+    async def started(self, count: int) -> EngineClient:
+        """The client number `count`, once it has a process."""
+        await until(lambda: len(self.clients) >= count and self.clients[count - 1].child_pid is not None)
+        return self.clients[count - 1]
+
+    def _make(self, _plan: object) -> Runtime:
+        config = EngineConfig(model=self.tricks.pop(0) if self.tricks else "")
+        self.clients.append(EngineClient(config, command=(sys.executable, str(CHILD)), supervision=QUICK))
+        return LocalRuntime(self.clients[-1])
+
+    def _measure(self) -> MemoryNeeds:
+        return MemoryNeeds(
+            model="scripted",
+            ctx_size=1,
+            kv_tokens=1,
+            parallel=1,
+            spare_kv_tokens=0,
+            weights_bytes=self._size,
+            kv_bytes_per_token=0,
+            compute_bytes=0,
+        )
+
+
+@asynccontextmanager
+async def running(**engines: Engines) -> AsyncGenerator[Registry]:
+    """A registry that leaves no process and no handle behind."""
+    before = psutil.Process().num_fds()
+    specs = [each.spec(name) for name, each in engines.items()]
+    registry = Registry(specs, RegistryConfig(swap_after_s=0.1), available=lambda: MEMORY)
+    await registry.start()
+    try:
+        yield registry
+    finally:
+        await registry.close()
+    assert all(client.child_pid is None for each in engines.values() for client in each.clients)
+    assert [p for p in psutil.Process().children() if str(CHILD) in p.cmdline()] == []
+    assert psutil.Process().num_fds() <= before
+
+
+async def answer(registry: Registry, model: str, prompt: str = "hi") -> str:
+    lease = await registry.lease(model)
+    try:
+        return await text_of(lease, prompt)
+    finally:
+        lease.close()
+
+
+async def text_of(lease: Lease, prompt: str) -> str:
+    submit = Submit("r", prompt, SamplingParams(max_tokens=50))
+    outputs: list[Any] = [item async for item in lease.served.runtime.generate(submit)]
+    return "".join(item.text for item in outputs if isinstance(item, Output))
+
+
+async def kill(client: EngineClient) -> None:
+    assert client.child_pid is not None
+    os.kill(client.child_pid, signal.SIGKILL)
+
+
+@live
+async def test_process_that_is_killed_while_it_loads():
+    engines = Engines()
+    engines.tricks = ["endless"]
+    async with running(a=engines) as registry:
+        asking = asyncio.ensure_future(answer(registry, "a"))
+        await kill(await engines.started(1))
+        assert await asking == "an answer."
+        assert len(engines.clients) == 2
+
+
+@live
+async def test_processes_that_are_killed_during_a_reload_beside():
+    engines = Engines(size=40)
+    async with running(a=engines) as registry:
+        assert await answer(registry, "a") == "an answer."
+        engines.tricks = ["endless"]
+        reloading = asyncio.ensure_future(registry.load("a", is_reload=True, waits=True))
+        await kill(await engines.started(2))
+        assert await answer(registry, "a") == "an answer.", "the old one goes on"
+        await kill(engines.clients[0])
+        await reloading
+        assert await answer(registry, "a") == "an answer."
+        assert engines.clients[2].child_pid is not None
+
+
+@live
+async def test_process_that_is_killed_while_it_is_swapped_out():
+    a, b = Engines(), Engines()
+    async with running(a=a, b=b) as registry:
+        lease = await registry.lease("a")
+        asking = asyncio.ensure_future(answer(registry, "b"))
+        await until(lambda: registry.find("b").num_waiting > 0)
+        with pytest.raises(EngineCrashed):
+            await text_of(lease, "CRASH")
+        lease.close()
+        assert await asking == "an answer."
+        assert await answer(registry, "a") == "an answer."
+        assert (len(a.clients), len(b.clients)) == (2, 1)
+
+
+@live
+async def test_old_one_comes_back_if_the_new_one_always_dies():
+    engines = Engines(size=60)
+    async with running(a=engines) as registry:
+        await answer(registry, "a")
+        engines.tricks = ["crash"] * 3
+        with pytest.raises(EngineCrashed, match="SIGSEGV"):
+            await registry.load("a", is_reload=True, waits=True)
+        assert await answer(registry, "a") == "an answer."
+        assert len(engines.clients) == 5
