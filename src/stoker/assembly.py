@@ -1,4 +1,4 @@
-"""Builds engines and servers out of the rooms; knows every room and decides nothing they can decide themselves.
+"""Builds engines and runtimes out of the rooms; knows every room and decides nothing they can decide themselves.
 
 `python -m stoker.assembly` is the engine's child process: it is told on stdin what to build, see `engine.process`.
 """
@@ -9,26 +9,32 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stoker.backends.base import Backend
 from stoker.core.scheduler import SchedulerConfig
 from stoker.core.stages import Mark, no_mark
-from stoker.engine.config import EngineConfig, SupervisionConfig
+from stoker.engine.config import EngineConfig, SupervisionConfig, adapter_specs
 from stoker.engine.engine import Engine
 from stoker.engine.prompt import find_fill_tokens
 from stoker.engine.protocol import EmbeddingCard, ModelCard
-from stoker.engine.tiers import open_kv_store
+from stoker.engine.tiers import open_kv_store, ram_tier_mib
 from stoker.errors import ConfigError
-from stoker.loading import Loaded, check_backend, load_gguf, load_scripted
+from stoker.loading import Loaded, check_backend, load_model, load_scripted
 from stoker.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from stoker.cache.slot_files import SlotFiles
     from stoker.cache.store import KVStore
     from stoker.models.progress import Progress
-    from stoker.runtime.registry import Registry
-    from stoker.server.config import ServerConfig
+    from stoker.runtime.base import Runtime
+    from stoker.runtime.llama_server.config import RuntimeConfig
+    from stoker.runtime.replica_config import ReplicaConfig
+    from stoker.text.volatile import VolatileHeaders
+
+
+logger = logging.getLogger(__name__)
 
 
 def build_engine(
@@ -49,7 +55,8 @@ def build_engine(
     loaded = _load(config, progress, mark)
     is_built = False
     try:
-        scheduling = _scheduling(config, loaded.backend)
+        loaded.adapters.load(adapter_specs(config))
+        scheduling = _scheduling(config, loaded)
         engine = Engine(
             loaded.backend,
             loaded.tokenizer,
@@ -58,7 +65,9 @@ def build_engine(
             mark=mark,
             kv_port=loaded.kv_port,
             kv_store=_kv_store(config, loaded),
+            slot_files=_slot_files(config, loaded),
             embedder=loaded.embedder,
+            adapters=loaded.adapters,
         )
         is_built = True
     finally:
@@ -83,29 +92,75 @@ def local_model(config: EngineConfig, *, progress: Progress | None = None) -> En
     return msgspec.structs.replace(config, model_path=str(resolve(config.model, progress=progress)))
 
 
-def create_registry(engine: EngineConfig, server: ServerConfig, supervision: SupervisionConfig) -> Registry:
-    """The served models: one, whose engine will run in a supervised child process. Nothing is started yet.
+def create_runtime(
+    engine: EngineConfig,
+    volatile: VolatileHeaders,
+    supervision: SupervisionConfig,
+    replicas: ReplicaConfig | None = None,
+    runtime_config: RuntimeConfig | None = None,
+) -> Runtime:
+    """One model, in one child process or in several replicas of it. Nothing is started yet.
 
     Args:
-        engine: with the file on this disk, see `local_model`: a child downloads nothing.
+        engine: of the model as a whole, see `share_of`; with the file on this disk.
+        volatile: what is dropped from the head of system prompts.
+        supervision: of each child.
+        replicas: how many; not given: one.
+        runtime_config: who computes; not given: an engine of ours.
 
     Raises:
-        ConfigError: the model's path or name is not valid Unicode, or a pattern is no regular expression.
+        ConfigError: there is not enough to share.
     """
     from stoker.engine.client import EngineClient
+    from stoker.engine.supervisor import same_sizes
     from stoker.runtime.local import LocalRuntime
-    from stoker.runtime.registry import Registry, ServedModel, served_names
-    from stoker.text.volatile import VolatileHeaders
+    from stoker.runtime.replicas import ReplicatedRuntime
 
-    _check_unicode(engine)
-    volatile = VolatileHeaders(server.volatile_headers)
-    runtime = LocalRuntime(EngineClient(engine, supervision=supervision), volatile)
-    names = served_names(engine.name or engine.model, engine.model)
-    return Registry(ServedModel(names, runtime), strict=server.strict_models)
+    if runtime_config is not None and runtime_config.runtime == "llama-server":
+        return _llama_server(engine, volatile, supervision, replicas, runtime_config)
+    if replicas is None or replicas.max_replicas == 1:
+        return LocalRuntime(EngineClient(engine, supervision=supervision), volatile)
+    shares = _shares(engine, replicas.max_replicas)
+
+    def make(number: int, first: ModelCard | None) -> Runtime:
+        config = shares[number] if first is None else same_sizes(shares[number], first)
+        return LocalRuntime(EngineClient(config, supervision=supervision, repeats=False), volatile)
+
+    return ReplicatedRuntime(make, replicas, restart_wait_s=supervision.restart_wait_s)
 
 
-def _check_unicode(engine: EngineConfig) -> None:
-    """What the child is told, and what clients call the model, is JSON."""
+def _llama_server(
+    engine: EngineConfig,
+    volatile: VolatileHeaders,
+    supervision: SupervisionConfig,
+    replicas: ReplicaConfig | None,
+    runtime_config: RuntimeConfig,
+) -> Runtime:
+    """Raises ConfigError if something is asked for that only engines of ours have."""
+    from stoker.runtime.llama_server.runtime import LlamaServerRuntime
+
+    if replicas is not None and replicas.max_replicas > 1:
+        raise ConfigError("--replicas: a llama-server is served once; give it more slots with --parallel")
+    return LlamaServerRuntime(engine, runtime_config, supervision=supervision, volatile=volatile)
+
+
+def _shares(engine: EngineConfig, count: int) -> list[EngineConfig]:
+    from stoker.backends.cores import usable_cores
+    from stoker.models.memory import available_memory
+    from stoker.runtime.shares import share_of
+
+    num_cores, ram_mib = usable_cores(), ram_tier_mib(engine, available_memory())
+    if (engine.threads or num_cores) < count:
+        logger.warning("%d replicas of one thread each are more than the cores: they hold each other up", count)
+    return [share_of(engine, number, count, num_cores=num_cores, ram_mib=ram_mib) for number in range(count)]
+
+
+def check_unicode(engine: EngineConfig) -> None:
+    """What the child is told, and what clients call the model, is JSON.
+
+    Raises:
+        ConfigError: the model's path or name is not valid Unicode.
+    """
     for text in (engine.model, engine.model_path, engine.name):
         try:
             text.encode()
@@ -113,45 +168,43 @@ def _check_unicode(engine: EngineConfig) -> None:
             raise ConfigError(f"{text!r} is not valid UTF-8; rename the file or link to it", key="model") from error
 
 
-def run_server(
-    engine: EngineConfig, server: ServerConfig, supervision: SupervisionConfig, on_ready: Callable[[str], None]
-) -> None:
-    """Serves a model over HTTP until SIGINT or SIGTERM; `on_ready` is told the URL.
-
-    Raises:
-        StokerError: the model cannot be loaded, or the address cannot be had.
-    """
-    from stoker.server.app import serve
-
-    serve(create_registry(engine, server, supervision), server, on_ready)
-
-
 def _load(config: EngineConfig, progress: Progress | None, mark: Mark) -> Loaded:
     check_backend(config)
     if config.backend == "scripted":
         return load_scripted(config)
-    return load_gguf(local_model(config, progress=progress), progress, mark)
+    return load_model(local_model(config, progress=progress), progress, mark)
 
 
-def _scheduling(config: EngineConfig, backend: Backend) -> SchedulerConfig:
-    info = backend.info
-    if config.parallel > info.num_slots:
+def _scheduling(config: EngineConfig, loaded: Loaded) -> SchedulerConfig:
+    info = loaded.backend.info
+    parallel = min(config.parallel, loaded.max_running or config.parallel)
+    if parallel > info.num_slots:
         raise ConfigError(
-            f"--parallel {config.parallel} is too much: {info.name} can run at most {info.num_slots} at the same time",
+            f"--parallel {parallel} is too much: {info.name} can run at most {info.num_slots} at the same time",
             key="parallel",
         )
-    return SchedulerConfig(max_running=min(config.parallel, info.max_batch_tokens), max_waiting=config.max_queue)
+    return SchedulerConfig(max_running=min(parallel, info.max_batch_tokens), max_waiting=config.max_queue)
 
 
 def _kv_store(config: EngineConfig, loaded: Loaded) -> KVStore | None:
     from stoker.cache.fingerprint import WeightFile
-    from stoker.models.gguf import part_paths
     from stoker.models.memory import available_memory
 
     if loaded.kv_port is None:
         return None
-    weights = [WeightFile.of(path) for path in part_paths(loaded.path)] if loaded.size_bytes else []
+    weights = [WeightFile.of(path) for path in loaded.weight_files]
     return open_kv_store(config, loaded.backend.info, weights, available_memory())
+
+
+def _slot_files(config: EngineConfig, loaded: Loaded) -> SlotFiles | None:
+    from stoker.cache.fingerprint import WeightFile, fingerprint
+    from stoker.cache.slot_files import NOTES, SlotFiles
+
+    if not config.slot_save_path:
+        return None
+    folder = Path(config.slot_save_path).expanduser()
+    weights = [WeightFile.of(path) for path in loaded.weight_files]
+    return SlotFiles(folder, partial(fingerprint, weights, loaded.backend.info.kv_format, folder / NOTES))
 
 
 def _card(config: EngineConfig, loaded: Loaded, scheduling: SchedulerConfig) -> ModelCard:
@@ -176,6 +229,7 @@ def _card(config: EngineConfig, loaded: Loaded, scheduling: SchedulerConfig) -> 
         fill_tokens=find_fill_tokens(tokenizer),
         embedding=_embedding_card(loaded),
         can_generate=info.can_generate,
+        adapters=loaded.adapters.cards(),
     )
 
 

@@ -13,14 +13,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, TypeAlias, cast, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from stoker.core.params import SamplingParams
 from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.errors import ConfigError, InvalidInput
+from stoker.runtime.config import RegistryConfig
+from stoker.runtime.llama_server.config import RuntimeConfig
+from stoker.runtime.replica_config import ReplicaConfig
 from stoker.server.config import ServerConfig
 
 __all__ = ["Config", "Setting", "load_config", "setting_keys"]
@@ -33,8 +36,11 @@ _SECTIONS: dict[str, type[object]] = {
     "sampling": SamplingParams,
     "server": ServerConfig,
     "supervision": SupervisionConfig,
+    "replicas": ReplicaConfig,
+    "runtime": RuntimeConfig,
+    "registry": RegistryConfig,
 }
-_NOT_SETTINGS = frozenset({"model", "model_path", "sampling"})
+_NOT_SETTINGS = frozenset({"adapters", "model", "model_path", "num_replicas", "sampling"})
 """Fields that a command fills in itself."""
 _PREFIX = "STOKER_"
 _OTHER_VARIABLES = frozenset({"STOKER_CONFIG", "STOKER_LOG_LEVEL", "STOKER_CACHE_DIR"})
@@ -59,6 +65,9 @@ class Config:
     engine: EngineConfig
     server: ServerConfig
     supervision: SupervisionConfig
+    replicas: ReplicaConfig
+    runtime: RuntimeConfig
+    registry: RegistryConfig
     settings: tuple[Setting, ...]
     ignored_variables: tuple[str, ...] = ()
     """`STOKER_…` variables that are set and mean nothing."""
@@ -94,7 +103,32 @@ def load_config(
     engine = _build("engine", sections["engine"], sampling=sampling)
     server = _build("server", sections["server"])
     supervision = _build("supervision", sections["supervision"])
-    return Config(engine, server, supervision, tuple(_settings(sections)), _unknown_variables(environ))
+    replicas = _build("replicas", sections["replicas"])
+    runtime = _build("runtime", sections["runtime"])
+    registry = _build("registry", sections["registry"])
+    settings = tuple(_settings(sections))
+    return Config(engine, server, supervision, replicas, runtime, registry, settings, _unknown_variables(environ))
+
+
+def engine_with(engine: EngineConfig, values: Mapping[str, object], where: str) -> EngineConfig:
+    """The same configuration with some settings of its own.
+
+    Args:
+        engine: of all models.
+        values: by key, as a file has them.
+        where: they stand, for messages.
+
+    Raises:
+        ConfigError: an unknown key or a value that cannot be used.
+    """
+    hints = setting_keys("engine")
+    for key in values:
+        _check_known(key, hints, f"{where}: unknown key {key!r}")
+    checked = {key: _checked(value, hints[key], where, key, is_text=False) for key, value in values.items()}
+    try:
+        return msgspec.structs.replace(engine, **checked)
+    except InvalidInput as error:
+        raise ConfigError(f"{where}: {error.message}", key=str(error.fields.get("parameter", ""))) from error
 
 
 def _fields(cls: type[Any]) -> dict[str, tuple[Any, object]]:
@@ -187,8 +221,8 @@ def _describe(hint: Any) -> str:
     """The values a type allows, for a human."""
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(str(value) for value in get_args(hint))
-    kinds = [kind for kind in get_args(hint) if kind is not NoneType] if NoneType in get_args(hint) else []
-    if kinds:
+    if get_origin(hint) in (Union, UnionType):
+        kinds = [kind for kind in get_args(hint) if kind is not NoneType]
         return " or ".join(_describe(kind) for kind in kinds)
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
     if hint in names:

@@ -7,6 +7,8 @@ StokerError                     internal_error
 │   ├── UnsupportedParameter    unsupported_parameter     known, but not available here
 │   ├── TemplateError           template_error            the chat template refused the messages
 │   ├── ModelNotFound           model_not_found           no such model is served
+│   ├── AdapterNotFound         adapter_not_found         no such adapter is loaded
+│   ├── AdapterInvalid          adapter_invalid           a file that is no adapter, or not one of this model
 │   └── ResponseNotFound        response_not_found        no such response is stored, or no longer
 ├── AuthenticationFailed        invalid_api_key           no API key, or not one of this server's
 ├── PermissionDenied            permission_denied         who asks may not do this
@@ -35,6 +37,8 @@ from typing import ClassVar, TypeAlias
 FieldValue: TypeAlias = str | int | float | bool | None
 
 __all__ = [
+    "AdapterInvalid",
+    "AdapterNotFound",
     "AuthenticationFailed",
     "BackendError",
     "Cancelled",
@@ -101,6 +105,18 @@ class ModelNotFound(InvalidInput):
     """Fields: `model`."""
 
     code = "model_not_found"
+
+
+class AdapterNotFound(InvalidInput):
+    """Fields: `adapter`."""
+
+    code = "adapter_not_found"
+
+
+class AdapterInvalid(InvalidInput):
+    """An adapter's file is missing, damaged, or made for another model. Fields: `path`."""
+
+    code = "adapter_invalid"
 
 
 class ResponseNotFound(InvalidInput):

@@ -1,4 +1,5 @@
-"""Opens a model with the backend that shall compute it: Stoker's own executor wherever it can, else libllama.
+"""Opens a model with the backend that shall compute it: of GGUF files Stoker's own executor wherever it can, else
+libllama; of ONNX folders ONNX Runtime.
 
 It says which, and why; what the engine does with the model is for `assembly` to arrange.
 """
@@ -7,20 +8,23 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stoker.backends.base import Backend, Embedder, KVPort
+from stoker.backends.base import AdapterPort, Backend, Embedder, KVPort
 from stoker.core.embedding import Pooling
 from stoker.core.params import SamplingParams
 from stoker.core.stages import Mark
+from stoker.engine.adapters import Adapters, ReadAdapter
 from stoker.engine.config import EngineConfig
 from stoker.errors import ConfigError, ModelUnsupported
+from stoker.loading_llama import attention_options, control_vector, device_options, only_llama
 from stoker.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from stoker.models.gguf import GGUFFile
+    from stoker.models.lora import LoraFile
     from stoker.models.memory_plan import MemoryPlan
     from stoker.models.progress import Progress
     from stoker.text.vocabulary import VocabularyTokenizer
@@ -51,6 +55,12 @@ class Loaded:
     """The backend again, if it can export KV."""
     embedder: Embedder | None = None
     """The backend's, if it can embed; the backend closes it."""
+    adapters: Adapters = field(default_factory=Adapters)
+    """None are loaded yet."""
+    weight_files: tuple[Path, ...] = ()
+    """What the weights were read from."""
+    max_running: int | None = None
+    """The model itself wants no more requests at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +72,34 @@ class _Opened:
     kv_port: KVPort | None
     tokenizer: Tokenizer
     embedder: Embedder
+    adapter_port: AdapterPort | None = None
 
 
 def check_backend(config: EngineConfig) -> None:
-    """Raises ModelUnsupported, before anything is downloaded, if there is no such backend."""
-    if config.backend == "onnx":
+    """Raises ModelUnsupported, before anything is downloaded, if the backend cannot run this model."""
+    from stoker.models.catalog import CATALOG
+
+    name = config.model_path or config.model
+    if config.backend == "onnx" and (name in CATALOG or name.lower().endswith(".gguf")):
         raise ModelUnsupported(
-            "the backend `onnx` is not available in this version; use `auto`, `native` or `llama`",
+            f"{name} is a GGUF file, and the backend `onnx` runs ONNX folders: use `auto`, or write one with "
+            f"`stoker export {name} FOLDER`",
             backend=config.backend,
         )
+
+
+def load_model(config: EngineConfig, progress: Progress | None, mark: Mark) -> Loaded:
+    """Opens `config.model_path`, a GGUF file or an ONNX folder. For the errors see `load_gguf` and `load_onnx`."""
+    from stoker.models.onnx_folder import is_onnx_model
+
+    is_onnx = is_onnx_model(Path(config.model_path))
+    if config.backend not in ("auto", "onnx" if is_onnx else "native", "onnx" if is_onnx else "llama"):
+        kind = "an ONNX model" if is_onnx else "a GGUF file"
+        raise ModelUnsupported(
+            f"{config.model_path} is {kind}, which the backend `{config.backend}` does not run; use `auto`",
+            backend=config.backend,
+        )
+    return load_onnx(config, mark) if is_onnx else load_gguf(config, progress, mark)
 
 
 def load_gguf(config: EngineConfig, progress: Progress | None, mark: Mark) -> Loaded:
@@ -88,6 +117,7 @@ def load_gguf(config: EngineConfig, progress: Progress | None, mark: Mark) -> Lo
     """
     from stoker.models.description import describe
     from stoker.models.gguf import part_paths, read_gguf
+    from stoker.models.lora import lora_target, read_lora
     from stoker.models.model_defaults import model_defaults
 
     path = Path(config.model_path)
@@ -96,10 +126,12 @@ def load_gguf(config: EngineConfig, progress: Progress | None, mark: Mark) -> Lo
         facts = describe(files[0])
         defaults = model_defaults(files[0]).filled_from(config.sampling)
         found = _open_backend(config, files, progress, mark)
+        target = lora_target(files)
     return Loaded(
         backend=found.backend,
         kv_port=found.kv_port,
         embedder=found.embedder,
+        adapters=_adapters(found.adapter_port, lambda path: read_lora(path, target)),
         backend_name=found.name,
         tokenizer=found.tokenizer,
         defaults=defaults,
@@ -107,6 +139,29 @@ def load_gguf(config: EngineConfig, progress: Progress | None, mark: Mark) -> Lo
         chat_template=facts.chat_template,
         num_parameters=facts.num_parameters,
         size_bytes=facts.weights_bytes,
+        weight_files=tuple(part_paths(path)),
+    )
+
+
+def load_onnx(config: EngineConfig, mark: Mark) -> Loaded:
+    """Opens the folder, or the graph, `config.model_path`. For the errors see `open_onnx`."""
+    from stoker.loading_onnx import open_onnx
+
+    if (reason := only_llama(config)) is not None:
+        raise ConfigError(f"{config.model_path} is an ONNX model, and {reason}", key="backend")
+    opened = open_onnx(config, mark)
+    return Loaded(
+        backend=opened.backend,
+        kv_port=opened.backend,
+        backend_name="onnx",
+        tokenizer=opened.tokenizer,
+        defaults=opened.facts.defaults.filled_from(config.sampling),
+        path=opened.graph.path.parent,
+        chat_template=opened.facts.chat_template,
+        num_parameters=opened.graph.num_parameters,
+        size_bytes=opened.graph.weights_bytes,
+        weight_files=opened.graph.weight_files,
+        max_running=opened.max_running,
     )
 
 
@@ -115,6 +170,8 @@ def _open_backend(config: EngineConfig, files: list[GGUFFile], progress: Progres
     if config.backend == "llama":
         return _open_llama(config, files[0], mark)
     try:
+        if (reason := only_llama(config)) is not None:
+            raise ModelUnsupported(reason)
         if config.backend == "auto":
             _check_no_gpu()
         tokenizer = _native_tokenizer(files)
@@ -156,17 +213,17 @@ def _open_native(
     from stoker.backends.native import NativeBackend, NativeOptions, kv_element_bytes, spare_kv_tokens
     from stoker.models.cache import packed_dir
 
-    num_slots = _num_slots(files[0], config.parallel)
+    slots = num_slots(files[0], config.parallel)
     sizes = _plan_memory(
         config,
         files[0],
         kv_element_bytes=kv_element_bytes(config.kv_type),
-        spare_kv_tokens=spare_kv_tokens(num_slots),
+        spare_kv_tokens=spare_kv_tokens(slots),
     )
     options = NativeOptions(
         context_size=sizes.ctx_size,
         kv_tokens=sizes.kv_tokens,
-        num_slots=num_slots,
+        num_slots=slots,
         threads=config.threads,
         kv_type=config.kv_type,
         packed_directory=packed_dir(),
@@ -188,27 +245,37 @@ def _open_llama(config: EngineConfig, gguf: GGUFFile, mark: Mark) -> _Opened:
 
     if gguf.architecture in ENCODERS:
         return _open_encoder(config, gguf)
-    if config.kv_type != "f16":
-        raise ConfigError(f"libllama keeps keys and values as f16 here, not {config.kv_type}", key="kv_type")
-    sizes = _plan_memory(config, gguf)
+    attention = attention_options(config)
+    sizes = _plan_memory(config, gguf, kv_element_bytes=attention.element_bytes)
     options = LlamaOptions(
         context_size=sizes.ctx_size,
         kv_tokens=sizes.kv_tokens,
-        num_slots=_num_slots(gguf, config.parallel),
+        num_slots=num_slots(gguf, config.parallel),
         threads=config.threads,
         pooling=_pooling(config, gguf),
+        devices=device_options(config),
+        attention=attention,
+        control=control_vector(config, gguf),
     )
     backend = LlamaBackend(Path(config.model_path), options, mark=mark)
-    return _Opened("llama", backend, backend, backend.tokenizer, backend.embedder)
+    return _Opened("llama", backend, backend, backend.tokenizer, backend.embedder, backend)
 
 
 def _open_encoder(config: EngineConfig, gguf: GGUFFile) -> _Opened:
     from stoker.backends.llama import EncoderOptions, LlamaEncoder
 
+    if config.lora or config.adapters or config.control_vector:
+        message = f"{config.model_path} is an encoder, which takes neither adapters nor control vectors here"
+        raise ConfigError(message, key="lora")
     sizes = _plan_memory(config, gguf)
     # Positions beyond those that it was trained on have no embeddings in many of them.
     max_tokens = min(sizes.ctx_size, gguf.require_int(gguf.own_key("context_length")))
-    options = EncoderOptions(max_tokens=max_tokens, pooling=_pooling(config, gguf), threads=config.threads)
+    options = EncoderOptions(
+        max_tokens=max_tokens,
+        pooling=_pooling(config, gguf),
+        threads=config.threads,
+        devices=device_options(config),
+    )
     backend = LlamaEncoder(Path(config.model_path), options)
     return _Opened("llama", backend, None, backend.tokenizer, backend)
 
@@ -221,6 +288,10 @@ def _open_llama_instead(config: EngineConfig, gguf: GGUFFile, mark: Mark, why: M
     level = logging.INFO if opened.kv_port is None else logging.WARNING  # it computes encoders anyway
     logger.log(level, "libllama computes: %s", why.message)
     return opened
+
+
+def _adapters(port: AdapterPort | None, read: ReadAdapter) -> Adapters:
+    return Adapters() if port is None else Adapters(port, read)
 
 
 def _pooling(config: EngineConfig, gguf: GGUFFile) -> Pooling:
@@ -252,6 +323,7 @@ def _plan_memory(
         available_bytes=available_memory(),
         kv_element_bytes=kv_element_bytes,
         spare_kv_tokens=spare_kv_tokens,
+        num_replicas=config.num_replicas,
     )
 
 
@@ -295,6 +367,7 @@ def load_scripted(config: EngineConfig) -> Loaded:
     return Loaded(
         backend=backend,
         kv_port=backend,
+        adapters=Adapters(backend, scripted_adapter),
         embedder=ScriptedEmbedder(scripted_embedding_info(pooling=pooling, max_tokens=context_size)),
         backend_name="scripted",
         tokenizer=ScriptedTokenizer(),
@@ -306,7 +379,16 @@ def load_scripted(config: EngineConfig) -> Loaded:
     )
 
 
-def _num_slots(gguf: GGUFFile, parallel: int) -> int:
+def scripted_adapter(path: Path) -> LoraFile:
+    """Any file is an adapter of the scripted model."""
+    from stoker.models.lora import LoraFile, content_key, file_version
+
+    version = file_version(path)
+    return LoraFile(path, content_key(path), 1, 0.0, 1, path.stat().st_size, version)
+
+
+def num_slots(gguf: GGUFFile, parallel: int) -> int:
+    """Running and retained conversations of a model for so many requests at a time."""
     recurrent_keys = ("ssm.state_size", "wkv.head_size")
     if any(gguf.get_int(gguf.own_key(key)) is not None for key in recurrent_keys):
         return min(_MAX_SLOTS, parallel + _RECURRENT_SPARE_SLOTS)

@@ -10,13 +10,15 @@ Each child gets a channel of its own, so that nothing of a dead one can reach th
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import zmq
-import zmq.asyncio
 
 from stoker.engine.protocol import Command, Frame
 from stoker.errors import InvalidInput, ModelNotLoaded
@@ -39,11 +41,16 @@ class Channel:
         OSError: no folder or socket can be made.
     """
 
-    def __init__(self, context: zmq.asyncio.Context) -> None:
+    def __init__(self, context: zmq.Context[Any]) -> None:
         self._folder = _private_folder() if zmq.has("ipc") else None
-        # Sending never waits, so it needs no event loop.
+        # Neither is one of zmq's own for event loops: those cost a third of all that a token costs in this process.
         self._commands: zmq.Socket[bytes] = zmq.Socket(context, zmq.PUSH)
-        self._events: zmq.asyncio.Socket = context.socket(zmq.PULL)
+        self._events: zmq.Socket[bytes] = zmq.Socket(context, zmq.PULL)
+        self._descriptor = int(self._events.get(zmq.FD))
+        self._loop = asyncio.get_running_loop()
+        self._held: Frame | None = None
+        """Taken, and not given yet."""
+        self._waiter: asyncio.Future[None] | None = None
         for socket in (self._commands, self._events):
             socket.set(zmq.LINGER, 0)
         self._commands.set(zmq.SNDHWM, _MAX_UNSENT)
@@ -67,24 +74,52 @@ class Channel:
             raise ModelNotLoaded("the engine process does not take commands", retry_after_s=1.0) from error
 
     async def receive(self) -> Frame:
-        """The next frame."""
-        return _decoder.decode(await self._events.recv())
+        """The next frame. Lets others run first, also if it is there already. One task at a time waits."""
+        if self._take():
+            await asyncio.sleep(0)
+        while not self._take():
+            await self._arrival()
+        frame, self._held = self._held, None
+        assert frame is not None
+        return frame
 
     async def receive_rest(self, wait_s: float) -> Frame:
         """What a child that has ended had already sent: ends when nothing arrives for `wait_s`."""
         rest: Frame = []
-        while await self._events.poll(round(wait_s * 1000)):
-            rest += await self.receive()
+        with suppress(TimeoutError):
+            while True:
+                async with asyncio.timeout(wait_s):
+                    rest += await self.receive()
         return rest
 
     def close(self) -> None:
         """Frees sockets and folder; unsent commands are lost. Calling it twice is allowed."""
         self._commands.close()
+        if not self._events.closed:
+            self._loop.remove_reader(self._descriptor)
         self._events.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _bind(self, socket: zmq.Socket[bytes] | zmq.asyncio.Socket, name: str) -> str:
+    def _take(self) -> bool:
+        if self._held is None:
+            with suppress(zmq.Again):
+                self._held = _decoder.decode(self._events.recv(zmq.DONTWAIT))
+        return self._held is not None
+
+    async def _arrival(self) -> None:
+        """Until something may have come: the descriptor tells of a change, once, and of nothing older."""
+        waiter = self._waiter = self._loop.create_future()
+        self._loop.add_reader(self._descriptor, self._wake)
+        await waiter
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+        else:  # nobody waits: the descriptor would call again and again
+            self._loop.remove_reader(self._descriptor)
+
+    def _bind(self, socket: zmq.Socket[bytes], name: str) -> str:
         endpoint = "tcp://127.0.0.1:*" if self._folder is None else f"ipc://{self._folder / name}"
         socket.bind(endpoint)
         return socket.get_string(zmq.LAST_ENDPOINT)

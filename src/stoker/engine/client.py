@@ -10,12 +10,15 @@ from dataclasses import dataclass
 import msgspec
 
 from stoker.core.slot_state import SlotState
-from stoker.engine.config import EngineConfig, SupervisionConfig
+from stoker.engine.config import AdapterSpec, EngineConfig, SupervisionConfig
 from stoker.engine.door import Door
 from stoker.engine.inbox import InboxLimits
 from stoker.engine.protocol import (
     Accepted,
+    AdapterCard,
+    AdapterList,
     Answer,
+    ChangeAdapters,
     Command,
     Detokenize,
     Detokenized,
@@ -28,6 +31,9 @@ from stoker.engine.protocol import (
     ListSlots,
     ModelCard,
     Output,
+    RestoreSlot,
+    SaveSlot,
+    SlotFiled,
     SlotList,
     Submit,
     Tokenize,
@@ -93,6 +99,7 @@ class EngineClient:
         command: starts a child that runs `serve_engine`.
         supervision: when a child counts as lost, and how it is started again.
         limits: how far a reader may fall behind.
+        repeats: False = whoever asks gives what had not begun to somebody else: it ends with `EngineCrashed` too.
     """
 
     def __init__(
@@ -102,10 +109,12 @@ class EngineClient:
         command: Sequence[str] = ENGINE_COMMAND,
         supervision: SupervisionConfig | None = None,
         limits: InboxLimits | None = None,
+        repeats: bool = True,
     ) -> None:
         supervision = supervision or SupervisionConfig()
         door = Door(capacity=config.parallel + config.max_queue, parallel=config.parallel)
-        self._requests = Requests(self._send, door, limits or InboxLimits(), supervision.restart_wait_s)
+        repeat_wait_s = supervision.restart_wait_s if repeats else None
+        self._requests = Requests(self._send, door, limits or InboxLimits(), repeat_wait_s)
         self._questions = Questions(self._send)
         self._supervisor = Supervisor(command, config, _Switch(self._requests, self._questions), supervision)
         self._card: ModelCard | None = None
@@ -148,6 +157,7 @@ class EngineClient:
         try:
             while True:
                 event = await _next_event(request)
+                self._requests.note_read(request)
                 yield event
                 if isinstance(event, Output) and event.finish_reason is not None:
                     return
@@ -194,6 +204,24 @@ class EngineClient:
         """
         return (await self._questions.ask(ListSlots, SlotList)).slots
 
+    async def change_adapters(
+        self, *, load: AdapterSpec | None = None, unload: str | None = None, scales: dict[int, float] | None = None
+    ) -> list[AdapterCard]:
+        """The adapters that are loaded, after these changes. A child that is started again has the same. See
+        `ChangeAdapters`.
+
+        Raises:
+            InvalidInput: a name is taken or not possible, or a scale is out of range.
+            AdapterNotFound: there is none of this name or id.
+            AdapterInvalid: it cannot be loaded.
+            StokerError: see `tokenize`.
+        """
+        adapters = (
+            await self._questions.ask(lambda number: ChangeAdapters(number, load, unload, scales), AdapterList)
+        ).adapters
+        self._supervisor.remember_adapters([_as_spec(card) for card in adapters])
+        return adapters
+
     async def erase(self, slot: int | None = None) -> int:
         """Forgets what finished conversations left in one slot, or in all; returns how many tokens those were.
 
@@ -202,6 +230,26 @@ class EngineClient:
             StokerError: see `tokenize`.
         """
         return (await self._questions.ask(lambda number: EraseSlots(number, slot), Erased)).num_tokens
+
+    async def save_slot(self, slot: int, filename: str) -> SlotFiled:
+        """Writes what a finished conversation left in a slot to a file in the engine's folder for that.
+
+        Raises:
+            UnsupportedParameter: there is no such folder, or the backend cannot do it.
+            InvalidInput: there is nothing to save, or that is no name for a file.
+            StokerError: see `tokenize`.
+        """
+        return await self._questions.ask(lambda number: SaveSlot(number, slot, filename), SlotFiled)
+
+    async def restore_slot(self, slot: int, filename: str) -> SlotFiled:
+        """Fills an idle slot with what was saved.
+
+        Raises:
+            InvalidInput: a request runs in it; there is no such file, or it is another model's or damaged.
+            ResourceExhausted: running requests need the room.
+            StokerError: see `save_slot`.
+        """
+        return await self._questions.ask(lambda number: RestoreSlot(number, slot, filename), SlotFiled)
 
     def health(self) -> EngineHealth:
         """How the engine is doing, as far as this process knows now."""
@@ -223,10 +271,16 @@ class EngineClient:
         self._supervisor.send(command)
 
 
+def _as_spec(card: AdapterCard) -> AdapterSpec:
+    """A file that has disappeared meanwhile must not keep the model from coming back."""
+    return AdapterSpec(name=card.name, path=card.path, scale=card.scale, adapter_id=card.adapter_id, is_required=False)
+
+
 async def _next_event(request: PendingRequest) -> Accepted | Output:
-    latest = None if request.deadline is None else request.deadline + _TIMEOUT_GRACE_S
+    if request.deadline is None:
+        return await request.inbox.get()
     try:
-        async with asyncio.timeout_at(latest):
+        async with asyncio.timeout_at(request.deadline + _TIMEOUT_GRACE_S):
             return await request.inbox.get()
     except TimeoutError as error:
         timeout_s = request.submit.timeout_s

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from math import isfinite, isinf
+from pathlib import PurePath
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -14,6 +16,22 @@ from stoker.errors import InvalidInput
 BackendName: TypeAlias = Literal["auto", "native", "llama", "onnx", "scripted"]
 KVType: TypeAlias = Literal["f16", "f32", "q8"]
 PoolingName: TypeAlias = Literal["mean", "cls", "last"]
+CacheType: TypeAlias = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
+FlashAttention: TypeAlias = Literal["auto", "on", "off"]
+SplitMode: TypeAlias = Literal["none", "layer", "row"]
+
+
+class AdapterSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A LoRA adapter that an engine is to load."""
+
+    name: str
+    path: str
+    scale: float = 0.0
+    """For requests that choose no adapters; 0 = it is there for those who ask for it."""
+    adapter_id: int | None = None
+    """Not given: the next free one."""
+    is_required: bool = True
+    """Without it, the model is not to be served."""
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +61,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     """Threads that compute. Not given: one per physical core that this process may use."""
     kv_type: KVType = "f16"
-    """What keys and values are kept as; q8 takes a little more than half of f16. libllama has f16 only."""
+    """What keys and values are kept as; q8 takes a little more than half of f16."""
+    provider: str = "auto"
+    """What of ONNX Runtime computes: `auto` = the fastest that is there, `cpu`, `cuda` …"""
+    device_id: int = 0
+    """Which of several devices the provider takes."""
+    onnx_variant: str = ""
+    """Which of several graphs of a folder, such as `q4f16`. Empty: the one that suits a CPU best."""
     pooling: PoolingName | None = None
     """What of the last hidden states becomes an embedding. Not given: what the model says, else the mean."""
     cache_ram: int | None = None
@@ -52,6 +76,33 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Folder in which KV outlives the process; several servers may share it. Empty = none."""
     cache_disk: int | None = None
     """What that folder may hold, in MiB. Not given: half of what is free, at most 10240."""
+    slot_save_path: str = ""
+    """Folder in which slots are saved by name. Empty = they are not."""
+    lora: list[str] = []
+    """LoRA adapters: `NAME=PATH`, for requests that ask for it; `NAME=PATH:SCALE`, or `PATH` as in llama-server, for
+    all that choose none."""
+    adapters: tuple[AdapterSpec, ...] = ()
+    """Further ones."""
+    control_vector: list[str] = []
+    """Added to the hidden states of everything: `PATH` or `PATH:SCALE`. libllama only, as all that follows."""
+    control_vector_layers: str = ""
+    """Behind which layers: `FROM-TO`, counted from 0. Empty = all but the first."""
+    cache_type_k: CacheType | None = None
+    """What keys are kept as. Not given: what `kv_type` says."""
+    cache_type_v: CacheType | None = None
+    """What values are kept as; blocks (q…, iq4_nl) need flash attention."""
+    flash_attn: FlashAttention | None = None
+    """Not given: where the device has it."""
+    gpu_layers: int | None = None
+    """Layers that go to a GPU, if there is one; 0 = none. Not given, or -1: all."""
+    split_mode: SplitMode | None = None
+    """How several GPUs share the model: not at all, by layers, or by rows of each matrix. Not given: by layers."""
+    main_gpu: int | None = None
+    """The GPU that is used if the model is not split, and for what cannot be. Not given: 0."""
+    tensor_split: str = ""
+    """What part of the model each GPU gets: numbers in any unit, such as `3,1`. Empty: by their free memory."""
+    num_replicas: int = 1
+    """For how many engines of this model the memory must suffice: what is not given is one engine's part of it."""
     sampling: SamplingParams = SamplingParams()
     """Defaults below the request's own values and the model's recommendation."""
 
@@ -60,12 +111,56 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         _check_range("max_queue", self.max_queue, 0, 65536)
         _check_range("max_queue_tokens", self.max_queue_tokens, 1, 2**31 - 1)
         _check_range("cache_ram", self.cache_ram, 0, 2**31 - 1)
+        _check_range("device_id", self.device_id, 0, 1023)
         _check_range("cache_disk", self.cache_disk, 1, 2**31 - 1)
+        _check_range("gpu_layers", self.gpu_layers, -1, 2**31 - 1)
+        _check_range("main_gpu", self.main_gpu, 0, 1024)
+        if not re.fullmatch(r"(\d+(\.\d+)?(,\d+(\.\d+)?)*)?", self.tensor_split):
+            message = f"`tensor_split` must be numbers with commas between them, not {self.tensor_split!r}"
+            raise InvalidInput(message, parameter="tensor_split")
+        adapter_specs(self)
         for name in ("ctx_size", "kv_tokens", "threads"):
             _check_range(name, getattr(self, name), 1, 2**31 - 1)
         # JSON has no infinity: it would arrive as null.
         if any(isinf(bias) for bias in (self.sampling.logit_bias or {}).values()):
             raise InvalidInput("`logit_bias` of -inf: use `banned_token_ids`", parameter="logit_bias")
+
+
+def adapter_specs(config: EngineConfig) -> list[AdapterSpec]:
+    """All adapters that an engine is to load.
+
+    Raises:
+        InvalidInput: one has no path, or a name that cannot be used, or two have the same name.
+    """
+    specs = [*map(_adapter_spec, config.lora), *config.adapters]
+    names = [spec.name for spec in specs]
+    for index, name in enumerate(names):
+        check_adapter_name(name)
+        if name in names[:index]:
+            raise InvalidInput(f"`lora`: two adapters are called `{name}`: write NAME=PATH", parameter="lora")
+    return specs
+
+
+def check_adapter_name(name: str) -> None:
+    """Raises InvalidInput for a name that clients could not write behind that of the model."""
+    if not name or ":" in name or name != name.strip():
+        message = f"{name!r} cannot be an adapter's name: it must not be empty, and have no `:` or blanks around it"
+        raise InvalidInput(message, parameter="name")
+
+
+def _adapter_spec(text: str) -> AdapterSpec:
+    """
+    >>> _adapter_spec("sql=/models/sql.gguf:0.5").scale, _adapter_spec("/models/a=b.gguf").name
+    (0.5, 'a=b')
+    """
+    name, equals, path = text.partition("=")
+    if not equals or "/" in name or "\\" in name:
+        name, path = "", text
+    found = re.fullmatch(r"(?s)(.+):(-?\d+(?:\.\d+)?)", path)
+    path, scale = (found[1], float(found[2])) if found else (path, 0.0 if name else 1.0)
+    if not path:
+        raise InvalidInput(f"`lora`: {text!r} has no path: write NAME=PATH", parameter="lora")
+    return AdapterSpec(name=name or PurePath(path).stem.replace(":", "_"), path=path, scale=scale)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

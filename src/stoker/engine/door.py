@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from collections.abc import Callable
 
 from stoker.errors import Overloaded
 
@@ -15,15 +17,21 @@ class Door:
     Args:
         capacity: most requests inside, running and waiting.
         parallel: how many of them run at the same time.
+        clock: seconds; only differences count.
     """
 
-    def __init__(self, *, capacity: int, parallel: int) -> None:
+    def __init__(self, *, capacity: int, parallel: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._capacity = capacity
         self._parallel = parallel
+        self._clock = clock
         self._departures: deque[float] = deque(maxlen=32)
+        self._busy_since: float | None = None
+        """When the first of those inside came."""
 
     def check(self, num_inside: int) -> None:
-        """Raises `Overloaded` if one more is too many."""
+        """Somebody comes: raises `Overloaded` if one more is too many."""
+        if num_inside == 0 or self._busy_since is None:
+            self._busy_since = self._clock()
         if num_inside >= self._capacity:
             retry_after_s = self.retry_after_s()
             raise Overloaded(
@@ -43,8 +51,20 @@ class Door:
         self._departures.append(now)
 
     def retry_after_s(self) -> float:
-        """About the time in which as many requests end as run at once, at the recent rate. Range 1 … 60."""
+        """About the time in which as many requests end as run at once, at the recent rate. Range 1 … 60.
+
+        If none has ended for longer than that, those that run will probably take as long again as they have taken.
+        """
+        return min(max(self._recent_s(), self._silent_s(), _MIN_RETRY_S), _MAX_RETRY_S)
+
+    def _recent_s(self) -> float:
         if len(self._departures) < 2:
-            return _MIN_RETRY_S
+            return 0.0
         interval_s = (self._departures[-1] - self._departures[0]) / (len(self._departures) - 1)
-        return min(max(interval_s * self._parallel, _MIN_RETRY_S), _MAX_RETRY_S)
+        return interval_s * self._parallel
+
+    def _silent_s(self) -> float:
+        """For how long somebody has been inside, and nobody has left."""
+        if self._busy_since is None:
+            return 0.0
+        return self._clock() - max([self._busy_since, *self._departures])

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from stoker.backends.base import Embedder
 from stoker.core.embedding import EmbeddingInfo, EmbeddingQueue, Piece, Pooling
 from stoker.core.params import BUILT_IN
+from stoker.core.rates import Rate
 from stoker.core.request import Request, check_token_ids
 from stoker.core.sequence import Sequence
-from stoker.core.token_budget import MIN_CHUNK, TokenBudget
 from stoker.engine.embedding_inputs import embedding_token_ids
 from stoker.engine.protocol import Embed, Embedded, Event, Unanswered
 from stoker.errors import BackendError, InvalidInput, Overloaded, ResourceExhausted, StokerError, Timeout
@@ -27,6 +27,8 @@ _LEAST_SHARE = 0.25
 """Of the time that the streams take in a step: however long that is, embeddings go on."""
 _FIRST_GUESS = 128
 """Tokens of a pass for which nobody waits, as long as nothing is known."""
+_MIN_TOKENS = 16
+"""The same while streams run; and a pass of fewer is taken for one of so many."""
 
 Rows = NDArray[np.float32]
 
@@ -101,9 +103,7 @@ class EmbeddingRequests:
         self._target_step_s, self._idle_step_s = target_step_s, idle_step_s
         self._clock = clock
         self._queue = EmbeddingQueue(info)
-        self._budget = TokenBudget(
-            max_tokens=info.max_batch_tokens, target_step_s=target_step_s, idle_step_s=idle_step_s
-        )
+        self._rate = Rate()
         self._jobs: dict[str, EmbeddingJob] = {}
 
     @property
@@ -168,8 +168,8 @@ class EmbeddingRequests:
             return [*expired, *self._fail((sequence for sequence, _ in planned), error)]
         self._queue.update(planned)
         # A pass of very few tokens takes about as long as one of a few: mostly, weights are read.
-        num_tokens = max(sum(len(piece.entries) for _, piece in planned), MIN_CHUNK)
-        self._budget.observe(num_tokens, self._clock() - began)
+        num_tokens = max(sum(len(piece.entries) for _, piece in planned), _MIN_TOKENS)
+        self._rate.observe(num_tokens, self._clock() - began)
         return [*expired, *self._publish(planned, rows)]
 
     def warm_up(self) -> None:
@@ -183,9 +183,9 @@ class EmbeddingRequests:
 
     def _num_tokens(self, used_s: float, *, has_streams: bool) -> int:
         """How many fit into what is left of the step."""
-        token_s = self._budget.token_s
+        token_s = self._rate.entry_s
         if token_s is None:
-            return MIN_CHUNK if has_streams else _FIRST_GUESS
+            return _MIN_TOKENS if has_streams else _FIRST_GUESS
         limit_s = self._idle_step_s
         if has_streams:
             limit_s = max(self._target_step_s - used_s, max(self._target_step_s, used_s) * _LEAST_SHARE)

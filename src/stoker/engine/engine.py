@@ -11,6 +11,7 @@ from math import inf
 
 from stoker.backends.base import Backend, Embedder, KVPort, Logits
 from stoker.cache.counters import TierCounters
+from stoker.cache.slot_files import SlotFiles
 from stoker.cache.store import KVStore
 from stoker.core.batch import Batch
 from stoker.core.model_info import ModelInfo
@@ -19,12 +20,15 @@ from stoker.core.request import Request
 from stoker.core.scheduler import Scheduler, SchedulerConfig
 from stoker.core.sequence import FinishReason, TokenEvent
 from stoker.core.stages import Mark, no_mark
+from stoker.engine.adapters import Adapters
 from stoker.engine.answers import answer_detokenize, answer_tokenize
 from stoker.engine.embeddings import EmbeddingJob, EmbeddingRequests
 from stoker.engine.metrics import LoopMetrics
 from stoker.engine.prompt import echo, prompt_token_ids, with_text_bias
 from stoker.engine.protocol import (
+    AdapterList,
     Answer,
+    ChangeAdapters,
     Detokenize,
     Embed,
     Erased,
@@ -34,17 +38,21 @@ from stoker.engine.protocol import (
     Heartbeat,
     ListSlots,
     Question,
+    RestoreSlot,
+    SaveSlot,
     SlotList,
     Submit,
     Tokenize,
 )
+from stoker.engine.slot_files import SlotPort
 from stoker.engine.stream import Stream
 from stoker.engine.transfers import Transfers
-from stoker.errors import BackendError, InvalidInput, StokerError, Timeout
+from stoker.errors import BackendError, InvalidInput, StokerError, Timeout, UnsupportedParameter
 from stoker.sampling.sampler import Choice, Sampler
 from stoker.text.tokenizer import Tokenizer
 
 _WARM_UP = "warm-up"
+_WARM_UP_PROMPT, _WARM_UP_ANSWER = 16, 4
 
 
 class Engine:
@@ -61,7 +69,9 @@ class Engine:
         mark: told when a part of a step has ended, on the thread that calls `step`.
         kv_port: the backend again, if it can export; with `kv_store`, or neither.
         kv_store: where KV is kept that the pool has no room for; owned from now on.
+        slot_files: where slots are saved by name; only kept here, for who has a thread for files.
         embedder: of the same model, if it can embed; `backend` closes it.
+        adapters: those that are loaded; not given: the backend cannot apply any.
     """
 
     def __init__(
@@ -76,6 +86,8 @@ class Engine:
         kv_port: KVPort | None = None,
         kv_store: KVStore | None = None,
         embedder: Embedder | None = None,
+        slot_files: SlotFiles | None = None,
+        adapters: Adapters | None = None,
     ) -> None:
         info = backend.info
         self.parallel = config.max_running
@@ -93,6 +105,10 @@ class Engine:
         if kv_port is not None and kv_store is not None:
             self._transfers = Transfers(kv_port, kv_store, self._scheduler, clock)
         self._embeddings = None if embedder is None else _embedding_requests(embedder, tokenizer, info, config, clock)
+        self.adapters = adapters or Adapters()
+        self.slot_files = slot_files
+        self.slot_port = None if kv_port is None else SlotPort(backend, kv_port, self._scheduler)
+        """For the thread that calls `step`; None: the backend's KV cannot be had."""
         self._may_export = False
         self.is_waiting = False
         """Nothing can be done before the tiers have read something from disk, or a command or a deadline comes."""
@@ -108,8 +124,13 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Somebody is alive, or KV is to be brought to safety."""
-        return self._scheduler.has_work or self._may_export or self._is_embedding
+        """Somebody is alive and not paused, or late; or KV is to be brought to safety."""
+        return self._scheduler.has_work or self._may_export or self._is_embedding or self._has_late
+
+    @property
+    def next_deadline(self) -> float:
+        """On the engine's clock: when the next request is late, also if it is paused."""
+        return min((stream.deadline for stream in self._streams.values()), default=inf)
 
     def on_arrival(self, call: Callable[[], None]) -> None:
         """Has this called, on another thread, when it is worth to `step` although `is_waiting`."""
@@ -122,6 +143,7 @@ class Engine:
         Raises:
             InvalidInput: a parameter or token id cannot be honoured, the prompt is empty, or the model is an encoder.
             ContextLengthExceeded: the prompt leaves no room for a completion.
+            AdapterNotFound: it asks for an adapter that is not loaded.
         """
         if not self._info.can_generate:
             message = f"{self._info.name} writes no text: it is an encoder, for embeddings or ranking"
@@ -130,6 +152,7 @@ class Engine:
         sampling = submit.sampling.filled_from(self._defaults, BUILT_IN)
         sampling = with_text_bias(self._tokenizer, sampling, submit.text_bias)
         seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
+        lease = self.adapters.lease(submit.adapters)
         request = Request(
             request_id=submit.request_id,
             prompt=tuple(prompt_token_ids(self._tokenizer, submit)),
@@ -137,6 +160,7 @@ class Engine:
             priority=submit.priority,
             client_key=submit.client_key,
             cache_prompt=submit.cache_prompt,
+            adapters=lease.adapters,
             group=submit.group,
             scores_prompt=submit.echo and sampling.logprobs is not None,
         )
@@ -144,7 +168,9 @@ class Engine:
         row = self._sampler.open(request.sampling, request.prompt, seed)
         deadline = inf if submit.timeout_s is None else now + submit.timeout_s
         prompt = echo(self._tokenizer, submit.prompt, request.prompt) if submit.echo else None
-        return Stream(request, row, self._tokenizer, prompt=prompt, timeout_s=submit.timeout_s, deadline=deadline)
+        return Stream(
+            request, row, self._tokenizer, prompt=prompt, timeout_s=submit.timeout_s, deadline=deadline, lease=lease
+        )
 
     def add(self, stream: Stream) -> None:
         """Queues what `admit` returned.
@@ -165,6 +191,7 @@ class Engine:
         """
         if self._embeddings is None:
             raise InvalidInput(f"{self._info.name} cannot embed", parameter="model")
+        self.adapters.check_embeds(embed.adapters)
         return self._embeddings.admit(embed)
 
     def add_embedding(self, job: EmbeddingJob) -> None:
@@ -179,10 +206,19 @@ class Engine:
     def abort(self, request_id: str) -> None:
         """Ends a request; nothing more is published for it. Unknown ids are ignored."""
         self._scheduler.abort(request_id)
-        self._streams.pop(request_id, None)
+        if request_id in self._streams:
+            self._take_leave(request_id)
         self._metrics.left(request_id)
         if self._embeddings is not None:
             self._embeddings.abort(request_id)
+
+    def pause(self, request_id: str) -> None:
+        """Nothing of a request is computed until `resume`; its deadline goes on. Unknown ids are ignored."""
+        self._scheduler.pause(request_id)
+
+    def resume(self, request_id: str) -> None:
+        """The reader of a paused request has caught up. Unknown ids are ignored."""
+        self._scheduler.resume(request_id)
 
     def step(self) -> list[Event]:
         """One turn for everybody who is alive: at most one event per request.
@@ -199,6 +235,7 @@ class Engine:
             self._num_steps += 1
             self.is_waiting = False
             self._mark("forward")
+        self.adapters.sweep()
         return events
 
     def _step_streams(self) -> list[Event]:
@@ -228,14 +265,15 @@ class Engine:
             self._transfers.restore(batch)
             self._may_export = True
         events = self._scheduler.update(batch, token_ids)
-        self._scheduler.observe(batch.num_tokens, step_s)
+        self._scheduler.observe(batch, step_s)
         self._metrics.step_s.observe(step_s)
         self._num_steps += 1
         self._mark("schedule")
         return [*expired, *self._publish(zip(streams, choices, events, strict=True))]
 
     def warm_up(self) -> None:
-        """Computes one token, so that the first request does not pay for touching the weights. Leaves nothing behind.
+        """Computes a short answer: the first request shall not pay for touching the weights, and what a prompt and what
+        a step of a stream cost is known before anybody is made to wait. Leaves nothing behind.
 
         Raises:
             BackendError: the model cannot compute.
@@ -244,12 +282,10 @@ class Engine:
             assert self._embeddings is not None, "a model that does nothing"
             self._embeddings.warm_up()
             return
-        sampling = SamplingParams(temperature=0, max_tokens=1)
-        self.add(self.admit(Submit(request_id=_WARM_UP, prompt=[0], sampling=sampling, cache_prompt=False)))
-        while self.has_work:
-            for event in self.step():
-                if isinstance(event, Failed):
-                    raise BackendError(f"the model loads, but cannot compute: {event.message}")
+        num_prompt = min(_WARM_UP_PROMPT, self._info.max_sequence_tokens - _WARM_UP_ANSWER)
+        for prompt, max_tokens in (([0], 1), ([0] * num_prompt, _WARM_UP_ANSWER)):
+            if prompt:
+                self._compute_once(prompt, max_tokens)
         self._metrics = LoopMetrics(self._clock)
 
     def answer(self, question: Question) -> Answer:
@@ -267,6 +303,11 @@ class Engine:
                 return SlotList(question.question_id, self._scheduler.slots())
             case EraseSlots():
                 return Erased(question.question_id, self._erase(question.slot))
+            case ChangeAdapters():
+                self.adapters.change(question)
+                return AdapterList(question.question_id, self.adapters.cards())
+            case SaveSlot() | RestoreSlot():
+                raise UnsupportedParameter("slots are saved and restored by an engine's process only")
 
     def heartbeat(self) -> Heartbeat:
         """Numbers for whoever watches; whether steps are late, only the thread's owner can say."""
@@ -275,6 +316,7 @@ class Engine:
             num_steps=self._num_steps,
             num_running=scheduler.num_running,
             num_waiting=scheduler.num_waiting,
+            num_paused=scheduler.num_paused,
             kv_used=scheduler.kv_used,
             kv_retained=scheduler.kv_retained,
             kv_capacity=scheduler.kv_capacity,
@@ -287,19 +329,37 @@ class Engine:
             cached_tokens=scheduler.num_cached_tokens,
             pool_hit_tokens=scheduler.num_resident_tokens,
             pool_evicted_tokens=scheduler.kv.num_evicted,
+            pool_evicted_sequences=scheduler.kv.num_evicted_slots,
+            kv_sequences=scheduler.kv.num_sequences,
+            kv_held_bytes=scheduler.kv.held * self._info.kv_bytes_per_token,
+            kv_capacity_bytes=scheduler.kv_capacity * self._info.kv_bytes_per_token,
             tiers=self._transfers.counters() if self._transfers is not None else TierCounters(),
+            adapters=self.adapters.loads((stream.lease, stream.is_running) for stream in self._streams.values()),
         )
 
     def check_integrity(self) -> None:
         """Asserts that the engine and its scheduler agree on who is alive."""
         self._scheduler.check_integrity()
-        assert len(self._streams) == self._scheduler.num_running + self._scheduler.num_waiting
+        scheduler = self._scheduler
+        assert len(self._streams) == scheduler.num_running + scheduler.num_waiting + scheduler.num_paused
 
     def close(self) -> None:
         """Frees the model. Calling it twice is allowed."""
         self._backend.close()
         if self._transfers is not None:
             self._transfers.close()
+
+    def _compute_once(self, prompt: list[int], max_tokens: int) -> None:
+        sampling = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+        self.add(self.admit(Submit(request_id=_WARM_UP, prompt=prompt, sampling=sampling, cache_prompt=False)))
+        while self.has_work:
+            for event in self.step():
+                if isinstance(event, Failed):
+                    raise BackendError(f"the model loads, but cannot compute: {event.message}")
+
+    @property
+    def _has_late(self) -> bool:
+        return self._scheduler.num_paused > 0 and self.next_deadline <= self._clock()
 
     @property
     def _is_embedding(self) -> bool:
@@ -308,6 +368,8 @@ class Engine:
     def _erase(self, slot: int | None) -> int:
         if slot is not None:
             return self._scheduler.erase(slot)
+        if self._transfers is not None:
+            self._transfers.clear()
         idle = [state.slot for state in self._scheduler.slots() if state.request_id is None]
         return sum(self._scheduler.erase(slot) for slot in idle)
 
@@ -328,11 +390,12 @@ class Engine:
                 continue
             self._metrics.has_token(stream.request_id)
             stream.push(choice, event)
+            stream.lease.num_tokens += 1
             self._mark("detokenize")
             if stream.finish_reason is not None:
                 if event.finish_reason is None:
                     self._scheduler.finish(stream.request_id, FinishReason.STOP)
-                del self._streams[stream.request_id]
+                self._take_leave(stream.request_id)
             published.append(stream.take())
             self._mark("publish")
         return published
@@ -347,8 +410,11 @@ class Engine:
     def _fail(self, batch: Batch, error: BackendError) -> list[Event]:
         return [self._end_failed(event.request_id, error) for event in self._scheduler.fail(batch)]
 
+    def _take_leave(self, request_id: str) -> None:
+        self.adapters.close(self._streams.pop(request_id).lease)
+
     def _end_failed(self, request_id: str, error: StokerError) -> Event:
-        del self._streams[request_id]
+        self._take_leave(request_id)
         self._metrics.left(request_id)
         return Failed.of(request_id, error)
 

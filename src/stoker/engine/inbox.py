@@ -18,8 +18,12 @@ class InboxLimits:
 
     max_separate: int = 16
     """Beyond so many unread outputs the reader gets them as one."""
+    pause_bytes: int = 256 * 2**10
+    """Roughly, as the next two; beyond it nothing more is computed for this reader …"""
+    resume_bytes: int = 64 * 2**10
+    """… until no more than so much is unread."""
     max_bytes: int = 4 * 2**20
-    """Roughly; beyond it the request is cancelled."""
+    """What was on its way when it was paused should never reach this; beyond it the request is cancelled."""
     max_idle_s: float = 120.0
     """With something to read and nothing read for so long, the request is cancelled."""
 
@@ -45,8 +49,22 @@ class Inbox:
     @property
     def is_overdue(self) -> bool:
         """The reader has fallen too far behind."""
-        is_idle = bool(self._unread) and self._clock() - self._read_at > self._limits.max_idle_s
-        return is_idle or self._num_bytes > self._limits.max_bytes
+        return self.patience_s <= 0 or self._num_bytes > self._limits.max_bytes
+
+    @property
+    def patience_s(self) -> float:
+        """How long the reader may still take nothing; nobody waits for one who has nothing to read."""
+        return self._limits.max_idle_s - (self._clock() - self._read_at) if self._unread else self._limits.max_idle_s
+
+    @property
+    def is_behind(self) -> bool:
+        """So much is unread that more should not come."""
+        return self._num_bytes > self._limits.pause_bytes
+
+    @property
+    def has_caught_up(self) -> bool:
+        """So little is unread that more may come."""
+        return self._num_bytes <= self._limits.resume_bytes
 
     def put(self, event: Accepted | Output) -> None:
         """Adds an event; never waits."""

@@ -1,9 +1,10 @@
 """The child process of `stoker serve`: one engine behind two sockets. Lives as long as its parent, and no longer.
 
 ```
-main thread       takes commands: aborts at once, texts to the tokenizer threads, Shutdown ends everything
+main thread       takes commands: aborts and pauses at once, texts to the tokenizer threads, Shutdown ends everything
 tokenizer threads tokenize and check, then queue for the engine
-engine thread     steps; puts one frame per step into the outbox
+files thread      writes and reads slots that somebody saves or restores, reads adapters
+engine thread     steps; sends one frame per step, or puts it into the outbox if the parent is behind
 writer thread     outbox ---> parent, and a heartbeat about once a second
 parent watch      end of stdin: the parent is gone, however it died
 ```
@@ -35,6 +36,7 @@ from stoker.engine.protocol import (
     EXIT_LOAD_FAILED,
     Abort,
     Accepted,
+    ChangeAdapters,
     Command,
     Detokenize,
     Embed,
@@ -45,13 +47,18 @@ from stoker.engine.protocol import (
     ListSlots,
     LoadFailed,
     ModelCard,
+    Pause,
     Question,
     Ready,
+    RestoreSlot,
+    Resume,
+    SaveSlot,
     Shutdown,
     Submit,
     Tokenize,
     Unanswered,
 )
+from stoker.engine.slot_files import file_slot
 from stoker.engine.worker import EngineWorker
 from stoker.errors import Cancelled, StokerError
 
@@ -62,6 +69,8 @@ Build: TypeAlias = Callable[[EngineConfig], tuple[Engine, ModelCard]]
 
 _Tokenized: TypeAlias = Submit | Embed | Tokenize | Detokenize
 """What is given to a tokenizer thread."""
+_Slow: TypeAlias = _Tokenized | SaveSlot | RestoreSlot | ChangeAdapters
+"""What is given to a thread beside the main one."""
 
 EXIT_OK, EXIT_ENGINE_DIED, EXIT_ORPHANED = 0, 1, 4
 
@@ -70,6 +79,8 @@ _MAX_OUTBOX = 1024
 _NUM_TOKENIZERS = 2
 """A very long prompt must not hold up the short one behind it."""
 _POLL_S = 1.0
+_RETRY_S = 0.002
+"""Between two looks whether a parent that was behind reads again."""
 _STOP_S = 1.0
 _STDIN = 0
 _LOOK, _TERMINATE = b"l", b"t"
@@ -104,6 +115,10 @@ class _EngineProcess:
         self._commands = commands
         self._events = events
         self._outbox: queue.Queue[Frame] = queue.Queue(_MAX_OUTBOX)
+        self._num_queued = 0
+        """Frames in the outbox and in the writer's hands: what comes now has to wait behind them."""
+        self._sending = threading.Lock()
+        """Guards the socket for events, and the number."""
         self._is_ending = threading.Event()
         self._wake_receiver, self._wake_sender = socket.socketpair()
         self._wake_sender.setblocking(False)
@@ -112,6 +127,7 @@ class _EngineProcess:
         self._tokenizers = ThreadPoolExecutor(_NUM_TOKENIZERS, thread_name_prefix="stoker-tokenizer")
         # Thousands of texts to embed must not hold up anybody's prompt.
         self._embedding_tokenizer = ThreadPoolExecutor(1, thread_name_prefix="stoker-embedding-tokenizer")
+        self._files = ThreadPoolExecutor(1, thread_name_prefix="stoker-slot-files")
         self._admissions: list[Future[None]] = []
         """Prompts being tokenized; bounded by the worker's door."""
         self._writer = threading.Thread(target=self._write, name="stoker-writer", daemon=True)
@@ -124,7 +140,7 @@ class _EngineProcess:
         self._take_commands()
         has_died = self._worker.death is not None
         self._end()
-        for threads in (self._tokenizers, self._embedding_tokenizer):
+        for threads in (self._tokenizers, self._embedding_tokenizer, self._files):
             threads.shutdown(wait=False, cancel_futures=True)
         is_closed = self._worker.close(_STOP_S)
         self._writer.join(_STOP_S)
@@ -152,8 +168,14 @@ class _EngineProcess:
                 self._embed(command)
             case Abort():
                 self._worker.abort(command.request_id)
+            case Pause() | Resume():
+                self._worker.set_pace(command)
             case Tokenize() | Detokenize():
-                self._on_tokenizer_thread(partial(self._answer, command), command)
+                self._on_another_thread(partial(self._answer, command), command)
+            case SaveSlot() | RestoreSlot():
+                self._on_another_thread(partial(self._file_slot, command), command)
+            case ChangeAdapters():
+                self._on_another_thread(partial(self._change_adapters, command), command)
             case ListSlots() | EraseSlots():
                 self._ask(command)
             case Shutdown():
@@ -165,7 +187,7 @@ class _EngineProcess:
         except StokerError as error:
             self._publish([Failed.of(submit.request_id, error)])
             return
-        self._on_tokenizer_thread(partial(self._accept, submit), submit)
+        self._on_another_thread(partial(self._accept, submit), submit)
 
     def _embed(self, embed: Embed) -> None:
         try:
@@ -173,13 +195,21 @@ class _EngineProcess:
         except StokerError as error:
             self._publish([Unanswered.of(embed.question_id, error)])
             return
-        self._on_tokenizer_thread(partial(self._queue_embedding, embed), embed)
+        self._on_another_thread(partial(self._queue_embedding, embed), embed)
 
-    def _on_tokenizer_thread(self, task: Callable[[], None], command: _Tokenized) -> None:
-        threads = self._embedding_tokenizer if isinstance(command, Embed) else self._tokenizers
-        future = threads.submit(task)
+    def _on_another_thread(self, task: Callable[[], None], command: _Slow) -> None:
+        future = self._threads_for(command).submit(task)
         self._admissions = [*(f for f in self._admissions if not f.done()), future]
         future.add_done_callback(lambda future: self._note_fault(command, future))
+
+    def _threads_for(self, command: _Slow) -> ThreadPoolExecutor:
+        match command:
+            case Embed():
+                return self._embedding_tokenizer
+            case SaveSlot() | RestoreSlot() | ChangeAdapters():
+                return self._files
+            case _:
+                return self._tokenizers
 
     def _accept(self, submit: Submit) -> None:
         """On a tokenizer thread. `Accepted` leaves before the engine can add anything to it."""
@@ -207,13 +237,28 @@ class _EngineProcess:
         except StokerError as error:
             self._publish([Unanswered.of(question.question_id, error)])
 
+    def _file_slot(self, question: SaveSlot | RestoreSlot) -> None:
+        """On the thread for files."""
+        try:
+            self._publish([file_slot(question, self._engine.slot_files, self._engine.slot_port, self._worker)])
+        except StokerError as error:
+            self._publish([Unanswered.of(question.question_id, error)])
+
+    def _change_adapters(self, change: ChangeAdapters) -> None:
+        """On the thread for files: the engine's own finds the file checked, and in the system's memory."""
+        try:
+            self._engine.adapters.prepare(change)
+            self._worker.ask(change)
+        except StokerError as error:
+            self._publish([Unanswered.of(change.question_id, error)])
+
     def _ask(self, question: Question) -> None:
         try:
             self._worker.ask(question)
         except StokerError as error:
             self._publish([Unanswered.of(question.question_id, error)])
 
-    def _note_fault(self, command: _Tokenized, future: Future[None]) -> None:
+    def _note_fault(self, command: _Slow, future: Future[None]) -> None:
         """A fault of ours while a text was tokenized concerns that request only, but it must hear of it."""
         if future.cancelled() or (fault := future.exception()) is None:
             return
@@ -229,12 +274,29 @@ class _EngineProcess:
         if self._worker_has_died():
             self._wake(_LOOK)  # the parent ends or repeats its requests when the process is gone
             return
+        if self._is_ending.is_set() or self._has_sent(events):
+            return
         while not self._is_ending.is_set():
             try:
                 self._outbox.put(events, timeout=_POLL_S)
             except queue.Full:
                 continue
             return
+        with self._sending:
+            self._num_queued -= 1
+
+    def _has_sent(self, events: Frame) -> bool:
+        """Sends at once what may go at once: waking the writer for every token would take a core from the next step.
+
+        What cannot go is counted as queued.
+        """
+        with self._sending:
+            if not self._num_queued:
+                with suppress(zmq.Again):
+                    self._events.send(msgspec.msgpack.encode(events), zmq.DONTWAIT)
+                    return True
+            self._num_queued += 1
+        return False
 
     def _worker_has_died(self) -> bool:
         return not self._is_ending.is_set() and self._worker.death is not None
@@ -258,15 +320,16 @@ class _EngineProcess:
                 continue
             with suppress(queue.Empty):
                 self._send(self._outbox.get(timeout=wait_s))
+                with self._sending:
+                    self._num_queued -= 1
 
     def _send(self, events: Frame) -> None:
         frame = msgspec.msgpack.encode(events)
         while not self._is_ending.is_set():
-            try:
-                self._events.send(frame)
-            except zmq.Again:
-                continue  # the bound of one wait has passed
-            return
+            with self._sending, suppress(zmq.Again):
+                self._events.send(frame, zmq.DONTWAIT)
+                return
+            self._is_ending.wait(_RETRY_S)
 
 
 def _read_line() -> bytes:

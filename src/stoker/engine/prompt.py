@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from stoker.core.params import SamplingParams
@@ -16,6 +16,7 @@ _SUFFIX = ("<|fim_suffix|>", "<fim_suffix>", "<fim-suffix>", "<｜fim▁hole｜>
 _MIDDLE = ("<|fim_middle|>", "<fim_middle>", "<fim-middle>", "<｜fim▁end｜>", "<MID>", "<|code_middle|>")
 _REPOSITORY = ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>")
 _SEPARATOR = ("<|file_sep|>",)
+FILL_SPELLINGS = (*_PREFIX, *_SUFFIX, *_MIDDLE, *_REPOSITORY, *_SEPARATOR)
 
 
 def prompt_token_ids(tokenizer: Tokenizer, submit: Submit) -> list[int]:
@@ -42,8 +43,16 @@ def echo(tokenizer: Tokenizer, prompt: str | Sequence[int | str], token_ids: Seq
     was sent. Of a prompt in token ids every token is written out.
     """
     pieces = [tokenizer.token_bytes(token_id, render_special=True) for token_id in token_ids]
+    return echo_of(pieces, prompt, token_ids, bos_token_id=tokenizer.bos_token_id)
+
+
+def echo_of(
+    pieces: list[bytes], prompt: str | Sequence[int | str], token_ids: Sequence[int], *, bos_token_id: int | None
+) -> list[PromptToken]:
+    """As `echo`, of the texts of all tokens."""
+    pieces = list(pieces)
     if isinstance(prompt, str) and pieces:
-        _drop_additions(pieces, prompt.encode(), has_bos=token_ids[0] == tokenizer.bos_token_id)
+        _drop_additions(pieces, prompt.encode(), has_bos=token_ids[0] == bos_token_id)
     return [PromptToken(*pair) for pair in zip(token_ids, pieces, strict=True)]
 
 
@@ -57,15 +66,20 @@ def _drop_additions(pieces: list[bytes], text: bytes, *, has_bos: bool) -> None:
 
 def find_fill_tokens(tokenizer: Tokenizer) -> FillTokens | None:
     """The tokens for filling in the middle, told by their spelling; None if the vocabulary lacks one that is needed."""
-    prefix, suffix, middle = (_special(tokenizer, *spellings) for spellings in (_PREFIX, _SUFFIX, _MIDDLE))
+    return fill_tokens(lambda spelling: _special(tokenizer, spelling))
+
+
+def fill_tokens(special: Callable[[str], int | None]) -> FillTokens | None:
+    """As `find_fill_tokens`, by whoever knows which of `FILL_SPELLINGS` is one control token."""
+
+    def first(spellings: Sequence[str]) -> int | None:
+        return next((token_id for text in spellings if (token_id := special(text)) is not None), None)
+
+    prefix, suffix, middle = map(first, (_PREFIX, _SUFFIX, _MIDDLE))
     if prefix is None or suffix is None or middle is None:
         return None
     return FillTokens(
-        prefix=prefix,
-        suffix=suffix,
-        middle=middle,
-        repository=_special(tokenizer, *_REPOSITORY),
-        separator=_special(tokenizer, *_SEPARATOR),
+        prefix=prefix, suffix=suffix, middle=middle, repository=first(_REPOSITORY), separator=first(_SEPARATOR)
     )
 
 
@@ -79,10 +93,10 @@ def with_text_bias(tokenizer: Tokenizer, sampling: SamplingParams, text_bias: Ma
     return replace(sampling, logit_bias={**biases, **(sampling.logit_bias or {})})
 
 
-def _special(tokenizer: Tokenizer, *spellings: str) -> int | None:
-    """The first of these texts that is one control token."""
-    encoded = (tokenizer.encode(text) for text in spellings)
-    return next((ids[0] for ids in encoded if len(ids) == 1 and not tokenizer.token_bytes(ids[0])), None)
+def _special(tokenizer: Tokenizer, spelling: str) -> int | None:
+    """This text, if it is one control token."""
+    token_ids = tokenizer.encode(spelling)
+    return token_ids[0] if len(token_ids) == 1 and not tokenizer.token_bytes(token_ids[0]) else None
 
 
 def _encode(tokenizer: Tokenizer, part: int | str, parse_special: bool) -> list[int]:

@@ -16,7 +16,7 @@ from stoker.cache.counters import TierCounters
 from stoker.core.histogram import Distribution
 from stoker.core.params import SamplingParams
 from stoker.core.slot_state import SlotState
-from stoker.engine.config import EngineConfig
+from stoker.engine.config import AdapterSpec, EngineConfig
 from stoker.errors import FieldValue, StokerError, error_from_code
 
 Prompt: TypeAlias = str | Sequence[int | str]
@@ -77,6 +77,18 @@ class EmbeddingCard(msgspec.Struct, frozen=True):
     """Longest input."""
 
 
+class AdapterCard(msgspec.Struct, frozen=True, kw_only=True):
+    """A LoRA adapter that is loaded."""
+
+    adapter_id: int
+    name: str
+    path: str
+    scale: float
+    """For requests that choose no adapters."""
+    rank: int
+    size_bytes: int
+
+
 class ModelCard(msgspec.Struct, frozen=True):
     """What a front end must know about a loaded model. Sizes are in tokens."""
 
@@ -105,6 +117,8 @@ class ModelCard(msgspec.Struct, frozen=True):
     """None = the model cannot embed."""
     can_generate: bool = True
     """False: it embeds, and writes no text."""
+    adapters: list[AdapterCard] = []
+    """Those that it began with."""
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -116,6 +130,14 @@ class Launch(msgspec.Struct, frozen=True):
     events: str
     """Endpoint to which the child pushes frames."""
     heartbeat_every_s: float = 1.0
+
+
+class AdapterChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """An adapter that a request asks for, by its name, or by its id."""
+
+    name: str | None = None
+    adapter_id: int | None = None
+    scale: float = 1.0
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
@@ -137,10 +159,24 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     """The text of a special token in the prompt is that token."""
     text_bias: dict[str, float] = {}
     """As `sampling.logit_bias`, for every token of these texts."""
+    adapters: list[AdapterChoice] | None = None
+    """None = those that apply by themselves."""
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
     """The caller is gone. Unknown ids are ignored."""
+
+    request_id: str
+
+
+class Pause(msgspec.Struct, frozen=True, tag=True):
+    """Its reader is behind: nothing of it is computed until `Resume`. Unknown ids are ignored, there as well."""
+
+    request_id: str
+
+
+class Resume(msgspec.Struct, frozen=True, tag=True):
+    """Its reader has caught up."""
 
     request_id: str
 
@@ -174,7 +210,24 @@ class EraseSlots(msgspec.Struct, frozen=True, tag=True):
 
     question_id: str
     slot: int | None = None
-    """None = all in which no request runs."""
+    """None = all in which no request runs, and what is in memory behind the pool; what is on disk stays."""
+
+
+class SaveSlot(msgspec.Struct, frozen=True, tag=True):
+    """A question, answered with `SlotFiled`: what a slot holds is written to a file."""
+
+    question_id: str
+    slot: int
+    filename: str
+    """Inside the engine's `slot_save_path`."""
+
+
+class RestoreSlot(msgspec.Struct, frozen=True, tag=True):
+    """A question, answered with `SlotFiled`: a slot is filled as it was when the file was written."""
+
+    question_id: str
+    slot: int
+    filename: str
 
 
 class Embed(msgspec.Struct, frozen=True, tag=True):
@@ -202,9 +255,22 @@ class Embed(msgspec.Struct, frozen=True, tag=True):
     """The text of a special token in an input is that token."""
     parameter: str = "input"
     """What the caller called the inputs, for errors."""
+    adapters: list[AdapterChoice] | None = None
+    """As of `Submit`. Embeddings are computed without any, so all but an empty list may be refused."""
 
 
-Question: TypeAlias = Tokenize | Detokenize | ListSlots | EraseSlots
+class ChangeAdapters(msgspec.Struct, frozen=True, tag=True):
+    """A question, answered with `AdapterList`: what is loaded, after all changes that it asks for, if any."""
+
+    question_id: str
+    load: AdapterSpec | None = None
+    unload: str | None = None
+    """By name. Requests that compute with it go on, new ones do not find it."""
+    scales: dict[int, float] | None = None
+    """By id: for requests that choose no adapters. Those that are missing get 0."""
+
+
+Question: TypeAlias = Tokenize | Detokenize | ListSlots | EraseSlots | SaveSlot | RestoreSlot | ChangeAdapters
 """What costs no forward pass. Every question gets exactly one answer, as long as the process lives."""
 
 
@@ -297,6 +363,21 @@ class Erased(msgspec.Struct, frozen=True, tag=True):
     num_tokens: int
 
 
+class SlotFiled(msgspec.Struct, frozen=True, tag=True):
+    """A slot was saved or restored."""
+
+    question_id: str
+    num_tokens: int
+    num_bytes: int
+    """Of the file."""
+    seconds: float
+
+
+class AdapterList(msgspec.Struct, frozen=True, tag=True):
+    question_id: str
+    adapters: list[AdapterCard]
+
+
 class Embedded(msgspec.Struct, frozen=True, tag=True):
     question_id: str
     values: bytes
@@ -332,7 +413,17 @@ class Unanswered(msgspec.Struct, frozen=True, tag=True):
         return error_from_code(self.code, self.message, self.fields)
 
 
-Answer: TypeAlias = Tokenized | Detokenized | SlotList | Erased | Embedded | Unanswered
+Answer: TypeAlias = Tokenized | Detokenized | SlotList | Erased | SlotFiled | AdapterList | Embedded | Unanswered
+
+
+class AdapterLoad(msgspec.Struct, frozen=True, array_like=True):
+    """How busy an adapter is."""
+
+    name: str
+    num_running: int
+    num_waiting: int
+    num_tokens: int
+    """Written with it since the start."""
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):
@@ -355,6 +446,13 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True):
     """Those of these that were in the pool; the others came from the tiers."""
     pool_evicted_tokens: int = 0
     """Of finished conversations that had to make room."""
+    pool_evicted_sequences: int = 0
+    """Finished conversations of which nothing was left."""
+    kv_sequences: int = 0
+    """Running requests and finished conversations that hold KV."""
+    kv_held_bytes: int = 0
+    """Of both; 0 if the backend does not say what a token takes, as the next one."""
+    kv_capacity_bytes: int = 0
     num_preemptions: int = 0
     step_s: Distribution = Distribution()
     """Seconds, as the next two; their buckets are those of `engine.metrics`."""
@@ -362,11 +460,14 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True):
     """From a request's arrival to the first step that computes a part of it."""
     prefill_s: Distribution = Distribution()
     """From that step to the first token."""
+    num_paused: int = 0
+    """Requests whose readers are behind."""
     tiers: TierCounters = TierCounters()
     """KV in memory and on disk, behind the pool."""
+    adapters: list[AdapterLoad] = []
 
 
-Command: TypeAlias = Submit | Embed | Abort | Question | Shutdown
+Command: TypeAlias = Submit | Embed | Abort | Pause | Resume | Question | Shutdown
 Event: TypeAlias = Ready | LoadFailed | Accepted | Output | Failed | Answer | Heartbeat
 Frame: TypeAlias = list[Event]
 """What one step has to say to all streams."""

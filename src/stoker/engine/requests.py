@@ -12,7 +12,7 @@ import msgspec
 
 from stoker.engine.door import Door
 from stoker.engine.inbox import Inbox, InboxLimits
-from stoker.engine.protocol import Abort, Accepted, Command, Failed, ModelCard, Output, Submit
+from stoker.engine.protocol import Abort, Accepted, Command, Failed, ModelCard, Output, Pause, Resume, Submit
 from stoker.errors import Cancelled, EngineCrashed, InvalidInput, ModelNotLoaded, StokerError
 
 Send: TypeAlias = Callable[[Command], None]
@@ -31,6 +31,9 @@ class PendingRequest:
     has_begun: bool = False
     """A token was seen: it cannot be started over."""
     is_repeated: bool = False
+    is_paused: bool = False
+    patience_ends: asyncio.TimerHandle | None = None
+    """While it is paused: when it is looked whether the reader has taken anything."""
 
 
 class Requests:
@@ -40,10 +43,10 @@ class Requests:
         send: to the child.
         door: refuses beyond its capacity.
         limits: how far a reader may fall behind.
-        repeat_wait_s: how long those that had not begun wait for the next child.
+        repeat_wait_s: how long those that had not begun wait for the next child; None = they end with this one.
     """
 
-    def __init__(self, send: Send, door: Door, limits: InboxLimits, repeat_wait_s: float) -> None:
+    def __init__(self, send: Send, door: Door, limits: InboxLimits, repeat_wait_s: float | None) -> None:
         self._send = send
         self._door = door
         self._limits = limits
@@ -83,6 +86,16 @@ class Requests:
             with contextlib.suppress(ModelNotLoaded):  # then there is nothing to free
                 self._send(Abort(request_id))
 
+    def note_read(self, request: PendingRequest) -> None:
+        """Its reader has taken something. To be called after each `Inbox.get`.
+
+        Raises:
+            ModelNotLoaded: the child does not take the command to go on.
+        """
+        if request.is_paused and request.inbox.has_caught_up:
+            self._send(Resume(request.submit.request_id))
+            _stop_pausing(request)
+
     def end_all(self, error: StokerError) -> None:
         """Every request ends with this error."""
         ended = [*self._present.values(), *self._stranded.values()]
@@ -90,6 +103,7 @@ class Requests:
         self._stranded.clear()
         self._stop_waiting()
         for request in ended:
+            _stop_pausing(request)
             request.inbox.end(error)
 
     def on_ready(self, card: ModelCard) -> None:
@@ -122,11 +136,13 @@ class Requests:
         """See `Listener`."""
         lost, self._present = self._present, {}
         for request_id, request in lost.items():
-            if request.has_begun or request.is_repeated:
+            _stop_pausing(request)
+            if request.has_begun or request.is_repeated or self._repeat_wait_s is None:
                 request.inbox.end(_crash(reason))
             else:
                 self._stranded[request_id] = request
         if self._stranded and self._waiting_ends is None:
+            assert self._repeat_wait_s is not None
             loop = asyncio.get_running_loop()
             self._waiting_ends = loop.call_later(self._repeat_wait_s, self._end_stranded, reason)
 
@@ -137,12 +153,34 @@ class Requests:
         if output.finish_reason is not None:
             self._leave(output.request_id)
         elif is_overdue:
-            self.close(request)
-            request.inbox.end(Cancelled("the reader of this answer fell too far behind"))
+            self._give_up(request)
+        elif request.inbox.is_behind and not request.is_paused:
+            self._pause(request)
+
+    def _pause(self, request: PendingRequest) -> None:
+        with contextlib.suppress(ModelNotLoaded):  # then it is tried again with the next output, if there is one
+            self._send(Pause(request.submit.request_id))
+            request.is_paused = True
+            self._keep_patience(request)
+
+    def _keep_patience(self, request: PendingRequest) -> None:
+        loop = asyncio.get_running_loop()
+        request.patience_ends = loop.call_later(request.inbox.patience_s, self._end_patience, request)
+
+    def _end_patience(self, request: PendingRequest) -> None:
+        if request.inbox.is_overdue:
+            self._give_up(request)
+        else:  # it has taken something since
+            self._keep_patience(request)
+
+    def _give_up(self, request: PendingRequest) -> None:
+        self.close(request)
+        request.inbox.end(Cancelled("the reader of this answer fell too far behind"))
 
     def _leave(self, request_id: str) -> PendingRequest | None:
         request = self._present.pop(request_id, None)
         if request is not None:
+            _stop_pausing(request)
             self._door.note_departure(asyncio.get_running_loop().time())
         return request
 
@@ -156,6 +194,13 @@ class Requests:
         if self._waiting_ends is not None:
             self._waiting_ends.cancel()
             self._waiting_ends = None
+
+
+def _stop_pausing(request: PendingRequest) -> None:
+    request.is_paused = False
+    if request.patience_ends is not None:
+        request.patience_ends.cancel()
+        request.patience_ends = None
 
 
 def _crash(reason: str) -> EngineCrashed:

@@ -7,6 +7,7 @@ from math import inf, isfinite
 
 from stoker.core.request import Request
 from stoker.core.sequence import FinishReason, Sequence, TokenEvent
+from stoker.engine.adapters import Lease
 from stoker.engine.protocol import Output, PositionLogprobs, PromptToken, TokenLogprob, Usage
 from stoker.sampling.candidates import Row
 from stoker.sampling.logprobs import token_logprobs
@@ -36,6 +37,7 @@ class Stream:
         prompt: the prompt's tokens if they are to be echoed.
         timeout_s: as the client asked, for the error's text.
         deadline: on the engine's clock, in seconds.
+        lease: what its adapters are held by; not given: it has none.
     """
 
     def __init__(
@@ -47,11 +49,13 @@ class Stream:
         prompt: list[PromptToken] | None = None,
         timeout_s: float | None = None,
         deadline: float = inf,
+        lease: Lease | None = None,
     ) -> None:
         self.request = request
         self.row = row
         self.timeout_s = timeout_s
         self.deadline = deadline
+        self.lease = lease or Lease((), ())
         self.sequence: Sequence | None = None
         """The scheduler's; set when it has been added, and only read here."""
         self.finish_reason: FinishReason | None = None
@@ -75,6 +79,11 @@ class Stream:
     def has_begun(self) -> bool:
         """Some of it was computed. May be asked by any thread."""
         return self.sequence is not None and self.sequence.has_begun
+
+    @property
+    def is_running(self) -> bool:
+        """It has a slot now."""
+        return self.sequence is not None and self.sequence.slot is not None
 
     def push_prompt(self, row: Row, token_id: int) -> None:
         """Takes the raw logits from which the next token of the prompt could have been chosen."""

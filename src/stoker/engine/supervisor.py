@@ -18,11 +18,12 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Protocol
 
+import msgspec
 import zmq.asyncio
 
 from stoker.engine.channel import Channel
 from stoker.engine.child import Child, describe_exit
-from stoker.engine.config import EngineConfig, SupervisionConfig
+from stoker.engine.config import AdapterSpec, EngineConfig, SupervisionConfig
 from stoker.engine.protocol import (
     EXIT_LOAD_FAILED,
     Accepted,
@@ -152,6 +153,10 @@ class Supervisor:
             raise self._not_ready()
         self._child.channel.send(command)
 
+    def remember_adapters(self, adapters: Sequence[AdapterSpec]) -> None:
+        """What a child that is started again is to load, whatever the first one was told."""
+        self._config = msgspec.structs.replace(self._config, lora=[], adapters=tuple(adapters))
+
     async def close(self) -> None:
         """Stops the child, with a bound, and frees everything. Calling it twice is allowed."""
         self._state = State.CLOSED
@@ -256,7 +261,6 @@ class Supervisor:
     async def _hear(self, channel: Channel) -> None:
         while True:
             self._take(await channel.receive())
-            await asyncio.sleep(0)  # a frame that is already there does not let anybody else run
 
     async def _hear_last_words(self, child: Child) -> None:
         if child.exited.done():
@@ -279,6 +283,7 @@ class Supervisor:
     def _note_ready(self, card: ModelCard) -> None:
         assert self._first is not None
         self._state, self._ready_at = State.READY, self._heard_at
+        self._config = same_sizes(self._config, card)
         self._listener.on_ready(card)
         if not self._first.done():
             self._first.set_result(card)
@@ -292,3 +297,13 @@ class Supervisor:
 
     def _backoff_s(self) -> float:
         return min(self._times.backoff_min_s * 2 ** min(self._num_failures - 1, 30), self._times.backoff_max_s)
+
+
+def same_sizes(config: EngineConfig, card: ModelCard) -> EngineConfig:
+    """What makes another engine become what this one has: whoever has its card counts on it.
+
+    Left to itself it would take what memory is free by then.
+    """
+    return msgspec.structs.replace(
+        config, ctx_size=card.context_size or None, kv_tokens=card.kv_tokens or None, num_replicas=1
+    )

@@ -34,9 +34,7 @@ def open_kv_store(
         available_bytes: of memory, when the model is loaded.
     """
     has_disk = bool(config.kv_cache_dir)
-    ram_mib = config.cache_ram
-    if ram_mib is None:
-        ram_mib = min(_MAX_RAM_MIB, available_bytes // _RAM_SHARE // _MIB)
+    ram_mib = ram_tier_mib(config, available_bytes)
     if not info.traits.can_export or not (ram_mib or has_disk):
         return None
     store = KVStore(max(ram_mib, _STAGING_MIB if has_disk else 0) * _MIB)
@@ -49,6 +47,13 @@ def open_kv_store(
             limit_bytes=_disk_limit(config, directory.folder),
         )
     return store
+
+
+def ram_tier_mib(config: EngineConfig, available_bytes: int) -> int:
+    """What `cache_ram` means, given or not, in MiB."""
+    if config.cache_ram is not None:
+        return config.cache_ram
+    return min(_MAX_RAM_MIB, available_bytes // _RAM_SHARE // _MIB)
 
 
 def _disk_limit(config: EngineConfig, folder: Path) -> int:

@@ -75,6 +75,10 @@ class Transfers:
         self._num_restored += num_tokens
         self._restore_s += seconds
 
+    def clear(self) -> None:
+        """See `KVStore.clear`."""
+        self._store.clear()
+
     def counters(self) -> TierCounters:
         """The numbers of the tiers, and of what was carried."""
         return replace(

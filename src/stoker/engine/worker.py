@@ -12,8 +12,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -29,7 +31,9 @@ from stoker.engine.protocol import (
     Failed,
     Heartbeat,
     Output,
+    Pause,
     Question,
+    Resume,
     Submit,
     Unanswered,
 )
@@ -40,6 +44,31 @@ logger = logging.getLogger(__name__)
 
 Work: TypeAlias = Stream | EmbeddingJob
 """What has been admitted."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn(Generic[T]):
+    """What another thread wants done between two steps, and waits for."""
+
+    work: Callable[[], T]
+    future: Future[T]
+
+    def run(self) -> None:
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            self.future.set_result(self.work())
+        except StokerError as error:
+            self.future.set_exception(error)
+
+    def end(self, error: StokerError) -> None:
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
+
+
+_Command: TypeAlias = Work | Abort | Pause | Resume | Question | _Turn[Any]
 
 AdmittedT = TypeVar("AdmittedT", bound=Work)
 
@@ -77,11 +106,12 @@ class EngineWorker:
         self._engine = engine
         self._publish = publish
         self._clock = clock
-        self._door = Door(capacity=engine.capacity, parallel=engine.parallel)
+        self._door = Door(capacity=engine.capacity, parallel=engine.parallel, clock=clock)
         self._changed = threading.Condition()
         """Guards everything below; notified when there is something to do."""
-        self._commands: deque[Work | Abort | Question] = deque()
-        """Bounded by the door: at most one `Work` and one `Abort` per request inside. Who asks bounds questions."""
+        self._commands: deque[_Command] = deque()
+        """Bounded by the door: at most one `Work` and one `Abort` per request inside. Who asks bounds questions, and
+        who reads, pauses: between two of them the reader takes what some steps have given."""
         self._live: dict[str, Work | None] = {}
         """Everybody inside; None while the prompt is still being tokenized."""
         self._unqueued: dict[str, Stream] = {}
@@ -179,6 +209,12 @@ class EngineWorker:
             elif request_id in self._live:
                 self._left.add(request_id)
 
+    def set_pace(self, command: Pause | Resume) -> None:
+        """Pauses or resumes a request between two steps. Unknown ids are ignored."""
+        with self._changed:
+            if self._live.get(command.request_id) is not None:
+                self._push(command)
+
     def ask(self, question: Question) -> None:
         """Has a question answered between two steps; the answer is published.
 
@@ -188,6 +224,18 @@ class EngineWorker:
         with self._changed:
             self._check_open()
             self._push(question)
+
+    def perform(self, work: Callable[[], T]) -> Future[T]:
+        """Has something done by the engine's thread between two steps; it must neither wait nor take long.
+
+        Raises:
+            ModelNotLoaded: the worker is closed or dead.
+        """
+        turn = _Turn(work, Future[T]())
+        with self._changed:
+            self._check_open()
+            self._push(turn)
+        return turn.future
 
     def heartbeat(self) -> Heartbeat:
         """The engine's numbers, also while it is stuck in a step."""
@@ -241,7 +289,7 @@ class EngineWorker:
         if self._is_closing:
             raise ModelNotLoaded("the engine was closed")
 
-    def _push(self, command: Work | Abort | Question) -> None:
+    def _push(self, command: _Command) -> None:
         self._commands.append(command)
         if self._waits_since is None:
             self._waits_since = self._clock()
@@ -263,11 +311,12 @@ class EngineWorker:
             replies = [event for command in commands if (event := self._apply(command))]
             self._hand_over([*replies, *self._engine.step()])
 
-    def _next_commands(self) -> list[Work | Abort | Question] | None:
+    def _next_commands(self) -> list[_Command] | None:
         """Sleeps until there is something to do. None: it is time to end."""
         with self._changed:
             while not (self._commands or self._engine.has_work or self._is_closing):
-                self._changed.wait(_IDLE_WAIT_S)
+                # Whoever is paused may be late meanwhile.
+                self._changed.wait(min(_IDLE_WAIT_S, max(0.0, self._engine.next_deadline - self._clock())))
             if self._engine.is_waiting and not (self._commands or self._is_closing or self._has_arrival):
                 self._changed.wait(_TIER_WAIT_S)
             self._has_arrival = False
@@ -280,13 +329,22 @@ class EngineWorker:
             self._has_arrival = True
             self._changed.notify_all()
 
-    def _apply(self, command: Work | Abort | Question) -> Event | None:
+    def _apply(self, command: _Command) -> Event | None:
         match command:
             case Abort():
                 self._engine.abort(command.request_id)
                 return None
+            case Pause():
+                self._engine.pause(command.request_id)
+                return None
+            case Resume():
+                self._engine.resume(command.request_id)
+                return None
             case Stream() | EmbeddingJob():
                 return self._add(command)
+            case _Turn():
+                command.run()
+                return None
             case _:
                 return self._answer(command)
 
@@ -333,7 +391,10 @@ class EngineWorker:
             self._waits_since = None
             live, self._live = self._live, {}
             self._left.clear()
+            turns = [command for command in self._commands if isinstance(command, _Turn)]
             self._commands.clear()
+        for turn in turns:
+            turn.end(error)
         try:
             self._publish([_failure(work, error) for work in live.values() if work is not None])
         except Exception:

@@ -22,17 +22,21 @@ from stoker.llm.async_completions import AsyncCompletions
 from stoker.llm.inputs import (
     GENERATE_DEFAULTS,
     NOTHING_GIVEN,
+    Adapters,
     Conversation,
     EngineOptions,
+    Lora,
     Prompt,
     Prompts,
     Sampling,
+    as_adapters,
     as_batch,
     as_conversations,
     as_prompt,
     as_sampling,
     engine_config,
     spread,
+    spread_lora,
 )
 from stoker.llm.session import Answer, Completion, Session
 
@@ -120,52 +124,71 @@ class AsyncLLM:
 
     @overload
     def generate(
-        self, prompts: Prompt, sampling: SamplingParams | None = None, *, progress: bool = False
+        self,
+        prompts: Prompt,
+        sampling: SamplingParams | None = None,
+        *,
+        lora: Adapters = None,
+        progress: bool = False,
     ) -> AsyncCompletions[Completion]: ...
     @overload
     def generate(
-        self, prompts: Prompts, sampling: Sampling = None, *, progress: bool = False
+        self, prompts: Prompts, sampling: Sampling = None, *, lora: Lora = None, progress: bool = False
     ) -> AsyncCompletions[list[Completion]]: ...
     def generate(
-        self, prompts: Prompt | Prompts, sampling: Sampling = None, *, progress: bool = False
+        self, prompts: Prompt | Prompts, sampling: Sampling = None, *, lora: Lora = None, progress: bool = False
     ) -> AsyncCompletions[Completion] | AsyncCompletions[list[Completion]]:
         """See `LLM.generate`. Await it for the result, or iterate over it for one completion after the other."""
         batch, is_single = as_batch(prompts)
 
         async def start() -> list[Coroutine[Any, Any, Completion]]:
             defaults = NOTHING_GIVEN if (await self._session()).gives_max_tokens else GENERATE_DEFAULTS
-            jobs = zip(batch, spread(sampling, len(batch), defaults), strict=True)
-            return [_read(self.stream(*job)) for job in jobs]
+            jobs = zip(batch, spread(sampling, len(batch), defaults), spread_lora(lora, len(batch)), strict=True)
+            return [_read(self.stream(prompt, params, lora=adapters)) for prompt, params, adapters in jobs]
 
         return AsyncCompletions(start, is_single=is_single, show_progress=progress)
 
     @overload
     def chat(
-        self, messages: Conversation, sampling: SamplingParams | None = None, *, progress: bool = False
+        self,
+        messages: Conversation,
+        sampling: SamplingParams | None = None,
+        *,
+        lora: Adapters = None,
+        progress: bool = False,
     ) -> AsyncCompletions[Completion]: ...
     @overload
     def chat(
-        self, messages: Sequence[Conversation], sampling: Sampling = None, *, progress: bool = False
+        self, messages: Sequence[Conversation], sampling: Sampling = None, *, lora: Lora = None, progress: bool = False
     ) -> AsyncCompletions[list[Completion]]: ...
     def chat(
-        self, messages: Conversation | Sequence[Conversation], sampling: Sampling = None, *, progress: bool = False
+        self,
+        messages: Conversation | Sequence[Conversation],
+        sampling: Sampling = None,
+        *,
+        lora: Lora = None,
+        progress: bool = False,
     ) -> AsyncCompletions[Completion] | AsyncCompletions[list[Completion]]:
         """See `LLM.chat`. Await it for the result, or iterate over it for one completion after the other."""
         batch, is_single = as_conversations(messages)
 
         async def start() -> list[Coroutine[Any, Any, Completion]]:
-            jobs = zip(batch, spread(sampling, len(batch), NOTHING_GIVEN), strict=True)
-            return [_read(self.stream_chat(*job)) for job in jobs]
+            jobs = zip(batch, spread(sampling, len(batch), NOTHING_GIVEN), spread_lora(lora, len(batch)), strict=True)
+            return [_read(self.stream_chat(messages, params, lora=adapters)) for messages, params, adapters in jobs]
 
         return AsyncCompletions(start, is_single=is_single, show_progress=progress)
 
-    def stream(self, prompt: Prompt, sampling: SamplingParams | None = None) -> AsyncTextStream:
+    def stream(
+        self, prompt: Prompt, sampling: SamplingParams | None = None, *, lora: Adapters = None
+    ) -> AsyncTextStream:
         """Completes one prompt piece by piece. It begins, and is refused if it must be, with the first iteration."""
-        return self._stream(lambda _: as_prompt(prompt), sampling)
+        return self._stream(lambda _: as_prompt(prompt), sampling, lora)
 
-    def stream_chat(self, messages: Conversation, sampling: SamplingParams | None = None) -> AsyncTextStream:
+    def stream_chat(
+        self, messages: Conversation, sampling: SamplingParams | None = None, *, lora: Adapters = None
+    ) -> AsyncTextStream:
         """Answers one conversation piece by piece; begins with the first iteration."""
-        return self._stream(lambda session: session.render(messages), sampling)
+        return self._stream(lambda session: session.render(messages), sampling, lora)
 
     async def embed(
         self, texts: Prompt | Prompts, *, dimensions: int | None = None, truncate: bool = False
@@ -227,20 +250,27 @@ class AsyncLLM:
                 raise
             return await asyncio.wrap_future(started)
 
-    def _stream(self, prompt: Callable[[Session], Prompt], sampling: SamplingParams | None) -> AsyncTextStream:
+    def _stream(
+        self, prompt: Callable[[Session], Prompt], sampling: SamplingParams | None, lora: Adapters
+    ) -> AsyncTextStream:
         wake = _Wake()
         answer = Answer(wake)
-        return AsyncTextStream(self._texts(answer, wake, prompt, sampling), answer)
+        return AsyncTextStream(self._texts(answer, wake, prompt, sampling, lora), answer)
 
     async def _texts(
-        self, answer: Answer, wake: _Wake, prompt: Callable[[Session], Prompt], sampling: SamplingParams | None
+        self,
+        answer: Answer,
+        wake: _Wake,
+        prompt: Callable[[Session], Prompt],
+        sampling: SamplingParams | None,
+        lora: Adapters,
     ) -> AsyncGenerator[str]:
-        params = as_sampling(sampling)
+        params, adapters = as_sampling(sampling), as_adapters(lora)
         session = await self._session()
         wake.loop = asyncio.get_running_loop()
         async with self._places_here(session):
             try:
-                await asyncio.to_thread(lambda: session.submit(answer, prompt(session), params))
+                await asyncio.to_thread(lambda: session.submit(answer, prompt(session), params, adapters))
                 while (text := answer.take()) is not None:
                     if text:
                         yield text

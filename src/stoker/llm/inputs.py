@@ -12,7 +12,8 @@ from typing import Any, TypeAlias, TypedDict, cast, get_type_hints
 import msgspec
 
 from stoker.core.params import SamplingParams
-from stoker.engine.config import BackendName, EngineConfig, KVType, PoolingName
+from stoker.engine.config import AdapterSpec, BackendName, EngineConfig, KVType, PoolingName
+from stoker.engine.protocol import AdapterChoice
 from stoker.errors import InvalidInput
 from stoker.text.messages import Message, messages_from_dicts
 
@@ -22,6 +23,10 @@ Prompts: TypeAlias = list[str] | list[list[int]] | list[Prompt]
 Conversation: TypeAlias = Sequence[Message | Mapping[str, object]]
 """Messages, oldest first; dicts have OpenAI's shape."""
 Sampling: TypeAlias = SamplingParams | Sequence[SamplingParams] | None
+"""One for all prompts, or one for each."""
+Adapters: TypeAlias = str | Mapping[str, float] | None
+"""The name of an adapter, or names with scales; `{}` = the model alone, None = what applies by itself."""
+Lora: TypeAlias = Adapters | Sequence[Adapters]
 """One for all prompts, or one for each."""
 
 NOTHING_GIVEN = SamplingParams()
@@ -38,13 +43,22 @@ class EngineOptions(TypedDict, total=False):
     threads: int | None
     kv_type: KVType
     pooling: PoolingName | None
+    lora: Mapping[str, str | Path] | Sequence[str]
+    """Adapters: files by name, or texts as behind `--lora`."""
 
 
 def engine_config(model: str | Path | EngineConfig, options: EngineOptions) -> EngineConfig:
     """The configuration of a model under these options."""
+    fields: dict[str, Any] = dict(options)
+    lora = options.get("lora")
+    if isinstance(lora, Mapping):
+        del fields["lora"]
+        fields["adapters"] = tuple(AdapterSpec(name=name, path=str(path)) for name, path in lora.items())
+    elif lora is not None:
+        fields["lora"] = list(lora)
     if isinstance(model, EngineConfig):
-        return msgspec.structs.replace(model, **options)
-    return EngineConfig(model=str(model), **options)
+        return msgspec.structs.replace(model, **fields)
+    return EngineConfig(model=str(model), **fields)
 
 
 def as_batch(prompts: Prompt | Prompts) -> tuple[list[Prompt], bool]:
@@ -118,6 +132,37 @@ def spread(sampling: Sampling, num_prompts: int, defaults: SamplingParams) -> li
     if len(sampling) != num_prompts:
         raise InvalidInput(f"{len(sampling)} sampling params for {num_prompts} prompts", parameter="sampling")
     return [as_sampling(params).filled_from(defaults) for params in sampling]
+
+
+def spread_lora(lora: Lora, num_prompts: int) -> list[Adapters]:
+    """The adapters of each prompt.
+
+    Raises:
+        InvalidInput: there are more or fewer of them than prompts.
+    """
+    if not isinstance(lora, list | tuple):
+        return [cast("Adapters", lora)] * num_prompts
+    if len(lora) != num_prompts:
+        raise InvalidInput(f"{len(lora)} choices of adapters for {num_prompts} prompts", parameter="lora")
+    return list(lora)
+
+
+def as_adapters(adapters: object) -> list[AdapterChoice] | None:
+    """The adapters of one prompt.
+
+    Raises:
+        InvalidInput: neither a name nor names with scales.
+    """
+    if adapters is None:
+        return None
+    scales = {adapters: 1.0} if isinstance(adapters, str) else adapters
+    if not isinstance(scales, Mapping):
+        complaint = "`lora` must be the name of an adapter, or names with scales"
+        raise InvalidInput(f"{complaint}, not {type(adapters).__name__}", parameter="lora")
+    pairs = cast("Mapping[object, object]", scales).items()
+    if not all(isinstance(name, str) and isinstance(scale, Real) for name, scale in pairs):
+        raise InvalidInput("`lora` must map names of adapters to numbers", parameter="lora")
+    return [AdapterChoice(name=str(name), scale=float(cast("Any", scale))) for name, scale in pairs]
 
 
 def as_sampling(sampling: object) -> SamplingParams:

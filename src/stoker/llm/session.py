@@ -26,6 +26,7 @@ from stoker.assembly import build_engine
 from stoker.core.params import SamplingParams
 from stoker.engine.config import EngineConfig
 from stoker.engine.protocol import (
+    AdapterChoice,
     Embed,
     Embedded,
     Event,
@@ -148,7 +149,9 @@ class Session:
         """
         return self._template.compiled.render(as_messages(conversation))
 
-    def submit(self, answer: Answer, prompt: Prompt, sampling: SamplingParams) -> None:
+    def submit(
+        self, answer: Answer, prompt: Prompt, sampling: SamplingParams, adapters: list[AdapterChoice] | None = None
+    ) -> None:
         """Starts a request. If this raises, the answer has ended too."""
         self._check_process()
         request_id = answer.request_id
@@ -158,7 +161,7 @@ class Session:
         try:
             if self._is_closed:
                 raise ModelNotLoaded("the model was closed")
-            self._worker.submit(Submit(request_id, prompt, sampling))
+            self._worker.submit(Submit(request_id, prompt, sampling, adapters=adapters))
             is_accepted = True
         finally:
             # Whoever aborted in the meantime came before the engine knew the request.

@@ -11,29 +11,33 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, overload
+from typing import TYPE_CHECKING, Self, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stoker.core.params import SamplingParams
 from stoker.engine.config import EngineConfig
-from stoker.engine.protocol import Embed, Embedded, ModelCard
+from stoker.engine.protocol import AdapterChoice, Embed, Embedded, ModelCard
 from stoker.errors import StokerError
 from stoker.llm.inputs import (
     GENERATE_DEFAULTS,
     NOTHING_GIVEN,
+    Adapters,
     Conversation,
     EngineOptions,
+    Lora,
     Prompt,
     Prompts,
     Sampling,
+    as_adapters,
     as_batch,
     as_conversations,
     as_prompt,
     as_sampling,
     engine_config,
     spread,
+    spread_lora,
 )
 from stoker.llm.progress_bar import progress_bar
 from stoker.llm.session import Answer, Completion, Session
@@ -42,6 +46,8 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from stoker.models.progress import Progress
+
+Job: TypeAlias = tuple[Prompt, SamplingParams, Adapters]
 
 _POLL_S = 1.0
 """Longest single wait, so that no wait is unbounded."""
@@ -53,7 +59,9 @@ class TextStream(Iterator[str]):
     One thread reads it. It is also a context manager, and stops the model when nobody holds it any more.
     """
 
-    def __init__(self, llm: LLM, prompt: Prompt, sampling: SamplingParams) -> None:
+    def __init__(
+        self, llm: LLM, prompt: Prompt, sampling: SamplingParams, adapters: list[AdapterChoice] | None
+    ) -> None:
         self._llm = llm
         """A model that nobody else holds must not be closed under its reader."""
         session, places = llm._session, llm._places
@@ -62,7 +70,7 @@ class TextStream(Iterator[str]):
         # The callback must not hold this object, or only the garbage collector could ever end it.
         self._answer = Answer(partial(_wake_reader, self._changed, places))
         _take_place(session, places)
-        session.submit(self._answer, prompt, sampling)
+        session.submit(self._answer, prompt, sampling, adapters)
 
     def __next__(self) -> str:
         while True:
@@ -105,7 +113,8 @@ class LLM:
     Args:
         model: a catalog name, a path to a `.gguf` file, `hf:org/repo[:file]`, or a whole `EngineConfig`.
         progress: told about the download, if one is necessary.
-        options: `backend`, `ctx_size`, `kv_tokens`, `parallel`, `threads`, as in `EngineConfig`.
+        options: `backend`, `ctx_size`, `kv_tokens`, `parallel`, `threads`, as in `EngineConfig`; `lora`: adapters by
+            name, such as `{"sql": "sql.gguf"}`.
 
     Raises:
         StokerError: the model cannot be loaded.
@@ -130,18 +139,26 @@ class LLM:
 
     @overload
     def generate(
-        self, prompts: Prompt, sampling: SamplingParams | None = None, *, progress: bool = False
+        self,
+        prompts: Prompt,
+        sampling: SamplingParams | None = None,
+        *,
+        lora: Adapters = None,
+        progress: bool = False,
     ) -> Completion: ...
     @overload
-    def generate(self, prompts: Prompts, sampling: Sampling = None, *, progress: bool = False) -> list[Completion]: ...
     def generate(
-        self, prompts: Prompt | Prompts, sampling: Sampling = None, *, progress: bool = False
+        self, prompts: Prompts, sampling: Sampling = None, *, lora: Lora = None, progress: bool = False
+    ) -> list[Completion]: ...
+    def generate(
+        self, prompts: Prompt | Prompts, sampling: Sampling = None, *, lora: Lora = None, progress: bool = False
     ) -> Completion | list[Completion]:
         """Completes one prompt, or a list of prompts together; a list comes back in its order.
 
         Args:
             prompts: text, token ids, or a list of either. No chat template is applied.
             sampling: one for all prompts, or one for each. `max_tokens` not given = 512.
+            lora: the name of an adapter, or names with scales; a list has one of these for each prompt.
             progress: draws a progress bar on stderr.
 
         Raises:
@@ -149,19 +166,30 @@ class LLM:
         """
         batch, is_single = as_batch(prompts)
         defaults = NOTHING_GIVEN if self._session.gives_max_tokens else GENERATE_DEFAULTS
-        answers = self._run(batch, spread(sampling, len(batch), defaults), show_progress=progress)
+        jobs = zip(batch, spread(sampling, len(batch), defaults), spread_lora(lora, len(batch)), strict=True)
+        answers = self._run(list(jobs), show_progress=progress)
         return answers[0] if is_single else answers
 
     @overload
     def chat(
-        self, messages: Conversation, sampling: SamplingParams | None = None, *, progress: bool = False
+        self,
+        messages: Conversation,
+        sampling: SamplingParams | None = None,
+        *,
+        lora: Adapters = None,
+        progress: bool = False,
     ) -> Completion: ...
     @overload
     def chat(
-        self, messages: Sequence[Conversation], sampling: Sampling = None, *, progress: bool = False
+        self, messages: Sequence[Conversation], sampling: Sampling = None, *, lora: Lora = None, progress: bool = False
     ) -> list[Completion]: ...
     def chat(
-        self, messages: Conversation | Sequence[Conversation], sampling: Sampling = None, *, progress: bool = False
+        self,
+        messages: Conversation | Sequence[Conversation],
+        sampling: Sampling = None,
+        *,
+        lora: Lora = None,
+        progress: bool = False,
     ) -> Completion | list[Completion]:
         """Answers one conversation, or a list of them together, by the model's own chat template.
 
@@ -169,6 +197,7 @@ class LLM:
             messages: one conversation (`Message` objects or dicts in OpenAI's shape), or a list of conversations.
             sampling: one for all, or one for each. `max_tokens` not given = until the model stops or the context is
                 full.
+            lora: as of `generate`.
             progress: draws a progress bar on stderr.
 
         Raises:
@@ -176,16 +205,19 @@ class LLM:
         """
         conversations, is_single = as_conversations(messages)
         batch: list[Prompt] = [self._session.render(conversation) for conversation in conversations]
-        answers = self._run(batch, spread(sampling, len(batch), NOTHING_GIVEN), show_progress=progress)
+        jobs = zip(batch, spread(sampling, len(batch), NOTHING_GIVEN), spread_lora(lora, len(batch)), strict=True)
+        answers = self._run(list(jobs), show_progress=progress)
         return answers[0] if is_single else answers
 
-    def stream(self, prompt: Prompt, sampling: SamplingParams | None = None) -> TextStream:
+    def stream(self, prompt: Prompt, sampling: SamplingParams | None = None, *, lora: Adapters = None) -> TextStream:
         """Completes one prompt piece by piece. What can be refused is refused here, not by the iteration."""
-        return TextStream(self, as_prompt(prompt), as_sampling(sampling))
+        return TextStream(self, as_prompt(prompt), as_sampling(sampling), as_adapters(lora))
 
-    def stream_chat(self, messages: Conversation, sampling: SamplingParams | None = None) -> TextStream:
+    def stream_chat(
+        self, messages: Conversation, sampling: SamplingParams | None = None, *, lora: Adapters = None
+    ) -> TextStream:
         """Answers one conversation piece by piece. What can be refused is refused here, not by the iteration."""
-        return self.stream(self._session.render(messages), sampling)
+        return self.stream(self._session.render(messages), sampling, lora=lora)
 
     def embed(
         self, texts: Prompt | Prompts, *, dimensions: int | None = None, truncate: bool = False
@@ -246,11 +278,11 @@ class LLM:
         finally:
             self._places.release()
 
-    def _run(self, prompts: list[Prompt], sampling: list[SamplingParams], *, show_progress: bool) -> list[Completion]:
-        run = _Run(self._session, self._places, len(prompts))
+    def _run(self, jobs: Sequence[Job], *, show_progress: bool) -> list[Completion]:
+        run = _Run(self._session, self._places, len(jobs))
         try:
-            with progress_bar(len(prompts), is_shown=show_progress) as advance:
-                for job in zip(prompts, sampling, strict=True):
+            with progress_bar(len(jobs), is_shown=show_progress) as advance:
+                for job in jobs:
                     run.submit(*job)
                     run.collect(advance, wait_for_all=False)
                 run.collect(advance, wait_for_all=True)
@@ -270,12 +302,12 @@ class _Run:
         self._num_collected = 0
         self._ended: queue.Queue[int] = queue.Queue(maxsize=max(1, num_prompts))
 
-    def submit(self, prompt: Prompt, sampling: SamplingParams) -> None:
+    def submit(self, prompt: Prompt, sampling: SamplingParams, lora: Adapters) -> None:
         index = len(self.answers)
         _take_place(self._session, self._places)
         self.answers.append(Answer(partial(_note_end, self._ended, index, self._places)))
         with self._naming(index):
-            self._session.submit(self.answers[index], prompt, sampling)
+            self._session.submit(self.answers[index], prompt, sampling, as_adapters(lora))
 
     def collect(self, advance: Callable[[], None], *, wait_for_all: bool) -> None:
         """Takes note of every answer that has ended; raises what one of them raises."""

@@ -37,6 +37,8 @@ ANSWER = "an answer."
 QUICK = SupervisionConfig(heartbeat_every_s=0.05, backoff_min_s=0.01)
 GREEDY = SamplingParams(temperature=0)
 ENDLESS = SamplingParams(temperature=0, ignore_eos=True)
+ANY_BACKLOG = InboxLimits(pause_bytes=2**40)
+"""What nobody reads runs on all the same."""
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -52,7 +54,7 @@ async def until(condition: Callable[[], bool]) -> None:
 @asynccontextmanager
 async def started(
     supervision: SupervisionConfig = QUICK,
-    limits: InboxLimits | None = None,
+    limits: InboxLimits = ANY_BACKLOG,
     **config: Any,
 ) -> AsyncGenerator[EngineClient]:
     client = EngineClient(EngineConfig(**config), command=COMMAND, supervision=supervision, limits=limits)
@@ -291,15 +293,33 @@ def test_silent_child_is_killed_and_replaced():
     run(test())
 
 
-def test_reader_that_stops_reading_is_cancelled_and_others_go_on():
+def test_reader_that_stops_is_paused_nobody_waits_and_nothing_is_lost():
     async def test() -> None:
-        async with started(limits=InboxLimits(max_bytes=20_000)) as client:
+        limits = InboxLimits(pause_bytes=20_000, resume_bytes=5_000)
+        sampling = replace(ENDLESS, max_tokens=2000)
+        async with started(limits=limits, parallel=1) as client:
+            whole = await answer(client, sampling=sampling)
+            lazy = client.generate(Submit("lazy", "Q:", sampling))
+            outputs = [await first_output(lazy)]
+            await until(lambda: has_paused(client))
+            for _ in range(2):
+                assert await answer(client) == ANSWER, "the only place is free"
+            assert has_paused(client)
+            await collect(lazy, outputs)
+            assert "".join(output.text for output in outputs) == whole
+            assert sum(len(output.token_ids) for output in outputs) == outputs[-1].usage.completion_tokens == 2000
+            assert outputs[-1].finish_reason == "length"
+
+    run(test())
+
+
+def test_reader_that_goes_on_taking_nothing_is_cancelled():
+    async def test() -> None:
+        async with started(limits=InboxLimits(pause_bytes=20_000, max_idle_s=0.3)) as client:
             lazy = client.generate(Submit("lazy", "Q:", ENDLESS))
             num_tokens = len((await first_output(lazy)).token_ids)
-            quick = client.generate(Submit("quick", "Q:", ENDLESS))
-            await first_output(quick)
-            await read_until(quick, lambda: (beat := client.health().heartbeat) is not None and beat.num_running == 1)
-            await quick.aclose()
+            await until(lambda: has_paused(client))
+            await until(lambda: (beat := client.health().heartbeat) is not None and beat.num_paused == 0)
             unread: list[Output] = []
             with pytest.raises(Cancelled, match="too far behind"):
                 await collect(lazy, unread)
@@ -309,6 +329,37 @@ def test_reader_that_stops_reading_is_cancelled_and_others_go_on():
             assert num_tokens > 50
 
     run(test())
+
+
+def test_deadline_of_a_paused_request_is_kept():
+    async def test() -> None:
+        async with started(limits=InboxLimits(pause_bytes=20_000)) as client:
+            lazy = client.generate(Submit("lazy", "Q:", ENDLESS, timeout_s=0.5))
+            await first_output(lazy)
+            await until(lambda: has_paused(client))
+            await until(lambda: not has_paused(client))
+            with pytest.raises(Timeout):
+                await collect(lazy, [])
+
+    run(test())
+
+
+def test_engine_that_does_not_pause_is_cut_off_by_size():
+    async def test() -> None:
+        async with started(limits=InboxLimits(pause_bytes=2**40, max_bytes=20_000)) as client:
+            lazy = client.generate(Submit("lazy", "Q:", ENDLESS))
+            await first_output(lazy)
+            await until(lambda: (beat := client.health().heartbeat) is not None and beat.num_steps > 50)
+            await until(lambda: (beat := client.health().heartbeat) is not None and beat.num_running == 0)
+            with pytest.raises(Cancelled, match="too far behind"):
+                await collect(lazy, [])
+
+    run(test())
+
+
+def has_paused(client: EngineClient) -> bool:
+    beat = client.health().heartbeat
+    return beat is not None and beat.num_paused == 1 and beat.num_running == 0
 
 
 def test_close_ends_running_answers():

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stoker.backends.scripted import BOS, IM_START, ScriptedBackend, ScriptedTokenizer, reply_with, scripted_info
-from stoker.core import scheduler as scheduler_module
+from stoker.core import step_plan as step_plan_module
 from stoker.core.batch import Batch, Chunk
 from stoker.core.model_info import CacheTraits
 from stoker.core.params import SamplingParams
@@ -86,7 +86,7 @@ def test_prompt_logprobs_are_those_of_one_pass_over_the_prompt(traits: CacheTrai
 
 
 def test_rows_of_one_step_are_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(scheduler_module, "MAX_SCORED_LOGITS", 10 * 260)
+    monkeypatch.setattr(step_plan_module, "MAX_SCORED_LOGITS", 10 * 260)
     sizes: list[int] = []
     engine = make_engine(ScriptedBackend(scripted_info(), before_forward=lambda batch: sizes.append(batch.num_rows)))
     add(engine, "a", LONG, echo=True, logprobs=0)

@@ -97,6 +97,18 @@ def test_first_load_failure_is_raised_and_not_tried_again(model: str, error: typ
     run(test())
 
 
+def test_a_successor_is_told_the_sizes_that_the_first_one_found():
+    async def test() -> None:
+        client = EngineClient(EngineConfig(num_replicas=3), command=COMMAND, supervision=QUICK)
+        card = await client.start()
+        assert client.child_pid is not None
+        config = client._supervisor._config
+        assert (config.ctx_size, config.kv_tokens, config.num_replicas) == (card.context_size, card.kv_tokens, 1)
+        await client.close()
+
+    run(test())
+
+
 def test_command_that_does_not_exist_is_an_error():
     async def test() -> None:
         client = EngineClient(EngineConfig(), command=("/no/such/program",), supervision=QUICK)

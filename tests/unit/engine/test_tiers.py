@@ -16,7 +16,7 @@ from stoker.core.scheduler import SchedulerConfig
 from stoker.core.tiers import KVBytes
 from stoker.engine.config import EngineConfig
 from stoker.engine.engine import Engine
-from stoker.engine.protocol import Event, Failed, Output, Submit
+from stoker.engine.protocol import EraseSlots, Event, Failed, Output, Submit
 from stoker.engine.tiers import open_kv_store
 from stoker.engine.worker import EngineWorker
 from stoker.errors import InvalidInput
@@ -74,26 +74,41 @@ def test_usage_says_exactly_what_was_not_computed_wherever_it_came_from() -> Non
     assert answer(engine, "first", PROMPT).usage.cached_tokens == 0
     assert answer(engine, "resident", PROMPT).usage.cached_tokens == len(PROMPT) - 1
     answer(engine, "other", [(index * 7 + 1) % 250 for index in range(500)])
-    assert answer(engine, "restored", PROMPT).usage.cached_tokens == 128
+    assert answer(engine, "restored", PROMPT).usage.cached_tokens == 159
     beat = engine.heartbeat()
-    assert (beat.prompt_tokens, beat.cached_tokens, beat.pool_hit_tokens) == (980, 159 + 128, 159)
+    assert (beat.prompt_tokens, beat.cached_tokens, beat.pool_hit_tokens) == (980, 159 + 159, 159)
     assert beat.pool_evicted_tokens > 160
     tiers = beat.tiers
-    assert (tiers.ram_hit_tokens, tiers.restored_tokens, tiers.ram_hit_blocks) == (128, 128, 4)
-    assert tiers.exported_tokens >= 128
+    assert (tiers.ram_hit_tokens, tiers.restored_tokens, tiers.ram_hit_blocks) == (159, 159, 5)
+    assert tiers.exported_tokens >= 159
     assert tiers.restore_s > 0
     assert tiers.export_s > 0
     assert tiers.ram_bytes > 0
     engine.close()
 
 
+def test_erasing_all_forgets_what_memory_holds_and_erasing_a_slot_does_not() -> None:
+    engine = build()
+    answer(engine, "first", PROMPT)
+    answer(engine, "other", [(index * 7 + 1) % 250 for index in range(500)])
+    num_blocks = engine.heartbeat().tiers.ram_blocks
+    assert num_blocks >= 5
+    engine.answer(EraseSlots("q", 0))
+    assert engine.heartbeat().tiers.ram_blocks == num_blocks
+    engine.answer(EraseSlots("q"))
+    tiers = engine.heartbeat().tiers
+    assert (tiers.ram_blocks, tiers.ram_bytes) == (0, 0)
+    assert answer(engine, "again", PROMPT).usage.cached_tokens == 0
+    engine.close()
+
+
 def test_everything_due_is_exported_before_an_engine_sleeps(tmp_path: Path) -> None:
     engine = build(Disk(tmp_path))
     answer(engine, "first", PROMPT)
-    assert engine.heartbeat().tiers.ram_blocks == 5
+    assert engine.heartbeat().tiers.ram_blocks == 5 + 2, "and where the prompt and the answer end"
     assert not engine.has_work
     engine.close()
-    assert len(BlockDirectory(tmp_path).keys(b"1" * 32)) == 5
+    assert len(BlockDirectory(tmp_path).keys(b"1" * 32)) == 5 + 2
     assert not [thread for thread in threading.enumerate() if thread.name == "stoker-kv-disk"]
 
 
@@ -131,7 +146,7 @@ def test_while_one_waits_for_the_disk_others_are_answered_and_deadlines_go_on(tm
     disk.may_read.set()
     event = sink.wait_for("waits")
     assert isinstance(event, Output)
-    assert event.usage.cached_tokens == 128
+    assert event.usage.cached_tokens == 159
     assert worker.close()
 
 

@@ -337,7 +337,7 @@ def test_slow_tokenizing_of_one_does_not_hold_up_another():
 
 
 def test_door_tells_when_to_come_again_from_how_fast_others_left():
-    door = Door(capacity=3, parallel=4)
+    door = Door(capacity=3, parallel=4, clock=lambda: 45)
     assert door.retry_after_s() == 1
     for second in range(0, 50, 5):
         door.note_departure(second)
@@ -345,3 +345,19 @@ def test_door_tells_when_to_come_again_from_how_fast_others_left():
     door.check(2)
     with pytest.raises(Overloaded, match="try again in 20 s"):
         door.check(3)
+
+
+def test_door_tells_it_from_how_long_nobody_left_too():
+    now = [100.0]
+    door = Door(capacity=2, parallel=1, clock=lambda: now[0])
+    door.check(0)
+    now[0] = 112.5
+    door.check(1)
+    assert door.retry_after_s() == 12.5, "before anybody has left"
+    door.note_departure(112.5)
+    assert door.retry_after_s() == 1
+    now[0] = 1000.0
+    door.check(0)
+    assert door.retry_after_s() == 1, "while nobody was inside, nobody could leave"
+    now[0] = 1007.0
+    assert door.retry_after_s() == 7

@@ -1,0 +1,100 @@
+"""Saves and restores slots by name: the engine's thread copies, and the thread that calls this touches the disk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Protocol, TypeVar
+
+from stoker.backends.base import Backend, KVPort
+from stoker.cache.slot_files import SlotFiles, SlotImage
+from stoker.core.scheduler import Scheduler
+from stoker.engine.protocol import RestoreSlot, SaveSlot, SlotFiled
+from stoker.errors import BackendError, ModelNotLoaded, UnsupportedParameter
+
+_TURN_S = 50.0
+"""Bound of one wait for the end of a step; who asked waits a little longer."""
+
+T = TypeVar("T")
+
+
+class SlotPort:
+    """What an engine's thread does to its slots, between two steps.
+
+    Args:
+        backend: computes the scheduler's batches.
+        port: the same again.
+        scheduler: owns the ledger of the slots.
+    """
+
+    def __init__(self, backend: Backend, port: KVPort, scheduler: Scheduler) -> None:
+        self._backend = backend
+        self._port = port
+        self._scheduler = scheduler
+
+    def export(self, slot: int) -> SlotImage:
+        """A copy of what a finished conversation left in a slot, which stays as it is.
+
+        Raises:
+            InvalidInput: there is no such slot, a request runs in it, or it is empty.
+            BackendError: its KV cannot be had.
+        """
+        entries = self._scheduler.left_in(slot)
+        return SlotImage(entries, self._port.export_kv(slot, 0, len(entries)))
+
+    def restore(self, slot: int, image: SlotImage) -> None:
+        """Fills a slot as it was; whatever a finished conversation left in it is forgotten.
+
+        Raises:
+            InvalidInput: there is no such slot, a request runs in it, or it is longer than a sequence may be.
+            ResourceExhausted: running requests need the room.
+            BackendError: the KV cannot be taken; the slot is empty.
+        """
+        batch = self._scheduler.vacate_for(slot, image.entries, image.key)
+        try:
+            self._backend.forward(batch)
+        except BackendError:
+            self._scheduler.fail(batch)
+            raise
+        self._port.import_kv(slot, 0, len(image.entries), image.state)
+        self._scheduler.adopt(slot, image.entries)
+
+
+class Turns(Protocol):
+    """Has something done by the thread that owns the slots."""
+
+    def perform(self, work: Callable[[], T]) -> Future[T]: ...
+
+
+def file_slot(
+    question: SaveSlot | RestoreSlot, files: SlotFiles | None, port: SlotPort | None, turns: Turns
+) -> SlotFiled:
+    """Saves or restores; waits for the disk and for a turn of the engine's thread.
+
+    Raises:
+        UnsupportedParameter: the server has no folder for it, or the backend's KV cannot be had.
+        StokerError: see `SlotFiles` and `SlotPort`.
+    """
+    if files is None:
+        message = "slots are neither saved nor restored: start the server with --slot-save-path FOLDER"
+        raise UnsupportedParameter(message, parameter="action")
+    if port is None:
+        raise UnsupportedParameter("this model's backend cannot give its KV away", parameter="action")
+    began = time.monotonic()
+    if isinstance(question, SaveSlot):
+        image = _await_turn(turns.perform(partial(port.export, question.slot)))
+        num_bytes = files.write(question.filename, image)
+    else:
+        image, num_bytes = files.read(question.filename)
+        _await_turn(turns.perform(partial(port.restore, question.slot, image)))
+    return SlotFiled(question.question_id, len(image.entries), num_bytes, time.monotonic() - began)
+
+
+def _await_turn(turn: Future[T]) -> T:
+    try:
+        return turn.result(_TURN_S)
+    except TimeoutError:
+        turn.cancel()
+        raise ModelNotLoaded("the engine is busy with a very long step", retry_after_s=_TURN_S) from None
