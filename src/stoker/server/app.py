@@ -21,9 +21,12 @@ from stoker.server.access import AccessControl
 from stoker.server.config import ServerConfig, listed
 from stoker.server.errors import on_bug, on_http_error, on_stoker_error
 from stoker.server.keys import ApiKeys
+from stoker.server.leasing import LeaseBorder
 from stoker.server.listener import BACKLOG, listening, url_of
 from stoker.server.middleware import RequestBorder
 from stoker.server.protocol import ImpatientH11Protocol
+from stoker.server.response_counts import ResponseCounts
+from stoker.server.routes.adapters import AdapterRoutes
 from stoker.server.routes.anthropic import AnthropicRoutes
 from stoker.server.routes.embeddings import EmbeddingRoutes
 from stoker.server.routes.health import HealthRoutes
@@ -54,6 +57,7 @@ def create_app(registry: Registry, config: ServerConfig, spans: TracerProvider |
         config: all bounds.
         spans: takes one per request; shutting it down is the caller's part.
     """
+    counts = ResponseCounts()
     routes = [
         *OpenAIRoutes(registry, config).routes(),
         *ResponsesRoutes(registry, config).routes(),
@@ -61,22 +65,29 @@ def create_app(registry: Registry, config: ServerConfig, spans: TracerProvider |
         *OllamaRoutes(registry, config).routes(),
         *OllamaModelRoutes(registry, config).routes(),
         *NativeRoutes(registry, config).routes(),
+        *AdapterRoutes(registry, config).routes(),
         *EmbeddingRoutes(registry, config).routes(),
-        *ModelRoutes(registry).routes(),
+        *ModelRoutes(registry, config).routes(),
         *OpenAPIRoutes().routes(),
-        *MetricsRoutes(registry).routes(),
+        *MetricsRoutes(registry, counts).routes(),
         *HealthRoutes(registry).routes(),
     ]
-    return bordered(routes, config, spans)
+    return bordered(routes, config, spans, counts)
 
 
-def bordered(routes: Sequence[BaseRoute], config: ServerConfig, spans: TracerProvider | None = None) -> ASGIApp:
+def bordered(
+    routes: Sequence[BaseRoute],
+    config: ServerConfig,
+    spans: TracerProvider | None = None,
+    counts: ResponseCounts | None = None,
+) -> ASGIApp:
     """An application of these routes behind all the layers that no request goes around."""
     handlers = {StokerError: on_stoker_error, HTTPException: on_http_error, Exception: on_bug}
-    app: ASGIApp = AccessControl(Starlette(routes=routes, exception_handlers=handlers), config, ApiKeys(config))
+    app: ASGIApp = LeaseBorder(Starlette(routes=routes, exception_handlers=handlers))
+    app = AccessControl(app, config, ApiKeys(config))
     if config.cors_origins:
         app = _cross_origin(app, config)
-    return RequestBorder(app if spans is None else Tracing(app, spans), config)
+    return RequestBorder(app if spans is None else Tracing(app, spans), config, counts or ResponseCounts())
 
 
 def _cross_origin(app: ASGIApp, config: ServerConfig) -> ASGIApp:

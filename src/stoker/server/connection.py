@@ -13,6 +13,9 @@ from starlette.types import Receive
 from stoker.errors import Cancelled
 from stoker.server.config import ServerConfig
 
+ABORT = "abort_connection"
+"""In a scope's state: a call that ends the connection, with what is not sent yet. Set by the protocol."""
+
 T = TypeVar("T")
 
 
@@ -20,9 +23,13 @@ async def read_body(request: Request, config: ServerConfig) -> bytes:
     """The whole body of a request.
 
     Raises:
-        HTTPException: 413 if it is larger than `max_body_bytes`, 408 if it takes longer than `body_timeout_s`.
+        HTTPException: 413 if it is larger than `max_body_bytes`, 408 if it takes longer than `body_timeout_s`, 415 if
+            it is compressed.
         Cancelled: the client left.
     """
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise HTTPException(415, f"the body must not be compressed, but its Content-Encoding is {encoding[:40]!r}")
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > config.max_body_bytes:
         raise _too_large(config)

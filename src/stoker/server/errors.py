@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from stoker.errors import (
+    AdapterNotFound,
     AuthenticationFailed,
     BackendError,
     Cancelled,
@@ -44,6 +45,7 @@ _STATUS: dict[type[StokerError], tuple[int, str]] = {
     InvalidInput: (400, "invalid_request_error"),
     ContextLengthExceeded: (400, "exceed_context_size_error"),
     ModelNotFound: (404, "invalid_request_error"),
+    AdapterNotFound: (404, "invalid_request_error"),
     ModelFileNotFound: (404, "invalid_request_error"),
     DownloadFailed: (502, "server_error"),
     ResponseNotFound: (404, "invalid_request_error"),
@@ -51,7 +53,7 @@ _STATUS: dict[type[StokerError], tuple[int, str]] = {
     PermissionDenied: (403, "permission_error"),
     ModelNotLoaded: (503, "unavailable_error"),
     EngineCrashed: (503, "unavailable_error"),
-    ResourceExhausted: (503, "unavailable_error"),
+    ResourceExhausted: (429, "unavailable_error"),
     Overloaded: (429, "rate_limit_exceeded"),
     Timeout: (504, "timeout_error"),
     Cancelled: (CLIENT_LEFT, "cancelled"),
@@ -63,6 +65,7 @@ _HTTP_CODES = {
     405: "method_not_allowed",
     408: "request_timeout",
     413: "request_too_large",
+    415: "unsupported_encoding",
 }
 
 

@@ -15,11 +15,12 @@ import msgspec
 
 from stoker.core.params import SamplingParams
 from stoker.engine.inbox import merge
-from stoker.engine.protocol import Accepted, Output, Prompt, PromptToken, Submit, Usage
+from stoker.engine.protocol import Accepted, AdapterChoice, Output, Prompt, PromptToken, Submit, Usage
 from stoker.errors import InvalidInput, StokerError
 from stoker.runtime.registry import ServedModel
 from stoker.runtime.request_metrics import RequestWatch
 from stoker.server.account import Account
+from stoker.server.translate.adapters import with_named_adapter
 
 _Stream: TypeAlias = AsyncGenerator[Accepted | Output, None]
 
@@ -47,6 +48,10 @@ class GenerationRequest:
     parse_special: bool = True
     """The text of a special token in a prompt is that token."""
     timeout_s: float | None = None
+    model: str = ""
+    """As the client named it; an adapter may stand behind the name."""
+    adapters: list[AdapterChoice] | None = None
+    """None = it says nothing, so those apply that apply by themselves."""
     account: Account = field(default_factory=Account)
     """Filled in while it is answered."""
 
@@ -75,6 +80,7 @@ class GenerationRequest:
             echo=self.echo and choice == 0,
             parse_special=self.parse_special,
             text_bias=dict(self.text_bias),
+            adapters=self.adapters,
         )
 
     def _sampling(self, choice: int) -> SamplingParams:
@@ -115,6 +121,7 @@ class Generation:
             StokerError: a request was refused.
             InvalidInput: they are more than the runtime could ever take at once.
         """
+        request = replace(request, adapters=with_named_adapter(request.adapters, request.model, served))
         submits = request.submits()
         runtime = served.runtime
         request.account.model = served.model_id

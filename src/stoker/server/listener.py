@@ -17,6 +17,10 @@ from stoker.server.keys import ApiKeys
 BACKLOG = 2048
 """Connections that wait to be accepted."""
 
+_MAX_UNSENT_BYTES = 128 * 2**10
+"""What the system keeps for a client that is not ready for it. Without a bound it would be megabytes, that is, whole
+answers, before anybody noticed that a client is slow."""
+
 _SOCKET_MODE = 0o660
 """The user and the group; who may enter the folder is the administrator's business."""
 
@@ -81,6 +85,8 @@ def _bind(config: ServerConfig) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # connections have it from their listener
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _MAX_UNSENT_BYTES)
         listener.bind((config.host, config.port))
         listener.listen(BACKLOG)
     except (OSError, OverflowError) as error:

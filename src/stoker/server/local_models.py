@@ -8,9 +8,10 @@ from pathlib import Path
 from stoker.errors import InvalidInput, ModelNotFound
 from stoker.models.aliases import add_alias, read_aliases
 from stoker.models.catalog import CATALOG
+from stoker.models.gguf import part_paths
 from stoker.models.removal import remove_model
 from stoker.models.store import list_models
-from stoker.runtime.registry import Registry, ServedModel
+from stoker.runtime.registry import ModelStatus, Registry, ServedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,9 @@ class LocalModel:
     path: Path
     size_bytes: int
     served: ServedModel | None = None
-    """None = it only lies on the disk."""
+    """None = it is not loaded."""
+    names: tuple[str, ...] = ()
+    """Those of the registry, if it knows the model."""
 
 
 class LocalModels:
@@ -31,18 +34,18 @@ class LocalModels:
         self._registry = registry
 
     def all(self) -> list[LocalModel]:
-        """The served models under their ids, then the downloads, then the aliases.
+        """The registry's models under their ids, then the downloads, then the aliases.
 
         Raises:
             ModelNotLoaded: a served model is still loading.
         """
-        own = [_of_served(served, served.model_id) for served in self._registry.models]
-        by_name = {model.name: model for model in own}
+        own = [_registered(status, status.model_id) for status in self._registry.statuses()]
+        by_name = {model.name: model for model in own if model is not None}
         for found in list_models():
             by_name.setdefault(found.name, LocalModel(found.name, found.path, found.size_bytes))
         for alias, target in read_aliases().items():
             if (model := by_name.get(target) or self._served(target)) is not None:
-                by_name.setdefault(alias, LocalModel(alias, model.path, model.size_bytes, model.served))
+                by_name.setdefault(alias, LocalModel(alias, model.path, model.size_bytes, model.served, model.names))
         return list(by_name.values())
 
     def find(self, name: str) -> LocalModel:
@@ -57,18 +60,13 @@ class LocalModels:
             raise ModelNotFound(f"model '{name}' not found", model=name, parameter="model")
         return model
 
-    def serving(self, name: str) -> ServedModel:
-        """The model that answers to a name or alias.
-
-        Raises:
-            ModelNotFound: nothing is served under it.
-        """
+    def registered_name(self, name: str) -> str:
+        """What the registry calls a model that is asked for by this name, which may be an alias of the cache's."""
         try:
-            return self._registry.resolve(name)
+            self._registry.find(name)
         except ModelNotFound:
-            if (target := read_aliases().get(name)) is None:
-                raise
-            return self._registry.resolve(target)
+            return read_aliases().get(name, name)
+        return name
 
     def delete(self, name: str) -> None:
         """Removes a download, or an alias.
@@ -96,10 +94,17 @@ class LocalModels:
         add_alias(destination, source if source == model.name or source in CATALOG else model.name)
 
     def _served(self, name: str) -> LocalModel | None:
-        served = next((served for served in self._registry.models if name in served.names), None)
-        return None if served is None else _of_served(served, name)
+        status = next((status for status in self._registry.statuses() if name in status.spec.names), None)
+        return None if status is None else _registered(status, name)
 
 
-def _of_served(served: ServedModel, name: str) -> LocalModel:
-    card = served.runtime.card
-    return LocalModel(name, Path(card.path), card.size_bytes, served)
+def _registered(status: ModelStatus, name: str) -> LocalModel | None:
+    """None: it is not loaded, and its file has gone."""
+    names, served = status.spec.names, status.served
+    if served is not None:
+        card = served.runtime.card
+        return LocalModel(name, Path(card.path), card.size_bytes, served, names)
+    path = Path(status.spec.path)
+    if not path.is_file():
+        return None
+    return LocalModel(name, path, sum(part.stat().st_size for part in part_paths(path) if part.is_file()), None, names)

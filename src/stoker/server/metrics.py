@@ -14,40 +14,64 @@ from stoker.core.histogram import Distribution, Histogram
 from stoker.engine.metrics import PHASE_BOUNDS, STEP_BOUNDS
 from stoker.engine.protocol import Heartbeat
 from stoker.runtime.base import Health
-from stoker.runtime.registry import ServedModel
+from stoker.runtime.registry import ModelStatus
+from stoker.runtime.request_metrics import RequestMetrics
 
 _Families: TypeAlias = dict[str, Metric]
 
 _MODEL = ("model",)
+_REPLICA = ("model", "replica")
 _GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "model_ready": ("1 if the model can answer now", _MODEL),
     "requests_open": ("Requests that were submitted and have not ended", _MODEL),
     "requests_running": ("Requests that are being computed", _MODEL),
     "requests_waiting": ("Requests that wait for their turn", _MODEL),
+    "requests_paused": ("Requests whose clients do not take what was written for them", _MODEL),
     "kv_used_tokens": ("KV of running requests, in tokens", _MODEL),
     "kv_retained_tokens": ("KV of finished conversations, in tokens", _MODEL),
     "kv_capacity_tokens": ("What the KV pool can hold, in tokens", _MODEL),
+    "kv_sequences": ("Running requests and finished conversations that hold KV", _MODEL),
+    "kv_held_bytes": ("KV of both, if the backend says what a token takes", _MODEL),
+    "kv_capacity_bytes": ("What the KV pool can hold, if the backend says what a token takes", _MODEL),
     "kv_usage_ratio": ("Part of the KV pool that running requests hold", _MODEL),
     "kv_tier_bytes": ("KV that has left the pool", ("model", "tier")),
+    "adapter_requests_running": ("Requests that are being computed with an adapter", ("model", "adapter")),
+    "adapter_requests_waiting": ("Requests with an adapter that wait for their turn", ("model", "adapter")),
     "prompt_tokens_per_second": ("Prompt tokens computed per second of computing prompts, since the start", _MODEL),
     "completion_tokens_per_second": ("Tokens written per second and request, since the start", _MODEL),
+    "model_waiting_requests": ("Requests that wait for the model to be loaded", _MODEL),
+    "model_planned_bytes": ("Memory that the model takes by plan; 0 if it is not loaded", _MODEL),
+    "replica_ready": ("1 if this engine of several can answer now", _REPLICA),
+    "replica_requests_running": ("Requests that it computes", _REPLICA),
+    "replica_requests_waiting": ("Requests that wait for their turn there", _REPLICA),
+    "replica_kv_used_tokens": ("KV of its running requests, in tokens", _REPLICA),
+    "replica_kv_retained_tokens": ("KV of its finished conversations, in tokens", _REPLICA),
+    "replica_kv_capacity_tokens": ("What its KV pool can hold, in tokens", _REPLICA),
+    "replica_stalled_seconds": ("How long its work has waited for a step, by its newest sign of life", _REPLICA),
 }
 _COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "engine_restarts": ("How often the engine process was started again", _MODEL),
+    "replica_restarts": ("How often the process of this engine of several was started again", _REPLICA),
     "steps": ("Steps of the engine", _MODEL),
     "preemptions": ("Requests that had to give their place back for a while", _MODEL),
     "prompt_tokens": ("Tokens of prompts, cached ones too", ("model", "key")),
     "cached_tokens": ("Prompt tokens that were not computed", ("model", "key")),
     "completion_tokens": ("Tokens written", ("model", "key")),
+    "adapter_completion_tokens": ("Tokens written with an adapter", ("model", "adapter")),
     "computed_prompt_tokens": ("Prompt tokens that were computed", _MODEL),
     "prefix_queries_tokens": ("Prompt tokens that were looked for in the cache", _MODEL),
     "prefix_hits_tokens": ("Prompt tokens that were found there", ("model", "tier")),
     "kv_evicted": ("KV that had to make room: tokens of the pool, blocks of the tiers", ("model", "tier")),
+    "kv_evicted_sequences": ("Finished conversations that have left the pool wholly", _MODEL),
     "requests": ("Requests that have ended; `abort` = the client has left", ("model", "key", "finish_reason")),
+    "embedding_requests": ("Requests for embeddings or ranks that have ended, and how", ("model", "key", "end")),
+    "embedding_tokens": ("Tokens that were embedded or ranked", ("model", "key")),
     "refusals": ("Requests that were not accepted, by the error's code", ("model", "code")),
     "failures": ("Requests that ended with an error after they had been accepted", ("model", "code")),
     "prefill_busy_seconds": ("Seconds that requests spent computing prompts", _MODEL),
     "decode_busy_seconds": ("Seconds that requests spent between their first and their last token", _MODEL),
+    "model_loads": ("How often the model was loaded", _MODEL),
+    "model_unloads": ("How often the model was unloaded, and why", ("model", "reason")),
 }
 _HISTOGRAMS: Mapping[str, str] = {
     "time_to_first_token_seconds": "From the submission of a request to its first token",
@@ -57,19 +81,26 @@ _HISTOGRAMS: Mapping[str, str] = {
     "queue_seconds": "From the arrival of a request to the first step that computes a part of it",
     "prefill_seconds": "From that step to the first token",
     "step_seconds": "One step of the engine",
+    "embedding_seconds": "A whole request for embeddings or ranks",
 }
 PREFIX = "stoker_"
 
 
-def families(models: Iterable[ServedModel]) -> list[Metric]:
+_NOT_LOADED = Health(is_ready=False, state="unloaded")
+
+
+def families(models: Iterable[ModelStatus]) -> list[Metric]:
     """Everything that is known now about these models; families without a value are there too."""
     found = _empty()
-    for served in models:
-        health = served.runtime.health()
-        _add_health(found, served.model_id, health)
+    for status in models:
+        model = status.model_id
+        health = status.served.runtime.health() if status.served is not None else _NOT_LOADED
+        _add_health(found, model, health)
+        _add_replicas(found, model, health)
         if health.heartbeat is not None:
-            _add_heartbeat(found, served.model_id, health.heartbeat)
-        _add_requests(found, served)
+            _add_heartbeat(found, model, health.heartbeat)
+        _add_requests(found, model, status.metrics)
+        _add_residency(found, status)
     return list(found.values())
 
 
@@ -87,14 +118,35 @@ def _add_health(found: _Families, model: str, health: Health) -> None:
     _add(found, "engine_restarts", health.num_restarts, model)
 
 
+def _add_replicas(found: _Families, model: str, health: Health) -> None:
+    for number, replica in health.replicas.items():
+        values: dict[str, float] = {"ready": float(replica.is_ready), "restarts": replica.num_restarts}
+        if (beat := replica.heartbeat) is not None:
+            values |= {
+                "requests_running": beat.num_running,
+                "requests_waiting": beat.num_waiting,
+                "kv_used_tokens": beat.kv_used,
+                "kv_retained_tokens": beat.kv_retained,
+                "kv_capacity_tokens": beat.kv_capacity,
+                "stalled_seconds": beat.stalled_s,
+            }
+        for name, value in values.items():
+            _add(found, f"replica_{name}", value, model, str(number))
+
+
 def _add_heartbeat(found: _Families, model: str, beat: Heartbeat) -> None:
     tiers = beat.tiers
     values: Mapping[str, float] = {
         "requests_running": beat.num_running,
         "requests_waiting": beat.num_waiting,
+        "requests_paused": beat.num_paused,
         "kv_used_tokens": beat.kv_used,
         "kv_retained_tokens": beat.kv_retained,
         "kv_capacity_tokens": beat.kv_capacity,
+        "kv_sequences": beat.kv_sequences,
+        "kv_held_bytes": beat.kv_held_bytes,
+        "kv_capacity_bytes": beat.kv_capacity_bytes,
+        "kv_evicted_sequences": beat.pool_evicted_sequences,
         "kv_usage_ratio": beat.kv_used / beat.kv_capacity if beat.kv_capacity else 0.0,
         "steps": beat.num_steps,
         "preemptions": beat.num_preemptions,
@@ -112,23 +164,37 @@ def _add_heartbeat(found: _Families, model: str, beat: Heartbeat) -> None:
     for tier in hits:
         _add(found, "prefix_hits_tokens", hits[tier], model, tier)
         _add(found, "kv_evicted", evicted[tier], model, tier)
+    for adapter in beat.adapters:
+        _add(found, "adapter_requests_running", adapter.num_running, model, adapter.name)
+        _add(found, "adapter_requests_waiting", adapter.num_waiting, model, adapter.name)
+        _add(found, "adapter_completion_tokens", adapter.num_tokens, model, adapter.name)
     _add_distribution(found, "queue_seconds", model, PHASE_BOUNDS, beat.queue_s)
     _add_distribution(found, "prefill_seconds", model, PHASE_BOUNDS, beat.prefill_s)
     _add_distribution(found, "step_seconds", model, STEP_BOUNDS, beat.step_s)
 
 
-def _add_requests(found: _Families, served: ServedModel) -> None:
-    model, metrics = served.model_id, served.metrics
+def _add_residency(found: _Families, status: ModelStatus) -> None:
+    _add(found, "model_waiting_requests", status.num_waiting, status.model_id)
+    _add(found, "model_planned_bytes", 0 if status.plan is None else status.plan.total_bytes, status.model_id)
+    _add(found, "model_loads", status.num_loads, status.model_id)
+    for reason, count in status.unloads.items():
+        _add(found, "model_unloads", count, status.model_id, reason)
+
+
+def _add_requests(found: _Families, model: str, metrics: RequestMetrics) -> None:
     _add(found, "requests_open", metrics.num_open, model)
     decode_s, num_later = metrics.decode_s.snapshot().total, metrics.num_later_tokens
     _add(found, "decode_busy_seconds", decode_s, model)
     _add(found, "completion_tokens_per_second", _rate(num_later, decode_s), model)
     for (key, reason), count in metrics.ends.items():
         _add(found, "requests", count, model, key, reason)
+    for (key, end), count in metrics.embedding_ends.items():
+        _add(found, "embedding_requests", count, model, key, end)
     by_key = {
         "prompt_tokens": metrics.prompt_tokens,
         "cached_tokens": metrics.cached_tokens,
         "completion_tokens": metrics.completion_tokens,
+        "embedding_tokens": metrics.embedding_tokens,
     }
     for name, counts in {**by_key, "refusals": metrics.refusals, "failures": metrics.failures}.items():
         for label, count in counts.items():
@@ -138,6 +204,7 @@ def _add_requests(found: _Families, served: ServedModel) -> None:
         "inter_token_seconds": metrics.token_s,
         "request_seconds": metrics.request_s,
         "decode_seconds": metrics.decode_s,
+        "embedding_seconds": metrics.embedding_s,
     }.items():
         _add_histogram(found, name, model, histogram)
 

@@ -18,6 +18,7 @@ from stoker.server.access_log import log_exchange
 from stoker.server.account import Account
 from stoker.server.config import ServerConfig
 from stoker.server.errors import CLIENT_LEFT, internal_error_body
+from stoker.server.response_counts import ResponseCounts
 from stoker.server.translate.errors import error_format
 
 error_log = logging.getLogger("stoker.server")
@@ -35,10 +36,12 @@ class RequestBorder:
     Args:
         app: whose exceptions end here.
         config: `root_path` and `log_format` are used.
+        counts: of the responses.
     """
 
-    def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
+    def __init__(self, app: ASGIApp, config: ServerConfig, counts: ResponseCounts) -> None:
         self._app = app
+        self._counts = counts
         self._root_path = config.root_path
         self._is_json = config.log_format == "json"
 
@@ -54,6 +57,7 @@ class RequestBorder:
         except Exception as error:  # noqa: BLE001  # one of the two borders at which everything is caught
             await exchange.fail(error)
         finally:
+            self._counts.note(scope, exchange.status)
             exchange.log(is_json=self._is_json)
 
 
@@ -94,10 +98,14 @@ class _Exchange:
         elif self._is_stream and not self._is_complete:
             await self.send({"type": "http.response.body", "body": dialect.event(500, detail, self.request_id)})
 
+    @property
+    def status(self) -> int:
+        """What it has come to; `CLIENT_LEFT` whatever was sent before."""
+        return CLIENT_LEFT if self._scope["state"].get("client_left") else self._status
+
     def log(self, *, is_json: bool) -> None:
-        status = CLIENT_LEFT if self._scope["state"].get("client_left") else self._status
         duration_s = time.monotonic() - self._begin_s
-        log_exchange(self._scope, status, duration_s, self.request_id, self._account, is_json=is_json)
+        log_exchange(self._scope, self.status, duration_s, self.request_id, self._account, is_json=is_json)
 
 
 def _request_id(scope: Scope) -> str:

@@ -20,6 +20,7 @@ _ERRORS: Mapping[int, str] = {
     404: "There is nothing of that name.",
     408: "The body took too long.",
     413: "The body is too large.",
+    415: "The body is compressed.",
     429: "The queue is full; try again after `Retry-After`.",
     500: "Something failed that should not.",
     503: "The model cannot answer now; try again after `Retry-After`.",
@@ -54,15 +55,15 @@ def openapi_document(endpoints: Sequence[Endpoint], version: str) -> Schema:
 
 
 def _types(endpoint: Endpoint) -> Iterable[Any]:
-    parts = (endpoint.request, endpoint.reply, *_events(endpoint), endpoint.error or ErrorBody)
+    parts = (endpoint.request, *_each(endpoint.reply), *_each(endpoint.event), endpoint.error or ErrorBody)
     return (part for part in parts if part is not None)
 
 
-def _events(endpoint: Endpoint) -> tuple[Any, ...]:
-    event: Any = endpoint.event
-    if event is None:
+def _each(kinds: Any) -> tuple[Any, ...]:
+    """One type, several, or none."""
+    if kinds is None:
         return ()
-    return cast("tuple[Any, ...]", event) if isinstance(event, tuple) else (event,)
+    return cast("tuple[Any, ...]", kinds) if isinstance(kinds, tuple) else (kinds,)
 
 
 def _operation(endpoint: Endpoint, path: str, schemas: Mapping[Any, Schema]) -> Schema:
@@ -79,7 +80,10 @@ def _operation(endpoint: Endpoint, path: str, schemas: Mapping[Any, Schema]) -> 
         },
     }
     if endpoint.request is not None:
-        operation["requestBody"] = {"required": True, "content": _json(schemas[endpoint.request])}
+        operation["requestBody"] = {
+            "required": not endpoint.has_optional_body,
+            "content": _json(schemas[endpoint.request]),
+        }
     return operation
 
 
@@ -95,11 +99,15 @@ def _description(endpoint: Endpoint) -> str:
 
 def _reply_content(endpoint: Endpoint, schemas: Mapping[Any, Schema]) -> Schema:
     no_schema: Schema = {}
-    content = {"text/plain": no_schema} if endpoint.reply is None else _json(schemas[endpoint.reply])
-    events = [schemas[kind] for kind in _events(endpoint)]
-    if events:
-        content[endpoint.stream_media] = {"schema": events[0] if len(events) == 1 else {"oneOf": events}}
+    replies = [schemas[kind] for kind in _each(endpoint.reply)]
+    content = _json(_one_of(replies)) if replies else {"text/plain": no_schema}
+    if events := [schemas[kind] for kind in _each(endpoint.event)]:
+        content[endpoint.stream_media] = {"schema": _one_of(events)}
     return content
+
+
+def _one_of(schemas: Sequence[Schema]) -> Schema:
+    return schemas[0] if len(schemas) == 1 else {"oneOf": schemas}
 
 
 def _json(schema: Schema) -> Schema:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from stoker.server.access import CROWDED
+from stoker.server.connection import ABORT
+from stoker.server.wire.errors import ErrorBody, ErrorDetail
 
 _CROWDED_HEAD_S = 5
 """One connection too many has so long for the request to which it is told so."""
+_BAD_REQUEST = ErrorBody(ErrorDetail("this is no HTTP request", "invalid_request_error", None, "bad_request"))
 
 
 class ImpatientH11Protocol(H11Protocol):
@@ -18,7 +22,8 @@ class ImpatientH11Protocol(H11Protocol):
 
     uvicorn starts that clock only after a response, and stops it at the next byte, whatever the byte is. One connection
     more than uvicorn's `limit_concurrency` is marked as `CROWDED`, and closed after its first answer; uvicorn itself
-    would say so in plain text, which no client can read.
+    would say so in plain text, which no client can read. A client that takes nothing of what was sent to it keeps no
+    connection open: one that is being closed is cut off when nothing of it has left for as long.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -27,6 +32,7 @@ class ImpatientH11Protocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
+        self.app_state = {**self.app_state, ABORT: transport.abort}
         if self._max_connections is not None and len(self.connections) > self._max_connections:
             self.app_state = {**self.app_state, CROWDED: True}
             self.timeout_keep_alive = min(self.timeout_keep_alive, _CROWDED_HEAD_S)
@@ -38,6 +44,35 @@ class ImpatientH11Protocol(H11Protocol):
         has_request = bool(self.cycle) and not self.cycle.response_complete
         if clock is not None and clock.cancelled() and not has_request:
             self._close_at(clock.when())
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch_closing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._watch_closing()
+
+    def send_400_response(self, msg: str) -> None:
+        """What is not even HTTP; OpenAI's words, because nothing says whose client it is."""
+        body = msgspec.json.encode(_BAD_REQUEST)
+        head = f"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+        self.transport.write(head.encode() + b"connection: close\r\n\r\n" + body)
+        self.transport.close()
+        self._watch_closing()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """A request to speak something else may be ignored; uvicorn would tell our users to install things."""
+
+    def _watch_closing(self) -> None:
+        if self.transport.is_closing() and (num_bytes := self.transport.get_write_buffer_size()):
+            self.loop.call_later(self.timeout_keep_alive, self._abort_if_stuck, num_bytes)
+
+    def _abort_if_stuck(self, num_bytes: int) -> None:
+        if self.transport.get_write_buffer_size() < num_bytes:
+            self._watch_closing()
+        else:
+            self.transport.abort()
 
     def _close_at(self, when: float) -> None:
         self.timeout_keep_alive_task = self.loop.call_at(when, self.timeout_keep_alive_handler)

@@ -9,18 +9,21 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from stoker.server.access import check_admin
+from stoker.server.response_counts import ROUTE
 from stoker.server.wire.fields import Endpoint
 
 
 def routes_of(endpoint: Endpoint, handler: Callable[[Request], Awaitable[Any]]) -> list[Route]:
     """An endpoint under all of its paths."""
-    guarded = _admin_only(handler) if endpoint.is_admin else handler
+    guarded = _guarded(endpoint, handler)
     return [Route(path, guarded, methods=[endpoint.method]) for path in endpoint.paths]
 
 
-def _admin_only(handler: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Awaitable[Any]]:
+def _guarded(endpoint: Endpoint, handler: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Awaitable[Any]]:
     async def handle(request: Request) -> Any:
-        check_admin(request.scope)
+        request.scope.setdefault("state", {})[ROUTE] = endpoint.path
+        if endpoint.is_admin:
+            check_admin(request.scope)
         return await handler(request)
 
     return handle

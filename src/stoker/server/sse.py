@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from stoker.errors import Cancelled
 from stoker.server.config import ServerConfig
-from stoker.server.connection import client_left, race
+from stoker.server.connection import ABORT, client_left, race
 from stoker.server.errors import ErrorBody
 
 DONE = b"data: [DONE]\n\n"
@@ -70,6 +70,7 @@ class EventStream:
         self._config = config
         self._framing = framing
         self._last_sent_s = time.monotonic()
+        self._is_sending = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -77,12 +78,13 @@ class EventStream:
             await race(self._write(send), *self._guards(receive, send))
         except Cancelled:
             scope["state"]["client_left"] = True
+            await _cut_off(scope)
         finally:
             await self._close()
 
     def _guards(self, receive: Receive, send: Send) -> list[Coroutine[Any, Any, NoReturn]]:
         line = self._framing.keep_alive
-        return [client_left(receive), *([self._keep_alive(send, line)] if line else [])]
+        return [client_left(receive), self._watch_writes(), *([self._keep_alive(send, line)] if line else [])]
 
     async def _write(self, send: Send) -> None:
         async with aclosing(self._events):
@@ -99,9 +101,23 @@ class EventStream:
                 await self._send(send, line)
 
     async def _send(self, send: Send, body: bytes, *, more_body: bool = True) -> None:
-        self._last_sent_s = time.monotonic()
-        try:
-            async with asyncio.timeout(self._config.write_timeout_s):
-                await send({"type": "http.response.body", "body": body, "more_body": more_body})
-        except TimeoutError:
-            raise Cancelled(f"the client took no bytes for {self._config.write_timeout_s:g} s") from None
+        self._last_sent_s, self._is_sending = time.monotonic(), True
+        await send({"type": "http.response.body", "body": body, "more_body": more_body})
+        self._is_sending = False
+
+    async def _watch_writes(self) -> NoReturn:
+        """Beside the writes: a bound around each one would cost a timer for every token."""
+        limit_s = self._config.write_timeout_s
+        while True:
+            waited_s = time.monotonic() - self._last_sent_s if self._is_sending else 0.0
+            if waited_s >= limit_s:
+                raise Cancelled(f"the client took no bytes for {limit_s:g} s")
+            await asyncio.sleep(limit_s - waited_s)
+
+
+async def _cut_off(scope: Scope) -> None:
+    """Closing would wait until the client has taken what it does not take."""
+    abort = scope["state"].get(ABORT)
+    if abort is not None:
+        abort()
+        await asyncio.sleep(0)  # until it is done: nobody is to be told that the response is incomplete

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.server.wire import anthropic_fields
-from tests.unit.server.field_probes import GENERATION_PROBES, EndpointProbes, Probe, sampled, submitted
+from tests.unit.server.field_probes import GENERATION_PROBES, LORA, EndpointProbes, Probe, sampled, submitted
 
 PROMPT = {
     "messages": Probe([{"role": "user", "content": "probe"}], lambda x: x.runtime.rendered[0][0][-1].text == "probe"),
@@ -22,6 +22,7 @@ MESSAGES = EndpointProbes(
         "temperature": Probe(0, sampled("temperature", 0)),
         "top_k": Probe(3, sampled("top_k", 3)),
         "top_p": Probe(0.5, sampled("top_p", 0.5)),
+        "lora": LORA,
         "metadata": Probe({"user_id": "u1"}, submitted("client_key", "u1")),
     },
 )

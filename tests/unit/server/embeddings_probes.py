@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stoker.server.wire import embeddings_fields
-from tests.unit.server.field_probes import EndpointProbes, Exchange, Probe, refused
+from tests.unit.server.field_probes import ADAPTERS, LORA_VALUE, EndpointProbes, Exchange, Probe, refused
 
 
 def asked(name: str, value: Any) -> Callable[[Exchange], bool]:
@@ -24,6 +24,7 @@ _SHARED = {
     "priority": Probe(-3, asked("priority", -3)),
     "timeout": Probe(2.5, asked("timeout_s", 2.5)),
     "truncate": Probe(True, asked("truncates", True)),
+    "lora": Probe(LORA_VALUE, asked("adapters", ADAPTERS)),
 }
 
 EMBEDDINGS = EndpointProbes(

@@ -13,8 +13,10 @@ import numpy as np
 from starlette.types import ASGIApp
 
 from stoker.core.slot_state import SlotState
+from stoker.engine.config import AdapterSpec
 from stoker.engine.protocol import (
     Accepted,
+    AdapterCard,
     Embed,
     Embedded,
     FillTokens,
@@ -22,6 +24,7 @@ from stoker.engine.protocol import (
     Output,
     PositionLogprobs,
     PromptToken,
+    SlotFiled,
     Submit,
     Tokenized,
     TokenLogprob,
@@ -71,10 +74,13 @@ class FakeRuntime:
         self.submits: list[Submit] = []
         self.embeds: list[Embed] = []
         self.embed_gate: asyncio.Event | None = None
+        self.embed_error: Exception | None = None
         self.rendered: list[tuple[Sequence[Message], dict[str, Any]]] = []
         self.held: set[str] = set()
         self.slot_states: list[SlotState] = []
         self.erased: list[int | None] = []
+        self.filed: list[tuple[str, int, str]] = []
+        self.adapter_changes: list[tuple[AdapterSpec | None, str | None, dict[int, float] | None]] = []
         self.tokenized: list[tuple[str, bool, bool]] = []
         self.num_starts = self.num_closes = 0
         self.closed = asyncio.Event()
@@ -128,6 +134,8 @@ class FakeRuntime:
         self._arrivals.put_nowait("")
         self.held.add(f"embed-{len(self.embeds)}")
         try:
+            if self.embed_error is not None:
+                raise self.embed_error
             if self.embed_gate is not None:
                 await self.embed_gate.wait()
         finally:
@@ -143,6 +151,20 @@ class FakeRuntime:
     async def erase(self, slot: int | None = None) -> int:
         self.erased.append(slot)
         return 7
+
+    async def change_adapters(
+        self, *, load: AdapterSpec | None = None, unload: str | None = None, scales: dict[int, float] | None = None
+    ) -> list[AdapterCard]:
+        self.adapter_changes.append((load, unload, scales))
+        return []
+
+    async def save_slot(self, slot: int, filename: str) -> SlotFiled:
+        self.filed.append(("save", slot, filename))
+        return SlotFiled("q", 9, 1000, 0.25)
+
+    async def restore_slot(self, slot: int, filename: str) -> SlotFiled:
+        self.filed.append(("restore", slot, filename))
+        return SlotFiled("q", 9, 1000, 0.25)
 
     async def generate(self, submit: Submit) -> AsyncGenerator[Accepted | Output, None]:
         self.submits.append(submit)
@@ -214,9 +236,16 @@ def served(runtime: FakeRuntime) -> ServedModel:
     return ServedModel(("tiny", "alias/of-tiny"), runtime)
 
 
+def registry_of(*models: ServedModel, strict: bool = False) -> Registry:
+    """The models are there already, and stay."""
+    registry = Registry(strict=strict)
+    for model in models:
+        registry.adopt(model)
+    return registry
+
+
 def make_app(runtime: FakeRuntime, *, strict: bool = False, **settings: Any) -> ASGIApp:
-    registry = Registry(served(runtime), strict=strict)
-    return create_app(registry, ServerConfig(**settings))
+    return create_app(registry_of(served(runtime), strict=strict), ServerConfig(**settings))
 
 
 def ask(app: ASGIApp, method: str, path: str, **kwargs: Any) -> httpx.Response:

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from stoker.engine.protocol import Submit
+from stoker.engine.protocol import AdapterChoice, Submit
 from stoker.server.wire.fields import Endpoint
 from tests.unit.server.fake_runtime import FakeRuntime, Step, ask, make_app
 
@@ -46,6 +46,8 @@ class EndpointProbes:
     endpoint: Endpoint
     body: Mapping[str, Any]
     probes: Mapping[str, Probe]
+    at: str = ""
+    """A path, with a query, if the endpoint's own is a pattern."""
 
     def send(self, fields: Mapping[str, Any] = MappingProxyType({}), probe: Probe | None = None) -> Exchange:
         """Sends the least body with these fields; null takes one out of it."""
@@ -53,7 +55,7 @@ class EndpointProbes:
         runtime = FakeRuntime() if probe is None or probe.script is None else FakeRuntime(probe.script)
         app = make_app(runtime, strict=probe is not None and probe.is_strict)
         body = {**self.body, **beside, **fields}
-        return Exchange(ask(app, self.endpoint.method, self.endpoint.path, json=body), runtime)
+        return Exchange(ask(app, self.endpoint.method, self.at or self.endpoint.path, json=body), runtime)
 
 
 def sampled(name: str, value: Any) -> Callable[[Exchange], bool]:
@@ -69,6 +71,11 @@ def submitted(name: str, value: Any) -> Callable[[Exchange], bool]:
 def rendered(name: str, value: Any) -> Callable[[Exchange], bool]:
     """The chat template was given this variable."""
     return lambda exchange: exchange.runtime.rendered[0][1].get(name) == value
+
+
+ADAPTERS = [AdapterChoice(name="sql", scale=0.5), AdapterChoice(adapter_id=3), AdapterChoice(name="poet")]
+LORA_VALUE: list[Any] = [{"name": "sql", "scale": 0.5}, {"id": 3}, "poet"]
+LORA = Probe(LORA_VALUE, lambda exchange: exchange.submit.adapters == ADAPTERS)
 
 
 def refused(exchange: Exchange) -> bool:
@@ -123,5 +130,6 @@ GENERATION_PROBES: dict[str, Probe] = {
     "priority": Probe(-3, submitted("priority", -3)),
     "timeout": Probe(2.5, submitted("timeout_s", 2.5)),
     "cache_prompt": Probe(False, submitted("cache_prompt", False)),
+    "lora": LORA,
 }
 """For every field of `GenerationFields`."""

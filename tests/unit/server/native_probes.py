@@ -56,6 +56,13 @@ TOKENIZE = EndpointProbes(
     },
 )
 
+SLOT_ACTION = EndpointProbes(
+    native_fields.SLOT_ACTION,
+    {"filename": "a.bin"},
+    {"filename": Probe("probe", lambda x: x.runtime.filed == [("save", 3, "probe")])},
+    at="/slots/3?action=save",
+)
+
 DETOKENIZE = EndpointProbes(
     native_fields.DETOKENIZE,
     {"tokens": [104]},
@@ -64,4 +71,4 @@ DETOKENIZE = EndpointProbes(
 
 TEMPLATE = EndpointProbes(native_fields.APPLY_TEMPLATE, {"messages": HI}, CHAT_PROMPT)
 
-PROBES = (COMPLETION, INFILL, TOKENIZE, DETOKENIZE, TEMPLATE)
+PROBES = (SLOT_ACTION, COMPLETION, INFILL, TOKENIZE, DETOKENIZE, TEMPLATE)

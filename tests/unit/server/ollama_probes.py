@@ -12,13 +12,13 @@ from unittest.mock import patch
 
 from stoker.models.aliases import add_alias, read_aliases
 from stoker.models.progress import Progress
-from stoker.runtime.registry import Registry, ServedModel
+from stoker.runtime.registry import ServedModel
 from stoker.server.app import bordered
 from stoker.server.config import ServerConfig
 from stoker.server.routes.ollama_models import OllamaModelRoutes
 from stoker.server.wire import ollama_fields
-from tests.unit.server.fake_runtime import FakeRuntime, ask
-from tests.unit.server.field_probes import EndpointProbes, Exchange, Probe, refused, rendered, sampled
+from tests.unit.server.fake_runtime import FakeRuntime, ask, registry_of
+from tests.unit.server.field_probes import LORA, EndpointProbes, Exchange, Probe, refused, rendered, sampled
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -28,6 +28,7 @@ _ANSWER = {
     "options": Probe({"top_k": 3}, sampled("top_k", 3)),
     "keep_alive": Probe("soon", refused),
     "think": Probe(False, rendered("enable_thinking", False)),
+    "lora": LORA,
     "logprobs": Probe(True, sampled("logprobs", 0)),
     "top_logprobs": Probe(2, sampled("logprobs", 2)),
 }
@@ -62,7 +63,7 @@ class FileProbes(EndpointProbes):
 
     def send(self, fields: Mapping[str, Any] = MappingProxyType({}), probe: Probe | None = None) -> Exchange:
         runtime = FakeRuntime()
-        routes = OllamaModelRoutes(Registry(ServedModel(("tiny",), runtime)), ServerConfig(), _bring).routes()
+        routes = OllamaModelRoutes(registry_of(ServedModel(("tiny",), runtime)), ServerConfig(), _bring).routes()
         app = bordered(routes, ServerConfig())
         beside = {} if probe is None else probe.beside
         with tempfile.TemporaryDirectory() as cache, patch.dict(os.environ, {"STOKER_CACHE_DIR": cache}):

@@ -9,10 +9,10 @@ import sys
 
 from stoker.engine.protocol import ModelCard
 from stoker.runtime.base import Health
-from stoker.runtime.registry import Registry, ServedModel
+from stoker.runtime.registry import ServedModel
 from stoker.server.app import serve
 from stoker.server.config import ServerConfig
-from tests.unit.server.fake_runtime import LOADING, FakeRuntime
+from tests.unit.server.fake_runtime import LOADING, FakeRuntime, registry_of
 
 
 class GatedRuntime(FakeRuntime):
@@ -46,7 +46,7 @@ def main() -> None:
     config = ServerConfig(port=int(port[0]) if port else 0, drain_s=float(drain_s))
     runtime = LoadingRuntime() if port else GatedRuntime()
     try:
-        serve(Registry(ServedModel(("tiny",), runtime)), config, lambda url: print(url, flush=True))
+        serve(registry_of(ServedModel(("tiny",), runtime)), config, lambda url: print(url, flush=True))
     except KeyboardInterrupt:
         print(f"interrupted, closed {runtime.num_closes > 0}", flush=True)
 

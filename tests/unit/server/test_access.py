@@ -24,6 +24,10 @@ ADMIN = [
     ("POST", "/api/copy", {"source": "x", "destination": "y"}),
     ("DELETE", "/cache", None),
     ("POST", "/slots/0?action=erase", None),
+    ("POST", "/models/load", {"model": "x"}),
+    ("POST", "/models/unload", {"model": "x"}),
+    ("POST", "/lora-adapters", []),
+    ("DELETE", "/lora-adapters/x", None),
 ]
 
 
@@ -131,7 +135,8 @@ def test_the_admin_key_protects_also_a_server_without_other_keys():
 
 def test_the_admin_endpoints_are_these():
     assert {(endpoint.method, endpoint.path) for endpoint in ENDPOINTS if endpoint.is_admin} == {
-        (method, path.partition("?")[0].replace("/0", "/{slot}")) for method, path, _ in ADMIN
+        (method, path.partition("?")[0].replace("/0", "/{slot}").replace("/x", "/{name:path}"))
+        for method, path, _ in ADMIN
     }
 
 

@@ -53,6 +53,7 @@ def test_usage_chunk_only_if_asked_for():
         "completion_tokens": 3,
         "total_tokens": 11,
         "prompt_tokens_details": {"cached_tokens": 3},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
 
 

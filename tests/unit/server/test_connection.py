@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stoker.errors import Overloaded
-from stoker.server.connection import while_connected
+from stoker.server.connection import ABORT, while_connected
 from tests.unit.server.fake_runtime import FakeRuntime, RawClient, make_app
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
@@ -178,8 +178,11 @@ def test_client_that_does_not_read_is_cut_off():
         runtime = FakeRuntime(held_open(asyncio.Event()))
         app = make_app(runtime, keep_alive_s=0.01, write_timeout_s=0.05)
         client = RawClient(app, "/v1/chat/completions", {**CHAT, "stream": True}, room=2)
+        cuts: list[str] = []
+        client._scope["state"] = {ABORT: lambda: cuts.append("cut")}
         await client.task
         assert runtime.held == set()
+        assert cuts == ["cut"], "closing would wait for the client to take what it does not take"
 
     run(test())
 

@@ -36,7 +36,7 @@ streamed_and_not = pytest.mark.parametrize("stream", [True, False])
 
 def test_every_endpoint_that_streams_text_is_here():
     streaming = {endpoint.path for endpoint in ENDPOINTS if endpoint.event is not None}
-    assert streaming - {"/api/pull"} == BODIES.keys()
+    assert streaming - {"/api/pull", "/models/sse"} == BODIES.keys()
 
 
 def ask(runtime: FakeRuntime, path: str, stream: bool, **settings: Any) -> RawClient:

@@ -9,7 +9,15 @@ import pytest
 
 from stoker.server.wire.endpoints import ENDPOINTS
 from stoker.server.wire.fields import Honoured, Ignored, Refused
-from tests.unit.server import anthropic_probes, embeddings_probes, native_probes, ollama_probes, openai_probes
+from tests.unit.server import (
+    adapter_probes,
+    anthropic_probes,
+    embeddings_probes,
+    models_probes,
+    native_probes,
+    ollama_probes,
+    openai_probes,
+)
 from tests.unit.server.field_probes import EndpointProbes, Exchange
 
 PROBES: dict[str, EndpointProbes] = {
@@ -20,6 +28,8 @@ PROBES: dict[str, EndpointProbes] = {
         *ollama_probes.PROBES,
         *native_probes.PROBES,
         *embeddings_probes.PROBES,
+        *models_probes.PROBES,
+        *adapter_probes.PROBES,
     )
 }
 
@@ -94,3 +104,41 @@ def test_every_alias_is_the_same_endpoint(name: str):
     for path in probes.endpoint.aliases:
         alias = replace(probes, endpoint=replace(probes.endpoint, path=path))
         assert alias.send().response.status_code == 200
+
+
+def nested_rows(kind: type) -> list[tuple[str, str, str]]:
+    return [
+        (name, outer, field)
+        for name, probes in PROBES.items()
+        for outer, table in probes.endpoint.nested.items()
+        for field, policy in table.items()
+        if isinstance(policy, kind)
+    ]
+
+
+@pytest.mark.parametrize(("name", "outer", "field"), nested_rows(Refused))
+def test_refused_field_inside_another_is_an_error_that_names_both(name: str, outer: str, field: str):
+    exchange = PROBES[name].send({outer: {field: {"probe": [1]}}})
+    assert exchange.response.status_code == 400
+    assert f"`{outer}.{field}`" in exchange.response.text
+    assert given_to_engine(exchange) == []
+    policy = PROBES[name].endpoint.nested[outer][field]
+    assert isinstance(policy, Refused)
+    for value in (None, *policy.neutral):
+        assert PROBES[name].send({outer: {field: value}}).response.status_code == 200
+
+
+@pytest.mark.parametrize(("name", "outer", "field"), nested_rows(Ignored))
+def test_ignored_field_inside_another_changes_nothing(name: str, outer: str, field: str):
+    with_it, without = PROBES[name].send({outer: {field: ["any"]}}), PROBES[name].send()
+    assert with_it.response.status_code == without.response.status_code == 200
+    assert given_to_engine(with_it) == given_to_engine(without)
+
+
+def test_nested_honoured_fields_are_those_of_a_wire_type():
+    """Whether they have their effect is tested where the objects are: `options`, `stream_options`, `reasoning`."""
+    assert {(outer, field) for _, outer, field in nested_rows(Honoured) if outer != "options"} == {
+        ("stream_options", "include_usage"),
+        ("stream_options", "continuous_usage_stats"),
+        ("reasoning", "effort"),
+    }

@@ -1,3 +1,4 @@
+import gzip
 import logging
 
 import pytest
@@ -37,7 +38,7 @@ TOO_LONG = ContextLengthExceeded(
         (Overloaded("x", retry_after_s=3.2), 429, "rate_limit_exceeded"),
         (ModelNotLoaded("x"), 503, "unavailable_error"),
         (EngineCrashed("x"), 503, "unavailable_error"),
-        (ResourceExhausted("x"), 503, "unavailable_error"),
+        (ResourceExhausted("x"), 429, "unavailable_error"),
         (Timeout("x"), 504, "timeout_error"),
         (BackendError("x"), 500, "server_error"),
         (StokerError("x"), 500, "server_error"),
@@ -196,3 +197,19 @@ def test_health_tells_when_a_model_is_not_ready():
     assert response.json()["status"] == "restarting"
     assert response.json()["models"][0]["num_restarts"] == 2
     assert "killed" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/api/generate", "/v1/messages"])
+def test_compressed_body_is_refused_by_name(path: str):
+    body = gzip.compress(b'{"prompt": "hi"}')
+    response = ask(make_app(FakeRuntime()), "POST", path, content=body, headers={"content-encoding": "gzip"})
+    assert response.status_code == 415
+    assert "must not be compressed" in response.text
+
+
+def test_body_that_begins_with_a_byte_order_mark_is_read():
+    body = b'\xef\xbb\xbf{"prompt": "hi"}'
+    plain = ask(
+        make_app(FakeRuntime()), "POST", "/v1/completions", content=body, headers={"content-encoding": "identity"}
+    )
+    assert plain.status_code == 200

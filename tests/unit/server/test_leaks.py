@@ -8,11 +8,10 @@ import threading
 from itertools import cycle, islice
 from typing import Any
 
-from stoker.runtime.registry import Registry
 from stoker.server.app import create_app
 from stoker.server.config import ServerConfig
 from stoker.server.generation import Generation
-from tests.unit.server.fake_runtime import RawClient, served
+from tests.unit.server.fake_runtime import RawClient, registry_of, served
 from tests.unit.server.test_disconnect import BODIES, Gate, ScriptedRuntime
 
 NUM_CLIENTS = 10_000
@@ -53,7 +52,7 @@ def test_ten_thousand_clients_that_leave_leave_nothing_behind():
         model = served(runtime)
         try:
             async with asyncio.timeout(BOUND_S):
-                await everybody(create_app(Registry(model), ServerConfig()))
+                await everybody(create_app(registry_of(model), ServerConfig()))
                 while (beat := runtime.worker.heartbeat()).num_running or beat.num_waiting:  # noqa: ASYNC110
                     await asyncio.sleep(0)
             assert runtime.worker._live == {}

@@ -16,11 +16,10 @@ import httpx
 import pytest
 
 from stoker.errors import ConfigError
-from stoker.runtime.registry import Registry
 from stoker.server.app import _Server, create_app
 from stoker.server.config import ServerConfig
 from stoker.server.listener import listening, url_of
-from tests.unit.server.fake_runtime import FakeRuntime, served
+from tests.unit.server.fake_runtime import FakeRuntime, registry_of, served
 
 WAIT_S = 20
 
@@ -35,7 +34,7 @@ def server(**settings: Any) -> Generator[str]:
         running: list[_Server] = []
 
         async def main() -> None:
-            registry = Registry(served(FakeRuntime()))
+            registry = registry_of(served(FakeRuntime()))
             running.append(_Server(create_app(registry, config), registry, config, ready.set))
             await running[0]._serve([listener])
 

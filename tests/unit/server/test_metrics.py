@@ -182,3 +182,88 @@ def test_a_value_on_a_bound_belongs_below_it():
         histogram.observe(value)
     assert histogram.snapshot().cumulative(histogram.bounds) == [("1", 2), ("2", 4), ("+Inf", 5)]
     assert Distribution().cumulative([1.0]) == [("1", 0), ("+Inf", 0)]
+
+
+def test_embeddings_are_counted_with_how_they_end():
+    runtime = FakeRuntime()
+    app = make_app(runtime)
+    for _ in range(2):
+        assert ask(app, "POST", "/v1/embeddings", json={"input": ["abc", "de"]}).status_code == 200
+    runtime.embed_error = Overloaded("full", retry_after_s=1.0)
+    assert ask(app, "POST", "/v1/rerank", json={"query": "q", "documents": ["d"]}).status_code == 429
+
+    async def leave() -> None:
+        runtime.embed_error, runtime.embed_gate = None, asyncio.Event()
+        await runtime.arrived(3)
+        client = RawClient(app, "/v1/embeddings", {"input": "abc"})
+        await runtime.arrived(1)
+        client.leave()
+        await client.task
+
+    run(leave())
+    found = scrape(app)
+    ends = {
+        end: found.get(f"stoker_embedding_requests_total end={end} key= model=tiny")
+        for end in ("ok", "overloaded", "abort")
+    }
+    assert ends == {"ok": 2, "overloaded": 1, "abort": 1}
+    assert found["stoker_embedding_tokens_total key= model=tiny"] == 10
+    assert found["stoker_embedding_seconds_count model=tiny"] == 2
+
+
+def test_responses_are_counted_by_route_and_class():
+    app = make_app(FakeRuntime())
+    for path, body in [
+        ("/v1/completions", {"prompt": "a"}),
+        ("/completions", {"prompt": "a"}),
+        ("/v1/completions", {}),
+    ]:
+        ask(app, "POST", path, json=body)
+    for number in range(3):
+        ask(app, "GET", f"/nowhere/{number}")
+        ask(app, "GET", f"/v1/models/m{number}")
+    found = scrape(app)
+    counts = {name: value for name, value in found.items() if name.startswith("stoker_http_responses_total")}
+    assert counts == {
+        "stoker_http_responses_total method=POST route=/v1/completions status=2xx": 2,
+        "stoker_http_responses_total method=POST route=/v1/completions status=4xx": 1,
+        "stoker_http_responses_total method=GET route=/v1/models/{model:path} status=4xx": 3,
+        "stoker_http_responses_total method= route=none status=4xx": 3,
+    }
+
+
+def test_each_engine_of_several_has_numbers_of_its_own():
+    runtime = FakeRuntime()
+    engines = {
+        0: Health(is_ready=True, state="ready", heartbeat=BEAT),
+        1: Health(is_ready=False, state="restarting", num_restarts=3),
+    }
+    runtime.state = Health(is_ready=True, state="ready", num_restarts=3, heartbeat=BEAT, replicas=engines)
+    app = make_app(runtime)
+    found = scrape(app)
+    own = {name: value for name, value in found.items() if name.startswith("stoker_replica_")}
+    first = {
+        "ready": 1,
+        "restarts_total": 0,
+        "requests_running": 2,
+        "requests_waiting": 3,
+        "kv_used_tokens": 1000,
+        "kv_retained_tokens": 500,
+        "kv_capacity_tokens": 4000,
+        "stalled_seconds": 0,
+    }
+    second = {"ready": 0, "restarts_total": 3}
+    assert own == {
+        **{f"stoker_replica_{name} model=tiny replica=0": value for name, value in first.items()},
+        **{f"stoker_replica_{name} model=tiny replica=1": value for name, value in second.items()},
+    }
+    assert found["stoker_requests_running model=tiny"] == 2
+    (model,) = ask(app, "GET", "/health").json()["models"]
+    assert [(engine["id"], engine["state"]) for engine in model["replicas"]] == [("0", "ready"), ("1", "restarting")]
+    assert model["replicas"][0]["kv_capacity"] == 4000
+
+
+def test_one_engine_has_no_replicas():
+    app = make_app(beating())
+    assert not [name for name in scrape(app) if name.startswith("stoker_replica_")]
+    assert "replicas" not in ask(app, "GET", "/health").json()["models"][0]

@@ -186,21 +186,40 @@ def test_probe_for_a_free_slot(num_running: int, status: int):
     assert response.status_code == status
 
 
+def test_slots_of_several_engines_say_whose_they_are():
+    runtime = FakeRuntime()
+    runtime.slot_states = [SlotState(slot=9, num_tokens=4, replica=1)]
+    (slot,) = ask(make_app(runtime), "GET", "/slots").json()
+    assert (slot["id"], slot["replica"]) == (9, 1)
+
+
 def test_erase_a_slot():
     runtime = FakeRuntime()
     assert ask(make_app(runtime), "POST", "/slots/3?action=erase").json() == {"id_slot": 3, "n_erased": 7}
     assert runtime.erased == [3]
 
 
-@pytest.mark.parametrize(
-    ("action", "code"), [("save", "unsupported_parameter"), ("restore", "unsupported_parameter"), ("", "invalid_input")]
-)
-def test_other_actions_are_refused(action: str, code: str):
+def test_save_and_restore_a_slot():
     runtime = FakeRuntime()
-    response = ask(make_app(runtime), "POST", f"/slots/3?action={action}")
-    assert (response.status_code, response.json()["error"]["code"]) == (400, code)
-    assert response.json()["error"]["param"] == "action"
-    assert runtime.erased == []
+    saved, restored = (
+        ask(make_app(runtime), "POST", f"/slots/3?action={action}", json={"filename": "a.bin"}).json()
+        for action in ("save", "restore")
+    )
+    about = {"id_slot": 3, "filename": "a.bin"}
+    assert saved == {**about, "n_saved": 9, "n_written": 1000, "timings": {"save_ms": 250}}
+    assert restored == {**about, "n_restored": 9, "n_read": 1000, "timings": {"restore_ms": 250}}
+    assert runtime.filed == [("save", 3, "a.bin"), ("restore", 3, "a.bin")]
+
+
+@pytest.mark.parametrize(
+    ("action", "param"), [("save", "filename"), ("restore", "filename"), ("", "action"), ("x", "action")]
+)
+def test_actions_that_say_too_little_are_refused(action: str, param: str):
+    runtime = FakeRuntime()
+    response = ask(make_app(runtime), "POST", f"/slots/3?action={action}", json={})
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_input")
+    assert response.json()["error"]["param"] == param
+    assert (runtime.erased, runtime.filed) == ([], [])
 
 
 def test_cache():

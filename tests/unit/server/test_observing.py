@@ -14,11 +14,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind
 
 from stoker.errors import BackendError, ConfigError
-from stoker.runtime.registry import Registry
 from stoker.server.app import create_app
 from stoker.server.config import ServerConfig
 from stoker.server.tracing import open_provider
-from tests.unit.server.fake_runtime import FakeRuntime, ask, make_app, served
+from tests.unit.server.fake_runtime import FakeRuntime, ask, make_app, registry_of, served
 
 SECRETS = ("hunter2", "Hel", "lo!", "sk-alice")
 ASKED = {"prompt": "hunter2", "n": 2}
@@ -81,7 +80,7 @@ def spans() -> InMemorySpanExporter:
 def traced(spans: InMemorySpanExporter, runtime: FakeRuntime) -> Any:
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(spans))
-    return create_app(Registry(served(runtime)), ServerConfig(), provider)
+    return create_app(registry_of(served(runtime)), ServerConfig(), provider)
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -184,11 +184,11 @@ def test_durations_for_which_the_model_is_kept(value: Any):
 
 
 @pytest.mark.parametrize("value", [0, 0.0, "0", "0s", "0m0s", "-0"])
-def test_model_is_not_unloaded(value: Any):
-    for body in ({}, {"prompt": ""}):
-        response = generate(FakeRuntime(), keep_alive=value, **body)
-        assert response.status_code == 400
-        assert "keep_alive" in response.json()["error"]
+def test_model_that_stays_is_not_unloaded_but_answers(value: Any):
+    assert generate(FakeRuntime(), keep_alive=value).status_code == 200
+    refused = generate(FakeRuntime(), keep_alive=value, prompt="")
+    assert refused.status_code == 400
+    assert "`keep_alive` of 0: the model 'tiny' is pinned" in refused.json()["error"]
 
 
 @pytest.mark.parametrize("value", ["soon", "5 m", "m", "1e3s", "--1"])

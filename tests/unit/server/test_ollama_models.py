@@ -18,12 +18,12 @@ from stoker.errors import Cancelled, DownloadFailed, ModelFileNotFound, StokerEr
 from stoker.models.aliases import add_alias, read_aliases
 from stoker.models.cache import models_dir, write_receipt
 from stoker.models.progress import Progress
-from stoker.runtime.registry import Registry, ServedModel
+from stoker.runtime.registry import ModelSpec, Registry, ServedModel
 from stoker.server.app import bordered, create_app
 from stoker.server.config import ServerConfig
 from stoker.server.routes.ollama_models import OllamaModelRoutes
 from tests.unit.models.tiny_gguf import SHAPE, write_tiny_gguf
-from tests.unit.server.fake_runtime import CARD, FakeRuntime, RawClient, ask, make_app
+from tests.unit.server.fake_runtime import CARD, FakeRuntime, RawClient, ask, make_app, registry_of
 from tests.unit.server.test_connection import run
 
 HUB_NAME = "hf:org/repo:m.gguf"
@@ -55,7 +55,7 @@ class ServedFile(FakeRuntime):
 
 
 def serving(path: Path, *names: str) -> ASGIApp:
-    return create_app(Registry(ServedModel(names, ServedFile(path))), ServerConfig())
+    return create_app(registry_of(ServedModel(names, ServedFile(path))), ServerConfig())
 
 
 def call(app: ASGIApp, method: str, verb: str, **body: Any) -> httpx.Response:
@@ -82,6 +82,18 @@ def test_served_file_is_called_by_its_name_not_by_its_path(cache: Path, tmp_path
     assert len(tag["digest"]) == 64
     assert call(app, "POST", "show", model=tag["name"]).status_code == 200
     assert call(app, "POST", "generate", model=tag["name"], prompt="x").status_code == 200
+
+
+def test_model_that_is_not_loaded_is_listed_and_shown(cache: Path, tmp_path: Path):
+    path = write_tiny_gguf(tmp_path / "own.gguf", **SHAPE)
+    gone = ModelSpec(names=("gone",), make=lambda _plan: FakeRuntime(), path=str(tmp_path / "gone.gguf"))
+    here = ModelSpec(names=(str(path), "own"), make=lambda _plan: FakeRuntime(), path=str(path))
+    app = create_app(Registry([here, gone]), ServerConfig())
+    (tag,) = call(app, "GET", "tags").json()["models"]
+    assert (tag["name"], tag["size"]) == ("own:latest", path.stat().st_size)
+    assert call(app, "POST", "show", model="own").json()["details"]["family"] == "llama"
+    assert call(app, "POST", "show", model="gone").status_code == 404
+    assert call(app, "GET", "ps").json() == {"models": []}
 
 
 def test_damaged_download_does_not_break_the_list(download: Path):
@@ -216,7 +228,7 @@ def source() -> Iterator[Source]:
 
 
 def pulling(source: Source) -> ASGIApp:
-    registry = Registry(ServedModel(("tiny",), FakeRuntime()))
+    registry = registry_of(ServedModel(("tiny",), FakeRuntime()))
     routes = OllamaModelRoutes(registry, ServerConfig(), source).routes()
     return bordered(routes, ServerConfig())
 

@@ -1,7 +1,8 @@
 """One connection without a network: what the client sends is pushed into the protocol, what it gets is recorded."""
 
 import asyncio
-from typing import Any
+import json
+from typing import Any, TypeVar
 
 import pytest
 import uvicorn
@@ -30,16 +31,24 @@ class Wire(asyncio.Transport):
     def close(self) -> None:
         self.closed.set()
 
+    def abort(self) -> None:
+        self.closed.set()
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def pause_reading(self) -> None: ...
 
     def resume_reading(self) -> None: ...
 
 
-def connect(app: Any) -> tuple[Wire, ImpatientH11Protocol]:
+WireT = TypeVar("WireT", bound="Wire")
+
+
+def connect(app: Any, wire: WireT) -> tuple[WireT, ImpatientH11Protocol]:
     """A connection that may be without a request for no time at all."""
     config = uvicorn.Config(app, log_config=None, timeout_keep_alive=0)
     protocol = ImpatientH11Protocol(config, ServerState(), {})
-    wire = Wire()
     protocol.connection_made(wire)
     return wire, protocol
 
@@ -47,7 +56,7 @@ def connect(app: Any) -> tuple[Wire, ImpatientH11Protocol]:
 @pytest.mark.parametrize("sent", [[], [b"GET /"], [b"G", b"E", b"T /", b" HTTP/1.1\r\nHo"]])
 def test_connection_without_a_whole_request_head_is_closed(sent: list[bytes]):
     async def scenario() -> None:
-        wire, protocol = connect(None)
+        wire, protocol = connect(None, Wire())
         for part in sent:
             protocol.data_received(part)
         await asyncio.wait_for(wire.closed.wait(), WAIT_S)
@@ -67,7 +76,7 @@ def test_request_may_take_its_time_and_what_trickles_after_it_may_not(sent: list
             await send({"type": "http.response.body"})
             protocol.data_received(b"GET /")
 
-        wire, protocol = connect(app)
+        wire, protocol = connect(app, Wire())
         for part in sent:
             protocol.data_received(part)
         for _ in range(10):
@@ -76,5 +85,59 @@ def test_request_may_take_its_time_and_what_trickles_after_it_may_not(sent: list
         answer.set()
         await asyncio.wait_for(wire.closed.wait(), WAIT_S)
         assert wire.sent.startswith(b"HTTP/1.1 200")
+
+    asyncio.run(scenario())
+
+
+class FullWire(Wire):
+    """A client that takes `taken` bytes between two looks, and no more when these are used up."""
+
+    def __init__(self, *taken: int) -> None:
+        super().__init__()
+        self._taken = list(taken)
+        self._size = 0
+        self.aborted = asyncio.Event()
+
+    def write(self, data: Any) -> None:
+        super().write(data)
+        self._size += len(data)
+
+    def get_write_buffer_size(self) -> int:
+        size = self._size
+        self._size -= self._taken.pop(0) if self._taken else 0
+        return size
+
+    def abort(self) -> None:
+        self.aborted.set()
+
+
+async def answer_and_close(_scope: Any, _receive: Any, send: Any) -> None:
+    headers = [(b"content-length", b"9"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b"some text"})
+
+
+@pytest.mark.parametrize("head", [HEAD, b"nonsense\r\n\r\n", b"GET /"])
+@pytest.mark.parametrize("taken", [(), (1, 1, 1)])
+def test_client_that_takes_nothing_keeps_no_connection_open(head: bytes, taken: tuple[int, ...]):
+    async def scenario() -> None:
+        wire, protocol = connect(answer_and_close, FullWire(*taken))
+        wire.write(b"what an earlier response has left")
+        protocol.data_received(head)
+        await asyncio.wait_for(wire.aborted.wait(), WAIT_S)
+        assert wire.closed.is_set()
+        assert wire._taken == [], "not while something of it leaves"
+
+    asyncio.run(scenario())
+
+
+def test_what_is_no_http_is_told_so_in_json():
+    async def scenario() -> None:
+        wire, protocol = connect(None, Wire())
+        protocol.data_received(b"\x16\x03\x01 nonsense\r\n\r\n")
+        head, _, body = wire.sent.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ")
+        assert b"content-length: %d\r\n" % len(body) in head
+        assert json.loads(body)["error"]["code"] == "bad_request"
 
     asyncio.run(scenario())

@@ -13,10 +13,10 @@ import httpx
 import pytest
 
 from stoker.errors import ConfigError, ModelFileInvalid
-from stoker.runtime.registry import Registry, ServedModel
+from stoker.runtime.registry import ServedModel
 from stoker.server.app import serve
 from stoker.server.config import ServerConfig
-from tests.unit.server.fake_runtime import FakeRuntime
+from tests.unit.server.fake_runtime import FakeRuntime, registry_of
 
 ROOT = Path(__file__).parents[3]
 WAIT_S = 20
@@ -173,14 +173,14 @@ def test_taken_port_is_a_config_error_before_the_model_is_loaded():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=str(port)):
-            serve(Registry(ServedModel(("tiny",), runtime)), ServerConfig(port=port))
+            serve(registry_of(ServedModel(("tiny",), runtime)), ServerConfig(port=port))
     assert runtime.num_starts == 0
 
 
 @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 70000), ("203.0.113.1", 0)])
 def test_impossible_address_is_a_config_error(host: str, port: int):
     with pytest.raises(ConfigError):
-        serve(Registry(ServedModel(("tiny",), FakeRuntime())), ServerConfig(host=host, port=port))
+        serve(registry_of(ServedModel(("tiny",), FakeRuntime())), ServerConfig(host=host, port=port))
 
 
 def test_model_that_does_not_load_is_the_callers_error_and_is_closed():
@@ -192,6 +192,6 @@ def test_model_that_does_not_load_is_the_callers_error_and_is_closed():
     ready: list[str] = []
     on_ready: Callable[[str], None] = ready.append
     with pytest.raises(ModelFileInvalid):
-        serve(Registry(ServedModel(("tiny",), runtime)), ServerConfig(port=0), on_ready)
+        serve(registry_of(ServedModel(("tiny",), runtime)), ServerConfig(port=0), on_ready)
     assert ready == []
     assert runtime.num_closes == 1

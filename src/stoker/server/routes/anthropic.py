@@ -13,6 +13,7 @@ from stoker.server.config import ServerConfig
 from stoker.server.connection import read_body, while_connected
 from stoker.server.errors import json_response
 from stoker.server.generation import Generation
+from stoker.server.leasing import leased
 from stoker.server.routes.openai import caller_of
 from stoker.server.routing import routes_of
 from stoker.server.sse import EventStream
@@ -37,7 +38,7 @@ class AnthropicRoutes:
         """Everything that can be refused is refused in here, before a response begins."""
         body = await read_body(request, self._config)
         wire = decode_request(body, MESSAGES_FIELDS, MessagesRequest)
-        served = self._registry.resolve(wire.model)
+        served = await leased(request, self._registry, wire.model)
         caller = caller_of(request, "msg", "_")
         # A template may compute for seconds; the streams of the others must not wait for it.
         asked = await asyncio.to_thread(message_request, wire, served.runtime, caller, self._config)
@@ -52,7 +53,7 @@ class AnthropicRoutes:
     async def count_tokens(self, request: Request) -> Response:
         body = await read_body(request, self._config)
         wire = decode_request(body, COUNT_TOKENS_FIELDS, CountTokensRequest)
-        runtime = self._registry.resolve(wire.model).runtime
+        runtime = (await leased(request, self._registry, wire.model)).runtime
         prompt = await asyncio.to_thread(render, wire, runtime)
         tokenized = await while_connected(request.receive, runtime.tokenize(prompt))
         return json_response(TokenCount(len(tokenized.token_ids)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -15,9 +16,11 @@ from stoker.server.account import account_of
 from stoker.server.config import ServerConfig
 from stoker.server.connection import read_body, while_connected
 from stoker.server.errors import json_response
+from stoker.server.leasing import leased
 from stoker.server.local_models import LocalModels
 from stoker.server.routes.openai import caller_of
 from stoker.server.routing import routes_of
+from stoker.server.translate.adapters import with_named_adapter
 from stoker.server.translate.embeddings import (
     embeddings_reply,
     embeddings_request,
@@ -28,7 +31,7 @@ from stoker.server.translate.embeddings import (
     rerank_reply,
     rerank_request,
 )
-from stoker.server.translate.ollama import check_keep_alive
+from stoker.server.translate.ollama import keep_alive_of
 from stoker.server.translate.ollama_names import own_name
 from stoker.server.wire.embeddings import (
     EmbeddingsRequest,
@@ -72,33 +75,35 @@ class EmbeddingRoutes:
 
     async def embeddings(self, request: Request) -> Response:
         wire = decode_request(await read_body(request, self._config), EMBEDDINGS_FIELDS, EmbeddingsRequest)
-        served = self._registry.resolve(wire.model)
-        embedded = await _ask(request, served, embeddings_request(wire, caller_of(request, "embd"), self._config))
+        served = await leased(request, self._registry, wire.model)
+        embedded = await _ask(
+            request, served, wire.model, embeddings_request(wire, caller_of(request, "embd"), self._config)
+        )
         # Millions of numbers take a while to write; the streams of the others must not wait for it.
         return await asyncio.to_thread(lambda: json_response(embeddings_reply(wire, served.model_id, embedded)))
 
     async def native(self, request: Request) -> Response:
         body = await read_body(request, self._config)
         wire = decode_request(body, NATIVE_EMBEDDING_FIELDS, NativeEmbeddingRequest)
-        served = self._registry.resolve(wire.model)
+        served = await leased(request, self._registry, wire.model)
         asked = native_embedding_request(wire, caller_of(request, "embd"), self._config)
-        embedded = await _ask(request, served, asked)
+        embedded = await _ask(request, served, wire.model, asked)
         return await asyncio.to_thread(lambda: json_response(native_embedding_reply(embedded)))
 
     async def rerank(self, request: Request) -> Response:
         wire = decode_request(await read_body(request, self._config), RERANK_FIELDS, RerankRequest)
-        served = self._registry.resolve(wire.model)
+        served = await leased(request, self._registry, wire.model)
         caller = caller_of(request, "rerank")
-        embedded = await _ask(request, served, rerank_request(wire, caller, self._config))
+        embedded = await _ask(request, served, wire.model, rerank_request(wire, caller, self._config))
         return json_response(rerank_reply(wire, served.model_id, caller.reply_id, embedded))
 
     async def ollama_embed(self, request: Request) -> Response:
         begun_s = time.monotonic()
         wire = decode_request(await read_body(request, self._config), OLLAMA_EMBED_FIELDS, OllamaEmbedRequest)
-        served = self._ollama_served(wire)
+        served = await self._ollama_served(request, wire)
         loaded_s = time.monotonic()
         asked = ollama_embed_request(wire, caller_of(request, "embd"), self._config)
-        embedded = None if asked is None else await _ask(request, served, asked)
+        embedded = None if asked is None else await _ask(request, served, own_name(wire.model or ""), asked)
         total_s, load_s = time.monotonic() - begun_s, loaded_s - begun_s
         name = wire.model or served.model_id
         return await asyncio.to_thread(lambda: json_response(ollama_embed_reply(name, embedded, total_s, load_s)))
@@ -106,21 +111,24 @@ class EmbeddingRoutes:
     async def ollama_embeddings(self, request: Request) -> Response:
         body = await read_body(request, self._config)
         wire = decode_request(body, OLLAMA_EMBEDDINGS_FIELDS, OllamaEmbeddingsRequest)
-        served = self._ollama_served(wire)
+        served = await self._ollama_served(request, wire)
         asked = ollama_embed_request(wire, caller_of(request, "embd"), self._config)
-        embedded = None if asked is None else await _ask(request, served, asked)
+        embedded = None if asked is None else await _ask(request, served, own_name(wire.model or ""), asked)
         return json_response(OllamaEmbeddingsReply([] if embedded is None else embedded.rows()[0].tolist()))
 
-    def _ollama_served(self, wire: OllamaEmbedRequest | OllamaEmbeddingsRequest) -> ServedModel:
-        check_keep_alive(wire.keep_alive)
-        served = self._models.serving(own_name(wire.model or ""))
+    async def _ollama_served(self, request: Request, wire: OllamaEmbedRequest | OllamaEmbeddingsRequest) -> ServedModel:
+        keep_alive_s = keep_alive_of(wire.keep_alive)
+        name = self._models.registered_name(own_name(wire.model or ""))
+        served = await leased(request, self._registry, name, keep_alive_s)
         _ = served.runtime.card  # not before it is loaded
         return served
 
 
-async def _ask(request: Request, served: ServedModel, asked: Embed) -> Embedded:
+async def _ask(request: Request, served: ServedModel, model: str | None, asked: Embed) -> Embedded:
+    asked = msgspec.structs.replace(asked, adapters=with_named_adapter(asked.adapters, model, served))
     account = account_of(request.scope)
     account.model = served.model_id
-    embedded = await while_connected(request.receive, served.runtime.embed(asked))
-    account.prompt_tokens = sum(embedded.num_tokens)
+    with served.metrics.embedding(account.key_name) as count:
+        embedded = await while_connected(request.receive, served.runtime.embed(asked))
+        account.prompt_tokens = count.num_tokens = sum(embedded.num_tokens)
     return embedded

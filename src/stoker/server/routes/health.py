@@ -26,23 +26,36 @@ class HealthRoutes:
         return [*routes_of(HEALTH, self.health)]
 
     async def health(self, _request: Request) -> Response:
-        """200 if all models are ready, else 503."""
+        """200 if all loaded models are ready, else 503. Models that are loaded when they are asked for do not count."""
         healths = [(served, served.runtime.health()) for served in self._registry.models]
-        models = [_model_health(served, health) for served, health in healths]
+        models = [_model_health(served.model_id, health) for served, health in healths]
+        if self._registry.is_starting:
+            return _not_ready(HealthReply(status="starting", models=models, error=_error_of("the models are starting")))
         ailing = next(((served, health) for served, health in healths if not health.is_ready), None)
         if ailing is None:
             return json_response(HealthReply(status="ok", models=models))
         reply = HealthReply(status=ailing[1].state, models=models, error=_error(*ailing))
-        return json_response(reply, status=503, headers={"Retry-After": "1"})
+        return _not_ready(reply)
+
+
+def _not_ready(reply: HealthReply) -> Response:
+    return json_response(reply, status=503, headers={"Retry-After": "1"})
 
 
 def _error(served: ServedModel, health: Health) -> ErrorDetail:
     reason = f": {health.last_error}" if health.last_error else ""
-    return error_body(ModelNotLoaded(f"the model {served.model_id} is {health.state}{reason}")).error
+    return _error_of(f"the model {served.model_id} is {health.state}{reason}")
 
 
-def _model_health(served: ServedModel, health: Health) -> ModelHealth:
-    base = ModelHealth(id=served.model_id, state=health.state, num_restarts=health.num_restarts)
+def _error_of(message: str) -> ErrorDetail:
+    return error_body(ModelNotLoaded(message)).error
+
+
+def _model_health(name: str, health: Health) -> ModelHealth:
+    base = ModelHealth(id=name, state=health.state, num_restarts=health.num_restarts)
+    if health.replicas:
+        replicas = [_model_health(str(number), replica) for number, replica in health.replicas.items()]
+        base = msgspec.structs.replace(base, replicas=replicas)
     if health.heartbeat is None:
         return base
     beat = health.heartbeat

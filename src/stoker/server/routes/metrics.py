@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute
 from stoker.runtime.registry import Registry
 from stoker.server.metric_aliases import with_aliases
 from stoker.server.metrics import families
+from stoker.server.response_counts import ResponseCounts
 from stoker.server.routing import routes_of
 from stoker.server.wire.metrics import METRICS
 
@@ -21,9 +22,9 @@ from stoker.server.wire.metrics import METRICS
 class MetricsRoutes:
     """The exposition; a registry of its own, so that several servers in one process do not mix."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, counts: ResponseCounts) -> None:
         self._exposed = CollectorRegistry(auto_describe=False)
-        self._exposed.register(_Models(registry))
+        self._exposed.register(_Server(registry, counts))
 
     def routes(self) -> list[BaseRoute]:
         return [*routes_of(METRICS, self.metrics)]
@@ -32,12 +33,13 @@ class MetricsRoutes:
         return Response(generate_latest(self._exposed), media_type=CONTENT_TYPE_LATEST)
 
 
-class _Models(Collector):
-    def __init__(self, registry: Registry) -> None:
+class _Server(Collector):
+    def __init__(self, registry: Registry, counts: ResponseCounts) -> None:
         self._registry = registry
+        self._counts = counts
 
     def collect(self) -> Iterable[Metric]:
-        return with_aliases(families(self._registry.models))
+        return [*with_aliases(families(self._registry.statuses())), self._counts.family()]
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: the models cannot be asked before there is an event loop."""

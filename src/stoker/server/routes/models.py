@@ -1,52 +1,89 @@
-"""`GET /v1/models` and `/v1/models/{id}`: what is served, in OpenAI's shape, or in Anthropic's for its clients."""
+"""`/v1/models` in OpenAI's shape or in Anthropic's; loading and unloading as llama-server's router has it."""
 
 from __future__ import annotations
+
+from collections.abc import AsyncGenerator
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from stoker.runtime.registry import Registry, ServedModel
+from stoker.errors import InvalidInput, ModelNotLoaded
+from stoker.runtime.registry import ModelStatus, Registry
+from stoker.server.config import ServerConfig
+from stoker.server.connection import read_body, while_connected
 from stoker.server.errors import json_response
 from stoker.server.routing import routes_of
+from stoker.server.sse import EventStream
 from stoker.server.translate import anthropic_reply
 from stoker.server.translate.errors import is_anthropic
-from stoker.server.wire.openai import ModelEntry, ModelList, ModelMeta
+from stoker.server.translate.models import model_entry, news_event
+from stoker.server.wire.fields import decode_request
+from stoker.server.wire.models import LoadRequest, ModelsDone, UnloadRequest
+from stoker.server.wire.models_fields import LOAD, LOAD_FIELDS, MODELS_SSE, UNLOAD, UNLOAD_FIELDS
+from stoker.server.wire.openai import ModelList
 from stoker.server.wire.openai_fields import GET_MODEL, LIST_MODELS
 
 
 class ModelRoutes:
-    """The model endpoints, whose paths OpenAI's and Anthropic's APIs share."""
+    """The model endpoints, whose paths OpenAI's, Anthropic's and llama-server's APIs share."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, config: ServerConfig) -> None:
         self._registry = registry
+        self._config = config
 
     def routes(self) -> list[BaseRoute]:
-        return [*routes_of(LIST_MODELS, self.list_models), *routes_of(GET_MODEL, self.get_model)]
+        return [
+            *routes_of(LOAD, self.load),
+            *routes_of(UNLOAD, self.unload),
+            *routes_of(MODELS_SSE, self.follow),
+            *routes_of(LIST_MODELS, self.list_models),
+            *routes_of(GET_MODEL, self.get_model),
+        ]
 
     async def list_models(self, request: Request) -> Response:
+        if request.query_params.get("reload") == "1":
+            await self._registry.refresh()
+        statuses = self._statuses()
         if is_anthropic(request.scope):
-            return json_response(anthropic_reply.model_list(self._registry.models))
-        return json_response(ModelList([_entry(served) for served in self._registry.models]))
+            return json_response(anthropic_reply.model_list(statuses))
+        return json_response(ModelList([model_entry(status) for status in statuses]))
 
     async def get_model(self, request: Request) -> Response:
-        served = self._registry.find(request.path_params["model"])
-        return json_response(anthropic_reply.model_entry(served) if is_anthropic(request.scope) else _entry(served))
+        status = self._registry.find(request.path_params["model"])
+        return json_response(
+            anthropic_reply.model_entry(status) if is_anthropic(request.scope) else model_entry(status)
+        )
+
+    async def load(self, request: Request) -> Response:
+        wire = decode_request(await read_body(request, self._config), LOAD_FIELDS, LoadRequest)
+        loading = self._registry.load(
+            _required(wire), source=wire.source or None, is_reload=bool(wire.reload), waits=bool(wire.wait)
+        )
+        await while_connected(request.receive, loading)
+        return json_response(ModelsDone())
+
+    async def unload(self, request: Request) -> Response:
+        wire = decode_request(await read_body(request, self._config), UNLOAD_FIELDS, UnloadRequest)
+        await while_connected(request.receive, self._registry.unload(_required(wire), waits=bool(wire.wait)))
+        return json_response(ModelsDone())
+
+    async def follow(self, _request: Request) -> EventStream:
+        self._registry.events.check_room()
+        events = self._news()
+        return EventStream(events, events.aclose, self._config)
+
+    def _statuses(self) -> list[ModelStatus]:
+        if self._registry.is_starting:
+            raise ModelNotLoaded("the models are still loading")
+        return self._registry.statuses()
+
+    async def _news(self) -> AsyncGenerator[bytes, None]:
+        async for event in self._registry.events.follow():
+            yield news_event(event)
 
 
-def _entry(served: ServedModel) -> ModelEntry:
-    card = served.runtime.card
-    meta = ModelMeta(
-        n_vocab=card.vocab_size,
-        n_ctx_train=card.trained_context,
-        n_ctx=card.context_size,
-        n_params=card.num_parameters,
-        size=card.size_bytes,
-    )
-    return ModelEntry(
-        id=served.model_id,
-        created=card.created,
-        aliases=list(served.names[1:]),
-        max_model_len=card.context_size,
-        meta=meta,
-    )
+def _required(wire: UnloadRequest) -> str:
+    if not wire.model:
+        raise InvalidInput("`model` is missing", parameter="model")
+    return wire.model

@@ -11,18 +11,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from stoker.errors import InvalidInput, ResourceExhausted, UnsupportedParameter
+from stoker.errors import InvalidInput, ModelNotLoaded
 from stoker.runtime.base import Runtime
 from stoker.runtime.registry import Registry, ServedModel
 from stoker.server.config import ServerConfig
 from stoker.server.connection import read_body, while_connected
 from stoker.server.errors import json_response
 from stoker.server.generation import Generation, GenerationRequest
+from stoker.server.leasing import leased, loaded
 from stoker.server.routes.openai import caller_of
 from stoker.server.routing import routes_of
 from stoker.server.sse import EventStream
 from stoker.server.translate.native import NativeAnswer, infill_request, native_request, props_reply, slot_reply
 from stoker.server.translate.openai import chat_prompt
+from stoker.server.translate.slots import file_slot
 from stoker.server.wire.fields import decode_request
 from stoker.server.wire.native import (
     CacheEntry,
@@ -34,6 +36,7 @@ from stoker.server.wire.native import (
     InfillRequest,
     NativeCompletionRequest,
     NativeRequest,
+    SlotFileRequest,
     TemplateReply,
     TokenizeReply,
     TokenizeRequest,
@@ -51,6 +54,7 @@ from stoker.server.wire.native_fields import (
     NATIVE_COMPLETION_FIELDS,
     PROPS,
     SLOT_ACTION,
+    SLOT_FILE_FIELDS,
     SLOTS,
     TOKENIZE,
     TOKENIZE_FIELDS,
@@ -88,14 +92,14 @@ class NativeRoutes:
     async def completion(self, request: Request) -> Response | EventStream:
         body = await read_body(request, self._config)
         wire = decode_request(body, NATIVE_COMPLETION_FIELDS, NativeCompletionRequest)
-        served = self._registry.resolve(wire.model)
+        served = await leased(request, self._registry, wire.model)
         asked = native_request(wire, caller_of(request, "completion"), self._config)
         return await self._answer(request, wire, served, asked)
 
     async def infill(self, request: Request) -> Response | EventStream:
         body = await read_body(request, self._config)
         wire = decode_request(body, INFILL_FIELDS, InfillRequest)
-        served = self._registry.resolve(wire.model)
+        served = await leased(request, self._registry, wire.model)
         asked = infill_request(wire, served.runtime.card, caller_of(request, "infill"), self._config)
         return await self._answer(request, wire, served, asked)
 
@@ -103,7 +107,7 @@ class NativeRoutes:
         wire = decode_request(await read_body(request, self._config), TOKENIZE_FIELDS, TokenizeRequest)
         if wire.content is None:
             raise InvalidInput("`content` is missing", parameter="content")
-        runtime = self._registry.resolve(wire.model).runtime
+        runtime = (await leased(request, self._registry, wire.model)).runtime
         parts = [wire.content] if isinstance(wire.content, str) else wire.content
         if len(parts) > _MAX_PARTS:
             raise InvalidInput(f"`content` has more than {_MAX_PARTS} parts", parameter="content")
@@ -114,12 +118,12 @@ class NativeRoutes:
         wire = decode_request(await read_body(request, self._config), DETOKENIZE_FIELDS, DetokenizeRequest)
         if wire.tokens is None:
             raise InvalidInput("`tokens` is missing", parameter="tokens")
-        runtime = self._registry.resolve(wire.model).runtime
+        runtime = (await leased(request, self._registry, wire.model)).runtime
         return json_response(DetokenizeReply(await while_connected(request.receive, runtime.detokenize(wire.tokens))))
 
     async def apply_template(self, request: Request) -> Response:
         wire = decode_request(await read_body(request, self._config), CHAT_PROMPT_FIELDS, ChatPromptRequest)
-        runtime = self._registry.resolve(wire.model).runtime
+        runtime = (await leased(request, self._registry, wire.model)).runtime
         # A template may compute for seconds; the streams of the others must not wait for it.
         return json_response(TemplateReply(await asyncio.to_thread(chat_prompt, wire, runtime)))
 
@@ -131,19 +135,23 @@ class NativeRoutes:
         states = await while_connected(request.receive, runtime.slots())
         num_running = sum(state.request_id is not None for state in states)
         if request.query_params.get("fail_on_no_slot") == "1" and num_running >= runtime.card.parallel:
-            raise ResourceExhausted("no slot is free", retry_after_s=_NO_SLOT_RETRY_S)
+            raise ModelNotLoaded("no slot is free", retry_after_s=_NO_SLOT_RETRY_S)
         return json_response([slot_reply(state, runtime.card) for state in states])
 
     async def slot_action(self, request: Request) -> Response:
         runtime, slot = self._asked_for(request).runtime, _slot(request.path_params["slot"])
         action = request.query_params.get("action", "")
-        if action in ("save", "restore"):
-            message = f"`action={action}` is not supported: what slots hold is kept and found again by itself"
-            raise UnsupportedParameter(message, parameter="action")
-        if action != "erase":
-            raise InvalidInput(f"`action` must be erase, not {action[:40]!r}", parameter="action")
-        erased = await while_connected(request.receive, runtime.erase(slot))
-        return json_response(ErasedSlot(slot, erased))
+        body = await read_body(request, self._config)
+        match action:
+            case "save" | "restore":
+                wire = decode_request(body, SLOT_FILE_FIELDS, SlotFileRequest)
+                return json_response(await while_connected(request.receive, file_slot(runtime, slot, action, wire)))
+            case "erase":
+                erased = await while_connected(request.receive, runtime.erase(slot))
+                return json_response(ErasedSlot(slot, erased))
+            case _:
+                message = f"`action` must be save, restore or erase, not {action[:40]!r}"
+                raise InvalidInput(message, parameter="action")
 
     async def cache(self, _request: Request) -> Response:
         entries = [_cache_entry(served) for served in self._registry.models]
@@ -154,7 +162,7 @@ class NativeRoutes:
         return json_response(ErasedCache(await while_connected(request.receive, runtime.erase())))
 
     def _asked_for(self, request: Request) -> ServedModel:
-        return self._registry.resolve(request.query_params.get("model"))
+        return loaded(self._registry, request.query_params.get("model"))
 
     async def _answer(
         self, request: Request, wire: NativeRequest, served: ServedModel, asked: GenerationRequest

@@ -10,19 +10,22 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute
 
+from stoker.errors import InvalidInput
 from stoker.runtime.registry import Registry, ServedModel
 from stoker.server.config import ServerConfig
 from stoker.server.connection import read_body, while_connected
 from stoker.server.errors import json_response
 from stoker.server.generation import Generation, GenerationRequest
+from stoker.server.leasing import leased
 from stoker.server.local_models import LocalModels
 from stoker.server.routes.openai import caller_of
 from stoker.server.routing import routes_of
 from stoker.server.sse import NDJSON, EventStream
 from stoker.server.translate.ollama import (
     answer_request,
-    check_keep_alive,
     is_load,
+    is_unload,
+    keep_alive_of,
     render_chat,
     render_generate,
 )
@@ -38,6 +41,7 @@ class OllamaRoutes:
     """`POST /api/generate`, `POST /api/chat`, and the probe at `/`."""
 
     def __init__(self, registry: Registry, config: ServerConfig) -> None:
+        self._registry = registry
         self._models = LocalModels(registry)
         self._config = config
 
@@ -51,7 +55,9 @@ class OllamaRoutes:
         begun_s = time.monotonic()
         body = await read_body(request, self._config)
         wire = decode_request(body, GENERATE_FIELDS, GenerateRequest)
-        served = self._served(wire)
+        if is_unload(wire):
+            return await self._unload(wire, generate_reply)
+        served = await self._served(request, wire)
         if is_load(wire):
             return _loaded(wire, served, generate_reply)
         rendered = await asyncio.to_thread(render_generate, wire, served.runtime)
@@ -70,7 +76,9 @@ class OllamaRoutes:
         begun_s = time.monotonic()
         body = await read_body(request, self._config)
         wire = decode_request(body, CHAT_FIELDS, ChatRequest)
-        served = self._served(wire)
+        if is_unload(wire):
+            return await self._unload(wire, chat_reply)
+        served = await self._served(request, wire)
         if is_load(wire):
             return _loaded(wire, served, chat_reply)
         asked = await asyncio.to_thread(self._chat_request, wire, served, caller_of(request, "ollama"))
@@ -81,9 +89,21 @@ class OllamaRoutes:
     def _chat_request(self, wire: ChatRequest, served: ServedModel, caller: Caller) -> GenerationRequest:
         return answer_request(wire, render_chat(wire, served.runtime), caller, self._config)
 
-    def _served(self, wire: GenerateRequest | ChatRequest) -> ServedModel:
-        check_keep_alive(wire.keep_alive)
-        return self._models.serving(own_name(wire.model or ""))
+    async def _served(self, request: Request, wire: GenerateRequest | ChatRequest) -> ServedModel:
+        keep_alive_s = keep_alive_of(wire.keep_alive)
+        return await leased(request, self._registry, self._name(wire), keep_alive_s)
+
+    async def _unload(self, wire: GenerateRequest | ChatRequest, make: MakeReply) -> Response:
+        """Requests that run may end; one that is pinned stays, and says so."""
+        status = self._registry.resolve(self._name(wire))
+        if status.spec.is_pinned:
+            message = f"`keep_alive` of 0: the model '{status.model_id}' is pinned and stays loaded"
+            raise InvalidInput(message, parameter="keep_alive")
+        await self._registry.unload(status.model_id)
+        return json_response(load_reply(make, wire.model or status.model_id, "unload"))
+
+    def _name(self, wire: GenerateRequest | ChatRequest) -> str:
+        return self._models.registered_name(own_name(wire.model or ""))
 
     async def _send(
         self, request: Request, wire: GenerateRequest | ChatRequest, generation: Generation, answer: OllamaAnswer

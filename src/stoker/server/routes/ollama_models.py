@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 from starlette.requests import Request
@@ -14,7 +15,7 @@ from starlette.types import Scope
 from stoker.errors import InvalidInput, ModelFileNotFound, StokerError
 from stoker.models.catalog import CATALOG
 from stoker.models.store import resolve
-from stoker.runtime.registry import Registry, ServedModel
+from stoker.runtime.registry import ModelStatus, Registry, ServedModel
 from stoker.server.config import ServerConfig
 from stoker.server.connection import read_body, while_connected
 from stoker.server.errors import error_event, json_response
@@ -58,6 +59,8 @@ _API_VERSION = "0.12.6"
 _NEVER = "2318-01-01T00:00:00Z"
 """When a model expires that stays loaded."""
 
+_FAR_S = 100 * 365 * 86_400.0
+
 
 class OllamaModelRoutes:
     """`/api/{tags,show,ps,version,pull,delete,copy}`."""
@@ -87,8 +90,8 @@ class OllamaModelRoutes:
 
     async def ps(self, _request: Request) -> Response:
         # Health belongs to the event loop; files are read elsewhere.
-        ready = [served for served in self._registry.models if served.runtime.health().is_ready]
-        return json_response(RunningList(await asyncio.to_thread(_all_running, ready)))
+        statuses = [status for status in self._registry.statuses() if _is_ready(status.served)]
+        return json_response(RunningList(await asyncio.to_thread(_all_running, statuses)))
 
     async def show(self, request: Request) -> Response:
         wire = decode_request(await read_body(request, self._config), SHOW_FIELDS, ShowRequest)
@@ -129,8 +132,8 @@ class OllamaModelRoutes:
         return TagList([entry for entry in entries if entry is not None])
 
     def _tag(self, model: LocalModel) -> TagEntry | None:
-        is_id = model.served is not None and model.name == model.served.model_id
-        name = served_name(model.served) if is_id and model.served else model.name
+        is_id = model.names[:1] == (model.name,)
+        name = served_name(model.names) if is_id else model.name
         entry = tag_entry(name, model.path, model.size_bytes)
         if entry is not None or model.served is None:
             return entry
@@ -151,12 +154,29 @@ class OllamaModelRoutes:
         return show_file(model.path, verbose=verbose)
 
 
-def _all_running(models: Sequence[ServedModel]) -> list[RunningEntry]:
-    return [_running(served) for served in models]
+def _is_ready(served: ServedModel | None) -> bool:
+    return served is not None and served.runtime.health().is_ready
+
+
+def _all_running(statuses: Sequence[ModelStatus]) -> list[RunningEntry]:
+    return [_running_until(status, status.served) for status in statuses if status.served is not None]
+
+
+def _running_until(status: ModelStatus, served: ServedModel) -> RunningEntry:
+    running = _running(served)
+    plan = status.plan
+    size = running.size if plan is None else plan.total_bytes - plan.num_replicas * plan.cache_bytes
+    return msgspec.structs.replace(running, size=size, expires_at=_expiry(status.expires_in_s))
+
+
+def _expiry(expires_in_s: float) -> str:
+    if expires_in_s > _FAR_S:
+        return _NEVER
+    return (datetime.now(UTC) + timedelta(seconds=expires_in_s)).isoformat().replace("+00:00", "Z")
 
 
 def _running(served: ServedModel) -> RunningEntry:
-    card, name = served.runtime.card, served_name(served)
+    card, name = served.runtime.card, served_name(served.names)
     return RunningEntry(
         name=name,
         model=name,

@@ -16,6 +16,7 @@ from stoker.server.config import ServerConfig
 from stoker.server.connection import read_body, while_connected
 from stoker.server.errors import json_response
 from stoker.server.generation import Generation, GenerationRequest
+from stoker.server.leasing import leased
 from stoker.server.routing import routes_of
 from stoker.server.sse import EventStream
 from stoker.server.translate.openai import chat_prompt, chat_request, completion_request
@@ -37,6 +38,7 @@ from stoker.server.wire.openai_fields import (
     CHAT_PROMPT_FIELDS,
     COMPLETION_FIELDS,
     COMPLETIONS,
+    STREAM_NESTED,
 )
 
 
@@ -56,8 +58,8 @@ class OpenAIRoutes:
 
     async def chat_completions(self, request: Request) -> Response | EventStream:
         body = await read_body(request, self._config)
-        wire = decode_request(body, CHAT_FIELDS, ChatCompletionRequest)
-        served = self._registry.resolve(wire.model)
+        wire = decode_request(body, CHAT_FIELDS, ChatCompletionRequest, STREAM_NESTED)
+        served = await leased(request, self._registry, wire.model)
         # A template may compute for seconds; the streams of the others must not wait for it.
         asked = await asyncio.to_thread(
             chat_request, wire, served.runtime, caller_of(request, "chatcmpl"), self._config
@@ -67,15 +69,15 @@ class OpenAIRoutes:
     async def chat_input_tokens(self, request: Request) -> Response:
         body = await read_body(request, self._config)
         wire = decode_request(body, CHAT_PROMPT_FIELDS, ChatPromptRequest)
-        runtime = self._registry.resolve(wire.model).runtime
+        runtime = (await leased(request, self._registry, wire.model)).runtime
         prompt = await asyncio.to_thread(chat_prompt, wire, runtime)
         tokens = await while_connected(request.receive, runtime.tokenize(prompt))
         return json_response(InputTokens(len(tokens.token_ids)))
 
     async def completions(self, request: Request) -> Response | EventStream:
         body = await read_body(request, self._config)
-        wire = decode_request(body, COMPLETION_FIELDS, CompletionRequest)
-        served = self._registry.resolve(wire.model)
+        wire = decode_request(body, COMPLETION_FIELDS, CompletionRequest, STREAM_NESTED)
+        served = await leased(request, self._registry, wire.model)
         asked = completion_request(wire, served.runtime.card, caller_of(request, "cmpl"), self._config)
         shape = CompletionShape(asked.prompts, asked.n, has_logprobs=wire.logprobs is not None)
         return await self._answer(request, wire, served, asked, shape)

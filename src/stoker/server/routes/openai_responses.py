@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from starlette.requests import Request
@@ -13,11 +14,12 @@ from starlette.responses import Response as HTTPResponse
 from starlette.routing import BaseRoute
 
 from stoker.errors import ResponseNotFound, StokerError
-from stoker.runtime.registry import Registry, ServedModel
+from stoker.runtime.registry import Lease, Registry, ServedModel
 from stoker.server.config import ServerConfig
 from stoker.server.connection import read_body, while_connected
 from stoker.server.errors import json_response
 from stoker.server.generation import Generation
+from stoker.server.leasing import leased, shared_lease
 from stoker.server.response_store import ResponseStore
 from stoker.server.routes.openai import caller_of
 from stoker.server.routing import routes_of
@@ -35,6 +37,7 @@ from stoker.server.wire.openai_responses_fields import (
     GET,
     RESPONSE_PROMPT_FIELDS,
     RESPONSES_FIELDS,
+    RESPONSES_NESTED,
 )
 from stoker.text.messages import Message
 
@@ -68,8 +71,10 @@ class ResponsesRoutes:
         ]
 
     async def create(self, request: Request) -> HTTPResponse | EventStream:
-        wire = decode_request(await read_body(request, self._config), RESPONSES_FIELDS, ResponsesRequest)
-        asked = self._understand(wire)
+        wire = decode_request(
+            await read_body(request, self._config), RESPONSES_FIELDS, ResponsesRequest, RESPONSES_NESTED
+        )
+        asked = await self._understand(request, wire)
         runtime = asked.served.runtime
         # A template may compute for seconds; the streams of the others must not wait for it.
         generating = await asyncio.to_thread(
@@ -78,7 +83,7 @@ class ResponsesRoutes:
         generation = await while_connected(request.receive, Generation.open(asked.served, generating))
         writer = ResponseWriter(new_response(wire, generating, asked.served.model_id, int(time.time())))
         if wire.background:
-            work = _collect(generation, writer)
+            work = _collect(generation, writer, shared_lease(request))
             self._store.start(generating.reply_id, writer.snapshot, work, asked.messages)
             return json_response(writer.snapshot())
         if wire.stream:
@@ -90,8 +95,10 @@ class ResponsesRoutes:
         return json_response(writer.snapshot())
 
     async def input_tokens(self, request: Request) -> HTTPResponse:
-        wire = decode_request(await read_body(request, self._config), RESPONSE_PROMPT_FIELDS, ResponsePromptRequest)
-        asked = self._understand(wire)
+        wire = decode_request(
+            await read_body(request, self._config), RESPONSE_PROMPT_FIELDS, ResponsePromptRequest, RESPONSES_NESTED
+        )
+        asked = await self._understand(request, wire)
         runtime = asked.served.runtime
         prompt = await asyncio.to_thread(response_prompt, wire, asked.messages, runtime)
         tokens = await while_connected(request.receive, runtime.tokenize(prompt))
@@ -108,9 +115,9 @@ class ResponsesRoutes:
     async def cancel(self, request: Request) -> HTTPResponse:
         return json_response(await self._store.cancel(request.path_params["response_id"]))
 
-    def _understand(self, wire: ResponsesRequest | ResponsePromptRequest) -> _Asked:
-        served = self._registry.resolve(wire.model)
-        return _Asked(served, (*self._earlier(wire.previous_response_id), *input_messages(wire)))
+    async def _understand(self, request: Request, wire: ResponsesRequest | ResponsePromptRequest) -> _Asked:
+        messages = (*self._earlier(wire.previous_response_id), *input_messages(wire))
+        return _Asked(await leased(request, self._registry, wire.model), messages)
 
     def _earlier(self, response_id: str | None) -> tuple[Message, ...]:
         if not response_id:
@@ -141,9 +148,14 @@ class ResponsesRoutes:
             self._store.put(response, asked.messages)
 
 
-async def _collect(generation: Generation, writer: ResponseWriter) -> Response:
+async def _collect(generation: Generation, writer: ResponseWriter, lease: Lease) -> Response:
     """Runs to the end, whatever that is."""
     writer.begin()
+    with closing(lease):
+        return await _written(generation, writer)
+
+
+async def _written(generation: Generation, writer: ResponseWriter) -> Response:
     async with generation:
         try:
             async for _, output in generation:

@@ -35,6 +35,8 @@ def message_request(wire: MessagesRequest, runtime: Runtime, caller: Caller, con
         top_k=wire.top_k,
         top_p=wire.top_p,
         user=wire.metadata.user_id if wire.metadata else None,
+        model=wire.model,
+        lora=wire.lora,
     )
     return generation_request(fields, [render(wire, runtime)], sampling_params(fields), caller, config)
 

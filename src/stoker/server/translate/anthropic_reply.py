@@ -11,7 +11,7 @@ from starlette.types import Scope
 
 from stoker.engine.protocol import Output, Usage
 from stoker.errors import StokerError
-from stoker.runtime.registry import ServedModel
+from stoker.runtime.registry import ModelStatus, ServedModel
 from stoker.server.errors import error_event
 from stoker.server.generation import Generation
 from stoker.server.sse import SSE, Framing
@@ -113,15 +113,16 @@ class AnthropicStream:
         return [_event(MessageStart(message)), _PING, _event(BlockStart(0, TextBlock(text="")))]
 
 
-def model_entry(served: ServedModel) -> AnthropicModel:
-    """A served model as Anthropic's clients list them."""
-    created = datetime.fromtimestamp(served.runtime.card.created, UTC)
-    return AnthropicModel(id=served.model_id, display_name=served.names[-1], created_at=created.isoformat())
+def model_entry(status: ModelStatus) -> AnthropicModel:
+    """A model as Anthropic's clients list them, loaded or not."""
+    created_s = status.spec.created if status.served is None else status.served.runtime.card.created
+    created = datetime.fromtimestamp(created_s, UTC)
+    return AnthropicModel(id=status.model_id, display_name=status.spec.names[-1], created_at=created.isoformat())
 
 
-def model_list(models: Sequence[ServedModel]) -> AnthropicModelList:
-    """All served models; there is always one page."""
-    data = [model_entry(served) for served in models]
+def model_list(statuses: Sequence[ModelStatus]) -> AnthropicModelList:
+    """All models; there is always one page."""
+    data = [model_entry(status) for status in statuses]
     return AnthropicModelList(data=data, first_id=data[0].id if data else None, last_id=data[-1].id if data else None)
 
 

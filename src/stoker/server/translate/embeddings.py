@@ -11,6 +11,7 @@ from msgspec import UNSET
 from stoker.engine.protocol import Embed, Embedded
 from stoker.errors import InvalidInput
 from stoker.server.config import ServerConfig
+from stoker.server.translate.adapters import adapter_choices
 from stoker.server.translate.request import Caller, priority, timeout_s
 from stoker.server.wire.embeddings import (
     EmbeddingEntry,
@@ -166,6 +167,7 @@ def _embed(
         client_key=caller.account.key_name or wire.user or caller.address,
         timeout_s=timeout_s(wire.timeout, config),
         parameter=parameter,
+        adapters=adapter_choices(wire.lora),
     )
 
 

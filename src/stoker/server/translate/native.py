@@ -177,6 +177,7 @@ def slot_reply(state: SlotState, card: ModelCard) -> SlotReply:
         request_id=state.request_id,
         n_prompt_tokens=state.num_prompt,
         n_decoded=state.num_completion,
+        replica=UNSET if state.replica is None else state.replica,
     )
 
 

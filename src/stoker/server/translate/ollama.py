@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +11,11 @@ import msgspec
 from stoker.engine.protocol import Prompt
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
+from stoker.runtime.keep_alive import parse_keep_alive
 from stoker.server.config import ServerConfig
 from stoker.server.generation import GenerationRequest
 from stoker.server.translate.infill import infill_prompt
+from stoker.server.translate.ollama_names import own_name
 from stoker.server.translate.openai import top_logprobs
 from stoker.server.translate.request import Caller, generation_request
 from stoker.server.translate.sampling import sampling_params
@@ -24,7 +25,6 @@ from stoker.server.wire.ollama_fields import OPTION_FIELDS
 from stoker.server.wire.sampling import GenerationFields
 from stoker.text.messages import Message, message_from_dict, messages_from_dicts
 
-_DURATION = re.compile(r"-?\d+(\.\d+)?|-?(\d+(\.\d+)?(ns|us|µs|ms|s|m|h))+")
 _UNTIL_FULL = -2
 """Ollama's word for "as long as there is room", which here is the same as no limit."""
 
@@ -42,21 +42,22 @@ def is_load(wire: GenerateRequest | ChatRequest) -> bool:
     return not (wire.prompt or wire.suffix) if isinstance(wire, GenerateRequest) else not wire.messages
 
 
-def check_keep_alive(keep_alive: str | float | None) -> None:
-    """Any duration is kept, because a served model stays loaded.
+def is_unload(wire: GenerateRequest | ChatRequest) -> bool:
+    """Nothing is asked but that the model be unloaded.
+
+    Raises:
+        InvalidInput: `keep_alive` is no duration.
+    """
+    return is_load(wire) and keep_alive_of(wire.keep_alive) == 0
+
+
+def keep_alive_of(keep_alive: str | float | None) -> float | None:
+    """How long a model is to stay loaded afterwards, in seconds; None = the request does not say.
 
     Raises:
         InvalidInput: it is no duration.
-        UnsupportedParameter: 0, which asks to unload the model.
     """
-    if keep_alive is None or (isinstance(keep_alive, str) and not keep_alive):
-        return
-    if isinstance(keep_alive, str) and not _DURATION.fullmatch(keep_alive):
-        message = f'`keep_alive` must be a duration such as "5m", or seconds, not {keep_alive[:40]!r}'
-        raise InvalidInput(message, parameter="keep_alive")
-    if not re.search("[1-9]", str(keep_alive)):
-        message = "`keep_alive` of 0 is not supported: the served model stays loaded until the server stops"
-        raise UnsupportedParameter(message, parameter="keep_alive")
+    return None if keep_alive is None or keep_alive == "" else parse_keep_alive(keep_alive)
 
 
 def answer_request(wire: AnswerRequest, rendered: Rendered, caller: Caller, config: ServerConfig) -> GenerationRequest:
@@ -66,7 +67,8 @@ def answer_request(wire: AnswerRequest, rendered: Rendered, caller: Caller, conf
         InvalidInput: something cannot be done as asked.
     """
     options = convert_fields(wire.options or {}, OPTION_FIELDS, Options, "options.")
-    fields = GenerationFields(**{name: getattr(options, name) for name in Options.__struct_fields__})
+    given = {name: getattr(options, name) for name in Options.__struct_fields__}
+    fields = GenerationFields(**given, model=own_name(wire.model or ""), lora=wire.lora)
     if fields.num_predict == _UNTIL_FULL:
         fields = msgspec.structs.replace(fields, num_predict=None)
     sampling = sampling_params(fields, _logprobs(wire))

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from stoker.engine.prompt import FILL_SPELLINGS, fill_tokens
 from stoker.engine.protocol import ModelCard
 from stoker.errors import ModelError
 from stoker.models.cache import read_receipt
@@ -185,4 +186,14 @@ def _plain(value: MetadataValue, *, verbose: bool) -> Any:
 def _capabilities(gguf: GGUFFile) -> list[str]:
     if gguf.own_key("pooling_type") in gguf.metadata:
         return ["embedding"]  # whoever can chat besides was not made for it
-    return ["completion"] + (["insert"] if "tokenizer.ggml.fim_pre_token_id" in gguf.metadata else [])
+    return ["completion", "insert"] if _can_fill_in(gguf) else ["completion"]
+
+
+def _can_fill_in(gguf: GGUFFile) -> bool:
+    """As the engine will find: by the spelling of its tokens."""
+    tokens = gguf.get_array("tokenizer.ggml.tokens")
+    if tokens is None or tokens.element_type is not ValueType.STRING:
+        return False
+    spelled = set(tokens.byte_strings())
+    known = {spelling for spelling in FILL_SPELLINGS if spelling.encode() in spelled}
+    return fill_tokens(lambda spelling: 0 if spelling in known else None) is not None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stoker.errors import InvalidInput
-from stoker.runtime.registry import ServedModel
 from stoker.server.wire.ollama import NameRequest
 
 _LATEST = ":latest"
@@ -32,11 +33,12 @@ def ollama_name(name: str) -> str:
     return name if ":" in name else name + _LATEST
 
 
-def served_name(served: ServedModel) -> str:
-    """What a served model is called: not by a path if it has another name."""
-    is_path = served.model_id.startswith((".", "/", "~")) or served.model_id.endswith(".gguf")
-    hub = served.model_id.startswith(_HUB)
-    return ollama_name(served.names[1] if is_path and not hub and len(served.names) > 1 else served.model_id)
+def served_name(names: Sequence[str]) -> str:
+    """What a model of these names is called: not by a path if it has another name."""
+    model_id = names[0]
+    is_path = model_id.startswith((".", "/", "~")) or model_id.endswith(".gguf")
+    hub = model_id.startswith(_HUB)
+    return ollama_name(names[1] if is_path and not hub and len(names) > 1 else model_id)
 
 
 def required_name(wire: NameRequest) -> str:

@@ -51,9 +51,9 @@ def now() -> str:
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
-def load_reply(make: MakeReply, model: str) -> AnswerReply:
-    """The reply to a request that only loads the model."""
-    return make("", model=model, created_at=now(), done=True, done_reason="load")
+def load_reply(make: MakeReply, model: str, reason: str = "load") -> AnswerReply:
+    """The reply to a request that only loads the model, or with the reason `unload` has it unloaded."""
+    return make("", model=model, created_at=now(), done=True, done_reason=reason)
 
 
 class OllamaAnswer:

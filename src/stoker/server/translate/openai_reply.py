@@ -25,6 +25,7 @@ from stoker.server.wire.openai import (
     Completion,
     CompletionChoice,
     CompletionLogprobs,
+    CompletionTokensDetails,
     PromptTokensDetails,
     Reply,
     ReplyHead,
@@ -133,6 +134,7 @@ def usage_reply(usage: Usage) -> UsageReply:
         completion_tokens=usage.completion_tokens,
         total_tokens=usage.prompt_tokens + usage.completion_tokens,
         prompt_tokens_details=PromptTokensDetails(usage.cached_tokens),
+        completion_tokens_details=CompletionTokensDetails(0),  # what a model thinks is not told apart yet
     )
 
 

@@ -61,22 +61,11 @@ def response_prompt(
     wire: ResponsesRequest | ResponsePromptRequest, messages: Sequence[Message], runtime: Runtime
 ) -> str:
     """The prompt of a response, by the model's template. See `response_request`."""
-    _check_options(wire)
     instructions = [Message(role="system", content=wire.instructions)] if wire.instructions else []
     effort = wire.reasoning.effort if wire.reasoning is not None else None
     return runtime.render_chat(
         [*instructions, *messages], template_kwargs=template_kwargs(wire.chat_template_kwargs, effort)
     )
-
-
-def _check_options(wire: ResponsesRequest | ResponsePromptRequest) -> None:
-    form = wire.text.format if wire.text is not None else None
-    if form is not None and form.get("type") != "text":
-        message = "`text.format` is not supported here: answers cannot be constrained to a format yet"
-        raise UnsupportedParameter(message, parameter="text")
-    if wire.reasoning is not None and (wire.reasoning.summary or wire.reasoning.generate_summary):
-        message = "`reasoning.summary` is not supported here: what the model thought is not told apart yet"
-        raise UnsupportedParameter(message, parameter="reasoning")
 
 
 def _check_background(wire: ResponsesRequest) -> None:

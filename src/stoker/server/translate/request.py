@@ -12,6 +12,7 @@ from stoker.errors import InvalidInput
 from stoker.server.account import Account
 from stoker.server.config import ServerConfig
 from stoker.server.generation import GenerationRequest
+from stoker.server.translate.adapters import adapter_choices
 from stoker.server.translate.sampling import text_bias
 from stoker.server.wire.sampling import GenerationFields
 
@@ -60,6 +61,8 @@ def generation_request(
         parse_special=parse_special,
         timeout_s=timeout_s(fields.timeout, config),
         account=caller.account,
+        model=fields.model or "",
+        adapters=adapter_choices(fields.lora),
     )
 
 

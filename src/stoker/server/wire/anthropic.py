@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from stoker.server.wire.sampling import Int
+from stoker.server.wire.sampling import Int, Lora
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +38,8 @@ class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True):
     top_k: Int | None = None
     top_p: float | None = None
     metadata: Metadata | None = None
+    lora: Lora | None = None
+    """An addition of ours: with which adapters."""
 
 
 # Replies

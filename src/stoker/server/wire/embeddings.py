@@ -10,7 +10,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from stoker.server.wire.sampling import Int
+from stoker.server.wire.sampling import Int, Lora
 
 Inputs: TypeAlias = str | list[str | Int | list[Int]]
 """A text, a list of token ids, or a list of texts and such lists."""
@@ -27,6 +27,8 @@ class PassFields(msgspec.Struct, frozen=True, kw_only=True):
     """Longest time for the answer, in seconds."""
     truncate: bool | None = None
     """Cut inputs that are too long, instead of refusing them."""
+    lora: Lora | None = None
+    """Only the empty list, which asks for the model alone, can be had."""
 
 
 class EmbeddingsRequest(PassFields, frozen=True, kw_only=True):

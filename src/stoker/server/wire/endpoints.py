@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from stoker.server.wire import (
+    adapters,
     anthropic_fields,
     embeddings_fields,
+    models_fields,
     native_fields,
     ollama_fields,
     openai_fields,
@@ -31,6 +33,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *ollama_fields.ENDPOINTS,
     *native_fields.ENDPOINTS,
     *embeddings_fields.ENDPOINTS,
+    *models_fields.ENDPOINTS,
+    *adapters.ENDPOINTS,
     HEALTH,
     METRICS,
     OPENAPI,

@@ -6,9 +6,10 @@ It knows no API's fields. Each API lists its endpoints in a module of its own; `
 from __future__ import annotations
 
 import logging
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -44,6 +45,9 @@ class Ignored:
 
 FieldPolicy: TypeAlias = Honoured | Refused | Ignored
 FieldTable: TypeAlias = Mapping[str, FieldPolicy]
+NestedTables: TypeAlias = Mapping[str, FieldTable]
+"""By the name of the field that an object is in."""
+_NOTHING_NESTED: NestedTables = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +65,16 @@ class Endpoint:
     """Further paths that mean the same."""
     request: type[msgspec.Struct] | None = None
     """The type of its body; None = it has none."""
+    has_optional_body: bool = False
+    """The body may be missing."""
     fields: FieldTable = field(default_factory=dict[str, FieldPolicy])
     """What becomes of the fields of its body."""
-    nested: Mapping[str, FieldTable] = field(default_factory=dict[str, FieldTable])
-    """What becomes of the fields of objects inside its body, by the name of the field that such an object is in."""
+    nested: NestedTables = field(default_factory=dict[str, FieldTable])
+    """What becomes of the fields of objects inside its body."""
     query: Mapping[str, type] = field(default_factory=dict[str, type])
     """Parameters behind the question mark."""
     reply: Any = None
-    """The type of its JSON reply; None = it is not JSON."""
+    """The type of its JSON reply, or a tuple of types; None = it is not JSON."""
     event: Any = None
     """The type of what a stream consists of, or a tuple of types; None = it cannot stream."""
     stream_media: str = "text/event-stream"
@@ -93,16 +99,21 @@ def ignored(wire_type: type[msgspec.Struct], reason: str) -> FieldTable:
     return dict.fromkeys(wire_type.__struct_fields__, Ignored(reason))
 
 
-def decode_request(body: bytes, table: FieldTable, wire_type: type[T]) -> T:
+def decode_request(body: bytes, table: FieldTable, wire_type: type[T], nested: NestedTables = _NOTHING_NESTED) -> T:
     """Turns a JSON body into its wire type. `null` means that a field was not given.
 
-    Fields that are not in the table are ignored, and each is logged once.
+    Fields that are not in the table are ignored, and each is logged once. `nested` says the same of the fields of
+    objects inside it.
 
     Raises:
         InvalidInput: no JSON object, invalid UTF-8, or a field of the wrong type.
         UnsupportedParameter: a refused field asks for something.
     """
-    return convert_fields(decode_object(body), table, wire_type)
+    values = decode_object(body)
+    for name, inner in nested.items():
+        if isinstance(value := values.get(name), dict):
+            values[name] = _passing(cast("dict[str, Any]", value), inner, f"{name}.")
+    return convert_fields(values, table, wire_type)
 
 
 def convert_fields(values: Mapping[str, Any], table: FieldTable, wire_type: type[T], where: str = "") -> T:
@@ -112,9 +123,8 @@ def convert_fields(values: Mapping[str, Any], table: FieldTable, wire_type: type
         InvalidInput: a field of the wrong type.
         UnsupportedParameter: a refused field asks for something.
     """
-    honoured = {name: value for name, value in values.items() if _passes(table, name, value, where)}
     try:
-        return msgspec.convert(honoured, wire_type)
+        return msgspec.convert(_passing(values, table, where), wire_type)
     except msgspec.ValidationError as error:
         raise _wrong_type(error, where) from None
 
@@ -126,12 +136,16 @@ def decode_object(body: bytes) -> dict[str, Any]:
         InvalidInput: the body is something else.
     """
     try:
-        value = msgspec.json.decode(body)
+        value = msgspec.json.decode(body.removeprefix(BOM_UTF8))  # some shells send it
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInput(f"the request body is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise InvalidInput("the request body must be a JSON object")
     return value  # pyright: ignore[reportUnknownVariableType]  # JSON objects have string keys
+
+
+def _passing(values: Mapping[str, Any], table: FieldTable, where: str) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if _passes(table, name, value, where)}
 
 
 def _passes(table: FieldTable, name: str, value: object, where: str) -> bool:

@@ -20,6 +20,8 @@ class ModelHealth(msgspec.Struct, frozen=True, kw_only=True):
     kv_used: int | UnsetType = UNSET
     kv_retained: int | UnsetType = UNSET
     kv_capacity: int | UnsetType = UNSET
+    replicas: list[ModelHealth] | UnsetType = UNSET
+    """Of a model that has several engines: each of them; its id is its number."""
 
 
 class HealthReply(msgspec.Struct, frozen=True, kw_only=True):

@@ -165,6 +165,43 @@ class SlotReply(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str | None
     n_prompt_tokens: int
     n_decoded: int
+    replica: int | UnsetType = UNSET
+    """Whose slot it is, if the model has several engines."""
+
+
+class SlotFileRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /slots/{slot}?action=save` and `restore`."""
+
+    filename: str | None = None
+    """Letters, digits, `_`, `-` and `.`; inside the folder of `--slot-save-path`."""
+
+
+class SaveTimings(msgspec.Struct, frozen=True):
+    save_ms: float
+
+
+class RestoreTimings(msgspec.Struct, frozen=True):
+    restore_ms: float
+
+
+class SavedSlot(msgspec.Struct, frozen=True, kw_only=True):
+    id_slot: int
+    filename: str
+    n_saved: int
+    """Tokens."""
+    n_written: int
+    """Bytes."""
+    timings: SaveTimings
+
+
+class RestoredSlot(msgspec.Struct, frozen=True, kw_only=True):
+    id_slot: int
+    filename: str
+    n_restored: int
+    """Tokens."""
+    n_read: int
+    """Bytes."""
+    timings: RestoreTimings
 
 
 class ErasedSlot(msgspec.Struct, frozen=True):

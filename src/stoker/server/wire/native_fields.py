@@ -14,6 +14,9 @@ from stoker.server.wire.native import (
     NativeCompletionRequest,
     NativeReply,
     PropsReply,
+    RestoredSlot,
+    SavedSlot,
+    SlotFileRequest,
     SlotReply,
     TemplateReply,
     TokenizeReply,
@@ -33,6 +36,7 @@ NATIVE_COMPLETION_FIELDS: FieldTable = honoured(NativeCompletionRequest, SHARED,
 INFILL_FIELDS: FieldTable = honoured(InfillRequest, SHARED, _OWN)
 TOKENIZE_FIELDS: FieldTable = honoured(TokenizeRequest)
 DETOKENIZE_FIELDS: FieldTable = honoured(DetokenizeRequest)
+SLOT_FILE_FIELDS: FieldTable = honoured(SlotFileRequest)
 
 NATIVE_COMPLETION = Endpoint(
     api=_API,
@@ -101,9 +105,12 @@ SLOT_ACTION = Endpoint(
     api=_API,
     method="POST",
     path="/slots/{slot}",
-    summary="Erases what a finished conversation left in a slot: `action=erase`.",
+    summary="With `action`: save, restore or erase what a finished conversation left in a slot.",
+    request=SlotFileRequest,
+    has_optional_body=True,
+    fields=SLOT_FILE_FIELDS,
     query={"model": str, "action": str},
-    reply=ErasedSlot,
+    reply=(SavedSlot, RestoredSlot, ErasedSlot),
     is_admin=True,
 )
 CACHE = Endpoint(
@@ -117,7 +124,7 @@ ERASE_CACHE = Endpoint(
     api=_API,
     method="DELETE",
     path="/cache",
-    summary="Erases what finished conversations left in the KV pool.",
+    summary="Erases what finished conversations left in the KV pool and in memory behind it; on disk it stays.",
     query={"model": str},
     reply=ErasedCache,
     is_admin=True,

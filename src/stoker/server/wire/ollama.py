@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from stoker.server.wire.sampling import Int, SamplingFields
+from stoker.server.wire.sampling import Int, Lora, SamplingFields
 
 
 class AnswerRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,11 +22,14 @@ class AnswerRequest(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, Any] | None = None
     """`Options`, with a table of its own."""
     keep_alive: str | float | None = None
-    """How long the model is to stay loaded afterwards: as text such as `5m`, or seconds; negative = for ever."""
+    """How long the model is to stay loaded afterwards: as text such as `5m`, or seconds; negative = for ever, 0 = it is
+    unloaded after the answer. A pinned model stays in any case."""
     think: bool | str | None = None
     """`false` is passed on to the chat template."""
     logprobs: bool | None = None
     top_logprobs: Int | None = None
+    lora: Lora | None = None
+    """An addition of ours: with which adapters."""
 
 
 class GenerateRequest(AnswerRequest, frozen=True, kw_only=True):
@@ -105,7 +108,7 @@ class AnswerReply(msgspec.Struct, frozen=True, kw_only=True):
     done: bool
     logprobs: list[Logprob] | UnsetType = UNSET
     done_reason: str | UnsetType = UNSET
-    """`stop`, `length`, `load`."""
+    """`stop`, `length`, `load`, `unload`."""
     total_duration: int | UnsetType = UNSET
     load_duration: int | UnsetType = UNSET
     """Until the model had taken the request."""
@@ -166,11 +169,12 @@ class RunningEntry(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     model: str
     size: int
+    """In bytes: what it takes in memory by plan, without what is kept of conversations that have ended."""
     size_vram: int
     digest: str
     details: ModelDetails
     expires_at: str
-    """Far away: a served model stays loaded."""
+    """Unless a request comes before; far away if it stays loaded."""
     context_length: int
     """In tokens, as it is served."""
 

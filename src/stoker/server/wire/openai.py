@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from stoker.server.wire.models import ModelState
 from stoker.server.wire.sampling import GenerationFields, Int
 
 
@@ -81,11 +82,16 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
 
 
+class CompletionTokensDetails(msgspec.Struct, frozen=True):
+    reasoning_tokens: int
+
+
 class UsageReply(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
@@ -239,8 +245,11 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     created: int
     aliases: list[str]
-    max_model_len: int
-    meta: ModelMeta
+    path: str
+    status: ModelState
+    max_model_len: int | UnsetType = UNSET
+    """In tokens; this and `meta` are there if it is loaded."""
+    meta: ModelMeta | UnsetType = UNSET
     object: str = "model"
     owned_by: str = "stoker"
 

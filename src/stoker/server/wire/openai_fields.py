@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.server.wire.fields import Endpoint, FieldTable, Ignored, Refused, honoured, ignored
+from stoker.server.wire.fields import Endpoint, FieldTable, Ignored, NestedTables, Refused, honoured, ignored
 from stoker.server.wire.openai import (
     ChatCompletion,
     ChatCompletionChunk,
@@ -14,30 +14,29 @@ from stoker.server.wire.openai import (
     InputTokens,
     ModelEntry,
     ModelList,
+    StreamOptions,
 )
 
 _OFF: tuple[object, ...] = (False, 0, "", [], {})
 """What clients send to say "not this"."""
 
-_GRAMMAR = "answers cannot be constrained to a format yet"
+GRAMMAR = "answers cannot be constrained to a format yet"
 TOOLS = "tool calls are not available yet"
-_LORA = "adapters are not available yet"
 _TOKENS = "token ids are not part of the reply; ask for `logprobs` to see the tokens"
 _SEARCH = "beam search is not available"
 
 SHARED: FieldTable = {
-    "response_format": Refused(_GRAMMAR, ({"type": "text"},)),
-    "grammar": Refused(_GRAMMAR, ("",)),
-    "json_schema": Refused(_GRAMMAR),
-    "structured_outputs": Refused(_GRAMMAR),
-    "guided_json": Refused(_GRAMMAR),
-    "guided_regex": Refused(_GRAMMAR),
-    "guided_choice": Refused(_GRAMMAR),
-    "guided_grammar": Refused(_GRAMMAR),
-    "regex": Refused(_GRAMMAR),
-    "ebnf": Refused(_GRAMMAR),
-    "lora": Refused(_LORA, ([],)),
-    "lora_path": Refused(_LORA),
+    "response_format": Refused(GRAMMAR, ({"type": "text"},)),
+    "grammar": Refused(GRAMMAR, ("",)),
+    "json_schema": Refused(GRAMMAR),
+    "structured_outputs": Refused(GRAMMAR),
+    "guided_json": Refused(GRAMMAR),
+    "guided_regex": Refused(GRAMMAR),
+    "guided_choice": Refused(GRAMMAR),
+    "guided_grammar": Refused(GRAMMAR),
+    "regex": Refused(GRAMMAR),
+    "ebnf": Refused(GRAMMAR),
+    "lora_path": Refused("load it with POST /lora-adapters, and name it in `lora`"),
     "best_of": Refused("only the completions endpoint chooses among answers", (1,)),
     "use_beam_search": Refused(_SEARCH, (False,)),
     "length_penalty": Refused(_SEARCH, (0, 1)),
@@ -90,6 +89,9 @@ _CHAT: FieldTable = {
 
 NOTHING_GENERATED = "nothing is generated"
 
+STREAM_OPTIONS: FieldTable = honoured(StreamOptions, {"include_obfuscation": Ignored("events are never padded")})
+STREAM_NESTED: NestedTables = {"stream_options": STREAM_OPTIONS}
+
 CHAT_FIELDS: FieldTable = honoured(ChatCompletionRequest, SHARED, _CHAT)
 CHAT_PROMPT_FIELDS: FieldTable = honoured(
     ChatPromptRequest, ignored(ChatCompletionRequest, NOTHING_GENERATED), SHARED, _CHAT
@@ -104,6 +106,7 @@ CHAT_COMPLETIONS = Endpoint(
     summary="Answers a conversation.",
     request=ChatCompletionRequest,
     fields=CHAT_FIELDS,
+    nested=STREAM_NESTED,
     reply=ChatCompletion,
     event=ChatCompletionChunk,
 )
@@ -125,6 +128,7 @@ COMPLETIONS = Endpoint(
     summary="Continues a text.",
     request=CompletionRequest,
     fields=COMPLETION_FIELDS,
+    nested=STREAM_NESTED,
     reply=Completion,
     event=CompletionChunk,
 )
@@ -133,7 +137,8 @@ LIST_MODELS = Endpoint(
     method="GET",
     path="/v1/models",
     aliases=("/models",),
-    summary="Lists what is served.",
+    summary="Lists what is served, loaded or not. With `reload=1` it is looked again which models there are.",
+    query={"reload": int},
     reply=ModelList,
 )
 GET_MODEL = Endpoint(

@@ -12,14 +12,10 @@ from stoker.server.wire.sampling import GenerationFields, Int
 class Reasoning(msgspec.Struct, frozen=True, kw_only=True):
     effort: str | None = None
     """Given to the chat template as `reasoning_effort`."""
-    summary: str | None = None
-    generate_summary: str | None = None
 
 
 class TextOptions(msgspec.Struct, frozen=True, kw_only=True):
-    format: dict[str, Any] | None = None
-    """`{"type": "text"}` is the only one for now."""
-    verbosity: str | None = None
+    """How the text shall look. Nothing of it can be chosen for now."""
 
 
 class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from stoker.server.wire.fields import Endpoint, FieldTable, Ignored, Refused, honoured, ignored
+from stoker.server.wire.fields import Endpoint, FieldTable, Ignored, NestedTables, Refused, honoured, ignored
 from stoker.server.wire.openai import InputTokens
-from stoker.server.wire.openai_fields import NOTHING_GENERATED, SHARED, TOOLS
+from stoker.server.wire.openai_fields import GRAMMAR, NOTHING_GENERATED, SHARED, TOOLS
 from stoker.server.wire.openai_responses import (
     ContentPartEvent,
     DeletedResponse,
     OutputItemEvent,
+    Reasoning,
     Response,
     ResponseEvent,
     ResponsePromptRequest,
     ResponsesRequest,
     TextDeltaEvent,
     TextDoneEvent,
+    TextOptions,
 )
 
 _OWN: FieldTable = {
@@ -31,6 +33,18 @@ _OWN: FieldTable = {
     "stream_options": Ignored("events are never padded, and the last one always has the token counts"),
 }
 
+_SUMMARY = Refused("what the model thought is not told apart yet", ("",))
+
+RESPONSES_NESTED: NestedTables = {
+    "reasoning": honoured(Reasoning, {"summary": _SUMMARY, "generate_summary": _SUMMARY}),
+    "text": honoured(
+        TextOptions,
+        {
+            "format": Refused(GRAMMAR, ({"type": "text"},)),
+            "verbosity": Ignored("local models have no such setting"),
+        },
+    ),
+}
 RESPONSES_FIELDS: FieldTable = honoured(ResponsesRequest, SHARED, _OWN)
 RESPONSE_PROMPT_FIELDS: FieldTable = honoured(
     ResponsePromptRequest, ignored(ResponsesRequest, NOTHING_GENERATED), SHARED, _OWN
@@ -44,6 +58,7 @@ CREATE = Endpoint(
     summary="Answers, and keeps the answer to be fetched and gone on from.",
     request=ResponsesRequest,
     fields=RESPONSES_FIELDS,
+    nested=RESPONSES_NESTED,
     reply=Response,
     event=(ResponseEvent, OutputItemEvent, ContentPartEvent, TextDeltaEvent, TextDoneEvent),
 )
@@ -55,6 +70,7 @@ COUNT = Endpoint(
     summary="Counts the tokens of a response's prompt, and computes nothing.",
     request=ResponsePromptRequest,
     fields=RESPONSE_PROMPT_FIELDS,
+    nested=RESPONSES_NESTED,
     reply=InputTokens,
 )
 GET = Endpoint(

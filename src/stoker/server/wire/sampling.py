@@ -61,6 +61,18 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     allowed_token_ids: list[Int] | None = None
 
 
+class LoraChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """An adapter, by its name, or as llama-server by its id."""
+
+    name: str | None = None
+    id: Int | None = None
+    scale: float = 1.0
+
+
+Lora: TypeAlias = str | list[str | LoraChoice]
+"""Names of adapters, or adapters with scales; an empty list asks for the model alone."""
+
+
 class GenerationFields(SamplingFields, frozen=True, kw_only=True):
     """What every request for text has, beside the prompt."""
 
@@ -74,3 +86,5 @@ class GenerationFields(SamplingFields, frozen=True, kw_only=True):
     timeout: float | None = None
     """Seconds until the answer must be complete."""
     cache_prompt: bool | None = None
+    lora: Lora | None = None
+    """With which adapters. The name of the model may have one behind a colon instead."""

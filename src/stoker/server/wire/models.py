@@ -1,0 +1,86 @@
+"""The JSON of loading and unloading, in the words of llama-server's router where it has them; types only.
+
+In requests `None` means "not given". What happens to fields that are not here is in `models_fields`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+
+class UnloadRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /models/unload`."""
+
+    model: str | None = None
+    wait: bool | None = None
+    """The reply comes when it is done. Not given = as soon as it is begun."""
+
+
+class LoadRequest(UnloadRequest, frozen=True, kw_only=True):
+    """The body of `POST /models/load`."""
+
+    reload: bool | None = None
+    """A model that is loaded is loaded again from its file, without a gap."""
+    source: str | None = None
+    """The name of another model: from now on `model` is one like that, without a gap."""
+
+
+# Replies
+
+
+class ModelsDone(msgspec.Struct, frozen=True):
+    success: bool = True
+
+
+class PlannedMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model takes, in bytes. Compute buffers are estimated."""
+
+    total: int
+    weights: int
+    kv: int
+    compute: int
+    cache: int
+    """For conversations that have left the pool, at most."""
+
+
+class ModelState(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a model is between disk and memory."""
+
+    value: str
+    """`unloaded`, `loading` or `loaded`."""
+    failed: bool | UnsetType = UNSET
+    """The last attempt to load or to reload it failed."""
+    error: str | UnsetType = UNSET
+    """Why."""
+    pinned: bool = False
+    """Once loaded it stays."""
+    expires_in_s: float | UnsetType = UNSET
+    """Until it is unloaded unless a request comes. Not there = never."""
+    waiting: int = 0
+    """Requests that wait for it to be loaded."""
+    memory: PlannedMemory | UnsetType = UNSET
+
+
+class LoadProgress(msgspec.Struct, frozen=True, kw_only=True):
+    stages: list[str]
+    """All there are, in their order."""
+    current: str
+
+
+class ModelNewsData(msgspec.Struct, frozen=True, kw_only=True):
+    status: str | UnsetType = UNSET
+    progress: LoadProgress | UnsetType = UNSET
+    memory: PlannedMemory | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+    """Of what was unloaded: `asked`, `expired`, `evicted`, `replaced` or `failed`."""
+    error: str | UnsetType = UNSET
+
+
+class ModelNews(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of `GET /models/sse`."""
+
+    model: str
+    event: str
+    """`model_status` or `model_remove`."""
+    data: ModelNewsData

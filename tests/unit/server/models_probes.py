@@ -1,0 +1,87 @@
+"""Probes for every honoured field of the endpoints that load and unload models."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import httpx
+
+from stoker.runtime.base import Runtime
+from stoker.runtime.registry import ModelSpec, Registry
+from stoker.server.app import create_app
+from stoker.server.config import ServerConfig
+from stoker.server.wire import models_fields
+from tests.unit.server.fake_runtime import FakeRuntime
+from tests.unit.server.field_probes import EndpointProbes, Exchange, Probe, refused
+
+_BUSY_S = 0.05
+
+
+class LifeProbes(EndpointProbes):
+    """On a server with the models `tiny`, which is loaded and in use for a moment, and `other`.
+
+    The reply says what was loaded, and what is when it comes.
+    """
+
+    def send(self, fields: Mapping[str, Any] = MappingProxyType({}), probe: Probe | None = None) -> Exchange:
+        runtime = FakeRuntime()
+        beside = {} if probe is None else probe.beside
+        response = asyncio.run(_send(self.endpoint.path, {**self.body, **beside, **fields}, runtime))
+        return Exchange(response, runtime)
+
+
+async def _send(path: str, body: Mapping[str, Any], tiny: Runtime) -> httpx.Response:
+    made: list[str] = []
+
+    def spec(name: str, runtime: Runtime) -> ModelSpec:
+        def make(_plan: object) -> Runtime:
+            made.append(name)
+            return runtime
+
+        return ModelSpec(names=(name,), make=make, loads_at_start=name == "tiny")
+
+    registry = Registry([spec("tiny", tiny), spec("other", FakeRuntime())])
+    await registry.start()
+    lease = await registry.lease("tiny")
+    asyncio.get_running_loop().call_later(_BUSY_S, lease.close)
+    transport = httpx.ASGITransport(app=create_app(registry, ServerConfig()))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        response = await client.post(path, json=body)
+    response.headers["x-states"] = ",".join(status.state for status in registry.statuses())
+    await registry.load("tiny", waits=True)
+    response.headers["x-made"] = ",".join(made)
+    await registry.close()
+    return response
+
+
+def _made(*names: str) -> Any:
+    return lambda exchange: exchange.response.headers["x-made"] == ",".join(names)
+
+
+def _left(*states: str) -> Any:
+    return lambda exchange: exchange.response.headers["x-states"] == ",".join(states)
+
+
+LOAD = LifeProbes(
+    models_fields.LOAD,
+    {"model": "tiny"},
+    {
+        "model": Probe("nobody", refused),
+        "wait": Probe(True, _left("loaded", "loaded"), beside={"model": "other"}),
+        "reload": Probe(True, _made("tiny", "tiny"), beside={"wait": True}),
+        "source": Probe("other", _made("tiny", "other"), beside={"wait": True}),
+    },
+)
+UNLOAD = LifeProbes(
+    models_fields.UNLOAD,
+    {"model": "tiny"},
+    {
+        "model": Probe("nobody", refused),
+        "wait": Probe(True, _left("unloaded", "unloaded")),
+    },
+)
+
+PROBES = (LOAD, UNLOAD)
