@@ -21,7 +21,6 @@ import msgspec
 from limits import Machine, Work, measure_machine, work_of
 from peers import (
     REQUIREMENTS,
-    UNUSABLE,
     Absent,
     Ceiling,
     Present,
@@ -31,6 +30,7 @@ from peers import (
     llama_cpp_python,
     llama_server,
     mistralrs,
+    onnxruntime_genai,
     openvino,
 )
 from peers import stoker as stoker_server
@@ -49,7 +49,7 @@ from stoker.bench.server import Server
 from stoker.models.gguf import read_gguf
 from stoker.models.store import resolve
 
-HTTP_PEERS, LIBRARY_PEERS = ("llama-server",), ("openvino-genai", "mistralrs")
+HTTP_PEERS, LIBRARY_PEERS = ("llama-server",), ("openvino-genai", "mistralrs", "onnxruntime-genai")
 _PARALLEL = 16
 _CONTEXT = 32_768
 _SHORT_PROMPT = 32
@@ -163,6 +163,8 @@ class Bench:
     def _server(self, peer: Present, setting: Setting) -> Server:
         if peer.name == "llama-server":
             return llama_server(peer, setting, self.binary)
+        if peer.name == "onnxruntime-genai":
+            return onnxruntime_genai(peer, setting, self.folder / f"{setting.model.stem}-onnx")
         return {"llama-cpp-python": llama_cpp_python, "openvino-genai": openvino, "mistralrs": mistralrs}[peer.name](
             peer, setting
         )
@@ -257,7 +259,7 @@ def _report(bench: Bench) -> None:
     for model in {case.model for case in measured}:
         with read_gguf(bench.model(model)) as gguf:
             work[model] = work_of(gguf)
-    peers = Peers({name: bench.peer(name) for name in (*REQUIREMENTS, *UNUSABLE)})
+    peers = Peers({name: bench.peer(name) for name in REQUIREMENTS})
     by_name = {case.name: (case.model, results) for case, results in measured.items()}
     write_report(Path(__file__).parent, machine, work, by_name, peers, _ceilings(bench))
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from gguf import PoolingType
 
+from stoker.export import export_model
 from stoker.models.cache import cache_dir
 from stoker.models.store import resolve
 from tests.bert_models import Bert, download_minilm, read_minilm, write_bert
@@ -21,6 +22,18 @@ def smollm2_path() -> Path:
 def gemma3_path() -> Path:
     """Gemma 3 270M: a base model with sliding-window attention and a SentencePiece vocabulary."""
     return resolve("gemma3")
+
+
+@pytest.fixture(scope="session")
+def smollm2_folder(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same as `stoker export` writes it."""
+    return export_model(smollm2_path, tmp_path_factory.mktemp("onnx") / "smollm2").folder
+
+
+@pytest.fixture(scope="session")
+def gemma3_folder(gemma3_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same as `stoker export` writes it."""
+    return export_model(gemma3_path, tmp_path_factory.mktemp("onnx") / "gemma3").folder
 
 
 @pytest.fixture(scope="session")

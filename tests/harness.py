@@ -31,6 +31,11 @@ MAX_TIER_WAIT_S = 0.05
 """After that it is looked whether the tiers still hope."""
 
 
+def prompt_step(num_tokens: int) -> Batch:
+    """A step that computes so many entries of one prompt, for who learns what steps cost."""
+    return Batch(2, (Chunk(0, 0, tuple(range(num_tokens))),))
+
+
 def make_request(request_id: str, prompt: Iterable[int], max_tokens: int = 8, **fields: object) -> Request:
     sampling = SamplingParams(temperature=0, max_tokens=max_tokens)
     return Request(request_id=request_id, prompt=tuple(prompt), sampling=sampling, **fields)  # type: ignore[arg-type]
@@ -52,6 +57,7 @@ class Loop:
     store: KVStore | None = None
     """Tiers behind the pool."""
     num_preempted: int = 0
+    num_paused: int = 0
 
     def __post_init__(self) -> None:
         self.backend = ScriptedBackend(self.info, before_forward=self.before_forward)
@@ -64,6 +70,7 @@ class Loop:
 
     def add(self, request: Request) -> None:
         request.check_fits(self.info)
+        self.backend.adapters |= {key for key, _ in request.adapters}
         self.scheduler.add(request)
         self.tokens[request.request_id] = []
 
@@ -110,15 +117,17 @@ class Loop:
             assert event.request_id not in self.reasons, "ended twice"
             self.reasons[event.request_id] = event.finish_reason
             self.num_preempted += self.scheduler.sequence(event.request_id).num_preempted
+            self.num_paused += self.scheduler.sequence(event.request_id).num_paused
 
 
 def answer_alone(request: Request, context_size: int, kv_tokens: int) -> list[int]:
     """The slow, obvious reference: no scheduler, one request, one entry after the other, nothing cached."""
     backend = ScriptedBackend(scripted_info(context_size=context_size, kv_tokens=kv_tokens, num_slots=1))
+    backend.adapters |= {key for key, _ in request.adapters}
     entries, tokens = list(request.prompt), list[int]()
     position = 0
     while True:
-        row = backend.forward(Batch(position, (Chunk(0, position, (entries[position],), num_logits=1),)))[0]
+        row = backend.forward(Batch(position, (Chunk(0, position, (entries[position],), 1, request.adapters),)))[0]
         position += 1
         if position < len(entries):
             continue

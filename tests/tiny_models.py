@@ -42,6 +42,8 @@ class TinyModel:
     type: str = "F32"
     head_type: str | None = None
     """Of the embedding (and of the head); None = the same."""
+    types: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Of some matrices, by name, where they differ."""
     hidden_size: int = 64
     feed_forward_size: int = 96
     num_layers: int = 2
@@ -53,6 +55,8 @@ class TinyModel:
     context_length: int = 4096
     has_head: bool = True
     seed: int = 1
+    control: tuple[str, ...] = ()
+    """More control tokens, behind `SPECIAL`."""
     keys: Mapping[str, Any] = field(default_factory=dict[str, Any])
     vectors: Mapping[str, NDArray[np.float32]] = field(default_factory=dict[str, NDArray[np.float32]])
     """More tensors of type F32, such as rope divisors."""
@@ -103,9 +107,10 @@ def _write_sizes(writer: GGUFWriter, model: TinyModel) -> None:
 
 
 def _write_vocabulary(writer: GGUFWriter, model: TinyModel) -> None:
-    tokens = [*_byte_alphabet(), *SPECIAL]
+    control = (*SPECIAL, *model.control)
+    tokens = [*_byte_alphabet(), *control]
     tokens += [f"unused{index}" for index in range(model.vocab_size - len(tokens))]
-    kinds = [TokenType.CONTROL if token in SPECIAL else TokenType.NORMAL for token in tokens]
+    kinds = [TokenType.CONTROL if token in control else TokenType.NORMAL for token in tokens]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
@@ -171,7 +176,7 @@ def _write_tensor(
         writer.add_tensor(name, values.astype(np.float32))
         return
     type_name = (model.head_type or model.type) if name in ("token_embd.weight", "output.weight") else model.type
-    kind = GGMLQuantizationType[type_name]
+    kind = GGMLQuantizationType[model.types.get(name, type_name)]
     size = 1.0 if name == "token_embd.weight" else 2.0 / np.sqrt(shape[1])
     if kind.name in _SCALES_AT or kind.name == "MXFP4":
         writer.add_tensor(name, _random_blocks(rng, kind, shape, size), raw_dtype=kind)

@@ -85,7 +85,7 @@ def test_bad_model_files_are_named(smollm2_path: Path, tmp_path: Path) -> None:
         (["--max-tokens", "-1", "Hi"], b"", 2, "`max_tokens` must be between 0"),
         (["--ctx-size", "64"], b"word " * 300, 2, "maximum context length is 64 tokens"),
         ([], b"\xff\xfe", 2, "not valid UTF-8"),
-        (["--backend", "onnx", "Hi"], b"", 3, "`onnx` is not available in this version"),
+        (["--backend", "onnx", "Hi"], b"", 3, "is a GGUF file, and the backend `onnx` runs ONNX folders"),
         (["--no-such-option", "Hi"], b"", 2, "--no-such-option"),
         (["--parallel", "300", "Hi"], b"", 2, "--parallel 300 is too much"),
     ],
@@ -160,6 +160,7 @@ def test_serve_says_when_it_is_ready_and_stops_when_asked(smollm2_path: Path) ->
         assert process.stderr is not None
         assert process.stdout is not None
         with _killed_in_the_end(process):
+            assert process.stderr.readline().decode().startswith("loading small: takes ")
             line = process.stderr.readline().decode()
             assert line.startswith("ready: small is served at http://127.0.0.1:")
             process.send_signal(signal.SIGINT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -65,7 +66,9 @@ def test_loading_and_what_is_loaded(client: Any):
     (running,) = client.ps().models
     assert running.model == f"{MODEL}:latest"
     assert running.context_length > 0
-    assert running.expires_at.year > 2100
+    assert 0 < running.expires_at.timestamp() - time.time() <= 300
+    assert client.generate(model=MODEL, prompt="", keep_alive=-1).done_reason == "load"
+    assert client.ps().models[0].expires_at.year > 2100
 
 
 def test_models_on_disk(client: Any):

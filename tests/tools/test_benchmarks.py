@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from limits import Machine, Work, least_prefill_s, least_step_s, work_of
-from peers import Absent, Setting, batched_bench, find_peer
+from peers import Absent, Present, Setting, batched_bench, find_peer, onnxruntime_genai
 from report import Peers, write_report
 
 from stoker.models.gguf import read_gguf
+from tests.tiny_models import TinyModel, write_tiny_model
 
 MACHINE = Machine(threads=2, bytes_per_s=10e9, int8_ops_per_s=1e12, float32_ops_per_s=1e11)
 WORK = Work(
@@ -48,9 +53,10 @@ def test_the_work_of_a_real_model_is_counted_from_its_tensors(smollm2_path: Path
 
 
 def test_a_peer_that_cannot_be_measured_is_named_with_the_reason(tmp_path: Path) -> None:
-    peer = find_peer("onnxruntime-genai", tmp_path)
+    (tmp_path / "peers").write_text("no folder, so nothing can be installed there")
+    peer = find_peer("onnxruntime-genai", tmp_path / "peers")
     assert isinstance(peer, Absent)
-    assert "ONNX" in peer.reason
+    assert "onnxruntime-genai" in peer.reason
     assert list(Peers({peer.name: peer}).lines()) == [f"- onnxruntime-genai: absent: {peer.reason}"]
 
 
@@ -62,6 +68,88 @@ def test_the_ceiling_is_read_from_the_binarys_lines(tmp_path: Path) -> None:
     setting = Setting(model=tmp_path / "m.gguf", threads=2, parallel=8, context=4096)
     (ceiling,) = batched_bench(binary, setting, (8,), 32, 64)
     assert (ceiling.pl, ceiling.speed_pp, ceiling.speed_tg) == (8, 512.5, 99.25)
+
+
+def test_a_peer_that_reads_no_gguf_gets_the_same_weights_exported(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "m.gguf", TinyModel(type="Q4_0"))
+    peer = Present("onnxruntime-genai", "1", Path(sys.executable))
+    setting = Setting(model=model, threads=2, parallel=8, context=4096)
+    program = onnxruntime_genai(peer, setting, tmp_path / "m-onnx")
+    assert program.offline_command[2:] == (str(tmp_path / "m-onnx"), "2")
+    written = (tmp_path / "m-onnx" / "model.onnx").stat().st_mtime_ns
+    assert onnxruntime_genai(peer, setting, tmp_path / "m-onnx") == program
+    assert (tmp_path / "m-onnx" / "model.onnx").stat().st_mtime_ns == written
+
+
+FAKE_GENAI = """
+import json
+from pathlib import Path
+import numpy as np
+
+class Config:
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        assert (self.folder / "genai_config.json").exists()
+    def overlay(self, text):
+        self.threads = json.loads(text)["model"]["decoder"]["session_options"]["intra_op_num_threads"]
+
+class Model:
+    def __init__(self, config):
+        assert config.threads == 2
+
+class Tensor:
+    def __init__(self, values):
+        self.as_numpy = lambda: values
+
+class Tokenizer:
+    def __init__(self, model):
+        pass
+    def update_options(self, **options):
+        pass
+    def encode(self, text):
+        return np.arange(len(text.split()))
+    def encode_batch(self, texts):
+        return Tensor(np.zeros((len(texts), max(len(text.split()) for text in texts))))
+
+class GeneratorParams:
+    def __init__(self, model):
+        pass
+    def set_search_options(self, **options):
+        self.options = options
+
+class Generator:
+    def __init__(self, model, params):
+        self.options, self.count = params.options, 0
+    def append_tokens(self, ids):
+        assert len(ids) == self.options["batch_size"]
+        self.count += ids.shape[1]
+    def is_done(self):
+        return self.count == self.options["max_length"] == self.options["min_length"]
+    def generate_next_token(self):
+        self.count += 1
+    def token_count(self):
+        return self.count
+"""
+
+
+def test_the_program_of_onnxruntime_genai_answers_a_job(tmp_path: Path) -> None:
+    (tmp_path / "onnxruntime_genai.py").write_text(FAKE_GENAI)
+    model = write_tiny_model(tmp_path / "m.gguf", TinyModel(type="Q4_0"))
+    peer = Present("onnxruntime-genai", "1", Path(sys.executable))
+    setting = Setting(model=model, threads=2, parallel=8, context=4096)
+    program = onnxruntime_genai(peer, setting, tmp_path / "m-onnx")
+    job = {"prompts": ["one two three", *["one"] * 69], "output_tokens": 5}
+    done = subprocess.run(
+        program.offline_command,
+        input=json.dumps(job),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    outcome = json.loads(done.stdout)
+    assert outcome["counts"] == [{"prompt_tokens": n, "output_tokens": 5} for n in (3, *[1] * 69)]
 
 
 def test_a_report_without_results_says_so(tmp_path: Path) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import pytest
 
-from stoker.assembly import build_engine, create_registry, local_model
+from stoker.assembly import build_engine, create_runtime, local_model
 from stoker.backends.scripted import ScriptedBackend
 from stoker.core.params import SamplingParams
 from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.engine.protocol import Submit
 from stoker.errors import ConfigError, ModelFileInvalid, ModelFileNotFound, ModelUnsupported
-from stoker.server.config import ServerConfig
+from stoker.runtime.local import LocalRuntime
+from stoker.runtime.replica_config import ReplicaConfig
+from stoker.runtime.replicas import ReplicatedRuntime
+from stoker.text.volatile import VolatileHeaders
 
 
 def test_the_card_says_what_was_built() -> None:
@@ -39,10 +42,10 @@ def test_a_name_may_be_given() -> None:
     assert card.name == "mine"
 
 
-def test_a_backend_that_is_not_there_is_refused_before_any_download() -> None:
+def test_a_backend_for_other_files_is_refused_before_any_download() -> None:
     config = EngineConfig(model="smollm2", backend="onnx")
     for load in (build_engine, local_model):
-        with pytest.raises(ModelUnsupported, match="`onnx` is not available in this version"):
+        with pytest.raises(ModelUnsupported, match="smollm2 is a GGUF file, and the backend `onnx`"):
             load(config)
 
 
@@ -53,13 +56,6 @@ def test_more_running_requests_than_slots_are_refused_and_the_model_is_freed(mon
     with pytest.raises(ConfigError, match="--parallel 17 is too much: scripted can run at most 16"):
         build_engine(EngineConfig(model="scripted", backend="scripted", parallel=17))
     assert len(closed) == 1
-
-
-@pytest.mark.parametrize("field", ["model", "model_path", "name"])
-def test_what_is_no_unicode_cannot_be_served(field: str) -> None:
-    config = msgspec.structs.replace(EngineConfig(model="scripted", backend="scripted"), **{field: "bad\udcff.gguf"})
-    with pytest.raises(ConfigError, match="not valid UTF-8"):
-        create_registry(config, ServerConfig(), SupervisionConfig())
 
 
 def test_bad_files_are_refused(tmp_path: Path) -> None:
@@ -89,9 +85,15 @@ def test_retained_conversations_outnumber_running_ones(smollm2_path: Path) -> No
         engine.close()
 
 
-def test_the_registry_serves_the_model_under_all_its_names() -> None:
-    config = EngineConfig(model="/models/tiny.gguf", name="tiny-1", backend="scripted")
-    registry = create_registry(config, ServerConfig(strict_models=True), SupervisionConfig())
-    (served,) = registry.models
-    assert served.model_id == "tiny-1"
-    assert registry.resolve("/models/tiny.gguf") is served
+def test_one_engine_or_several_replicas(caplog: pytest.LogCaptureFixture) -> None:
+    def make(replicas: int | str, **config: Any) -> object:
+        engine = EngineConfig(model="scripted", backend="scripted", **config)
+        return create_runtime(engine, VolatileHeaders(()), SupervisionConfig(), ReplicaConfig(replicas=replicas))
+
+    assert isinstance(make(1), LocalRuntime)
+    assert isinstance(make("1-2", threads=2), ReplicatedRuntime)
+    assert not caplog.messages
+    make(3, threads=2)
+    assert caplog.messages == ["3 replicas of one thread each are more than the cores: they hold each other up"]
+    with pytest.raises(ConfigError, match="use --kv-tokens 1024, or fewer replicas"):
+        make(2, threads=2, ctx_size=512, kv_tokens=600)

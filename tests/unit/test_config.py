@@ -186,5 +186,15 @@ def test_keys_are_unique_over_all_sections() -> None:
     assert len(keys) == len(set(keys))
 
 
+def test_replicas_are_a_number_or_a_range_wherever_they_come_from(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.toml", "[replicas]\nreplicas = 3\nscale_hold_s = 5\n")
+    assert load_config(file=file, environ=NO_ENVIRONMENT).replicas.max_replicas == 3
+    config = load_config(file=file, environ={"STOKER_REPLICAS": "2-5"}).replicas
+    assert (config.min_replicas, config.max_replicas, config.scale_hold_s) == (2, 5, 5)
+    assert load_config({"replicas": "7"}, environ=NO_ENVIRONMENT).replicas.min_replicas == 7
+    with pytest.raises(ConfigError, match="must be a whole number or a string, not 1"):
+        load_config(file=write(tmp_path / "b.toml", "[replicas]\nreplicas = 1.5\n"), environ=NO_ENVIRONMENT)
+
+
 def test_every_sampling_parameter_is_a_setting() -> None:
     assert set(setting_keys("sampling")) == set(SamplingParams.__slots__)

@@ -370,8 +370,8 @@ def test_what_ends_with_an_error_raises_it(monkeypatch: pytest.MonkeyPatch) -> N
             llm.stream("a")
 
 
-def test_a_backend_that_does_not_exist_yet_is_refused_by_name() -> None:
-    with pytest.raises(ModelUnsupported, match="`onnx` is not available"):
+def test_a_backend_for_other_files_is_refused() -> None:
+    with pytest.raises(ModelUnsupported, match="smollm2 is a GGUF file, and the backend `onnx` runs ONNX folders"):
         LLM("smollm2", backend="onnx")
 
 

@@ -11,6 +11,7 @@ from stoker.cli.bench import bench
 from stoker.cli.cache import cache
 from stoker.cli.chat import chat
 from stoker.cli.config import config
+from stoker.cli.export import export
 from stoker.cli.models import models
 from stoker.cli.pull import pull
 from stoker.cli.report import EXIT_CODES, INTERRUPTED, exit_code, say_error
@@ -31,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (run, chat, serve, pull, models):
+for command in (run, chat, serve, pull, models, export):
     app.command(epilog=EXIT_CODES)(command)
 app.add_typer(bench, name="bench")
 app.add_typer(cache, name="cache")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from stoker.cli.options import ENGINE, SAMPLING, SECURITY, SERVER, Flags, shared_options
+from stoker.cli.options import ENGINE, MODELS, SAMPLING, SECURITY, SERVER, Flags, shared_options
 from stoker.cli.report import EXIT_CODES, say
 from stoker.cli.table import print_table
 from stoker.core.params import BUILT_IN
@@ -25,7 +25,7 @@ def _group() -> None:
 
 
 @config.command(epilog=EXIT_CODES)
-@shared_options(ENGINE, SAMPLING, SERVER, SECURITY)
+@shared_options(ENGINE, SAMPLING, SERVER, MODELS, SECURITY)
 def show(flags: Flags) -> None:
     """Print every setting with its value and where that comes from."""
     loaded = flags.load()

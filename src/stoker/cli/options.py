@@ -28,7 +28,15 @@ Model = Annotated[
     typer.Argument(
         metavar="MODEL",
         show_default=False,
-        help="A name from `stoker models`, a path to a .gguf file, or hf:ORG/REPO[:FILE].",
+        help="A name from `stoker models`, a path to a .gguf file or an ONNX folder, or hf:ORG/REPO[:FILE].",
+    ),
+]
+Models = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[MODEL]...",
+        show_default=False,
+        help="Names from `stoker models`, paths to .gguf files, or hf:ORG/REPO[:FILE].",
     ),
 ]
 System = Annotated[
@@ -38,6 +46,10 @@ System = Annotated[
 Backend = Literal["auto", "native", "llama", "onnx"]
 KVType = Literal["f16", "f32", "q8"]
 PoolingName = Literal["mean", "cls", "last"]
+CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
+FlashAttention = Literal["auto", "on", "off"]
+SplitMode = Literal["none", "layer", "row"]
+Runtime = Literal["engine", "llama-server"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -61,17 +73,51 @@ def _server(kind: Any, help_text: str, **more: Any) -> Any:
     return _option(kind | None, "Server", help_text, **more)
 
 
+def _several(kind: Any, help_text: str, *names: str, **more: Any) -> Any:
+    return _option(kind | None, "Several models", help_text, *names, **more)
+
+
+def _libllama(kind: Any, help_text: str, **more: Any) -> Any:
+    return _option(kind | None, "Adapters and libllama", help_text, **more)
+
+
 def _security(kind: Any, help_text: str, **more: Any) -> Any:
     return _option(kind | None, "Security", help_text, **more)
 
 
+_ADAPTERS: OptionGroup = {
+    "lora": _libllama(
+        list[str],
+        "LoRA adapter (GGUF) for requests that ask for NAME; PATH alone, or a scale behind it, applies it to all that "
+        "ask for none. May be repeated.",
+        metavar="NAME=PATH[:SCALE]",
+    ),
+    "control_vector": _libllama(
+        list[str], "Control vector (GGUF) that is added to everything; may be repeated.", metavar="PATH[:SCALE]"
+    ),
+    "control_vector_layers": _libllama(str, "Behind which layers. [default: all]", metavar="FROM-TO"),
+    "cache_type_k": _libllama(CacheType, "How keys are kept. [default: as --kv-type says]"),
+    "cache_type_v": _libllama(CacheType, "How values are kept. [default: as --kv-type says]"),
+    "flash_attn": _libllama(FlashAttention, "Flash attention. [default: auto]"),
+    "gpu_layers": _libllama(int, "Layers on GPUs, if there are any; 0 = none. [default: all]"),
+    "split_mode": _libllama(SplitMode, "How several GPUs share the model. [default: layer]"),
+    "main_gpu": _libllama(int, "The GPU for what is not split. [default: 0]"),
+    "tensor_split": _libllama(str, "Parts of the GPUs, such as 3,1. [default: by free memory]", metavar="N,N"),
+}
+"""What only libllama does: with --backend auto, each of these takes it."""
 ENGINE: OptionGroup = {
-    "backend": _model(Backend, "Who computes; auto = native where it can, else llama. [default: auto]"),
+    "backend": _model(
+        Backend, "Who computes; auto = native where it can, else llama; onnx for ONNX folders. [default: auto]"
+    ),
     "ctx_size": _model(int, "Longest single request, in tokens. [default: what the model knows, at most 8192]"),
     "kv_tokens": _model(int, "Tokens in the cache that all requests share. [default: from the memory plan]"),
     "parallel": _model(int, "Most requests computed at the same time. [default: 8; run and chat: 1]"),
     "threads": _model(int, "CPU threads. [default: one per usable core]"),
     "kv_type": _model(KVType, "How keys and values are kept; q8 is smallest. [default: f16]"),
+    **_ADAPTERS,
+    "provider": _model(str, "ONNX: who computes, such as cpu or cuda. [default: the fastest that is there]"),
+    "device_id": _model(int, "ONNX: which of several devices of the provider. [default: 0]"),
+    "onnx_variant": _model(str, "ONNX: which graph of a folder, such as q4f16. [default: what suits a CPU]"),
     "pooling": _model(PoolingName, "How tokens become one embedding. [default: what the model says, else mean]"),
     "cache_ram": _model(
         int, "MiB of memory for conversations that have left the cache. [default: a quarter of what is free, ≤ 8192]"
@@ -97,6 +143,16 @@ SERVER: OptionGroup = {
     "host": _server(str, "Address to listen on. [default: 127.0.0.1]"),
     "port": _server(int, "Port; 0 = a free one. [default: 8080]"),
     "name": _server(str, "Serve the model under this name. [default: MODEL]"),
+    "replicas": _server(
+        str, "Engines of the model that share its weights and the machine; 1-4 = as many as are needed. [default: 1]"
+    ),
+    "runtime": _server(
+        Runtime, "Who runs the model: engine = Stoker itself; llama-server = llama.cpp's program. [default: engine]"
+    ),
+    "llama_server_path": _server(
+        str, "Where llama-server is. [default: in PATH, else in the wheel of that name]", metavar="PATH"
+    ),
+    "llama_server_args": _server(str, "Further arguments for llama-server, as in a shell.", metavar="ARGS"),
     "max_queue": _server(int, "Most requests that wait; one more is refused with 429. [default: 256]"),
     "max_queue_tokens": _server(int, "Most prompt tokens that wait, refused alike. [default: 262144]"),
     "strict_models": _server(bool, "Refuse requests that name another model. [default: no]"),
@@ -108,6 +164,9 @@ SERVER: OptionGroup = {
         "--volatile-header",
         metavar="REGEX",
     ),
+    "slot_save_path": _server(
+        str, "Folder in which clients may save and restore slots by name. [default: none]", metavar="PATH"
+    ),
     "request_timeout_s": _server(float, "Longest time for one answer, in seconds. [default: no limit]"),
     "max_connections": _server(int, "Most open connections; one more is refused with 429. [default: 1024]"),
     "unix_socket": _server(str, "Listen on this local socket instead of an address.", metavar="PATH"),
@@ -115,13 +174,31 @@ SERVER: OptionGroup = {
     "log_format": _server(Literal["text", "json"], "Of the access log, which --log-level info shows. [default: text]"),
     "otlp_endpoint": _server(str, "Send a span per request to this collector (extra `otel`).", metavar="URL"),
 }
+MODELS: OptionGroup = {
+    "models_dir": _several(str, "Folder of .gguf files to serve, and with them all that was pulled.", metavar="FOLDER"),
+    "alias": _several(list[str], "A further name for a model; may be repeated.", metavar="NAME=MODEL"),
+    "pin": _several(list[str], "Keep this model once it is loaded; may be repeated.", metavar="MODEL"),
+    "keep_alive": _several(
+        list[str],
+        "Unload a model that was not asked for so long, such as 10m; -1 = never. "
+        "[default: never; models that are not named here: 5m]",
+        metavar="[MODEL=]TIME",
+    ),
+    "models_max": _several(int, "Most models that are loaded at the same time. [default: as many as fit]"),
+    "memory_budget": _several(int, "MiB that all models may take. [default: what is free at the start]"),
+    "autoload": _several(bool, "Load a model when it is asked for. [default: yes]", "--autoload/--no-autoload"),
+    "swap_after_s": _several(
+        float, "Seconds that a model in use goes on taking requests while another waits for its memory. [default: 5]"
+    ),
+    "swap_after_requests": _several(int, "And at most so many requests. [default: 64]"),
+}
 SECURITY: OptionGroup = {
     "api_key": _security(
         str, "What clients must send; several with commas, NAME:KEY names one. Better: $STOKER_API_KEY.", metavar="KEY"
     ),
     "api_key_file": _security(str, "File with one key a line, written in the same way.", metavar="FILE"),
     "admin_key": _security(
-        str, "Only this key may pull, copy, delete and erase. Better: $STOKER_ADMIN_KEY.", metavar="KEY"
+        str, "Only this key may load, unload, pull, copy, delete and erase. Better: $STOKER_ADMIN_KEY.", metavar="KEY"
     ),
     "allow_unauthenticated": _security(bool, "Listen beyond this machine without any key. [default: no]"),
     "tls_certificate": _security(str, "PEM file with the certificate and its chain: speak HTTPS.", metavar="FILE"),

@@ -1,25 +1,39 @@
-"""`stoker serve`: a model behind HTTP."""
+"""`stoker serve`: models behind HTTP."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from stoker.cli.download_bar import DownloadBar
-from stoker.cli.options import ENGINE, SAMPLING, SECURITY, SERVER, Flags, Model, shared_options
+from stoker.cli.options import ENGINE, MODELS, SAMPLING, SECURITY, SERVER, Flags, Models, shared_options
 from stoker.cli.report import say
 
+if TYPE_CHECKING:
+    from stoker.runtime.model_events import ModelEvent
 
-@shared_options(ENGINE, SERVER, SECURITY, SAMPLING)
-def serve(flags: Flags, model: Model) -> None:
-    """Serve a model over HTTP, as OpenAI, Anthropic, Ollama and llama-server do.
 
-    Ctrl-C lets running requests end, and stops.
+@shared_options(ENGINE, SERVER, MODELS, SECURITY, SAMPLING)
+def serve(flags: Flags, models: Models = None) -> None:
+    """Serve models over HTTP, as OpenAI, Anthropic, Ollama and llama-server do.
+
+    Models that are named are loaded at once, as far as they fit; all others when they are asked for, and others leave
+    for them. Ctrl-C lets running requests end, and stops.
 
     The sampling options hold for requests that say nothing, unless the model itself recommends something else.
     """
-    import msgspec
-
-    from stoker.assembly import local_model, run_server
+    from stoker.serving import create_registry, run_server
 
     config = flags.load()
-    engine = local_model(msgspec.structs.replace(config.engine, model=model), progress=DownloadBar())
-    name = engine.name or model
-    run_server(engine, config.server, config.supervision, lambda url: say(f"ready: {name} is served at {url}"))
+    registry = create_registry(config, models or [], progress=DownloadBar())
+    registry.events.listen(_say_plan)
+    names = [status.model_id for status in registry.statuses()] or [config.registry.models_dir]
+
+    def on_ready(url: str) -> None:
+        say(f"ready: {', '.join(names)} {'is' if len(names) == 1 else 'are'} served at {url}")
+
+    run_server(registry, config, on_ready)
+
+
+def _say_plan(event: ModelEvent) -> None:
+    if event.plan is not None:
+        say(f"loading {event.model}: takes {event.plan}")

@@ -28,7 +28,7 @@ from stoker.errors import (
 from stoker.server.config import ServerConfig
 from tests.unit.cli.conftest import Stoker
 
-COMMANDS = ["run", "chat", "serve", "pull", "models", "bench", "config"]
+COMMANDS = ["run", "chat", "serve", "pull", "models", "export", "bench", "config"]
 
 
 def test_help_lists_every_command_and_the_exit_codes(stoker: Stoker) -> None:

@@ -91,7 +91,7 @@ def test_a_cut_off_answer_is_noted(stoker: Stoker) -> None:
         (["--no-such-option"], 2, "no-such-option"),
         (["--backend", "magic"], 2, "magic"),
         (["--backend", "native"], 3, "no model 'Fine, thanks.'"),
-        (["--backend", "onnx"], 3, "`onnx` is not available in this version"),
+        (["--backend", "onnx"], 3, "no model 'Fine, thanks.'"),
         (["--backend", "llama"], 3, "no model 'Fine, thanks.'"),
         (["--parallel", "0"], 2, "flag --parallel: `parallel` must be between 1 and 1024"),
         (["--ctx-size", "4"], 2, "maximum context length is 4 tokens"),
@@ -106,10 +106,10 @@ def test_each_failure_has_one_clear_line_and_its_code(stoker: Stoker, args: list
 
 
 def test_a_traceback_is_for_who_asks_for_it(stoker: Stoker) -> None:
-    done = stoker("run", REPLY, "Hi", "--backend", "onnx", "-v")
+    done = stoker("run", "smollm2", "Hi", "--backend", "onnx", "-v")
     assert done.code == 3
     assert "Traceback" in done.err
-    assert done.err.rstrip().endswith("use `auto`, `native` or `llama`")
+    assert done.err.rstrip().endswith("write one with `stoker export smollm2 FOLDER`")
 
 
 def test_a_config_file_is_read(stoker: Stoker, tmp_path: Path) -> None:

@@ -1,0 +1,75 @@
+"""What only libllama does with a GGUF model, from an engine's configuration to its options. It opens nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stoker.engine.config import EngineConfig
+from stoker.errors import ConfigError
+
+if TYPE_CHECKING:
+    from stoker.backends.llama import AttentionOptions, CacheType, ControlVector, DeviceOptions
+    from stoker.models.gguf import GGUFFile
+
+_KV_TYPES: dict[str, CacheType] = {"f16": "f16", "f32": "f32", "q8": "q8_0"}
+
+
+def only_llama(config: EngineConfig) -> str | None:
+    """What is asked for that no other backend does, in words; None = nothing."""
+    if config.lora or config.adapters:
+        return "LoRA adapters (--lora) are applied by libllama only"
+    if config.control_vector:
+        return "control vectors are applied by libllama only"
+    types = [f"--cache-type-{part}" for part in "kv" if getattr(config, f"cache_type_{part}") is not None]
+    if types:
+        return f"{types[0]} is an option of libllama; other backends have --kv-type"
+    options = ("flash_attn", "gpu_layers", "split_mode", "main_gpu")
+    named = [name for name in options if getattr(config, name) is not None]
+    named += ["tensor_split"] if config.tensor_split else []
+    return f"--{named[0].replace('_', '-')} is an option of libllama" if named else None
+
+
+def attention_options(config: EngineConfig) -> AttentionOptions:
+    """How libllama keeps keys and values.
+
+    Raises:
+        ConfigError: they cannot be kept so.
+    """
+    from stoker.backends.llama import AttentionOptions
+
+    kind = _KV_TYPES[config.kv_type]
+    return AttentionOptions(
+        type_k=config.cache_type_k or kind, type_v=config.cache_type_v or kind, flash=config.flash_attn or "auto"
+    )
+
+
+def device_options(config: EngineConfig) -> DeviceOptions:
+    """Which devices libllama uses."""
+    from stoker.backends.llama import DeviceOptions
+
+    return DeviceOptions(
+        gpu_layers=-1 if config.gpu_layers is None else config.gpu_layers,
+        split_mode=config.split_mode or "layer",
+        main_gpu=config.main_gpu or 0,
+        tensor_split=tuple(float(part) for part in config.tensor_split.split(",") if part),
+    )
+
+
+def control_vector(config: EngineConfig, gguf: GGUFFile) -> ControlVector | None:
+    """What is to be added to hidden states, if anything.
+
+    Raises:
+        ConfigError: a file cannot be used, or the layers do not exist.
+    """
+    if not config.control_vector:
+        if config.control_vector_layers:
+            raise ConfigError("`control_vector_layers` needs a control vector", key="control_vector_layers")
+        return None
+    from stoker.backends.llama import ControlVector
+    from stoker.models.control_vector import parse_layers, read_control_vectors
+
+    num_layers = gguf.require_int(gguf.own_key("block_count"))
+    hidden_size = gguf.require_int(gguf.own_key("embedding_length"))
+    first, last = parse_layers(config.control_vector_layers, num_layers)
+    found = read_control_vectors(config.control_vector, num_layers=num_layers, hidden_size=hidden_size)
+    return ControlVector(found.values, first, last, f"{found.identity} at {first}-{last}")

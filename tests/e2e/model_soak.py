@@ -1,0 +1,226 @@
+"""Models that are loaded, swapped, reloaded, unloaded and killed at random under impatient clients, for any time.
+
+`python -m tests.e2e.model_soak --minutes 30` prints how the server's memory, handles, threads and processes went, and
+fails if they grew. The engines follow a script (a model answers with its own name), so it takes no model and no cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from tests.e2e.conftest import Server, serving
+
+MODELS = ("alpha", "beta", "gamma")
+NUM_LOADED = 2
+NUM_CLIENTS = 12
+WAIT_S = 120
+SETTLE_S = 60
+TICK_S = 0.5
+PASSING = frozenset({429, 499, 503})
+"""What a client may be told while models come and go; it says when to try again."""
+ERRORS_IN_STREAMS = ("engine_crashed", "model_not_loaded")
+MAX_GROWTH_BYTES = 24 * 2**20
+MAX_NEW_HANDLES = 4
+
+
+@dataclass
+class Usage:
+    """Of the server's own process; and how many engines it has."""
+
+    rss_bytes: int
+    num_handles: int
+    num_threads: int
+    num_engines: int
+
+    @classmethod
+    def of(cls, pid: int) -> Usage:
+        process = psutil.Process(pid)
+        return cls(process.memory_info().rss, process.num_fds(), process.num_threads(), len(process.children()))
+
+
+@dataclass
+class Soak:
+    """One run against one server."""
+
+    server: Server
+    seed: int
+    outcomes: Counter[str] = field(default_factory=Counter[str])
+    woke_at: float = 0.0
+    """When this process last found that it had been stopped for a while, and so could not have been answered."""
+
+    async def run(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        client = httpx.AsyncClient(base_url=self.server.url, timeout=None, trust_env=False)  # see _within
+        async with client, asyncio.TaskGroup() as group:
+            group.create_task(self._watch_clock(until))
+            for number in range(NUM_CLIENTS):
+                group.create_task(self._client(client, random.Random(f"{self.seed}-{number}"), until))
+            group.create_task(self._trouble(client, random.Random(self.seed), until))
+
+    async def _client(self, client: httpx.AsyncClient, rng: random.Random, until: float) -> None:
+        while time.monotonic() < until:
+            model = rng.choice(MODELS)
+            patience_s = rng.choice([0.05, 0.5, WAIT_S, WAIT_S])
+            ask = rng.choice([self._stream, self._chat])
+            if not await self._within(patience_s, ask(client, model)):
+                assert patience_s < WAIT_S, f"{model} did not answer"
+                self.outcomes["left"] += 1
+
+    async def _within(self, limit_s: float, work: Coroutine[Any, Any, None]) -> bool:
+        """Whether it ended in time; time in which this process stood still does not count."""
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(limit_s):
+                await work
+        except TimeoutError:
+            await asyncio.sleep(2 * TICK_S)
+            return self.woke_at > began
+        return True
+
+    async def _watch_clock(self, until: float) -> None:
+        ticked_at = time.monotonic()
+        while time.monotonic() < until:
+            await asyncio.sleep(TICK_S)
+            if time.monotonic() - ticked_at > 10 * TICK_S:
+                self.woke_at = time.monotonic()
+            ticked_at = time.monotonic()
+
+    async def _stream(self, client: httpx.AsyncClient, model: str) -> None:
+        body = {"model": model, "prompt": "who?", "max_tokens": 40, "stream": True}
+        async with client.stream("POST", "/v1/completions", json=body) as response:
+            text = (await response.aread()).decode()
+        if self._is_refused(response):
+            return
+        if any(f'"{code}"' in text for code in ERRORS_IN_STREAMS):
+            self.outcomes["broken off"] += 1
+            return
+        assert text.endswith("data: [DONE]\n\n"), text[-500:]
+        assert f'"model":"{model}"' in text, text[:500]
+        self.outcomes["streamed"] += 1
+
+    async def _chat(self, client: httpx.AsyncClient, model: str) -> None:
+        keep_alive = random.choice([0, "1m", -1, None])
+        body = {"model": model, "prompt": "who?", "stream": False, "keep_alive": keep_alive}
+        response = await client.post("/api/generate", json=body)
+        if not self._is_refused(response):
+            assert response.json()["response"] == model
+            self.outcomes["answered"] += 1
+
+    def _is_refused(self, response: httpx.Response) -> bool:
+        if response.status_code == 200:
+            return False
+        assert response.status_code in PASSING, response.text
+        self.outcomes[f"refused {response.status_code}"] += 1
+        return True
+
+    async def _trouble(self, client: httpx.AsyncClient, rng: random.Random, until: float) -> None:
+        while time.monotonic() < until:
+            await asyncio.sleep(rng.uniform(0, 1))
+            model, wait = rng.choice(MODELS), rng.random() < 0.5
+            match rng.randrange(4):
+                case 0:
+                    order = self._order(client, "load", model=model, wait=wait)
+                case 1:
+                    order = self._order(client, "load", model=model, reload=True, wait=wait)
+                case 2:
+                    order = self._order(client, "unload", model=model, wait=wait)
+                case _:
+                    self._kill(rng)
+                    continue
+            assert await self._within(WAIT_S, order), f"{model} was neither loaded nor unloaded"
+
+    async def _order(self, client: httpx.AsyncClient, verb: str, **body: Any) -> None:
+        response = await client.post(f"/models/{verb}", json=body)
+        if not self._is_refused(response):
+            self.outcomes[verb] += 1
+
+    def _kill(self, rng: random.Random) -> None:
+        engines = psutil.Process(self.server.pid).children()
+        if engines:
+            with suppress(psutil.NoSuchProcess):
+                rng.choice(engines).kill()
+                self.outcomes["killed"] += 1
+
+
+async def settled(server: Server) -> Usage:
+    """The usage once every model has answered again and nothing goes on any more."""
+    async with httpx.AsyncClient(base_url=server.url, timeout=WAIT_S, trust_env=False) as client:
+        async with asyncio.timeout(SETTLE_S):
+            for model in MODELS:
+                while not await _answers(client, model):  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            while len(psutil.Process(server.pid).children()) != NUM_LOADED:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+    return Usage.of(server.pid)
+
+
+async def _answers(client: httpx.AsyncClient, model: str) -> bool:
+    response = await client.post("/v1/completions", json={"model": model, "prompt": "who?"})
+    return response.status_code == 200 and response.json()["choices"][0]["text"] == model
+
+
+def soak(seconds: float, *, warm_up_s: float, seed: int = 0) -> tuple[Counter[str], Usage, Usage]:
+    """What happened, and the usage before and after it.
+
+    Args:
+        seconds: of the measured part.
+        warm_up_s: before it: pools and interned strings find their size.
+        seed: another one, another order of events.
+    """
+    os.environ["STOKER_BACKEND"] = "scripted"
+    options = ["--models-max", str(NUM_LOADED), "--swap-after-s", "0.5", "--parallel", "4"]
+    try:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            serving(*MODELS, *options, log=Path(folder) / "log") as server,
+        ):
+            asyncio.run(Soak(server, seed).run(warm_up_s))
+            before = asyncio.run(settled(server))
+            measured = Soak(server, seed + 1)
+            asyncio.run(measured.run(seconds))
+            return measured.outcomes, before, asyncio.run(settled(server))
+    finally:
+        del os.environ["STOKER_BACKEND"]
+
+
+def check(outcomes: Counter[str], before: Usage, after: Usage) -> None:
+    """Raises AssertionError if nothing happened, or if something grew."""
+    assert outcomes["streamed"] > 0, outcomes
+    assert outcomes["answered"] > 0, outcomes
+    assert outcomes["killed"] > 0, outcomes
+    assert after.num_engines == before.num_engines == NUM_LOADED, (before, after)
+    assert after.num_handles <= before.num_handles + MAX_NEW_HANDLES, (before, after)
+    assert after.num_threads <= before.num_threads + MAX_NEW_HANDLES, (before, after)
+    assert after.rss_bytes <= before.rss_bytes + MAX_GROWTH_BYTES, (before, after)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Load, swap, reload, unload and kill models under load.")
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    outcomes, before, after = soak(60 * options.minutes, warm_up_s=min(60.0, 6 * options.minutes), seed=options.seed)
+    for name, count in sorted(outcomes.items()):
+        print(f"{name:15} {count}")
+    print(f"before {before}\nafter  {after}")
+    check(outcomes, before, after)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

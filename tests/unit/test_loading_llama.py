@@ -1,0 +1,186 @@
+"""What only libllama does: asking for it takes libllama, and it does what was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from stoker.backends.llama import AttentionOptions, DeviceOptions
+from stoker.backends.llama.native import library
+from stoker.core.batch import Batch, Chunk
+from stoker.core.embedding import Piece
+from stoker.core.stages import no_mark
+from stoker.engine.config import EngineConfig, adapter_specs
+from stoker.errors import AdapterInvalid, ConfigError, InvalidInput, ModelUnsupported
+from stoker.loading import Loaded, load_gguf
+from tests.adapter_files import random_pairs, write_adapter, write_control_vector
+from tests.tiny_models import TinyModel, write_tiny_model
+
+TINY = TinyModel(num_layers=3, head_size=32, num_heads=2, num_kv_heads=1)
+PROMPT = tuple(range(40, 72))
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("STOKER_CACHE_DIR", str(tmp_path / "cache"))
+    return write_tiny_model(tmp_path / "m.gguf", TINY)
+
+
+@contextmanager
+def loaded(path: Path, **options: Any) -> Generator[Loaded]:
+    config = EngineConfig(model=str(path), model_path=str(path), ctx_size=256, kv_tokens=256, threads=1, **options)
+    found = load_gguf(config, None, no_mark)
+    try:
+        found.adapters.load(adapter_specs(config))
+        yield found
+    finally:
+        found.backend.close()
+
+
+def rows(found: Loaded) -> NDArray[np.float32]:
+    return found.backend.forward(Batch(1, (Chunk(0, 0, PROMPT, len(PROMPT)),))).copy()
+
+
+def rows_of(path: Path, **options: Any) -> NDArray[np.float32]:
+    with loaded(path, backend="llama", **options) as found:
+        return rows(found)
+
+
+def test_auto_takes_libllama_for_adapters_and_says_why(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lora = write_adapter(tmp_path / "a.gguf", random_pairs(model, 1))
+    with loaded(model, lora=[f"a={lora}"]) as found:
+        assert found.backend_name == "llama"
+        assert [card.name for card in found.adapters.cards()] == ["a"]
+    assert any("libllama computes: LoRA adapters" in message for message in caplog.messages)
+    with pytest.raises(ModelUnsupported, match="--lora"), loaded(model, lora=[f"a={lora}"], backend="native"):
+        pass
+
+
+@pytest.mark.parametrize(
+    "options", [{"cache_type_k": "q8_0"}, {"flash_attn": "on"}, {"gpu_layers": 3}, {"tensor_split": "1"}]
+)
+def test_auto_takes_libllama_for_its_options(model: Path, options: dict[str, Any]) -> None:
+    with loaded(model, **options) as found:
+        assert found.backend_name == "llama"
+    with pytest.raises(ModelUnsupported, match="option of libllama"), loaded(model, backend="native", **options):
+        pass
+
+
+def test_an_adapter_that_does_not_fit_stops_the_load_by_name(model: Path) -> None:
+    with pytest.raises(AdapterInvalid, match=r"m\.gguf"), loaded(model, lora=[f"a={model}"]):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [
+        ({"cache_type_k": "f32", "cache_type_v": "f32"}, 0.02),
+        ({"cache_type_k": "q8_0", "cache_type_v": "q8_0"}, 0.1),
+        ({"cache_type_k": "q4_0", "cache_type_v": "q4_0"}, 0.6),
+        ({"kv_type": "q8"}, 0.1),
+        ({"flash_attn": "off"}, 0.02),
+        ({"flash_attn": "on"}, 0.02),
+    ],
+)
+def test_keys_and_values_are_kept_as_told(model: Path, options: dict[str, Any], limit: float) -> None:
+    plain = rows_of(model)
+    other = rows_of(model, **options)
+    if "q" in str(options.values()) or options == {"flash_attn": "off"}:
+        assert not np.array_equal(plain, other), "nothing has changed"
+    assert np.abs(plain - other).mean() < limit * plain.std()
+
+
+def test_kv_of_other_types_is_other_kv(model: Path) -> None:
+    formats: set[str] = set()
+    for options in ({}, {"cache_type_k": "q8_0"}, {"cache_type_v": "q8_0"}, {"kv_type": "q8"}):
+        with loaded(model, backend="llama", **options) as found:
+            formats.add(found.backend.info.kv_format)
+    assert len(formats) == 4
+
+
+def test_exported_kv_in_blocks_comes_back(model: Path) -> None:
+    with loaded(model, cache_type_k="q8_0", cache_type_v="q4_0") as found:
+        assert found.kv_port is not None
+        whole = rows(found)
+        state = found.kv_port.export_kv(0, 0, 31)
+        found.kv_port.import_kv(1, 0, 31, state)
+        row = found.backend.forward(Batch(2, (Chunk(1, 31, PROMPT[31:], 1),)))[0]
+        assert np.abs(row - whole[31]).mean() < 0.02 * whole.std()
+
+
+def test_heads_that_are_no_blocks_are_refused(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel())
+    with pytest.raises(ConfigError, match="does not divide"):
+        rows_of(path, cache_type_k="q8_0")
+
+
+def test_values_in_blocks_need_flash_attention() -> None:
+    with pytest.raises(ConfigError, match="--flash-attn"):
+        AttentionOptions(type_v="q8_0", flash="off")
+    assert AttentionOptions(type_k="q8_0", type_v="q4_0").element_bytes == (34 + 18) / 64
+
+
+def test_devices_reach_libllama() -> None:
+    lib = library()
+    params = lib.llama_model_default_params()
+    held = DeviceOptions(gpu_layers=7, split_mode="row", main_gpu=1, tensor_split=(3.0, 1.0)).apply(lib, params)
+    assert (params.n_gpu_layers, params.split_mode, params.main_gpu) == (7, lib.LLAMA_SPLIT_MODE_ROW, 1)
+    assert [params.tensor_split[index] for index in range(3)] == [3.0, 1.0, 0.0]
+    assert len(held) == lib.llama_max_devices()
+    with pytest.raises(ConfigError, match="devices"):
+        DeviceOptions(tensor_split=(1.0,) * 1000).apply(lib, lib.llama_model_default_params())
+
+
+def test_split_options_load_a_model_without_gpus(model: Path) -> None:
+    plain = rows_of(model)
+    assert np.array_equal(rows_of(model, gpu_layers=2, split_mode="none", main_gpu=0, tensor_split="3,1"), plain)
+
+
+@pytest.mark.parametrize("options", [{"tensor_split": "a"}, {"tensor_split": "1,-1"}, {"gpu_layers": -2}])
+def test_impossible_options(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        EngineConfig(**options)
+
+
+def test_a_control_vector_is_a_bias_behind_its_layer(model: Path, tmp_path: Path) -> None:
+    """Exactly what a bias of that layer's last product does, which the architecture knows."""
+    direction = np.random.default_rng(4).normal(0, 1, TINY.hidden_size).astype(np.float32)
+    vector = write_control_vector(tmp_path / "v.gguf", {1: direction, 2: 3 * direction})
+    biased = {f"blk.{layer}.ffn_down.bias": 0.5 * layer_scale * direction for layer, layer_scale in ((1, 1), (2, 3))}
+    both = write_tiny_model(tmp_path / "both.gguf", replace(TINY, vectors=biased))
+    first = {name: bias for name, bias in biased.items() if "blk.1." in name}
+    one = write_tiny_model(tmp_path / "one.gguf", replace(TINY, vectors=first))
+    plain = rows_of(model)
+    steered = rows_of(model, control_vector=[f"{vector}:0.5"])
+    assert np.abs(steered - rows_of(both)).max() < 1e-3 * plain.std()
+    assert np.abs(steered - plain).mean() > 0.1 * plain.std()
+    cut = rows_of(model, control_vector=[f"{vector}:0.5"], control_vector_layers="1-1")
+    assert np.abs(cut - rows_of(one)).max() < 1e-3 * plain.std()
+
+
+def test_a_control_vector_holds_for_embeddings_and_names_the_kv(model: Path, tmp_path: Path) -> None:
+    vector = write_control_vector(tmp_path / "v.gguf", {1: np.ones(TINY.hidden_size, dtype=np.float32)})
+    embedded: list[NDArray[np.float32]] = []
+    formats: set[str] = set()
+    for options in ({}, {"control_vector": [str(vector)]}, {"control_vector": [f"{vector}:2"]}):
+        with loaded(model, backend="llama", **options) as found:
+            assert found.embedder is not None
+            embedded.append(found.embedder.embed([Piece(1, 0, PROMPT, is_last=True)]))
+            formats.add(found.backend.info.kv_format)
+    assert len(formats) == 3
+    assert np.abs(embedded[0] - embedded[1]).max() > 0.01
+    assert np.abs(embedded[1] - embedded[2]).max() > 0.01
+
+
+def test_layers_without_a_vector(model: Path) -> None:
+    with pytest.raises(ConfigError, match="needs a control vector"):
+        rows_of(model, control_vector_layers="1-2")

@@ -1,0 +1,192 @@
+"""Which models a command line and a configuration file name, and what becomes of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker import serving
+from stoker.config import Config, load_config
+from stoker.engine.config import EngineConfig
+from stoker.errors import ConfigError, ModelFileNotFound
+from stoker.measuring import measure
+from stoker.models.memory_plan import MemoryNeeds
+from stoker.runtime.registry import ModelSpec, Registry
+
+MIB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of downloads."""
+    monkeypatch.setenv("STOKER_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def settings(tmp_path: Path, text: str = "", **flags: Any) -> Config:
+    file = tmp_path / "stoker.toml"
+    file.write_text(text)
+    return load_config({"backend": "scripted", **flags}, file=file, environ={})
+
+
+def registry_of(config: Config, *models: str) -> Registry:
+    return serving.create_registry(config, models)
+
+
+def spec_of(registry: Registry, name: str) -> ModelSpec:
+    return registry.find(name).spec
+
+
+def made(monkeypatch: pytest.MonkeyPatch) -> list[EngineConfig]:
+    """What is passed on to whoever makes runtimes."""
+    engines: list[EngineConfig] = []
+    monkeypatch.setattr(serving, "create_runtime", lambda engine, *rest: engines.append(engine))
+    return engines
+
+
+def test_one_model_under_all_its_names(tmp_path: Path) -> None:
+    registry = registry_of(settings(tmp_path, name="tiny-1"), "/models/tiny.gguf")
+    spec = spec_of(registry, "tiny-1")
+    assert spec.names == ("tiny-1", "/models/tiny.gguf")
+    assert registry.resolve("anything").model_id == "tiny-1"
+    assert (spec.loads_at_start, spec.is_pinned, spec.keep_alive_s) == (True, False, inf)
+
+
+def test_strict_server_knows_its_names_only(tmp_path: Path) -> None:
+    registry = registry_of(settings(tmp_path, strict_models=True), "/models/tiny.gguf")
+    assert registry.resolve("tiny").model_id == "/models/tiny.gguf"
+    with pytest.raises(Exception, match="`other`"):
+        registry.resolve("other")
+
+
+def test_options_say_what_holds_for_which_model(tmp_path: Path) -> None:
+    config = settings(tmp_path, alias=["chat=a", "gpt-4o=chat-b"], pin=["a"], keep_alive=["10m", "chat-b=-1"])
+    registry = registry_of(config, "a", "chat-b")
+    assert spec_of(registry, "chat").names == ("a", "chat")
+    assert spec_of(registry, "gpt-4o").model_id == "chat-b"
+    assert (spec_of(registry, "a").is_pinned, spec_of(registry, "a").keep_alive_s) == (True, 600)
+    assert (spec_of(registry, "chat-b").is_pinned, spec_of(registry, "chat-b").keep_alive_s) == (False, inf)
+
+
+def test_models_of_a_file_come_after_those_of_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """
+        [registry]
+        models_max = 2
+        [registry.models.fast]
+        source = "/m/fast.gguf"
+        alias = ["chat"]
+        pin = true
+        keep_alive = "1h"
+        load = false
+        engine = { ctx_size = 77, parallel = 2 }
+        [registry.models.plain]
+    """
+    registry = registry_of(settings(tmp_path, text), "first")
+    assert [status.model_id for status in registry.statuses()] == ["first", "fast", "plain"]
+    fast = spec_of(registry, "chat")
+    assert fast.names == ("fast", "/m/fast.gguf", "chat")
+    assert (fast.is_pinned, fast.keep_alive_s, fast.loads_at_start) == (True, 3600, False)
+    engines = made(monkeypatch)
+    for name in ("fast", "plain"):
+        spec_of(registry, name).make(None)
+    assert [(engine.ctx_size, engine.parallel, engine.name) for engine in engines] == [
+        (77, 2, "fast"),
+        (None, 8, "plain"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("models", "flags", "complaint"),
+    [
+        ([], {}, "no model is named: give a MODEL, or a folder of them with --models-dir"),
+        (["a", "b"], {"name": "x"}, "--name is for one model; use --alias"),
+        (["a", "b"], {"lora": ["x=x.gguf"]}, "--lora is for one model"),
+        (["a", "b"], {"control_vector": ["x.gguf"]}, "--control-vector is for one model"),
+        (["/m/a.gguf", "/n/a.gguf"], {}, "'a' would be both /m/a.gguf and /n/a.gguf"),
+        (["a", "b"], {"alias": ["a=b"]}, "'a' would be both a and b"),
+        (["a"], {"alias": ["x"]}, "--alias takes NAME=MODEL"),
+        (["a"], {"alias": ["x=b"]}, "there is no model 'b'"),
+        (["a"], {"pin": ["b"]}, "there is no model 'b'"),
+        (["a"], {"keep_alive": ["b=5m"]}, "there is no model 'b'"),
+        (["a"], {"keep_alive": ["soon"]}, "--keep-alive: .*not 'soon'"),
+        (["a"], {"models_dir": "/nowhere"}, "--models-dir: /nowhere is no folder"),
+        (["bad\udcff"], {}, "not valid UTF-8"),
+    ],
+)
+def test_what_cannot_be_meant(tmp_path: Path, models: Sequence[str], flags: Any, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        registry_of(settings(tmp_path, **flags), *models)
+
+
+@pytest.mark.parametrize(
+    ("engine", "complaint"),
+    [("{ ctxsize = 1 }", "unknown key 'ctxsize' .did you mean `ctx_size`"), ("{ parallel = 0 }", "must be between 1")],
+)
+def test_settings_of_one_model_are_checked(tmp_path: Path, engine: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        registry_of(settings(tmp_path, f"[registry.models.a]\nengine = {engine}"))
+    assert "[registry.models.a.engine]" in str(caught.value)
+
+
+def test_missing_file_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileNotFound):
+        registry_of(settings(tmp_path, backend="auto"), str(tmp_path / "missing.gguf"))
+
+
+def test_models_of_a_folder_are_found_by_name(tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    (folder / "deep").mkdir(parents=True)
+    for name in ("a.gguf", "deep/b-00001-of-00002.gguf", "deep/b-00002-of-00002.gguf", "mmproj-a.gguf", "c.txt"):
+        (folder / name).write_bytes(b"x")
+    (folder / "half-00001-of-00002.gguf").write_bytes(b"x")
+    config = settings(tmp_path, models_dir=str(folder), alias=["chat=b"], pin=["b"])
+    registry = registry_of(config, "named")
+    assert registry._discover is not None
+    specs = {spec.model_id: spec for spec in registry._discover()}
+    assert set(specs) == {"a", "b"}
+    assert specs["a"].path == str(folder / "a.gguf")
+    assert (specs["a"].keep_alive_s, specs["a"].loads_at_start, specs["a"].is_pinned) == (300, False, False)
+    assert (specs["b"].names, specs["b"].is_pinned) == (("b", "chat"), True)
+    assert specs["a"].created > 1_600_000_000
+
+
+def test_promise_is_what_the_engine_is_told(
+    tmp_path: Path, smollm2_path: Path, gemma3_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings(tmp_path, backend="auto", memory_budget=4096, parallel=2)
+    registry = registry_of(config, str(smollm2_path), str(gemma3_path))
+    spec = spec_of(registry, str(smollm2_path))
+    needs = spec.measure()
+    assert needs is not None
+    assert needs.cache_bytes == 4096 // 4 // 2 * MIB
+    plan = needs.within(needs.least_bytes + 100 * MIB)
+    engines = made(monkeypatch)
+    spec.make(plan)
+    (engine,) = engines
+    assert (engine.ctx_size, engine.kv_tokens) == (plan.ctx_size, plan.kv_tokens)
+    assert engine.cache_ram == plan.cache_bytes // MIB < 512
+
+
+def test_one_model_alone_looks_for_its_own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = registry_of(settings(tmp_path), "tiny")
+    engines = made(monkeypatch)
+    spec_of(registry, "tiny").make(None)
+    assert engines[0].cache_ram is None
+
+
+def test_measuring_needs_no_weights_and_knows_who_computes(smollm2_path: Path) -> None:
+    own = measure(EngineConfig(model_path=str(smollm2_path), cache_ram=10, parallel=2))
+    assert isinstance(own, MemoryNeeds)
+    assert (own.backend, own.min_cache_bytes) == ("native", 10 * MIB)
+    assert own.weights_bytes < smollm2_path.stat().st_size < own.least_bytes
+    small = measure(EngineConfig(model_path=str(smollm2_path), kv_type="q8", ctx_size=512, kv_tokens=512))
+    llama = measure(EngineConfig(model_path=str(smollm2_path), backend="llama", ctx_size=512, kv_tokens=512))
+    assert small is not None
+    assert llama is not None
+    assert llama.backend == "llama"
+    assert small.kv_bytes_per_token < llama.kv_bytes_per_token
+    assert measure(EngineConfig(model="scripted", backend="scripted")) is None
