@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -65,6 +66,8 @@ class Case:
     plans: tuple[Plan, ...]
     peers: tuple[str, ...] = HTTP_PEERS
     parallel: int = _PARALLEL
+    keeps_prefixes: bool = False
+    """Stoker has a folder for them, empty at the beginning."""
 
 
 def _speed(model: str, concurrency: tuple[int, ...] = (1, 8, 16), peers: tuple[str, ...] = HTTP_PEERS) -> list[Case]:
@@ -109,7 +112,8 @@ CASES = {
         *_speed("gemma3"),
         *_speed("llama-1b-q4_k", (1, 8)),
         *_speed("llama-1b-q8_0", (1, 8)),
-        *(_one(scenario, "smollm2") for scenario in ("shared", "mixed", "restart", "cold")),
+        *(_one(scenario, "smollm2") for scenario in ("shared", "mixed", "cold")),
+        replace(_one("restart", "smollm2"), keeps_prefixes=True),
         _one("agent", "smollm2", parallel=8),
         _one("agent", "smollm2", parallel=8, concurrency=(40,)),
         *_library("smollm2-q4_0"),
@@ -149,7 +153,13 @@ class Bench:
         return path
 
     def servers(self, case: Case) -> tuple[list[Server], list[bench_results.Absent]]:
-        setting = Setting(model=self.model(case.model), threads=self.threads, parallel=case.parallel, context=_CONTEXT)
+        setting = Setting(
+            model=self.model(case.model),
+            threads=self.threads,
+            parallel=case.parallel,
+            context=_CONTEXT,
+            cache_dir=self._empty_folder(f"prefixes-{case.name}") if case.keeps_prefixes else None,
+        )
         servers: list[Server] = [stoker_server(setting)]
         absent: list[bench_results.Absent] = []
         for name in case.peers:
@@ -159,6 +169,11 @@ class Bench:
             else:
                 servers.append(self._server(peer, setting))
         return servers, absent
+
+    def _empty_folder(self, name: str) -> Path:
+        folder = self.folder / name
+        shutil.rmtree(folder, ignore_errors=True)
+        return folder
 
     def _server(self, peer: Present, setting: Setting) -> Server:
         if peer.name == "llama-server":

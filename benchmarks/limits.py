@@ -94,14 +94,14 @@ def measure_machine(threads: int) -> Machine:
     """Takes about ten seconds; run it on an idle machine."""
     return Machine(
         threads=threads,
-        bytes_per_s=_read_sweep(threads),
+        bytes_per_s=read_sweep(threads),
         int8_ops_per_s=max(_product(size, "int8", threads) for size in _SIZES),
         float32_ops_per_s=max(_product(size, "float32", threads) for size in _SIZES),
     )
 
 
-def _read_sweep(threads: int) -> float:
-    """Each thread takes the maximum of its part of a buffer: one read and nothing written."""
+def read_sweep(threads: int) -> float:
+    """Bytes per second that all threads read together: each takes the maximum of its part of a buffer."""
     buffer = np.ones(_SWEEP_BYTES // 4, np.float32)
     parts = np.array_split(buffer, threads)
     with ThreadPoolExecutor(threads) as pool:

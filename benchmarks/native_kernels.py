@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import gguf
 import numpy as np
+from limits import read_sweep
 from numpy.typing import NDArray
 
 from stoker import _native
@@ -25,7 +26,6 @@ from stoker.backends.cores import usable_cores
 
 _TYPES = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")
 _ROWS = (1, 2, 4, 8, 12, 16, 32, 64, 128, 512)
-_MEMORY_SWEEP_BYTES = 512 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +59,6 @@ def aligned(num_bytes: int) -> NDArray[np.uint8]:
     return memory[start : start + num_bytes]
 
 
-def memory_bytes_per_s(threads: int) -> float:
-    buffer = np.ones(_MEMORY_SWEEP_BYTES // 8, np.int64)
-    return buffer.nbytes / best_s(lambda first, last: int(buffer[first:last].max()), len(buffer), threads, 1.5)
-
-
 def packed_matrix(kind: int, shape: Shape, threads: int) -> tuple[NDArray[np.uint8], float]:
     """A matrix of random bytes, and how many bytes of the file are packed in a second."""
     block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(kind)]
@@ -81,7 +76,7 @@ def packed_matrix(kind: int, shape: Shape, threads: int) -> tuple[NDArray[np.uin
 
 def measure(name: str, rows: list[int], shape: Shape, threads: int, kernels: str, budget_s: float) -> None:
     kind = int(gguf.GGMLQuantizationType[name])
-    memory = memory_bytes_per_s(threads)
+    memory = read_sweep(threads)
     packed, packing = packed_matrix(kind, shape, threads)
     size = f"{shape.outputs} x {shape.inputs}, {packed.nbytes / 1e6:.1f} MB"
     print(f"\n{name}  {size}, packed at {packing / 1e9:.2f} GB/s; memory {memory / 1e9:.1f} GB/s")

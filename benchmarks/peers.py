@@ -91,6 +91,8 @@ class Setting:
     parallel: int
     context: int
     """Tokens of all sequences together."""
+    cache_dir: Path | None = None
+    """Where Stoker keeps prefixes beyond its life; nobody else can."""
 
 
 class Ceiling(msgspec.Struct, frozen=True):
@@ -117,6 +119,7 @@ def stoker(setting: Setting, backend: str = "auto") -> LaunchedServer:
             *(sys.executable, "-m", "stoker", "serve", str(setting.model), "--port", "{port}", "--backend", backend),
             *("--threads", str(setting.threads), "--parallel", str(setting.parallel)),
             *("--ctx-size", str(setting.context), "--kv-tokens", str(setting.context)),
+            *(("--cache-dir", str(setting.cache_dir)) if setting.cache_dir else ()),
         ),
         model_name=setting.model.stem,
         offline_command=(sys.executable, "-m", "stoker.bench.offline", msgspec.json.encode(config).decode()),
