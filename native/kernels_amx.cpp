@@ -190,11 +190,6 @@ struct PaddedTile {
     }
 };
 
-RowTile whole_tile(const Activations& a, const float* sums, int32_t first) {
-    const size_t at = a.at(first, 0);
-    return {16, a.q + at * kBlock, a.scale + at, sums + (sums ? at : 0)};
-}
-
 RowTile from_block(const RowTile& tile, int block) {
     const size_t at = size_t(block) * tile.rows;
     return {tile.rows, tile.q + at * kBlock, tile.scale + at, tile.sum + (tile.sum ? at : 0)};
@@ -228,6 +223,7 @@ void matmul_tiles(const Matrix& w, const Activations& a, int32_t tile0, int32_t 
     const int last_rows = (a.rows - whole + 3) / 4 * 4;
     const int tile_rows = whole ? 16 : last_rows;
     const RowTile last = last_rows ? PaddedTile::fill(a, row_sums, whole, tile_rows, padded) : RowTile{};
+    const RowTile all = {16, a.q, a.scale, row_sums};  // the first one; the others follow
     configure(tile_rows);
     const size_t tile_sums = (size_t(a.rows) + 16) * 16;
     const PanelTile<F> panel = {code, scale};
@@ -239,7 +235,7 @@ void matmul_tiles(const Matrix& w, const Activations& a, int32_t tile0, int32_t 
                 float* to = sums + (tile - first) * tile_sums;
                 panel.fill(PackedTile<F, false>(w, tile), b0, b0 + blocks);
                 if (whole) {
-                    multiply<F, 16>(from_block(whole_tile(a, row_sums, 0), b0), whole / 16, size_t(16) * a.blocks(), panel,
+                    multiply<F, 16>(from_block(all, b0), whole / 16, size_t(16) * a.blocks(), panel,
                                     blocks, b0 == 0, to);
                 }
                 if (last_rows) {

@@ -7,7 +7,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 from stoker.backends.base import Logits
-from stoker.backends.cores import usable_cores
 from stoker.backends.llama.context import MAX_SEQUENCES, Context, ContextSize
 from stoker.backends.llama.control import ControlVector
 from stoker.backends.llama.embedder import EmbedderOptions, LlamaEmbedder
@@ -15,14 +14,13 @@ from stoker.backends.llama.native import interrupts_held
 from stoker.backends.llama.options import AttentionOptions, DeviceOptions
 from stoker.backends.llama.tokenizer import LlamaTokenizer
 from stoker.backends.llama.weights import LoadOptions, Weights, load_weights
+from stoker.backends.sizes import check_sizes, num_threads
 from stoker.core.batch import Batch, CacheOp, CopyPrefix
 from stoker.core.embedding import Pooling
 from stoker.core.model_info import CacheTraits, ModelInfo
 from stoker.core.stages import Mark, no_mark
 from stoker.core.tiers import KVBytes
-from stoker.errors import ConfigError, ModelNotLoaded
-
-_MAX_THREADS = 512
+from stoker.errors import ModelNotLoaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +58,7 @@ class LlamaOptions:
     """How sequences are embedded."""
 
     def __post_init__(self) -> None:
-        for name in ("context_size", "kv_tokens", "num_slots", "max_batch_tokens", "max_ubatch_tokens"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"`{name}` must be at least 1, not {getattr(self, name)}", parameter=name)
-        if self.threads is not None and not 1 <= self.threads <= _MAX_THREADS:
-            raise ConfigError(
-                f"`threads` must be between 1 and {_MAX_THREADS}, not {self.threads}", parameter="threads"
-            )
+        check_sizes(self, "max_ubatch_tokens")
 
 
 class LlamaBackend:
@@ -203,5 +195,5 @@ def _context_size(info: ModelInfo, options: LlamaOptions) -> ContextSize:
         kv_tokens=info.kv_tokens,
         max_batch_tokens=info.max_batch_tokens,
         max_ubatch_tokens=min(options.max_ubatch_tokens, info.max_batch_tokens),
-        num_threads=options.threads or min(usable_cores(), _MAX_THREADS),
+        num_threads=num_threads(options),
     )

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from stoker import _native
 from stoker.backends.base import Logits
-from stoker.backends.cores import usable_cores
 from stoker.backends.native.architectures import describe_decoder
 from stoker.backends.native.decoder import describe
 from stoker.backends.native.embedder import EmbedderOptions, NativeEmbedder
@@ -22,6 +21,7 @@ from stoker.backends.native.layout import Layout, plan_layout
 from stoker.backends.native.pages import PAGE_TOKENS, PageLedger, num_pages, pages_for
 from stoker.backends.native.spec import DecoderSpec
 from stoker.backends.native.weights import PackProgress, Weights, load_weights
+from stoker.backends.sizes import check_sizes, num_threads
 from stoker.core.batch import Batch, CacheOp, Chunk, CopyPrefix
 from stoker.core.embedding import Pooling
 from stoker.core.model_info import CacheTraits, ModelInfo
@@ -31,7 +31,6 @@ from stoker.errors import BackendError, ConfigError, ModelNotLoaded, ResourceExh
 
 KVType: TypeAlias = Literal["f32", "f16", "q8"]
 
-_MAX_THREADS = 512
 _KV_VERSION = 1
 _PACKED_DIRECTORY_BYTES = 64 << 30
 
@@ -66,13 +65,7 @@ class NativeOptions:
     """Token ids that the model wants behind every sequence that is embedded."""
 
     def __post_init__(self) -> None:
-        for name in ("context_size", "kv_tokens", "num_slots", "max_batch_tokens"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"`{name}` must be at least 1, not {getattr(self, name)}", parameter=name)
-        if self.threads is not None and not 1 <= self.threads <= _MAX_THREADS:
-            raise ConfigError(
-                f"`threads` must be between 1 and {_MAX_THREADS}, not {self.threads}", parameter="threads"
-            )
+        check_sizes(self)
         if self.kv_type not in get_args(KVType):
             raise ConfigError(f"`kv_type` must be f32, f16 or q8, not {self.kv_type}", parameter="kv_type")
 
@@ -131,7 +124,7 @@ class NativeBackend:
         spec, layout, parts = _plan(files, options.context_size)
         self._mark = mark
         self._info = _model_info(parts.first.path.stem, spec, options, eog_token_ids)
-        threads = options.threads or min(usable_cores(), _MAX_THREADS)
+        threads = num_threads(options)
         weights = load_weights(
             parts,
             layout,

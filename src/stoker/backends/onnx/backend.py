@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from stoker.backends.base import Logits
-from stoker.backends.cores import usable_cores
 from stoker.backends.onnx.batches import split_by_padding, split_by_rows
 from stoker.backends.onnx.budget import KVBudget
 from stoker.backends.onnx.file import GraphFile
@@ -20,14 +19,14 @@ from stoker.backends.onnx.kv import GraphKV
 from stoker.backends.onnx.memory import KVMemory
 from stoker.backends.onnx.runtime import Session, SessionOptions, is_host_memory, load_errors, open_session
 from stoker.backends.onnx.signature import Signature
+from stoker.backends.sizes import check_sizes, num_threads
 from stoker.core.batch import Batch, CacheOp, Chunk, CopyPrefix
 from stoker.core.model_info import CacheTraits, ModelInfo
 from stoker.core.stages import Mark, no_mark
 from stoker.core.tiers import KVBytes
-from stoker.errors import BackendError, ConfigError, ModelNotLoaded
+from stoker.errors import BackendError, ModelNotLoaded
 
 _KV_VERSION = 1
-_MAX_THREADS = 512
 _MAX_LOGITS_BYTES = 256 << 20
 _MIN_BATCH_TOKENS = 16
 _BATCH_TOKENS = 512
@@ -67,13 +66,7 @@ class OnnxOptions:
     """What several models share; `kv_tokens` becomes less if it has less."""
 
     def __post_init__(self) -> None:
-        for name in ("context_size", "kv_tokens", "num_slots", "max_batch_tokens"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"`{name}` must be at least 1, not {getattr(self, name)}", parameter=name)
-        if self.threads is not None and not 1 <= self.threads <= _MAX_THREADS:
-            raise ConfigError(
-                f"`threads` must be between 1 and {_MAX_THREADS}, not {self.threads}", parameter="threads"
-            )
+        check_sizes(self)
 
 
 class OnnxBackend:
@@ -251,7 +244,7 @@ def _row_begins(chunks: Sequence[Chunk]) -> Iterator[int]:
 
 def _session_options(options: OnnxOptions) -> SessionOptions:
     return SessionOptions(
-        threads=options.threads or min(usable_cores(), _MAX_THREADS),
+        threads=num_threads(options),
         provider=options.provider,
         device_id=options.device_id,
         spins=options.spins,
