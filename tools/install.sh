@@ -28,17 +28,13 @@ make_venv() {
     "$python" -m venv --clear "$venv" || die "'$python -m venv' failed. On Debian and Ubuntu: apt install python3-venv"
 }
 
-# Stoker's own kernels (half a minute) and llama.cpp are compiled on installation.
+# Stoker's own kernels are compiled on installation; for development llama.cpp is too.
 check_compiler() {
     local name
     for name in "${CXX:-c++}" g++ clang++; do
-        if command -v "$name" >/dev/null; then
-            "$venv/bin/python" -c 'import llama_cpp' >/dev/null 2>&1 ||
-                say "installing. Unless pip has it in its cache, llama.cpp is compiled for this machine now: about 5 minutes, once."
-            return
-        fi
+        if command -v "$name" >/dev/null; then return; fi
     done
-    die "no C++ compiler was found, and two libraries are compiled on installation. Install g++ or clang (Debian and Ubuntu: apt install g++)."
+    die "no C++ compiler was found, and Stoker's kernels are compiled on installation. Install g++ or clang (Debian and Ubuntu: apt install g++)."
 }
 
 "$venv/bin/python" -m pip --version >/dev/null 2>&1 || make_venv
@@ -48,9 +44,12 @@ pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input)
 "${pip[@]}" install --quiet --upgrade 'pip>=25.1' # the first that knows --group
 case $purpose in
     run)
-        "${pip[@]}" install --editable '.[llama]'
+        say "installing; Stoker's kernels are compiled for this machine now: about a minute, once."
+        "${pip[@]}" install --editable .
         ;;
     develop)
+        "$venv/bin/python" -c 'import llama_cpp' >/dev/null 2>&1 ||
+            say "installing. Unless pip has it in its cache, llama.cpp is compiled for this machine now: about 5 minutes, once."
         "${pip[@]}" install --editable '.[llama]' --group dev
         touch "$venv/.ready-to-develop"
         ;;
