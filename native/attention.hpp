@@ -9,6 +9,7 @@
 // consecutive elements of a head.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -32,6 +33,13 @@ struct KvLayout {
     constexpr size_t head_bytes() const { return 2 * plane_bytes(); }
 };
 
+// Pages of one sequence that a thread reads next, to be fetched into its cache meanwhile.
+struct AttentionAhead {
+    const uint8_t* memory;  // as in AttentionRows
+    const int32_t* pages;   // the first of them
+    int32_t count;          // 0 = nothing is known
+};
+
 // Some consecutive tokens of one sequence and the query heads that share one KV head: row = token * group + query head.
 struct AttentionRows {
     KvLayout kv;
@@ -44,11 +52,19 @@ struct AttentionRows {
     int32_t num_tokens;
     int32_t window;  // a position sees itself and the window - 1 before it; 0 = all before it
     float softcap;   // 0 = off
+    AttentionAhead ahead;
+    int32_t num_fetched;  // how many pages' keys were fetched, when these were what lay ahead
 
     int32_t rows() const { return num_tokens * group; }
     int32_t first_seen(int32_t at) const { return window > 0 && at >= window ? at - window + 1 : 0; }
     int32_t first_span() const { return first_seen(position) / kSpanTokens; }
     int32_t last_span() const { return (position + num_tokens - 1) / kSpanTokens; }
+    // Of a span, those in which some row sees something.
+    AttentionAhead pages_of(int32_t span) const {
+        const int32_t first = std::max(first_seen(position), span * kSpanTokens) / kPageTokens;
+        const int32_t last = std::min(position + num_tokens, (span + 1) * kSpanTokens) - 1;
+        return {memory, pages + first, last / kPageTokens - first + 1};
+    }
 };
 
 // What attention over some spans left of a row: output = sum / weight, all weights being relative to e^max.
@@ -59,10 +75,12 @@ struct AttentionKernels {
     int32_t rows_at_once;  // rows that share one pass over the keys: a good size for a piece of work
     // Floats of scratch for `attend`.
     size_t scratch_floats;
+    // Has the keys of these pages on their way to this thread's cache.
+    void (*fetch)(const KvLayout& kv, const AttentionAhead& pages);
     // Writes the key and value of one head at one position; `head` is the head's part of the page.
     void (*write)(const KvLayout& kv, uint8_t* head, int32_t slot, const float* key, const float* value);
-    // Attends to one span; `partials` [rows][partial_floats], written.
-    void (*attend)(const AttentionRows& rows, int32_t span, float* partials, float* scratch);
+    // Attends to one span; `partials` [rows][partial_floats], written. Returns of how many pages ahead it fetched the keys.
+    int32_t (*attend)(const AttentionRows& rows, int32_t span, float* partials, float* scratch);
     // Adds the result of a later span to that of earlier ones.
     void (*merge)(float* partial, const float* later, int32_t head_size);
     void (*finish)(const float* partial, int32_t head_size, float* out);

@@ -48,19 +48,43 @@ template <> struct Plane<KvType::q8> {
     }
 };
 
-// Pages are scattered, and no hardware fetches ahead from one to the next: while one is read, the same place of the next.
-template <KvType type> constexpr int32_t kElementBytes = type == KvType::f32 ? 4 : type == KvType::f16 ? 2 : 1;
+// Memory is far. The first level of a core's cache waits for sixteen lines at most, which is a third of what memory gives;
+// the second one waits for more, but follows no sequence from page to page. So each plane that is read fetches another one
+// there, step by step:
+//
+//   read    keys of page 0, 1, 2, ...      values of page 0, 1, 2, ...
+//   fetch   values of page 0, 1, 2, ...    keys of page 0, 1, 2, ... of what this thread reads next
+constexpr int32_t kFetchedPages = 2;  // ahead among the keys, where nobody has fetched them
+
+// A plane in as many steps as a head has elements. A plane to fetch that is not there is one that was read just now.
+struct Fetch {
+    const uint8_t* plane;
+    size_t step_bytes;  // 36 to 128
+
+    Fetch(const KvLayout& kv, const uint8_t* p) : plane(p), step_bytes(kv.plane_bytes() / kv.head_size) {}
+    template <KvType type> inline void step(int32_t index) const {
+        prefetch_far(plane + index * step_bytes);
+        if constexpr (type == KvType::f32) {
+            prefetch_far(plane + index * step_bytes + 64);
+        }
+    }
+    template <KvType type> inline void steps(int32_t begin, int32_t end) const {
+        for (int32_t i = begin; i < end; ++i) {
+            step<type>(i);
+        }
+    }
+};
 
 // Scores of R rows with the 32 positions of a page.
 template <KvType type, int R>
-inline void score_page(const Plane<type>& keys, const uint8_t* next, const float* const* queries, int32_t head_size,
+inline void score_page(const Plane<type>& keys, const Fetch& fetch, const float* const* queries, int32_t head_size,
                        float* scores) {
     f32x16 acc[R][2];
     for (int r = 0; r < R; ++r) {
         acc[r][0] = acc[r][1] = set1(0);
     }
     for (int32_t d = 0; d < head_size; ++d) {
-        prefetch(next + d * kPageTokens * kElementBytes<type>);
+        fetch.step<type>(d);
         const f32x16 k0 = keys.key(d, 0), k1 = keys.key(d, 16);
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
@@ -78,8 +102,8 @@ inline void score_page(const Plane<type>& keys, const uint8_t* next, const float
 // sums [R][partial_floats] += weights [R][kScoreStride] x values, over positions [from, to) of the span and V vectors of
 // the head from element d on.
 template <KvType type, int R, int V>
-inline void weigh(const AttentionRows& a, int32_t span, int32_t from, int32_t to, const float* weights, int32_t d,
-                  float* sums) {
+inline void weigh(const AttentionRows& a, const AttentionAhead& ahead, int32_t span, int32_t from, int32_t to,
+                  const float* weights, int32_t d, float* sums) {
     const int32_t n = a.kv.head_size, stride = partial_floats(n);
     const size_t plane = a.kv.plane_bytes();
     f32x16 acc[R][V];
@@ -88,25 +112,38 @@ inline void weigh(const AttentionRows& a, int32_t span, int32_t from, int32_t to
             acc[r][v] = load(sums + r * stride + d + 16 * v);
         }
     }
+    const int32_t first = (span * kSpanTokens + from) / kPageTokens;
     for (int32_t t = from; t < to;) {
         const int32_t page = (span * kSpanTokens + t) / kPageTokens;
         const uint8_t* memory = a.memory + a.pages[page] * a.kv.page_bytes + plane;
         const Plane<type> values(a.kv, memory);
         const int32_t begin = t % kPageTokens, page_left = kPageTokens - begin;
         const int32_t count = to - t < page_left ? to - t : page_left;
-        const uint8_t* next = t + count < to ? a.memory + a.pages[page + 1] * a.kv.page_bytes + plane : memory;
-        for (int32_t i = 0; i < count; ++i) {
-            prefetch(next + ((begin + i) * n + d) * kElementBytes<type>);
+        const bool fetches = page - first < ahead.count;
+        const Fetch fetch(a.kv, fetches ? ahead.memory + ahead.pages[page - first] * a.kv.page_bytes : memory);
+        const auto fetch_share = [&](int32_t i) {  // of V * 16 steps, a page's 32 positions
+#pragma GCC unroll 2
+            for (int s = 0; s < (V + 1) / 2; ++s) {
+                fetch.step<type>(d + i * V / 2 + s);
+            }
+        };
+        for (int32_t i = begin; i < begin + count; ++i) {
+            fetch_share(i);
             f32x16 value[V];
             for (int v = 0; v < V; ++v) {
-                value[v] = values.value(begin + i, d + 16 * v, n);
+                value[v] = values.value(i, d + 16 * v, n);
             }
 #pragma GCC unroll 16
             for (int r = 0; r < R; ++r) {
-                const f32x16 w = set1(weights[r * kScoreStride + t + i]);
+                const f32x16 w = set1(weights[r * kScoreStride + t + i - begin]);
                 for (int v = 0; v < V; ++v) {
                     acc[r][v] = fma(w, value[v], acc[r][v]);
                 }
+            }
+        }
+        for (int32_t i = 0; fetches && i < kPageTokens; ++i) {  // a page that is read in part fetches a whole one
+            if (i < begin || i >= begin + count) {
+                fetch_share(i);
             }
         }
         t += count;
@@ -119,17 +156,22 @@ inline void weigh(const AttentionRows& a, int32_t span, int32_t from, int32_t to
 }
 
 template <KvType type, int R>
-inline void weigh_heads(const AttentionRows& a, int32_t span, int32_t from, int32_t to, const float* weights,
-                        float* sums) {
+inline void weigh_heads(const AttentionRows& a, const AttentionAhead& ahead, int32_t span, int32_t from, int32_t to,
+                        const float* weights, float* sums) {
     if (from >= to) {
         return;
     }
     int32_t d = 0;
+    if constexpr (kAttentionRows >= 12 && R <= 4) {
+        for (; d + 64 <= a.kv.head_size; d += 64) {
+            weigh<type, R, 4>(a, ahead, span, from, to, weights, d, sums);
+        }
+    }
     for (; d + 32 <= a.kv.head_size; d += 32) {
-        weigh<type, R, 2>(a, span, from, to, weights, d, sums);
+        weigh<type, R, 2>(a, ahead, span, from, to, weights, d, sums);
     }
     if (d < a.kv.head_size) {
-        weigh<type, R, 1>(a, span, from, to, weights, d, sums);
+        weigh<type, R, 1>(a, ahead, span, from, to, weights, d, sums);
     }
 }
 
@@ -174,10 +216,31 @@ inline float soften(float* scores, Seen seen, float softcap, float* max_score) {
     return reduce_add(sum);
 }
 
+// Scores of R rows with positions [first, last) of the span, and what else is in their pages.
+template <KvType type, int R>
+inline void score(const AttentionRows& a, int32_t span, int32_t first, int32_t last, const float* const* queries,
+                  float* scores) {
+    const int32_t* pages = a.pages + span * (kSpanTokens / kPageTokens);
+    const auto plane = [&](int32_t page) { return a.memory + pages[page] * a.kv.page_bytes; };
+    const int32_t begin = first / kPageTokens, end = (last + kPageTokens - 1) / kPageTokens;
+    const int32_t num_fetched = a.num_fetched;
+    for (int32_t page = begin + num_fetched; page < begin + kFetchedPages && page < end; ++page) {
+        Fetch(a.kv, plane(page)).steps<type>(0, a.kv.head_size);
+    }
+    for (int32_t page = begin; page < end; ++page) {
+        if (page + kFetchedPages >= begin + num_fetched && page + kFetchedPages < end) {
+            Fetch(a.kv, plane(page + kFetchedPages)).steps<type>(0, a.kv.head_size);
+        }
+        const Fetch values(a.kv, plane(page) + a.kv.plane_bytes());
+        score_page<type, R>(Plane<type>(a.kv, plane(page)), values, queries, a.kv.head_size, scores + page * kPageTokens);
+    }
+}
+
 // R rows from `row` on.
 template <KvType type, int R>
 inline void attend_rows(const AttentionRows& a, int32_t row, int32_t span, float* partials, float* scores) {
     const int32_t n = a.kv.head_size;
+    const AttentionAhead ahead = row + R == a.rows() ? a.ahead : AttentionAhead{};
     Seen seen[R], common = {0, kSpanTokens};
     const float* queries[R];
     int32_t first = kSpanTokens, last = 0;
@@ -189,13 +252,7 @@ inline void attend_rows(const AttentionRows& a, int32_t row, int32_t span, float
         first = seen[r].from < first ? seen[r].from : first;
         last = seen[r].to > last ? seen[r].to : last;
     }
-    for (int32_t t = first / kPageTokens * kPageTokens; t < last; t += kPageTokens) {
-        const int32_t page = (span * kSpanTokens + t) / kPageTokens;
-        const uint8_t* keys = a.memory + a.pages[page] * a.kv.page_bytes;
-        const bool is_last = t + kPageTokens >= last;
-        const uint8_t* next = is_last ? keys + a.kv.plane_bytes() : a.memory + a.pages[page + 1] * a.kv.page_bytes;
-        score_page<type, R>(Plane<type>(a.kv, keys), next, queries, n, scores + t);
-    }
+    score<type, R>(a, span, first, last, queries, scores);
     float* sums = partials + size_t(row) * partial_floats(n);
     for (int r = 0; r < R; ++r) {
         float* partial = sums + r * partial_floats(n);
@@ -209,13 +266,13 @@ inline void attend_rows(const AttentionRows& a, int32_t row, int32_t span, float
     }
     const bool overlap = common.from < common.to;
     for (int r = 0; r < R; ++r) {
-        weigh_heads<type, 1>(a, span, seen[r].from, overlap ? common.from : seen[r].to, scores + r * kScoreStride,
+        weigh_heads<type, 1>(a, {}, span, seen[r].from, overlap ? common.from : seen[r].to, scores + r * kScoreStride,
                              sums + r * partial_floats(n));
     }
     if (overlap) {
-        weigh_heads<type, R>(a, span, common.from, common.to, scores, sums);
+        weigh_heads<type, R>(a, ahead, span, common.from, common.to, scores, sums);
         for (int r = 0; r < R; ++r) {
-            weigh_heads<type, 1>(a, span, common.to, seen[r].to, scores + r * kScoreStride,
+            weigh_heads<type, 1>(a, {}, span, common.to, seen[r].to, scores + r * kScoreStride,
                                  sums + r * partial_floats(n));
         }
     }
@@ -234,7 +291,9 @@ template <KvType type> void attend_span(const AttentionRows& a, int32_t span, fl
     if constexpr (kAttentionRows >= 12) {
         row = attend_groups<type, 12>(a, row, span, partials, scores);
         row = attend_groups<type, 8>(a, row, span, partials, scores);
+        row = attend_groups<type, 7>(a, row, span, partials, scores);
         row = attend_groups<type, 6>(a, row, span, partials, scores);
+        row = attend_groups<type, 5>(a, row, span, partials, scores);
         row = attend_groups<type, 4>(a, row, span, partials, scores);
     }
     row = attend_groups<type, 3>(a, row, span, partials, scores);
@@ -242,12 +301,15 @@ template <KvType type> void attend_span(const AttentionRows& a, int32_t span, fl
     attend_groups<type, 1>(a, row, span, partials, scores);
 }
 
-inline void attend(const AttentionRows& a, int32_t span, float* partials, float* scratch) {
+inline int32_t attend(const AttentionRows& a, int32_t span, float* partials, float* scratch) {
     switch (a.kv.type) {
-        case KvType::f32: return attend_span<KvType::f32>(a, span, partials, scratch);
-        case KvType::f16: return attend_span<KvType::f16>(a, span, partials, scratch);
-        case KvType::q8: return attend_span<KvType::q8>(a, span, partials, scratch);
+        case KvType::f32: attend_span<KvType::f32>(a, span, partials, scratch); break;
+        case KvType::f16: attend_span<KvType::f16>(a, span, partials, scratch); break;
+        case KvType::q8: attend_span<KvType::q8>(a, span, partials, scratch); break;
     }
+    const int32_t from = seen_in_span(a, a.rows() - 1, span).from, to = seen_in_span(a, 0, span).to;  // what all rows see
+    const int32_t pages = from < to ? (to + kPageTokens - 1) / kPageTokens - from / kPageTokens : 0;
+    return pages < a.ahead.count ? pages : a.ahead.count;
 }
 
 // With m = max(a, b):  sum = sum_a e^(a-m) + sum_b e^(b-m), likewise the weights.
@@ -335,8 +397,15 @@ inline void write(const KvLayout& kv, uint8_t* head, int32_t slot, const float* 
     write_plane(kv, head + kv.plane_bytes(), value, slot, 1, slot * kv.head_size);
 }
 
+inline void fetch(const KvLayout& kv, const AttentionAhead& pages) {
+    for (int32_t i = 0; i < pages.count; ++i) {
+        const Fetch keys(kv, pages.memory + pages.pages[i] * kv.page_bytes);
+        kv.type == KvType::f32 ? keys.steps<KvType::f32>(0, kv.head_size) : keys.steps<KvType::f16>(0, kv.head_size);
+    }
+}
+
 constexpr AttentionKernels kAttentionKernels = {
-    kAttentionRows, size_t(kScoreStride) * kAttentionRows, write, attend, merge, finish,
+    kAttentionRows, size_t(kScoreStride) * kAttentionRows, fetch, write, attend, merge, finish,
 };
 
 }  // namespace stoker::STOKER_ISA

@@ -3,6 +3,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <mutex>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "bindings.hpp"
+#include "cores.hpp"
 #include "cpu.hpp"
 #include "decoder.hpp"
 #include "pack.hpp"
@@ -23,6 +25,8 @@ namespace nb = nanobind;
 
 template <class T, int dims> using Array = nb::ndarray<T, nb::ndim<dims>, nb::c_contig, nb::device::cpu>;
 using Table = Array<const float, 3>;
+
+constexpr int32_t kMaxCpus = 1024;  // what a set of them has place for
 
 // Reads the description that backends/native/decoder.py makes; offsets are into the packed memory.
 class Description {
@@ -140,14 +144,18 @@ KvType kv_type_named(const std::string& name) {
 class BoundDecoder {
 public:
     BoundDecoder(const nb::dict& description, nb::handle memory, int32_t num_pages, int32_t max_batch_tokens,
-                 int32_t num_threads, const std::string& kv_type, const std::string& kernels)
+                 int32_t num_threads, const std::string& kv_type, const std::string& kernels, SharedCores* cores,
+                 const std::vector<int32_t>& cpus)
         : memory_(memory, false) {
         require(num_pages > 0 && max_batch_tokens > 0 && num_threads > 0, "a size is zero or negative");
         require(reinterpret_cast<uintptr_t>(memory_.data()) % 64 == 0, "the memory must begin at a multiple of 64 bytes");
+        for (const int32_t cpu : cpus) {
+            require(cpu >= 0 && cpu < kMaxCpus, "no such CPU");
+        }
         const Kernels* table = kernels.empty() ? &best_kernels() : kernels_named(kernels);
         require(table != nullptr, "no such kernels on this CPU");
         decoder_ = std::make_unique<Decoder>(Description(description, memory_, tables_).spec(), *table,
-                                             kv_type_named(kv_type), num_pages, max_batch_tokens, num_threads);
+                                             kv_type_named(kv_type), num_pages, max_batch_tokens, num_threads, cores, cpus);
     }
 
     void forward(Array<const int32_t, 1> tokens, Array<const int32_t, 2> chunks, Array<const int32_t, 2> tables,
@@ -217,9 +225,12 @@ private:
 
 void bind_decoder(nanobind::module_& module) {
     nb::class_<BoundDecoder>(module, "Decoder")
-        .def(nb::init<const nb::dict&, nb::handle, int32_t, int32_t, int32_t, const std::string&, const std::string&>(),
+        .def(nb::init<const nb::dict&, nb::handle, int32_t, int32_t, int32_t, const std::string&, const std::string&,
+                      SharedCores*, const std::vector<int32_t>&>(),
+             nb::keep_alive<1, 9>(),
              nb::arg("description"), nb::arg("memory"), nb::kw_only(), nb::arg("num_pages"), nb::arg("max_batch_tokens"),
-             nb::arg("num_threads"), nb::arg("kv_type"), nb::arg("kernels") = "")
+             nb::arg("num_threads"), nb::arg("kv_type"), nb::arg("kernels") = "",
+             nb::arg("cores").none() = nb::none(), nb::arg("cpus") = std::vector<int32_t>())
         .def_prop_ro("page_bytes", &BoundDecoder::page_bytes)
         .def_prop_ro("kernels", &BoundDecoder::kernels)
         .def("forward", &BoundDecoder::forward, nb::arg("tokens").noconvert(), nb::arg("chunks").noconvert(),

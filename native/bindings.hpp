@@ -10,7 +10,9 @@
 namespace stoker {
 
 void bind_kernels(nanobind::module_& module);
+void bind_cores(nanobind::module_& module);
 void bind_decoder(nanobind::module_& module);
+void bind_sampling(nanobind::module_& module);
 
 inline void require(bool condition, const char* message) {
     if (!condition) {

@@ -8,6 +8,9 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#if defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
 #if defined(__linux__)
 #include <sys/auxv.h>
 #include <sys/syscall.h>
@@ -32,6 +35,9 @@ extern const Kernels amx_kernels;
 #if defined(STOKER_HAS_NEON)
 extern const Kernels neon_kernels;
 #endif
+#if defined(STOKER_HAS_DOTPROD)
+extern const Kernels dotprod_kernels;
+#endif
 #if defined(STOKER_HAS_I8MM)
 extern const Kernels i8mm_kernels;
 #endif
@@ -39,7 +45,7 @@ extern const Kernels i8mm_kernels;
 namespace {
 
 struct Features {
-    bool avx2 = false, avxvnni = false, avx512 = false, amx = false, dotprod = false, i8mm = false;
+    bool avx2 = false, avxvnni = false, avx512 = false, amx = false, neon = false, dotprod = false, i8mm = false;
 };
 
 #if defined(__x86_64__)
@@ -96,16 +102,24 @@ Features detect() {
 
 Features detect() {
     Features f;
-    f.dotprod = (getauxval(AT_HWCAP) >> 20 & 1) && (getauxval(AT_HWCAP) >> 10 & 1);  // ASIMDDP, ASIMDHP
-    f.i8mm = f.dotprod && (getauxval(AT_HWCAP2) >> 13 & 1);
+    f.neon = true;  // part of the architecture
+    f.dotprod = getauxval(AT_HWCAP) >> 20 & 1;             // ASIMDDP
+    f.i8mm = f.dotprod && (getauxval(AT_HWCAP2) >> 13 & 1);  // I8MM
     return f;
 }
 
-#elif defined(__aarch64__)  // every Mac with this instruction set has dot products
+#elif defined(__aarch64__) && defined(__APPLE__)
 
 Features detect() {
+    const auto has = [](const char* name) {
+        int32_t value = 0;
+        size_t size = sizeof(value);
+        return sysctlbyname(name, &value, &size, nullptr, 0) == 0 && value != 0;
+    };
     Features f;
-    f.dotprod = true;
+    f.neon = true;
+    f.dotprod = has("hw.optional.arm.FEAT_DotProd");
+    f.i8mm = f.dotprod && has("hw.optional.arm.FEAT_I8MM");
     return f;
 }
 
@@ -136,7 +150,10 @@ std::vector<const Kernels*> list_available() {
     add(f.amx, amx_kernels);
 #endif
 #if defined(STOKER_HAS_NEON)
-    add(f.dotprod, neon_kernels);
+    add(f.neon, neon_kernels);
+#endif
+#if defined(STOKER_HAS_DOTPROD)
+    add(f.dotprod, dotprod_kernels);
 #endif
 #if defined(STOKER_HAS_I8MM)
     add(f.i8mm, i8mm_kernels);

@@ -6,6 +6,7 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "attention.hpp"
 #include "pass.hpp"
@@ -82,11 +83,11 @@ void DecoderSpec::check() const {
 }
 
 Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32_t num_pages,
-                 int32_t max_batch_tokens, int32_t num_threads)
+                 int32_t max_batch_tokens, int32_t num_threads, SharedCores* cores, std::vector<int32_t> cpus)
     : spec_((spec.check(), std::move(spec))), kernels_(kernels),
       kv_(kv_type, int32_t(spec_.layers.size()), spec_.num_kv_heads, spec_.head_size, num_pages),
       max_batch_tokens_(max_batch_tokens),
-      plan_(spec_, kernels.attention->rows_at_once, max_batch_tokens, num_threads), pool_(num_threads) {
+      plan_(spec_, kernels.attention->rows_at_once, max_batch_tokens, num_threads), pool_(num_threads, cores, std::move(cpus)) {
     const size_t rows = max_batch_tokens, few = Plan::kFewRows, hidden = spec_.hidden_size;
     const int32_t wide = widest(spec_);
     x_[0] = Buffer<float>(rows * hidden);

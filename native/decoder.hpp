@@ -15,16 +15,23 @@
 
 namespace stoker {
 
-// Memory on a cache line's border.
+// Memory on a cache line's border; what fills huge pages lies in them, where the kernel has them.
 template <class T> class Buffer {
 public:
-    explicit Buffer(size_t n = 0) : memory_(n ? static_cast<T*>(::operator new(n * sizeof(T), kAlign)) : nullptr) {}
+    explicit Buffer(size_t n = 0)
+        : memory_(n ? static_cast<T*>(::operator new(n * sizeof(T), alignment(n))) : nullptr, Free{alignment(n)}) {
+        if (alignment(n) == kHuge) {
+            prefer_huge_pages(memory_.get(), n * sizeof(T));
+        }
+    }
     T* get() const { return memory_.get(); }
 
 private:
-    static constexpr std::align_val_t kAlign{64};
+    static constexpr std::align_val_t kLine{64}, kHuge{2 << 20};
+    static constexpr std::align_val_t alignment(size_t n) { return n * sizeof(T) < size_t(kHuge) ? kLine : kHuge; }
     struct Free {
-        void operator()(T* p) const { ::operator delete(p, kAlign); }
+        std::align_val_t alignment;
+        void operator()(T* p) const { ::operator delete(p, alignment); }
     };
     std::unique_ptr<T[], Free> memory_;
 };
@@ -38,14 +45,16 @@ struct alignas(64) Worker {
     Buffer<uint8_t> codes;    // of these
     Buffer<float> row;        // one more
     Buffer<float> gate, up;   // of one piece
+    AttentionAhead fetched = {};  // of these pages the keys
     uint64_t prepared = 0;    // the pass and stage whose input is in `x`, `normed` and `codes`
     uint64_t added = 0;       // the pass and how many y are in `x`
 };
 
 class Decoder {
 public:
+    // `cores` and `cpus`: as of the pool.
     Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32_t num_pages, int32_t max_batch_tokens,
-            int32_t num_threads);
+            int32_t num_threads, SharedCores* cores = nullptr, std::vector<int32_t> cpus = {});
 
     // Throws std::invalid_argument before anything is computed.
     void forward(const Batch& batch);

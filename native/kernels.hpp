@@ -71,6 +71,7 @@ struct Activations {
 
 struct RowKernels;        // rows.hpp
 struct AttentionKernels;  // attention.hpp
+struct SamplingKernels;   // sampling.hpp
 
 // Every function computes the same bits in every table, whatever rows and tiles it is called for at a time.
 struct Kernels {
@@ -88,6 +89,7 @@ struct Kernels {
     void (*unpack_row)(const Matrix& w, int32_t row, float* out);
     const RowKernels* rows;
     const AttentionKernels* attention;
+    const SamplingKernels* sampling;
 };
 
 }  // namespace stoker

@@ -13,6 +13,9 @@
 // the two paths below (few rows: decode while streaming; many rows: decode a panel, then reuse it) only group it.
 
 #include "operands.inl"
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+#include "pairs_i8mm.inl"
+#endif
 
 namespace stoker::STOKER_ISA {
 
@@ -44,6 +47,11 @@ struct Rows {
 // Products of run h of a block's inputs with R rows, T tiles: out[r][t] become the floats kMagic + c.
 template <Format F, int T, int R, class Block>
 inline void dot_rows(const Block (&block)[T], const Rows& rows, size_t at, int h, f32x16 (&out)[R][T]) {
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+    if constexpr (R > 1) {
+        return dot_pairs<F, T, R>(block, rows, at, h, out);
+    }
+#endif
     constexpr int groups = 8 / F.subs();
     constexpr bool is_unsigned = takes_unsigned<F>();
     i32x16 c[R][T];
@@ -329,18 +337,28 @@ inline void unpack_row(const Matrix& w, int32_t row, float* out) {
 // Quantisation of activations: scale = max |x| / 127 over a block of 32, codes rounded to nearest even.
 // ---------------------------------------------------------------------------------------------------------------------
 
+#ifndef STOKER_STORE_BLOCK  // the instruction set has no better one
+// Stores 32 codes from -127 to 127 as bytes; sums of each 16.
+inline void store_block(int8_t* p, i32x16 low, i32x16 high, int32_t (&sums)[2]) {
+    store_i8(p, low);
+    store_i8(p + 16, high);
+    sums[0] = reduce_add_i32(low);
+    sums[1] = reduce_add_i32(high);
+}
+#endif
+
 inline void quantize_block(const float* x, const Activations& out, size_t at) {
     const f32x16 low = load(x), high = load(x + 16);
     const float amax = reduce_max(max(abs(low), abs(high)));
     const f32x16 inverse = set1(amax > 1e-30f ? 127.0f / amax : 0.0f);
     // What is not a number converts to the least integer, whose sums would overflow; the scale is not a number either then.
     const i32x16 least = set1_i32(-127);
-    const i32x16 codes[2] = {max_i32(to_i32(mul(low, inverse)), least), max_i32(to_i32(mul(high, inverse)), least)};
     out.scale[at] = amax * (1.0f / 127.0f);
-    for (int h = 0; h < 2; ++h) {
-        store_i8(out.q + at * kBlock + 16 * h, codes[h]);
-        out.sum[h][at] = reduce_add_i32(codes[h]);
-    }
+    int32_t sums[2];
+    store_block(out.q + at * kBlock, max_i32(to_i32(mul(low, inverse)), least),
+                max_i32(to_i32(mul(high, inverse)), least), sums);
+    out.sum[0][at] = sums[0];
+    out.sum[1][at] = sums[1];
 }
 
 inline void quantize(const float* x, int32_t ldx, int32_t row0, int32_t row1, int32_t block0, int32_t block1,

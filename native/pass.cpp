@@ -5,6 +5,12 @@
 
 namespace stoker {
 
+namespace {
+
+constexpr size_t kFetchedBytes = 32 << 10;  // before attention begins: the rest follows while these are read
+
+}  // namespace
+
 Pass::Pass(Decoder& decoder, const Batch& batch)
     : d_(decoder), spec_(decoder.spec_), k_(decoder.kernels_), plan_(decoder.plan_), batch_(batch),
       ldqkv_(spec_.query_size() + 2 * spec_.kv_size()) {}
@@ -27,7 +33,7 @@ void Pass::compute(int32_t index, int32_t piece, int32_t thread) {
             }
             return;
         }
-        case StageKind::attend: return attend(me, stage.layer, plan_.units[piece]);
+        case StageKind::attend: return attend(thread, stage.layer);
         case StageKind::join_spans: return join_spans(stage.layer, piece);
         case StageKind::keep_rows: return keep_rows(stage);
         case StageKind::hidden: {
@@ -37,6 +43,7 @@ void Pass::compute(int32_t index, int32_t piece, int32_t thread) {
             }
             return;
         }
+        case StageKind::query_key_value: fetch_keys(thread, stage.layer); [[fallthrough]];
         default: return products(me, stage, piece, input(me, index, piece == 0));
     }
 }
@@ -240,6 +247,11 @@ void Pass::rotate_and_write(int32_t index, int32_t row, int32_t head) {
     const Layer& layer = spec_.layers[index];
     const Rope& rope = spec_.ropes[layer.rope];
     const int32_t n = spec_.head_size, position = plan_.row_position[row];
+    const Chunk& chunk = batch_.chunks[plan_.row_chunk[row]];
+    const int32_t* page = batch_.tables + size_t(chunk.slot) * batch_.max_pages + position / kPageTokens;
+    if (plan_.rotates_with_attention) {  // a key is written to as many lines as it has elements: they come meanwhile
+        k_.attention->fetch(d_.kv_.layout(), {d_.kv_.head(index, head), page, 1});
+    }
     const float* table = rope.table + size_t(position) * rope.dim;
     float* qkv = d_.qkv_.get() + size_t(row) * ldqkv_;
     const auto turn = [&](float* x, const float* norm) {
@@ -255,13 +267,13 @@ void Pass::rotate_and_write(int32_t index, int32_t row, int32_t head) {
     k_.rows->scale(queries, spec_.attention_scale, spec_.group() * n);
     float* key = qkv + spec_.query_size() + head * n;
     turn(key, layer.key_norm);
-    const Chunk& chunk = batch_.chunks[plan_.row_chunk[row]];
-    const int32_t page = batch_.tables[size_t(chunk.slot) * batch_.max_pages + position / kPageTokens];
-    uint8_t* memory = d_.kv_.head(index, head) + page * d_.kv_.page_bytes();
+    uint8_t* memory = d_.kv_.head(index, head) + *page * d_.kv_.page_bytes();
     k_.attention->write(d_.kv_.layout(), memory, position % kPageTokens, key, key + spec_.kv_size());
 }
 
-void Pass::attend(Worker& me, int32_t layer, const AttentionUnit& unit) {
+void Pass::attend(int32_t thread, int32_t layer) {
+    Worker& me = d_.workers_[thread];
+    const AttentionUnit& unit = plan_.units[plan_.take_unit(layer, thread)];
     const AttentionPiece& piece = plan_.pieces[unit.piece];
     if (plan_.rotates_with_attention) {
         rotate_and_write(layer, piece.row, unit.head);
@@ -269,24 +281,52 @@ void Pass::attend(Worker& me, int32_t layer, const AttentionUnit& unit) {
     if (!plan_.is_wanted(layer, piece)) {
         return;
     }
-    const AttentionRows rows = attention_rows(layer, piece, unit.head);
+    AttentionRows rows = attention_rows(layer, piece, unit.head);
+    const AttentionAhead next = pages_of(layer, plan_.next_unit(layer, thread));
     if (plan_.spans_apart) {
         if (unit.span >= rows.first_span()) {
-            k_.attention->attend(rows, unit.span, d_.span_partials_.get() + unit.partials, me.attention.get());
+            attend_span(me, rows, unit.span, next, d_.span_partials_.get() + unit.partials);
         }
         return;
     }
-    const int32_t stride = partial_floats(spec_.head_size);
+    const int32_t stride = partial_floats(spec_.head_size), last = rows.last_span();
     float* all = me.partials.get();
     float* one = all + plan_.piece_rows() * stride;
-    k_.attention->attend(rows, rows.first_span(), all, me.attention.get());
-    for (int32_t span = rows.first_span() + 1; span <= rows.last_span(); ++span) {
-        k_.attention->attend(rows, span, one, me.attention.get());
-        for (int32_t row = 0; row < rows.rows(); ++row) {
+    for (int32_t span = rows.first_span(); span <= last; ++span) {
+        const bool is_first = span == rows.first_span();
+        attend_span(me, rows, span, span == last ? next : rows.pages_of(span + 1), is_first ? all : one);
+        for (int32_t row = 0; !is_first && row < rows.rows(); ++row) {
             k_.attention->merge(all + row * stride, one + row * stride, spec_.head_size);
         }
     }
     finish(piece, unit.head, all);
+}
+
+void Pass::attend_span(Worker& me, AttentionRows& rows, int32_t span, const AttentionAhead& ahead, float* partials) {
+    const AttentionAhead pages = rows.pages_of(span);
+    rows.num_fetched = pages.memory == me.fetched.memory && pages.pages == me.fetched.pages ? me.fetched.count : 0;
+    rows.ahead = me.fetched = ahead;
+    me.fetched.count = k_.attention->attend(rows, span, partials, me.attention.get());
+}
+
+void Pass::fetch_keys(int32_t thread, int32_t layer) {
+    Worker& me = d_.workers_[thread];
+    AttentionAhead pages = pages_of(layer, plan_.next_unit(layer, thread));
+    const size_t key_bytes = d_.kv_.layout().plane_bytes();
+    pages.count = std::min(pages.count, std::max(1, int32_t(kFetchedBytes / key_bytes)));
+    if (pages.memory != me.fetched.memory || pages.pages != me.fetched.pages) {
+        k_.attention->fetch(d_.kv_.layout(), pages);
+        me.fetched = pages;
+    }
+}
+
+AttentionAhead Pass::pages_of(int32_t layer, int32_t unit) const {
+    if (unit < 0) {
+        return {};
+    }
+    const AttentionUnit& u = plan_.units[unit];
+    const AttentionRows rows = attention_rows(layer, plan_.pieces[u.piece], u.head);
+    return rows.pages_of(plan_.spans_apart ? std::max(u.span, rows.first_span()) : rows.first_span());
 }
 
 // The spans of a piece and head are consecutive units; they are merged in order, as if one thread had computed them.
@@ -328,6 +368,8 @@ AttentionRows Pass::attention_rows(int32_t layer, const AttentionPiece& piece, i
         .num_tokens = piece.num_tokens,
         .window = spec_.layers[layer].window,
         .softcap = spec_.attention_softcap,
+        .ahead = {},
+        .num_fetched = 0,
     };
 }
 

@@ -37,7 +37,12 @@ private:
     void multiply(Worker& me, const Projection& p, const Activations& a, Range tiles, float* y, int32_t ldy);
 
     void rotate_and_write(int32_t layer, int32_t row, int32_t head);
-    void attend(Worker& me, int32_t layer, const AttentionUnit& unit);
+    void attend(int32_t thread, int32_t layer);
+    void attend_span(Worker& me, AttentionRows& rows, int32_t span, const AttentionAhead& ahead, float* partials);
+    // Keys that attention will begin with come from memory while Q, K and V are multiplied.
+    void fetch_keys(int32_t thread, int32_t layer);
+    // The pages of a unit's first span from the first that is seen on.
+    AttentionAhead pages_of(int32_t layer, int32_t unit) const;
     void join_spans(int32_t layer, int32_t unit);
     void finish(const AttentionPiece& piece, int32_t head, const float* partials);
     AttentionRows attention_rows(int32_t layer, const AttentionPiece& piece, int32_t head) const;
@@ -45,7 +50,7 @@ private:
     Decoder& d_;
     const DecoderSpec& spec_;
     const Kernels& k_;
-    const Plan& plan_;
+    Plan& plan_;
     const Batch& batch_;
     const int32_t ldqkv_;  // floats from a row of queries, keys and values to the next
 };

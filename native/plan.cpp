@@ -26,6 +26,7 @@ Plan::Plan(const DecoderSpec& spec, int32_t attention_rows, int32_t max_batch_to
     row_chunk.resize(rows);
     logit_row.resize(rows);
     pieces.reserve(rows);
+    num_taken_ = std::make_unique<std::atomic<int32_t>[]>(spec.layers.size() * num_threads);
     units.reserve(std::max(rows * spec.num_kv_heads, num_span_partials_ / partial));
 }
 
@@ -34,6 +35,9 @@ void Plan::make(const Batch& batch) {
     make_rows(batch);
     make_attention(batch);
     make_units();
+    for (size_t i = 0; i < spec_.layers.size() * num_threads_; ++i) {
+        num_taken_[i].store(0, std::memory_order_relaxed);
+    }
     make_stages(batch);
 }
 
@@ -84,6 +88,24 @@ void Plan::make_units() {
             }
         }
     }
+}
+
+int32_t Plan::take_unit(int32_t layer, int32_t thread) {
+    for (int32_t owner = thread;; owner = (owner + 1) % num_threads_) {
+        std::atomic<int32_t>& taken = num_taken(layer, owner);
+        const int32_t unit = owner + num_threads_ * taken.load(std::memory_order_relaxed);
+        if (unit < int32_t(units.size())) {
+            const int32_t mine = owner + num_threads_ * taken.fetch_add(1, std::memory_order_relaxed);
+            if (mine < int32_t(units.size())) {
+                return mine;
+            }
+        }
+    }
+}
+
+int32_t Plan::next_unit(int32_t layer, int32_t thread) const {
+    const int32_t unit = thread + num_threads_ * num_taken(layer, thread).load(std::memory_order_relaxed);
+    return unit < int32_t(units.size()) ? unit : -1;
 }
 
 void Plan::make_stages(const Batch& batch) {

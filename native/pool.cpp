@@ -1,9 +1,11 @@
 #include "pool.hpp"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <stdexcept>
+#include <utility>
 
 namespace stoker {
 
@@ -16,6 +18,7 @@ constexpr uint64_t kPieceMask = (uint64_t(1) << kPieceBits) - 1;
 int32_t stage_of(uint64_t ticket) { return int32_t(ticket >> (2 * kPieceBits)); }
 int32_t num_pieces_of(uint64_t ticket) { return int32_t(ticket >> kPieceBits & kPieceMask); }
 int32_t next_piece_of(uint64_t ticket) { return int32_t(ticket & kPieceMask); }
+bool has_pieces(uint64_t ticket) { return next_piece_of(ticket) < num_pieces_of(ticket); }
 
 void pause() {
 #if defined(__x86_64__)
@@ -27,7 +30,8 @@ void pause() {
 
 }  // namespace
 
-Pool::Pool(int32_t num_threads) : num_threads_(num_threads), owner_(getpid()) {
+Pool::Pool(int32_t num_threads, SharedCores* cores, std::vector<int32_t> cpus)
+    : num_threads_(num_threads), cores_(cores), cpus_(std::move(cpus)), owner_(getpid()) {
     try {
         for (int32_t thread = 1; thread < num_threads; ++thread) {
             threads_.emplace_back([this, thread] { serve(thread); });
@@ -49,13 +53,32 @@ void Pool::close() {
     }
 }
 
+// Where the system knows no such thing, or does not allow it, the thread moves as before.
+void Pool::stay_at([[maybe_unused]] int32_t place) const {
+#if defined(__linux__)
+    thread_local int32_t last = -1;
+    if (place < 0 || size_t(place) >= cpus_.size() || cpus_[place] == last) {
+        return;
+    }
+    cpu_set_t only;
+    CPU_ZERO(&only);
+    CPU_SET(cpus_[place], &only);
+    pthread_setaffinity_np(pthread_self(), sizeof(only), &only);
+    last = cpus_[place];
+#endif
+}
+
 void Pool::serve(int32_t thread) {
-    for (;;) {
-        const uint64_t ticket = work(thread);
-        if (ticket == kClosed) {
-            return;
+    Seat seat(cores_);
+    for (uint64_t ticket; (ticket = ticket_.load(std::memory_order_acquire)) != kClosed;) {
+        if (!has_pieces(ticket)) {
+            wait_behind(ticket, thread, seat);
+        } else if (seat.try_acquire()) {
+            stay_at(seat.place(thread));
+            work(thread, seat);
+        } else {
+            seat.wait();
         }
-        wait_behind(ticket);
     }
 }
 
@@ -63,16 +86,19 @@ void Pool::run(Program& program) {
     if (owner_ != getpid()) {
         throw std::runtime_error("a model cannot be used in a forked process: its threads stayed in the parent");
     }
+    Seat seat(cores_);
+    seat.acquire();
+    stay_at(seat.place(0));
     program_ = &program;
     begin_stage(0);
-    for (uint64_t ticket; (ticket = work(0)) != kIdle;) {
-        wait_behind(ticket);
+    for (uint64_t ticket; (ticket = work(0, seat)) != kIdle;) {
+        wait_behind(ticket, 0, seat);
     }
 }
 
-uint64_t Pool::work(int32_t thread) {
+uint64_t Pool::work(int32_t thread, Seat& seat) {
     uint64_t ticket = ticket_.load(std::memory_order_acquire);
-    while (next_piece_of(ticket) < num_pieces_of(ticket)) {
+    while (has_pieces(ticket) && !(thread != 0 && seat.yield())) {
         if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acquire)) {
             continue;
         }
@@ -99,16 +125,19 @@ void Pool::begin_stage(int32_t stage) {
     version_.notify_all();
 }
 
-void Pool::wait_behind(uint64_t ticket) const {
+void Pool::wait_behind(uint64_t ticket, int32_t thread, Seat& seat) const {
     const auto deadline = std::chrono::steady_clock::now() + kSpin;
-    do {
+    while (seat.is_taken() && std::chrono::steady_clock::now() < deadline && !(thread != 0 && seat.yield())) {
         for (int i = 0; i < 16; ++i) {
             if (ticket_.load(std::memory_order_acquire) != ticket) {
                 return;
             }
             pause();
         }
-    } while (std::chrono::steady_clock::now() < deadline);
+    }
+    if (thread != 0) {
+        seat.release();
+    }
     const uint32_t version = version_.load(std::memory_order_acquire);
     if (ticket_.load(std::memory_order_acquire) == ticket) {
         version_.wait(version, std::memory_order_acquire);

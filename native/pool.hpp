@@ -4,7 +4,8 @@
 //
 //   ticket   | stage | number of pieces | next piece |      one word, so a piece is taken with one compare-and-swap
 //
-// Between stages threads spin briefly, because a stage lasts microseconds, then sleep.
+// Between stages threads spin briefly, because a stage lasts microseconds, then sleep. Where several processes share the
+// cores (cores.hpp), a thread without a seat does neither: it sleeps until there is one for it.
 #pragma once
 
 #include <sys/types.h>
@@ -13,6 +14,8 @@
 #include <cstdint>
 #include <thread>
 #include <vector>
+
+#include "cores.hpp"
 
 namespace stoker {
 
@@ -30,7 +33,9 @@ protected:
 
 class Pool {
 public:
-    explicit Pool(int32_t num_threads);
+    // `cores`: if they are shared; must outlive this. `cpus`: where the thread on each seat is to stay, or of each number if
+    // nothing is shared, the caller of `run` first; or empty.
+    explicit Pool(int32_t num_threads, SharedCores* cores = nullptr, std::vector<int32_t> cpus = {});
     ~Pool();  // joins
     Pool(const Pool&) = delete;
     Pool& operator=(const Pool&) = delete;
@@ -47,12 +52,16 @@ private:
 
     void serve(int32_t thread);
     void close();
-    // Takes and computes pieces until the ticket is exhausted, and returns it.
-    uint64_t work(int32_t thread);
+    void stay_at(int32_t place) const;
+    // Takes and computes pieces until the ticket is exhausted, or a helper's seat is wanted, and returns the ticket.
+    uint64_t work(int32_t thread, Seat& seat);
     void begin_stage(int32_t stage);
-    void wait_behind(uint64_t ticket) const;
+    // The caller keeps its seat; a helper does not sleep with one.
+    void wait_behind(uint64_t ticket, int32_t thread, Seat& seat) const;
 
     const int32_t num_threads_;
+    SharedCores* const cores_;
+    const std::vector<int32_t> cpus_;
     const pid_t owner_;
     Program* program_ = nullptr;  // to be read only by who holds a piece
     std::vector<std::thread> threads_;

@@ -65,6 +65,17 @@ inline i32x16 load_i8(const int8_t* p) {
 inline void store_i8(int8_t* p, i32x16 x) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x.v));
 }
+// Like the one in matmul.inl, from the bytes: eight are summed at once, each 128 too large.
+#define STOKER_STORE_BLOCK
+inline void store_block(int8_t* p, i32x16 low, i32x16 high, int32_t (&sums)[2]) {
+    const __m256i x = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm512_cvtepi32_epi8(low.v)),
+                                              _mm512_cvtepi32_epi8(high.v), 1);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x);
+    const __m256i eights = _mm256_sad_epu8(_mm256_xor_si256(x, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
+    const __m256i halves = _mm256_add_epi64(eights, _mm256_unpackhi_epi64(eights, eights));
+    sums[0] = _mm256_cvtsi256_si32(halves) - 16 * 128;
+    sums[1] = _mm_cvtsi128_si32(_mm256_extracti128_si256(halves, 1)) - 16 * 128;
+}
 
 inline float reduce_max(f32x16 a) { return _mm512_reduce_max_ps(a.v); }
 inline int32_t reduce_add_i32(i32x16 a) { return _mm512_reduce_add_epi32(a.v); }

@@ -3,6 +3,7 @@
 #include "math.inl"
 #include "rows.inl"
 #include "attention.inl"
+#include "sampling.inl"
 
 namespace stoker {
 
@@ -20,6 +21,7 @@ const Kernels STOKER_TABLE_OF(STOKER_ISA) = {
     .unpack_row = STOKER_ISA::unpack_row,
     .rows = &STOKER_ISA::kRowKernels,
     .attention = &STOKER_ISA::kAttentionKernels,
+    .sampling = &STOKER_ISA::kSamplingKernels,
 };
 
 }  // namespace stoker

@@ -1,5 +1,6 @@
 """Types of the C++ extension (sources in native/). Only `backends.native` imports it."""
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -53,6 +54,64 @@ def matmul(
 ) -> None:
     """`y = x @ matrix.T` for the outputs of some tiles of 16: x `(n, columns)`, y `(n, rows)`. Releases the GIL."""
 
+class RowSampler:
+    """Chooses tokens from rows of logits as `stoker.sampling` does, to the bit. One thread uses it at a time.
+
+    Args:
+        kernels: by name; not given: the fastest.
+    """
+
+    def __init__(self, kernels: str = "") -> None: ...
+    def choose(
+        self,
+        logits: NDArray[np.float32],
+        settings: Sequence[tuple[float, int, float, float, int, int] | None],
+    ) -> list[int]:
+        """A token id per row, -1 where nothing can be chosen or nothing is asked for. Releases the GIL for wide rows.
+
+        Args:
+            logits: `(rows, vocab_size)`.
+            settings: for each row temperature (0 = greedy), top_k (0 = off, with a top_p below 1), top_p, how far below
+                the largest logit min_p ends, and seed and index of the random number.
+
+        Raises:
+            ValueError: settings that cannot be, or not one for each row.
+        """
+
+    def exp_sum(self, row: NDArray[np.float32], peak: float) -> float:
+        """The sum of exp(logit - peak); no logit is above `peak`."""
+
+    def largest(self, row: NDArray[np.float32], count: int) -> list[int]:
+        """The ids of the `count` largest possible logits, descending, of equal ones the lowest first. `count` > 0."""
+
+class SharedCores:
+    """Seats for the threads that compute, shared by processes; Linux only. A seat is free when its owner dies.
+
+    Args:
+        path: an empty file, which is set up, or one that another process has set up.
+        num_cores: how many seats there are, if it is set up now.
+
+    Raises:
+        RuntimeError: there cannot be shared memory, or the file is something else.
+    """
+
+    def __init__(self, path: str, num_cores: int) -> None: ...
+    @property
+    def size(self) -> int:
+        """How many seats there are."""
+
+    def acquire(self) -> int | None:
+        """Waits for a seat, behind those who waited before. None: not within two seconds. Releases the GIL."""
+
+    def try_acquire(self) -> int | None:
+        """A seat if one is free that nobody waits for."""
+
+    def promise(self) -> bool:
+        """Whether somebody waits and nobody has promised it a seat; who gets True must release its own."""
+
+    def release(self, seat: int) -> None:
+        """By the thread that took it."""
+
 class Decoder:
     """A decoder over packed memory, with its KV memory and its threads. One Python thread uses it at a time.
 
@@ -63,6 +122,9 @@ class Decoder:
         max_batch_tokens: most rows of one forward pass.
         num_threads: that compute, the caller's included.
         kv_type: `f32`, `f16` or `q8`.
+        kernels: their name; not given: the best.
+        cores: with which other processes' threads they share the cores.
+        cpus: on which CPU the thread on each seat is to stay, or each thread if nothing is shared. Empty: on any.
 
     Raises:
         ValueError: the description contradicts itself or the memory.
@@ -78,6 +140,9 @@ class Decoder:
         max_batch_tokens: int,
         num_threads: int,
         kv_type: str,
+        kernels: str = "",
+        cores: SharedCores | None = None,
+        cpus: list[int] = ...,
     ) -> None: ...
     @property
     def page_bytes(self) -> int:

@@ -1,10 +1,15 @@
-"""How many threads are worth computing with: the cores that this process really has. It starts none."""
+"""How many threads are worth computing with: the cores that this process really has, and shares. It starts none."""
 
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
+SHARED_CORES = "STOKER_SHARED_CORES"
+"""The environment variable that names the file by which processes share their cores; see `native/cores.hpp`."""
+AFFINITY = "STOKER_NATIVE_AFFINITY"
+"""The environment variable that says whether threads stay on their cores: `1` = they do."""
 _SYSTEM = Path("/sys")
 
 
@@ -16,10 +21,47 @@ def usable_cores(system: Path = _SYSTEM) -> int:
     Args:
         system: where sysfs is mounted.
     """
+    return max(1, min(len(_first_cpus(system)), _quota(system / "fs" / "cgroup")))
+
+
+def cpus_to_stay_on(threads: int, system: Path = _SYSTEM) -> list[int]:
+    """One CPU for each thread, each on a core of its own; nothing unless there are exactly as many usable cores.
+
+    Args:
+        threads: how many compute.
+        system: where sysfs is mounted.
+    """
+    cpus = _first_cpus(system)
+    fit = hasattr(os, "sched_getaffinity") and threads == len(cpus) == usable_cores(system)
+    return cpus if fit and os.environ.get(AFFINITY) == "1" else []
+
+
+def environment_of_sharers() -> dict[str, str]:
+    """What to add to the environment of processes that are to share the cores: one file for all of ours, in memory.
+
+    Nothing where there are no such files, or somebody above us has named one already.
+    """
+    path = "" if SHARED_CORES in os.environ else _shared_file()
+    return {SHARED_CORES: path} if path else {}
+
+
+@cache
+def _shared_file() -> str:
+    """Lives as long as this process; those that have mapped it keep it longer."""
+    if not hasattr(os, "memfd_create"):
+        return ""
+    return f"/proc/{os.getpid()}/fd/{os.memfd_create('stoker-cores')}"
+
+
+def _first_cpus(system: Path) -> list[int]:
+    """The first CPU of each core that this process may run on."""
     cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     topology = system / "devices" / "system" / "cpu"
-    cores = {_read(topology / f"cpu{cpu}" / "topology" / "thread_siblings_list") or str(cpu) for cpu in cpus}
-    return max(1, min(len(cores), _quota(system / "fs" / "cgroup")))
+    cores = dict[str, int]()
+    for cpu in sorted(cpus):
+        siblings = _read(topology / f"cpu{cpu}" / "topology" / "thread_siblings_list") or str(cpu)
+        cores.setdefault(siblings, cpu)
+    return list(cores.values())
 
 
 def _quota(cgroup: Path) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import subprocess
 import threading
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 import msgspec
 import zmq.asyncio
 
+from stoker.backends.cores import environment_of_sharers
 from stoker.engine.channel import Channel
 from stoker.engine.config import EngineConfig
 from stoker.engine.protocol import Launch, Shutdown
@@ -44,7 +46,12 @@ class Child:
             undo.callback(self.channel.close)
             # A session of its own: a Ctrl-C in the terminal is for us alone.
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=_STDERR, bufsize=0, start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=_STDERR,
+                bufsize=0,
+                start_new_session=True,
+                env={**os.environ, **environment_of_sharers()},
             )
             undo.pop_all()
         launch = Launch(config, self.channel.commands, self.channel.events, heartbeat_every_s)

@@ -129,6 +129,18 @@ def test_the_largest_codes_do_not_overflow(name: str, kernels: str) -> None:
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q2_K"])  # corrected by the sums of whole blocks, and of their halves
+def test_the_sums_of_the_largest_activations(name: str, kernels: str) -> None:
+    halves = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1], [0, -1], [-1, 0], [0, 0], [1, 0]])
+    x = halves.repeat(16, axis=1).reshape(1, -1).repeat(3, axis=0).astype(np.float32)
+    tensor = random_packed(name, 16, 256)
+    expected = quantised(x) @ tensor.weights.astype(np.float64).T
+    y = tensor.matmul(x, kernels)
+    assert (np.abs(y - expected) <= error_bound(tensor, quantised(x))).all()
+    np.testing.assert_array_equal(y, tensor.matmul(x, "scalar"))
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("name", TYPES)
 def test_an_unpacked_row_is_exactly_the_files(name: str, kernels: str) -> None:
     tensor = random_packed(name, 35, 512)

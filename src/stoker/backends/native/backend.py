@@ -20,6 +20,7 @@ from stoker.backends.native.file import ModelFile, ModelParts
 from stoker.backends.native.layout import Layout, plan_layout
 from stoker.backends.native.pages import PAGE_TOKENS, PageLedger, num_pages, pages_for
 from stoker.backends.native.spec import DecoderSpec
+from stoker.backends.native.threads import Threads, plan_threads
 from stoker.backends.native.weights import PackProgress, Weights, load_weights
 from stoker.backends.sizes import check_sizes, num_threads
 from stoker.core.batch import Batch, CacheOp, Chunk, CopyPrefix
@@ -32,6 +33,8 @@ from stoker.errors import BackendError, ConfigError, ModelNotLoaded, ResourceExh
 KVType: TypeAlias = Literal["f32", "f16", "q8"]
 
 _KV_VERSION = 1
+_TILE_ROWS = 16
+"""Of the kernels' activation tiles; a part of one costs nearly as much as all of it."""
 _PACKED_DIRECTORY_BYTES = 64 << 30
 
 
@@ -124,13 +127,13 @@ class NativeBackend:
         spec, layout, parts = _plan(files, options.context_size)
         self._mark = mark
         self._info = _model_info(parts.first.path.stem, spec, options, eog_token_ids)
-        threads = num_threads(options)
+        threads = plan_threads(num_threads(options))
         weights = load_weights(
             parts,
             layout,
             directory=options.packed_directory,
             max_bytes=options.packed_directory_bytes,
-            threads=threads,
+            threads=threads.count,
             progress=progress,
         )
         num_positions = self._info.max_sequence_tokens
@@ -257,13 +260,12 @@ class _BatchArrays:
 
     def fill(self, chunks: Sequence[Chunk]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Token ids `(num_tokens,)`, and for each chunk slot, start, length and number of rows."""
-        at = 0
-        for index, chunk in enumerate(chunks):
-            end = at + len(chunk.entries)
-            self._tokens[at:end] = chunk.entries
-            self._chunks[index] = (chunk.slot, chunk.start, len(chunk.entries), chunk.num_logits)
-            at = end
-        return self._tokens[:at], self._chunks[: len(chunks)]
+        token_ids = [token_id for chunk in chunks for token_id in chunk.entries]
+        tokens, rows = self._tokens[: len(token_ids)], self._chunks[: len(chunks)]
+        # One assignment each: numpy takes as long for a short list as for a single number.
+        tokens[:] = token_ids
+        rows[:] = [(chunk.slot, chunk.start, len(chunk.entries), chunk.num_logits) for chunk in chunks]
+        return tokens, rows
 
 
 def _plan(files: Sequence[ModelFile], context_size: int) -> tuple[DecoderSpec, Layout, ModelParts]:
@@ -273,7 +275,7 @@ def _plan(files: Sequence[ModelFile], context_size: int) -> tuple[DecoderSpec, L
 
 
 def _decoder(
-    spec: DecoderSpec, weights: Weights, info: ModelInfo, ledger: PageLedger, options: NativeOptions, threads: int
+    spec: DecoderSpec, weights: Weights, info: ModelInfo, ledger: PageLedger, options: NativeOptions, threads: Threads
 ) -> _native.Decoder:
     try:
         return _native.Decoder(
@@ -281,8 +283,10 @@ def _decoder(
             weights.memory,
             num_pages=ledger.num_pages,
             max_batch_tokens=info.max_batch_tokens,
-            num_threads=threads,
+            num_threads=threads.count,
             kv_type=options.kv_type,
+            cores=threads.cores,
+            cpus=threads.cpus,
         )
     except MemoryError as error:
         raise ResourceExhausted(
@@ -291,7 +295,7 @@ def _decoder(
         ) from error
 
 
-def _embedder_options(options: NativeOptions, threads: int) -> EmbedderOptions:
+def _embedder_options(options: NativeOptions, threads: Threads) -> EmbedderOptions:
     return EmbedderOptions(
         pooling=options.pooling,
         suffix=options.embedding_suffix,
@@ -313,6 +317,7 @@ def _model_info(name: str, spec: DecoderSpec, options: NativeOptions, eog_token_
         num_slots=options.num_slots,
         max_batch_tokens=min(options.max_batch_tokens, options.kv_tokens),
         traits=CacheTraits(can_truncate=True, can_copy=True, shares_cells=True, can_export=True),
+        tile_rows=_TILE_ROWS,
         kv_format=_kv_format(spec, options.kv_type),
     )
 

@@ -12,6 +12,7 @@ from stoker.backends.base import Embeddings
 from stoker.backends.native.decoder import describe
 from stoker.backends.native.pages import PageLedger
 from stoker.backends.native.spec import DecoderSpec
+from stoker.backends.native.threads import Threads
 from stoker.backends.native.weights import Weights
 from stoker.backends.pooling import Pool
 from stoker.core.embedding import EmbeddingInfo, Piece, Pooling
@@ -31,7 +32,7 @@ class EmbedderOptions:
     max_tokens: int
     """Longest sequence."""
     kv_type: str
-    threads: int
+    threads: Threads
 
 
 class NativeEmbedder:
@@ -85,8 +86,10 @@ class _Passes:
                 weights.memory,
                 num_pages=self._ledger.num_pages,
                 max_batch_tokens=info.max_batch_tokens,
-                num_threads=options.threads,
+                num_threads=options.threads.count,
                 kv_type=options.kv_type,
+                cores=options.threads.cores,
+                cpus=options.threads.cpus,
             )
         except MemoryError as error:
             message = f"the KV of {num_cells} tokens to embed does not fit into memory. Lower --ctx-size."

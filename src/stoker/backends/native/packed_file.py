@@ -29,6 +29,7 @@ from filelock import Timeout as LockTimeout
 
 from stoker import _native
 from stoker.backends.native.file import ModelParts
+from stoker.backends.native.huge_pages import forget_small_pages, prefer_huge_pages
 from stoker.backends.native.layout import Layout
 
 logger = logging.getLogger(__name__)
@@ -154,6 +155,7 @@ class _NewFile:
         os.fsync(self._file)
         self._write(0, memoryview(head))
         os.fsync(self._file)
+        forget_small_pages(self._file)
 
     def _write(self, at: int, piece: memoryview) -> None:
         while piece:
@@ -176,6 +178,7 @@ def _map(path: Path, name: str, num_bytes: int) -> mmap | None:
                 logger.warning("%s is not what it should be; it is made again", path)
                 return None
             found = mmap(file.fileno(), num_bytes, access=ACCESS_READ, offset=HEAD_BYTES)
+            prefer_huge_pages(found)
         with suppress(OSError):  # read-only: then nobody removes by age either
             os.utime(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from mmap import mmap
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from pathlib import Path
 from typing import TypeAlias
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from stoker import _native
 from stoker.backends.native.file import ModelParts
+from stoker.backends.native.huge_pages import prefer_huge_pages
 from stoker.backends.native.layout import Layout, PlacedMatrix, PlacedVector
 from stoker.backends.native.packed_file import PackedStore, Sink, fingerprint
 from stoker.backends.native.spec import Linear
@@ -83,11 +84,12 @@ class _Memory:
 
     def __init__(self, num_bytes: int) -> None:
         try:
-            self.memory = mmap(-1, num_bytes)
+            self.memory = mmap(-1, num_bytes, flags=MAP_PRIVATE | MAP_ANONYMOUS)
         except (OSError, ValueError, OverflowError) as error:
             raise ResourceExhausted(
                 f"the packed weights need {num_bytes >> 20} MiB of memory: {error}", needed_bytes=num_bytes
             ) from error
+        prefer_huge_pages(self.memory)
 
     def write(self, offset: int, piece: memoryview) -> None:
         self.memory[offset : offset + len(piece)] = piece

@@ -1,0 +1,5 @@
+#define STOKER_ISA i8mm
+#include "simd_neon.hpp"
+// clang-format off: the layer comes first
+#include "matmul.inl"
+#include "table.inl"

@@ -1,0 +1,4 @@
+#include "simd_neon.hpp"
+// clang-format off: the layer comes first
+#include "matmul.inl"
+#include "table.inl"

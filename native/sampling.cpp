@@ -1,0 +1,135 @@
+#include "sampling.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "exponential.hpp"
+
+namespace stoker {
+
+namespace {
+
+bool ranks_before(const Ranked& a, const Ranked& b) {
+    return a.logit > b.logit || (a.logit == b.logit && a.token_id < b.token_id);
+}
+
+uint64_t mix(uint64_t value) {
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9u;
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EBu;
+    return value ^ (value >> 31);
+}
+
+// The number that sampling/draws.py gives for a token: 0 ... 1, without 1.
+double uniform(uint64_t seed, uint64_t index) {
+    constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
+    const uint64_t stream = mix(mix(seed) + kGolden);
+    return double(mix(stream + (index + 1) * kGolden) >> 11) * 0x1p-53;
+}
+
+}  // namespace
+
+int32_t RowSampler::choose(const float* row, int32_t n, const Chain& chain) {
+    if (!look(row, n)) {
+        return -1;
+    }
+    if (chain.temperature == 0 || chain.top_k == 1) {
+        return first_largest(row, n);
+    }
+    if (chain.top_k > 0) {
+        rank(row, n, chain.top_k);
+        keep_mass(chain.top_p, accumulate(1));
+    } else {
+        rank_mass(row, n, chain.top_p);
+    }
+    return draw(chain);
+}
+
+const std::vector<Ranked>& RowSampler::largest(const float* row, int32_t n, int32_t count) {
+    ranked_.clear();
+    if (look(row, n)) {
+        rank(row, n, count);
+    }
+    return ranked_;
+}
+
+// Finds the maxima; false: nothing can be chosen.
+bool RowSampler::look(const float* row, int32_t n) {
+    maxima_.resize(num_maxima(n));
+    kernels_.block_maxima(row, n, maxima_.data());
+    peak_ = *std::max_element(maxima_.begin(), maxima_.end());
+    return std::isfinite(peak_);
+}
+
+int32_t RowSampler::first_largest(const float* row, int32_t n) const {
+    const auto block = std::find(maxima_.begin(), maxima_.end(), peak_) - maxima_.begin();
+    const float* from = row + block * kMaximaBlock;
+    return int32_t(std::find(from, row + n, peak_) - row);
+}
+
+// As many blocks as wanted have a maximum that reaches the bound, so at least as many logits do, and few more.
+void RowSampler::rank(const float* row, int32_t n, int32_t count) {
+    constexpr float kLeast = std::numeric_limits<float>::lowest();  // -inf is never chosen
+    float bound = kLeast;
+    if (size_t(count) <= maxima_.size()) {
+        sorted_ = maxima_;
+        std::nth_element(sorted_.begin(), sorted_.begin() + (count - 1), sorted_.end(), std::greater<>());
+        bound = std::max(sorted_[count - 1], kLeast);
+    }
+    ranked_.clear();
+    for (int32_t block = 0; block < num_maxima(n); ++block) {
+        const int32_t end = maxima_[block] >= bound ? std::min(n, (block + 1) * kMaximaBlock) : 0;
+        for (int32_t i = block * kMaximaBlock; i < end; ++i) {
+            if (row[i] >= bound) {
+                ranked_.push_back({row[i], i});
+            }
+        }
+    }
+    if (size_t(count) < ranked_.size()) {
+        std::nth_element(ranked_.begin(), ranked_.begin() + count, ranked_.end(), ranks_before);
+        ranked_.resize(count);
+    }
+    std::sort(ranked_.begin(), ranked_.end(), ranks_before);
+}
+
+// What top-p keeps of all logits: ranks more of them until they are enough.
+void RowSampler::rank_mass(const float* row, int32_t n, double top_p) {
+    const double total = kernels_.exp_sum(row, n, peak_);
+    int64_t count = 256;
+    for (rank(row, n, int32_t(std::min<int64_t>(count, n))); accumulate(1) < top_p * total && count < n;) {
+        count *= 8;
+        rank(row, n, int32_t(std::min<int64_t>(count, n)));
+    }
+    keep_mass(top_p, total);
+}
+
+// The weights of what is ranked, added up.
+double RowSampler::accumulate(double temperature) {
+    double sum = 0;
+    cumulative_.clear();
+    for (const Ranked& ranked : ranked_) {
+        sum += exp_of_negative((double(ranked.logit) - double(peak_)) / temperature);
+        cumulative_.push_back(sum);
+    }
+    return sum;
+}
+
+void RowSampler::keep_mass(double top_p, double total) {
+    if (top_p < 1) {
+        const auto last = std::lower_bound(cumulative_.begin(), cumulative_.end(), top_p * total);
+        ranked_.resize(std::min(ranked_.size(), size_t(last - cumulative_.begin()) + 1));
+    }
+}
+
+// Min-p, temperature and the draw, on what is ranked.
+int32_t RowSampler::draw(const Chain& chain) {
+    const double least = double(peak_) - chain.min_p_distance;
+    while (!(ranked_.back().logit >= least)) {
+        ranked_.pop_back();
+    }
+    const double target = uniform(chain.seed, chain.index) * accumulate(chain.temperature);
+    return ranked_[std::upper_bound(cumulative_.begin(), cumulative_.end(), target) - cumulative_.begin()].token_id;
+}
+
+}  // namespace stoker

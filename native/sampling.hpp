@@ -1,0 +1,64 @@
+// One token out of a row of logits: what the numpy code of src/stoker/sampling computes, to the bit, for the settings that
+// most requests have. Rows are looked at through the maxima of their blocks, so most of a row is read once.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels.hpp"
+
+namespace stoker {
+
+// Passes over whole rows, for each instruction set.
+struct SamplingKernels {
+    // The largest of each block of kMaximaBlock logits, the last block may be shorter; +inf where a block holds +inf or a
+    // number that is none.
+    void (*block_maxima)(const float* row, int32_t n, float* maxima);
+    // The sum of e^(logit - peak), in the order that sampling/exponential.py describes. Logits are at most `peak`.
+    double (*exp_sum)(const float* row, int32_t n, float peak);
+};
+
+constexpr int32_t kMaximaBlock = 64;
+
+constexpr int32_t num_maxima(int32_t n) { return (n + kMaximaBlock - 1) / kMaximaBlock; }
+
+// How to choose: temperature 0 takes the largest, everything else is then ignored.
+struct Chain {
+    double temperature;
+    int32_t top_k;          // 1 ... n - 1; 0: off, and top_p is below 1
+    double top_p;           // 1 or more: off
+    double min_p_distance;  // logits so far below the largest one are still kept; infinite: off
+    uint64_t seed, index;   // of the random number
+};
+
+struct Ranked {
+    float logit;
+    int32_t token_id;
+};
+
+class RowSampler {
+public:
+    explicit RowSampler(const SamplingKernels& kernels) : kernels_(kernels) {}
+
+    // The token id, or -1 if the row holds NaN or +inf, or nothing but -inf.
+    int32_t choose(const float* row, int32_t n, const Chain& chain);
+    // The largest possible logits, descending, of equal ones the lowest ids first; those of -inf are left out.
+    const std::vector<Ranked>& largest(const float* row, int32_t n, int32_t count);
+
+private:
+    bool look(const float* row, int32_t n);
+    int32_t first_largest(const float* row, int32_t n) const;
+    void rank(const float* row, int32_t n, int32_t count);
+    void rank_mass(const float* row, int32_t n, double top_p);
+    double accumulate(double temperature);
+    void keep_mass(double top_p, double total);
+    int32_t draw(const Chain& chain);
+
+    const SamplingKernels& kernels_;
+    std::vector<float> maxima_, sorted_;
+    float peak_ = 0;
+    std::vector<Ranked> ranked_;
+    std::vector<double> cumulative_;
+};
+
+}  // namespace stoker
