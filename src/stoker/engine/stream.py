@@ -11,6 +11,7 @@ from stoker.engine.adapters import Lease
 from stoker.engine.protocol import Output, PositionLogprobs, PromptToken, TokenLogprob, Usage
 from stoker.sampling.candidates import Row
 from stoker.sampling.logprobs import token_logprobs
+from stoker.sampling.row_kernels import RowKernels
 from stoker.sampling.sampler import Choice, RowState
 from stoker.text.detokenizer import Detokenizer
 from stoker.text.stop import StopMatcher
@@ -85,7 +86,7 @@ class Stream:
         """It has a slot now."""
         return self.sequence is not None and self.sequence.slot is not None
 
-    def push_prompt(self, row: Row, token_id: int) -> None:
+    def push_prompt(self, row: Row, token_id: int, kernels: RowKernels | None = None) -> None:
         """Takes the raw logits from which the next token of the prompt could have been chosen."""
         assert self._prompt is not None
         assert self.request.sampling.logprobs is not None
@@ -95,7 +96,7 @@ class Stream:
             return
         token = self._prompt[self._num_scored]
         assert token.token_id == token_id, "rows come in the order of the prompt"
-        logprob, top = token_logprobs(row, token_id, self.request.sampling.logprobs)
+        logprob, top = token_logprobs(row, token_id, self.request.sampling.logprobs, kernels)
         self._prompt[self._num_scored] = PromptToken(
             token_id, token.token, logprob, tuple(self._logprob(*pair) for pair in top)
         )

@@ -11,13 +11,15 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from stoker.sampling.exponential import exp
+
 Row: TypeAlias = NDArray[np.float32]
 """The logits of one sequence, `(vocab_size,)`, contiguous: NumPy's order of summation depends on the layout."""
 
 TokenIds: TypeAlias = NDArray[np.intp]
 
 _BLOCK = 16_384
-"""Values that are summed at a time."""
+"""Values that are summed at a time: a wide temporary array costs more than the sum."""
 
 _FOLD = 64
 """Most values that stand behind one column maximum in `_superset`."""
@@ -58,11 +60,16 @@ class Candidates:
     def weights(self) -> NDArray[np.float64]:
         """Probabilities times one common factor; the largest is 1."""
         shifted = self.shifted()
-        return np.exp(shifted, out=shifted)
+        # What compiled code ranks, it weighs with the same function.
+        return exp(shifted) if self.is_sorted else np.exp(shifted, out=shifted)
 
     def total_weight(self) -> float:
         """The sum of `weights`, without the memory for them."""
-        return exp_sum(self.logits, self.peak)
+        total, peak = 0.0, self.peak
+        for start in range(0, len(self), _BLOCK):
+            block = np.subtract(self.logits[start : start + _BLOCK], peak, dtype=np.float64)
+            total += float(np.exp(block, out=block).sum())
+        return total
 
     def without_impossible(self) -> Candidates:
         """Without those whose logit is -inf."""
@@ -75,15 +82,6 @@ class Candidates:
             return self.keep(slice(0, count))
         positions = largest_positions(self.logits, count)
         return Candidates(self.token_ids[positions], self.logits[positions], is_sorted=True)
-
-
-def exp_sum(values: NDArray[np.floating], peak: float) -> float:
-    """The sum of exp(value - peak) in float64, block by block: a wide temporary array costs more than the sum."""
-    total = 0.0
-    for start in range(0, values.size, _BLOCK):
-        block = np.subtract(values[start : start + _BLOCK], peak, dtype=np.float64)
-        total += float(np.exp(block, out=block).sum())
-    return total
 
 
 def largest_positions(values: NDArray[np.floating], count: int) -> NDArray[np.intp]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from stoker.sampling.edits import Edit, LogitBias, MinTokens, Vocabulary, as_tok
 from stoker.sampling.logprobs import token_logprobs
 from stoker.sampling.penalties import Penalties
 from stoker.sampling.pickers import Mirostat2, Picker, pick_largest, pick_randomly
+from stoker.sampling.row_kernels import Chain, RowKernels, Settings, compile_chain
 from stoker.sampling.transforms import XTC, MinP, Temperature, TopK, TopNSigma, TopP, Transform, TypicalP
 
 _EDITS = (LogitBias.compile, MinTokens.compile, Penalties.compile, Dry.compile)
@@ -60,6 +61,7 @@ class RowState:
     """How to choose the next token of one request, compiled once from its params, with the history that it needs.
 
     Attributes:
+        chain: all of it but the edits, for compiled code; None = numpy does it.
         num_completion: tokens chosen so far. It is the index of the next random draw.
     """
 
@@ -69,6 +71,7 @@ class RowState:
     pick: Picker
     allowed: TokenIds | None = None
     num_logprobs: int | None = None
+    chain: Chain | None = None
     num_completion: int = field(default=0, init=False)
 
     @property
@@ -76,11 +79,42 @@ class RowState:
         """The row's largest logit is the choice, as soon as no edit changes it."""
         return self.pick is pick_largest and self.allowed is None
 
+    @property
+    def settings(self) -> Settings | None:
+        """For compiled code, now."""
+        return None if self.chain is None else (*self.chain, self.seed, self.num_completion)
+
+    @property
+    def compiled_edits(self) -> list[Edit]:
+        """What has to be done to a row before compiled code may choose from it."""
+        return [] if self.chain is None else [edit for edit in self.edits if not edit.is_idle]
+
     def push(self, token_id: int) -> None:
         """Notes the next token of the completion."""
         for edit in self.edits:
             edit.push(token_id)
         self.num_completion += 1
+
+
+class _EditedRow:
+    """The few logits of a row that its edits change, changed in their place: a copy of a wide row costs more than that.
+
+    A row that holds NaN or +inf there stays as it is: an edit could hide it.
+    """
+
+    def __init__(self, row: Row, edits: Sequence[Edit]) -> None:
+        self._row = row
+        self._token_ids = edits[0].token_ids if len(edits) == 1 else np.concatenate([edit.token_ids for edit in edits])
+        self._before = row[self._token_ids]
+        self._edits = edits
+
+    def apply(self) -> None:
+        if self._before.max() < inf:
+            for edit in self._edits:
+                edit.apply(self._row)
+
+    def undo(self) -> None:
+        self._row[self._token_ids] = self._before
 
 
 class Sampler:
@@ -91,6 +125,7 @@ class Sampler:
         eog_token_ids: the model's whole end-of-generation set.
         token_bytes: the text of a token, special tokens rendered; DRY looks for its sequence breakers in it.
         mark: told when edits of a row begin and end.
+        kernels: compiled code for the rows that it can do; not given: numpy does all.
     """
 
     def __init__(
@@ -100,8 +135,10 @@ class Sampler:
         eog_token_ids: frozenset[int],
         token_bytes: Callable[[int], bytes],
         mark: Mark = no_mark,
+        kernels: RowKernels | None = None,
     ) -> None:
         self._mark = mark
+        self._kernels = kernels
         self._vocabulary = Vocabulary(vocab_size, eog_token_ids, token_bytes)
         self._all_token_ids = np.arange(vocab_size, dtype=np.intp)
 
@@ -118,13 +155,16 @@ class Sampler:
         """
         edits = tuple(edit for compiled in _EDITS if (edit := compiled(params, self._vocabulary, prompt)) is not None)
         transforms, pick = _compile_chain(params)
+        allowed = self._allowed(params, edits)
+        chain = None if allowed is not None else compile_chain(params, transforms, pick, self._vocabulary.size)
         return RowState(
             seed=seed,
             edits=edits,
             transforms=transforms,
             pick=pick,
-            allowed=self._allowed(params, edits),
+            allowed=allowed,
             num_logprobs=params.logprobs,
+            chain=chain,
         )
 
     def sample(self, logits: NDArray[np.float32], rows: Sequence[RowState]) -> list[Choice]:
@@ -140,9 +180,33 @@ class Sampler:
         logits = np.ascontiguousarray(logits, dtype=np.float32)
         if not logits.flags.writeable:
             logits = logits.copy()
-        # Row by row, not all maxima first: a wide row is still in the cache when it is looked at again.
         with np.errstate(over="ignore"):
+            if self._kernels is not None:
+                return self._choose_together(self._kernels, logits, rows)
+            # Row by row, not all maxima first: a wide row is still in the cache when it is looked at again.
             return [self._choose(row, int(row.argmax()), state) for row, state in zip(logits, rows, strict=True)]
+
+    def _choose_together(
+        self, kernels: RowKernels, logits: NDArray[np.float32], rows: Sequence[RowState]
+    ) -> list[Choice]:
+        edited = [_EditedRow(logits[i], edits) for i, state in enumerate(rows) if (edits := state.compiled_edits)]
+        if edited:
+            self._mark("sample")
+        try:
+            for row in edited:
+                row.apply()
+            if edited:
+                self._mark("mask")
+            token_ids = kernels.choose(logits, [state.settings for state in rows])
+        finally:
+            for row in edited:
+                row.undo()
+        return [self._conclude(*row) for row in zip(logits, token_ids, rows, strict=True)]
+
+    def _conclude(self, row: Row, token_id: int, state: RowState) -> Choice:
+        if state.chain is None:
+            return self._choose(row, int(row.argmax()), state)
+        return _NOTHING if token_id < 0 else self._note(row, token_id, state)
 
     def _choose(self, row: Row, largest: int, state: RowState) -> Choice:
         # The largest of a row is NaN if any is, so this one number tells whether the whole row can be used.
@@ -153,12 +217,13 @@ class Sampler:
             token_id = self._pick_edited(row, largest, edits, state)
         else:
             token_id = largest if state.is_plain_greedy else self._pick(row, largest, state)
-        if token_id is None:
-            return _NOTHING
+        return _NOTHING if token_id is None else self._note(row, token_id, state)
+
+    def _note(self, row: Row, token_id: int, state: RowState) -> Choice:
         state.push(token_id)
         if state.num_logprobs is None:
             return Choice(token_id)
-        return Choice(token_id, *token_logprobs(row, token_id, state.num_logprobs))
+        return Choice(token_id, *token_logprobs(row, token_id, state.num_logprobs, self._kernels))
 
     def _pick_edited(self, row: Row, largest: int, edits: Sequence[Edit], state: RowState) -> int | None:
         """Edits the few logits in their place and puts them back: a copy of a wide row costs more than all the rest."""

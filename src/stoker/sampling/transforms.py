@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from stoker.core.params import SamplingParams
 from stoker.sampling.candidates import Candidates, largest_positions
 from stoker.sampling.draws import Draws, Purpose
+from stoker.sampling.exponential import exp_sum
 
 _FIRST_GUESS = 256
 """So many candidates are sorted at first where nobody knows how many a probability mass takes."""
@@ -102,7 +103,7 @@ class TopP:
         if candidates.is_sorted:
             cumulative = candidates.weights().cumsum()
             return self._prefix(candidates, cumulative, float(cumulative[-1]))
-        return self._grow(candidates, candidates.total_weight())
+        return self._grow(candidates, exp_sum(candidates.logits, candidates.peak))
 
     def _grow(self, candidates: Candidates, total: float) -> Candidates:
         guess = _FIRST_GUESS

@@ -1,0 +1,70 @@
+"""What compiled code may do for a sampler, and which requests it can do it for. The numpy code says what is right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, log
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.core.params import SamplingParams
+from stoker.sampling.candidates import Row
+from stoker.sampling.pickers import Picker, pick_randomly
+from stoker.sampling.transforms import MinP, Temperature, TopK, TopP, Transform
+
+Chain: TypeAlias = tuple[float, int, float, float]
+"""Temperature (0 = greedy), top_k (0 = off, with a top_p below 1), top_p (1 = off), and how far below the largest logit
+min_p ends (inf = off)."""
+
+Settings: TypeAlias = tuple[float, int, float, float, int, int]
+"""A chain, then seed and index of the random number."""
+
+
+class RowKernels(Protocol):
+    """Compiled passes over rows of logits. Every answer is that of the numpy code, to the bit."""
+
+    def choose(self, logits: NDArray[np.float32], settings: Sequence[Settings | None], /) -> list[int]:
+        """A token id per row; -1 where nothing can be chosen: NaN, +inf, or all -inf. Rows without settings: -1."""
+        ...
+
+    def exp_sum(self, row: Row, peak: float, /) -> float:
+        """See `exponential.exp_sum`."""
+        ...
+
+    def largest(self, row: Row, count: int, /) -> list[int]:
+        """The ids of the `count` largest possible logits, descending, of equal ones the lowest first. `count` > 0."""
+        ...
+
+
+def compile_chain(
+    params: SamplingParams, transforms: Sequence[Transform], pick: Picker, vocab_size: int
+) -> Chain | None:
+    """What `RowKernels.choose` needs to know of a request; None: numpy does it, alone
+    or, as with greedy ones, sooner.
+
+    Args:
+        params: complete.
+        transforms: what the params were compiled to, and
+        pick: what comes behind them.
+    """
+    if pick is not pick_randomly or not all(_is_known(transform) for transform in transforms):
+        return None
+    assert params.temperature is not None, "the params are complete"
+    top_k = params.top_k or 0
+    top_k = top_k if 0 < top_k < vocab_size else 0
+    top_p = 1.0 if params.top_p is None else params.top_p
+    if not top_k and top_p >= 1:
+        return None  # nothing is ranked
+    return (params.temperature, top_k, top_p, -log(params.min_p) if params.min_p else inf)
+
+
+def _is_known(transform: Transform) -> bool:
+    match transform:
+        case TopK() | TopP() | MinP():
+            return True
+        case Temperature():
+            return not transform.spread
+        case _:
+            return False

@@ -1,0 +1,139 @@
+"""Compiled code chooses what numpy chooses: the same tokens and log-probabilities, to the bit."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker import _native
+from stoker.core.params import BUILT_IN, SamplingParams
+from stoker.sampling.candidates import largest_positions
+from stoker.sampling.exponential import exp, exp_sum
+from stoker.sampling.sampler import Choice, Sampler
+
+KERNELS = _native.kernel_names()
+VOCAB_SIZES = [2, 63, 64, 65, 1000, 5003]
+
+PARAMS = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 1e-300, 1e-3, 0.7, 1.0, 2.5, 100.0]),
+    dynatemp_range=st.sampled_from([None, None, 0.4]),
+    top_k=st.sampled_from([0, 1, 2, 40, 40, 999, 5000]),
+    top_p=st.sampled_from([1e-6, 0.3, 0.9, 0.9999, 1.0]),
+    min_p=st.sampled_from([None, 0.05, 1.0]),
+    typical_p=st.sampled_from([None, None, 0.7]),
+    mirostat=st.sampled_from([None, None, None, 2]),
+    repetition_penalty=st.sampled_from([None, 1.3]),
+    logit_bias=st.sampled_from([None, {0: 2.0, 1: -inf}]),
+    allowed_token_ids=st.sampled_from([None, None, [0, 1]]),
+    min_tokens=st.sampled_from([None, 2]),
+    logprobs=st.sampled_from([None, 0, 3]),
+)
+
+
+@st.composite
+def logits_of(draw: st.DrawFn, vocab_size: int) -> np.ndarray:
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    rows = rng.standard_normal((draw(st.integers(1, 4)), vocab_size)) * draw(st.sampled_from([1e-3, 2.0, 1e4]))
+    if draw(st.booleans()):
+        rows = np.round(rows)  # many ties, and zeros of both signs
+    rows = rows.astype(np.float32)
+    for flaw in draw(st.lists(st.sampled_from([nan, -nan, inf, -inf, 3e38, -3e38, -0.0]), max_size=3)):
+        rows[draw(st.integers(0, len(rows) - 1)), rng.integers(vocab_size)] = flaw
+    if draw(st.integers(0, 9)) == 0:
+        rows[0] = -inf
+    elif draw(st.integers(0, 4)) == 0:
+        rows[0, rng.permutation(vocab_size)[1:]] = -inf
+    return rows
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> tuple[np.ndarray, list[SamplingParams], int]:
+    logits = draw(logits_of(draw(st.sampled_from(VOCAB_SIZES))))
+    return logits, [draw(PARAMS) for _ in logits], draw(st.sampled_from([0, 7, 2**64 - 1]))
+
+
+def choices(
+    logits: np.ndarray, params: list[SamplingParams], seed: int, kernels: _native.RowSampler | None
+) -> list[list[Choice]]:
+    """Of three steps that all see the same rows."""
+    vocab_size = logits.shape[1]
+    sampler = Sampler(vocab_size=vocab_size, eog_token_ids=frozenset(), token_bytes=lambda _: b"", kernels=kernels)
+    states = [sampler.open(p.filled_from(BUILT_IN), (1, 1, 0), seed) for p in params]
+    return [sampler.sample(logits, states) for _ in range(3)]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@settings(deadline=None, max_examples=40)
+@given(job=jobs())
+def test_choices_are_those_of_numpy(name: str, job: tuple[np.ndarray, list[SamplingParams], int]) -> None:
+    before = job[0].tobytes()
+    assert choices(*job, _native.RowSampler(name)) == choices(*job, None)
+    assert job[0].tobytes() == before
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@settings(deadline=None, max_examples=25)
+@given(data=st.data(), count=st.sampled_from([1, 2, 40, 1000]))
+def test_sums_and_ranks_are_those_of_numpy(name: str, data: st.DataObject, count: int) -> None:
+    row = data.draw(logits_of(data.draw(st.sampled_from(VOCAB_SIZES))))[0]
+    kernels = _native.RowSampler(name)
+    peak = float(row.max())
+    count = min(count, row.size)
+    if np.isfinite(peak):
+        assert kernels.exp_sum(row, peak) == exp_sum(row, peak)
+        assert kernels.largest(row, count) == [i for i in largest_positions(row, count).tolist() if row[i] > -inf]
+    else:
+        assert kernels.largest(row, count) == []
+
+
+def test_a_wide_row_is_chosen_from_as_a_narrow_one() -> None:
+    """262,144 logits: the interpreter is released meanwhile, and many blocks hold candidates."""
+    logits = np.sort(np.random.default_rng(0).standard_normal((5, 2**18)), axis=1).astype(np.float32)
+    logits[1] = logits[1, ::-1]
+    params = [SamplingParams(temperature=t, top_k=1000, logprobs=5) for t in (0.0, 0.2, 1.0, 3.0, 1.0)]
+    assert choices(logits, params, 3, _native.RowSampler()) == choices(logits, params, 3, None)
+
+
+def test_exp_is_right_within_2_units_in_the_last_place() -> None:
+    x = -np.concatenate(([0.0, 1e-300, 708.0], np.random.default_rng(0).exponential(30, 10_000))).clip(0, 708)
+    exact = np.exp(x.astype(np.longdouble))
+    assert np.abs((exp(x) - exact) / np.spacing(exact.astype(np.float64))).max() < 2
+    assert exp(np.array([-708.1, -inf])).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (-1.0, 1, 1.0, inf, 0, 0),
+        (nan, 1, 1.0, inf, 0, 0),
+        (1.0, 0, 1.0, inf, 0, 0),
+        (1.0, -1, 0.5, inf, 0, 0),
+        (1.0, 8, 1.0, inf, 0, 0),
+        (1.0, 2, nan, inf, 0, 0),
+        (1.0, 2, 1.0, -1.0, 0, 0),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings: tuple[float, int, float, float, int, int]) -> None:
+    with pytest.raises(ValueError, match=r"out of range|no number"):
+        _native.RowSampler().choose(np.zeros((1, 8), dtype=np.float32), [settings])
+
+
+def test_rows_and_settings_must_be_as_many() -> None:
+    with pytest.raises(ValueError, match="needs settings"):
+        _native.RowSampler().choose(np.zeros((2, 8), dtype=np.float32), [None])
+
+
+@pytest.mark.parametrize("bad", [nan, inf])
+@pytest.mark.parametrize("params", [SamplingParams(min_tokens=2), SamplingParams(repetition_penalty=1.5)])
+def test_an_edit_does_not_hide_that_a_row_is_unusable(bad: float, params: SamplingParams) -> None:
+    logits = np.zeros((1, 70), dtype=np.float32)
+    logits[0, 3] = bad
+    for kernels in (None, _native.RowSampler()):
+        sampler = Sampler(vocab_size=70, eog_token_ids=frozenset({3}), token_bytes=lambda _: b"", kernels=kernels)
+        state = sampler.open(params.filled_from(BUILT_IN), (3,), 0)
+        assert sampler.sample(logits, [state]) == [Choice(token_id=None)]
