@@ -18,6 +18,7 @@ from stoker.backends.onnx import (
 from stoker.core.stages import Mark
 from stoker.engine.config import EngineConfig
 from stoker.errors import ConfigError, ModelFileInvalid, ModelFileNotFound
+from stoker.models.cache import packed_dir
 from stoker.models.memory import available_memory
 from stoker.models.memory_plan import MemoryNeeds
 from stoker.models.onnx_description import OnnxDescription, describe_onnx
@@ -107,7 +108,8 @@ def open_onnx(config: EngineConfig, mark: Mark) -> OpenedOnnx:
         threads=config.threads,
         provider=config.provider,
         device_id=config.device_id,
-        spins=config.num_replicas == 1,
+        spins=not config.has_siblings,
+        packed_directory=packed_dir() if config.has_siblings else None,
         name=parts.facts.name,
         architecture=parts.facts.architecture,
         trained_context=parts.facts.trained_context or 0,

@@ -25,10 +25,10 @@ def exported(path: Path, folder: Path, **options: Any) -> Path:
 class ExportedModel:
     """A session on an exported folder, with one thread."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = "model.onnx") -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
-        self.session = onnxruntime.InferenceSession(folder / "model.onnx", options, providers=["CPUExecutionProvider"])
+        self.session = onnxruntime.InferenceSession(folder / name, options, providers=["CPUExecutionProvider"])
         self.inputs = {item.name: item for item in self.session.get_inputs()}
         self.outputs = [item.name for item in self.session.get_outputs()]
 

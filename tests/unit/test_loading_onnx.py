@@ -18,6 +18,7 @@ from stoker.core.stages import no_mark
 from stoker.engine.config import EngineConfig
 from stoker.engine.engine import Engine
 from stoker.engine.protocol import Failed, Output, Submit
+from stoker.engine.supervisor import same_sizes
 from stoker.errors import (
     ConfigError,
     ContextLengthExceeded,
@@ -29,6 +30,7 @@ from stoker.errors import (
     ResourceExhausted,
 )
 from stoker.loading import Loaded, load_model
+from stoker.runtime.shares import share_of
 from tests.onnx_models import CHATML, TinyOnnx, write_onnx_folder, write_tokenizer
 from tests.tiny_models import TinyModel, write_tiny_model
 
@@ -176,6 +178,39 @@ def test_it_is_said_who_computes(folder: Path, caplog: pytest.LogCaptureFixture)
     with caplog.at_level(logging.INFO), loaded(folder):
         pass
     assert "is computed by ONNX Runtime (cpu)" in caplog.text
+
+
+def test_replicas_map_packed_weights_from_the_cache(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them: also those that are told the sizes of the first one."""
+    monkeypatch.setenv("STOKER_CACHE_DIR", str(tmp_path))
+    with loaded(folder):
+        assert not (tmp_path / "packed").exists()
+    share = share_of(EngineConfig(model_path=str(folder)), 1, 2, num_cores=2, ram_mib=0)
+    engine, card = build_engine(EngineConfig(model_path=str(folder), threads=1))
+    engine.close()
+    second = load_model(same_sizes(share, card), None, no_mark)
+    second.backend.close()
+    assert [path.suffix for path in (tmp_path / "packed").iterdir() if path.is_dir()] == [".onnx"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        "[]",
+        '{"model": {"type": "Magic", "vocab": {}}}',
+        '{"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b c"]}}',
+        '{"version": "1.0", "model": {"type": "Unigram", "unk_id": 9, "vocab": [["a", 0.0]]}}',
+        '{"model": {"type": "BPE", "vocab": ["a", "b"], "merges": []}}',
+        "\x00\x01",
+    ],
+)
+def test_a_tokenizer_that_nobody_reads_is_named(own_folder: Path, text: str) -> None:
+    (own_folder / "tokenizer.json").write_text(text)
+    with pytest.raises(ModelError, match=r"tokenizer\.json"), loaded(own_folder):
+        pass
 
 
 class Clock:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from stoker.backends.cores import usable_cores
+from stoker.backends.cores import AFFINITY, SHARED_CORES, cpus_to_stay_on, environment_of_sharers, usable_cores
 
 
 def make_machine(root: Path, siblings: dict[int, str], **limits: str) -> Path:
@@ -58,3 +59,27 @@ def test_a_container_gets_what_it_pays_for(tmp_path: Path, limits: dict[str, str
 
 def test_a_machine_that_says_nothing(tmp_path: Path) -> None:
     assert usable_cores(tmp_path) == 8
+
+
+def test_threads_stay_only_if_they_fit_the_cores_and_somebody_wants_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = make_machine(tmp_path, SMT)
+    assert cpus_to_stay_on(4, machine) == []
+    monkeypatch.setenv(AFFINITY, "1")
+    assert cpus_to_stay_on(4, machine) == [0, 1, 2, 3]
+    assert cpus_to_stay_on(3, machine) == []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {3, 5, 7})
+    assert cpus_to_stay_on(2, machine) == [3, 5]
+    make_machine(tmp_path, {}, cpu_max="100000 100000")
+    assert cpus_to_stay_on(2, machine) == [], "the container pays for one"
+
+
+def test_all_processes_that_we_start_share_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SHARED_CORES, raising=False)
+    first, second = environment_of_sharers(), environment_of_sharers()
+    assert first == second
+    if sys.platform == "linux":
+        assert Path(first[SHARED_CORES]).exists()
+    monkeypatch.setenv(SHARED_CORES, "/named/already")
+    assert environment_of_sharers() == {}

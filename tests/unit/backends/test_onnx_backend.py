@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stoker.backends.onnx import KVBudget, OnnxBackend
+from stoker.backends.onnx import OnnxBackend
 from stoker.backends.onnx.growing import GrowingKV
 from stoker.backends.onnx.memory import GRANULE
 from stoker.core.batch import Chunk, CopyPrefix, Truncate
-from stoker.errors import BackendError, ConfigError, ModelNotLoaded, ResourceExhausted
+from stoker.errors import BackendError, ConfigError, ModelNotLoaded
 from tests.onnx_models import OnnxReference, TinyOnnx
 from tests.onnx_runs import distance, open_tiny, run
 
@@ -186,22 +186,7 @@ def test_closing_ends_everything(tmp_path: Path) -> None:
         run(backend, Chunk(0, 0, (1,), 1))
 
 
-def test_models_share_one_budget(tmp_path: Path) -> None:
-    """A part is a model's own until it is closed."""
-    per_token = 2 * 2 * 2 * 16 * 4
-    budget = KVBudget(1500 * per_token, share_bytes=1000 * per_token)
-    first = open_tiny(tmp_path, TinyOnnx(), kv_tokens=5000, budget=budget)
-    second = open_tiny(tmp_path, TinyOnnx(), kv_tokens=5000, budget=budget)
-    assert (first.info.kv_tokens, second.info.kv_tokens) == (1000, 500)
-    with pytest.raises(ResourceExhausted, match="share is used up"):
-        open_tiny(tmp_path, TinyOnnx(), budget=budget)
-    first.close()
-    first.close()
-    assert budget.num_free_bytes == 1000 * per_token
-    second.close()
-
-
-def test_replicas_share_their_weights(tmp_path: Path) -> None:
+def test_users_in_one_process_share_a_session(tmp_path: Path) -> None:
     with open_tiny(tmp_path, TinyOnnx()) as one, open_backend_again(tmp_path) as other:
         assert one._session is other._session
         run(one, Chunk(0, 0, (1, 2, 3)))

@@ -6,6 +6,7 @@ import logging
 import random
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -253,6 +254,55 @@ def test_a_provider_that_fails_is_replaced_by_the_cpu(
         session = open_session(read_onnx_graph(tmp_path / "m.onnx"), SessionOptions(threads=1))
     assert (session.provider, session.device) == ("cpu", "cpu")
     assert "the provider cuda cannot run m.onnx, the CPU computes" in caplog.text
+
+
+@pytest.mark.parametrize("wanted", ["auto", "cpu", "cuda", "tensorrt", "openvino"])
+def test_what_this_build_has_is_what_computes(tmp_path: Path, wanted: str, caplog: pytest.LogCaptureFixture) -> None:
+    """S1-42, with the real list: a build for CPUs names further providers (Azure's), which run no graph here."""
+    assert "CPUExecutionProvider" in runtime().get_available_providers()
+    write_graph(tmp_path / "m.onnx", TinyOnnx())
+    with caplog.at_level(logging.WARNING):
+        session = open_session(
+            read_onnx_graph(tmp_path / "m.onnx"), SessionOptions(threads=1, provider=wanted, device_id=2)
+        )
+    assert (session.provider, session.device, session.device_id) == ("cpu", "cpu", 0)
+    assert session.inner.get_providers() == ["CPUExecutionProvider"]
+    assert (f"has no provider {wanted}" in caplog.text) == (wanted not in ("auto", "cpu"))
+    assert "the device 2 is ignored" in caplog.text
+
+
+def test_an_unknown_provider_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    write_graph(tmp_path / "m.onnx", TinyOnnx())
+    for name in ("azure", "CPUExecutionProvider", "gpu", ""):
+        with pytest.raises(ConfigError, match=f"no provider '{name}'; known: auto, .*cpu"):
+            open_session(read_onnx_graph(tmp_path / "m.onnx"), SessionOptions(threads=1, provider=name))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_device_is_asked_for_by_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    """S1-42: the CPU stands behind it, for operators that the device has not, and for a session that fails."""
+    asked: list[Any] = []
+    real = runtime().InferenceSession
+
+    def opened(source: Any, options: Any, providers: Any) -> Any:
+        asked.append(providers)
+        if providers[0][0] == "CPUExecutionProvider":
+            return real(source, options, providers=providers)
+        if fails:
+            raise RuntimeError("CUDA failure 101: invalid device ordinal")
+        return SimpleNamespace(get_providers=lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
+
+    monkeypatch.setattr(runtime(), "get_available_providers", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
+    monkeypatch.setattr(runtime(), "InferenceSession", opened)
+    write_graph(tmp_path / "m.onnx", TinyOnnx())
+    options = SessionOptions(threads=1, provider="cuda", device_id=3, packed_directory=tmp_path / "packed")
+    session = open_session(read_onnx_graph(tmp_path / "m.onnx"), options)
+    assert asked[0] == [("CUDAExecutionProvider", {"device_id": "3"}), "CPUExecutionProvider"]
+    assert (session.provider, session.device_id) == (("cpu", 0) if fails else ("cuda", 3))
+    assert ("cannot run m.onnx, the CPU computes: CUDA failure 101" in caplog.text) == fails
+    assert (tmp_path / "packed").exists() == fails
 
 
 def test_without_onnx_runtime_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

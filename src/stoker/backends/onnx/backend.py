@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from stoker.backends.base import Logits
-from stoker.backends.onnx.batches import split_by_padding, split_by_rows
-from stoker.backends.onnx.budget import KVBudget
+from stoker.backends.onnx.batches import split_by_padding, split_by_rows, split_by_tokens
 from stoker.backends.onnx.file import GraphFile
 from stoker.backends.onnx.growing import GrowingKV
 from stoker.backends.onnx.in_place import InPlaceKV
@@ -58,12 +57,12 @@ class OnnxOptions:
     """Which device of the provider."""
     spins: bool = False
     """Threads spin for a moment before they sleep: for a model that shares its cores with no other."""
+    packed_directory: Path | None = None
+    """Where packed weights lie that several processes map: for replicas. None = they are packed in memory."""
     name: str = ""
     architecture: str = "onnx"
     trained_context: int = 0
     """0 = the context size."""
-    budget: KVBudget | None = None
-    """What several models share; `kv_tokens` becomes less if it has less."""
 
     def __post_init__(self) -> None:
         check_sizes(self)
@@ -105,15 +104,13 @@ class OnnxBackend:
         self._signature = signature
         self._mark = mark
         self._session: Session | None = open_session(graph, _session_options(options))
-        self._lease = None if options.budget is None else options.budget.lease(options.kv_tokens * self._kv_bytes)
-        kv_tokens = options.kv_tokens if self._lease is None else self._lease.num_bytes // self._kv_bytes
-        self._info = _model_info(graph.path, signature, options, kv_tokens, eog_token_ids)
+        self._info = _model_info(graph.path, signature, options, eog_token_ids)
         memory = KVMemory(
             signature.kv,
             signature.kv_type,
             num_rows=options.num_slots,
             max_tokens=self._info.max_sequence_tokens,
-            kv_tokens=kv_tokens,
+            kv_tokens=options.kv_tokens,
         )
         self._memory = memory
         self._kv = _graph_kv(self._session, signature, memory, options.num_slots)
@@ -181,18 +178,12 @@ class OnnxBackend:
             return
         self._session = None
         del self._kv, self._memory
-        if self._lease is not None:
-            self._lease.close()
 
     def __enter__(self) -> OnnxBackend:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def _kv_bytes(self) -> int:
-        return self._signature.kv_bytes_per_token
 
     def _open_session(self) -> Session:
         if self._session is None:
@@ -225,8 +216,18 @@ class OnnxBackend:
         singles = [chunk for chunk in chunks if len(chunk.entries) == 1]
         for chunk in chunks:
             if len(chunk.entries) > 1:
-                yield from ([part] for part in split_by_rows(chunk, gives_all_rows=self._signature.can_give_all_rows))
-        yield from split_by_padding(singles, self._max_paddings)
+                yield from ([part] for part in self._parts(chunk))
+        if self._signature.one_sequence:
+            yield from ([chunk] for chunk in singles)
+        else:
+            yield from split_by_padding(singles, self._max_paddings)
+
+    def _parts(self, chunk: Chunk) -> Sequence[Chunk]:
+        """What of a prompt's chunk can be computed at once."""
+        chunks = self._signature.chunks
+        if chunks == "never" or (chunks == "first" and chunk.start > 0):
+            return split_by_tokens(chunk)
+        return split_by_rows(chunk, gives_all_rows=self._signature.can_give_all_rows)
 
 
 def _graph_kv(session: Session, signature: Signature, memory: KVMemory, num_slots: int) -> GraphKV:
@@ -248,12 +249,11 @@ def _session_options(options: OnnxOptions) -> SessionOptions:
         provider=options.provider,
         device_id=options.device_id,
         spins=options.spins,
+        packed_directory=options.packed_directory,
     )
 
 
-def _model_info(
-    path: Path, signature: Signature, options: OnnxOptions, kv_tokens: int, eog_token_ids: frozenset[int]
-) -> ModelInfo:
+def _model_info(path: Path, signature: Signature, options: OnnxOptions, eog_token_ids: frozenset[int]) -> ModelInfo:
     return ModelInfo(
         name=options.name or path.stem,
         architecture=options.architecture,
@@ -261,9 +261,9 @@ def _model_info(
         eog_token_ids=eog_token_ids,
         trained_context=options.trained_context or options.context_size,
         context_size=options.context_size,
-        kv_tokens=kv_tokens,
+        kv_tokens=options.kv_tokens,
         num_slots=options.num_slots,
-        max_batch_tokens=min(_batch_tokens(signature, options.max_batch_tokens), kv_tokens),
+        max_batch_tokens=min(_batch_tokens(signature, options.max_batch_tokens), options.kv_tokens),
         traits=CacheTraits(can_truncate=True, can_copy=True, shares_cells=False, can_export=True),
         kv_format=_kv_format(signature),
         kv_bytes_per_token=signature.kv_bytes_per_token,

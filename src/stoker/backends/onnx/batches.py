@@ -18,6 +18,15 @@ def split_by_rows(chunk: Chunk, *, gives_all_rows: bool) -> list[Chunk]:
     return [Chunk(chunk.slot, chunk.start, chunk.entries[:first], 1), *singles]
 
 
+def split_by_tokens(chunk: Chunk) -> list[Chunk]:
+    """The parts of a chunk, for a graph that takes one token at a time."""
+    first = len(chunk.entries) - chunk.num_logits
+    return [
+        Chunk(chunk.slot, chunk.start + at, chunk.entries[at : at + 1], int(at >= first))
+        for at in range(len(chunk.entries))
+    ]
+
+
 def split_by_padding(chunks: Sequence[Chunk], max_paddings: int | None) -> Iterator[Sequence[Chunk]]:
     """Chunks of one entry in groups that need at most so much padding; the same chunks are grouped alike each time.
 

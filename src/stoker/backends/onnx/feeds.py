@@ -71,6 +71,10 @@ class Feeds:
         self._input(binding, "mask", self._mask(run, pads_left=pads_left))
         self._input(binding, "positions", run.starts[:, None] + self._counting[: run.num_new])
         self._input(binding, "cache_positions", run.num_past + self._counting[: run.num_new])
+        self._input(binding, "token_types", np.zeros_like(run.tokens))
+        self._input(binding, "cache_branch", np.array([run.num_past > 0]))
+        self._input(binding, "last_positions", run.ends - 1)
+        self._input(binding, "total", np.array(run.num_past + run.num_new))
         num_kept = max(run.num_logits, 1)
         self._input(binding, "kept_rows", np.array(num_kept, dtype=np.int64))
         self._input(binding, "rows", self._counting[run.num_new - num_kept : run.num_new])
@@ -87,7 +91,8 @@ class Feeds:
         port = self._signature.inputs.get(role)
         if port is None:
             return
-        array = np.ascontiguousarray(values, dtype=port.type)
+        shape = values.shape + (1,) * (port.rank - values.ndim)
+        array = np.ascontiguousarray(values, dtype=port.type).reshape(shape)
         self._bound.append(array)
         binding.bind_input(port.name, CPU, 0, port.type, array.shape, array.ctypes.data)
 

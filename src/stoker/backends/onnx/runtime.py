@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from stoker.backends.onnx.file import GraphFile
+from stoker.backends.onnx.packed_folder import MODEL, WEIGHTS, PackedFolders, fingerprint
 from stoker.errors import ConfigError, ModelFileInvalid, ModelUnsupported, ResourceExhausted
 
 logger = getLogger(__name__)
@@ -33,8 +34,13 @@ _PROVIDERS = {
 _MEMORY_OF = {"tensorrt": "cuda", "cuda": "cuda", "rocm": "rocm", "migraphx": "rocm", "directml": "dml"}
 """Where tensors lie that a provider keeps; the others compute in the machine's own memory."""
 _FATAL = 4
-_SPIN_US = "50"
-"""About the time from one operator to the next; the default, a thousand, starves whoever shares the cores."""
+_SPIN_US = "400"
+"""About the time from one step to the next, worth a tenth of the speed of one stream; the default, a thousand, starves
+whoever shares the cores."""
+_MIN_MAPPED = "1024"
+"""Bytes of a constant that is worth a place in the file of packed weights."""
+_MAX_PACKED_BYTES = 32 << 30
+"""What all packed graphs together may take."""
 _MEMORY_MARKS = ("bad_alloc", "Failed to allocate", "out of memory")
 
 
@@ -49,6 +55,8 @@ class SessionOptions:
     """Which of several devices of the provider."""
     spins: bool = False
     """Threads spin for a moment before they sleep: about 8 % faster, if nobody else wants the cores."""
+    packed_directory: Path | None = None
+    """Where packed weights lie that several processes map. None = each packs in memory. For the CPU only."""
 
 
 class Session:
@@ -68,11 +76,13 @@ class Session:
         self.device = _MEMORY_OF.get(self.provider, CPU)
         """Where this provider keeps tensors."""
         self.device_id = options.device_id if self.device != CPU else 0
+        if self.provider == CPU and options.device_id:
+            logger.warning("the device %d is ignored: the CPU computes, and there is one", options.device_id)
 
     def _load(self, graph: GraphFile, options: SessionOptions) -> Any:
         if self.provider != CPU:
             try:
-                session = _create(graph, options, self.provider)
+                session = _create(_source(graph), graph.path.parent, options, self.provider)
                 if session.get_providers()[0] == _PROVIDERS[self.provider]:
                     return session
                 reason: object = "its libraries cannot be loaded"
@@ -83,12 +93,34 @@ class Session:
             )
             self.provider = CPU
         try:
-            return _create(graph, options, CPU)
+            packed = _packed(graph, options)
+            if packed is not None:
+                return _create(os.fspath(packed / MODEL), packed, options, CPU)
+            return _create(_source(graph), graph.path.parent, options, CPU)
         except load_errors() as error:
             raise _explain(graph.path, error) from error
 
 
-def _create(graph: GraphFile, options: SessionOptions, provider: str) -> Any:
+def _source(graph: GraphFile) -> bytes | str:
+    return graph.content or os.fspath(graph.path)
+
+
+def _packed(graph: GraphFile, options: SessionOptions) -> Path | None:
+    """The folder with the graph and its packed weights, if there is a place for it."""
+    if options.packed_directory is None:
+        return None
+    folders = PackedFolders(options.packed_directory, _MAX_PACKED_BYTES)
+    weights_bytes = sum(path.stat().st_size for path in graph.weight_files)
+    name = fingerprint(graph, runtime().__version__)
+    return folders.open(
+        name, weights_bytes, lambda folder: _create(_source(graph), graph.path.parent, options, CPU, folder) and None
+    )
+
+
+def _create(
+    source: bytes | str, weights: Path, options: SessionOptions, provider: str, packs_into: Path | None = None
+) -> Any:
+    """A session; on the way to it, packed weights are written if it is said where to."""
     ort = runtime()
     found = ort.SessionOptions()
     found.intra_op_num_threads = options.threads
@@ -97,14 +129,19 @@ def _create(graph: GraphFile, options: SessionOptions, provider: str) -> Any:
     found.add_session_config_entry("session.intra_op.allow_spinning", "1" if options.spins else "0")
     found.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_US)
     # Weights in other files are mapped, and shared with everybody who maps them.
-    found.add_session_config_entry("session.model_external_initializers_file_folder_path", os.fspath(graph.path.parent))
+    found.add_session_config_entry("session.model_external_initializers_file_folder_path", os.fspath(weights))
+    if packs_into is not None:
+        found.optimized_model_filepath = os.fspath(packs_into / MODEL)
+        found.add_session_config_entry("session.optimized_model_external_initializers_file_name", WEIGHTS)
+        found.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", _MIN_MAPPED)
+        found.add_session_config_entry("session.save_external_prepacked_constant_initializers", "1")
     settings: dict[str, str] = {} if provider == CPU else {"device_id": str(options.device_id)}
     chosen: list[object] = [(_PROVIDERS[provider], settings)]
     if provider != CPU:
         chosen.append(_PROVIDERS[CPU])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return ort.InferenceSession(graph.content or os.fspath(graph.path), found, providers=chosen)
+        return ort.InferenceSession(source, found, providers=chosen)
 
 
 def is_host_memory(session: Session) -> bool:

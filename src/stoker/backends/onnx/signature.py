@@ -22,14 +22,33 @@ _INPUTS = {
     "num_logits_to_keep": ("kept_rows", None),
     "logits_to_keep": ("kept_rows", None),
     "stoker.rows": ("rows", 1),
+    "token_type_ids": ("token_types", 2),
+    "use_cache_branch": ("cache_branch", 1),
+    "seqlens_k": ("last_positions", None),
+    "total_sequence_length": ("total", None),
 }
 """What graphs call their inputs: their role, and how many dimensions they have."""
 _INTEGERS = ("int64", "int32")
+_TYPES = {"use_cache_branch": ("bool",)}
+"""Of inputs that are no integers."""
 _KV_TYPES = ("float32", "float16")
 _IN_PLACE = ("com.microsoft", "GroupQueryAttention")
 _KNOWN_DOMAINS = {"", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc", "org.pytorch.aten"}
 
-Role: TypeAlias = Literal["ids", "mask", "positions", "cache_positions", "kept_rows", "rows"]
+Role: TypeAlias = Literal[
+    "ids",
+    "mask",
+    "positions",
+    "cache_positions",
+    "kept_rows",
+    "rows",
+    "token_types",
+    "cache_branch",
+    "last_positions",
+    "total",
+]
+Chunks: TypeAlias = Literal["any", "first", "never"]
+"""Several tokens of a sequence in one run: always, only from its beginning on, or never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +57,8 @@ class Port:
 
     name: str
     type: np.dtype[np.generic]
+    rank: int
+    """How many dimensions it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +85,14 @@ class Signature:
     kv_type: np.dtype[np.generic]
     is_in_place: bool
     """Every attention writes new positions into the buffer that holds the old ones."""
+    chunks: Chunks = "any"
+    one_sequence: bool = False
+    """A run computes one sequence only."""
 
     @property
     def can_pad(self) -> bool:
         """Sequences of different lengths can be computed together."""
-        if "cache_positions" in self.inputs:
+        if "cache_positions" in self.inputs or self.one_sequence:
             return False
         return self.is_in_place or {"mask", "positions"} <= self.inputs.keys()
 
@@ -113,21 +137,48 @@ def read_signature(
             pasts[layer] = value
         else:
             role = _role(graph, value)
-            roles[role] = Port(value.name, np.dtype(value.type))
+            roles[role] = Port(value.name, np.dtype(value.type), len(value.shape))
     if "ids" not in roles:
         _refuse(graph, "it has no input `input_ids`: it is no language model that takes tokens")
     if not pasts:
         _refuse(graph, "it has no inputs `past_key_values.…`: it was exported without a cache")
     logits, columns = _logits(graph, vocab_size)
+    kv_type = _kv_type(graph, list(pasts.values()))
+    is_in_place = graph.operators.get(_IN_PLACE, 0) * 2 >= len(pasts)
+    if is_in_place and {"mask", "last_positions"}.isdisjoint(roles):
+        _refuse(graph, "its GroupQueryAttention takes no lengths: it has neither `attention_mask` nor `seqlens_k`")
     return Signature(
         inputs=roles,
-        logits=Port(logits.name, np.dtype(logits.type)),
+        logits=Port(logits.name, np.dtype(logits.type), len(logits.shape)),
         vocab_size=columns,
         gives_all_rows=logits.shape[1] != 1,
         kv=_pair(graph, pasts, num_kv_heads, head_size),
-        kv_type=_kv_type(graph, list(pasts.values())),
-        is_in_place=graph.operators.get(_IN_PLACE, 0) * 2 >= len(pasts),
+        kv_type=kv_type,
+        is_in_place=is_in_place,
+        chunks=_chunks(graph),
+        one_sequence=_has_one_sequence(graph),
     )
+
+
+def _chunks(graph: GraphFile) -> Chunks:
+    """Of a graph with two branches, the one for later tokens was traced with one of them and masks no others."""
+    if any(value.name == "use_cache_branch" for value in graph.inputs):
+        return "first"
+    return "never" if _ids(graph).shape[1] == 1 else "any"
+
+
+def _has_one_sequence(graph: GraphFile) -> bool:
+    ids = _ids(graph)
+    fixed = [size for size in ids.shape if isinstance(size, int) and size != 1]
+    if fixed:
+        _refuse(
+            graph, f"its input `input_ids` is {list(ids.shape)}: sizes that cannot vary, but for 1, are not supported"
+        )
+    return ids.shape[0] == 1
+
+
+def _ids(graph: GraphFile) -> GraphValue:
+    return next(value for value in graph.inputs if value.name == "input_ids")
 
 
 def _check_operators(graph: GraphFile) -> None:
@@ -142,7 +193,7 @@ def _role(graph: GraphFile, value: GraphValue) -> Role:
         known = ", ".join(f"`{name}`" for name in _INPUTS)
         _refuse(graph, f"its input `{value.name}` has no known meaning (known: {known}, `past_key_values.N.key`)")
     role, rank = found
-    if value.type not in _INTEGERS or (rank is not None and len(value.shape) != rank):
+    if value.type not in _TYPES.get(value.name, _INTEGERS) or (rank is not None and len(value.shape) != rank):
         _refuse(graph, f"its input `{value.name}` is {value.type} {list(value.shape)}, which is not understood")
     return role  # pyright: ignore[reportReturnType] - the table's strings are roles
 
@@ -178,11 +229,23 @@ def _pair(
             _fail(graph, f"its input `{past.name}` has no output of its kind")
         if len(past.shape) != 4:
             _refuse(graph, f"its input `{past.name}` is {list(past.shape)}, not (sequences, heads, positions, size)")
+        if isinstance(past.shape[2], int):
+            _refuse(graph, f"its input `{past.name}` is {list(past.shape)}: its number of positions cannot vary")
+        _check_alike(graph, past, present)
         heads, size = _number(past.shape[1], num_kv_heads), _number(past.shape[3], head_size)
         if heads is None or size is None:
             _refuse(graph, f"neither its input `{past.name}` nor `config.json` says how many heads of which size")
         found.append(KVTensor(past.name, present.name, heads, size))
     return tuple(found)
+
+
+def _check_alike(graph: GraphFile, past: GraphValue, present: GraphValue) -> None:
+    pairs = [(past.shape[axis], present.shape[axis]) for axis in (1, 3)] if len(present.shape) == 4 else []
+    if past.type != present.type or any(isinstance(b, int) and isinstance(a, int) and a != b for a, b in pairs):
+        what = (
+            f"`{past.name}` is {past.type} {list(past.shape)}, `{present.name}` is {present.type} {list(present.shape)}"
+        )
+        _fail(graph, what)
 
 
 def _number(dimension: int | str, fallback: int | None) -> int | None:
