@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from stoker.runtime.base import Runtime
     from stoker.runtime.llama_server.config import RuntimeConfig
     from stoker.runtime.replica_config import ReplicaConfig
+    from stoker.sampling.row_kernels import RowKernels
     from stoker.text.volatile import VolatileHeaders
 
 
@@ -68,6 +69,7 @@ def build_engine(
             slot_files=_slot_files(config, loaded),
             embedder=loaded.embedder,
             adapters=loaded.adapters,
+            row_kernels=_row_kernels(),
         )
         is_built = True
     finally:
@@ -116,15 +118,18 @@ def create_runtime(
     from stoker.runtime.local import LocalRuntime
     from stoker.runtime.replicas import ReplicatedRuntime
 
-    if runtime_config is not None and runtime_config.runtime == "llama-server":
-        return _llama_server(engine, volatile, supervision, replicas, runtime_config)
+    def one(config: EngineConfig, *, repeats: bool) -> Runtime:
+        if runtime_config is not None and runtime_config.runtime == "llama-server":
+            return _llama_server(config, volatile, supervision, runtime_config, repeats=repeats)
+        return LocalRuntime(EngineClient(config, supervision=supervision, repeats=repeats), volatile)
+
+    alone = one(engine, repeats=True)  # it also says what cannot be had, whoever computes in the end
     if replicas is None or replicas.max_replicas == 1:
-        return LocalRuntime(EngineClient(engine, supervision=supervision), volatile)
+        return alone
     shares = _shares(engine, replicas.max_replicas)
 
     def make(number: int, first: ModelCard | None) -> Runtime:
-        config = shares[number] if first is None else same_sizes(shares[number], first)
-        return LocalRuntime(EngineClient(config, supervision=supervision, repeats=False), volatile)
+        return one(shares[number] if first is None else same_sizes(shares[number], first), repeats=False)
 
     return ReplicatedRuntime(make, replicas, restart_wait_s=supervision.restart_wait_s)
 
@@ -133,15 +138,14 @@ def _llama_server(
     engine: EngineConfig,
     volatile: VolatileHeaders,
     supervision: SupervisionConfig,
-    replicas: ReplicaConfig | None,
     runtime_config: RuntimeConfig,
+    *,
+    repeats: bool,
 ) -> Runtime:
     """Raises ConfigError if something is asked for that only engines of ours have."""
     from stoker.runtime.llama_server.runtime import LlamaServerRuntime
 
-    if replicas is not None and replicas.max_replicas > 1:
-        raise ConfigError("--replicas: a llama-server is served once; give it more slots with --parallel")
-    return LlamaServerRuntime(engine, runtime_config, supervision=supervision, volatile=volatile)
+    return LlamaServerRuntime(engine, runtime_config, supervision=supervision, volatile=volatile, repeats=repeats)
 
 
 def _shares(engine: EngineConfig, count: int) -> list[EngineConfig]:
@@ -184,6 +188,15 @@ def _scheduling(config: EngineConfig, loaded: Loaded) -> SchedulerConfig:
             key="parallel",
         )
     return SchedulerConfig(max_running=min(parallel, info.max_batch_tokens), max_waiting=config.max_queue)
+
+
+def _row_kernels() -> RowKernels | None:
+    """Whatever backend computes, rows are sampled by the native executor's code, if that was built here."""
+    try:
+        from stoker.backends.native.sampling import RowSampler
+    except ImportError:
+        return None
+    return RowSampler()
 
 
 def _kv_store(config: EngineConfig, loaded: Loaded) -> KVStore | None:
@@ -251,7 +264,7 @@ def main() -> int:
     level = os.environ.get("STOKER_LOG_LEVEL", "warning").upper()
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s engine %(name)s: %(message)s")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the cores belong to the forward pass
-    return serve_engine(build_engine)
+    return serve_engine(lambda config, progress: build_engine(config, progress=progress))
 
 
 if __name__ == "__main__":

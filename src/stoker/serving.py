@@ -90,7 +90,7 @@ def create_registry(config: Config, models: Sequence[str], *, progress: Progress
     if folder and not Path(folder).expanduser().is_dir():
         raise ConfigError(f"--models-dir: {folder} is no folder", key="models_dir")
     life = _life(config)
-    makers = _Makers(config, _usual_cache_mib(config, len(named)))
+    makers = _Makers(config, _usual_cache_mib(config, len(named)), _kv_share_mib(config, len(named)))
     specs = [life.applied(makers.named(name, model, progress)) for name, model in named]
     _check_names(specs, life, is_open=bool(folder))
     return Registry(
@@ -118,14 +118,16 @@ class _Makers:
     Args:
         config: all settings.
         cache_ram_mib: for each model, unless somebody says; None = each engine decides for itself.
+        kv_share_mib: what the KV pools of each model take at most; None = as each plans for itself.
     """
 
-    def __init__(self, config: Config, cache_ram_mib: int | None) -> None:
+    def __init__(self, config: Config, cache_ram_mib: int | None, kv_share_mib: int | None) -> None:
         from stoker.text.volatile import VolatileHeaders
 
         self._config = config
         self._volatile = VolatileHeaders(config.server.volatile_headers)
         self._cache_ram_mib = cache_ram_mib
+        self._kv_share_mib = kv_share_mib
 
     def named(self, name: str, model: ModelConfig, progress: Progress | None) -> ModelSpec:
         """A model of the command line or of the configuration file."""
@@ -179,18 +181,17 @@ class _Makers:
     def _measure(self, engine: EngineConfig) -> MemoryNeeds | None:
         from stoker.measuring import measure
         from stoker.runtime.llama_server.model_file import measure_model_file
-        from stoker.runtime.shares import share_of
+        from stoker.runtime.shares import share_of, within_kv_share
 
         count = self._config.replicas.max_replicas
-        if self._config.runtime.runtime == "llama-server":
-            needs = measure_model_file(engine)
-        elif count > 1:
-            share = share_of(engine, 0, count, num_cores=count, ram_mib=engine.cache_ram or 0)
-            needs = measure(share)
-        else:
-            needs = measure(engine)
+        if count > 1:
+            engine = share_of(engine, 0, count, num_cores=count, ram_mib=engine.cache_ram or 0)
+        is_external = self._config.runtime.runtime == "llama-server"
+        needs = measure_model_file(engine) if is_external else measure(engine)
         if needs is None:
             return None
+        if self._kv_share_mib is not None:
+            needs = within_kv_share(needs, engine, self._kv_share_mib)
         if engine.cache_ram is None and self._cache_ram_mib is not None:
             needs = replace(needs, cache_bytes=self._cache_ram_mib * _MIB // count)
         return needs
@@ -201,8 +202,9 @@ class _Makers:
         if plan is not None and engine.cache_ram is None and self._cache_ram_mib is not None:
             cache_ram = plan.cache_bytes * plan.num_replicas // _MIB
             engine = msgspec.structs.replace(engine, cache_ram=cache_ram)
-        if plan is not None and plan.num_replicas == 1:
-            engine = msgspec.structs.replace(engine, ctx_size=plan.ctx_size, kv_tokens=plan.kv_tokens)
+        if plan is not None and (plan.num_replicas == 1 or self._kv_share_mib is not None):
+            kv_tokens = plan.kv_tokens * plan.num_replicas
+            engine = msgspec.structs.replace(engine, ctx_size=plan.ctx_size, kv_tokens=kv_tokens)
         return create_runtime(engine, self._volatile, config.supervision, config.replicas, config.runtime)
 
 
@@ -212,9 +214,18 @@ def _usual_cache_mib(config: Config, num_named: int) -> int | None:
 
     if num_named == 1 and not config.registry.models_dir:
         return None
-    count = config.registry.models_max or max(num_named, _USUAL_MODELS if config.registry.models_dir else 0)
     budget_mib = config.registry.memory_budget or available_memory() // _MIB
-    return min(_MAX_RAM_MIB, budget_mib // _RAM_SHARE // count)
+    return min(_MAX_RAM_MIB, budget_mib // _RAM_SHARE // _num_loaded(config, num_named))
+
+
+def _kv_share_mib(config: Config, num_named: int) -> int | None:
+    budget_mib = config.registry.kv_budget
+    return None if budget_mib is None else budget_mib // _num_loaded(config, num_named)
+
+
+def _num_loaded(config: Config, num_named: int) -> int:
+    """How many models have to share."""
+    return config.registry.models_max or max(num_named, _USUAL_MODELS if config.registry.models_dir else 0)
 
 
 def _life(config: Config) -> _Life:

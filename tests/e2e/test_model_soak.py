@@ -4,5 +4,4 @@ from tests.e2e.model_soak import check, soak
 
 
 def test_models_that_come_and_go_leave_nothing_behind():
-    outcomes, before, after = soak(14, warm_up_s=4)
-    check(outcomes, before, after)
+    check(*soak(14, warm_up_s=4))

@@ -16,6 +16,7 @@ from stoker.errors import ConfigError, ModelFileNotFound
 from stoker.measuring import measure
 from stoker.models.memory_plan import MemoryNeeds
 from stoker.runtime.registry import ModelSpec, Registry
+from tests.onnx_models import write_onnx_folder
 
 MIB = 2**20
 
@@ -169,6 +170,26 @@ def test_promise_is_what_the_engine_is_told(
     (engine,) = engines
     assert (engine.ctx_size, engine.kv_tokens) == (plan.ctx_size, plan.kv_tokens)
     assert engine.cache_ram == plan.cache_bytes // MIB < 512
+
+
+def test_all_models_share_one_budget_of_kv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S1-2: ONNX models and their replicas; what an engine is told is what it may hold."""
+    for name in ("a", "b"):
+        write_onnx_folder(tmp_path / name, max_position_embeddings=100_000)
+    config = settings(tmp_path, backend="auto", kv_budget=6, replicas="3")
+    registry = registry_of(config, str(tmp_path / "a"), str(tmp_path / "b"))
+    engines = made(monkeypatch)
+    for name in ("a", "b"):
+        spec = spec_of(registry, str(tmp_path / name))
+        needs = spec.measure()
+        assert needs is not None
+        spec.make(needs.within(1 << 40))
+        assert engines[-1].kv_tokens == 3 * (MIB // needs.kv_bytes_per_token)
+        assert engines[-1].ctx_size == MIB // needs.kv_bytes_per_token
+    open_models = settings(tmp_path, backend="auto", kv_budget=6, models_dir=str(tmp_path))
+    assert serving._kv_share_mib(open_models, 1) == 6 // 4
+    assert serving._kv_share_mib(settings(tmp_path, kv_budget=6, models_max=2), 5) == 3
+    assert serving._kv_share_mib(settings(tmp_path), 5) is None
 
 
 def test_one_model_alone_looks_for_its_own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from stoker.core.slot_state import SlotState
 from stoker.engine.config import AdapterSpec
@@ -34,17 +34,10 @@ class Health:
     last_error: str | None = None
     heartbeat: Heartbeat | None = None
     """The newest sign of life of the engine, if there was one."""
+    loaded_part: float | None = None
+    """How far the weights are on their way into memory, if that is known. Range 0 … 1."""
     replicas: Mapping[int, Health] = field(default_factory=dict[int, "Health"])
     """Of a model that has several engines: each of them, by its number."""
-
-
-@runtime_checkable
-class SavesSlots(Protocol):
-    """What a runtime over a single engine offers besides. See `EngineClient`."""
-
-    async def save_slot(self, slot: int, filename: str) -> SlotFiled: ...
-
-    async def restore_slot(self, slot: int, filename: str) -> SlotFiled: ...
 
 
 class Runtime(Protocol):
@@ -152,6 +145,26 @@ class Runtime(Protocol):
         """
         ...
 
+    async def save_slot(self, slot: int, filename: str) -> SlotFiled:
+        """Writes what a finished conversation left in a slot to a file in the folder for that.
+
+        Raises:
+            UnsupportedParameter: there is no such folder, or the backend cannot do it.
+            InvalidInput: there is nothing to save, a request runs in it, or that is no name for a file.
+            StokerError: the model cannot answer now.
+        """
+        ...
+
+    async def restore_slot(self, slot: int, filename: str) -> SlotFiled:
+        """Fills an idle slot with what was saved.
+
+        Raises:
+            InvalidInput: a request runs in it; there is no such file, or it is another model's or damaged.
+            ResourceExhausted: running requests need the room.
+            StokerError: see `save_slot`.
+        """
+        ...
+
     async def change_adapters(
         self, *, load: AdapterSpec | None = None, unload: str | None = None, scales: dict[int, float] | None = None
     ) -> list[AdapterCard]:
@@ -160,6 +173,13 @@ class Runtime(Protocol):
         Raises:
             AdapterNotFound: there is none of this name or id.
             StokerError: they cannot be changed so.
+        """
+        ...
+
+    def begin_with(self, adapters: Sequence[AdapterSpec]) -> None:
+        """What an engine that is started from now on has loaded, whatever the configuration says.
+
+        An adapter that cannot be loaded any more is left out.
         """
         ...
 

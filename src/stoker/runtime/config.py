@@ -14,6 +14,7 @@ _DAY_S = 86_400.0
 _RANGES: Mapping[str, tuple[float, float]] = {
     "models_max": (0, 2**16),
     "memory_budget": (1, 2**31 - 1),
+    "kv_budget": (1, 2**31 - 1),
     "swap_after_s": (0, _DAY_S),
     "swap_after_requests": (1, 2**31 - 1),
     "max_load_queue": (1, 2**20),
@@ -57,6 +58,8 @@ class RegistryConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Most models that are loaded at the same time, whatever their size; 0 = memory decides."""
     memory_budget: int | None = None
     """MiB that all models together may plan to take. Not given: what is free when the server starts."""
+    kv_budget: int | None = None
+    """MiB that the KV pools of all loaded models together take at most. Not given: each plans for itself."""
     autoload: bool = True
     """A request for a model that is not loaded loads it."""
     swap_after_s: float = 5.0

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
+from stoker.engine.protocol import AdapterCard
 from stoker.errors import Overloaded, StokerError, error_from_code
 from stoker.models.memory_plan import MemoryNeeds, MemoryPlan
 from stoker.runtime.eviction import Waiting
@@ -35,9 +36,13 @@ class ModelStatus:
     """Until it is unloaded unless a request comes; `inf` = never."""
     error: StokerError | None
     """Why the last attempt to load or to reload it failed."""
+    loaded_part: float | None
+    """How far the weights are on their way into memory, if that is known. Range 0 … 1."""
     num_waiting: int
     """Requests that wait for it to be loaded."""
     num_loads: int
+    adapters: tuple[AdapterCard, ...] | None
+    """That were chosen while the server ran; None = those that it is configured with."""
     unloads: Counter[str]
     """By reason: `asked`, `expired`, `evicted`."""
 
@@ -76,6 +81,8 @@ class ModelEntry:
         self.needs: MemoryNeeds | None = None
         self.is_measured = False
         """`needs` is what its file says now."""
+        self.loaded_part: float | None = None
+        """How far the weights are, while they are loaded."""
         self.reserved_bytes = 0
         """What it will take when it is loaded."""
         self.keep_alive_s = spec.keep_alive_s
@@ -84,6 +91,10 @@ class ModelEntry:
         self.reload_error: StokerError | None = None
         """Why the last attempt to replace it failed; the old one went on."""
         self.num_loads = 0
+        self.adapters: tuple[AdapterCard, ...] | None = None
+        """They belong to the model, whoever computes it; None = what it is configured with."""
+        self.changing_adapters = asyncio.Lock()
+        """Held by whoever changes them, and by whoever reads them for a runtime that is to have them."""
         self.unloads: Counter[str] = Counter()
         self._clock = clock
         self._waiters: deque[_Waiter] = deque()
@@ -131,8 +142,10 @@ class ModelEntry:
             plan=self.instance.plan if self.instance is not None else None,
             expires_in_s=max(0.0, self.expires_at - self._clock()),
             error=self.error or self.reload_error,
+            loaded_part=self.loaded_part,
             num_waiting=self.num_waiting,
             num_loads=self.num_loads,
+            adapters=self.adapters,
             unloads=self.unloads,
         )
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 
+from stoker.engine.config import AdapterSpec
 from stoker.engine.protocol import ModelCard
 from stoker.errors import ModelNotLoaded, StokerError
 from stoker.runtime.autoscaling import Autoscaler, Demand
@@ -34,6 +35,7 @@ CHECK_S = 1.0
 _FAILED = "failed"
 _STATES = ("ready", "stalled", "restarting", "starting", _FAILED, "closed")
 """The best first: of all replicas the best one says how the model is."""
+_COMPUTING = ("ready", "stalled")
 
 
 class Fleet:
@@ -58,6 +60,7 @@ class Fleet:
         self._first: Replica | None = None
         self._num_past_restarts = 0
         self._is_closed = False
+        self._adapters: Sequence[AdapterSpec] | None = None
 
     @property
     def replicas(self) -> list[Replica]:
@@ -133,6 +136,8 @@ class Fleet:
             self._totals.note(number, health.num_restarts, health.heartbeat)
         alive = [health.heartbeat for health in healths.values() if health.heartbeat is not None]
         errors = [health.last_error for health in healths.values() if health.last_error and not health.is_ready]
+        # The first one to load brings the weights for all.
+        parts = [health.loaded_part for health in healths.values() if health.loaded_part is not None]
         states = {health.state for health in healths.values()}
         return Health(
             is_ready=any(health.is_ready for health in healths.values()),
@@ -140,8 +145,19 @@ class Fleet:
             num_restarts=self._num_past_restarts + sum(health.num_restarts for health in healths.values()),
             last_error=errors[0] if errors else None,
             heartbeat=self._totals.merged(alive) if alive else None,
+            loaded_part=max(parts) if parts else None,
             replicas=healths,
         )
+
+    def computing(self) -> list[Replica]:
+        """Those whose engine is there, whether it gets requests or not."""
+        return [replica for replica in self.replicas if replica.runtime.health().state in _COMPUTING]
+
+    def begin_with(self, adapters: Sequence[AdapterSpec]) -> None:
+        """What all engines that are started from now on have loaded; see `Runtime.begin_with`."""
+        self._adapters = adapters
+        for replica in self.replicas:
+            replica.runtime.begin_with(adapters)
 
     def check(self) -> None:
         """Looks after everybody; to be called about once a second."""
@@ -183,6 +199,8 @@ class Fleet:
         assert number < self._config.max_replicas
         first = None if self._first is None else self._first.card
         replica = self._replicas[number] = Replica(number, self._make(number, first))
+        if self._adapters is not None:
+            replica.runtime.begin_with(self._adapters)
         return replica
 
     def _add(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
+import msgspec
+
 from stoker.core.slot_state import SlotState
 from stoker.engine.client import EngineClient
 from stoker.engine.config import AdapterSpec
@@ -59,6 +61,7 @@ class LocalRuntime:
             num_restarts=engine.num_restarts,
             last_error=engine.last_error,
             heartbeat=engine.heartbeat,
+            loaded_part=engine.loaded_part,
         )
 
     def generate(self, submit: Submit) -> AsyncGenerator[Accepted | Output, None]:
@@ -101,7 +104,13 @@ class LocalRuntime:
     async def change_adapters(
         self, *, load: AdapterSpec | None = None, unload: str | None = None, scales: dict[int, float] | None = None
     ) -> list[AdapterCard]:
-        return await self._client.change_adapters(load=load, unload=unload, scales=scales)
+        adapters = await self._client.change_adapters(load=load, unload=unload, scales=scales)
+        if self._card is not None:
+            self._card = msgspec.structs.replace(self._card, adapters=adapters)
+        return adapters
+
+    def begin_with(self, adapters: Sequence[AdapterSpec]) -> None:
+        self._client.begin_with(adapters)
 
     async def save_slot(self, slot: int, filename: str) -> SlotFiled:
         return await self._client.save_slot(slot, filename)

@@ -68,7 +68,7 @@ class MemoryLedger:
         free, needed = self.free(), entry.needs.least_bytes
         message = (
             f"`{entry.model_id}` needs at least {needed // _MIB} MiB, but {max(0, free) // _MIB} MiB are free, "
-            f"and no other model may be unloaded for it{stays}"
+            f"and no other model may be unloaded for it{stays}. A smaller --ctx-size takes less"
         )
         return ResourceExhausted(message, needed_bytes=needed, available_bytes=max(0, free))
 

@@ -30,7 +30,9 @@ class ModelEvent:
     stage: str = ""
     """Of `loading`: one of `STAGES`."""
     plan: MemoryPlan | None = None
-    """Of the stage `load`."""
+    """Of the stage `load`, when it begins."""
+    loaded_part: float | None = None
+    """Of the stage `load`, again and again: how far the weights are. Range 0 … 1; it never falls."""
     reason: str = ""
     """Of `unloaded`: `asked`, `expired`, `evicted`, `replaced`, `failed`."""
     message: str = ""
@@ -50,8 +52,10 @@ class ModelEvents:
 
     def publish(self, event: ModelEvent) -> None:
         plan = f": {event.plan}" if event.plan is not None else ""
-        why = " ".join(part for part in (event.stage, event.reason, event.message) if part)
-        logger.info("%s is %s%s%s", event.model, event.state, f" ({why})" if why else "", plan)
+        how_far = f"{event.loaded_part:.0%}" if event.loaded_part is not None else ""
+        why = " ".join(part for part in (event.stage, how_far, event.reason, event.message) if part)
+        level = logging.DEBUG if how_far else logging.INFO
+        logger.log(level, "%s is %s%s%s", event.model, event.state, f" ({why})" if why else "", plan)
         for listener in self._listeners:
             listener(event)
         for follower in list(self._followers):

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from stoker.engine.config import AdapterSpec
+from stoker.engine.protocol import AdapterCard
 from stoker.errors import InvalidInput, ModelNotFound, ModelNotLoaded, Overloaded, error_from_code
 from stoker.models.memory import available_memory
 from stoker.runtime.config import RegistryConfig
@@ -29,6 +31,8 @@ _FAILURE_REST_S = 5.0
 """Who asks for a model that could not be loaded hears the same for so long: each attempt may cost others theirs."""
 _QUEUE_RETRY_S = 10.0
 _DISCOVER_EVERY_S = 1.0
+_MAX_NAMED = 20
+"""Models in the error about a name that is not known."""
 
 
 class Registry:
@@ -64,6 +68,7 @@ class Registry:
         self._entries: dict[str, ModelEntry] = {}
         self._adopted: list[ServedModel] = []
         self._residency = Residency(lambda: list(self._entries.values()), self._config, available, clock)
+        self._changes: set[asyncio.Future[list[AdapterCard]]] = set()
         self._is_open = self._is_closed = False
         for spec in specs:
             self._add(spec)
@@ -141,7 +146,61 @@ class Registry:
             ResourceExhausted: there is no room for it, whoever leaves.
             StokerError: it cannot be loaded.
         """
+        return await self._lease(await self._look_up(model), keep_alive_s)
+
+    async def change_adapters(
+        self,
+        model: str | None,
+        *,
+        load: AdapterSpec | None = None,
+        unload: str | None = None,
+        scales: dict[int, float] | None = None,
+    ) -> list[AdapterCard]:
+        """Changes what adapters a model has, from now on: also when it was unloaded meanwhile, or is reloaded.
+
+        Whoever waits for it may be cancelled; what has begun is done all the same.
+
+        Args:
+            model: a name; None or empty names no model.
+            load: one that is to be loaded.
+            unload: the name of one that goes; requests that compute with it end first.
+            scales: by id, for requests that choose no adapters.
+
+        Returns:
+            All that the model has then.
+
+        Raises:
+            ModelNotLoaded: it is being reloaded.
+            StokerError: see `lease` and `Runtime.change_adapters`.
+        """
         entry = await self._look_up(model)
+        lease = await self._lease(entry)
+        change = asyncio.ensure_future(self._change_adapters(entry, lease, load, unload, scales))
+        self._changes.add(change)
+        change.add_done_callback(self._changes.discard)
+        return await asyncio.shield(change)
+
+    async def _change_adapters(
+        self,
+        entry: ModelEntry,
+        lease: Lease,
+        load: AdapterSpec | None,
+        unload: str | None,
+        scales: dict[int, float] | None,
+    ) -> list[AdapterCard]:
+        try:
+            async with entry.changing_adapters:
+                instance = entry.instance
+                if entry.job is not None or instance is None or instance.served is not lease.served:
+                    message = f"the model `{entry.model_id}` is being loaded or unloaded: try again when that is done"
+                    raise ModelNotLoaded(message, retry_after_s=_QUEUE_RETRY_S)
+                cards = await instance.served.runtime.change_adapters(load=load, unload=unload, scales=scales)
+                entry.adapters = tuple(cards)
+        finally:
+            lease.close()
+        return cards
+
+    async def _lease(self, entry: ModelEntry, keep_alive_s: float | None = None) -> Lease:
         if entry.takes_requests:
             return entry.grant(keep_alive_s)
         self._check_can_wait(entry)
@@ -181,6 +240,8 @@ class Registry:
                 if entry.reload_error is not None:
                     raise entry.reload_error
             return
+        if spec.path != entry.spec.path:
+            entry.adapters = None
         entry.spec = spec
         await self._load(entry, waits=waits)
 
@@ -242,6 +303,7 @@ class Registry:
         """Closes every runtime; running requests end with an error."""
         self._is_open, self._is_closed = False, True
         await self._residency.close()
+        await asyncio.gather(*self._changes, return_exceptions=True)
 
     def _add(self, spec: ModelSpec) -> ModelEntry:
         assert not self._taken_names() & set(spec.names), "every name means one model"
@@ -261,7 +323,8 @@ class Registry:
         for entry in self._entries.values():
             if name in entry.spec.names:
                 return entry
-        known = ", ".join(entry.spec.names[0] for entry in self._entries.values())
+        ids = list(self._entries)
+        known = ", ".join(ids[:_MAX_NAMED]) + (f" and {len(ids) - _MAX_NAMED} more" if len(ids) > _MAX_NAMED else "")
         raise ModelNotFound(f"The model `{name}` is not served here. Served: {known}", model=name, parameter="model")
 
     def _resolve(self, model: str | None) -> ModelEntry:

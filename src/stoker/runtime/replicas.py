@@ -17,11 +17,22 @@ import msgspec
 
 from stoker.core.slot_state import SlotState
 from stoker.engine.config import AdapterSpec
-from stoker.engine.protocol import Accepted, AdapterCard, Embed, Embedded, ModelCard, Output, Submit, Tokenized
-from stoker.errors import EngineCrashed, InvalidInput, ModelNotLoaded, Overloaded, StokerError, UnsupportedParameter
+from stoker.engine.protocol import (
+    Accepted,
+    AdapterCard,
+    Embed,
+    Embedded,
+    ModelCard,
+    Output,
+    SlotFiled,
+    Submit,
+    Tokenized,
+)
+from stoker.errors import EngineCrashed, InvalidInput, ModelNotLoaded, Overloaded, StokerError
 from stoker.runtime.base import Health, Runtime
 from stoker.runtime.fleet import Fleet, MakeRuntime
 from stoker.runtime.replica import Replica, Work
+from stoker.runtime.replica_adapters import ReplicaAdapters
 from stoker.runtime.replica_config import MAX_REPLICAS, ReplicaConfig
 from stoker.runtime.routing import TOKEN_BYTES, Affinity, Beginning, beginning_of, choose
 from stoker.text.messages import Message
@@ -93,6 +104,7 @@ class ReplicatedRuntime:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fleet = Fleet(make, config, clock)
+        self._adapters = ReplicaAdapters(self._fleet)
         self._restart_wait_s = restart_wait_s
         self._clock = clock
         self._affinity = Affinity()
@@ -104,7 +116,8 @@ class ReplicatedRuntime:
 
     @property
     def card(self) -> ModelCard:
-        return self._fleet.card()
+        card, adapters = self._fleet.card(), self._adapters.cards
+        return card if adapters is None else msgspec.structs.replace(card, adapters=adapters)
 
     async def start(self) -> ModelCard:
         if self._starting is None:
@@ -185,24 +198,41 @@ class ReplicatedRuntime:
 
     async def erase(self, slot: int | None = None) -> int:
         """As of one engine; the numbers of slots are those of `slots`."""
-        replicas = self._fleet.answering()
         if slot is None:
-            return sum(await asyncio.gather(*(replica.runtime.erase() for replica in replicas)))
-        size = self._slots_each or len(await replicas[0].runtime.slots())
+            return sum(await asyncio.gather(*(replica.runtime.erase() for replica in self._fleet.answering())))
+        runtime, own = await self._slot(slot)
+        return await runtime.erase(own)
+
+    async def save_slot(self, slot: int, filename: str) -> SlotFiled:
+        """As of one engine; the numbers of slots are those of `slots`, and any replica restores what one has saved."""
+        runtime, own = await self._slot(slot)
+        return await runtime.save_slot(own, filename)
+
+    async def restore_slot(self, slot: int, filename: str) -> SlotFiled:
+        """See `save_slot`."""
+        runtime, own = await self._slot(slot)
+        return await runtime.restore_slot(own, filename)
+
+    async def _slot(self, slot: int) -> tuple[Runtime, int]:
+        """Whose slot that is, and its number there."""
+        replicas = self._fleet.answering()
+        size = self._slots_each or max(1, len(await replicas[0].runtime.slots()))
         number, own = divmod(slot, size)
-        chosen = next((replica for replica in replicas if replica.number == number), None)
+        chosen = next((replica.runtime for replica in replicas if replica.number == number), None)
         if chosen is None:
             raise InvalidInput(f"there is no slot {slot}", parameter="slot")
-        return await chosen.runtime.erase(own)
+        return chosen, own
 
     async def change_adapters(
         self, *, load: AdapterSpec | None = None, unload: str | None = None, scales: dict[int, float] | None = None
     ) -> list[AdapterCard]:
-        """Those that the engines began with: later ones would be missing in the engines that are started later."""
-        if (load, unload, scales) != (None, None, None):
-            message = "adapters of a model with replicas are chosen when the server starts: use --lora"
-            raise UnsupportedParameter(message, parameter="lora")
-        return await self._fleet.answering()[0].runtime.change_adapters()
+        """In all replicas, or in none. Once begun it must not be cancelled."""
+        if (load, unload, scales) == (None, None, None):
+            return await self._adapters.present()
+        return await self._adapters.change(load=load, unload=unload, scales=scales)
+
+    def begin_with(self, adapters: Sequence[AdapterSpec]) -> None:
+        self._fleet.begin_with(adapters)
 
     async def close(self) -> None:
         if self._starting is not None:

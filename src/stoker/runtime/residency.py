@@ -264,7 +264,11 @@ class Residency:
             plan = entry.needs.within(self._ledger.free() + entry.reserved_bytes)
             entry.reserved_bytes = plan.total_bytes
         self.events.publish(ModelEvent(model=entry.model_id, state="loading", stage="load", plan=plan))
-        runtime = await started(spec, plan)
+        async with entry.changing_adapters:
+            chosen = entry.adapters if spec.path == entry.spec.path else None
+        adapters = None if chosen is None else [card.as_spec() for card in chosen]
+        runtime = await started(spec, plan, adapters, lambda part: self._tell_part(entry, part))
+        entry.adapters = None if chosen is None else tuple(runtime.card.adapters)
         return Instance(ServedModel(spec.names, runtime, entry.metrics), plan, self._clock, self.wake)
 
     def _settle(self, entry: ModelEntry, instance: Instance) -> None:
@@ -315,9 +319,13 @@ class Residency:
         event = ModelEvent(model=entry.model_id, state=state, stage=stage, reason=reason, message=message)
         self.events.publish(event)
 
+    def _tell_part(self, entry: ModelEntry, part: float) -> None:
+        entry.loaded_part = part
+        self.events.publish(ModelEvent(model=entry.model_id, state="loading", stage="load", loaded_part=part))
+
     def _end_job(self, entry: ModelEntry) -> None:
         """Whoever is let in now may begin another one."""
-        entry.job, entry.reserved_bytes = None, 0
+        entry.job, entry.reserved_bytes, entry.loaded_part = None, 0, None
         entry.is_loading = entry.is_draining = False
 
     def _note_job_end(self, entry: ModelEntry, task: asyncio.Task[None]) -> None:

@@ -1,14 +1,19 @@
-"""What each of several engines of one model gets of the machine. It measures nothing and starts nothing.
+"""What each of several engines, or models, gets of the machine. It measures nothing and starts nothing.
 
 What a user says is said of the model as a whole: one engine or eight, `--parallel 8` means eight requests at a time.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 
 from stoker.engine.config import EngineConfig
 from stoker.errors import ConfigError
+from stoker.models.memory_plan import MemoryNeeds
+
+_MIB = 2**20
 
 
 def share_of(config: EngineConfig, number: int, count: int, *, num_cores: int, ram_mib: int) -> EngineConfig:
@@ -41,6 +46,7 @@ def share_of(config: EngineConfig, number: int, count: int, *, num_cores: int, r
         kv_tokens=None if config.kv_tokens is None else _pool(config, config.kv_tokens, count),
         cache_ram=part(ram_mib),
         num_replicas=count,
+        has_siblings=count > 1,
     )
 
 
@@ -53,3 +59,32 @@ def _pool(config: EngineConfig, kv_tokens: int, count: int) -> int:
             key="kv_tokens",
         )
     return kv_tokens // count
+
+
+def within_kv_share(needs: MemoryNeeds, config: EngineConfig, share_mib: int) -> MemoryNeeds:
+    """The needs of a model whose pools, those of its replicas together, are to take no more than its share of KV.
+
+    What nobody asked for becomes as small as it must; the longest request never is longer than a replica's pool.
+
+    Args:
+        needs: as the model's files say, of each of `num_replicas`.
+        config: what a user asked for.
+        share_mib: one model's part of what all may take.
+
+    Raises:
+        ConfigError: what was asked for does not fit, or not even one token does.
+    """
+    if not needs.kv_bytes_per_token:
+        return needs
+    share = share_mib * _MIB
+    tokens = share // needs.num_replicas // needs.kv_bytes_per_token
+    asked = max(config.ctx_size or 1, (config.kv_tokens or 1) // needs.num_replicas)
+    if asked > tokens:
+        wanted_mib = -(-asked * needs.num_replicas * needs.kv_bytes_per_token // _MIB)
+        raise ConfigError(
+            f"--kv-budget: {needs.model} gets {share_mib} MiB of it, that is {tokens} tokens for each of "
+            f"{needs.num_replicas} replicas, and {asked} are wanted, which take {wanted_mib} MiB in all",
+            key="kv_budget",
+        )
+    pool = None if needs.kv_tokens is None else min(needs.kv_tokens, tokens)
+    return replace(needs, ctx_size=min(needs.ctx_size, tokens), kv_tokens=pool, pool_bytes=share)

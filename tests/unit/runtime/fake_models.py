@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, ParamSpec, cast
 
-from stoker.errors import StokerError
+from stoker.engine.config import AdapterSpec
+from stoker.engine.protocol import AdapterCard, ModelCard
+from stoker.errors import AdapterNotFound, StokerError
 from stoker.models.memory_plan import MemoryNeeds, MemoryPlan
 from stoker.runtime.base import Health, Runtime
 from stoker.runtime.config import RegistryConfig
@@ -48,6 +50,29 @@ class LoadedModel:
         self.plan = plan
         self.is_loaded = False
         self.num_closes = 0
+        self.adapters: list[AdapterCard] = []
+
+    @property
+    def card(self) -> ModelCard:
+        return ModelCard(
+            self.model.name, "scripted", "", "", 1, 1, 1, 1, 1, 1, None, "", "", 0, 0, 0, adapters=self.adapters
+        )
+
+    def begin_with(self, adapters: Sequence[AdapterSpec]) -> None:
+        self.adapters = [_loaded(spec, 0) for spec in adapters if spec.name not in self.model.lost_adapters]
+
+    async def change_adapters(
+        self, *, load: AdapterSpec | None = None, unload: str | None = None, scales: dict[int, float] | None = None
+    ) -> list[AdapterCard]:
+        self.model.num_changing += 1
+        await self.model.change_gate.wait()
+        self.model.num_changing -= 1
+        if unload is not None and unload not in [card.name for card in self.adapters]:
+            raise AdapterNotFound("there is none", adapter=unload)
+        self.adapters = [card for card in self.adapters if card.name != unload]
+        if load is not None:
+            self.adapters.append(_loaded(load, len(self.adapters)))
+        return list(self.adapters)
 
     async def start(self) -> None:
         await self.model.gate.wait()
@@ -61,7 +86,9 @@ class LoadedModel:
         self.is_loaded = False
 
     def health(self) -> Health:
-        return Health(is_ready=self.is_loaded, state="ready" if self.is_loaded else "starting")
+        self.model.num_looks += 1
+        state = "ready" if self.is_loaded else "starting"
+        return Health(is_ready=self.is_loaded, state=state, loaded_part=self.model.loaded_part)
 
 
 @dataclass
@@ -78,18 +105,27 @@ class FakeModel:
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     """It is loaded once this is set, as it is from the beginning."""
     close_gate: asyncio.Event = field(default_factory=asyncio.Event)
+    change_gate: asyncio.Event = field(default_factory=asyncio.Event)
+    loaded_part: float | None = None
+    num_looks: int = 0
+    """At its health."""
+    num_changing: int = 0
+    """Changes of adapters that wait at this gate."""
+    lost_adapters: set[str] = field(default_factory=set[str])
+    """Whose files have gone."""
     made: list[LoadedModel] = field(default_factory=list[LoadedModel])
 
     def __post_init__(self) -> None:
         self.gate.set()
         self.close_gate.set()
+        self.change_gate.set()
 
     @property
     def num_loaded(self) -> int:
         return sum(runtime.is_loaded for runtime in self.made)
 
     def spec(self, **fields: Any) -> ModelSpec:
-        given: dict[str, Any] = {"names": (self.name,), **fields}
+        given: dict[str, Any] = {"names": (self.name,), "path": self.name, **fields}
         return ModelSpec(make=self._make, measure=self._measure, **given)
 
     def _make(self, plan: MemoryPlan | None) -> Runtime:
@@ -109,6 +145,10 @@ class FakeModel:
             kv_bytes_per_token=self.pool_token_size,
             compute_bytes=0,
         )
+
+
+def _loaded(spec: AdapterSpec, number: int) -> AdapterCard:
+    return AdapterCard(adapter_id=number, name=spec.name, path=spec.path, scale=spec.scale, rank=1, size_bytes=1)
 
 
 class Machine:

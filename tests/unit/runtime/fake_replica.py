@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from stoker.core.params import SamplingParams
 from stoker.core.slot_state import SlotState
 from stoker.engine.config import AdapterSpec
@@ -18,11 +20,12 @@ from stoker.engine.protocol import (
     ModelCard,
     Output,
     Prompt,
+    SlotFiled,
     Submit,
     Tokenized,
     Usage,
 )
-from stoker.errors import EngineCrashed, InvalidInput, ModelNotLoaded, StokerError
+from stoker.errors import AdapterNotFound, EngineCrashed, InvalidInput, ModelNotLoaded, StokerError
 from stoker.runtime.base import Health
 from stoker.runtime.replica_config import ReplicaConfig
 from stoker.runtime.replicas import ReplicatedRuntime
@@ -51,14 +54,31 @@ class FakeReplica:
         self.submits: list[Submit] = []
         self.embeds: list[Embed] = []
         self.erased: list[int | None] = []
+        self.filed: list[tuple[str, int, str]] = []
         self.is_closed = False
+        self.adapters: dict[str, AdapterCard] = {}
+        self.num_ids = 0
+        self.next_adapters = [AdapterSpec(name="sql", path="", scale=1.0)]
+        self.change_error: StokerError | None = None
+        self.change_gate = asyncio.Event()
+        self.change_gate.set()
 
     async def start(self) -> ModelCard:
         await self.load_gate.wait()
         if self.load_error is not None:
             raise self.load_error
-        self.state = "ready"
+        self.become_ready()
         return self.card
+
+    def become_ready(self) -> None:
+        """A process is there: it has what it was told to begin with."""
+        self.state, self.num_ids, self.adapters = "ready", 0, {}
+        for spec in self.next_adapters:
+            number = spec.adapter_id if spec.adapter_id is not None else self.num_ids
+            self.num_ids = max(self.num_ids, number + 1)
+            self.adapters[spec.name] = AdapterCard(
+                adapter_id=number, name=spec.name, path=spec.path, scale=spec.scale, rank=8, size_bytes=1
+            )
 
     def health(self) -> Health:
         return Health(
@@ -99,7 +119,8 @@ class FakeReplica:
             events.put_nowait(EngineCrashed(f"replica {self.number} died"))
 
     def recover(self) -> None:
-        self.state, self.num_restarts = "ready", self.num_restarts + 1
+        self.num_restarts += 1
+        self.become_ready()
 
     def render_chat(
         self,
@@ -133,11 +154,43 @@ class FakeReplica:
         self.erased.append(slot)
         return 10
 
+    async def save_slot(self, slot: int, filename: str) -> SlotFiled:
+        self.filed.append(("save", slot, filename))
+        return SlotFiled("q", self.number, 1000, 0.25)
+
+    async def restore_slot(self, slot: int, filename: str) -> SlotFiled:
+        self.filed.append(("restore", slot, filename))
+        return SlotFiled("q", self.number, 1000, 0.25)
+
     async def change_adapters(
         self, *, load: AdapterSpec | None = None, unload: str | None = None, scales: dict[int, float] | None = None
     ) -> list[AdapterCard]:
-        assert (load, unload, scales) == (None, None, None)
-        return [AdapterCard(adapter_id=0, name="sql", path="", scale=1.0, rank=8, size_bytes=1)]
+        self.check()
+        if (load, unload, scales) != (None, None, None) and self.change_error is not None:
+            raise self.change_error
+        await self.change_gate.wait()
+        self.check()
+        if unload is not None and unload not in self.adapters:
+            raise AdapterNotFound("there is none", adapter=unload)
+        if load is not None:
+            number = load.adapter_id if load.adapter_id is not None else self.num_ids
+            self.num_ids = number + 1
+            self.adapters[load.name] = AdapterCard(
+                adapter_id=number, name=load.name, path=load.path, scale=load.scale, rank=8, size_bytes=1
+            )
+        if unload is not None:
+            del self.adapters[unload]
+        if scales is not None:
+            changed = {card.name: scales.get(card.adapter_id, 0.0) for card in self.adapters.values()}
+            self.adapters = {n: msgspec.structs.replace(c, scale=changed[n]) for n, c in self.adapters.items()}
+        self.next_adapters = [card.as_spec() for card in self.adapters.values()]
+        return list(self.adapters.values())
+
+    def begin_with(self, adapters: Sequence[AdapterSpec]) -> None:
+        self.next_adapters = list(adapters)
+
+    def names(self) -> list[str]:
+        return sorted(self.adapters)
 
     async def close(self) -> None:
         self.state, self.is_closed = "closed", True

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from stoker.runtime.base import Runtime
 from stoker.runtime.config import RegistryConfig
 from stoker.runtime.local import LocalRuntime
 from stoker.runtime.registry import Lease, ModelSpec, Registry
+from stoker.runtime.replica_config import ReplicaConfig
+from stoker.runtime.replicas import ReplicatedRuntime
 from tests.unit.runtime.fake_models import live, until
 
 CHILD = Path(__file__).parents[1] / "engine" / "scripted_child.py"
@@ -34,8 +36,9 @@ MEMORY = 100
 class Engines:
     """One model of real processes; `tricks` are what the next of them are told to load instead."""
 
-    def __init__(self, size: int = 60) -> None:
+    def __init__(self, size: int = 60, replicas: int = 1) -> None:
         self.clients: list[EngineClient] = []
+        self._replicas = replicas
         self.tricks: list[str] = []
         self._size = size
 
@@ -48,8 +51,16 @@ class Engines:
         return self.clients[count - 1]
 
     def _make(self, _plan: object) -> Runtime:
+        if self._replicas == 1:
+            return self._one(repeats=True)
+        return ReplicatedRuntime(
+            lambda _number, _first: self._one(repeats=False), ReplicaConfig(replicas=self._replicas)
+        )
+
+    def _one(self, *, repeats: bool) -> Runtime:
         config = EngineConfig(model=self.tricks.pop(0) if self.tricks else "")
-        self.clients.append(EngineClient(config, command=(sys.executable, str(CHILD)), supervision=QUICK))
+        command = (sys.executable, str(CHILD))
+        self.clients.append(EngineClient(config, command=command, supervision=QUICK, repeats=repeats))
         return LocalRuntime(self.clients[-1])
 
     def _measure(self) -> MemoryNeeds:
@@ -139,6 +150,85 @@ async def test_process_that_is_killed_while_it_is_swapped_out():
         assert await asking == "an answer."
         assert await answer(registry, "a") == "an answer."
         assert (len(a.clients), len(b.clients)) == (2, 1)
+
+
+@live
+async def test_process_that_is_killed_while_it_is_drained():
+    engines = Engines()
+    async with running(a=engines) as registry:
+        lease = await registry.lease("a")
+        unloading = asyncio.ensure_future(registry.unload("a", waits=True))
+        await until(lambda: registry._entries["a"].is_draining)
+        await kill(engines.clients[0])
+        lease.close()
+        await unloading
+        assert registry.find("a").state == "unloaded"
+        assert await answer(registry, "a") == "an answer."
+
+
+@live
+async def test_process_that_is_killed_while_it_is_closed():
+    engines = Engines()
+    async with running(a=engines) as registry:
+        await answer(registry, "a")
+        pid = engines.clients[0].child_pid
+        assert pid is not None
+        unloading = asyncio.ensure_future(registry.unload("a", waits=True))
+        await until(lambda: registry.find("a").served is None)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        await unloading
+        assert await answer(registry, "a") == "an answer."
+
+
+@live
+async def test_process_that_is_killed_while_it_is_evicted():
+    a, b = Engines(), Engines()
+    async with running(a=a, b=b) as registry:
+        await answer(registry, "a")
+        pid = a.clients[0].child_pid
+        assert pid is not None
+        asking = asyncio.ensure_future(answer(registry, "b"))
+        await until(lambda: registry.find("a").served is None)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        assert await asking == "an answer."
+        assert await answer(registry, "a") == "an answer."
+
+
+@live
+async def test_process_that_is_killed_during_a_reload_without_room():
+    engines = Engines(size=60)
+    async with running(a=engines) as registry:
+        await answer(registry, "a")
+        engines.tricks = ["endless"]
+        reloading = asyncio.ensure_future(registry.load("a", is_reload=True, waits=True))
+        await kill(await engines.started(2))
+        await reloading
+        assert await answer(registry, "a") == "an answer."
+        assert len(engines.clients) == 3
+
+
+@live
+async def test_replica_that_is_killed_while_it_starts():
+    engines = Engines(replicas=2)
+    engines.tricks = ["", "endless"]
+    async with running(a=engines) as registry:
+        asking = asyncio.ensure_future(answer(registry, "a"))
+        await kill(await engines.started(2))
+        assert await asking == "an answer."
+        (served,) = registry.models
+        assert [replica.is_ready for replica in served.runtime.health().replicas.values()] == [True, True]
+
+
+@live
+async def test_process_that_dies_while_it_warms_up():
+    """The forward pass of the first token kills it, as memory that is not there would."""
+    engines = Engines()
+    engines.tricks = ["dies-warming-up"]
+    async with running(a=engines) as registry:
+        assert await answer(registry, "a") == "an answer."
+        assert len(engines.clients) == 2
 
 
 @live

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from stoker.core.params import SamplingParams
-from stoker.engine.config import AdapterSpec
 from stoker.engine.protocol import Accepted, AdapterChoice, Embed, Output, Submit
 from stoker.errors import (
     EngineCrashed,
@@ -17,7 +16,6 @@ from stoker.errors import (
     Overloaded,
     ResourceExhausted,
     Timeout,
-    UnsupportedParameter,
 )
 from stoker.text.messages import Message
 from tests.unit.runtime.fake_replica import BOUND_S, CARD, NUM_SLOTS, Stage, play, until
@@ -410,25 +408,25 @@ def test_slots_have_one_numbering():
     play(stage, test())
 
 
+def test_slots_are_saved_and_restored_under_that_numbering():
+    stage = Stage(2)
+
+    async def test() -> None:
+        assert (await stage.runtime.save_slot(NUM_SLOTS + 1, "a.bin")).num_tokens == 1
+        assert (await stage.runtime.restore_slot(2, "a.bin")).num_tokens == 0
+        assert [fake.filed for fake in stage.made] == [[("restore", 2, "a.bin")], [("save", 1, "a.bin")]]
+        with pytest.raises(InvalidInput, match="no slot 8"):
+            await stage.runtime.save_slot(2 * NUM_SLOTS, "a.bin")
+
+    play(stage, test())
+
+
 def test_a_slot_can_be_erased_before_anybody_looked():
     stage = Stage(2)
 
     async def test() -> None:
         await stage.runtime.erase(NUM_SLOTS)
         assert stage.made[1].erased == [0]
-
-    play(stage, test())
-
-
-def test_adapters_are_those_that_all_began_with():
-    stage = Stage(2)
-
-    async def test() -> None:
-        assert [card.name for card in await stage.runtime.change_adapters()] == ["sql"]
-        changes: list[dict[str, Any]] = [{"unload": "sql"}, {"scales": {}}, {"load": AdapterSpec(name="x", path="y")}]
-        for change in changes:
-            with pytest.raises(UnsupportedParameter, match="use --lora"):
-                await stage.runtime.change_adapters(**change)
 
     play(stage, test())
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from stoker.engine.config import EngineConfig
 from stoker.engine.supervisor import same_sizes
 from stoker.errors import ConfigError
-from stoker.runtime.shares import share_of
+from stoker.models.memory_plan import MemoryNeeds
+from stoker.runtime.shares import share_of, within_kv_share
 from tests.unit.runtime.fake_replica import CARD
 
 
@@ -42,6 +43,7 @@ def test_the_parts_are_the_whole_and_fair(
         needs_one = name in ("threads", "parallel") and whole < count
         assert sum(values(name)) == (count if needs_one else whole), name
     assert set(values("num_replicas")) == {count}
+    assert set(values("has_siblings")) == {count > 1}
     assert set(values("model")) == {"m"}
 
 
@@ -68,3 +70,42 @@ def test_later_engines_become_what_the_first_one_is():
     assert (config.model, config.threads) == ("m", 3)
     encoder = same_sizes(EngineConfig(), msgspec.structs.replace(CARD, kv_tokens=0))
     assert encoder.kv_tokens is None
+
+
+def kv_needs(**more: Any) -> MemoryNeeds:
+    sizes: dict[str, Any] = {"ctx_size": 8192, "kv_tokens": None, "parallel": 8, "num_replicas": 1}
+    return MemoryNeeds(
+        model="m", spare_kv_tokens=64, weights_bytes=10, kv_bytes_per_token=1024, compute_bytes=10, **(sizes | more)
+    )
+
+
+@given(
+    share_mib=st.integers(1, 4096),
+    num_replicas=st.integers(1, 8),
+    ctx_size=st.integers(1, 2**17),
+    hinted=st.none() | st.integers(1, 2**20),
+    free=st.integers(1 << 20, 1 << 40),
+)
+def test_pools_of_all_replicas_fit_into_the_share(
+    share_mib: int, num_replicas: int, ctx_size: int, hinted: int | None, free: int
+) -> None:
+    """S1-2: a cap for each replica, so that the budget is divided fairly."""
+    needs = kv_needs(ctx_size=ctx_size, num_replicas=num_replicas, kv_tokens=hinted)
+    found = within_kv_share(needs, EngineConfig(num_replicas=num_replicas), share_mib)
+    plan = found.within(max(free, found.least_bytes))
+    assert 1 <= plan.kv_tokens * plan.kv_bytes_per_token * num_replicas <= share_mib << 20
+    assert 1 <= plan.ctx_size <= (share_mib << 20) // num_replicas // 1024
+
+
+def test_a_large_share_is_used():
+    found = within_kv_share(kv_needs(ctx_size=2**18), EngineConfig(), 2048).within(1 << 40)
+    assert found.kv_tokens == 2 << 20
+
+
+def test_what_does_not_fit_into_a_share_is_refused_with_numbers():
+    needs = kv_needs(ctx_size=3000, num_replicas=2)
+    with pytest.raises(ConfigError, match=r"m gets 2 MiB of it, that is 1024 tokens .* 3000 are wanted.* 6 MiB in all"):
+        within_kv_share(needs, EngineConfig(ctx_size=3000), 2)
+    with pytest.raises(ConfigError, match="2500 are wanted"):
+        within_kv_share(needs, EngineConfig(kv_tokens=5000), 2)
+    assert within_kv_share(needs, EngineConfig(), 2).ctx_size == 1024

@@ -13,7 +13,7 @@ from stoker.backends.llama.embedder import EmbedderOptions, LlamaEmbedder
 from stoker.backends.llama.native import interrupts_held
 from stoker.backends.llama.options import AttentionOptions, DeviceOptions
 from stoker.backends.llama.tokenizer import LlamaTokenizer
-from stoker.backends.llama.weights import LoadOptions, Weights, load_weights
+from stoker.backends.llama.weights import LoadOptions, LoadProgress, Weights, load_weights
 from stoker.backends.sizes import check_sizes, num_threads
 from stoker.core.batch import Batch, CacheOp, CopyPrefix
 from stoker.core.embedding import Pooling
@@ -70,15 +70,18 @@ class LlamaBackend:
     `close`.
 
     Args:
+        progress: told how far the weights are.
         mark: told when a batch has been written to where libllama reads it.
 
     Raises:
         ModelError, ResourceExhausted: see `load_weights` and `Context`.
     """
 
-    def __init__(self, path: Path, options: LlamaOptions, *, mark: Mark = no_mark) -> None:
+    def __init__(
+        self, path: Path, options: LlamaOptions, *, progress: LoadProgress | None = None, mark: Mark = no_mark
+    ) -> None:
         with interrupts_held():
-            weights = load_weights(path, LoadOptions(options.devices, options.use_mmap))
+            weights = load_weights(path, LoadOptions(options.devices, options.use_mmap), progress)
             self.tokenizer = LlamaTokenizer(weights)
             self._info = _model_info(path, weights, self.tokenizer, options)
             size = _context_size(self._info, options)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from ctypes import create_string_buffer
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from stoker.backends.llama.native import library, log_lines, logger
 from stoker.backends.llama.options import DeviceOptions
@@ -35,10 +36,10 @@ class Weights:
         ModelError, ResourceExhausted: see `load_weights`.
     """
 
-    def __init__(self, path: Path, options: LoadOptions) -> None:
+    def __init__(self, path: Path, options: LoadOptions, progress: LoadProgress | None = None) -> None:
         lib = library()
         self.path = path
-        self.pointer = _load(path, options)
+        self.pointer = _load(path, options, progress)
         self._free = weakref.finalize(self, lib.llama_model_free, self.pointer)
         self.vocab: int | None = lib.llama_model_get_vocab(self.pointer)
         self.architecture = self._metadata("general.architecture")
@@ -76,6 +77,8 @@ class Weights:
             )
 
 
+LoadProgress: TypeAlias = Callable[[int, int], None]
+"""Told the bytes loaded so far and those in all; from the thread that loads."""
 _Key: TypeAlias = tuple[str, int, int, int, int, LoadOptions]
 
 
@@ -87,7 +90,7 @@ class _WeightsCache:
         self._loaded: weakref.WeakValueDictionary[_Key, Weights] = weakref.WeakValueDictionary()
         self._gates: weakref.WeakValueDictionary[_Key, threading.Lock] = weakref.WeakValueDictionary()
 
-    def get(self, path: Path, options: LoadOptions) -> Weights:
+    def get(self, path: Path, options: LoadOptions, progress: LoadProgress | None) -> Weights:
         real_path = Path(os.path.realpath(path))
         key = _identity(real_path, options)
         with self._lock:
@@ -100,7 +103,7 @@ class _WeightsCache:
             if weights is not None:
                 logger.info("reusing the loaded weights of %s", real_path)
                 return weights
-            weights = Weights(real_path, options)
+            weights = Weights(real_path, options, progress)
             if _identity(real_path, options) != key:
                 raise ModelFileInvalid(f"{path} was changed while it was being loaded.", path=str(path))
             self._loaded[key] = weights
@@ -110,7 +113,7 @@ class _WeightsCache:
 _cache = _WeightsCache()
 
 
-def load_weights(path: Path, options: LoadOptions) -> Weights:
+def load_weights(path: Path, options: LoadOptions, progress: LoadProgress | None = None) -> Weights:
     """The weights of a GGUF file, shared with everybody in this process who uses the same file and options.
 
     The same file is the one with the same real path, inode, size and modification time: a file that was replaced
@@ -123,7 +126,7 @@ def load_weights(path: Path, options: LoadOptions) -> Weights:
         ResourceExhausted: it does not fit in memory.
     """
     _check_file(path)
-    return _cache.get(path, options)
+    return _cache.get(path, options, progress)
 
 
 def _identity(path: Path, options: LoadOptions) -> _Key:
@@ -146,10 +149,13 @@ def _check_file(path: Path) -> None:
         raise ModelFileInvalid(f"{path} is not a GGUF file: it begins with {magic!r}.", path=str(path))
 
 
-def _load(path: Path, options: LoadOptions) -> int:
+def _load(path: Path, options: LoadOptions, progress: LoadProgress | None) -> int:
     lib = library()
     params = lib.llama_model_default_params()
-    held = options.devices.apply(lib, params)
+    held = [options.devices.apply(lib, params)]
+    if progress is not None:
+        params.progress_callback = _progress_callback(lib, path, progress)
+        held.append(params.progress_callback)
     params.use_extra_bufts = not _has_amx()
     params.load_mode = lib.LLAMA_LOAD_MODE_AUTO if options.use_mmap else lib.LLAMA_LOAD_MODE_NONE
     with log_lines.capture_errors() as errors:
@@ -158,6 +164,16 @@ def _load(path: Path, options: LoadOptions) -> int:
     if not pointer:
         raise _load_error(path, "; ".join(errors) or "no reason given")
     return pointer
+
+
+def _progress_callback(lib: Any, path: Path, progress: LoadProgress) -> Any:
+    total = path.stat().st_size
+
+    def tell(part: float, _user_data: object) -> bool:
+        progress(round(part * total), total)
+        return True  # go on
+
+    return lib.llama_progress_callback(tell)
 
 
 def _has_amx() -> bool:

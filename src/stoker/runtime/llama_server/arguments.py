@@ -65,8 +65,8 @@ def fixed_arguments(binary: Binary, model: ModelFile, config: EngineConfig) -> l
     arguments += _if_known(binary, "--threads-http", str(config.parallel + _SPARE_HTTP_THREADS))
     arguments += _if_known(binary, "--slots")
     arguments += _if_known(binary, "--no-ui") or _if_known(binary, "--no-webui")
-    # Without a folder no slot can be erased. Nothing is ever written there.
-    arguments += _if_known(binary, "--slot-save-path", tempfile.gettempdir())
+    # Without a folder no slot can be erased; without one of the user's nothing is ever written there.
+    arguments += _if_known(binary, "--slot-save-path", config.slot_save_path or tempfile.gettempdir())
     arguments += _if_known(binary, "--cache-ram", str(model.cache_ram_mib))
     return [*arguments, *_computing(binary, config), *_task(binary, model)]
 

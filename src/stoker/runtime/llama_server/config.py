@@ -16,7 +16,6 @@ _OURS = {
     "backend": "--backend",
     "kv_cache_dir": "--cache-dir",
     "cache_disk": "--cache-disk",
-    "slot_save_path": "--slot-save-path",
     "provider": "--provider",
     "onnx_variant": "--onnx-variant",
     "lora": "--lora",

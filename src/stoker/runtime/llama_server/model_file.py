@@ -128,7 +128,7 @@ def _needs(gguf: GGUFFile, config: EngineConfig, task: Task) -> MemoryNeeds:
         parallel=config.parallel,
         kv_element_bytes=AttentionOptions(type_k=type_k, type_v=type_v).element_bytes,
     )
-    needs = replace(needs, backend="llama-server", pool_bytes=_POOL_BYTES)
+    needs = replace(needs, backend="llama-server", pool_bytes=_POOL_BYTES, num_replicas=config.num_replicas)
     if task is Task.TEXT:
         return needs
     # Positions beyond those that it was trained on have no embeddings in many of them.

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TypeVar
+
+import msgspec
 
 from stoker.core.request import check_token_ids
 from stoker.core.slot_state import SlotState
@@ -20,11 +23,20 @@ from stoker.engine.protocol import (
     Heartbeat,
     ModelCard,
     Output,
+    SlotFiled,
     Submit,
     Tokenized,
 )
 from stoker.engine.supervisor import State
-from stoker.errors import BackendError, InvalidInput, ModelNotLoaded, StokerError, Timeout, UnsupportedParameter
+from stoker.errors import (
+    BackendError,
+    ConfigError,
+    InvalidInput,
+    ModelNotLoaded,
+    StokerError,
+    Timeout,
+    UnsupportedParameter,
+)
 from stoker.runtime.base import Health
 from stoker.runtime.card_template import CardTemplate
 from stoker.runtime.llama_server.admission import Admission, check_no_adapters
@@ -48,6 +60,7 @@ from stoker.text.volatile import VolatileHeaders
 T = TypeVar("T")
 
 _ASK_S = 10.0
+_NO_WAIT_S = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +91,7 @@ class LlamaServerRuntime:
         config: which binary, and what it is told besides.
         supervision: when it counts as lost, and how it is started again.
         volatile: what is dropped from the head of system prompts; None = nothing.
+        repeats: False = whoever asks gives what had not begun to somebody else when this server dies.
 
     Raises:
         ConfigError: something is asked for that only engines of ours have.
@@ -90,11 +104,13 @@ class LlamaServerRuntime:
         *,
         supervision: SupervisionConfig | None = None,
         volatile: VolatileHeaders | None = None,
+        repeats: bool = True,
     ) -> None:
         check_engine(engine)
         self._engine = engine
         self._config = config
-        self._times = supervision or SupervisionConfig()
+        times = supervision or SupervisionConfig()
+        self._times = times if repeats else replace(times, restart_wait_s=_NO_WAIT_S)
         self._volatile = volatile or VolatileHeaders(())
         self._door = Door(capacity=engine.parallel + engine.max_queue, parallel=engine.parallel)
         self._inside: set[str] = set()
@@ -197,6 +213,21 @@ class LlamaServerRuntime:
     async def erase(self, slot: int | None = None) -> int:
         return await self._asking(lambda: self._slots.erase(self._client(), slot))
 
+    async def save_slot(self, slot: int, filename: str) -> SlotFiled:
+        """See `Runtime`. The file is llama-server's, and only llama-server reads it."""
+        self._check_saves_slots()
+        return await self._asking(lambda: self._slots.save(self._client(), slot, filename))
+
+    async def restore_slot(self, slot: int, filename: str) -> SlotFiled:
+        """See `Runtime`."""
+        self._check_saves_slots()
+        return await self._asking(lambda: self._slots.restore(self._client(), slot, filename))
+
+    def _check_saves_slots(self) -> None:
+        if not self._engine.slot_save_path:
+            message = "slots are neither saved nor restored: start the server with --slot-save-path FOLDER"
+            raise UnsupportedParameter(message, parameter="action")
+
     async def change_adapters(
         self, *, load: AdapterSpec | None = None, unload: str | None = None, scales: dict[int, float] | None = None
     ) -> list[AdapterCard]:
@@ -204,6 +235,9 @@ class LlamaServerRuntime:
             message = "adapters are not passed on to llama-server: serve the model without --runtime llama-server"
             raise UnsupportedParameter(message, parameter="lora")
         return []
+
+    def begin_with(self, adapters: Sequence[AdapterSpec]) -> None:
+        assert not adapters, "it never had any"
 
     async def close(self) -> None:
         self._is_closed = True
@@ -227,6 +261,8 @@ class LlamaServerRuntime:
 
     def _order(self) -> tuple[ModelFile, Order]:
         """Reads files and asks the binary, so it has a thread of its own."""
+        if self._engine.slot_save_path:
+            self._engine = _with_slot_folder(self._engine)
         binary = ask_binary(find_binary(self._config.llama_server_path))
         further = users_arguments(binary, self._config.further_arguments())
         model = read_model_file(self._engine, can_unify="--kv-unified" in binary.flags)
@@ -335,6 +371,15 @@ class LlamaServerRuntime:
                     raise supervisor.closed_error() or crash(reason) from error
             await supervisor.successor(reason)
         raise AssertionError("the last attempt returns or raises")
+
+
+def _with_slot_folder(engine: EngineConfig) -> EngineConfig:
+    folder = Path(engine.slot_save_path).expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--slot-save-path: {folder} is no folder: {error.strerror}", key="slot_save_path") from error
+    return msgspec.structs.replace(engine, slot_save_path=str(folder))
 
 
 def _message(error: StokerError | None) -> str | None:

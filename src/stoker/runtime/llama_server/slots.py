@@ -1,12 +1,16 @@
-"""A look into llama-server's slots, and forgetting what they hold."""
+"""A look into llama-server's slots; forgetting, saving and restoring what they hold."""
 
 from __future__ import annotations
 
+import time
+
 from stoker.core.slot_state import SlotState
+from stoker.engine.protocol import SlotFiled
 from stoker.errors import InvalidInput
 from stoker.runtime.llama_server.client import LlamaServerClient
-from stoker.runtime.llama_server.wire import ErasedSlot, Slot, decode
+from stoker.runtime.llama_server.wire import ErasedSlot, RestoredSlot, SavedSlot, Slot, decode
 
+_FILE_S = 300.0
 _ANSWER_S = 60.0
 """llama-server looks between two batches, and a batch may take long."""
 
@@ -41,6 +45,32 @@ class Slots:
         idle = [state.slot for state in states if state.request_id is None]
         chosen = idle if slot is None else [_idle(states, slot)]
         return sum([await self._erase(client, number) for number in chosen])
+
+    async def save(self, client: LlamaServerClient, slot: int, filename: str) -> SlotFiled:
+        """Writes what a finished conversation left in a slot to a file in llama-server's folder for that.
+
+        Raises:
+            InvalidInput: see `erase`; or that is no name for a file.
+            StokerError: see `erase`.
+        """
+        number, began = _idle(await self.look(client), slot), time.monotonic()
+        body = await client.post(f"/slots/{number}?action=save", {"filename": filename}, _FILE_S)
+        saved = decode(body, SavedSlot, "saved slot")
+        if not saved.n_saved:
+            raise InvalidInput(f"there is nothing in slot {slot}", parameter="slot")
+        return SlotFiled("", saved.n_saved, saved.n_written, time.monotonic() - began)
+
+    async def restore(self, client: LlamaServerClient, slot: int, filename: str) -> SlotFiled:
+        """Fills an idle slot with what was saved.
+
+        Raises:
+            InvalidInput: there is no such file, or it is another model's or damaged; see `erase`.
+            StokerError: see `erase`.
+        """
+        number, began = _idle(await self.look(client), slot), time.monotonic()
+        body = await client.post(f"/slots/{number}?action=restore", {"filename": filename}, _FILE_S)
+        restored = decode(body, RestoredSlot, "restored slot")
+        return SlotFiled("", restored.n_restored, restored.n_read, time.monotonic() - began)
 
     async def _erase(self, client: LlamaServerClient, slot: int) -> int:
         body = await client.post(f"/slots/{slot}?action=erase", {}, _ANSWER_S)

@@ -167,6 +167,16 @@ class ErasedSlot(msgspec.Struct, frozen=True):
     n_erased: int
 
 
+class SavedSlot(msgspec.Struct, frozen=True):
+    n_saved: int
+    n_written: int
+
+
+class RestoredSlot(msgspec.Struct, frozen=True):
+    n_restored: int
+    n_read: int
+
+
 def decode(body: bytes, kind: type[T], what: str) -> T:
     """A reply.
 

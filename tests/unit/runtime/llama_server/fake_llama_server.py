@@ -149,6 +149,10 @@ class Handler(BaseHTTPRequestHandler):
                 self.reply([{"index": i, "embedding": [[3.0, 4.0]]} for i in range(len(body["content"]))][::-1])
             case "/rerank":
                 self.reply({"results": [{"index": i, "relevance_score": -i} for i in range(len(body["documents"]))]})
+            case path if path.endswith("?action=save"):
+                self.reply({"id_slot": 0, "filename": "f", "n_saved": plan().get("held", 12), "n_written": 3456})
+            case path if path.endswith("?action=restore"):
+                self.reply({"id_slot": 0, "filename": "f", "n_restored": 12, "n_read": 3456})
             case path if path.startswith("/slots/"):
                 self.reply({"id_slot": 0, "n_erased": 5})
             case _:

@@ -266,6 +266,41 @@ def test_slots_are_shown_and_erased(fake: Fake):
     assert len(fake.asked("/slots/0?action=erase")) == 2
 
 
+def test_slots_are_saved_and_restored_in_the_users_folder(fake: Fake):
+    fake.plan(slots=[{"id": 0}, {"id": 1, "is_processing": True, "id_task": 7}])
+    folder = fake.folder / "slots"
+
+    async def test() -> None:
+        async with fake.started(slot_save_path=str(folder)) as runtime:
+            assert folder.is_dir()
+            saved = await runtime.save_slot(0, "a.bin")
+            assert (saved.num_tokens, saved.num_bytes) == (12, 3456)
+            restored = await runtime.restore_slot(0, "a.bin")
+            assert (restored.num_tokens, restored.num_bytes) == (12, 3456)
+            for slot in (1, 2):
+                with pytest.raises(InvalidInput, match=f"slot {slot}"):
+                    await runtime.save_slot(slot, "a.bin")
+            fake.plan(slots=[{"id": 0}], held=0)
+            with pytest.raises(InvalidInput, match="nothing in slot 0"):
+                await runtime.save_slot(0, "a.bin")
+
+    run(test())
+    (command,) = (entry["command"] for entry in fake.asked())
+    assert command[command.index("--slot-save-path") + 1] == str(folder)
+    assert fake.asked("/slots/0?action=save")[0]["body"] == {"filename": "a.bin"}
+
+
+def test_without_a_folder_slots_are_not_saved(fake: Fake):
+    async def test() -> None:
+        async with fake.started() as runtime:
+            for file in (runtime.save_slot, runtime.restore_slot):
+                with pytest.raises(UnsupportedParameter, match="--slot-save-path FOLDER"):
+                    await file(0, "a.bin")
+
+    run(test())
+    assert not fake.asked("/slots/0?action=save")
+
+
 def test_requests_wait_in_line_by_priority_and_leave_it(fake: Fake):
     fake.plan(answer=[event("x", tokens_predicted=1), "hang"])
 
