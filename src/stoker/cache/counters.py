@@ -29,6 +29,8 @@ class TierCounters:
     disk_evicted_blocks: int = 0
     disk_read_bytes: int = 0
     disk_read_s: float = 0.0
+    disk_read_ahead_blocks: int = 0
+    """Those of the blocks that were read before anybody asked for them, after the start."""
     disk_written_bytes: int = 0
     disk_write_s: float = 0.0
     disk_failed_writes: int = 0

@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import msgspec
@@ -83,18 +84,19 @@ class BlockDirectory:
         return HEADER_BYTES + len(state)
 
     def read(self, fingerprint: bytes, key: bytes) -> KVBytes:
-        """A block; it counts as used. One thread only.
+        """A block. One thread only.
 
         Raises:
             FileNotFoundError: it is not here (any more).
             BadBlockFile: there is a file, but not with this block.
             OSError: the disk refuses.
         """
-        path = self._path(fingerprint, key)
-        state = decode(_content(path, self._arena), fingerprint, key)
+        return decode(_content(self._path(fingerprint, key), self._arena), fingerprint, key)
+
+    def note_use(self, fingerprint: bytes, key: bytes) -> None:
+        """A block counts as used now; that it is gone is fine."""
         with suppress(OSError):
-            os.utime(path)
-        return state
+            os.utime(self._path(fingerprint, key))
 
     def remove(self, fingerprint: bytes, key: bytes) -> None:
         """Removes a block; that it is gone already is fine."""
@@ -126,6 +128,12 @@ class BlockDirectory:
     def keys(self, fingerprint: bytes) -> dict[bytes, int]:
         """The blocks of one model with the sizes of their files, by their names only."""
         return {bytes.fromhex(e.path.stem): e.num_bytes for e in self.blocks(fingerprint.hex())}
+
+    def latest(self, fingerprint: bytes, limit_bytes: int) -> list[bytes]:
+        """The keys of those blocks of one model that were used last, the last one first, as many as fit."""
+        blocks = sorted(self.blocks(fingerprint.hex()), key=lambda entry: entry.used_at, reverse=True)
+        sizes = accumulate(entry.num_bytes for entry in blocks)
+        return [bytes.fromhex(e.path.stem) for e, size in zip(blocks, sizes, strict=True) if size <= limit_bytes]
 
     def blocks(self, fingerprint: str) -> Iterator[BlockEntry]:
         """Every block's file of one model."""

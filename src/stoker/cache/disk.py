@@ -6,8 +6,9 @@ any thread     offer ──► [to write] ─┐
                                                    └──► read, deliver      or not, if it is damaged
 ```
 
-Reading goes first: a request waits for it. What cannot be written is not kept, and what cannot be read is computed;
-a broken or full disk costs a warning and nothing else.
+Reading goes first: a request waits for it. After the start, what was used last is read ahead into memory, in what
+time is left: those who come back after a restart come soon. What cannot be written is not kept, and what cannot be read
+is computed; a broken or full disk costs a warning and nothing else.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from math import inf
 from pathlib import Path
 from typing import TypeAlias
 
@@ -36,11 +38,18 @@ _RETRY_S = 30.0
 _REFRESH_S = 30.0
 """How often a thread without work looks for what other processes have written."""
 _FILES_AT_A_TIME = 64
+_REST = 1.0
+"""Reading ahead rests so many times as long as it has read: requests need the disk and the cores too."""
+_URGENT_BYTES = 64 * 2**20
+"""So much is read ahead whatever happens; more of it only while nobody computes."""
+_STEPS_S = 0.25
+"""So long after a step another one is likely."""
 _SLACK = 16
 """The folder is shrunk by this part of its limit at a time: looking at every file is not for every write."""
 
 Borrow: TypeAlias = Callable[[bytes], KVBytes | None]
 Deliver: TypeAlias = Callable[[bytes, KVBytes], None]
+DeliverAhead: TypeAlias = Callable[[bytes, KVBytes], bool]
 
 
 @dataclass(slots=True)
@@ -50,6 +59,7 @@ class DiskCounters:
     evicted_blocks: int = 0
     read_bytes: int = 0
     read_s: float = 0.0
+    read_ahead_blocks: int = 0
     written_bytes: int = 0
     write_s: float = 0.0
     failed_writes: int = 0
@@ -66,7 +76,9 @@ class DiskTier:
         limit_bytes: what the folder may hold, all models and processes together.
         borrow: gives a block that was offered, or None if it is gone; called by the disk thread.
         deliver: takes a block that was read; called by the disk thread.
-        arrived: called by the disk thread when a block that was wanted has been delivered, or will not be.
+        arrived: called by the disk thread when all that somebody wanted has been delivered, or some of it will not be.
+        deliver_ahead: takes a block that nobody has asked for; False = there is no room. Called by the disk thread.
+        read_ahead_bytes: how much of what was used last is read after the start.
         clock: seconds; only differences count.
     """
 
@@ -80,6 +92,8 @@ class DiskTier:
         borrow: Borrow,
         deliver: Deliver,
         arrived: Callable[[], None],
+        deliver_ahead: DeliverAhead = lambda key, state: False,
+        read_ahead_bytes: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limit_bytes = limit_bytes
@@ -90,6 +104,8 @@ class DiskTier:
         self._borrow = borrow
         self._deliver = deliver
         self._arrived = arrived
+        self._deliver_ahead = deliver_ahead
+        self._read_ahead_bytes = read_ahead_bytes
         self._clock = clock
         self._changed = threading.Condition()
         """Guards everything below; notified when there is something to do."""
@@ -99,6 +115,14 @@ class DiskTier:
         """Oldest first. Bounded by what its owner keeps: see `forget`."""
         self._to_read: OrderedDict[bytes, float] = OrderedDict()
         """With the time until which somebody waits. Bounded by the index."""
+        self._last: set[bytes] = set()
+        """Those of them that somebody wanted last: with these, all is there that he waits for."""
+        self._used: dict[bytes, None] = {}
+        """Restored since they were read. Bounded by the index."""
+        self._ahead: deque[bytes] = deque()
+        """What is to be read ahead, the best first."""
+        self._rests_until, self._step_at = 0.0, -_STEPS_S
+        self._num_urgent_bytes = _URGENT_BYTES
         self._paused_until = 0.0
         self._closes_at: float | None = None
         self._fingerprint = b""
@@ -142,10 +166,21 @@ class DiskTier:
         """Has these read, those that are here, the first one first."""
         with self._changed:
             until = self._clock() + WAIT_S
-            for key in keys:
-                if key in self._index:
-                    self._to_read[key] = until
+            there = [key for key in keys if key in self._index]
+            self._to_read.update(dict.fromkeys(there, until))
+            self._last.update(there[-1:])
             self._changed.notify_all()
+
+    def note_use(self, key: bytes) -> None:
+        """A block that was read is really used: it leaves the folder last."""
+        with self._changed:
+            if key in self._index:
+                self._used[key] = None
+                self._changed.notify_all()
+
+    def note_step(self) -> None:
+        """Somebody computes: what is read ahead shall not be felt."""
+        self._step_at = self._clock()
 
     def is_coming(self, keys: Iterable[bytes]) -> bool:
         """One of them is wanted, and there is still hope."""
@@ -167,6 +202,7 @@ class DiskTier:
         with self._changed:
             self._closes_at = self._clock() + timeout_s
             self._to_read.clear()
+            self._last.clear()
             self._changed.notify_all()
         self._thread.join(timeout_s + 1.0)
         return not self._thread.is_alive()
@@ -190,11 +226,23 @@ class DiskTier:
                     return None
                 if can_write:
                     return partial(self._write, next(iter(self._to_write)))
-                if self._sweep is not None:
+                if self._used:
+                    return self._note_uses
+                ahead_at = self._ahead_at
+                if now >= ahead_at:
+                    return partial(self._read_ahead, self._ahead.popleft())
+                if self._sweep is not None and not (self._ahead and self._num_urgent_bytes > 0):
                     return self._sweep_on
                 if now >= look_at:
                     return self._refresh
-                self._changed.wait(look_at - now)
+                self._changed.wait(min(look_at, ahead_at) - now)
+
+    @property
+    def _ahead_at(self) -> float:
+        """When the next block may be read ahead."""
+        if not self._ahead:
+            return inf
+        return self._rests_until if self._num_urgent_bytes > 0 else max(self._rests_until, self._step_at + _STEPS_S)
 
     def _open(self) -> bool:
         """Finds out who we are and looks what is there. False: this disk is of no use."""
@@ -206,8 +254,10 @@ class DiskTier:
             with self._changed:
                 self._to_write.clear()
                 self._to_read.clear()
+                self._last.clear()
             return False
         self._refresh()
+        self._ahead.extend(self._directory.latest(self._fingerprint, self._read_ahead_bytes))
         self._sweep = self._directory.sweep()
         return True
 
@@ -239,7 +289,31 @@ class DiskTier:
             self._deliver(key, state)
         with self._changed:
             self._to_read.pop(key, None)
-        self._arrived()
+            is_last = key in self._last or state is None
+            self._last.discard(key)
+        if is_last:
+            self._arrived()
+
+    def _read_ahead(self, key: bytes) -> None:
+        """Brings a block into memory that may be wanted soon, and ends it all when there is no more room."""
+        if self._borrow(key) is not None:
+            return
+        began = self._clock()
+        state = self._load(key)
+        if state is not None and self._deliver_ahead(key, state):
+            self.counters.read_ahead_blocks += 1
+            self._num_urgent_bytes -= len(state)
+        elif state is not None:
+            self._ahead.clear()
+        now = self._clock()
+        self._rests_until = now + _REST * (now - began)
+
+    def _note_uses(self) -> None:
+        with self._changed:
+            used = list(self._used)
+            self._used.clear()
+        for key in used:
+            self._directory.note_use(self._fingerprint, key)
 
     def _load(self, key: bytes) -> KVBytes | None:
         began = self._clock()

@@ -47,6 +47,19 @@ class HostTier:
             self.discard(oldest)
         return evicted
 
+    def put_last_in_line(self, key: bytes, state: KVBytes) -> bool:
+        """Takes a block from disk that nobody has asked for: it leaves before all others, and none leaves for it.
+
+        Returns:
+            False if there is no room.
+        """
+        if self.num_bytes + len(state) > self.limit_bytes:
+            return False
+        if key not in self._held:
+            self.put(key, state, is_from_disk=True)
+            self._held.move_to_end(key, last=False)
+        return True
+
     def peek(self, key: bytes) -> KVBytes | None:
         """The block, or None; it counts as no use."""
         held = self._held.get(key)

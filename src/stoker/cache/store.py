@@ -40,7 +40,13 @@ class KVStore:
         self._num_evicted = self._num_lost = 0
 
     def open_disk(
-        self, directory: BlockDirectory, *, identify: Callable[[], bytes], model: KeptModel, limit_bytes: int
+        self,
+        directory: BlockDirectory,
+        *,
+        identify: Callable[[], bytes],
+        model: KeptModel,
+        limit_bytes: int,
+        read_ahead_bytes: int = 0,
     ) -> None:
         """Puts a disk behind the memory. See `DiskTier`."""
         assert self._disk is None
@@ -52,6 +58,8 @@ class KVStore:
             borrow=self._borrow,
             deliver=self._receive,
             arrived=self._note_arrival,
+            deliver_ahead=self._receive_ahead,
+            read_ahead_bytes=read_ahead_bytes,
             clock=self._clock,
         )
 
@@ -84,6 +92,11 @@ class KVStore:
     def is_coming(self, keys: Iterable[bytes]) -> bool:
         return self._disk is not None and self._disk.is_coming(keys)
 
+    def note_step(self) -> None:
+        """The engine computes; the disk's thread keeps out of its way."""
+        if self._disk is not None:
+            self._disk.note_step()
+
     def touch(self, keys: Iterable[bytes]) -> None:
         with self._lock:
             self._host.touch(keys)
@@ -105,6 +118,8 @@ class KVStore:
             if is_from_disk:
                 self._num_disk_hits += 1
                 self._num_disk_hit_tokens += num_tokens
+                if self._disk is not None:
+                    self._disk.note_use(key)
             else:
                 self._num_ram_hits += 1
                 self._num_ram_hit_tokens += num_tokens
@@ -158,6 +173,10 @@ class KVStore:
         with self._lock:
             self._insert(key, state, is_from_disk=True)
 
+    def _receive_ahead(self, key: bytes, state: KVBytes) -> bool:
+        with self._lock:
+            return self._host.put_last_in_line(key, state)
+
     def _note_arrival(self) -> None:
         if self._on_arrival is not None:
             self._on_arrival()
@@ -173,6 +192,7 @@ def _with_disk(own: TierCounters, disk: DiskTier) -> TierCounters:
         disk_evicted_blocks=done.evicted_blocks,
         disk_read_bytes=done.read_bytes,
         disk_read_s=done.read_s,
+        disk_read_ahead_blocks=done.read_ahead_blocks,
         disk_written_bytes=done.written_bytes,
         disk_write_s=done.write_s,
         disk_failed_writes=done.failed_writes,

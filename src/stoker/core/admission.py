@@ -51,9 +51,15 @@ class Admission:
 
     def lacks_place(self, sequence: Sequence) -> bool:
         """It could go on at once, were there room; waiting for a prefix is no lack."""
+        if self._tiering.is_coming(sequence):
+            return False
         reuse = self._find_reuse(sequence)
-        is_waiting = self._awaits_prefix(sequence, reuse) or self._tiering.is_coming(sequence)
-        return not is_waiting and not self._has_place(sequence, reuse)
+        return not self._awaits_prefix(sequence, reuse) and not self._has_place(sequence, reuse)
+
+    @property
+    def can_admit(self) -> bool:
+        """Somebody waits, and not as many run as may."""
+        return len(self._waiting) > 0 and len(self._running) < self._max_running
 
     def admit_next(self, prompts: Iterable[Sequence], budget: int) -> Sequence | None:
         """Starts the next waiting sequence that has a place, and returns it.
@@ -62,12 +68,14 @@ class Admission:
             prompts: the running sequences among which a step divides its prompt tokens.
             budget: those prompt tokens. Whom they would not reach is not admitted yet.
         """
-        if not self._waiting or len(self._running) >= self._max_running:
+        if not self.can_admit:
             return None
         line = self._waiting.candidates(LOOKAHEAD)
         if line[0] is self._blocked:
             return None
-        candidates = [(s, self._find_reuse(s)) for s in line]
+        # Asked first: what arrives between the two questions must not be missed.
+        there = [s for s in line if not self._tiering.is_coming(s)]
+        candidates = [(s, self._find_reuse(s)) for s in there]
         ready = [(s, reuse) for s, reuse in candidates if not self._puts_off(s, reuse)]
         choice = self._choose(ready, prompts, budget)
         if choice is None:
@@ -140,7 +148,7 @@ class Admission:
     def _puts_off(self, sequence: Sequence, reuse: Reuse) -> bool:
         is_put_off = self._awaits_prefix(sequence, reuse)
         sequence.num_prefix_waits += is_put_off
-        return is_put_off or self._tiering.is_coming(sequence)
+        return is_put_off
 
     def _is_reached(self, sequence: Sequence, reuse: Reuse, prompts: Iterable[Sequence], budget: int) -> bool:
         """Whether a budget that goes to higher priorities, then shorter remainders, leaves something for this one."""

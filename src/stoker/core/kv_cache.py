@@ -154,6 +154,8 @@ class KVCache:
     def make_room(self, num_cells: int) -> int:
         """Evicts retained tails until `num_cells` are free, or nothing is left to evict; returns what is free."""
         before = self.free
+        if before >= num_cells:
+            return before
         while self.free < num_cells and self._retained:
             self._trim(next(iter(self._retained)), num_cells - self.free)
         self.num_evicted += self.free - before

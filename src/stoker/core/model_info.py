@@ -39,6 +39,8 @@ class ModelInfo:
     max_batch_tokens: int
     """Most entries one forward pass takes."""
     traits: CacheTraits
+    tile_rows: int = 1
+    """A forward pass of a multiple of so many entries is cheapest for each of them."""
     kv_format: str = ""
     """What exported KV means besides the weights: the backend with its version, the types of its elements, every
     option that changes them. KV of another format is never imported."""

@@ -59,7 +59,10 @@ class Scheduler:
         self._info = info
         self._config = config
         self._budget = TokenBudget(
-            max_tokens=info.max_batch_tokens, target_step_s=config.target_step_s, idle_step_s=config.idle_step_s
+            max_tokens=info.max_batch_tokens,
+            target_step_s=config.target_step_s,
+            idle_step_s=config.idle_step_s,
+            tile_rows=info.tile_rows,
         )
         self.tiering = Tiering(info, self.kv, self._budget, tiers)
         self._waiting = WaitingQueue()
@@ -136,7 +139,8 @@ class Scheduler:
 
     def sequences(self, batch: Batch) -> list[Sequence]:
         """Who gets a token of a batch, in the order of their rows."""
-        return [sequence for sequence, entry in self.rows(batch) if entry is None]
+        with_rows = [(self._running[chunk.slot], chunk) for chunk in batch.chunks if chunk.num_logits]
+        return [sequence for sequence, chunk in with_rows if chunk.end == len(sequence.entries)]
 
     def rows(self, batch: Batch) -> list[tuple[Sequence, Entry | None]]:
         """What the rows of a batch are for: whose they are, and the prompt entry to score; None = one to sample."""
@@ -200,6 +204,8 @@ class Scheduler:
 
     def exports(self) -> list[Transfer]:
         """What is to be exported now. Asked before `schedule`: what the ledger says of a slot is then really in it."""
+        if not self.tiering.may_export:
+            return []
         num_streams = sum(sequence.num_pending == 1 for sequence in self._running.values())
         seconds = self._budget.limit_s(num_streams) * _EXPORT_SHARE if self._alive else _IDLE_EXPORT_S
         return self.tiering.exports(self._running.values(), seconds)

@@ -12,6 +12,7 @@ predicted well at once, whatever its parts are believed to cost.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import mul
 
 _SHAPE = (1.0, 0.05, 0.1, 0.1 / 4096)
 """What the parts cost relative to each other, before anything is known: roughly that of a CPU."""
@@ -58,7 +59,7 @@ class StepCost:
 
     def predict(self, load: StepLoad) -> float:
         """Seconds for a step. Something must have been observed."""
-        return sum(weight * part for weight, part in zip(self._weights, _parts(load), strict=True))
+        return sum(map(mul, self._weights, _parts(load)))
 
     def observe(self, load: StepLoad, step_s: float) -> None:
         """Learns that a step with this load took so long."""
@@ -75,5 +76,4 @@ class StepCost:
 
 
 def _parts(load: StepLoad) -> tuple[float, ...]:
-    amounts = (1, load.num_streams, load.num_prompt, load.num_attended)
-    return tuple(amount * scale for amount, scale in zip(amounts, _SHAPE, strict=True))
+    return tuple(map(mul, (1, load.num_streams, load.num_prompt, load.num_attended), _SHAPE))

@@ -72,12 +72,16 @@ class StepPlanner:
         self._plan_prompts(plan, lane)
 
     def _plan_decodes(self, plan: StepPlan, lane: Lane) -> None:
-        for sequence in sorted(self._turns.of(lane, self._running.values()), key=rank):
-            if sequence.slot is not None and sequence.num_pending == 1 and self._plan_chunk(plan, sequence, 1):
+        decodes = [s for s in self._turns.of(lane, self._running.values()) if s.num_pending == 1]
+        for sequence in sorted(decodes, key=rank):
+            # Who came before may have taken its slot.
+            if sequence.slot is not None and self._plan_chunk(plan, sequence, 1):
                 plan.num_decodes += 1
 
     def _plan_prompts(self, plan: StepPlan, lane: Lane) -> None:
         prompts = [s for s in self._running.values() if s.num_pending > 1]
+        if not prompts and not self._admission.can_admit:
+            return
         has_streams = plan.num_decodes > 0 or len(prompts) < len(self._running)
         num_sharing = len({lane, *map(self._turns.lane_of, prompts)})
 

@@ -117,6 +117,11 @@ class Tiering:
         if self._portions is not None:
             self._retained[slot] = self._portions.retain(Chain(root_key(())), entries)
 
+    @property
+    def may_export(self) -> bool:
+        """Something could be due."""
+        return self._portions is not None and (self._portions.exports_while_running or self._is_pressing)
+
     def exports(self, running: Iterable[Sequence], seconds: float) -> list[Transfer]:
         """What is to be exported between two steps: what takes about so long, at least one portion if any is due."""
         if self._portions is None:

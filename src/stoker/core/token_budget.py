@@ -8,9 +8,10 @@ from stoker.core.step_cost import StepCost, StepLoad
 
 MIN_CHUNK = 8
 """A prompt always advances by this much, however slow the machine."""
-SLOWDOWN = 3.2
+SLOWDOWN = 2.8
 """Prompts may make the steps of running streams this much longer than they are without: what people see of a stream
-is its longest gap, and with this one prompts still get two thirds of the time."""
+is its longest gap, and with this one prompts still get more than half of the time. Single steps take longer than was
+expected, and what lies between two steps is not ours: it leaves room for a longest gap of four times the usual one."""
 _LEAST_SHARE = 1 / 3
 """Part of the time that prompts get also where streams alone take as long as a step should."""
 _UNSEEN_S = 0.01
@@ -26,8 +27,9 @@ class TokenBudget:
     noticed).
     """
 
-    def __init__(self, *, max_tokens: int, target_step_s: float, idle_step_s: float) -> None:
+    def __init__(self, *, max_tokens: int, target_step_s: float, idle_step_s: float, tile_rows: int = 1) -> None:
         self._max_tokens = max_tokens
+        self._tile_rows = tile_rows
         self._target_step_s = target_step_s
         self._idle_step_s = idle_step_s
         self._cost = StepCost()
@@ -79,7 +81,16 @@ class TokenBudget:
         if self._cost.is_known:
             limit_s = self.limit_s(num_decodes, has_others=has_others, num_sharing=num_sharing)
             affordable = self._num_affordable(limit_s - self._cost.predict(StepLoad(num_decodes)), position)
+            affordable = self._tiled(affordable + num_decodes) - num_decodes
         return min(max(affordable, MIN_CHUNK), max(self._max_tokens - num_decodes, 0))
+
+    def _tiled(self, num_rows: int) -> int:
+        """Whole tiles, where that is at most a quarter of a tile away or there is more than one of them anyway."""
+        tile = self._tile_rows
+        beyond = num_rows % tile
+        if 4 * beyond >= 3 * tile:
+            return num_rows + tile - beyond
+        return num_rows - beyond if num_rows >= 2 * tile or tile <= num_rows <= tile + tile // 4 else num_rows
 
     def _num_affordable(self, seconds: float, position: int) -> int:
         """The root of `n · price at position + n²/2 · price of looking back = seconds`."""

@@ -53,7 +53,9 @@ class Turns:
 
     def of(self, lane: Lane, sequences: Iterable[Sequence]) -> list[Sequence]:
         """Those of the sequences that can share a step in this lane."""
-        return [sequence for sequence in sequences if self.lane_of(sequence) == lane]
+        if self._is_one_lane:
+            return list(sequences)
+        return [sequence for sequence in sequences if sequence.request.adapters == lane]
 
     def order(self, sequences: Iterable[Sequence]) -> list[Lane]:
         """The lanes of these sequences, in the order in which the next step is to be offered to them."""

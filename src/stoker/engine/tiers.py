@@ -18,6 +18,10 @@ _MAX_RAM_MIB = 8192
 _RAM_SHARE = 4
 _STAGING_MIB = 256
 """What a disk needs in front of it, whatever else memory is for: blocks on their way."""
+_READ_AHEAD_SHARE = 2
+"""Of the tier in memory; the rest is for those who come."""
+_MAX_READ_AHEAD_MIB = 1024
+"""Some seconds of reading."""
 _MAX_DISK_MIB = 10 * 1024
 _DISK_SHARE = 2
 
@@ -45,6 +49,7 @@ def open_kv_store(
             identify=partial(fingerprint, weights, info.kv_format, directory.folder / "weights.json"),
             model=KeptModel(name=config.name or config.model or info.name, kv_format=info.kv_format),
             limit_bytes=_disk_limit(config, directory.folder),
+            read_ahead_bytes=min(ram_mib // _READ_AHEAD_SHARE, _MAX_READ_AHEAD_MIB) * _MIB,
         )
     return store
 

@@ -44,6 +44,7 @@ class Transfers:
 
     def export(self) -> bool:
         """Gives the tiers what is due. Between two steps, before the next one is scheduled. False: nothing was."""
+        self._store.note_step()
         transfers = self._scheduler.exports()
         if not transfers:
             return False

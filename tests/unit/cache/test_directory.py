@@ -57,11 +57,25 @@ def test_a_write_that_fails_leaves_what_was_there_and_no_trace(
     assert [path.name for path in block_path(directory, A).parent.iterdir()] == [f"{A.hex()}.kv"]
 
 
+def test_the_latest_are_known_as_many_as_fit(directory: BlockDirectory) -> None:
+    for key, age in ((A, 10), (B, 30), (C, 20)):
+        directory.write(ONE, key, b"x" * 100)
+        os.utime(block_path(directory, key), (age, age))
+    size = directory.keys(ONE)[A]
+    assert directory.latest(ONE, 3 * size) == [B, C, A]
+    assert directory.latest(ONE, 3 * size - 1) == [B, C]
+    assert directory.latest(ONE, 0) == []
+    directory.note_use(ONE, A)
+    directory.note_use(OTHER, A)
+    directory.read(ONE, C)
+    assert directory.latest(ONE, 2 * size) == [A, B], "only what was really used counts as used"
+
+
 def test_those_used_least_recently_leave_whichever_model_they_are_of(directory: BlockDirectory) -> None:
     for age, (fingerprint, key) in enumerate([(ONE, A), (OTHER, B), (ONE, C)]):
         directory.write(fingerprint, key, b"x" * 1000)
         os.utime(block_path(directory, key, fingerprint), (age, age))
-    directory.read(ONE, A)
+    directory.note_use(ONE, A)
     removed = directory.shrink(2500)
     assert [entry.path for entry in removed] == [block_path(directory, B, OTHER)]
     assert directory.shrink(2500) == []

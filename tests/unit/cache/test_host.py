@@ -45,3 +45,15 @@ def test_only_the_first_use_counts_as_one_of_the_disk() -> None:
     host = HostTier(100)
     host.put(b"a", b"x", is_from_disk=True)
     assert [host.take(b"a"), host.take(b"a")] == [(b"x", True), (b"x", False)]
+
+
+def test_what_nobody_has_asked_for_leaves_first_and_displaces_nothing() -> None:
+    host = HostTier(20)
+    host.put(b"a", b"01234")
+    assert host.put_last_in_line(b"b", b"01234")
+    assert host.put_last_in_line(b"c", b"01234")
+    assert host.put_last_in_line(b"a", b"01234"), "it is here already"
+    assert not host.put_last_in_line(b"d", b"012345")
+    assert host.take(b"c") == (b"01234", True)
+    assert host.put(b"e", b"0123456789") == [b"b"]
+    assert [host.take(key) for key in (b"a", b"c")] == [(b"01234", False)] * 2

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,6 +32,8 @@ class Disk(BlockDirectory):
         self.write_error: OSError | None = None
         self.has_failed = threading.Event()
         self.is_open = threading.Event()
+        self.reads: list[bytes] = []
+        self.uses = threading.Semaphore(0)
 
     def write(self, fingerprint: bytes, key: bytes, state: KVBytes) -> int:
         self._pass()
@@ -40,7 +44,12 @@ class Disk(BlockDirectory):
 
     def read(self, fingerprint: bytes, key: bytes) -> KVBytes:
         self._pass()
+        self.reads.append(key)
         return super().read(fingerprint, key)
+
+    def note_use(self, fingerprint: bytes, key: bytes) -> None:
+        super().note_use(fingerprint, key)
+        self.uses.release()
 
     def sweep(self) -> Iterator[tuple[Path, str]]:
         """Begins when the thread has looked what is there."""
@@ -61,19 +70,29 @@ class Tiers(KVStore):
         self.on_arrival(self.arrivals.release)
 
     def open(
-        self, disk: BlockDirectory, *, limit_bytes: int = 10**9, identify: Callable[[], bytes] = lambda: OURS
+        self,
+        disk: BlockDirectory,
+        *,
+        limit_bytes: int = 10**9,
+        read_ahead_bytes: int = 0,
+        identify: Callable[[], bytes] = lambda: OURS,
     ) -> Tiers:
         """Returns when the thread knows what is there, if it is given a `Disk`."""
-        self.open_disk(disk, identify=identify, model=KeptModel("m", "f"), limit_bytes=limit_bytes)
+        self.open_disk(
+            disk,
+            identify=identify,
+            model=KeptModel("m", "f"),
+            limit_bytes=limit_bytes,
+            read_ahead_bytes=read_ahead_bytes,
+        )
         assert not isinstance(disk, Disk) or disk.is_open.wait(WAIT_S)
         return self
 
     def fetched(self, *keys: bytes) -> list[bool]:
         """Waits until these have been read, or not; says which are there."""
         self.fetch(keys)
-        for _ in keys:
+        while self.is_coming(keys):
             assert self.arrivals.acquire(timeout=WAIT_S)
-        assert not self.is_coming(keys)
         return [self.is_ready(key) for key in keys]
 
 
@@ -244,3 +263,76 @@ def test_reading_has_a_price_once_it_was_paid(tmp_path: Path) -> None:
     assert store.fetched(KEYS[0]) == [True]
     assert store.read_s(KEYS[1:3]) > store.read_s(KEYS[1:2]) > 0
     assert store.close()
+
+
+def used_in_turn(root: Path, *keys: bytes, state: bytes = b"x" * 100) -> int:
+    """A first life that has used the last of these last. Returns what a file takes."""
+    written(root, *keys, state=state)
+    directory = BlockDirectory(root)
+    for age, key in enumerate(keys):
+        os.utime(directory.folder / OURS.hex() / f"{key.hex()}.kv", (age, age))
+    return directory.keys(OURS)[keys[0]]
+
+
+def ahead(store: Tiers, num_blocks: int) -> list[bytes]:
+    """Waits until so many blocks have been read ahead; returns those that are there."""
+    assert store._disk is not None
+    with store._disk._changed:
+        deadline = time.monotonic() + WAIT_S
+        while store.counters().disk_read_ahead_blocks < num_blocks and time.monotonic() < deadline:
+            store._disk._changed.wait(0.001)
+    return [key for key in KEYS if store.is_ready(key)]
+
+
+def test_after_a_start_what_was_used_last_comes_into_memory_by_itself(tmp_path: Path) -> None:
+    size = used_in_turn(tmp_path, *KEYS[:4])
+    disk = Disk(tmp_path)
+    store = Tiers().open(disk, read_ahead_bytes=3 * size)
+    assert ahead(store, 3) == KEYS[1:4]
+    assert disk.reads == [KEYS[3], KEYS[2], KEYS[1]]
+    assert store.take(KEYS[3], 32) is not None
+    assert (store.counters().disk_hit_tokens, store.counters().disk_read_ahead_blocks) == (32, 3)
+    assert disk.uses.acquire(timeout=WAIT_S)
+    assert store.close()
+    assert BlockDirectory(tmp_path).latest(OURS, size) == [KEYS[3]]
+
+
+def test_reading_ahead_displaces_nothing(tmp_path: Path) -> None:
+    used_in_turn(tmp_path, *KEYS[:4])
+    disk = Disk(tmp_path)
+    disk.is_free.clear()
+    store = Tiers(300).open(disk, read_ahead_bytes=10**6)
+    assert disk.is_busy.wait(WAIT_S)
+    store.put(KEYS[9], b"y" * 150)
+    disk.is_free.set()
+    assert ahead(store, 1) == [KEYS[3], KEYS[9]]
+    store.put(KEYS[8], b"y" * 150)
+    assert [key for key in KEYS if store.is_ready(key)] == KEYS[8:], "and leaves for whoever comes"
+    assert store.close()
+    assert len(disk.reads) <= 2
+
+
+def test_who_waits_goes_before_what_is_read_ahead(tmp_path: Path) -> None:
+    used_in_turn(tmp_path, *KEYS[:6])
+    disk = Disk(tmp_path)
+    disk.is_free.clear()
+    store = Tiers().open(disk, read_ahead_bytes=10**6)
+    assert disk.is_busy.wait(WAIT_S)
+    store.fetch(KEYS[:2])
+    disk.is_free.set()
+    assert ahead(store, 4) == KEYS[:6]
+    assert disk.reads[:3] == [KEYS[5], KEYS[0], KEYS[1]]
+    assert len(disk.reads) == 6, "what is there is not read again"
+    assert store.close()
+
+
+def test_a_server_that_ends_reads_nothing_more_ahead(tmp_path: Path) -> None:
+    used_in_turn(tmp_path, *KEYS)
+    disk = Disk(tmp_path)
+    disk.is_free.clear()
+    store = Tiers().open(disk, read_ahead_bytes=10**6)
+    assert disk.is_busy.wait(WAIT_S)
+    assert store._disk is not None
+    threading.Timer(0, disk.is_free.set).start()
+    assert store.close()
+    assert store.counters().disk_read_ahead_blocks < len(KEYS)

@@ -77,6 +77,16 @@ class SlowTiers(KVStore):
         self.wanted.clear()
 
 
+class SuddenTiers(SlowTiers):
+    """What was wanted arrives just behind the first look at what is there."""
+
+    def is_ready(self, key: bytes) -> bool:
+        was_ready = super().is_ready(key)
+        if key in self.wanted:
+            self.arrive()
+        return was_ready
+
+
 class LateTiers(KVStore):
     """Become durable, and hungry, when the test says so."""
 
@@ -138,6 +148,20 @@ def test_a_conversation_that_lost_its_slot_although_there_were_cells_comes_back(
         answer(loop, f"talk {index}", [(entry * (index + 3)) % 250 for entry in range(130)])
     assert loop.scheduler.kv.free * 2 > loop.scheduler.kv.capacity
     assert answer(loop, "again", [(entry * 3) % 250 for entry in range(130)]) == 129
+
+
+def test_what_arrives_while_a_place_is_looked_for_is_not_missed() -> None:
+    store = SuddenTiers()
+    loop = tiered(store)
+    answer(loop, "first", SYSTEM)
+    flood(loop)
+    store.forget_memory()
+    loop.add(make_request("again", [*SYSTEM, 7], 2))
+    sequence = loop.scheduler.sequence("again")
+    assert loop.scheduler.schedule() is None, "it was coming"
+    store.arrive()
+    loop.run()
+    assert sequence.num_cached == len(SYSTEM)
 
 
 def test_two_conversations_with_one_system_prompt_keep_it_once() -> None:

@@ -41,7 +41,7 @@ def test_a_long_prompt_slows_streams_by_a_bounded_factor_from_its_first_chunk_to
         num_tokens = budget.prompt_tokens(4, position=position)
         gaps.append(run(budget, 4, num_tokens, position))
         position += num_tokens
-    assert max(gaps) < 4 * alone_s
+    assert max(gaps) < 3 * alone_s
     # And prompts get their part: it is used.
     assert sum(gaps) / len(gaps) > 0.8 * SLOWDOWN * alone_s
 
@@ -72,7 +72,7 @@ def test_steps_in_turn_share_the_time() -> None:
     for _ in range(50):
         run(budget, 1, 0)
         run(budget, 1, 100)
-    assert budget.limit_s(1, num_sharing=2) < 0.6 * budget.limit_s(1)
+    assert budget.limit_s(1, num_sharing=2) <= 0.6 * budget.limit_s(1) + 1e-9
     assert budget.limit_s(0, has_others=True) == pytest.approx(budget.limit_s(1))
 
 
@@ -91,3 +91,36 @@ def test_a_slow_machine_still_advances_and_a_fast_one_fills_no_more_than_a_batch
     assert slow.prompt_tokens(5) == MIN_CHUNK
     assert fast.prompt_tokens(5) == 995
     assert fast.prompt_tokens(1000) == 0
+
+
+@pytest.mark.parametrize(
+    ("affordable", "given"),
+    [
+        (5, 5),
+        (7, 7),
+        (11, 12),
+        (12, 12),
+        (13, 12),
+        (16, 12),
+        (17, 17),
+        (23, 23),
+        (24, 28),
+        (28, 28),
+        (29, 28),
+        (39, 28),
+        (40, 44),
+    ],
+)
+def test_whole_tiles_are_filled_where_they_are_near(affordable: int, given: int) -> None:
+    """Beside four streams, on kernels that compute 16 rows at a time."""
+    budget = TokenBudget(max_tokens=1000, target_step_s=10.0, idle_step_s=10.0, tile_rows=16)
+    assert budget._tiled(affordable + 4) - 4 == given
+
+
+def test_tiles_count_the_streams_too() -> None:
+    budget = TokenBudget(max_tokens=1000, target_step_s=0.2, idle_step_s=0.5, tile_rows=16)
+    for _ in range(50):
+        run(budget, 8, 0)
+        run(budget, 8, 30)
+    assert (budget.prompt_tokens(8) + 8) % 16 == 0
+    assert budget.prompt_tokens(0) % 16 == 0
