@@ -115,7 +115,7 @@ CASES = {
         *(_one(scenario, "smollm2") for scenario in ("shared", "mixed", "cold")),
         replace(_one("restart", "smollm2"), keeps_prefixes=True),
         _one("agent", "smollm2", parallel=8),
-        _one("agent", "smollm2", parallel=8, concurrency=(40,)),
+        _one("agent", "smollm2", parallel=8, num_requests=40),
         *_library("smollm2-q4_0"),
         *_library("smollm2-q8_0"),
     )

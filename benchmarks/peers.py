@@ -7,6 +7,7 @@ the reason; it is never left out silently.
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,9 @@ _INSTALL_S, _BATCHED_S = 1800, 1800
 _REASON_CHARACTERS = 200
 _MAX_SEQUENCES = 64
 _PROGRAMS = Path(__file__).parent / "programs"
+_NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+_COMPILED = {"CMAKE_ARGS": f"-DCMAKE_C_FLAGS='{_NO_AMX}' -DCMAKE_CXX_FLAGS='{_NO_AMX}'"}
+"""llama-cpp-python is compiled without the matrix units of x86: with them, GCC 12 makes one that crashes when asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,8 @@ def find_peer(name: str, folder: Path) -> Present | Absent:
         if not python.exists():
             _run(sys.executable, "-m", "venv", str(folder / name))
         if not (version := _version(python, package)):
-            _run(str(python), "-m", "pip", "install", "--quiet", REQUIREMENTS[name])
+            environment = _COMPILED if name == "llama-cpp-python" and platform.machine() == "x86_64" else {}
+            _run(str(python), "-m", "pip", "install", "--quiet", REQUIREMENTS[name], **environment)
             version = _version(python, package)
     except subprocess.SubprocessError as error:
         return Absent(name, _reason(error))
@@ -72,8 +77,9 @@ def _version(python: Path, package: str) -> str:
     return found.stdout.strip()
 
 
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, text=True, timeout=_INSTALL_S)
+def _run(*command: str, **environment: str) -> None:
+    env = {**os.environ, **environment}
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=_INSTALL_S, env=env)
 
 
 def _reason(error: subprocess.SubprocessError) -> str:

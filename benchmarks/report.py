@@ -19,7 +19,7 @@ _SHOWN = {
     "distinct": ("output", "TTFT p50", "ITL p50", "ITL p99"),
     "prompt": ("prompt", "TTFT p50"),
     "shared": ("TTFT p50", "TTFT p95", "cached", "output"),
-    "agent": ("TTFT p50", "TTFT p95", "cached", "output"),
+    "agent": ("TTFT p50", "TTFT p95", "cached", "resent cached", "output"),
     "mixed": ("TTFT p50", "ITL p50", "ITL max", "output"),
     "restart": ("TTFT p50", "TTFT p95", "cached"),
     "cold": ("TTFT p50", "peak PSS"),

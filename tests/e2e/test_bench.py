@@ -14,6 +14,7 @@ from stoker.bench.scenarios import SCENARIOS
 
 LIMIT_S = 240
 SMALL = ["--repetitions", "1", "--concurrency", "2", "--prompt-tokens", "20", "--output-tokens", "12"]
+AGENTS = ["--turns", "3", "--shared-tokens", "20"]
 
 
 def bench(*args: str | Path, file: Path, **environment: str) -> tuple[Results, str]:
@@ -29,7 +30,7 @@ def bench(*args: str | Path, file: Path, **environment: str) -> tuple[Results, s
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, str]:
     file = tmp_path_factory.mktemp("bench") / "all.json"
     sizes = ("--ctx-size", "2048", "--kv-tokens", "16384")
-    return bench("scripted", "--scenario", "all", *sizes, file=file, STOKER_BACKEND="scripted")
+    return bench("scripted", "--scenario", "all", *sizes, *AGENTS, file=file, STOKER_BACKEND="scripted")
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -60,6 +61,7 @@ def test_what_was_seen_before_comes_from_the_cache(measured: tuple[Results, str]
     shares = {key: (own.cached_tokens or 0) / own.prompt_tokens for key, own in figures.items()}
     assert shares["restart", "again"] > 0.9
     assert shares["agent", "later turns"] > 0.3
+    assert (figures["agent", ""].resent_share or 0) > 0.9
     assert shares["shared", ""] > 0.1
     assert shares["distinct", ""] < 0.1
 

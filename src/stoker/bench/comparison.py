@@ -120,7 +120,7 @@ def _check_plans(ours: Sequence[Plan], theirs: Sequence[Plan]) -> None:
     by_scenario = {plan.scenario: plan for plan in ours}
     for plan in theirs:
         own = by_scenario.get(plan.scenario, plan)
-        for key in ("prompt_tokens", "output_tokens", "num_requests", "limits", "endpoint"):
+        for key in ("prompt_tokens", "output_tokens", "num_requests", "turns", "shared_tokens", "limits", "endpoint"):
             a, b = getattr(own, key), getattr(plan, key)
             if a != b:
                 raise InvalidInput(f"not comparable: {plan.scenario} was run with {key} {a} and {b}", parameter=key)

@@ -65,6 +65,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int
     cached_tokens: int | None
     """Prompt tokens that the server says it did not compute."""
+    resent_share: float | None = None
+    """Of the prompt tokens that a conversation repeats, those that were not computed; None if none repeats any."""
     prompt_tokens_per_s: float
     output_tokens_per_s: float
     num_good: int
@@ -111,6 +113,7 @@ def figures_of(
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
         cached_tokens=sum(cached) if cached else None,
+        resent_share=_resent_share(complete),
         prompt_tokens_per_s=_rate(prompt_tokens, duration_s),
         output_tokens_per_s=_rate(output_tokens, duration_s),
         num_good=num_good,
@@ -128,6 +131,12 @@ def is_good(answer: Answer, limits: Limits) -> bool:
 def percentile(values: Sequence[float], percent: float) -> float | None:
     """Linear between neighbours; None of nothing."""
     return float(np.percentile(values, percent)) if values else None
+
+
+def _resent_share(answers: Sequence[Answer]) -> float | None:
+    again = [(a.resent_tokens, a.cached_tokens) for a in answers if a.resent_tokens and a.cached_tokens is not None]
+    num_resent = sum(resent for resent, _ in again)
+    return sum(min(resent, cached) for resent, cached in again) / num_resent if num_resent else None
 
 
 def _rate(count: int, duration_s: float) -> float:

@@ -124,6 +124,8 @@ class Answer:
     """By the server's own count; None if it does not stream its usage."""
     completion_tokens: int | None = None
     cached_tokens: int | None = None
+    resent_tokens: int = 0
+    """Those of its prompt that the same conversation has sent or been sent before, by the usage of the turn before."""
     finish_reason: str | None = None
     failure: Failure | None = None
     is_timed: bool = True

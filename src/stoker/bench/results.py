@@ -27,15 +27,20 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: tuple[int, ...]
     """Requests at a time; several = one after the other."""
     num_requests: int | None = None
-    """For each level of concurrency. None: as many as the scenario finds enough."""
+    """For each level of concurrency; conversations if they have turns. None: as many as the scenario finds enough."""
+    turns: int | None = None
+    """Requests of each conversation. None: as many as the scenario finds enough."""
+    shared_tokens: int | None = None
+    """What all conversations begin with. None: as much as the scenario finds enough."""
     repetitions: int = 3
     seed: int = 0
     limits: Limits = Limits()
     endpoint: str = "completions"
 
     def __post_init__(self) -> None:
-        for name in ("prompt_tokens", "output_tokens", "repetitions"):
-            _check_positive(name, getattr(self, name))
+        for name in ("prompt_tokens", "output_tokens", "repetitions", "turns", "shared_tokens"):
+            if getattr(self, name) is not None:
+                _check_positive(name, getattr(self, name))
         for concurrency in self.concurrency:
             _check_positive("concurrency", concurrency)
         if self.num_requests is not None:

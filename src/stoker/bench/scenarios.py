@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -21,8 +22,8 @@ from stoker.bench.results import Plan
 from stoker.bench.server import Ability, Server
 from stoker.errors import ModelNotLoaded
 
-_TURNS = 3
-"""Of each conversation in `agent`."""
+_CONVERSATIONS, _TURNS, _INSTRUCTION_TOKENS, _RESULT_TOKENS = 12, 6, 1024, 64
+"""Of `agent`: how many there are, requests of each, what all begin with, and what each later turn adds."""
 _SHORT_TOKENS = 32
 """A prompt, or the part of it, that the scenario is not about."""
 _MIXED_BEGUN = 8
@@ -103,30 +104,68 @@ async def shared(turn: Turn) -> AsyncIterator[Measured]:
 
 
 async def agent(turn: Turn) -> AsyncIterator[Measured]:
-    """Conversations side by side; each turn sends its whole history again."""
+    """More conversations than are under way at a time, in turn; each request sends its whole history again.
+
+    So it goes where a program runs many agents: all begin with its instructions, each has a task of its own, and while
+    some wait for the model, the others wait for their tools.
+    """
     for concurrency in turn.plan.concurrency:
+        instructions = turn.prompts(concurrency).text(turn.plan.shared_tokens or _INSTRUCTION_TOKENS)
         talks = [
-            _talk(turn, turn.prompts(concurrency, number)) for number in range(turn.plan.num_requests or concurrency)
+            _Talk(turn, turn.prompts(concurrency, number), [("system", instructions)])
+            for number in range(turn.plan.num_requests or _CONVERSATIONS)
         ]
         async with watching(turn.server.pid) as usage:
-            answers = [answer for told in await asyncio.gather(*talks) for answer in told]
+            answers = await _in_turn(talks, concurrency)
         yield Measured(concurrency, answers, usage.resources)
         duration_s = max(answer.ended_s for answer in answers) - min(answer.sent_s for answer in answers)
         for phase, own in _by_label(answers):
             yield Measured(concurrency, own, phase=phase, duration_s=duration_s)
 
 
-async def _talk(turn: Turn, prompts: Prompts) -> list[Answer]:
-    history: list[Message] = []
-    answers: list[Answer] = []
-    for number in range(_TURNS):
-        history.append(("user", prompts.text(_SHORT_TOKENS if number else turn.plan.prompt_tokens)))
-        job = Job(tuple(history), turn.plan.output_tokens, label="later turns" if number else "first turn")
-        answers.append(await turn.load.ask(job))
-        if answers[-1].failure is not None:
-            break
-        history.append(("assistant", answers[-1].text))
-    return answers
+@dataclass(slots=True)
+class _Talk:
+    """One conversation, as far as it has got."""
+
+    turn: Turn
+    prompts: Prompts
+    history: list[Message]
+    last: Answer | None = None
+    num_turns: int = 0
+
+    @property
+    def has_more(self) -> bool:
+        is_broken = self.last is not None and self.last.failure is not None
+        return not is_broken and self.num_turns < (self.turn.plan.turns or _TURNS)
+
+    async def go_on(self) -> Answer:
+        """One more request."""
+        before, plan = self.last, self.turn.plan
+        self.history.append(("user", self.prompts.text(plan.prompt_tokens if before is None else _RESULT_TOKENS)))
+        job = Job(tuple(self.history), plan.output_tokens, label="first turn" if before is None else "later turns")
+        self.last = answer = await self.turn.load.ask(job)
+        if before is not None:
+            answer.resent_tokens = before.num_prompt + before.num_output
+        self.history.append(("assistant", answer.text))
+        self.num_turns += 1
+        return answer
+
+
+async def _in_turn(talks: Iterable[_Talk], concurrency: int) -> list[Answer]:
+    """All conversations, so many at a time: whoever has waited longest goes on next."""
+    waiting = deque(talks)
+
+    async def work() -> list[Answer]:
+        answers: list[Answer] = []
+        while waiting:
+            talk = waiting.popleft()
+            answers.append(await talk.go_on())
+            if talk.has_more:
+                waiting.append(talk)
+        return answers
+
+    parts = await asyncio.gather(*(work() for _ in range(concurrency)))
+    return [answer for part in parts for answer in part]
 
 
 async def mixed(turn: Turn) -> AsyncIterator[Measured]:
@@ -259,12 +298,12 @@ SCENARIOS: dict[str, Scenario] = {
         ),
         Scenario(
             name="agent",
-            about=f"conversations side by side, {_TURNS} turns each; every turn sends its history again",
+            about="more conversations than slots, in turn, behind common instructions; each turn resends its history",
             run=agent,
             expects_cache=True,
             prompt_tokens=256,
             output_tokens=32,
-            concurrency=(12,),
+            concurrency=(4,),
         ),
         Scenario(
             name="mixed",

@@ -53,6 +53,7 @@ FIGURE_KINDS = (
     FigureKind("prompt", "tok/s", lambda f: f.prompt_tokens_per_s, "higher"),
     FigureKind("goodput", "req/s", lambda f: f.goodput_per_s, "higher"),
     FigureKind("cached", "tokens", lambda f: f.cached_tokens, "neither"),
+    FigureKind("resent cached", "%", lambda f: _times(f.resent_share, 100), "higher"),
     FigureKind("peak PSS", "MB", lambda f: _times(f.resources.peak_pss_bytes, 1e-6)),
     FigureKind("CPU", "s", lambda f: f.resources.server_cpu_s),
 )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
@@ -164,7 +164,7 @@ def _own_server(model: str, flags: Flags, engine: EngineConfig) -> Server:
     from stoker.bench.request import NOWHERE
     from stoker.bench.server import LaunchedServer
 
-    given = [part for key in ENGINE if key in flags.values for part in (f"--{_spelled(key)}", str(flags.values[key]))]
+    given = [part for key in ENGINE if key in flags.values for part in _as_arguments(key, flags.values[key])]
     file = [] if flags.config_file is None else ["--config", str(flags.config_file)]
     program = [sys.executable, "-m"]
     return LaunchedServer(
@@ -176,8 +176,11 @@ def _own_server(model: str, flags: Flags, engine: EngineConfig) -> Server:
     )
 
 
-def _spelled(key: str) -> str:
-    return key.replace("_", "-")
+def _as_arguments(key: str, value: Any) -> list[str]:
+    """A setting as `stoker serve` is given it."""
+    name = "--cache-dir" if key == "kv_cache_dir" else f"--{key.replace('_', '-')}"
+    values = cast("list[Any]", value) if isinstance(value, list) else [value]
+    return [part for one in values for part in (name, str(one))]
 
 
 def _plans(flags: Flags, seed: int) -> list[Plan]:
@@ -197,7 +200,7 @@ def _plans(flags: Flags, seed: int) -> list[Plan]:
     return [make_plan(name, **fields) for name in (SCENARIOS if "all" in names else dict.fromkeys(names))]
 
 
-_PLAN_KEYS = ("prompt_tokens", "output_tokens", "repetitions", "seed", "endpoint")
+_PLAN_KEYS = ("prompt_tokens", "output_tokens", "turns", "shared_tokens", "repetitions", "seed", "endpoint")
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -103,7 +103,7 @@ def test_files_with_different_servers_keep_their_names() -> None:
     assert [server.name for server in together.servers] == ["a", "b"]
 
 
-@pytest.mark.parametrize("key", ["prompt_tokens", "output_tokens", "num_requests"])
+@pytest.mark.parametrize("key", ["prompt_tokens", "output_tokens", "num_requests", "turns", "shared_tokens"])
 def test_files_with_different_plans_are_not_joined(key: str) -> None:
     plans = [make_plan("distinct"), plan_with(key, 7)]
     files = {str(i): make_results(make_sample("a"), plans=(plan,)) for i, plan in enumerate(plans)}
@@ -138,7 +138,7 @@ def test_files_that_cannot_be_had_are_named(tmp_path: Path) -> None:
         write_results(two_servers(), tmp_path / "no folder" / "r.json")
 
 
-@pytest.mark.parametrize("field", ["prompt_tokens", "output_tokens", "repetitions", "num_requests"])
+@pytest.mark.parametrize("field", ["prompt_tokens", "output_tokens", "repetitions", "num_requests", "turns"])
 def test_a_plan_of_nothing_is_refused(field: str) -> None:
     with pytest.raises(InvalidInput, match="at least 1"):
         plan_with(field, 0)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from stoker.bench.client import get
+from stoker.bench.figures import Limits, figures_of
 from stoker.bench.load import Load
 from stoker.bench.request import NOWHERE, Answer, FailureKind, Target
 from stoker.bench.results import Plan, Sample
@@ -143,19 +144,55 @@ def test_shared_puts_one_system_prompt_before_every_question() -> None:
     assert (len(prompts), len(systems), len(set(prompts))) == (3, 1, 3)
 
 
-def test_agent_sends_the_history_again() -> None:
-    ran = run_scenario(small("agent"))
+def agents(**fields: Any) -> Plan:
+    return small("agent", **({"concurrency": (2,), "num_requests": 5, "turns": 3, "shared_tokens": 30} | fields))
+
+
+def test_agent_sends_the_history_again_behind_common_instructions() -> None:
+    ran = run_scenario(agents())
     everything, first, later = ran.parts
     assert [part.phase for part in ran.parts] == ["", "first turn", "later turns"]
-    assert [len(part.answers) for part in ran.parts] == [9, 3, 6]
+    assert [len(part.answers) for part in ran.parts] == [15, 5, 10]
     assert first.duration_s == later.duration_s
-    openings = ran.prompts[:3]
+    assert everything.concurrency == 2
+    openings = ran.prompts[:5]
+    assert len({" ".join(prompt.split()[:30]) for prompt in openings}) == 1
+    assert len({" ".join(prompt.split()[30:]) for prompt in openings}) == 5
     for opening in openings:
         turns = sorted((p for p in ran.prompts if p.startswith(opening)), key=len)
         assert len(turns) == 3
         assert turns[1].startswith(opening + " a" * 5)
         assert turns[2].startswith(turns[1] + " a" * 5)
-    assert everything.concurrency == 3
+
+
+def test_as_many_agents_are_under_way_as_are_asked_for() -> None:
+    barrier = asyncio.Barrier(2)
+
+    async def script(exchange: Exchange) -> None:
+        await barrier.wait()  # alone, nobody ever gets on
+        await answer(exchange)
+
+    ran = run_scenario(agents(num_requests=6), script)
+    assert (ran.most_active, len(ran.requests)) == (2, 18)
+
+
+def test_agents_take_turns() -> None:
+    prompts = run_scenario(agents(concurrency=(1,))).prompts
+    assert [next(n for n in range(5) if prompt.startswith(prompts[n])) for prompt in prompts] == [*range(5)] * 3
+
+
+def test_what_agents_repeat_and_what_was_cached_of_it_is_known_exactly() -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.head()
+        await exchange.token(finish="length")
+        await exchange.usage(100, 7, cached=80)
+        await exchange.done()
+
+    everything, first, later = run_scenario(agents(), script).parts
+    assert {answer.resent_tokens for answer in first.answers} == {0}
+    assert {answer.resent_tokens for answer in later.answers} == {107}
+    assert figures_of(everything.answers, Limits()).resent_share == pytest.approx(80 / 107)
+    assert figures_of(first.answers, Limits()).resent_share is None
 
 
 async def fail(exchange: Exchange) -> None:
@@ -163,8 +200,8 @@ async def fail(exchange: Exchange) -> None:
 
 
 def test_a_conversation_ends_where_it_fails() -> None:
-    (everything, first) = run_scenario(small("agent"), fail).parts
-    assert len(everything.answers) == len(first.answers) == 3
+    (everything, first) = run_scenario(agents(), fail).parts
+    assert len(everything.answers) == len(first.answers) == 5
 
 
 def test_mixed_sends_the_long_prompt_when_every_stream_has_begun() -> None:

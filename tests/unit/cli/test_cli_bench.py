@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from stoker.bench.results import read_results, write_results
+from stoker.cli.bench import _as_arguments
 from tests.unit.bench.bench_samples import make_answer, make_figures, make_results, make_sample
 from tests.unit.bench.scripted_server import LIMIT_S, Exchange, Script, Scripted, answer, scripted
 from tests.unit.cli.conftest import Stoker
@@ -153,3 +154,9 @@ def test_help_without_arguments(stoker: Stoker) -> None:
     assert "--scenario NAME" in stoker("bench", "serve", "--help").out
     assert "--config" not in stoker("bench", "serve", "--help").out
     assert "--parallel" in stoker("bench", "model", "--help").out
+
+
+def test_settings_reach_the_server_under_the_names_of_its_options() -> None:
+    assert _as_arguments("kv_cache_dir", "kept") == ["--cache-dir", "kept"]
+    assert _as_arguments("ctx_size", 512) == ["--ctx-size", "512"]
+    assert _as_arguments("lora", ["a=b", "c"]) == ["--lora", "a=b", "--lora", "c"]
