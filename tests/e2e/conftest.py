@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+
+from tests.ports import free_port
 
 START_S = 180
 STOP_S = 60
@@ -45,7 +46,7 @@ def smollm2_server(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory)
 @contextmanager
 def serving(*arguments: str, log: Path) -> Generator[Server]:
     """`stoker serve` with these arguments on a free port, ready to answer; it ends with the block."""
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-m", "stoker", "serve", *arguments, "--host", "127.0.0.1", "--port", str(port)]
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, "PYTHONUNBUFFERED": "1"})
@@ -58,11 +59,6 @@ def serving(*arguments: str, log: Path) -> Generator[Server]:
     finally:
         process.kill()
         process.wait(STOP_S)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 def _wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -148,6 +148,11 @@ def test_adapters_come_and_go_and_survive_a_crash(
     assert ask(server, "GET", "/lora-adapters").json() == before
     assert complete(server) == alone["poet"]
     assert complete(server, lora=["late"]) == late
+    assert ask(server, "POST", "/models/load", model="smollm2", reload=True, wait=True).json()["success"]
+    assert ask(server, "GET", "/lora-adapters").json() == before, "they are the model's, not the engine's"
+    assert complete(server, model="smollm2:late") == late
+    listed = ask(server, "GET", "/v1/models").json()["data"]
+    assert {"smollm2:poet", "smollm2:late"} < {entry["id"] for entry in listed}
     httpx.post(f"{server.url}/lora-adapters", json=[], trust_env=False, timeout=WAIT_S)
     assert ask(server, "DELETE", "/lora-adapters/late").json()["success"]
     assert ask(server, "DELETE", "/lora-adapters/late").status_code == 404

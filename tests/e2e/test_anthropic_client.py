@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import anthropic
@@ -92,6 +92,19 @@ def test_errors_arrive_as_the_clients_own(client: Any):
     thinking = {"type": "enabled", "budget_tokens": 1024}
     with pytest.raises(anthropic.BadRequestError, match="thinking"):
         client.messages.create(model=MODEL, messages=QUESTION, max_tokens=2048, thinking=thinking)
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda client: client.messages.batches.list(),
+        lambda client: client.messages.batches.create(requests=[]),
+        lambda client: client.beta.files.list(),
+    ],
+)
+def test_what_is_not_served_says_so(client: Any, verb: Callable[[Any], object]):
+    with pytest.raises(anthropic.NotFoundError, match="no such endpoint"):
+        verb(client)
 
 
 def test_models(client: Any):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import ollama
@@ -114,6 +114,19 @@ def test_errors_arrive_as_the_clients_own(client: Any):
     tool: Any = {"type": "function", "function": {"name": "clock"}}
     with pytest.raises(ollama.ResponseError, match="tools"):
         client.chat(model=MODEL, messages=QUESTION, tools=[tool])
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda client: client.create(model="mine", from_=MODEL),
+        lambda client: client.push(MODEL),
+    ],
+)
+def test_what_is_not_served_says_so(client: Any, verb: Callable[[Any], object]):
+    with pytest.raises(ollama.ResponseError, match="no such endpoint") as unknown:
+        verb(client)
+    assert unknown.value.status_code == 404
 
 
 def test_async_client(served_smollm2: str):

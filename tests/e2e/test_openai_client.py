@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import openai
@@ -129,6 +129,45 @@ def test_errors_arrive_as_the_clients_own(client: Any):
     with pytest.raises(openai.BadRequestError) as negative:
         client.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=-2)
     assert negative.value.param == "max_tokens"
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda client: client.moderations.create(input="x"),
+        lambda client: client.images.generate(prompt="x"),
+        lambda client: client.audio.speech.create(input="x", model=MODEL, voice="alloy"),
+        lambda client: client.audio.transcriptions.create(file=b"x", model=MODEL),
+        lambda client: client.files.list(),
+        lambda client: client.files.create(file=b"x", purpose="batch"),
+        lambda client: client.batches.list(),
+        lambda client: client.fine_tuning.jobs.list(),
+        lambda client: client.vector_stores.list(),
+        lambda client: client.chat.completions.retrieve("chatcmpl-x"),
+    ],
+)
+def test_what_is_not_served_says_so(client: Any, verb: Callable[[Any], object]):
+    with pytest.raises(openai.NotFoundError, match="no such endpoint") as unknown:
+        verb(client)
+    assert unknown.value.code == "not_found"
+
+
+def test_structured_output_is_refused_by_the_parsing_verbs_too(client: Any):
+    schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+    with pytest.raises(openai.BadRequestError, match="response_format"):
+        client.chat.completions.parse(model=MODEL, messages=QUESTION, response_format=schema)
+    with pytest.raises(openai.BadRequestError, match="text"):
+        client.responses.parse(
+            model=MODEL, input="hi", text={"format": {"type": "json_schema", "name": "a", "schema": {}}}
+        )
+
+
+def test_raw_and_streaming_responses(client: Any):
+    request: dict[str, Any] = {"model": MODEL, "messages": QUESTION, "temperature": 0, "max_tokens": 4}
+    raw = client.chat.completions.with_raw_response.create(**request)
+    assert raw.headers["x-request-id"] == raw.parse()._request_id
+    with client.chat.completions.with_streaming_response.create(**request) as streaming:
+        assert streaming.parse().choices[0].message.content == raw.parse().choices[0].message.content
 
 
 def test_leaving_a_stream_leaves_the_server_usable(client: Any):

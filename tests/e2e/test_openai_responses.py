@@ -54,6 +54,18 @@ def test_streamed_response_equals_the_whole_one(client: Any):
     assert "".join(p.token for p in logprobs).startswith(whole.output_text)
 
 
+def test_what_a_response_answers_is_listed(client: Any):
+    first = client.responses.create(model=MODEL, input="What is gravity?", max_output_tokens=2)
+    second = client.responses.create(
+        model=MODEL, input="And light?", previous_response_id=first.id, max_output_tokens=2
+    )
+    items = list(client.responses.input_items.list(second.id, limit=2))  # in two pages
+    assert [item.content[0].text for item in items] == ["And light?", first.output_text, "What is gravity?"]
+    assert [item.role for item in items] == ["user", "assistant", "user"]
+    with pytest.raises(openai.BadRequestError, match="stream"):
+        client.responses.retrieve(first.id, stream=True)
+
+
 def test_background_response_is_cancelled(client: Any):
     started = client.responses.create(
         model=MODEL, input="Tell me a very long story.", background=True, extra_body={"ignore_eos": True}
@@ -94,7 +106,7 @@ def test_echo_best_of_and_scoring(client: Any):
     # The same token as part of a prompt has the log-probability that it had as an answer.
     whole = client.completions.create(**{**request, "prompt": prompt + " Paris"}, max_tokens=0, echo=True).choices[0]
     assert whole.logprobs.tokens[-1] == " Paris"
-    assert whole.logprobs.token_logprobs[-1] == pytest.approx(answer.logprobs.token_logprobs[0], abs=0.3)
+    assert whole.logprobs.token_logprobs[-1] == pytest.approx(answer.logprobs.token_logprobs[0], abs=1e-5)
     best = client.completions.create(model=MODEL, prompt=prompt, max_tokens=3, best_of=3, seed=0, temperature=1.0)
     assert len(best.choices) == 1
     assert best.usage.completion_tokens == 9

@@ -60,6 +60,8 @@ _STATUS: dict[type[StokerError], tuple[int, str]] = {
     BackendError: (500, "server_error"),
 }
 
+_NO_ENDPOINT = "there is no such endpoint here; GET /openapi.json lists those that there are"
+
 _HTTP_CODES = {
     404: "not_found",
     405: "method_not_allowed",
@@ -130,7 +132,8 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     """Starlette's handler for protocol errors: unknown paths, wrong methods, bodies that are too large."""
     assert isinstance(error, HTTPException)
     code = _HTTP_CODES.get(error.status_code, "http_error")
-    message = f"{request.method} {request.url.path}: {error.detail}"
+    said = _NO_ENDPOINT if error.status_code == 404 else error.detail
+    message = f"{request.method} {request.url.path}: {said}"
     detail = ErrorDetail(message, "invalid_request_error", None, code)
     headers = dict(error.headers) if error.headers else None
     return _dialect_response(request.scope, error.status_code, detail, headers)

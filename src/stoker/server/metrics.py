@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from stoker.cache.counters import TierCounters
 from stoker.core.histogram import Distribution, Histogram
 from stoker.engine.metrics import PHASE_BOUNDS, STEP_BOUNDS
 from stoker.engine.protocol import Heartbeat
@@ -21,6 +22,7 @@ _Families: TypeAlias = dict[str, Metric]
 
 _MODEL = ("model",)
 _REPLICA = ("model", "replica")
+_TRANSFER = ("model", "transfer")
 _GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "model_ready": ("1 if the model can answer now", _MODEL),
     "requests_open": ("Requests that were submitted and have not ended", _MODEL),
@@ -62,6 +64,13 @@ _COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "prefix_queries_tokens": ("Prompt tokens that were looked for in the cache", _MODEL),
     "prefix_hits_tokens": ("Prompt tokens that were found there", ("model", "tier")),
     "kv_evicted": ("KV that had to make room: tokens of the pool, blocks of the tiers", ("model", "tier")),
+    "kv_transfer_seconds": (
+        "Seconds that KV took to be exported, restored, read from disk and written to it",
+        _TRANSFER,
+    ),
+    "kv_transfer_tokens": ("Tokens whose KV was exported or restored", _TRANSFER),
+    "kv_transfer_bytes": ("Bytes of KV read from disk and written to it", _TRANSFER),
+    "kv_read_ahead_blocks": ("Blocks read from disk before anybody asked for them, after the start", _MODEL),
     "kv_evicted_sequences": ("Finished conversations that have left the pool wholly", _MODEL),
     "requests": ("Requests that have ended; `abort` = the client has left", ("model", "key", "finish_reason")),
     "embedding_requests": ("Requests for embeddings or ranks that have ended, and how", ("model", "key", "end")),
@@ -164,6 +173,7 @@ def _add_heartbeat(found: _Families, model: str, beat: Heartbeat) -> None:
     for tier in hits:
         _add(found, "prefix_hits_tokens", hits[tier], model, tier)
         _add(found, "kv_evicted", evicted[tier], model, tier)
+    _add_transfers(found, model, tiers)
     for adapter in beat.adapters:
         _add(found, "adapter_requests_running", adapter.num_running, model, adapter.name)
         _add(found, "adapter_requests_waiting", adapter.num_waiting, model, adapter.name)
@@ -171,6 +181,21 @@ def _add_heartbeat(found: _Families, model: str, beat: Heartbeat) -> None:
     _add_distribution(found, "queue_seconds", model, PHASE_BOUNDS, beat.queue_s)
     _add_distribution(found, "prefill_seconds", model, PHASE_BOUNDS, beat.prefill_s)
     _add_distribution(found, "step_seconds", model, STEP_BOUNDS, beat.step_s)
+
+
+def _add_transfers(found: _Families, model: str, tiers: TierCounters) -> None:
+    seconds = {
+        "export": tiers.export_s,
+        "restore": tiers.restore_s,
+        "disk_read": tiers.disk_read_s,
+        "disk_write": tiers.disk_write_s,
+    }
+    tokens = {"export": tiers.exported_tokens, "restore": tiers.restored_tokens}
+    sizes = {"disk_read": tiers.disk_read_bytes, "disk_write": tiers.disk_written_bytes}
+    for unit, values in (("seconds", seconds), ("tokens", tokens), ("bytes", sizes)):
+        for transfer, value in values.items():
+            _add(found, f"kv_transfer_{unit}", value, model, transfer)
+    _add(found, "kv_read_ahead_blocks", tiers.disk_read_ahead_blocks, model)
 
 
 def _add_residency(found: _Families, status: ModelStatus) -> None:

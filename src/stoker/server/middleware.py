@@ -10,6 +10,7 @@ import re
 import time
 import traceback
 import uuid
+from urllib.parse import unquote
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -27,6 +28,7 @@ _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _HEADER = b"x-request-id"
 _NAMES = (_HEADER, b"request-id")
 """Anthropic's clients look for the second one."""
+_ABSOLUTE = re.compile(rb"https?://", re.IGNORECASE)
 _STREAMS = (b"text/event-stream", b"application/x-ndjson")
 
 
@@ -49,6 +51,8 @@ class RequestBorder:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if _ABSOLUTE.match(scope["raw_path"] or b""):
+            _to_origin_form(scope)
         exchange = _Exchange(scope, send)
         if scope["path"].startswith(f"{self._root_path}/"):
             scope["root_path"] = self._root_path or scope.get("root_path", "")
@@ -106,6 +110,15 @@ class _Exchange:
     def log(self, *, is_json: bool) -> None:
         duration_s = time.monotonic() - self._begin_s
         log_exchange(self._scope, self.status, duration_s, self.request_id, self._account, is_json=is_json)
+
+
+def _to_origin_form(scope: Scope) -> None:
+    """A whole URL as the target, as for a proxy: a server has to take it, and its host instead of `Host` (RFC 9112)."""
+    authority, slash, rest = scope["raw_path"].partition(b"://")[2].partition(b"/")
+    scope["raw_path"] = slash + rest or b"/"
+    scope["path"] = unquote(scope["raw_path"].decode("latin-1"))
+    others = [(name, value) for name, value in scope["headers"] if name != b"host"]
+    scope["headers"] = [(b"host", authority), *others]
 
 
 def _request_id(scope: Scope) -> str:

@@ -46,6 +46,7 @@ class _Job:
 
     snapshot: Callable[[], Response]
     task: asyncio.Task[None]
+    messages: tuple[Message, ...]
 
 
 class ResponseStore:
@@ -97,6 +98,15 @@ class ResponseStore:
             raise InvalidInput(message, parameter="previous_response_id")
         return self._find(response_id).conversation
 
+    def input_of(self, response_id: str) -> tuple[Message, ...]:
+        """The conversation that a response answers, instructions left out.
+
+        Raises:
+            ResponseNotFound: see `get`.
+        """
+        job = self._jobs.get(response_id)
+        return job.messages if job is not None else self._find(response_id).messages
+
     def delete(self, response_id: str) -> None:
         """Forgets a response; one that runs in the background is ended.
 
@@ -126,7 +136,7 @@ class ResponseStore:
             messages: the conversation that it answers.
         """
         task = asyncio.create_task(self._run(response_id, work, messages), name=f"stoker-{response_id}")
-        self._jobs[response_id] = _Job(snapshot, task)
+        self._jobs[response_id] = _Job(snapshot, task, tuple(messages))
         task.add_done_callback(lambda task: self._note_end(response_id, task))
 
     async def cancel(self, response_id: str) -> Response:
@@ -146,7 +156,7 @@ class ResponseStore:
         job.task.cancel()
         await asyncio.wait([job.task])
         response = msgspec.structs.replace(job.snapshot(), status="cancelled")
-        self.put(response, ())
+        self.put(response, job.messages)
         return response
 
     async def _run(self, response_id: str, work: Awaitable[Response], messages: Sequence[Message]) -> None:

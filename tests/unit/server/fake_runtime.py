@@ -71,6 +71,7 @@ class FakeRuntime:
         self.refuse: Callable[[Submit], Exception | None] = lambda submit: None
         self.accept_gate: asyncio.Event | None = None
         self.state = Health(is_ready=True, state="ready")
+        self.model_card = CARD
         self.submits: list[Submit] = []
         self.embeds: list[Embed] = []
         self.embed_gate: asyncio.Event | None = None
@@ -80,6 +81,7 @@ class FakeRuntime:
         self.slot_states: list[SlotState] = []
         self.erased: list[int | None] = []
         self.filed: list[tuple[str, int, str]] = []
+        self.adapters: list[AdapterCard] = []
         self.adapter_changes: list[tuple[AdapterSpec | None, str | None, dict[int, float] | None]] = []
         self.tokenized: list[tuple[str, bool, bool]] = []
         self.num_starts = self.num_closes = 0
@@ -90,7 +92,7 @@ class FakeRuntime:
     def card(self) -> ModelCard:
         if self.state == LOADING:
             raise ModelNotLoaded("the model is still loading")
-        return CARD
+        return self.model_card
 
     async def start(self) -> ModelCard:
         self.num_starts += 1
@@ -156,7 +158,10 @@ class FakeRuntime:
         self, *, load: AdapterSpec | None = None, unload: str | None = None, scales: dict[int, float] | None = None
     ) -> list[AdapterCard]:
         self.adapter_changes.append((load, unload, scales))
-        return []
+        return self.adapters
+
+    def begin_with(self, adapters: Sequence[AdapterSpec]) -> None:
+        self.adapter_changes.clear()
 
     async def save_slot(self, slot: int, filename: str) -> SlotFiled:
         self.filed.append(("save", slot, filename))

@@ -52,12 +52,24 @@ def test_nothing_but_health_is_answered_without_a_key(method: str, path: str):
         assert reply.headers["WWW-Authenticate"] == "Bearer"
 
 
+@pytest.mark.parametrize("path", ["/health", "/v1/health"])
+def test_health_is_open_to_those_who_look_and_to_nobody_else(path: str):
+    assert request("HEAD", path, api_key=KEYS).status_code == 200
+    assert request("POST", path, api_key=KEYS).status_code == 401
+
+
 @pytest.mark.parametrize(
     "headers",
     [bearer("secret-a"), bearer("secret-b"), {"Authorization": "bearer  secret-a"}, {"x-api-key": "secret-b"}],
 )
 def test_a_key_opens_the_door(headers: dict[str, str]):
     assert request("GET", "/v1/models", headers=headers, api_key=KEYS).status_code == 200
+
+
+def test_a_key_that_is_both_may_do_both():
+    keys = {"api_key": "other,same", "admin_key": "same"}
+    assert request("DELETE", "/cache", headers=bearer("same"), **keys).status_code == 200
+    assert request("DELETE", "/cache", headers=bearer("other"), **keys).status_code == 403
 
 
 @pytest.mark.parametrize(
@@ -215,6 +227,12 @@ def test_a_strangers_web_page_cannot_use_a_server_without_keys(origin: str, stat
     assert request("POST", "/v1/chat/completions", headers={"Origin": origin}, **settings).status_code in (
         {status} if status == 403 else {400}
     )
+
+
+@pytest.mark.parametrize(("origin", "status"), [("https://box.example.com", 200), ("https://other.example.com", 403)])
+def test_a_page_of_the_servers_own_name_may_ask(origin: str, status: int):
+    headers = {"Origin": origin, "Host": "box.example.com:8080"}
+    assert request("GET", "/v1/models", headers=headers, allowed_hosts="box.example.com").status_code == status
 
 
 def preflight(origin: str, **settings: Any) -> httpx.Response:

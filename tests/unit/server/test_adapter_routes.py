@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from stoker.engine.config import AdapterSpec
-from stoker.engine.protocol import AdapterChoice
+from stoker.engine.protocol import AdapterCard, AdapterChoice
 from tests.unit.server.fake_runtime import FakeRuntime, ask, complete, make_app
 
 ADMIN = {"authorization": "Bearer admin"}
@@ -42,6 +42,20 @@ def test_what_is_neither(content: bytes):
     runtime = FakeRuntime()
     assert send(runtime, "POST", content=content).status_code == 400
     assert runtime.adapter_changes == []
+
+
+def test_they_are_listed_beside_their_model():
+    runtime = FakeRuntime()
+    runtime.adapters = [AdapterCard(adapter_id=0, name="sql", path="/m/sql.gguf", scale=0.0, rank=8, size_bytes=9)]
+    app = make_app(runtime)
+    assert ask(app, "POST", "/lora-adapters", json={"path": "/m/sql.gguf"}).status_code == 200
+    base, adapter = ask(app, "GET", "/v1/models").json()["data"]
+    assert (base["id"], "parent" in base) == ("tiny", False)
+    assert adapter["id"] == "tiny:sql"
+    assert (adapter["parent"], adapter["path"], adapter["object"]) == ("tiny", "/m/sql.gguf", "model")
+    for name in ("tiny:sql", "alias/of-tiny:sql"):
+        assert ask(app, "GET", f"/v1/models/{name}").json() == adapter
+    assert ask(app, "GET", "/v1/models/tiny:poet").status_code == 404
 
 
 def test_changing_takes_the_admin_key_and_looking_does_not():

@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from collections import Counter
 from itertools import cycle, islice
 from typing import Any
 
+from starlette.requests import Request
+
+from stoker.runtime.request_metrics import RequestWatch
+from stoker.server.account import Account
 from stoker.server.app import create_app
 from stoker.server.config import ServerConfig
 from stoker.server.generation import Generation
+from stoker.server.sse import EventStream
 from tests.unit.server.fake_runtime import RawClient, registry_of, served
 from tests.unit.server.test_disconnect import BODIES, Gate, ScriptedRuntime
 
@@ -18,6 +24,7 @@ NUM_CLIENTS = 10_000
 AT_ONCE = 10
 """One more than can run and wait."""
 BOUND_S = 120
+OF_ONE_REQUEST = (Generation, RequestWatch, EventStream, Request, Account, RawClient)
 
 
 class OpenGate(Gate):
@@ -38,7 +45,7 @@ async def come_and_leave(app: Any, path: str, number: int) -> None:
 
 
 async def everybody(app: Any) -> None:
-    paths = cycle(("/v1/completions", "/v1/messages", "/api/chat"))
+    paths = cycle(BODIES)
     for first in range(0, NUM_CLIENTS, AT_ONCE):
         batch = enumerate(islice(paths, AT_ONCE), first)
         await asyncio.gather(*(come_and_leave(app, path, number) for number, path in batch))
@@ -67,5 +74,6 @@ def test_ten_thousand_clients_that_leave_leave_nothing_behind():
 
     asyncio.run(test())
     gc.collect()
-    assert not any(isinstance(thing, Generation) for thing in gc.get_objects())
+    left = Counter(type(thing).__name__ for thing in gc.get_objects() if isinstance(thing, OF_ONE_REQUEST))
+    assert not left
     assert threading.active_count() <= num_threads

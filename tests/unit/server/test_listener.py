@@ -111,6 +111,11 @@ def test_a_path_prefix_is_part_of_the_address():
         assert httpx.get(f"{url}/v1/models", trust_env=False).status_code == 200
 
 
+def test_as_many_connections_as_allowed_are_served():
+    with server(max_connections=1) as url:
+        assert httpx.get(f"{url}/v1/models", trust_env=False).status_code == 200
+
+
 def test_one_connection_too_many_hears_so_in_its_dialect_and_health_goes_on():
     with server(max_connections=2) as url:
         address = url.removeprefix("http://").split(":")
@@ -127,3 +132,11 @@ def test_one_connection_too_many_hears_so_in_its_dialect_and_health_goes_on():
                 connection.close()
         while httpx.get(f"{url}/v1/models", trust_env=False).status_code == 429:
             pass
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_NOTSENT_LOWAT"), reason="this system keeps as much as it likes")
+def test_the_system_keeps_little_for_a_client_that_does_not_read():
+    with listening(ServerConfig(port=0)) as listener, socket.create_connection(listener.getsockname(), WAIT_S):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == 128 * 2**10

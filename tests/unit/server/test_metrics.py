@@ -38,7 +38,15 @@ BEAT = Heartbeat(
     num_preemptions=4,
     step_s=Distribution((1,) + (0,) * 17, 0.0004),
     prefill_s=Distribution((0,) * 27 + (1,), 3.0),
-    tiers=TierCounters(ram_hit_tokens=32, disk_hit_tokens=18, ram_bytes=7),
+    tiers=TierCounters(
+        ram_hit_tokens=32,
+        disk_hit_tokens=18,
+        ram_bytes=7,
+        restore_s=0.5,
+        exported_tokens=64,
+        disk_read_bytes=9,
+        disk_read_ahead_blocks=2,
+    ),
 )
 
 
@@ -73,6 +81,13 @@ def test_the_engines_numbers():
         "stoker_prefill_seconds_sum": 3,
     }
     assert {name: found[f"{name} model=tiny"] for name in expected} == expected
+    transfers = {
+        "stoker_kv_transfer_seconds_total model=tiny transfer=restore": 0.5,
+        "stoker_kv_transfer_tokens_total model=tiny transfer=export": 64,
+        "stoker_kv_transfer_bytes_total model=tiny transfer=disk_read": 9,
+        "stoker_kv_read_ahead_blocks_total model=tiny": 2,
+    }
+    assert {name: found[name] for name in transfers} == transfers
     hits = {tier: found[f"stoker_prefix_hits_tokens_total model=tiny tier={tier}"] for tier in ("pool", "ram", "disk")}
     assert hits == {"pool": 250, "ram": 32, "disk": 18}
     assert found["stoker_step_seconds_bucket le=0.0005 model=tiny"] == 1

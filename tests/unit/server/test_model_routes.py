@@ -1,5 +1,11 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from stoker.engine.protocol import EmbeddingCard
 from stoker.errors import ModelNotLoaded
-from tests.unit.server.fake_runtime import FakeRuntime, ask, chat, make_app
+from tests.unit.server.fake_runtime import CARD, FakeRuntime, ask, chat, make_app
 
 
 def test_list_of_models():
@@ -9,7 +15,16 @@ def test_list_of_models():
     assert (entry["id"], entry["object"], entry["owned_by"]) == ("tiny", "model", "stoker")
     assert entry["created"] == 1700000000
     assert entry["max_model_len"] == 2048
-    assert entry["meta"] == {"n_vocab": 300, "n_ctx_train": 4096, "n_ctx": 2048, "n_params": 135, "size": 1000}
+    sizes = {"n_vocab": 300, "n_ctx_train": 4096, "n_ctx": 2048, "n_params": 135, "size": 1000}
+    assert entry["meta"] == sizes, "how wide it is is only known of models that embed"
+
+
+@pytest.mark.parametrize(("pooling", "size"), [("mean", 384), ("rank", None)])
+def test_width_of_a_model_is_told_as_llama_server_does(pooling: str, size: int | None):
+    runtime = FakeRuntime()
+    runtime.model_card = msgspec.structs.replace(CARD, embedding=EmbeddingCard(pooling, 384, 512))
+    (entry,) = ask(make_app(runtime), "GET", "/v1/models").json()["data"]
+    assert entry["meta"].get("n_embd") == size
 
 
 def test_one_model_by_id_or_alias_with_a_slash():

@@ -213,3 +213,18 @@ def test_malformed_messages_are_refused(messages: Any):
 def test_stream_false_is_no_stream():
     assert chat(FakeRuntime(), stream=False).json()["object"] == "chat.completion"
     assert events(chat(FakeRuntime(), stream=True))[-1] == "[DONE]"
+
+
+def test_a_whole_number_may_be_written_as_a_float():
+    runtime = FakeRuntime()
+    body = {"max_tokens": 7.0, "top_k": 5.0, "n": 2.0, "temperature": 1.0, "stop_token_ids": None}
+    assert chat(runtime, **body).status_code == 200
+    sampling = runtime.submits[0].sampling
+    assert (sampling.max_tokens, sampling.top_k, len(runtime.submits)) == (7, 5, 2)
+    assert sampling.temperature == 1.0
+
+
+@pytest.mark.parametrize("value", [7.5, 1e30, "7", True, [7]])
+def test_what_is_no_whole_number_is_refused_by_its_name(value: object):
+    response = chat(FakeRuntime(), max_tokens=value)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "max_tokens")

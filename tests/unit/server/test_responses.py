@@ -146,6 +146,14 @@ def test_what_is_not_stored_cannot_be_fetched_or_gone_on_from():
     assert ask(app, "DELETE", f"/v1/responses/{response_id}").status_code == 404
 
 
+def test_a_stored_response_is_not_streamed_again():
+    app = make_app(FakeRuntime())
+    response_id = create(app)["id"]
+    refused = ask(app, "GET", f"/v1/responses/{response_id}?stream=true")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "stream")
+    assert ask(app, "GET", f"/v1/responses/{response_id}?stream=false").status_code == 200
+
+
 def test_delete():
     app = make_app(FakeRuntime())
     response_id = create(app)["id"]

@@ -16,6 +16,7 @@ from stoker.errors import ConfigError, ModelFileInvalid
 from stoker.runtime.registry import ServedModel
 from stoker.server.app import serve
 from stoker.server.config import ServerConfig
+from tests.ports import free_port
 from tests.unit.server.fake_runtime import FakeRuntime, registry_of
 
 ROOT = Path(__file__).parents[3]
@@ -39,8 +40,7 @@ def server(drain_s: float) -> Generator[tuple[subprocess.Popen[str], httpx.Clien
 @contextmanager
 def loading_server() -> Generator[tuple[subprocess.Popen[str], httpx.Client]]:
     """A server whose model loads until SIGUSR1 comes; it accepts connections."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "tests.unit.server.serving", str(WAIT_S), str(port)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -7,14 +7,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from stoker.engine.protocol import AdapterCard
+from stoker.engine.config import AdapterSpec
 from stoker.errors import InvalidInput
-from stoker.runtime.base import Runtime
 from stoker.runtime.registry import Registry
 from stoker.server.config import ServerConfig
 from stoker.server.connection import read_body, while_connected
 from stoker.server.errors import json_response
-from stoker.server.leasing import leased, loaded
+from stoker.server.leasing import loaded
 from stoker.server.routing import routes_of
 from stoker.server.translate.adapters import adapter_entries, load_request, scales_request
 from stoker.server.wire.adapters import (
@@ -50,27 +49,25 @@ class AdapterRoutes:
     async def change(self, request: Request) -> Response:
         body = await read_body(request, self._config)
         if body.lstrip().startswith(b"["):
-            scales = scales_request(_decoded_list(body))
-            runtime = await self._asked_for(request, None)
-            cards = await while_connected(request.receive, runtime.change_adapters(scales=scales))
-        else:
-            wire = decode_request(body, LOAD_ADAPTER_FIELDS, LoadAdapterRequest)
-            spec = load_request(wire)
-            runtime = await self._asked_for(request, wire.model)
-            cards = await while_connected(request.receive, runtime.change_adapters(load=spec))
-        return _changed(cards)
+            return await self._change(request, None, scales=scales_request(_decoded_list(body)))
+        wire = decode_request(body, LOAD_ADAPTER_FIELDS, LoadAdapterRequest)
+        return await self._change(request, wire.model, load=load_request(wire))
 
     async def delete(self, request: Request) -> Response:
-        name: str = request.path_params["name"]
-        runtime = loaded(self._registry, request.query_params.get("model")).runtime
-        return _changed(await while_connected(request.receive, runtime.change_adapters(unload=name)))
+        return await self._change(request, None, unload=request.path_params["name"])
 
-    async def _asked_for(self, request: Request, model: str | None) -> Runtime:
-        return (await leased(request, self._registry, model or request.query_params.get("model"))).runtime
-
-
-def _changed(cards: list[AdapterCard]) -> Response:
-    return json_response(AdaptersChanged(adapters=adapter_entries(cards)))
+    async def _change(
+        self,
+        request: Request,
+        model: str | None,
+        *,
+        load: AdapterSpec | None = None,
+        unload: str | None = None,
+        scales: dict[int, float] | None = None,
+    ) -> Response:
+        asked = model or request.query_params.get("model")
+        change = self._registry.change_adapters(asked, load=load, unload=unload, scales=scales)
+        return json_response(AdaptersChanged(adapters=adapter_entries(await while_connected(request.receive, change))))
 
 
 def _decoded_list(body: bytes) -> object:

@@ -17,11 +17,11 @@ from stoker.server.routing import routes_of
 from stoker.server.sse import EventStream
 from stoker.server.translate import anthropic_reply
 from stoker.server.translate.errors import is_anthropic
-from stoker.server.translate.models import model_entry, news_event
+from stoker.server.translate.models import adapter_entries, model_entry, news_event
 from stoker.server.wire.fields import decode_request
 from stoker.server.wire.models import LoadRequest, ModelsDone, UnloadRequest
 from stoker.server.wire.models_fields import LOAD, LOAD_FIELDS, MODELS_SSE, UNLOAD, UNLOAD_FIELDS
-from stoker.server.wire.openai import ModelList
+from stoker.server.wire.openai import ModelEntry, ModelList
 from stoker.server.wire.openai_fields import GET_MODEL, LIST_MODELS
 
 
@@ -47,10 +47,14 @@ class ModelRoutes:
         statuses = self._statuses()
         if is_anthropic(request.scope):
             return json_response(anthropic_reply.model_list(statuses))
-        return json_response(ModelList([model_entry(status) for status in statuses]))
+        entries = [entry for status in statuses for entry in (model_entry(status), *adapter_entries(status))]
+        return json_response(ModelList(entries))
 
     async def get_model(self, request: Request) -> Response:
-        status = self._registry.find(request.path_params["model"])
+        name: str = request.path_params["model"]
+        if (adapter := self._find_adapter(name)) is not None:
+            return json_response(adapter)
+        status = self._registry.find(name)
         return json_response(
             anthropic_reply.model_entry(status) if is_anthropic(request.scope) else model_entry(status)
         )
@@ -72,6 +76,10 @@ class ModelRoutes:
         self._registry.events.check_room()
         events = self._news()
         return EventStream(events, events.aclose, self._config)
+
+    def _find_adapter(self, name: str) -> ModelEntry | None:
+        entries = (entry for status in self._registry.statuses() for entry in adapter_entries(status))
+        return next((entry for entry in entries if name in (entry.id, *entry.aliases)), None) if ":" in name else None
 
     def _statuses(self) -> list[ModelStatus]:
         if self._registry.is_starting:

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response as HTTPResponse
 from starlette.routing import BaseRoute
 
-from stoker.errors import ResponseNotFound, StokerError
+from stoker.errors import ResponseNotFound, StokerError, UnsupportedParameter
 from stoker.runtime.registry import Lease, Registry, ServedModel
 from stoker.server.config import ServerConfig
 from stoker.server.connection import read_body, while_connected
@@ -24,6 +24,7 @@ from stoker.server.response_store import ResponseStore
 from stoker.server.routes.openai import caller_of
 from stoker.server.routing import routes_of
 from stoker.server.sse import EventStream
+from stoker.server.translate.openai_input_items import input_items, page_of
 from stoker.server.translate.openai_responses import input_messages, response_prompt, response_request
 from stoker.server.translate.openai_responses_reply import ResponseWriter, encode_event, new_response
 from stoker.server.wire.fields import decode_request
@@ -35,6 +36,7 @@ from stoker.server.wire.openai_responses_fields import (
     CREATE,
     DELETE,
     GET,
+    INPUT_ITEMS,
     RESPONSE_PROMPT_FIELDS,
     RESPONSES_FIELDS,
     RESPONSES_NESTED,
@@ -68,6 +70,7 @@ class ResponsesRoutes:
             *routes_of(GET, self.get),
             *routes_of(DELETE, self.delete),
             *routes_of(CANCEL, self.cancel),
+            *routes_of(INPUT_ITEMS, self.input_items),
         ]
 
     async def create(self, request: Request) -> HTTPResponse | EventStream:
@@ -105,6 +108,9 @@ class ResponsesRoutes:
         return json_response(InputTokens(len(tokens.token_ids)))
 
     async def get(self, request: Request) -> HTTPResponse:
+        if request.query_params.get("stream") in ("true", "True", "1"):
+            message = "`stream` is not supported here: a response that is kept is fetched as it is now"
+            raise UnsupportedParameter(message, parameter="stream")
         return json_response(self._store.get(request.path_params["response_id"]))
 
     async def delete(self, request: Request) -> HTTPResponse:
@@ -114,6 +120,11 @@ class ResponsesRoutes:
 
     async def cancel(self, request: Request) -> HTTPResponse:
         return json_response(await self._store.cancel(request.path_params["response_id"]))
+
+    async def input_items(self, request: Request) -> HTTPResponse:
+        response_id = request.path_params["response_id"]
+        items = input_items(response_id, self._store.input_of(response_id))
+        return json_response(page_of(items, request.query_params))
 
     async def _understand(self, request: Request, wire: ResponsesRequest | ResponsePromptRequest) -> _Asked:
         messages = (*self._earlier(wire.previous_response_id), *input_messages(wire))

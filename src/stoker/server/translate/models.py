@@ -35,10 +35,29 @@ def model_entry(status: ModelStatus) -> ModelEntry:
         n_ctx=card.context_size,
         n_params=card.num_parameters,
         size=card.size_bytes,
+        n_embd=UNSET if card.embedding is None or card.embedding.pooling == "rank" else card.embedding.size,
     )
     return msgspec.structs.replace(
         base, created=card.created, path=card.path, max_model_len=card.context_size, meta=meta
     )
+
+
+def adapter_entries(status: ModelStatus) -> list[ModelEntry]:
+    """The adapters of a model, under the names by which requests ask for model and adapter in one."""
+    cards = status.adapters
+    if cards is None:
+        cards = () if status.served is None else status.served.runtime.card.adapters
+    return [
+        ModelEntry(
+            id=f"{status.model_id}:{card.name}",
+            created=status.spec.created,
+            aliases=[f"{alias}:{card.name}" for alias in status.spec.names[1:]],
+            path=card.path,
+            status=ModelState(value=status.state),
+            parent=status.model_id,
+        )
+        for card in cards
+    ]
 
 
 def news_event(event: ModelEvent) -> bytes:
@@ -46,7 +65,8 @@ def news_event(event: ModelEvent) -> bytes:
     if event.state == "removed":
         news = ModelNews(model=event.model, event="model_remove", data=ModelNewsData())
     else:
-        progress = LoadProgress(stages=list(STAGES), current=event.stage) if event.stage else UNSET
+        value = UNSET if event.loaded_part is None else round(event.loaded_part, 4)
+        progress = LoadProgress(stages=list(STAGES), current=event.stage, value=value) if event.stage else UNSET
         data = ModelNewsData(
             status=event.state,
             progress=progress,
@@ -65,6 +85,7 @@ def _state(status: ModelStatus) -> ModelState:
         error=UNSET if status.error is None else status.error.message,
         pinned=status.spec.is_pinned,
         expires_in_s=UNSET if isinf(status.expires_in_s) else status.expires_in_s,
+        progress=UNSET if status.loaded_part is None else round(status.loaded_part, 4),
         waiting=status.num_waiting,
         memory=_memory(status.plan),
     )

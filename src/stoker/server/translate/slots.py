@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from stoker.errors import InvalidInput, UnsupportedParameter
-from stoker.runtime.base import Runtime, SavesSlots
+from stoker.errors import InvalidInput
+from stoker.runtime.base import Runtime
 from stoker.server.wire.native import RestoredSlot, RestoreTimings, SavedSlot, SaveTimings, SlotFileRequest
 
 
@@ -16,13 +16,11 @@ async def file_slot(
 
     Raises:
         InvalidInput: there is no name for the file, or it is none that can be had.
-        UnsupportedParameter: this runtime cannot do it.
-        StokerError: see `EngineClient.save_slot`.
+        UnsupportedParameter: the server was started without a folder for it.
+        StokerError: see `Runtime.save_slot`.
     """
     if wire.filename is None:
         raise InvalidInput("`filename` is missing", parameter="filename")
-    if not isinstance(runtime, SavesSlots):
-        raise UnsupportedParameter(f"`action={action}` is not supported by how this model is run", parameter="action")
     if action == "save":
         filed = await runtime.save_slot(slot, wire.filename)
         return SavedSlot(

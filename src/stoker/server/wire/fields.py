@@ -18,6 +18,8 @@ from stoker.errors import InvalidInput, UnsupportedParameter
 _log = logging.getLogger(__name__)
 
 _MAX_LOGGED = 1000
+_MAX_EXACT = 2.0**53
+"""Below it every whole number is a float."""
 
 T = TypeVar("T")
 
@@ -145,7 +147,12 @@ def decode_object(body: bytes) -> dict[str, Any]:
 
 
 def _passing(values: Mapping[str, Any], table: FieldTable, where: str) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if _passes(table, name, value, where)}
+    return {name: _whole(value) for name, value in values.items() if _passes(table, name, value, where)}
+
+
+def _whole(value: object) -> object:
+    """To JSON 64 and 64.0 are the same number, and some clients have only floats."""
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < _MAX_EXACT else value
 
 
 def _passes(table: FieldTable, name: str, value: object, where: str) -> bool:

@@ -57,6 +57,8 @@ class ModelState(msgspec.Struct, frozen=True, kw_only=True):
     """Once loaded it stays."""
     expires_in_s: float | UnsetType = UNSET
     """Until it is unloaded unless a request comes. Not there = never."""
+    progress: float | UnsetType = UNSET
+    """How far its weights are while it is loaded, from 0 to 1. Not there = they are where they belong, or not known."""
     waiting: int = 0
     """Requests that wait for it to be loaded."""
     memory: PlannedMemory | UnsetType = UNSET
@@ -66,6 +68,8 @@ class LoadProgress(msgspec.Struct, frozen=True, kw_only=True):
     stages: list[str]
     """All there are, in their order."""
     current: str
+    value: float | UnsetType = UNSET
+    """Of the stage `load`: how far the weights are, from 0 to 1. It never falls."""
 
 
 class ModelNewsData(msgspec.Struct, frozen=True, kw_only=True):

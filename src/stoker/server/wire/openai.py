@@ -239,6 +239,8 @@ class ModelMeta(msgspec.Struct, frozen=True, kw_only=True):
     n_ctx: int
     n_params: int
     size: int
+    n_embd: int | UnsetType = UNSET
+    """Width of the hidden states, if they can be asked for."""
 
 
 class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -250,6 +252,8 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int | UnsetType = UNSET
     """In tokens; this and `meta` are there if it is loaded."""
     meta: ModelMeta | UnsetType = UNSET
+    parent: str | UnsetType = UNSET
+    """Of a LoRA adapter: the model that it is applied to. Its `path` is the adapter's file."""
     object: str = "model"
     owned_by: str = "stoker"
 

@@ -163,6 +163,50 @@ class DeletedResponse(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "response"
 
 
+class InputText(msgspec.Struct, frozen=True, kw_only=True):
+    """One piece of a message."""
+
+    type: str
+    """`input_text`, or of an assistant's message `output_text`."""
+    text: str
+
+
+class InputMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
+    id: str
+    role: str
+    content: list[InputText]
+    status: str = "completed"
+
+
+class InputCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call"):
+    """A call of a function that an earlier answer contains."""
+
+    id: str
+    call_id: str
+    name: str
+    arguments: str
+    status: str = "completed"
+
+
+class InputCallOutput(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call_output"):
+    """What came of it."""
+
+    id: str
+    call_id: str
+    output: str
+    status: str = "completed"
+
+
+class InputItems(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of what a response answers."""
+
+    data: list[InputMessage | InputCall | InputCallOutput]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+    object: str = "list"
+
+
 # Events of a stream, each with its place in it
 
 

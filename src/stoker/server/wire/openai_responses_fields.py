@@ -8,6 +8,7 @@ from stoker.server.wire.openai_fields import GRAMMAR, NOTHING_GENERATED, SHARED,
 from stoker.server.wire.openai_responses import (
     ContentPartEvent,
     DeletedResponse,
+    InputItems,
     OutputItemEvent,
     Reasoning,
     Response,
@@ -98,4 +99,14 @@ CANCEL = Endpoint(
     reply=Response,
 )
 
-ENDPOINTS = (COUNT, CREATE, GET, DELETE, CANCEL)
+INPUT_ITEMS = Endpoint(
+    api="OpenAI",
+    method="GET",
+    path="/v1/responses/{response_id}/input_items",
+    aliases=("/responses/{response_id}/input_items",),
+    summary="Lists what a stored response answers, earlier turns included, the newest first.",
+    query={"limit": int, "order": str, "after": str, "include": str},
+    reply=InputItems,
+)
+
+ENDPOINTS = (COUNT, CREATE, GET, DELETE, CANCEL, INPUT_ITEMS)
