@@ -40,7 +40,7 @@ _SECTIONS: dict[str, type[object]] = {
     "runtime": RuntimeConfig,
     "registry": RegistryConfig,
 }
-_NOT_SETTINGS = frozenset({"adapters", "model", "model_path", "num_replicas", "sampling"})
+_NOT_SETTINGS = frozenset({"adapters", "has_siblings", "model", "model_path", "num_replicas", "sampling"})
 """Fields that a command fills in itself."""
 _PREFIX = "STOKER_"
 _OTHER_VARIABLES = frozenset({"STOKER_CONFIG", "STOKER_LOG_LEVEL", "STOKER_CACHE_DIR"})

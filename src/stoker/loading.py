@@ -168,7 +168,7 @@ def load_onnx(config: EngineConfig, mark: Mark) -> Loaded:
 def _open_backend(config: EngineConfig, files: list[GGUFFile], progress: Progress | None, mark: Mark) -> _Opened:
     """Who computes, and its tokenizer: what `config` says, or else the native executor wherever it can."""
     if config.backend == "llama":
-        return _open_llama(config, files[0], mark)
+        return _open_llama(config, files[0], progress, mark)
     try:
         if (reason := only_llama(config)) is not None:
             raise ModelUnsupported(reason)
@@ -178,7 +178,7 @@ def _open_backend(config: EngineConfig, files: list[GGUFFile], progress: Progres
     except ModelUnsupported as error:
         if config.backend == "native":
             raise
-        return _open_llama_instead(config, files[0], mark, error)
+        return _open_llama_instead(config, files[0], progress, mark, error)
     return _open_native(config, files, tokenizer, progress, mark)
 
 
@@ -230,7 +230,7 @@ def _open_native(
         pooling=_pooling(config, files[0]),
         embedding_suffix=_embedding_suffix(tokenizer),
     )
-    packing = None if progress is None else _PackingProgress(progress)
+    packing = None if progress is None else _PartProgress(progress, "packing the weights")
     try:
         backend = NativeBackend(files, options, eog_token_ids=tokenizer.eog_token_ids(), progress=packing, mark=mark)
     finally:
@@ -240,7 +240,7 @@ def _open_native(
     return _Opened("native", backend, backend, tokenizer, backend.embedder)
 
 
-def _open_llama(config: EngineConfig, gguf: GGUFFile, mark: Mark) -> _Opened:
+def _open_llama(config: EngineConfig, gguf: GGUFFile, progress: Progress | None, mark: Mark) -> _Opened:
     from stoker.backends.llama import ENCODERS, LlamaBackend, LlamaOptions
 
     if gguf.architecture in ENCODERS:
@@ -257,7 +257,12 @@ def _open_llama(config: EngineConfig, gguf: GGUFFile, mark: Mark) -> _Opened:
         attention=attention,
         control=control_vector(config, gguf),
     )
-    backend = LlamaBackend(Path(config.model_path), options, mark=mark)
+    reading = None if progress is None else _PartProgress(progress, "loading the weights")
+    try:
+        backend = LlamaBackend(Path(config.model_path), options, progress=reading, mark=mark)
+    finally:
+        if reading is not None:
+            reading.close()
     return _Opened("llama", backend, backend, backend.tokenizer, backend.embedder, backend)
 
 
@@ -280,9 +285,11 @@ def _open_encoder(config: EngineConfig, gguf: GGUFFile) -> _Opened:
     return _Opened("llama", backend, None, backend.tokenizer, backend)
 
 
-def _open_llama_instead(config: EngineConfig, gguf: GGUFFile, mark: Mark, why: ModelUnsupported) -> _Opened:
+def _open_llama_instead(
+    config: EngineConfig, gguf: GGUFFile, progress: Progress | None, mark: Mark, why: ModelUnsupported
+) -> _Opened:
     try:
-        opened = _open_llama(config, gguf, mark)
+        opened = _open_llama(config, gguf, progress, mark)
     except ModelUnsupported as error:
         raise ModelUnsupported(f"{why.message}. {error.message}", **error.fields) from error
     level = logging.INFO if opened.kv_port is None else logging.WARNING  # it computes encoders anyway
@@ -327,16 +334,17 @@ def _plan_memory(
     )
 
 
-class _PackingProgress:
-    """Tells a `Progress` how far the native executor is with packing."""
+class _PartProgress:
+    """Tells a `Progress` how far a backend is with the weights."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, label: str) -> None:
         self._progress = progress
+        self._label = label
         self._num_done: int | None = None
 
     def __call__(self, num_done: int, total: int) -> None:
         if self._num_done is None:
-            self._progress.start(total, "packing the weights")
+            self._progress.start(total, self._label)
         self._progress.advance(num_done - (self._num_done or 0))
         self._num_done = num_done
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import httpx
 import pytest
 
 from tests.docs.pages import ROOT, Block, all_pages, blocks, links
+from tests.ports import free_port
 
 RUNNABLE = {"python", "sh"}
 INERT = {"", "text", "toml", "json"}
@@ -101,12 +101,6 @@ def wait_until_healthy(process: subprocess.Popen[bytes], port: int, log: Path) -
                 return
         time.sleep(0.05)
     raise AssertionError(f"the server of the examples did not come up:\n{log.read_text(encoding='utf-8')}")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def environment() -> dict[str, str]:

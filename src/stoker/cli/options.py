@@ -186,6 +186,7 @@ MODELS: OptionGroup = {
     ),
     "models_max": _several(int, "Most models that are loaded at the same time. [default: as many as fit]"),
     "memory_budget": _several(int, "MiB that all models may take. [default: what is free at the start]"),
+    "kv_budget": _several(int, "MiB for the KV of all models, in equal parts. [default: each as it needs]"),
     "autoload": _several(bool, "Load a model when it is asked for. [default: yes]", "--autoload/--no-autoload"),
     "swap_after_s": _several(
         float, "Seconds that a model in use goes on taking requests while another waits for its memory. [default: 5]"
@@ -218,7 +219,9 @@ BENCH: OptionGroup = {
     "concurrency": _bench(str, "Requests at a time; several, as in 1,2,4, one after the other.", metavar="N,N"),
     "prompt_tokens": _bench(int, "Length of a prompt, or of its long part."),
     "output_tokens": _bench(int, "Length of every answer; the end of generation is ignored."),
-    "requests": _bench(int, "Requests for each level of concurrency."),
+    "requests": _bench(int, "Requests for each level of concurrency; of agent: conversations."),
+    "turns": _bench(int, "agent: requests of each conversation. [default: 6]"),
+    "shared_tokens": _bench(int, "agent: instructions that all conversations begin with. [default: 1024]"),
     "repetitions": _bench(int, "How often everything is done; the median counts. [default: 3]"),
     "ttft_limit": _bench(float, "Goodput: longest time to the first token, in seconds. [default: 2]"),
     "itl_limit": _bench(float, "Goodput: longest mean time between two tokens, in seconds. [default: 0.2]"),

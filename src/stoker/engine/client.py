@@ -61,6 +61,8 @@ class EngineHealth:
     num_restarts: int
     last_error: str | None
     """Why the process before this one ended, or why there is none."""
+    loaded_part: float | None = None
+    """How far it is with loading, if it says so. Range 0 … 1."""
 
     @property
     def is_ready(self) -> bool:
@@ -219,8 +221,14 @@ class EngineClient:
         adapters = (
             await self._questions.ask(lambda number: ChangeAdapters(number, load, unload, scales), AdapterList)
         ).adapters
-        self._supervisor.remember_adapters([_as_spec(card) for card in adapters])
+        self._supervisor.remember_adapters([card.as_spec() for card in adapters])
         return adapters
+
+    def begin_with(self, adapters: Sequence[AdapterSpec]) -> None:
+        """What a child is to have loaded from its start on, whatever the configuration says. One that is loading gets
+        it before it is ready; one that is ready keeps what it has.
+        """
+        self._supervisor.remember_adapters(adapters)
 
     async def erase(self, slot: int | None = None) -> int:
         """Forgets what finished conversations left in one slot, or in all; returns how many tokens those were.
@@ -259,6 +267,7 @@ class EngineClient:
             heartbeat=supervisor.heartbeat,
             num_restarts=supervisor.num_restarts,
             last_error=supervisor.last_error,
+            loaded_part=supervisor.loaded_part,
         )
 
     async def close(self) -> None:
@@ -269,11 +278,6 @@ class EngineClient:
 
     def _send(self, command: Command) -> None:
         self._supervisor.send(command)
-
-
-def _as_spec(card: AdapterCard) -> AdapterSpec:
-    """A file that has disappeared meanwhile must not keep the model from coming back."""
-    return AdapterSpec(name=card.name, path=card.path, scale=card.scale, adapter_id=card.adapter_id, is_required=False)
 
 
 async def _next_event(request: PendingRequest) -> Accepted | Output:

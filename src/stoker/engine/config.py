@@ -103,6 +103,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What part of the model each GPU gets: numbers in any unit, such as `3,1`. Empty: by their free memory."""
     num_replicas: int = 1
     """For how many engines of this model the memory must suffice: what is not given is one engine's part of it."""
+    has_siblings: bool = False
+    """Other engines of this model run beside it, or may: weights lie where all of them can map them."""
     sampling: SamplingParams = SamplingParams()
     """Defaults below the request's own values and the model's recommendation."""
 
@@ -180,7 +182,7 @@ class SupervisionConfig:
     stall_kill_s: float = 300.0
     """The same, and the child is killed."""
     load_timeout_s: float = 900.0
-    """A child that has not loaded its model by then is killed."""
+    """A child that is loading its model and says nothing for so long is killed."""
     backoff_min_s: float = 0.1
     """Pause before the first restart; it doubles with each failure in a row."""
     backoff_max_s: float = 10.0

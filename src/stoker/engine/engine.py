@@ -48,6 +48,7 @@ from stoker.engine.slot_files import SlotPort
 from stoker.engine.stream import Stream
 from stoker.engine.transfers import Transfers
 from stoker.errors import BackendError, InvalidInput, StokerError, Timeout, UnsupportedParameter
+from stoker.sampling.row_kernels import RowKernels
 from stoker.sampling.sampler import Choice, Sampler
 from stoker.text.tokenizer import Tokenizer
 
@@ -72,6 +73,7 @@ class Engine:
         slot_files: where slots are saved by name; only kept here, for who has a thread for files.
         embedder: of the same model, if it can embed; `backend` closes it.
         adapters: those that are loaded; not given: the backend cannot apply any.
+        row_kernels: compiled code for the sampler, if there is any.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Engine:
         embedder: Embedder | None = None,
         slot_files: SlotFiles | None = None,
         adapters: Adapters | None = None,
+        row_kernels: RowKernels | None = None,
     ) -> None:
         info = backend.info
         self.parallel = config.max_running
@@ -117,7 +120,9 @@ class Engine:
             eog_token_ids=info.eog_token_ids,
             token_bytes=partial(tokenizer.token_bytes, render_special=True),
             mark=mark,
+            kernels=row_kernels,
         )
+        self._row_kernels = row_kernels
         self._streams: dict[str, Stream] = {}
         self._num_steps = 0
         self._metrics = LoopMetrics(clock)
@@ -378,7 +383,7 @@ class Engine:
         rows = self._scheduler.rows(batch)
         for row, (sequence, entry) in zip(logits, rows, strict=True):
             if entry is not None:
-                self._streams[sequence.request.request_id].push_prompt(row, entry)
+                self._streams[sequence.request.request_id].push_prompt(row, entry, self._row_kernels)
         return logits[[entry is None for _, entry in rows]]
 
     def _publish(self, rows: Iterable[tuple[Stream, Choice, TokenEvent]]) -> list[Event]:

@@ -32,6 +32,7 @@ import zmq
 
 from stoker.engine.config import EngineConfig
 from stoker.engine.engine import Engine
+from stoker.engine.load_progress import LoadProgress
 from stoker.engine.protocol import (
     EXIT_LOAD_FAILED,
     Abort,
@@ -46,6 +47,7 @@ from stoker.engine.protocol import (
     Launch,
     ListSlots,
     LoadFailed,
+    Loading,
     ModelCard,
     Pause,
     Question,
@@ -64,8 +66,8 @@ from stoker.errors import Cancelled, StokerError
 
 logger = logging.getLogger(__name__)
 
-Build: TypeAlias = Callable[[EngineConfig], tuple[Engine, ModelCard]]
-"""Loads a model; raises `StokerError` if that is impossible."""
+Build: TypeAlias = Callable[[EngineConfig, LoadProgress], tuple[Engine, ModelCard]]
+"""Loads a model, and says how far it is; raises `StokerError` if that is impossible."""
 
 _Tokenized: TypeAlias = Submit | Embed | Tokenize | Detokenize
 """What is given to a tokenizer thread."""
@@ -98,7 +100,7 @@ def serve_engine(build: Build) -> int:
     threading.Thread(target=_exit_with_parent, args=(launch,), name="stoker-parent-watch", daemon=True).start()
     with _connected(launch) as (commands, events):
         try:
-            engine, card = build(launch.config)
+            engine, card = build(launch.config, LoadProgress(partial(_tell, events)))
             engine.warm_up()
         except StokerError as error:
             events.send(msgspec.msgpack.encode([LoadFailed.of(error)]))
@@ -330,6 +332,11 @@ class _EngineProcess:
                 self._events.send(frame, zmq.DONTWAIT)
                 return
             self._is_ending.wait(_RETRY_S)
+
+
+def _tell(events: zmq.Socket[bytes], loading: Loading) -> None:
+    with suppress(zmq.Again):  # news that nobody reads now are old when somebody does
+        events.send(msgspec.msgpack.encode([loading]), zmq.DONTWAIT)
 
 
 def _read_line() -> bytes:

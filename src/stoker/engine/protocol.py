@@ -88,6 +88,14 @@ class AdapterCard(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     size_bytes: int
 
+    def as_spec(self) -> AdapterSpec:
+        """What an engine that is started later is told. A file that has disappeared meanwhile must not keep it from
+        coming back.
+        """
+        return AdapterSpec(
+            name=self.name, path=self.path, scale=self.scale, adapter_id=self.adapter_id, is_required=False
+        )
+
 
 class ModelCard(msgspec.Struct, frozen=True):
     """What a front end must know about a loaded model. Sizes are in tokens."""
@@ -284,6 +292,13 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     card: ModelCard
 
 
+class Loading(msgspec.Struct, frozen=True, tag=True):
+    """How far the weights are on their way into memory; for weights that are there already nothing is said."""
+
+    part: float
+    """Range 0 … 1."""
+
+
 class LoadFailed(msgspec.Struct, frozen=True, tag=True):
     """The model cannot be loaded; the process exits after this."""
 
@@ -468,7 +483,7 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True):
 
 
 Command: TypeAlias = Submit | Embed | Abort | Pause | Resume | Question | Shutdown
-Event: TypeAlias = Ready | LoadFailed | Accepted | Output | Failed | Answer | Heartbeat
+Event: TypeAlias = Loading | Ready | LoadFailed | Accepted | Output | Failed | Answer | Heartbeat
 Frame: TypeAlias = list[Event]
 """What one step has to say to all streams."""
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Protocol
@@ -33,6 +34,7 @@ from stoker.engine.protocol import (
     Frame,
     Heartbeat,
     LoadFailed,
+    Loading,
     ModelCard,
     Output,
     Ready,
@@ -46,6 +48,7 @@ _LAST_WORDS_S = 0.05
 _LOAD_ERROR_S = 2.0
 """The same, when we know that there is something to come."""
 _WATCH_EVERY_S = 1.0
+_MAX_NAPS = 16
 
 
 class State(StrEnum):
@@ -103,11 +106,19 @@ class Supervisor:
         """When the present child became ready."""
         self._heard_at = 0.0
         """When it was started or last said something."""
+        self._naps: deque[tuple[float, float]] = deque(maxlen=_MAX_NAPS)
+        """When this process itself stood still: from, to."""
         self._num_failures = 0
         """In a row."""
+        self._launched = config
+        """What the present child was told."""
+        self._is_outdated = False
+        """The adapters were changed while it was loaded with those before."""
         self._state = State.STARTING
         self.heartbeat: Heartbeat | None = None
         """The newest one of the present child."""
+        self.loaded_part: float | None = None
+        """How far the present child is with loading, if it says so. Range 0 … 1."""
         self.num_restarts = 0
         self.last_error: str | None = None
 
@@ -154,7 +165,9 @@ class Supervisor:
         self._child.channel.send(command)
 
     def remember_adapters(self, adapters: Sequence[AdapterSpec]) -> None:
-        """What a child that is started again is to load, whatever the first one was told."""
+        """What a child is to load from now on, whatever the first one was told. One that is being loaded with others
+        is started again.
+        """
         self._config = msgspec.structs.replace(self._config, lora=[], adapters=tuple(adapters))
 
     async def close(self) -> None:
@@ -192,6 +205,10 @@ class Supervisor:
         assert self._first is not None
         while True:
             reason = await self._run_child()
+            if self._is_outdated:
+                logger.info("the engine process %s; starting another", reason)
+                self._is_outdated, self._num_failures = False, 0
+                continue
             if not self._first.done():
                 self._state = State.FAILED
                 self._first.set_exception(self._load_error or EngineCrashed(f"the engine process {reason}"))
@@ -205,8 +222,9 @@ class Supervisor:
     async def _run_child(self) -> str:
         """One child, from its start until it is gone. Returns why it is gone."""
         assert self._context is not None
-        self._load_error = None
+        self._load_error, self.loaded_part = None, None
         self._heard_at = asyncio.get_running_loop().time()
+        self._launched = self._config
         try:
             self._child = Child(self._command, self._config, self._context, self._times.heartbeat_every_s)
         except OSError as error:
@@ -233,10 +251,13 @@ class Supervisor:
             await asyncio.wait([child.exited, hearing], timeout=every_s, return_when=asyncio.FIRST_COMPLETED)
             if child.exited.done():
                 return describe_exit(child.exited.result())
+            if self._is_outdated:
+                return "was loaded with other adapters than it is to have"
             if hearing.done():
                 return f"cannot be understood: {hearing.exception()!r}"
             if clock() - asked_at > 2 * every_s:
                 self._heard_at = clock()  # we were asleep ourselves: what it said meanwhile is still to be read
+                self._naps.append((asked_at, clock()))
             elif reason := self._hang_reason(child):
                 return reason
 
@@ -247,19 +268,25 @@ class Supervisor:
             return f"did not load the model within {limit_s:g} s" if silent_s > limit_s else None
         if silent_s > self._times.heartbeat_timeout_s:
             return f"{child.pid} said nothing for {silent_s:.0f} s"
-        if self.heartbeat is not None and self.heartbeat.stalled_s > self._times.stall_kill_s:
-            return f"{child.pid} finished no step for {self.heartbeat.stalled_s:.0f} s"
+        if self._stalled_s() > self._times.stall_kill_s:
+            return f"{child.pid} finished no step for {self._stalled_s():.0f} s"
         return None
 
     def _late_s(self) -> float:
         """How long the ready child has owed us a step or a sign of life."""
         if self._ready_at is None:
             return 0.0
-        stalled_s = self.heartbeat.stalled_s if self.heartbeat is not None else 0.0
-        return max(stalled_s, asyncio.get_running_loop().time() - self._heard_at)
+        return max(self._stalled_s(), asyncio.get_running_loop().time() - self._heard_at)
+
+    def _stalled_s(self) -> float:
+        """How long work has waited for a step. A machine that slept, or stood still, was no time for that."""
+        if self.heartbeat is None:
+            return 0.0
+        since = self._heard_at - self.heartbeat.stalled_s
+        return self.heartbeat.stalled_s - sum(max(0.0, end - max(begin, since)) for begin, end in self._naps)
 
     async def _hear(self, channel: Channel) -> None:
-        while True:
+        while not self._is_outdated:
             self._take(await channel.receive())
 
     async def _hear_last_words(self, child: Child) -> None:
@@ -272,7 +299,11 @@ class Supervisor:
         for event in frame:
             match event:
                 case Ready():
-                    self._note_ready(event.card)
+                    self._is_outdated = _adapters_of(self._launched) != _adapters_of(self._config)
+                    if not self._is_outdated:
+                        self._note_ready(event.card)
+                case Loading():
+                    self.loaded_part = event.part
                 case LoadFailed():
                     self._load_error = event.error()
                 case Heartbeat():
@@ -297,6 +328,10 @@ class Supervisor:
 
     def _backoff_s(self) -> float:
         return min(self._times.backoff_min_s * 2 ** min(self._num_failures - 1, 30), self._times.backoff_max_s)
+
+
+def _adapters_of(config: EngineConfig) -> tuple[list[str], tuple[AdapterSpec, ...]]:
+    return config.lora, config.adapters
 
 
 def same_sizes(config: EngineConfig, card: ModelCard) -> EngineConfig:

@@ -25,6 +25,7 @@ from stoker.core.batch import Batch
 from stoker.core.scheduler import SchedulerConfig
 from stoker.engine.config import EngineConfig
 from stoker.engine.engine import Engine
+from stoker.engine.load_progress import LoadProgress
 from stoker.engine.process import serve_engine
 from stoker.engine.protocol import ModelCard
 from stoker.errors import ModelFileInvalid, ModelFileNotFound
@@ -41,6 +42,10 @@ class Tokenizer(ScriptedTokenizer):
         return super().encode(text, parse_special=parse_special)
 
 
+def die(_batch: Batch) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def act(batch: Batch) -> None:
     act_on([chunk.entries for chunk in batch.chunks])
 
@@ -55,17 +60,20 @@ def act_on(parts: Iterable[Sequence[int]]) -> None:
         threading.Event().wait()
 
 
-def build(config: EngineConfig) -> tuple[Engine, ModelCard]:
+def build(config: EngineConfig, progress: LoadProgress) -> tuple[Engine, ModelCard]:
     if config.model == "invalid":
         raise ModelFileInvalid("the file lies about itself", path="x.gguf")
     if config.model == "crash":
         os.kill(os.getpid(), signal.SIGSEGV)
     if config.model == "endless":
+        progress.start(100, "loading nothing")
+        progress.advance(25)
         threading.Event().wait()
     if config.model_path and not Path(config.model_path).exists():
         raise ModelFileNotFound("the file has gone", path=config.model_path)
     info = scripted_info(context_size=100_000, kv_tokens=100_000)
-    backend = ScriptedBackend(info, next_token=reply_with(ANSWER), before_forward=act)
+    before = die if config.model == "dies-warming-up" else act
+    backend = ScriptedBackend(info, next_token=reply_with(ANSWER), before_forward=before)
     scheduling = SchedulerConfig(max_running=config.parallel, max_waiting=config.max_queue)
     card = ModelCard(
         name="scripted",

@@ -11,7 +11,7 @@ import tempfile
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ import zmq
 from stoker.core.params import SamplingParams
 from stoker.engine.child import describe_exit
 from stoker.engine.client import EngineClient
-from stoker.engine.config import EngineConfig, SupervisionConfig
-from stoker.engine.protocol import Event, Launch, Ready
+from stoker.engine.config import AdapterSpec, EngineConfig, SupervisionConfig
+from stoker.engine.protocol import Event, Launch, Output, Ready, Submit
 from stoker.errors import EngineCrashed, InvalidInput, ModelFileInvalid, ModelNotLoaded, ResourceExhausted, StokerError
 
 BOUND_S = 60.0
@@ -46,6 +46,23 @@ LIGHT_CHILD = """
     events.send(msgspec.msgpack.encode([Ready(card)]))
     sys.stdin.read()
 """
+
+
+@pytest.fixture(autouse=True)
+def own_temporary_folder(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Engines of others come and go beside these."""
+    tmp_path_factory.getbasetemp()  # it would lie in this one, and go with it
+    with tempfile.TemporaryDirectory(prefix="s-", ignore_cleanup_errors=True) as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield
+
+
+async def generate_hanging(client: EngineClient) -> AsyncGenerator[Output]:
+    submit = Submit("hangs", "HANG", SamplingParams())
+    async for event in client.generate(submit):
+        if isinstance(event, Output):
+            yield event
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -140,6 +157,64 @@ def test_start_can_be_cancelled():
         await asyncio.wait([starting])
         assert starting.cancelled()
         assert is_gone(pid)
+        await client.close()
+
+    run(test())
+
+
+def test_adapters_that_change_while_it_loads_are_there_when_it_is_ready():
+    async def test() -> None:
+        client = make_client()
+        starting = asyncio.create_task(client.start())
+        await until(lambda: client.child_pid is not None)
+        outdated = client.child_pid
+        client.begin_with([AdapterSpec(name="sql", path="sql.gguf")])
+        card = await starting
+        assert outdated is not None
+        assert is_gone(outdated)
+        assert card.created == client.child_pid != outdated
+        client.begin_with([AdapterSpec(name="other", path="other.gguf")])  # one that is ready goes on
+        assert client.health().is_ready
+        assert (client.health().num_restarts, client.child_pid) == (0, card.created)
+        await client.close()
+
+    run(test())
+
+
+def test_how_far_it_is_with_loading():
+    async def test() -> None:
+        client = make_client(model="endless")
+        starting = asyncio.create_task(client.start())
+        assert client.health().loaded_part is None
+        await until(lambda: client.health().loaded_part == 0.25)
+        starting.cancel()
+        await asyncio.wait([starting])
+        await client.close()
+
+    run(test())
+
+
+def test_a_machine_that_stood_still_is_no_stall_and_no_silence():
+    async def test() -> None:
+        times = replace(QUICK, heartbeat_timeout_s=2.0, stall_kill_s=1.0, stall_after_s=1.0)
+        client = make_client(times)
+        await client.start()
+        pid = client.child_pid
+        assert pid is not None
+        hanging = asyncio.create_task(anext(generate_hanging(client)))
+        await until(lambda: (beat := client.health().heartbeat) is not None and beat.stalled_s > 0)
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(1.6)  # noqa: ASYNC251  # this process stands still, too
+        os.kill(pid, signal.SIGCONT)
+        seen = client.health().heartbeat
+        await until(lambda: client.health().heartbeat is not seen)
+        beat = client.health().heartbeat
+        assert beat is not None
+        assert beat.stalled_s > 1.0
+        assert (client.health().state, client.child_pid) == ("ready", pid)
+        await until(lambda: client.health().num_restarts == 1)  # a stall that goes on is one
+        hanging.cancel()
+        await asyncio.wait([hanging])
         await client.close()
 
     run(test())
