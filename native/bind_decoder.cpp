@@ -16,6 +16,7 @@
 #include "cpu.hpp"
 #include "decoder.hpp"
 #include "pack.hpp"
+#include "sampling.hpp"
 
 namespace stoker {
 
@@ -159,13 +160,15 @@ public:
     }
 
     void forward(Array<const int32_t, 1> tokens, Array<const int32_t, 2> chunks, Array<const int32_t, 2> tables,
-                 Array<float, 2> logits, std::optional<Array<float, 2>> hidden) {
+                 Array<float, 2> logits, std::optional<Array<float, 2>> hidden, std::optional<Array<float, 2>> maxima) {
         Decoder& decoder = open();
         const DecoderSpec& spec = decoder.spec();
         require(chunks.shape(1) == 4, "chunks must have four columns");
         require(logits.shape(1) == size_t(spec.vocab_size), "logits must have a column for each token id");
         require(!hidden || (hidden->shape(0) == tokens.shape(0) && hidden->shape(1) == size_t(spec.hidden_size)),
                 "hidden must have a row for each token");
+        require(!maxima || (maxima->shape(0) == logits.shape(0) && maxima->shape(1) == size_t(num_maxima(spec.vocab_size))),
+                "maxima must have a row for each of the logits, and a column for each of its blocks");
         static_assert(sizeof(Chunk) == 4 * sizeof(int32_t));
         const Batch batch = {
             .tokens = tokens.data(),
@@ -178,6 +181,7 @@ public:
             .logits = logits.data(),
             .num_rows = int32_t(logits.shape(0)),
             .hidden = hidden ? hidden->data() : nullptr,
+            .maxima = maxima ? maxima->data() : nullptr,
         };
         nb::gil_scoped_release release;
         decoder.forward(batch);
@@ -234,7 +238,8 @@ void bind_decoder(nanobind::module_& module) {
         .def_prop_ro("page_bytes", &BoundDecoder::page_bytes)
         .def_prop_ro("kernels", &BoundDecoder::kernels)
         .def("forward", &BoundDecoder::forward, nb::arg("tokens").noconvert(), nb::arg("chunks").noconvert(),
-             nb::arg("page_tables").noconvert(), nb::arg("logits").noconvert(), nb::arg("hidden").noconvert() = nb::none())
+             nb::arg("page_tables").noconvert(), nb::arg("logits").noconvert(), nb::arg("hidden").noconvert() = nb::none(),
+             nb::arg("maxima").noconvert() = nb::none())
         .def("copy_page", &BoundDecoder::copy_page, nb::arg("source"), nb::arg("target"))
         .def("export_page", &BoundDecoder::export_page, nb::arg("page"))
         .def("import_page", &BoundDecoder::import_page, nb::arg("page"), nb::arg("data"), nb::arg("first"), nb::arg("last"))

@@ -27,6 +27,8 @@ using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu
 using Row = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Settings = std::optional<std::tuple<double, int32_t, double, double, uint64_t, uint64_t>>;
 using Chains = std::vector<std::optional<Chain>>;
+using TokenIds = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Maxima = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // Rows shorter than so many logits together are chosen from sooner than another thread gives the interpreter back.
 constexpr size_t kLongWork = 1 << 20;
@@ -46,18 +48,32 @@ class BoundSampler {
 public:
     explicit BoundSampler(const std::string& kernels) : kernels_(table_named(kernels)), sampler_(kernels_) {}
 
-    std::vector<int32_t> choose(Rows logits, const std::vector<Settings>& settings) {
+    std::vector<int32_t> choose(Rows logits, const std::vector<Settings>& settings, std::optional<Rows> maxima) {
         const auto n = int32_t(logits.shape(1));
         require(n > 0 && logits.shape(0) == settings.size(), "each row of logits needs settings");
+        require(!maxima || (maxima->shape(0) == settings.size() && maxima->shape(1) == size_t(num_maxima(n))),
+                "the maxima are not those of the logits");
         Chains chains;
         for (const Settings& one : settings) {
             chains.push_back(chain_of(one, n));
         }
-        if (logits.size() < kLongWork) {
-            return choose(logits.data(), n, chains);
+        const float* found = maxima ? maxima->data() : nullptr;
+        if (logits.size() < kLongWork || found != nullptr) {
+            return choose(logits.data(), n, chains, found);
         }
         nb::gil_scoped_release release;
-        return choose(logits.data(), n, chains);
+        return choose(logits.data(), n, chains, found);
+    }
+
+    void renew(Row row, Maxima maxima, TokenIds token_ids) const {
+        const auto n = int32_t(row.shape(0));
+        require(maxima.shape(0) == size_t(num_maxima(n)), "the maxima are not those of the row");
+        for (size_t i = 0; i < token_ids.shape(0); ++i) {
+            const int64_t token_id = token_ids.data()[i];
+            require(token_id >= 0 && token_id < n, "no such token id");
+            const auto from = int32_t(token_id) / kMaximaBlock * kMaximaBlock;
+            kernels_.block_maxima(row.data() + from, std::min(kMaximaBlock, n - from), maxima.data() + from / kMaximaBlock);
+        }
     }
 
     double exp_sum(Row row, float peak) const {
@@ -81,11 +97,11 @@ private:
         return *table->sampling;
     }
 
-    std::vector<int32_t> choose(const float* logits, int32_t n, const Chains& chains) {
+    std::vector<int32_t> choose(const float* logits, int32_t n, const Chains& chains, const float* maxima) {
         std::vector<int32_t> out;
-        for (const auto& chain : chains) {
-            out.push_back(chain ? sampler_.choose(logits, n, *chain) : -1);
-            logits += n;
+        for (size_t row = 0; row < chains.size(); ++row) {
+            const float* found = maxima == nullptr ? nullptr : maxima + row * num_maxima(n);
+            out.push_back(chains[row] ? sampler_.choose(logits + row * n, n, *chains[row], found) : -1);
         }
         return out;
     }
@@ -97,10 +113,12 @@ private:
 }  // namespace
 
 void bind_sampling(nb::module_& module) {
+    module.def("num_maxima", &num_maxima, nb::arg("vocab_size"));
     nb::class_<BoundSampler>(module, "RowSampler")
         .def(nb::init<const std::string&>(), nb::arg("kernels") = "")
-        .def("choose", nb::overload_cast<Rows, const std::vector<Settings>&>(&BoundSampler::choose),
-             nb::arg("logits").noconvert(), nb::arg("settings"))
+        .def("choose", nb::overload_cast<Rows, const std::vector<Settings>&, std::optional<Rows>>(&BoundSampler::choose),
+             nb::arg("logits").noconvert(), nb::arg("settings"), nb::arg("maxima").noconvert() = nb::none())
+        .def("renew", &BoundSampler::renew, nb::arg("row").noconvert(), nb::arg("maxima").noconvert(), nb::arg("token_ids"))
         .def("exp_sum", &BoundSampler::exp_sum, nb::arg("row").noconvert(), nb::arg("peak"))
         .def("largest", &BoundSampler::largest, nb::arg("row").noconvert(), nb::arg("count"));
 }

@@ -2,6 +2,7 @@
 #include "bindings.hpp"
 
 NB_MODULE(_native, module) {
+    nanobind::set_leak_warnings(false);  // a forked child ends with what its parent had
     module.doc() = "Kernels and the forward pass of the native executor.";
     stoker::bind_kernels(module);
     stoker::bind_cores(module);

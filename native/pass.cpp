@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "sampling.hpp"
+
 namespace stoker {
 
 namespace {
@@ -226,6 +228,10 @@ void Pass::head(Worker& me, Range tiles, const Activations& a) {
     const int32_t from = tiles.begin * kTile, to = std::min(tiles.end * kTile, spec_.vocab_size);
     for (int32_t row = 0; spec_.logit_softcap > 0 && row < a.rows; ++row) {
         k_.rows->softcap(batch_.logits + size_t(row) * spec_.vocab_size + from, spec_.logit_softcap, to - from);
+    }
+    for (int32_t row = 0; batch_.maxima != nullptr && row < a.rows; ++row) {
+        float* maxima = batch_.maxima + size_t(row) * num_maxima(spec_.vocab_size) + from / kMaximaBlock;
+        k_.sampling->block_maxima(batch_.logits + size_t(row) * spec_.vocab_size + from, to - from, maxima);
     }
 }
 

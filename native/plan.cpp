@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "attention.hpp"
+#include "sampling.hpp"
 
 namespace stoker {
 
@@ -161,6 +162,9 @@ void Plan::add_products(StageKind kind, int32_t layer, std::initializer_list<con
         tiles += part->w.tiles();
     }
     int32_t grain = tiles_at_once(tiles);
+    if (kind == StageKind::head) {
+        grain = divided_up(grain, kMaximaBlock / kTile) * (kMaximaBlock / kTile);  // whole blocks of logits
+    }
     if (kind == StageKind::gate_up) {
         grain = std::min(grain, gate_floats(max_batch_tokens_) / (rows_ * kTile) / 2 * 2);
     }

@@ -30,8 +30,8 @@ double uniform(uint64_t seed, uint64_t index) {
 
 }  // namespace
 
-int32_t RowSampler::choose(const float* row, int32_t n, const Chain& chain) {
-    if (!look(row, n)) {
+int32_t RowSampler::choose(const float* row, int32_t n, const Chain& chain, const float* maxima) {
+    if (!look(row, n, maxima)) {
         return -1;
     }
     if (chain.temperature == 0 || chain.top_k == 1) {
@@ -48,22 +48,30 @@ int32_t RowSampler::choose(const float* row, int32_t n, const Chain& chain) {
 
 const std::vector<Ranked>& RowSampler::largest(const float* row, int32_t n, int32_t count) {
     ranked_.clear();
-    if (look(row, n)) {
+    if (look(row, n, nullptr)) {
         rank(row, n, count);
     }
     return ranked_;
 }
 
-// Finds the maxima; false: nothing can be chosen.
-bool RowSampler::look(const float* row, int32_t n) {
-    maxima_.resize(num_maxima(n));
-    kernels_.block_maxima(row, n, maxima_.data());
-    peak_ = *std::max_element(maxima_.begin(), maxima_.end());
+// Takes or finds the maxima; false: nothing can be chosen.
+bool RowSampler::look(const float* row, int32_t n, const float* maxima) {
+    num_blocks_ = num_maxima(n);
+    blocks_ = maxima;
+    if (maxima == nullptr) {
+        found_.resize(num_blocks_);
+        kernels_.block_maxima(row, n, found_.data());
+        blocks_ = found_.data();
+    }
+    tops_.resize(num_maxima(num_blocks_));
+    kernels_.block_maxima(blocks_, num_blocks_, tops_.data());
+    peak_ = *std::max_element(tops_.begin(), tops_.end());
     return std::isfinite(peak_);
 }
 
 int32_t RowSampler::first_largest(const float* row, int32_t n) const {
-    const auto block = std::find(maxima_.begin(), maxima_.end(), peak_) - maxima_.begin();
+    const auto top = std::find(tops_.begin(), tops_.end(), peak_) - tops_.begin();
+    const auto block = std::find(blocks_ + top * kMaximaBlock, blocks_ + num_blocks_, peak_) - blocks_;
     const float* from = row + block * kMaximaBlock;
     return int32_t(std::find(from, row + n, peak_) - row);
 }
@@ -72,14 +80,14 @@ int32_t RowSampler::first_largest(const float* row, int32_t n) const {
 void RowSampler::rank(const float* row, int32_t n, int32_t count) {
     constexpr float kLeast = std::numeric_limits<float>::lowest();  // -inf is never chosen
     float bound = kLeast;
-    if (size_t(count) <= maxima_.size()) {
-        sorted_ = maxima_;
+    if (count <= num_blocks_) {
+        sorted_.assign(blocks_, blocks_ + num_blocks_);
         std::nth_element(sorted_.begin(), sorted_.begin() + (count - 1), sorted_.end(), std::greater<>());
         bound = std::max(sorted_[count - 1], kLeast);
     }
     ranked_.clear();
-    for (int32_t block = 0; block < num_maxima(n); ++block) {
-        const int32_t end = maxima_[block] >= bound ? std::min(n, (block + 1) * kMaximaBlock) : 0;
+    for (int32_t block = 0; block < num_blocks_; ++block) {
+        const int32_t end = blocks_[block] >= bound ? std::min(n, (block + 1) * kMaximaBlock) : 0;
         for (int32_t i = block * kMaximaBlock; i < end; ++i) {
             if (row[i] >= bound) {
                 ranked_.push_back({row[i], i});

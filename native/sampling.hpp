@@ -40,13 +40,14 @@ class RowSampler {
 public:
     explicit RowSampler(const SamplingKernels& kernels) : kernels_(kernels) {}
 
-    // The token id, or -1 if the row holds NaN or +inf, or nothing but -inf.
-    int32_t choose(const float* row, int32_t n, const Chain& chain);
+    // The token id, or -1 if the row holds NaN or +inf, or nothing but -inf. `maxima` are those of the row's blocks; without
+    // them they are found first.
+    int32_t choose(const float* row, int32_t n, const Chain& chain, const float* maxima);
     // The largest possible logits, descending, of equal ones the lowest ids first; those of -inf are left out.
     const std::vector<Ranked>& largest(const float* row, int32_t n, int32_t count);
 
 private:
-    bool look(const float* row, int32_t n);
+    bool look(const float* row, int32_t n, const float* maxima);
     int32_t first_largest(const float* row, int32_t n) const;
     void rank(const float* row, int32_t n, int32_t count);
     void rank_mass(const float* row, int32_t n, double top_p);
@@ -55,7 +56,9 @@ private:
     int32_t draw(const Chain& chain);
 
     const SamplingKernels& kernels_;
-    std::vector<float> maxima_, sorted_;
+    const float* blocks_ = nullptr;  // the maxima of the row that is looked at
+    int32_t num_blocks_ = 0;
+    std::vector<float> found_, tops_, sorted_;  // tops: the maxima of the maxima
     float peak_ = 0;
     std::vector<Ranked> ranked_;
     std::vector<double> cumulative_;

@@ -1,4 +1,5 @@
-// Passes over a row of logits. Included once per instruction set; plain loops, which the compiler makes vectors of.
+// Passes over a row of logits. Included once per instruction set, after simd_*.hpp.
+#include <algorithm>
 #include <bit>
 #include <limits>
 
@@ -7,28 +8,39 @@
 
 namespace stoker::STOKER_ISA {
 
-// Floats as integers of the same order: negative ones have their magnitude turned round. Integers have a maximum that is one
-// instruction, and in which no number that is none gets lost. 5 operations a logit.
+constexpr int32_t kMagnitude = 0x7fffffff, kInfinite = 0x7f800000;  // of the bits of a float
+
+// Of any logits: +inf if one of them is no number.
 inline float maximum(const float* x, int32_t n) {
-    constexpr int32_t kMagnitude = 0x7fffffff, kInfinite = 0x7f800000;
-    int32_t largest = std::numeric_limits<int32_t>::min(), widest = 0;
+    float largest = x[0];
     for (int32_t i = 0; i < n; ++i) {
-        const int32_t bits = std::bit_cast<int32_t>(x[i]), magnitude = bits & kMagnitude;
-        const int32_t ordered = bits ^ ((bits >> 31) & kMagnitude);
-        largest = ordered > largest ? ordered : largest;
-        widest = magnitude > widest ? magnitude : widest;
+        if ((std::bit_cast<int32_t>(x[i]) & kMagnitude) > kInfinite) {
+            return std::numeric_limits<float>::infinity();
+        }
+        largest = x[i] > largest ? x[i] : largest;
     }
-    const int32_t bits = largest ^ ((largest >> 31) & kMagnitude);
-    return widest > kInfinite ? std::numeric_limits<float>::infinity() : std::bit_cast<float>(bits);
+    return largest;
 }
 
+// 3 operations for 16 logits. Whether all were numbers is looked at once, behind them: they always are.
 inline void block_maxima(const float* row, int32_t n, float* maxima) {
     const int32_t whole = n / kMaximaBlock;
-    for (int32_t i = 0; i < whole; ++i) {
-        maxima[i] = maximum(row + size_t(i) * kMaximaBlock, kMaximaBlock);
+    i32x16 widest = set1_i32(0);
+    for (int32_t block = 0; block < whole; ++block) {
+        f32x16 largest = load(row + size_t(block) * kMaximaBlock);
+        for (int32_t i = 0; i < kMaximaBlock; i += 16) {
+            const f32x16 x = load(row + size_t(block) * kMaximaBlock + i);
+            largest = max(largest, x);
+            widest = max_i32(widest, and_i32(as_i32(x), set1_i32(kMagnitude)));
+        }
+        maxima[block] = reduce_max(largest);
     }
-    if (whole * kMaximaBlock < n) {
-        maxima[whole] = maximum(row + size_t(whole) * kMaximaBlock, n - whole * kMaximaBlock);
+    int32_t magnitudes[16];
+    store_i32(magnitudes, widest);
+    const bool are_numbers = *std::max_element(magnitudes, magnitudes + 16) <= kInfinite;
+    for (int32_t block = are_numbers ? whole : 0; block < num_maxima(n); ++block) {
+        const int32_t from = block * kMaximaBlock;
+        maxima[block] = maximum(row + from, std::min(kMaximaBlock, n - from));
     }
 }
 

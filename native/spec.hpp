@@ -67,6 +67,7 @@ struct Batch {
     float* logits;  // [num_rows][vocab_size]
     int32_t num_rows;
     float* hidden;  // [num_tokens][hidden_size] or nullptr
+    float* maxima;  // [num_rows][num_maxima(vocab_size)], see sampling.hpp, or nullptr
 };
 
 }  // namespace stoker

@@ -54,6 +54,9 @@ def matmul(
 ) -> None:
     """`y = x @ matrix.T` for the outputs of some tiles of 16: x `(n, columns)`, y `(n, rows)`. Releases the GIL."""
 
+def num_maxima(vocab_size: int) -> int:
+    """In how many blocks a row of logits is looked at."""
+
 class RowSampler:
     """Chooses tokens from rows of logits as `stoker.sampling` does, to the bit. One thread uses it at a time.
 
@@ -66,6 +69,7 @@ class RowSampler:
         self,
         logits: NDArray[np.float32],
         settings: Sequence[tuple[float, int, float, float, int, int] | None],
+        maxima: NDArray[np.float32] | None = None,
     ) -> list[int]:
         """A token id per row, -1 where nothing can be chosen or nothing is asked for. Releases the GIL for wide rows.
 
@@ -73,9 +77,17 @@ class RowSampler:
             logits: `(rows, vocab_size)`.
             settings: for each row temperature (0 = greedy), top_k (0 = off, with a top_p below 1), top_p, how far below
                 the largest logit min_p ends, and seed and index of the random number.
+            maxima: `(rows, num_maxima(vocab_size))`, as `Decoder.forward` writes them.
 
         Raises:
             ValueError: settings that cannot be, or not one for each row.
+        """
+
+    def renew(self, row: NDArray[np.float32], maxima: NDArray[np.float32], token_ids: NDArray[np.intp]) -> None:
+        """Takes the maxima of a row again, of the blocks that these tokens are in.
+
+        Raises:
+            ValueError: token ids that are not in the row, or maxima of another one.
         """
 
     def exp_sum(self, row: NDArray[np.float32], peak: float) -> float:
@@ -159,6 +171,7 @@ class Decoder:
         page_tables: NDArray[np.int32],
         logits: NDArray[np.float32],
         hidden: NDArray[np.float32] | None = None,
+        maxima: NDArray[np.float32] | None = None,
     ) -> None:
         """Computes all chunks. Releases the GIL.
 
@@ -168,6 +181,8 @@ class Decoder:
             page_tables: `(num_slots, max_pages)`.
             logits: filled; `(rows wanted, vocab_size)`.
             hidden: filled if given; `(num_tokens, hidden_size)` after the last norm.
+            maxima: filled if given; `(rows wanted, num_maxima(vocab_size))`, the largest logit of each block of 64; it
+                is +inf where one is +inf or NaN.
 
         Raises:
             ValueError: token ids, positions or shapes that cannot be.

@@ -65,6 +65,7 @@ def build_engine(
             defaults=loaded.defaults,
             mark=mark,
             kv_port=loaded.kv_port,
+            maxima_port=loaded.maxima_port,
             kv_store=_kv_store(config, loaded),
             slot_files=_slot_files(config, loaded),
             embedder=loaded.embedder,

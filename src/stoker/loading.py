@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stoker.backends.base import AdapterPort, Backend, Embedder, KVPort
+from stoker.backends.base import AdapterPort, Backend, Embedder, KVPort, MaximaPort
 from stoker.core.embedding import Pooling
 from stoker.core.params import SamplingParams
 from stoker.core.stages import Mark
@@ -53,6 +53,8 @@ class Loaded:
     size_bytes: int
     kv_port: KVPort | None = None
     """The backend again, if it can export KV."""
+    maxima_port: MaximaPort | None = None
+    """The backend again, if it looks at logits while it makes them."""
     embedder: Embedder | None = None
     """The backend's, if it can embed; the backend closes it."""
     adapters: Adapters = field(default_factory=Adapters)
@@ -73,6 +75,7 @@ class _Opened:
     tokenizer: Tokenizer
     embedder: Embedder
     adapter_port: AdapterPort | None = None
+    maxima_port: MaximaPort | None = None
 
 
 def check_backend(config: EngineConfig) -> None:
@@ -130,6 +133,7 @@ def load_gguf(config: EngineConfig, progress: Progress | None, mark: Mark) -> Lo
     return Loaded(
         backend=found.backend,
         kv_port=found.kv_port,
+        maxima_port=found.maxima_port,
         embedder=found.embedder,
         adapters=_adapters(found.adapter_port, lambda path: read_lora(path, target)),
         backend_name=found.name,
@@ -237,7 +241,7 @@ def _open_native(
         if packing is not None:
             packing.close()
     logger.info("%s is computed by the native executor (%s)", config.model or files[0].path, backend.kernels)
-    return _Opened("native", backend, backend, tokenizer, backend.embedder)
+    return _Opened("native", backend, backend, tokenizer, backend.embedder, maxima_port=backend)
 
 
 def _open_llama(config: EngineConfig, gguf: GGUFFile, progress: Progress | None, mark: Mark) -> _Opened:

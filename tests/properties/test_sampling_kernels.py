@@ -14,6 +14,7 @@ from stoker.core.params import BUILT_IN, SamplingParams
 from stoker.sampling.candidates import largest_positions
 from stoker.sampling.exponential import exp, exp_sum
 from stoker.sampling.sampler import Choice, Sampler
+from tests.unit.native.tiny import maxima_of
 
 KERNELS = _native.kernel_names()
 VOCAB_SIZES = [2, 63, 64, 65, 1000, 5003]
@@ -58,13 +59,17 @@ def jobs(draw: st.DrawFn) -> tuple[np.ndarray, list[SamplingParams], int]:
 
 
 def choices(
-    logits: np.ndarray, params: list[SamplingParams], seed: int, kernels: _native.RowSampler | None
+    logits: np.ndarray,
+    params: list[SamplingParams],
+    seed: int,
+    kernels: _native.RowSampler | None,
+    maxima: np.ndarray | None = None,
 ) -> list[list[Choice]]:
     """Of three steps that all see the same rows."""
     vocab_size = logits.shape[1]
     sampler = Sampler(vocab_size=vocab_size, eog_token_ids=frozenset(), token_bytes=lambda _: b"", kernels=kernels)
     states = [sampler.open(p.filled_from(BUILT_IN), (1, 1, 0), seed) for p in params]
-    return [sampler.sample(logits, states) for _ in range(3)]
+    return [sampler.sample(logits, states, maxima) for _ in range(3)]
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -73,6 +78,9 @@ def choices(
 def test_choices_are_those_of_numpy(name: str, job: tuple[np.ndarray, list[SamplingParams], int]) -> None:
     before = job[0].tobytes()
     assert choices(*job, _native.RowSampler(name)) == choices(*job, None)
+    maxima = maxima_of(job[0])
+    assert choices(*job, _native.RowSampler(name), maxima) == choices(*job, None)
+    np.testing.assert_array_equal(maxima, maxima_of(job[0]))
     assert job[0].tobytes() == before
 
 
@@ -124,8 +132,12 @@ def test_settings_that_cannot_be_are_refused(settings: tuple[float, int, float, 
 
 
 def test_rows_and_settings_must_be_as_many() -> None:
+    rows, one = np.zeros((2, 65), dtype=np.float32), (0.0, 1, 1.0, inf, 0, 0)
     with pytest.raises(ValueError, match="needs settings"):
-        _native.RowSampler().choose(np.zeros((2, 8), dtype=np.float32), [None])
+        _native.RowSampler().choose(rows, [None])
+    for shape in ((1, 2), (2, 1), (2, 65)):
+        with pytest.raises(ValueError, match="not those of the logits"):
+            _native.RowSampler().choose(rows, [one, one], np.zeros(shape, dtype=np.float32))
 
 
 @pytest.mark.parametrize("bad", [nan, inf])

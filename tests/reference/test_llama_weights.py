@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from stoker.backends.llama import weights as weights_module
-from stoker.backends.llama.weights import LoadOptions, Weights, load_weights
+from stoker.backends.llama.weights import LoadOptions, LoadProgress, Weights, load_weights
 from stoker.core.batch import Chunk
 from stoker.errors import ModelFileInvalid
 from tests.reference.llama_runs import compute, open_backend, step
@@ -73,9 +73,9 @@ def test_threads_that_load_at_once_load_once(own_copy: Path, monkeypatch: pytest
     all_there = threading.Barrier(4)
 
     class CountedWeights(Weights):
-        def __init__(self, path: Path, options: LoadOptions) -> None:
+        def __init__(self, path: Path, options: LoadOptions, progress: LoadProgress | None) -> None:
             loads.append(path)
-            super().__init__(path, options)
+            super().__init__(path, options, progress)
 
     def load(_: int) -> Weights:
         all_there.wait(60)
@@ -109,8 +109,8 @@ def test_a_replaced_file_is_loaded_afresh(own_copy: Path, gemma3_path: Path) -> 
 
 def test_a_file_that_changes_while_it_is_loaded_is_refused(own_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class TouchedWeights(Weights):
-        def __init__(self, path: Path, options: LoadOptions) -> None:
-            super().__init__(path, options)
+        def __init__(self, path: Path, options: LoadOptions, progress: LoadProgress | None) -> None:
+            super().__init__(path, options, progress)
             os.utime(path, (1, 1))
 
     monkeypatch.setattr(weights_module, "Weights", TouchedWeights)

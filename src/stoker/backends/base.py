@@ -68,6 +68,18 @@ class KVPort(Protocol):
         ...
 
 
+class MaximaPort(Protocol):
+    """What a backend offers besides that looks at logits while it makes them: nobody need read whole rows again."""
+
+    @property
+    def maxima(self) -> Logits:
+        """Of the rows of the last forward pass the largest logit of each block of 64: `(rows, blocks)`.
+
+        The last block may be shorter. +inf where a block holds +inf or NaN. Valid until the next pass.
+        """
+        ...
+
+
 class AdapterPort(Protocol):
     """What a backend that can apply LoRA adapters offers besides. Called between two forward passes."""
 

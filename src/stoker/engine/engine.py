@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 
-from stoker.backends.base import Backend, Embedder, KVPort, Logits
+from stoker.backends.base import Backend, Embedder, KVPort, Logits, MaximaPort
 from stoker.cache.counters import TierCounters
 from stoker.cache.slot_files import SlotFiles
 from stoker.cache.store import KVStore
@@ -69,6 +69,7 @@ class Engine:
         clock: seconds; only differences count.
         mark: told when a part of a step has ended, on the thread that calls `step`.
         kv_port: the backend again, if it can export; with `kv_store`, or neither.
+        maxima_port: the backend again, if it looks at logits while it makes them.
         kv_store: where KV is kept that the pool has no room for; owned from now on.
         slot_files: where slots are saved by name; only kept here, for who has a thread for files.
         embedder: of the same model, if it can embed; `backend` closes it.
@@ -86,6 +87,7 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
         mark: Mark = no_mark,
         kv_port: KVPort | None = None,
+        maxima_port: MaximaPort | None = None,
         kv_store: KVStore | None = None,
         embedder: Embedder | None = None,
         slot_files: SlotFiles | None = None,
@@ -123,6 +125,7 @@ class Engine:
             kernels=row_kernels,
         )
         self._row_kernels = row_kernels
+        self._maxima_port = maxima_port
         self._streams: dict[str, Stream] = {}
         self._num_steps = 0
         self._metrics = LoopMetrics(clock)
@@ -260,9 +263,10 @@ class Engine:
             return [*expired, *self._fail(batch, error)]
         self._mark("forward")
         streams = [self._streams[s.request.request_id] for s in self._scheduler.sequences(batch)]
+        maxima = None if self._maxima_port is None else self._maxima_port.maxima
         if len(streams) < batch.num_rows:
-            logits = self._score_prompts(batch, logits)
-        choices = self._sampler.sample(logits, [stream.row for stream in streams])
+            logits, maxima = self._score_prompts(batch, logits), None
+        choices = self._sampler.sample(logits, [stream.row for stream in streams], maxima)
         self._mark("sample")
         token_ids = [c.token_id if s.is_usable else None for s, c in zip(streams, choices, strict=True)]
         step_s = self._clock() - began

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.core.params import SamplingParams
-from stoker.sampling.candidates import Row
-from stoker.sampling.pickers import Picker, pick_randomly
+from stoker.sampling.candidates import Row, TokenIds
+from stoker.sampling.pickers import Picker, pick_largest, pick_randomly
 from stoker.sampling.transforms import MinP, Temperature, TopK, TopP, Transform
 
 Chain: TypeAlias = tuple[float, int, float, float]
@@ -25,8 +25,20 @@ Settings: TypeAlias = tuple[float, int, float, float, int, int]
 class RowKernels(Protocol):
     """Compiled passes over rows of logits. Every answer is that of the numpy code, to the bit."""
 
-    def choose(self, logits: NDArray[np.float32], settings: Sequence[Settings | None], /) -> list[int]:
-        """A token id per row; -1 where nothing can be chosen: NaN, +inf, or all -inf. Rows without settings: -1."""
+    def choose(
+        self, logits: NDArray[np.float32], settings: Sequence[Settings | None], maxima: NDArray[np.float32] | None, /
+    ) -> list[int]:
+        """A token id per row; -1 where nothing can be chosen: NaN, +inf, or all -inf. Rows without settings: -1.
+
+        Args:
+            logits: one row for each token that is wanted.
+            settings: as many.
+            maxima: see `Sampler.sample`.
+        """
+        ...
+
+    def renew(self, row: Row, maxima: NDArray[np.float32], token_ids: TokenIds, /) -> None:
+        """Takes the maxima of a row again, of the blocks that these tokens are in."""
         ...
 
     def exp_sum(self, row: Row, peak: float, /) -> float:
@@ -41,14 +53,15 @@ class RowKernels(Protocol):
 def compile_chain(
     params: SamplingParams, transforms: Sequence[Transform], pick: Picker, vocab_size: int
 ) -> Chain | None:
-    """What `RowKernels.choose` needs to know of a request; None: numpy does it, alone
-    or, as with greedy ones, sooner.
+    """What `RowKernels.choose` needs to know of a request; None: numpy does it.
 
     Args:
         params: complete.
         transforms: what the params were compiled to, and
         pick: what comes behind them.
     """
+    if pick is pick_largest:
+        return (0.0, 1, 1.0, inf)
     if pick is not pick_randomly or not all(_is_known(transform) for transform in transforms):
         return None
     assert params.temperature is not None, "the params are complete"

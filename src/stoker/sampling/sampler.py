@@ -102,8 +102,12 @@ class _EditedRow:
     A row that holds NaN or +inf there stays as it is: an edit could hide it.
     """
 
-    def __init__(self, row: Row, edits: Sequence[Edit]) -> None:
+    def __init__(
+        self, row: Row, edits: Sequence[Edit], maxima: NDArray[np.float32] | None, kernels: RowKernels
+    ) -> None:
         self._row = row
+        self._maxima = maxima
+        self._kernels = kernels
         self._token_ids = edits[0].token_ids if len(edits) == 1 else np.concatenate([edit.token_ids for edit in edits])
         self._before = row[self._token_ids]
         self._edits = edits
@@ -112,9 +116,15 @@ class _EditedRow:
         if self._before.max() < inf:
             for edit in self._edits:
                 edit.apply(self._row)
+            self._renew_maxima()
 
     def undo(self) -> None:
         self._row[self._token_ids] = self._before
+        self._renew_maxima()
+
+    def _renew_maxima(self) -> None:
+        if self._maxima is not None:
+            self._kernels.renew(self._row, self._maxima, self._token_ids)
 
 
 class Sampler:
@@ -167,7 +177,9 @@ class Sampler:
             chain=chain,
         )
 
-    def sample(self, logits: NDArray[np.float32], rows: Sequence[RowState]) -> list[Choice]:
+    def sample(
+        self, logits: NDArray[np.float32], rows: Sequence[RowState], maxima: NDArray[np.float32] | None = None
+    ) -> list[Choice]:
         """Chooses one token per row and notes it in the row's state.
 
         A choice depends on nothing but its own row, to the bit: not on the other rows, nor on their number or order.
@@ -175,6 +187,7 @@ class Sampler:
         Args:
             logits: `(len(rows), vocab_size)`; as before when this returns.
             rows: the state of each row. A row without a choice leaves its state as it is.
+            maxima: `(len(rows), blocks)`, see `MaximaPort`; with them rows need not be read again. As before, too.
         """
         assert logits.shape == (len(rows), self._vocabulary.size), "one row of logits per state"
         logits = np.ascontiguousarray(logits, dtype=np.float32)
@@ -182,14 +195,22 @@ class Sampler:
             logits = logits.copy()
         with np.errstate(over="ignore"):
             if self._kernels is not None:
-                return self._choose_together(self._kernels, logits, rows)
+                return self._choose_together(self._kernels, logits, rows, maxima)
             # Row by row, not all maxima first: a wide row is still in the cache when it is looked at again.
             return [self._choose(row, int(row.argmax()), state) for row, state in zip(logits, rows, strict=True)]
 
     def _choose_together(
-        self, kernels: RowKernels, logits: NDArray[np.float32], rows: Sequence[RowState]
+        self,
+        kernels: RowKernels,
+        logits: NDArray[np.float32],
+        rows: Sequence[RowState],
+        maxima: NDArray[np.float32] | None,
     ) -> list[Choice]:
-        edited = [_EditedRow(logits[i], edits) for i, state in enumerate(rows) if (edits := state.compiled_edits)]
+        edited = [
+            _EditedRow(logits[i], edits, None if maxima is None else maxima[i], kernels)
+            for i, state in enumerate(rows)
+            if (edits := state.compiled_edits)
+        ]
         if edited:
             self._mark("sample")
         try:
@@ -197,7 +218,7 @@ class Sampler:
                 row.apply()
             if edited:
                 self._mark("mask")
-            token_ids = kernels.choose(logits, [state.settings for state in rows])
+            token_ids = kernels.choose(logits, [state.settings for state in rows], maxima)
         finally:
             for row in edited:
                 row.undo()

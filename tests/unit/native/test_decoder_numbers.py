@@ -20,6 +20,7 @@ VARIANTS = {
     "many query heads": Tiny(num_heads=14, num_kv_heads=1, head_size=16),
     "as many key heads": Tiny(num_heads=4, num_kv_heads=4, head_size=48, rope_dim=24),
     "odd vocabulary": Tiny(vocab_size=37, logit_softcap=1.5, is_tied=False),
+    "several blocks of logits": Tiny(vocab_size=777, logit_softcap=1.5),
 }  # fmt: skip
 
 

@@ -238,7 +238,9 @@ class Slots:
         rows = np.array([(s, self.lengths.get(s, 0), len(ids), n) for s, ids, n in chunks], np.int32).reshape(-1, 4)
         tokens = np.array([i for _, ids, _ in chunks for i in ids], np.int32)
         logits = np.full((int(rows[:, 3].sum()), self.built.tiny.vocab_size), np.nan, np.float32)
-        self.decoder.forward(tokens, rows, self.tables, logits)
+        maxima = np.full((len(logits), _native.num_maxima(logits.shape[1])), np.nan, np.float32)
+        self.decoder.forward(tokens, rows, self.tables, logits, maxima=maxima)
+        np.testing.assert_array_equal(maxima, maxima_of(logits))
         for s, ids, _ in chunks:
             self.lengths[s] = self.lengths.get(s, 0) + len(ids)
         return logits
@@ -252,6 +254,12 @@ class Slots:
             found.append(self.step([(slot, ids, len(ids))]))
             at, index = at + size, index + 1
         return np.concatenate(found)
+
+
+def maxima_of(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The largest logit of each block of 64; +inf where a block holds what is no number."""
+    blocks = [logits[:, i : i + 64].max(1) for i in range(0, logits.shape[1], 64)]
+    return np.nan_to_num(np.stack(blocks, 1), nan=np.inf, posinf=np.inf, neginf=-np.inf)
 
 
 def token_ids(count: int, tiny: Tiny, seed: int = 5) -> list[int]:

@@ -97,7 +97,8 @@ def check_supported(files: Sequence[ModelFile]) -> None:
 
 
 class NativeBackend:
-    """A GGUF model on Stoker's own kernels: one pool of KV pages, many sequences. Satisfies `Backend` and `KVPort`.
+    """A GGUF model on Stoker's own kernels: one pool of KV pages, many sequences. Satisfies `Backend`, `KVPort` and
+    `MaximaPort`.
 
     Logits of a sequence do not depend on its batch-mates, on how its prompt was cut into chunks, on what was cached,
     on the number of threads or on the kernels of this CPU: they are the same to the bit.
@@ -143,6 +144,8 @@ class NativeBackend:
         """Its own KV, taken when it is first used."""
         self._input = _BatchArrays(self._info)
         self._logits: Logits = np.empty((0, spec.vocab_size), dtype=np.float32)
+        self._maxima: Logits = np.empty((0, _native.num_maxima(spec.vocab_size)), dtype=np.float32)
+        self._num_rows = 0
 
     @property
     def info(self) -> ModelInfo:
@@ -152,6 +155,11 @@ class NativeBackend:
     def kernels(self) -> str:
         """For which instructions of this CPU the kernels are."""
         return self._open_decoder().kernels
+
+    @property
+    def maxima(self) -> Logits:
+        """See `MaximaPort.maxima`."""
+        return self._maxima[: self._num_rows]
 
     @property
     def num_used_pages(self) -> int:
@@ -226,7 +234,7 @@ class NativeBackend:
         try:
             tokens, rows = self._input.fill(chunks)
             self._mark("bind")
-            decoder.forward(tokens, rows, self._ledger.tables, logits)
+            decoder.forward(tokens, rows, self._ledger.tables, logits, maxima=self.maxima)
             is_computed = True
         except (MemoryError, RuntimeError) as error:
             raise BackendError(f"the forward pass failed: {error}") from error
@@ -246,8 +254,10 @@ class NativeBackend:
         return self._ledger.tables[slot, start // PAGE_TOKENS : pages_for(end)].tolist()
 
     def _rows(self, num_rows: int) -> Logits:
+        self._num_rows = num_rows
         if num_rows > len(self._logits):
-            self._logits = np.empty((num_rows, self._info.vocab_size), dtype=np.float32)
+            self._logits = np.empty((num_rows, self._logits.shape[1]), dtype=np.float32)
+            self._maxima = np.empty((num_rows, self._maxima.shape[1]), dtype=np.float32)
         return self._logits[:num_rows]
 
 
