@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -23,25 +24,42 @@ namespace {
 
 namespace nb = nanobind;
 
-using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Rows = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Row = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Settings = std::optional<std::tuple<double, int32_t, double, double, uint64_t, uint64_t>>;
-using Chains = std::vector<std::optional<Chain>>;
 using TokenIds = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Settings =
+    std::optional<std::tuple<double, int32_t, double, double, uint64_t, uint64_t, std::optional<TokenIds>>>;
 using Maxima = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // Rows shorter than so many logits together are chosen from sooner than another thread gives the interpreter back.
 constexpr size_t kLongWork = 1 << 20;
 
-std::optional<Chain> chain_of(const Settings& settings, int32_t n) {
+// Of one row; without a chain nothing is chosen.
+struct Wish {
+    std::optional<Chain> chain;
+    const int64_t* banned = nullptr;
+    size_t num_banned = 0;
+};
+
+void check_ids(const TokenIds& token_ids, int32_t n) {
+    const auto is_known = [n](int64_t token_id) { return token_id >= 0 && token_id < n; };
+    require(std::all_of(token_ids.data(), token_ids.data() + token_ids.shape(0), is_known), "no such token id");
+}
+
+Wish wish_of(const Settings& settings, int32_t n) {
     if (!settings) {
         return {};
     }
-    const auto& [temperature, top_k, top_p, min_p_distance, seed, index] = *settings;
+    const auto& [temperature, top_k, top_p, min_p_distance, seed, index, banned] = *settings;
     require(std::isfinite(temperature) && temperature >= 0, "a temperature is negative or no number");
     require(top_p >= 0 && min_p_distance >= 0, "top_p or the distance of min_p is negative or no number");
     require(temperature == 0 || (top_k == 0 ? top_p < 1 : top_k > 0 && top_k < n), "top_k is out of range");
-    return Chain{temperature, top_k, top_p, min_p_distance, seed, index};
+    const Chain chain = {temperature, top_k, top_p, min_p_distance, seed, index};
+    if (!banned) {
+        return {chain};
+    }
+    check_ids(*banned, n);
+    return {chain, banned->data(), banned->shape(0)};
 }
 
 class BoundSampler {
@@ -53,27 +71,23 @@ public:
         require(n > 0 && logits.shape(0) == settings.size(), "each row of logits needs settings");
         require(!maxima || (maxima->shape(0) == settings.size() && maxima->shape(1) == size_t(num_maxima(n))),
                 "the maxima are not those of the logits");
-        Chains chains;
+        std::vector<Wish> wishes;
         for (const Settings& one : settings) {
-            chains.push_back(chain_of(one, n));
+            wishes.push_back(wish_of(one, n));
         }
-        const float* found = maxima ? maxima->data() : nullptr;
+        float* found = maxima ? maxima->data() : nullptr;
         if (logits.size() < kLongWork || found != nullptr) {
-            return choose(logits.data(), n, chains, found);
+            return choose(logits.data(), n, wishes, found);
         }
         nb::gil_scoped_release release;
-        return choose(logits.data(), n, chains, found);
+        return choose(logits.data(), n, wishes, found);
     }
 
     void renew(Row row, Maxima maxima, TokenIds token_ids) const {
         const auto n = int32_t(row.shape(0));
         require(maxima.shape(0) == size_t(num_maxima(n)), "the maxima are not those of the row");
-        for (size_t i = 0; i < token_ids.shape(0); ++i) {
-            const int64_t token_id = token_ids.data()[i];
-            require(token_id >= 0 && token_id < n, "no such token id");
-            const auto from = int32_t(token_id) / kMaximaBlock * kMaximaBlock;
-            kernels_.block_maxima(row.data() + from, std::min(kMaximaBlock, n - from), maxima.data() + from / kMaximaBlock);
-        }
+        check_ids(token_ids, n);
+        renew(row.data(), n, maxima.data(), token_ids.data(), token_ids.shape(0));
     }
 
     double exp_sum(Row row, float peak) const {
@@ -97,17 +111,52 @@ private:
         return *table->sampling;
     }
 
-    std::vector<int32_t> choose(const float* logits, int32_t n, const Chains& chains, const float* maxima) {
+    std::vector<int32_t> choose(float* logits, int32_t n, const std::vector<Wish>& wishes, float* maxima) {
         std::vector<int32_t> out;
-        for (size_t row = 0; row < chains.size(); ++row) {
-            const float* found = maxima == nullptr ? nullptr : maxima + row * num_maxima(n);
-            out.push_back(chains[row] ? sampler_.choose(logits + row * n, n, *chains[row], found) : -1);
+        for (size_t row = 0; row < wishes.size(); ++row) {
+            float* found = maxima == nullptr ? nullptr : maxima + row * num_maxima(n);
+            out.push_back(wishes[row].chain ? choose_one(logits + row * n, n, wishes[row], found) : -1);
         }
         return out;
     }
 
+    // Banned tokens are impossible meanwhile. A row that holds NaN or +inf there stays as it is: nothing can be chosen.
+    int32_t choose_one(float* row, int32_t n, const Wish& wish, float* maxima) {
+        if (wish.num_banned == 0) {
+            return sampler_.choose(row, n, *wish.chain, maxima);
+        }
+        before_.clear();
+        for (size_t i = 0; i < wish.num_banned; ++i) {
+            before_.push_back(row[wish.banned[i]]);
+        }
+        if (!std::all_of(before_.begin(), before_.end(), [](float logit) { return logit < kImpossible; })) {
+            return -1;
+        }
+        for (size_t i = 0; i < wish.num_banned; ++i) {
+            row[wish.banned[i]] = -kImpossible;
+        }
+        renew(row, n, maxima, wish.banned, wish.num_banned);
+        const int32_t chosen = sampler_.choose(row, n, *wish.chain, maxima);
+        for (size_t i = 0; i < wish.num_banned; ++i) {
+            row[wish.banned[i]] = before_[i];
+        }
+        renew(row, n, maxima, wish.banned, wish.num_banned);
+        return chosen;
+    }
+
+    // Takes the maxima, if there are any, of the blocks that the tokens are in again.
+    void renew(const float* row, int32_t n, float* maxima, const int64_t* token_ids, size_t count) const {
+        for (size_t i = 0; maxima != nullptr && i < count; ++i) {
+            const auto from = int32_t(token_ids[i]) / kMaximaBlock * kMaximaBlock;
+            kernels_.block_maxima(row + from, std::min(kMaximaBlock, n - from), maxima + from / kMaximaBlock);
+        }
+    }
+
+    static constexpr float kImpossible = std::numeric_limits<float>::infinity();
+
     const SamplingKernels& kernels_;
     RowSampler sampler_;
+    std::vector<float> before_;
 };
 
 }  // namespace
@@ -118,7 +167,7 @@ void bind_sampling(nb::module_& module) {
         .def(nb::init<const std::string&>(), nb::arg("kernels") = "")
         .def("choose", nb::overload_cast<Rows, const std::vector<Settings>&, std::optional<Rows>>(&BoundSampler::choose),
              nb::arg("logits").noconvert(), nb::arg("settings"), nb::arg("maxima").noconvert() = nb::none())
-        .def("renew", &BoundSampler::renew, nb::arg("row").noconvert(), nb::arg("maxima").noconvert(), nb::arg("token_ids"))
+        .def("renew", nb::overload_cast<Row, Maxima, TokenIds>(&BoundSampler::renew, nb::const_), nb::arg("row").noconvert(), nb::arg("maxima").noconvert(), nb::arg("token_ids"))
         .def("exp_sum", &BoundSampler::exp_sum, nb::arg("row").noconvert(), nb::arg("peak"))
         .def("largest", &BoundSampler::largest, nb::arg("row").noconvert(), nb::arg("count"));
 }

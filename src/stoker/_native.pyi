@@ -68,15 +68,15 @@ class RowSampler:
     def choose(
         self,
         logits: NDArray[np.float32],
-        settings: Sequence[tuple[float, int, float, float, int, int] | None],
+        settings: Sequence[tuple[float, int, float, float, int, int, NDArray[np.intp] | None] | None],
         maxima: NDArray[np.float32] | None = None,
     ) -> list[int]:
         """A token id per row, -1 where nothing can be chosen or nothing is asked for. Releases the GIL for wide rows.
 
         Args:
-            logits: `(rows, vocab_size)`.
+            logits: `(rows, vocab_size)`; changed meanwhile, and as before afterwards. So are the maxima.
             settings: for each row temperature (0 = greedy), top_k (0 = off, with a top_p below 1), top_p, how far below
-                the largest logit min_p ends, and seed and index of the random number.
+                the largest logit min_p ends, seed and index of the random number, and tokens that must not be chosen.
             maxima: `(rows, num_maxima(vocab_size))`, as `Decoder.forward` writes them.
 
         Raises:

@@ -29,7 +29,7 @@ PARAMS = st.builds(
     typical_p=st.sampled_from([None, None, 0.7]),
     mirostat=st.sampled_from([None, None, None, 2]),
     repetition_penalty=st.sampled_from([None, 1.3]),
-    logit_bias=st.sampled_from([None, {0: 2.0, 1: -inf}]),
+    logit_bias=st.sampled_from([None, {0: 2.0, 1: -inf}, {1: -inf}]),
     allowed_token_ids=st.sampled_from([None, None, [0, 1]]),
     min_tokens=st.sampled_from([None, 2]),
     logprobs=st.sampled_from([None, 0, 3]),
@@ -117,22 +117,22 @@ def test_exp_is_right_within_2_units_in_the_last_place() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        (-1.0, 1, 1.0, inf, 0, 0),
-        (nan, 1, 1.0, inf, 0, 0),
-        (1.0, 0, 1.0, inf, 0, 0),
-        (1.0, -1, 0.5, inf, 0, 0),
-        (1.0, 8, 1.0, inf, 0, 0),
-        (1.0, 2, nan, inf, 0, 0),
-        (1.0, 2, 1.0, -1.0, 0, 0),
+        (-1.0, 1, 1.0, inf, 0, 0, None),
+        (nan, 1, 1.0, inf, 0, 0, None),
+        (1.0, 0, 1.0, inf, 0, 0, None),
+        (1.0, -1, 0.5, inf, 0, 0, None),
+        (1.0, 8, 1.0, inf, 0, 0, None),
+        (1.0, 2, nan, inf, 0, 0, None),
+        (1.0, 2, 1.0, -1.0, 0, 0, None),
     ],
 )
-def test_settings_that_cannot_be_are_refused(settings: tuple[float, int, float, float, int, int]) -> None:
+def test_settings_that_cannot_be_are_refused(settings: tuple[float, int, float, float, int, int, None]) -> None:
     with pytest.raises(ValueError, match=r"out of range|no number"):
         _native.RowSampler().choose(np.zeros((1, 8), dtype=np.float32), [settings])
 
 
 def test_rows_and_settings_must_be_as_many() -> None:
-    rows, one = np.zeros((2, 65), dtype=np.float32), (0.0, 1, 1.0, inf, 0, 0)
+    rows, one = np.zeros((2, 65), dtype=np.float32), (0.0, 1, 1.0, inf, 0, 0, None)
     with pytest.raises(ValueError, match="needs settings"):
         _native.RowSampler().choose(rows, [None])
     for shape in ((1, 2), (2, 1), (2, 65)):

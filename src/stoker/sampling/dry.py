@@ -80,6 +80,8 @@ class Dry:
     ```
     """
 
+    only_bans = False
+
     def __init__(  # one number per parameter of the method
         self,
         *,

@@ -44,6 +44,11 @@ class Edit(Protocol):
         ...
 
     @property
+    def only_bans(self) -> bool:
+        """Whatever it touches becomes impossible."""
+        ...
+
+    @property
     def token_ids(self) -> TokenIds:
         """The tokens whose logits `apply` changes now, each of them once; at least one unless it is idle."""
         ...
@@ -74,6 +79,8 @@ class LogitBias:
         ordered = [biases[token_id] for token_id in self.token_ids.tolist()]
         self._biases = np.array([max(min(b, LARGEST), -LARGEST) if b > -inf else b for b in ordered], dtype=np.float32)
 
+        self.only_bans = bool(np.isneginf(self._biases).all())
+
     @classmethod
     def compile(cls, params: SamplingParams, vocabulary: Vocabulary, prompt: Sequence[int]) -> LogitBias | None:
         banned = set(params.banned_token_ids or ())
@@ -95,6 +102,8 @@ class LogitBias:
 
 class MinTokens:
     """Bans the end-of-generation set and the stop tokens until there are `min_tokens` completion tokens."""
+
+    only_bans = True
 
     def __init__(self, token_ids: TokenIds, min_tokens: int) -> None:
         self.token_ids = token_ids

@@ -78,6 +78,8 @@ class Penalties:
     All three apply once per distinct token of the window, whatever its count.
     """
 
+    only_bans = False
+
     def __init__(self, counts: TokenCounts, *, repetition: float, presence: float, frequency: float) -> None:
         self._counts = counts
         self._repetition = np.float32(repetition)

@@ -18,8 +18,8 @@ Chain: TypeAlias = tuple[float, int, float, float]
 """Temperature (0 = greedy), top_k (0 = off, with a top_p below 1), top_p (1 = off), and how far below the largest logit
 min_p ends (inf = off)."""
 
-Settings: TypeAlias = tuple[float, int, float, float, int, int]
-"""A chain, then seed and index of the random number."""
+Settings: TypeAlias = tuple[float, int, float, float, int, int, TokenIds | None]
+"""A chain, seed and index of the random number, and tokens that must not be chosen."""
 
 
 class RowKernels(Protocol):
@@ -31,7 +31,7 @@ class RowKernels(Protocol):
         """A token id per row; -1 where nothing can be chosen: NaN, +inf, or all -inf. Rows without settings: -1.
 
         Args:
-            logits: one row for each token that is wanted.
+            logits: one row for each token that is wanted; changed meanwhile.
             settings: as many.
             maxima: see `Sampler.sample`.
         """

@@ -82,12 +82,22 @@ class RowState:
     @property
     def settings(self) -> Settings | None:
         """For compiled code, now."""
-        return None if self.chain is None else (*self.chain, self.seed, self.num_completion)
+        return None if self.chain is None else (*self.chain, self.seed, self.num_completion, self._bans)
+
+    @property
+    def _bans(self) -> TokenIds | None:
+        """Of the one edit there is, if it only bans: compiled code does that by itself."""
+        if len(self.edits) != 1:
+            return None
+        (edit,) = self.edits
+        return edit.token_ids if edit.only_bans and not edit.is_idle else None
 
     @property
     def compiled_edits(self) -> list[Edit]:
         """What has to be done to a row before compiled code may choose from it."""
-        return [] if self.chain is None else [edit for edit in self.edits if not edit.is_idle]
+        if self.chain is None or self._bans is not None:
+            return []
+        return [edit for edit in self.edits if not edit.is_idle]
 
     def push(self, token_id: int) -> None:
         """Notes the next token of the completion."""
