@@ -37,6 +37,8 @@ REQUEST_BOUNDS = (
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
 """Seconds of a whole request; vLLM's buckets."""
+SIZE_BOUNDS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
+"""Tokens of a request: 1, 2, 5, 10 … 500,000, as vLLM has them."""
 ABORT = "abort"
 
 
@@ -61,6 +63,10 @@ class RequestMetrics:
         self.request_s = Histogram(REQUEST_BOUNDS)
         self.decode_s = Histogram(REQUEST_BOUNDS)
         """From a request's first output to its last."""
+        self.request_prompt = Histogram(SIZE_BOUNDS)
+        """Tokens of the prompts of requests that came to their end."""
+        self.request_completion = Histogram(SIZE_BOUNDS)
+        """Tokens that were written for them."""
         self.num_later_tokens = 0
         """Those that were written in that time."""
         self.num_open = 0
@@ -142,6 +148,8 @@ class RequestWatch:
         if output.finish_reason is not None:
             metrics.request_s.observe(now - self._began_s)
             metrics.decode_s.observe(now - self._first_s)
+            metrics.request_prompt.observe(output.usage.prompt_tokens)
+            metrics.request_completion.observe(output.usage.completion_tokens)
             self._end(output.finish_reason)
 
     def refused(self, error: StokerError) -> None:

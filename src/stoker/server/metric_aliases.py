@@ -45,6 +45,8 @@ _VLLM = {
     "request_queue_time_seconds": "queue_seconds",
     "request_prefill_time_seconds": "prefill_seconds",
     "request_decode_time_seconds": "decode_seconds",
+    "request_prompt_tokens": "request_prompt_tokens",
+    "request_generation_tokens": "request_completion_tokens",
 }
 _LLAMA = {
     "prompt_tokens": "computed_prompt_tokens",

@@ -86,6 +86,8 @@ _HISTOGRAMS: Mapping[str, str] = {
     "time_to_first_token_seconds": "From the submission of a request to its first token",
     "inter_token_seconds": "Between two tokens of a request",
     "request_seconds": "From the submission of a request to its last token",
+    "request_prompt_tokens": "Tokens of a request's prompt",
+    "request_completion_tokens": "Tokens that were written for a request",
     "decode_seconds": "From the first token of a request to its last",
     "queue_seconds": "From the arrival of a request to the first step that computes a part of it",
     "prefill_seconds": "From that step to the first token",
@@ -228,6 +230,8 @@ def _add_requests(found: _Families, model: str, metrics: RequestMetrics) -> None
         "time_to_first_token_seconds": metrics.ttft_s,
         "inter_token_seconds": metrics.token_s,
         "request_seconds": metrics.request_s,
+        "request_prompt_tokens": metrics.request_prompt,
+        "request_completion_tokens": metrics.request_completion,
         "decode_seconds": metrics.decode_s,
         "embedding_seconds": metrics.embedding_s,
     }.items():

@@ -21,6 +21,7 @@ import psutil
 import pytest
 import zmq
 
+from stoker.backends.cores import environment_of_sharers
 from stoker.core.params import SamplingParams
 from stoker.engine.child import describe_exit
 from stoker.engine.client import EngineClient
@@ -80,6 +81,7 @@ def make_client(supervision: SupervisionConfig = QUICK, **config: Any) -> Engine
 
 
 def num_open_files() -> int:
+    environment_of_sharers()  # makes one file for all children, which stays
     return psutil.Process().num_fds()
 
 

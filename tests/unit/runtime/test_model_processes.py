@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from stoker.backends.cores import environment_of_sharers
 from stoker.core.params import SamplingParams
 from stoker.engine.client import EngineClient
 from stoker.engine.config import EngineConfig, SupervisionConfig
@@ -79,6 +80,7 @@ class Engines:
 @asynccontextmanager
 async def running(**engines: Engines) -> AsyncGenerator[Registry]:
     """A registry that leaves no process and no handle behind."""
+    environment_of_sharers()  # makes one file for all children, which stays
     before = psutil.Process().num_fds()
     specs = [each.spec(name) for name, each in engines.items()]
     registry = Registry(specs, RegistryConfig(swap_after_s=0.1), available=lambda: MEMORY)

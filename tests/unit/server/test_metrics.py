@@ -106,6 +106,9 @@ def test_the_requests_numbers_by_key():
     assert 'stoker_time_to_first_token_seconds_count{model="tiny"} 3.0' in text
     assert 'stoker_inter_token_seconds_count{model="tiny"} 6.0' in text
     assert 'vllm:generation_tokens_total{model_name="tiny"} 9.0' in text
+    assert 'vllm:request_generation_tokens_bucket{le="2",model_name="tiny"} 0.0' in text
+    assert 'vllm:request_generation_tokens_bucket{le="5",model_name="tiny"} 3.0' in text
+    assert 'vllm:request_prompt_tokens_count{model_name="tiny"} 3.0' in text
     assert 'vllm:request_success_total{finished_reason="stop",model_name="tiny"} 3.0' in text
 
 
@@ -187,6 +190,7 @@ def test_durations_are_measured_from_submission_to_the_end():
     assert metrics.token_s.snapshot().total == 0.5 + 4.0
     assert metrics.request_s.snapshot().total == 7.0
     assert metrics.decode_s.snapshot().total == 5.0
+    assert (metrics.request_prompt.snapshot().total, metrics.request_completion.snapshot().total) == (5, 4)
     assert metrics.num_later_tokens == 3
     assert (metrics.num_open, dict(metrics.ends)) == (0, {("", "stop"): 1})
 
