@@ -62,6 +62,7 @@ class RowState:
 
     Attributes:
         chain: all of it but the edits, for compiled code; None = numpy does it.
+        ban: the only edit, if it only bans: compiled code does that too.
         num_completion: tokens chosen so far. It is the index of the next random draw.
     """
 
@@ -72,6 +73,7 @@ class RowState:
     allowed: TokenIds | None = None
     num_logprobs: int | None = None
     chain: Chain | None = None
+    ban: Edit | None = None
     num_completion: int = field(default=0, init=False)
 
     @property
@@ -82,20 +84,15 @@ class RowState:
     @property
     def settings(self) -> Settings | None:
         """For compiled code, now."""
-        return None if self.chain is None else (*self.chain, self.seed, self.num_completion, self._bans)
-
-    @property
-    def _bans(self) -> TokenIds | None:
-        """Of the one edit there is, if it only bans: compiled code does that by itself."""
-        if len(self.edits) != 1:
+        if self.chain is None:
             return None
-        (edit,) = self.edits
-        return edit.token_ids if edit.only_bans and not edit.is_idle else None
+        banned = None if self.ban is None or self.ban.is_idle else self.ban.token_ids
+        return (*self.chain, self.seed, self.num_completion, banned)
 
     @property
     def compiled_edits(self) -> list[Edit]:
         """What has to be done to a row before compiled code may choose from it."""
-        if self.chain is None or self._bans is not None:
+        if self.chain is None or self.ban is not None:
             return []
         return [edit for edit in self.edits if not edit.is_idle]
 
@@ -185,6 +182,7 @@ class Sampler:
             allowed=allowed,
             num_logprobs=params.logprobs,
             chain=chain,
+            ban=edits[0] if len(edits) == 1 and edits[0].only_bans else None,
         )
 
     def sample(
