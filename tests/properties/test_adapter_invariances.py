@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.backends.scripted import scripted_info
-from stoker.cache.directory import BlockDirectory, KeptModel
+from stoker.cache.directory import KeptModel
 from stoker.cache.store import KVStore
 from stoker.core import tiering
 from stoker.core.batch import AdapterSet
@@ -23,6 +22,7 @@ from stoker.core.sequence import FinishReason, Sequence
 from stoker.core.turns import Turns
 from tests import harness
 from tests.harness import ALL_TRAITS, Loop, answer_alone, make_request, random_requests
+from tests.unit.engine.writing_child import Folder
 
 CONTEXT = 120
 SETS: list[AdapterSet] = [(), (("poet", 1.0),), (("poet", 0.5),), (("clerk", 1.0), ("poet", 1.0))]
@@ -92,18 +92,6 @@ def test_the_adapters_do_change_the_answers() -> None:
     """The property above would be empty otherwise."""
     answers = {tuple(answer_alone(make_request("r", SYSTEM, adapters=adapters), CONTEXT, 200)) for adapters in SETS}
     assert len(answers) == len(SETS)
-
-
-class Folder(BlockDirectory):
-    """Tells when it has been looked what is there."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.is_open = threading.Event()
-
-    def sweep(self) -> Iterator[tuple[Path, str]]:
-        self.is_open.set()
-        return super().sweep()
 
 
 def live(root: Path, sets: list[AdapterSet], question: int) -> int:
