@@ -13,6 +13,7 @@ import argparse
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from gguf import GGUFWriter
@@ -27,6 +28,7 @@ MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "
 def main() -> None:
     parser = argparse.ArgumentParser(description="What adapter-mixed traffic costs, see the head of this file")
     parser.add_argument("model")
+    parser.add_argument("--backend", default="auto")
     parser.add_argument("--adapters", type=int, default=4)
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--streams", type=int, default=16, help="requests at a time")
@@ -44,7 +46,9 @@ def compare(model: Path, lora: dict[str, Path], asked: argparse.Namespace) -> No
     kv_tokens = asked.streams * (asked.prompt_tokens + asked.tokens + 32)
     single: list[float] = []
     mixed: list[float] = []
-    with LLM(model, lora=lora, ctx_size=1024, kv_tokens=max(1024, kv_tokens), parallel=asked.streams) as llm:
+    sizes: dict[str, Any] = {"ctx_size": 1024, "kv_tokens": max(1024, kv_tokens), "parallel": asked.streams}
+    with LLM(model, lora=lora, backend=asked.backend, **sizes) as llm:
+        print(f"computed by the backend {llm.card.backend}")
         names = [f"a{index % asked.adapters}" for index in range(asked.streams)]
         answer(llm, asked, names, 0)  # warm
         for repetition in range(asked.repetitions):

@@ -5,10 +5,13 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bindings.hpp"
@@ -28,6 +31,13 @@ template <class T, int dims> using Array = nb::ndarray<T, nb::ndim<dims>, nb::c_
 using Table = Array<const float, 3>;
 
 constexpr int32_t kMaxCpus = 1024;  // what a set of them has place for
+
+// The part of the memory that begins at `offset`.
+const uint8_t* part_of(const Bytes& memory, int64_t offset, size_t bytes) {
+    require(offset >= 0 && offset % 64 == 0 && size_t(offset) <= memory.size() && bytes <= memory.size() - size_t(offset),
+            "a tensor is outside of the memory");
+    return memory.data() + offset;
+}
 
 // Reads the description that backends/native/decoder.py makes; offsets are into the packed memory.
 class Description {
@@ -74,13 +84,7 @@ private:
         return name == "silu" ? Activation::silu : Activation::gelu_tanh;
     }
 
-    // The part of the memory that begins at `offset`.
-    const uint8_t* at(int64_t offset, size_t bytes) const {
-        require(offset >= 0 && offset % 64 == 0 && size_t(offset) <= memory_.size() &&
-                    bytes <= memory_.size() - size_t(offset),
-                "a tensor is outside of the memory");
-        return memory_.data() + offset;
-    }
+    const uint8_t* at(int64_t offset, size_t bytes) const { return part_of(memory_, offset, bytes); }
 
     const float* vector(int64_t offset, int32_t size) const {
         require(size >= 0, "a size is negative");
@@ -160,7 +164,8 @@ public:
     }
 
     void forward(Array<const int32_t, 1> tokens, Array<const int32_t, 2> chunks, Array<const int32_t, 2> tables,
-                 Array<float, 2> logits, std::optional<Array<float, 2>> hidden, std::optional<Array<float, 2>> maxima) {
+                 Array<float, 2> logits, std::optional<Array<float, 2>> hidden, std::optional<Array<float, 2>> maxima,
+                 std::optional<Array<const int32_t, 2>> adapters, std::optional<Array<const float, 1>> scales) {
         Decoder& decoder = open();
         const DecoderSpec& spec = decoder.spec();
         require(chunks.shape(1) == 4, "chunks must have four columns");
@@ -169,7 +174,10 @@ public:
                 "hidden must have a row for each token");
         require(!maxima || (maxima->shape(0) == logits.shape(0) && maxima->shape(1) == size_t(num_maxima(spec.vocab_size))),
                 "maxima must have a row for each of the logits, and a column for each of its blocks");
-        static_assert(sizeof(Chunk) == 4 * sizeof(int32_t));
+        require(adapters.has_value() == scales.has_value() &&
+                    (!adapters || (adapters->shape(1) == 2 && adapters->shape(0) == scales->shape(0))),
+                "adapters must have two columns, and each a scale");
+        static_assert(sizeof(Chunk) == 4 * sizeof(int32_t) && sizeof(AdapterUse) == 2 * sizeof(int32_t));
         const Batch batch = {
             .tokens = tokens.data(),
             .num_tokens = int32_t(tokens.shape(0)),
@@ -182,16 +190,45 @@ public:
             .num_rows = int32_t(logits.shape(0)),
             .hidden = hidden ? hidden->data() : nullptr,
             .maxima = maxima ? maxima->data() : nullptr,
+            .uses = adapters ? reinterpret_cast<const AdapterUse*>(adapters->data()) : nullptr,
+            .use_scales = scales ? scales->data() : nullptr,
+            .num_uses = adapters ? int32_t(adapters->shape(0)) : 0,
         };
         nb::gil_scoped_release release;
         decoder.forward(batch);
+    }
+
+    void load_adapter(int32_t id, nb::handle memory, const nb::list& changes) {
+        Decoder& decoder = open();
+        auto bytes = std::make_unique<Bytes>(memory, false);
+        Adapter adapter(decoder.spec().num_places());
+        for (nb::handle change : changes) {
+            const auto [place, low_rank] = change_of(decoder.spec(), *bytes, nb::cast<nb::tuple>(change));
+            adapter[place] = low_rank;
+        }
+        decoder.add_adapter(id, std::move(adapter));
+        adapter_memory_[id] = std::move(bytes);
+    }
+
+    void unload_adapter(int32_t id) {
+        open().remove_adapter(id);
+        adapter_memory_.erase(id);
     }
 
     void copy_page(int32_t source, int32_t target) { kv_with(source, target).copy_page(source, target); }
 
     nb::bytes export_page(int32_t page) {
         KvCache& kv = kv_with(page, page);
-        return nb::bytes(kv.page(page), kv.page_bytes());
+        nb::bytes taken = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, Py_ssize_t(kv.page_bytes())));
+        if (!taken.is_valid()) {
+            throw nb::python_error();
+        }
+        {
+            char* to = PyBytes_AS_STRING(taken.ptr());  // nobody else knows of it yet
+            nb::gil_scoped_release release;
+            std::memcpy(to, kv.page(page), kv.page_bytes());
+        }
+        return taken;
     }
 
     void import_page(int32_t page, nb::handle data, int32_t first, int32_t last) {
@@ -199,12 +236,31 @@ public:
         KvCache& kv = kv_with(page, page);
         require(from.size() == kv.page_bytes(), "the data are not a page");
         require(0 <= first && first <= last && last <= kPageTokens, "no such positions in a page");
+        nb::gil_scoped_release release;
         kv.import_positions(page, from.data(), first, last);
     }
 
     size_t page_bytes() { return open().kv().page_bytes(); }
     std::string kernels() { return open().kernels_name(); }
-    void close() { decoder_.reset(); }
+
+    // By another thread than the one that closes.
+    void touch_pages(int32_t first, int32_t last) {
+        nb::gil_scoped_release release;
+        const std::lock_guard lock(closing_);
+        if (decoder_ != nullptr) {
+            require(0 <= first && first <= last && last <= decoder_->kv().num_pages(), "no such pages");
+            decoder_->kv().touch(first, last);
+        }
+    }
+
+    void close() {
+        {
+            nb::gil_scoped_release release;
+            const std::lock_guard lock(closing_);
+            decoder_.reset();
+        }
+        adapter_memory_.clear();
+    }
 
 private:
     Decoder& open() {
@@ -220,9 +276,28 @@ private:
         return kv;
     }
 
+    // (place, rank, whether the elements are half floats, scale, offset of a, offset of b)
+    static std::pair<int32_t, LowRank> change_of(const DecoderSpec& spec, const Bytes& memory, const nb::tuple& fields) {
+        require(fields.size() == 6, "a change is not (place, rank, is_half, scale, a, b)");
+        const auto place = nb::cast<int32_t>(fields[0]), rank = nb::cast<int32_t>(fields[1]);
+        require(place >= 0 && place < spec.num_places(), "a change has no place");
+        require(rank > 0 && rank % kRankBlock == 0 && rank < (1 << 20), "a change has a rank without kernels");
+        LowRank change = {rank, nb::cast<bool>(fields[2]), nb::cast<float>(fields[3]), nullptr, nullptr};
+        const Matrix& w = spec.at(place).w;
+        const bool is_embedding = place == DecoderSpec::kEmbedding;
+        require(!is_embedding || !change.is_half, "a change of the embedding must be of floats");
+        const size_t row_bytes = size_t(rank) * change.element_bytes();
+        const int32_t outputs = is_embedding ? w.cols : w.rows;
+        change.a = part_of(memory, nb::cast<int64_t>(fields[4]), row_bytes * (is_embedding ? w.rows : w.cols));
+        change.b = part_of(memory, nb::cast<int64_t>(fields[5]), row_bytes * ((size_t(outputs) + kTile - 1) / kTile * kTile));
+        return {place, change};
+    }
+
     Bytes memory_;
     std::vector<Table> tables_;
+    std::map<int32_t, std::unique_ptr<Bytes>> adapter_memory_;
     std::unique_ptr<Decoder> decoder_;
+    std::mutex closing_;  // never waited for with the GIL
 };
 
 }  // namespace
@@ -239,10 +314,14 @@ void bind_decoder(nanobind::module_& module) {
         .def_prop_ro("kernels", &BoundDecoder::kernels)
         .def("forward", &BoundDecoder::forward, nb::arg("tokens").noconvert(), nb::arg("chunks").noconvert(),
              nb::arg("page_tables").noconvert(), nb::arg("logits").noconvert(), nb::arg("hidden").noconvert() = nb::none(),
-             nb::arg("maxima").noconvert() = nb::none())
+             nb::arg("maxima").noconvert() = nb::none(), nb::arg("adapters").noconvert() = nb::none(),
+             nb::arg("scales").noconvert() = nb::none())
+        .def("load_adapter", &BoundDecoder::load_adapter, nb::arg("id"), nb::arg("memory"), nb::arg("changes"))
+        .def("unload_adapter", &BoundDecoder::unload_adapter, nb::arg("id"))
         .def("copy_page", &BoundDecoder::copy_page, nb::arg("source"), nb::arg("target"))
         .def("export_page", &BoundDecoder::export_page, nb::arg("page"))
         .def("import_page", &BoundDecoder::import_page, nb::arg("page"), nb::arg("data"), nb::arg("first"), nb::arg("last"))
+        .def("touch_pages", &BoundDecoder::touch_pages, nb::arg("first"), nb::arg("last"))
         .def("close", &BoundDecoder::close);
 }
 

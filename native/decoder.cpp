@@ -54,6 +54,15 @@ int32_t DecoderSpec::num_positions() const {
     return n;
 }
 
+const Projection& DecoderSpec::at(int32_t place) const {
+    if (place < kFirstLayer) {
+        return place == kEmbedding ? embedding : head;
+    }
+    const Layer& l = layers[(place - kFirstLayer) / kLayerPlaces];
+    const Projection* const places[kLayerPlaces] = {&l.query, &l.key, &l.value, &l.output, &l.gate, &l.up, &l.down};
+    return *places[(place - kFirstLayer) % kLayerPlaces];
+}
+
 void DecoderSpec::check() const {
     require(vocab_size > 0 && hidden_size > 0 && num_kv_heads > 0 && head_size > 0 && feed_forward_size > 0 &&
                 num_heads > 0 && !layers.empty() && !ropes.empty(),
@@ -86,7 +95,7 @@ Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32
                  int32_t max_batch_tokens, int32_t num_threads, SharedCores* cores, std::vector<int32_t> cpus)
     : spec_((spec.check(), std::move(spec))), kernels_(kernels),
       kv_(kv_type, int32_t(spec_.layers.size()), spec_.num_kv_heads, spec_.head_size, num_pages),
-      max_batch_tokens_(max_batch_tokens),
+      max_batch_tokens_(max_batch_tokens), adapters_(spec_),
       plan_(spec_, kernels.attention->rows_at_once, max_batch_tokens, num_threads), pool_(num_threads, cores, std::move(cpus)) {
     const size_t rows = max_batch_tokens, few = Plan::kFewRows, hidden = spec_.hidden_size;
     const int32_t wide = widest(spec_);
@@ -115,12 +124,20 @@ Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32
     }
 }
 
+void Decoder::add_adapter(int32_t id, Adapter adapter) {
+    if (gate_.get() == nullptr) {
+        gate_ = Buffer<float>(size_t(max_batch_tokens_) * spec_.feed_forward_size);
+    }
+    adapters_.add(id, std::move(adapter));
+}
+
 void Decoder::forward(const Batch& batch) {
     check(batch);
     if (batch.num_tokens == 0) {
         return;
     }
-    plan_.make(batch);
+    adapters_.begin(batch);
+    plan_.make(batch, adapters_);
     ++num_passes_;
     Pass pass(*this, batch);
     pool_.run(pass);
@@ -139,6 +156,7 @@ void Decoder::check(const Batch& batch) const {
     for (int32_t i = 0; i < batch.num_tokens; ++i) {
         require(batch.tokens[i] >= 0 && batch.tokens[i] < spec_.vocab_size, "a token id is outside of the vocabulary");
     }
+    adapters_.check(batch);
 }
 
 void Decoder::check(const Batch& batch, const Chunk& chunk) const {

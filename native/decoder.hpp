@@ -4,9 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
+#include "adapters.hpp"
+#include "buffer.hpp"
 #include "kernels.hpp"
 #include "kv.hpp"
 #include "plan.hpp"
@@ -14,27 +15,6 @@
 #include "rows.hpp"
 
 namespace stoker {
-
-// Memory on a cache line's border; what fills huge pages lies in them, where the kernel has them.
-template <class T> class Buffer {
-public:
-    explicit Buffer(size_t n = 0)
-        : memory_(n ? static_cast<T*>(::operator new(n * sizeof(T), alignment(n))) : nullptr, Free{alignment(n)}) {
-        if (alignment(n) == kHuge) {
-            prefer_huge_pages(memory_.get(), n * sizeof(T));
-        }
-    }
-    T* get() const { return memory_.get(); }
-
-private:
-    static constexpr std::align_val_t kLine{64}, kHuge{2 << 20};
-    static constexpr std::align_val_t alignment(size_t n) { return n * sizeof(T) < size_t(kHuge) ? kLine : kHuge; }
-    struct Free {
-        std::align_val_t alignment;
-        void operator()(T* p) const { ::operator delete(p, alignment); }
-    };
-    std::unique_ptr<T[], Free> memory_;
-};
 
 // What one thread has for itself.
 struct alignas(64) Worker {
@@ -59,6 +39,9 @@ public:
     // Throws std::invalid_argument before anything is computed.
     void forward(const Batch& batch);
     KvCache& kv() { return kv_; }
+    // Between two passes. `add` checks nothing.
+    void add_adapter(int32_t id, Adapter adapter);
+    void remove_adapter(int32_t id) { adapters_.remove(id); }
     const DecoderSpec& spec() const { return spec_; }
     const char* kernels_name() const { return kernels_.name; }
 
@@ -72,9 +55,11 @@ private:
     const Kernels& kernels_;
     KvCache kv_;
     const int32_t max_batch_tokens_;
+    Adapters adapters_;
     Plan plan_;
 
-    // Rows of activations between the stages; x_[1] is for a few rows only, gate_ for down's weights that are floats.
+    // Rows of activations between the stages; x_[1] is for a few rows only; gate_ for down's weights
+    // that are floats, and for adapters.
     Buffer<float> x_[2], normed_, qkv_, attended_, y_, gate_, span_partials_;
     Buffer<uint8_t> codes_, down_codes_;
     std::vector<Worker> workers_;

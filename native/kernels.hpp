@@ -72,6 +72,7 @@ struct Activations {
 struct RowKernels;        // rows.hpp
 struct AttentionKernels;  // attention.hpp
 struct SamplingKernels;   // sampling.hpp
+struct AdapterKernels;    // adapters.hpp
 
 // Every function computes the same bits in every table, whatever rows and tiles it is called for at a time.
 struct Kernels {
@@ -90,6 +91,7 @@ struct Kernels {
     const RowKernels* rows;
     const AttentionKernels* attention;
     const SamplingKernels* sampling;
+    const AdapterKernels* adapters;
 };
 
 }  // namespace stoker

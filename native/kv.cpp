@@ -7,6 +7,10 @@
 
 namespace stoker {
 
+#if defined(MADV_POPULATE_WRITE)
+constexpr size_t kSystemPage = size_t(1) << 16;  // the largest there is
+#endif
+
 void prefer_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] size_t bytes) {
 #if defined(MADV_HUGEPAGE)
     madvise(memory, bytes, MADV_HUGEPAGE);
@@ -28,6 +32,13 @@ KvCache::KvCache(KvType type, int32_t num_layers, int32_t num_heads, int32_t hea
 
 KvCache::~KvCache() { munmap(memory_, bytes_); }
 
+void KvCache::touch([[maybe_unused]] int32_t first, [[maybe_unused]] int32_t last) {
+#if defined(MADV_POPULATE_WRITE)
+    const size_t begin = first * page_bytes() / kSystemPage * kSystemPage;
+    madvise(memory_ + begin, last * page_bytes() - begin, MADV_POPULATE_WRITE);
+#endif
+}
+
 void KvCache::copy_page(int32_t source, int32_t target) { std::memcpy(page(target), page(source), page_bytes()); }
 
 namespace {
@@ -47,6 +58,10 @@ void KvCache::import_positions(int32_t page, const uint8_t* data, int32_t first,
     const size_t element = layout_.type == KvType::f32 ? 4 : layout_.type == KvType::f16 ? 2 : 1;
     const size_t codes = head_size * kPageTokens * element;
     uint8_t* to = this->page(page);
+    if (last - first == kPageTokens) {
+        std::memcpy(to, data, page_bytes());
+        return;
+    }
     for (size_t plane = 0; plane < num_planes_; ++plane) {
         if (plane % 2 == 0) {
             copy_columns(to, data, head_size, element, first, last);

@@ -28,6 +28,9 @@ public:
         return memory_ + (size_t(layer) * num_heads_ + head) * layout_.head_bytes();
     }
     void copy_page(int32_t source, int32_t target);
+    // Has the memory of pages [first, last) ready before anybody writes to it; what is in it stays as it is. Any thread, at
+    // any time. A wish, too.
+    void touch(int32_t first, int32_t last);
     // Takes positions [first, last) of a page that lies in `data` over, in all layers.
     void import_positions(int32_t page, const uint8_t* data, int32_t first, int32_t last);
 

@@ -23,9 +23,10 @@ void Pass::compute(int32_t index, int32_t piece, int32_t thread) {
     switch (stage.kind) {
         case StageKind::embed: return embed(stage, rows_of(stage, piece));
         case StageKind::input: {
-            const Stage& behind = plan_.stages[index + 1];
+            const Stage& behind = plan_.stages[products_behind(index)];
             return prepare(me, behind, rows_of(stage, piece), place_input(me, behind));
         }
+        case StageKind::project: return project(me, index, rows_of(stage, piece));
         case StageKind::rotate: {
             const auto [begin, end] = rows_of(stage, piece);
             for (int32_t row = begin; row < end; ++row) {
@@ -58,9 +59,10 @@ void Pass::embed(const Stage& stage, Range rows) {
     for (int32_t row = rows.begin; row < rows.end; ++row) {
         float* to = d_.x_[stage.x].get() + size_t(row) * spec_.hidden_size;
         k_.unpack_row(spec_.embedding.w, batch_.tokens[row], to);
-        if (spec_.embedding_scale != 1) {
-            k_.rows->scale(to, spec_.embedding_scale, spec_.hidden_size);
-        }
+    }
+    d_.adapters_.add_to_embeddings(*k_.adapters, batch_, rows.begin, rows.end, d_.x_[stage.x].get());
+    for (int32_t row = rows.begin; spec_.embedding_scale != 1 && row < rows.end; ++row) {
+        k_.rows->scale(d_.x_[stage.x].get() + size_t(row) * spec_.hidden_size, spec_.embedding_scale, spec_.hidden_size);
     }
 }
 
@@ -174,6 +176,17 @@ void Pass::final_row(Worker& me, const Stage& stage, int32_t row, float* out) co
 // Products
 // ---------------------------------------------------------------------------------------------------------------------
 
+int32_t Pass::products_behind(int32_t index) const {
+    return plan_.stages[index + 1].kind == StageKind::project ? index + 2 : index + 1;
+}
+
+void Pass::project(Worker& me, int32_t index, Range units) {
+    const int32_t behind = products_behind(index);
+    const Stage& products = plan_.stages[behind];
+    const Activations a = input(me, behind, false);
+    d_.adapters_.project(*k_.adapters, products.place(), products.of_logits, units.begin, units.end, a.x, a.ldx);
+}
+
 void Pass::products(Worker& me, const Stage& stage, int32_t piece, const Activations& a) {
     const Layer& layer = spec_.layers[stage.layer];
     const auto tiles = [&](const Projection& p) {
@@ -182,24 +195,24 @@ void Pass::products(Worker& me, const Stage& stage, int32_t piece, const Activat
     switch (stage.kind) {
         case StageKind::query_key_value: return query_key_value(me, stage, piece, a);
         case StageKind::gate_up: return gate_and_up(me, stage, tiles(layer.gate), a);
-        case StageKind::head: return head(me, tiles(spec_.head), a);
+        case StageKind::head: return head(me, stage, tiles(spec_.head), a);
         default: {
             const Projection& p = stage.kind == StageKind::output ? layer.output : layer.down;
-            return multiply(me, p, a, tiles(p), d_.y_.get(), spec_.hidden_size);
+            return multiply(me, stage, 0, a, tiles(p), d_.y_.get(), spec_.hidden_size);
         }
     }
 }
 
 void Pass::query_key_value(Worker& me, const Stage& stage, int32_t piece, const Activations& a) {
-    const Layer& layer = spec_.layers[stage.layer];
     float* y = d_.qkv_.get();
-    for (const Projection* p : {&layer.query, &layer.key, &layer.value}) {
-        const int32_t tiles = p->w.tiles(), count = (tiles + stage.grain - 1) / stage.grain;
+    for (int32_t part = 0; part < 3; ++part) {
+        const Matrix& w = spec_.at(stage.place() + part).w;
+        const int32_t tiles = w.tiles(), count = (tiles + stage.grain - 1) / stage.grain;
         if (piece < count) {
-            return multiply(me, *p, a, {piece * stage.grain, std::min((piece + 1) * stage.grain, tiles)}, y, ldqkv_);
+            return multiply(me, stage, part, a, {piece * stage.grain, std::min((piece + 1) * stage.grain, tiles)}, y, ldqkv_);
         }
         piece -= count;
-        y += p->w.rows;
+        y += w.rows;
     }
 }
 
@@ -207,12 +220,13 @@ void Pass::gate_and_up(Worker& me, const Stage& stage, Range tiles, const Activa
     const Layer& layer = spec_.layers[stage.layer];
     const int32_t from = tiles.begin * kTile, width = (tiles.end - tiles.begin) * kTile, ff = spec_.feed_forward_size;
     const bool is_float = layer.down.w.is_float();
+    const bool is_kept = is_float || d_.adapters_.changes(stage.place() + 2);  // down's adapters take floats
     // Both begin where output 0 would be.
-    float* gate = is_float ? d_.gate_.get() : me.gate.get() - from;
+    float* gate = is_kept ? d_.gate_.get() : me.gate.get() - from;
     float* up = me.up.get() - from;
-    const int32_t ldg = is_float ? ff : width;
-    multiply(me, layer.gate, a, tiles, gate, ldg);
-    multiply(me, layer.up, a, tiles, up, width);
+    const int32_t ldg = is_kept ? ff : width;
+    multiply(me, stage, 0, a, tiles, gate, ldg);
+    multiply(me, stage, 1, a, tiles, up, width);
     const Activations codes = Activations::place(d_.down_codes_.get(), stage.rows, ff);
     for (int32_t row = 0; row < stage.rows; ++row) {
         float* active = gate + size_t(row) * ldg + from;
@@ -223,8 +237,8 @@ void Pass::gate_and_up(Worker& me, const Stage& stage, Range tiles, const Activa
     }
 }
 
-void Pass::head(Worker& me, Range tiles, const Activations& a) {
-    multiply(me, spec_.head, a, tiles, batch_.logits, spec_.vocab_size);
+void Pass::head(Worker& me, const Stage& stage, Range tiles, const Activations& a) {
+    multiply(me, stage, 0, a, tiles, batch_.logits, spec_.vocab_size);
     const int32_t from = tiles.begin * kTile, to = std::min(tiles.end * kTile, spec_.vocab_size);
     for (int32_t row = 0; spec_.logit_softcap > 0 && row < a.rows; ++row) {
         k_.rows->softcap(batch_.logits + size_t(row) * spec_.vocab_size + from, spec_.logit_softcap, to - from);
@@ -235,15 +249,14 @@ void Pass::head(Worker& me, Range tiles, const Activations& a) {
     }
 }
 
-void Pass::multiply(Worker& me, const Projection& p, const Activations& a, Range tiles, float* y, int32_t ldy) {
+void Pass::multiply(Worker& me, const Stage& stage, int32_t part, const Activations& a, Range tiles, float* y, int32_t ldy) {
+    const Projection& p = spec_.at(stage.place() + part);
     k_.matmul(p.w, a, tiles.begin, tiles.end, y, ldy, me.matmul.get());
-    if (p.bias == nullptr) {
-        return;
-    }
     const int32_t from = tiles.begin * kTile, count = std::min(tiles.end * kTile, p.w.rows) - from;
-    for (int32_t row = 0; row < a.rows; ++row) {
+    for (int32_t row = 0; p.bias != nullptr && row < a.rows; ++row) {
         k_.rows->add(y + size_t(row) * ldy + from, p.bias + from, count);
     }
+    d_.adapters_.add_to(*k_.adapters, stage.place(), part, stage.of_logits, tiles.begin, tiles.end, y, ldy);
 }
 
 // Attention

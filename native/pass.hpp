@@ -30,11 +30,15 @@ private:
     void add_y(float* x, int32_t row, const float* post_norm, float* scratch) const;
     void final_row(Worker& me, const Stage& stage, int32_t row, float* out) const;
 
+    void project(Worker& me, int32_t index, Range units);
+    // The first stage behind this one that multiplies.
+    int32_t products_behind(int32_t index) const;
     void products(Worker& me, const Stage& stage, int32_t piece, const Activations& a);
     void query_key_value(Worker& me, const Stage& stage, int32_t piece, const Activations& a);
     void gate_and_up(Worker& me, const Stage& stage, Range tiles, const Activations& a);
-    void head(Worker& me, Range tiles, const Activations& a);
-    void multiply(Worker& me, const Projection& p, const Activations& a, Range tiles, float* y, int32_t ldy);
+    void head(Worker& me, const Stage& stage, Range tiles, const Activations& a);
+    // `part`: which of the stage's matrices this is.
+    void multiply(Worker& me, const Stage& stage, int32_t part, const Activations& a, Range tiles, float* y, int32_t ldy);
 
     void rotate_and_write(int32_t layer, int32_t row, int32_t head);
     void attend(int32_t thread, int32_t layer);

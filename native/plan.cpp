@@ -16,13 +16,24 @@ int32_t divided_up(int32_t n, int32_t by) { return (n + by - 1) / by; }
 
 }  // namespace
 
+int32_t Stage::place() const {
+    const int32_t first = DecoderSpec::kFirstLayer + layer * DecoderSpec::kLayerPlaces;
+    switch (kind) {
+        case StageKind::query_key_value: return first;
+        case StageKind::output: return first + 3;
+        case StageKind::gate_up: return first + 4;
+        case StageKind::down: return first + 6;
+        default: return DecoderSpec::kHead;
+    }
+}
+
 Plan::Plan(const DecoderSpec& spec, int32_t attention_rows, int32_t max_batch_tokens, int32_t num_threads)
     : spec_(spec), max_batch_tokens_(max_batch_tokens), num_threads_(num_threads), piece_tokens_(std::max(1, attention_rows / spec.group())) {
     const size_t partial = partial_floats(spec.head_size), rows = max_batch_tokens;
     const size_t spans = spec.num_positions() / kSpanTokens + 1;
     num_span_partials_ =
         std::min(kMaxSpanPartials, size_t(kPiecesPerThread) * num_threads * piece_rows() * spans * partial);
-    stages.reserve(spec.layers.size() * 10 + 5);
+    stages.reserve(spec.layers.size() * 15 + 6);
     row_position.resize(rows);
     row_chunk.resize(rows);
     logit_row.resize(rows);
@@ -31,7 +42,7 @@ Plan::Plan(const DecoderSpec& spec, int32_t attention_rows, int32_t max_batch_to
     units.reserve(std::max(rows * spec.num_kv_heads, num_span_partials_ / partial));
 }
 
-void Plan::make(const Batch& batch) {
+void Plan::make(const Batch& batch, const Adapters& adapters) {
     keeps_rows = batch.hidden == nullptr && batch.num_rows < batch.num_tokens && batch.num_tokens > kFewRows;
     make_rows(batch);
     make_attention(batch);
@@ -39,7 +50,7 @@ void Plan::make(const Batch& batch) {
     for (size_t i = 0; i < spec_.layers.size() * num_threads_; ++i) {
         num_taken_[i].store(0, std::memory_order_relaxed);
     }
-    make_stages(batch);
+    make_stages(batch, adapters);
 }
 
 void Plan::make_rows(const Batch& batch) {
@@ -109,8 +120,10 @@ int32_t Plan::next_unit(int32_t layer, int32_t thread) const {
     return unit < int32_t(units.size()) ? unit : -1;
 }
 
-void Plan::make_stages(const Batch& batch) {
+void Plan::make_stages(const Batch& batch, const Adapters& adapters) {
     stages.clear();
+    adapters_ = &adapters;
+    of_logits_ = false;
     rows_ = batch.num_tokens;
     x_ = 0;
     num_added_ = 0;
@@ -127,6 +140,7 @@ void Plan::make_stages(const Batch& batch) {
         if (keeps_rows && is_last(i)) {
             add(StageKind::keep_rows, i, 1);
             rows_ = batch.num_rows;
+            of_logits_ = true;
         }
         if (rows_ == 0) {
             return;
@@ -139,13 +153,14 @@ void Plan::make_stages(const Batch& batch) {
         add_rows(StageKind::hidden, 0);
     }
     rows_ = batch.num_rows;
+    of_logits_ = true;
     if (rows_ > 0) {
         add_products(StageKind::head, 0, {&spec_.head}, false);
     }
 }
 
 void Plan::add(StageKind kind, int32_t layer, int32_t num_pieces, int32_t grain) {
-    stages.push_back({kind, rows_ <= kFewRows, x_, num_added_, layer, rows_, grain, num_pieces});
+    stages.push_back({kind, rows_ <= kFewRows, x_, num_added_, layer, rows_, grain, num_pieces, of_logits_});
 }
 
 void Plan::add_rows(StageKind kind, int32_t layer) {
@@ -157,6 +172,7 @@ void Plan::add_products(StageKind kind, int32_t layer, std::initializer_list<con
     if (rows_ > kFewRows && kind != StageKind::down) {
         add(StageKind::input, layer, divided_up(rows_, kTile), kTile);
     }
+    add_project(kind, layer);
     int32_t tiles = 0, num_pieces = 0;
     for (const Projection* part : parts) {
         tiles += part->w.tiles();
@@ -175,6 +191,16 @@ void Plan::add_products(StageKind kind, int32_t layer, std::initializer_list<con
     if (adds_y) {
         x_ = rows_ <= kFewRows ? int8_t(1 - x_) : x_;
         ++num_added_;
+    }
+}
+
+void Plan::add_project(StageKind kind, int32_t layer) {
+    const Stage products = {kind, false, 0, 0, layer, 0, 0, 0, of_logits_};
+    const int32_t num_parts = kind == StageKind::query_key_value ? 3 : kind == StageKind::gate_up ? 2 : 1;
+    if (const int32_t units = adapters_->num_units(products.place(), num_parts, of_logits_); units > 0) {
+        const int32_t grain = divided_up(units, kPiecesPerThread * num_threads_);
+        add(StageKind::project, layer, divided_up(units, grain), grain);
+        stages.back().rows = units;
     }
 }
 

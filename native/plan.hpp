@@ -5,7 +5,8 @@
 //
 // An input stage adds y to x, normalises and quantises rows for the products behind it. For a few rows it is left out: every
 // thread that takes a piece of the products prepares all rows for itself, which costs less than another stage. The inputs of
-// `down` are quantised by who computes them.
+// `down` are quantised by who computes them. Where rows have adapters, a stage `project` stands before the products that these
+// change (adapters.hpp).
 #pragma once
 
 #include <algorithm>
@@ -15,12 +16,13 @@
 #include <memory>
 #include <vector>
 
+#include "adapters.hpp"
 #include "spec.hpp"
 
 namespace stoker {
 
 enum class StageKind : int8_t {
-    embed, input, query_key_value, rotate, attend, join_spans, keep_rows, output, gate_up, down, hidden, head,
+    embed, input, project, query_key_value, rotate, attend, join_spans, keep_rows, output, gate_up, down, hidden, head,
 };
 
 struct Stage {
@@ -29,9 +31,13 @@ struct Stage {
     int8_t x;            // where the residual stream is; a few rows with a y to be added go on in the other place
     int32_t num_added;   // how many y it has in it
     int32_t layer;
-    int32_t rows;
-    int32_t grain;       // rows or tiles of a piece
+    int32_t rows;        // of a `project`: its units
+    int32_t grain;       // rows, tiles or units of a piece
     int32_t num_pieces;
+    bool of_logits;      // the rows are those that want logits
+
+    // The first of the matrices that its products are with; see DecoderSpec.
+    int32_t place() const;
 };
 
 // Consecutive tokens of a chunk, for attention.
@@ -61,7 +67,7 @@ public:
     size_t num_span_partials() const { return num_span_partials_; }
     int32_t piece_rows() const { return piece_tokens_ * spec_.group(); }
 
-    void make(const Batch& batch);
+    void make(const Batch& batch, const Adapters& adapters);
 
     // Units of attention are dealt out in turn, so that each thread knows its next one; who has none left takes another's.
     // Once for each piece of the layer's stage.
@@ -86,10 +92,11 @@ private:
     void make_rows(const Batch& batch);
     void make_attention(const Batch& batch);
     void make_units();
-    void make_stages(const Batch& batch);
+    void make_stages(const Batch& batch, const Adapters& adapters);
     void add(StageKind kind, int32_t layer, int32_t num_pieces, int32_t grain = 1);
     void add_rows(StageKind kind, int32_t layer);
     void add_products(StageKind kind, int32_t layer, std::initializer_list<const Projection*> parts, bool adds_y);
+    void add_project(StageKind kind, int32_t layer);
     int32_t tiles_at_once(int32_t tiles) const;
 
     std::atomic<int32_t>& num_taken(int32_t layer, int32_t thread) const {
@@ -102,7 +109,9 @@ private:
     const int32_t piece_tokens_;
     size_t num_span_partials_ = 0;
     std::unique_ptr<std::atomic<int32_t>[]> num_taken_;  // of each thread's units, in each layer
-    int32_t rows_ = 0;  // while stages are made: as in Stage
+    const Adapters* adapters_ = nullptr;  // while stages are made, like the next ones
+    int32_t rows_ = 0;                    // as in Stage
+    bool of_logits_ = false;
     int8_t x_ = 0;
     int32_t num_added_ = 0;
 };

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <limits>
-
-#include "exponential.hpp"
 
 namespace stoker {
 
@@ -19,6 +18,13 @@ uint64_t mix(uint64_t value) {
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9u;
     value = (value ^ (value >> 27)) * 0x94D049BB133111EBu;
     return value ^ (value >> 31);
+}
+
+// A block of logits: they lie far apart, and the forward pass has left few of them near.
+void prefetch(const float* block) {
+    for (int32_t i = 0; i < kMaximaBlock; i += 16) {
+        __builtin_prefetch(block + i);
+    }
 }
 
 // The number that sampling/draws.py gives for a token: 0 ... 1, without 1.
@@ -79,26 +85,65 @@ int32_t RowSampler::first_largest(const float* row, int32_t n) const {
 // As many blocks as wanted have a maximum that reaches the bound, so at least as many logits do, and few more.
 void RowSampler::rank(const float* row, int32_t n, int32_t count) {
     constexpr float kLeast = std::numeric_limits<float>::lowest();  // -inf is never chosen
-    float bound = kLeast;
-    if (count <= num_blocks_) {
-        sorted_.assign(blocks_, blocks_ + num_blocks_);
-        std::nth_element(sorted_.begin(), sorted_.begin() + (count - 1), sorted_.end(), std::greater<>());
-        bound = std::max(sorted_[count - 1], kLeast);
+    const float bound = count <= num_blocks_ ? std::max(nth_maximum(count), kLeast) : kLeast;
+    high_.clear();
+    for (int32_t block = 0; block < num_blocks_; ++block) {
+        if (blocks_[block] >= bound) {
+            high_.push_back(block * kMaximaBlock);
+            prefetch(row + block * kMaximaBlock);
+        }
     }
     ranked_.clear();
-    for (int32_t block = 0; block < num_blocks_; ++block) {
-        const int32_t end = blocks_[block] >= bound ? std::min(n, (block + 1) * kMaximaBlock) : 0;
-        for (int32_t i = block * kMaximaBlock; i < end; ++i) {
-            if (row[i] >= bound) {
-                ranked_.push_back({row[i], i});
-            }
-        }
+    for (const int32_t from : high_) {
+        collect(row, from, std::min(n, from + kMaximaBlock), bound);
     }
     if (size_t(count) < ranked_.size()) {
         std::nth_element(ranked_.begin(), ranked_.begin() + count, ranked_.end(), ranks_before);
         ranked_.resize(count);
     }
     std::sort(ranked_.begin(), ranked_.end(), ranks_before);
+}
+
+// The maxima are folded into a few times as many columns as are wanted: so many columns reach a bound, so at least as many
+// maxima do, and few more (`_superset` of sampling/candidates.py does that to a whole row).
+float RowSampler::nth_maximum(int32_t count) {
+    const int32_t width = std::min(num_blocks_, 4 * count);
+    sorted_.assign(blocks_, blocks_ + width);
+    for (int32_t first = width; first < num_blocks_; first += width) {
+        const int32_t num_left = std::min(width, num_blocks_ - first);
+        for (int32_t i = 0; i < num_left; ++i) {
+            const float other = blocks_[first + i];
+            sorted_[i] = sorted_[i] < other ? other : sorted_[i];
+        }
+    }
+    const auto nth_of_sorted = [&] {
+        std::nth_element(sorted_.begin(), sorted_.begin() + (count - 1), sorted_.end(), std::greater<>());
+        return sorted_[count - 1];
+    };
+    const float bound = nth_of_sorted();
+    if (width == num_blocks_) {
+        return bound;
+    }
+    sorted_.clear();
+    std::copy_if(blocks_, blocks_ + num_blocks_, std::back_inserter(sorted_), [=](float x) { return x >= bound; });
+    return nth_of_sorted();
+}
+
+// Logits of a part of the row that reach the bound. Most do not, so several are looked at together first.
+void RowSampler::collect(const float* row, int32_t from, int32_t end, float bound) {
+    constexpr int32_t kTogether = 16;
+    for (int32_t first = from; first < end; first += kTogether) {
+        const int32_t last = std::min(end, first + kTogether);
+        int32_t num_found = last - first < kTogether;
+        for (int32_t i = 0; last - first == kTogether && i < kTogether; ++i) {
+            num_found += row[first + i] >= bound;
+        }
+        for (int32_t i = first; num_found > 0 && i < last; ++i) {
+            if (row[i] >= bound) {
+                ranked_.push_back({row[i], i});
+            }
+        }
+    }
 }
 
 // What top-p keeps of all logits: ranks more of them until they are enough.
@@ -114,11 +159,16 @@ void RowSampler::rank_mass(const float* row, int32_t n, double top_p) {
 
 // The weights of what is ranked, added up.
 double RowSampler::accumulate(double temperature) {
+    const size_t count = ranked_.size();
+    cumulative_.resize(count);
+    for (size_t i = 0; i < count; ++i) {
+        cumulative_[i] = (double(ranked_[i].logit) - double(peak_)) / temperature;
+    }
+    kernels_.exp_all(cumulative_.data(), int32_t(count));
     double sum = 0;
-    cumulative_.clear();
-    for (const Ranked& ranked : ranked_) {
-        sum += exp_of_negative((double(ranked.logit) - double(peak_)) / temperature);
-        cumulative_.push_back(sum);
+    for (double& weight : cumulative_) {
+        sum += weight;
+        weight = sum;
     }
     return sum;
 }

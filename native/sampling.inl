@@ -75,6 +75,12 @@ inline double exp_sum(const float* row, int32_t n, float peak) {
     return sum;
 }
 
-constexpr SamplingKernels kSamplingKernels = {block_maxima, exp_sum};
+inline void exp_all(double* x, int32_t n) {
+    for (int32_t i = 0; i < n; ++i) {
+        x[i] = exp_of_negative(x[i]);
+    }
+}
+
+constexpr SamplingKernels kSamplingKernels = {block_maxima, exp_sum, exp_all};
 
 }  // namespace stoker::STOKER_ISA

@@ -46,6 +46,11 @@ struct DecoderSpec {
     std::vector<Rope> ropes;
     std::vector<Layer> layers;
 
+    // The numbers of its matrices: embedding, head, and of each layer query, key, value, output, gate, up, down.
+    static constexpr int32_t kEmbedding = 0, kHead = 1, kFirstLayer = 2, kLayerPlaces = 7;
+    int32_t num_places() const { return kFirstLayer + kLayerPlaces * int32_t(layers.size()); }
+    const Projection& at(int32_t place) const;
+
     int32_t group() const { return num_heads / num_kv_heads; }
     int32_t query_size() const { return num_heads * head_size; }
     int32_t kv_size() const { return num_kv_heads * head_size; }
@@ -55,6 +60,11 @@ struct DecoderSpec {
 
 struct Chunk {
     int32_t slot, start, length, num_logits;
+};
+
+// A chunk is computed with an adapter.
+struct AdapterUse {
+    int32_t chunk, adapter;
 };
 
 struct Batch {
@@ -68,6 +78,9 @@ struct Batch {
     int32_t num_rows;
     float* hidden;  // [num_tokens][hidden_size] or nullptr
     float* maxima;  // [num_rows][num_maxima(vocab_size)], see sampling.hpp, or nullptr
+    const AdapterUse* uses;   // in the order of the chunks
+    const float* use_scales;  // one for each
+    int32_t num_uses;
 };
 
 }  // namespace stoker

@@ -4,6 +4,7 @@
 #include "rows.inl"
 #include "attention.inl"
 #include "sampling.inl"
+#include "adapters.inl"
 
 namespace stoker {
 
@@ -22,6 +23,7 @@ const Kernels STOKER_TABLE_OF(STOKER_ISA) = {
     .rows = &STOKER_ISA::kRowKernels,
     .attention = &STOKER_ISA::kAttentionKernels,
     .sampling = &STOKER_ISA::kSamplingKernels,
+    .adapters = &STOKER_ISA::kAdapterKernels,
 };
 
 }  // namespace stoker

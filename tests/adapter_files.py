@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
-from gguf.quants import dequantize
+from gguf.quants import dequantize, quantize
 from numpy.typing import NDArray
 
 from stoker.models.gguf import GGUFFile, read_gguf
@@ -39,9 +39,20 @@ def random_pairs(
 
 
 def write_adapter(
-    path: Path, pairs: Mapping[str, Pair], *, architecture: str = "llama", alpha: float | None = 8.0, **keys: Any
+    path: Path,
+    pairs: Mapping[str, Pair],
+    *,
+    architecture: str = "llama",
+    alpha: float | None = 8.0,
+    kind: str = "F32",
+    **keys: Any,
 ) -> Path:
-    """Writes the file and returns its path. `keys` are further strings, with `__` for dots; None leaves one out."""
+    """Writes the file and returns its path.
+
+    Args:
+        kind: of the tensors.
+        keys: further strings, with `__` for dots; None leaves one out.
+    """
     writer = GGUFWriter(path, architecture)
     for key, value in {"general__type": "adapter", "adapter__type": "lora", **keys}.items():
         if value is not None:
@@ -49,8 +60,9 @@ def write_adapter(
     if alpha is not None:
         writer.add_float32("adapter.lora.alpha", alpha)
     for name, (a, b) in pairs.items():
-        writer.add_tensor(f"{name}.lora_a", a)
-        writer.add_tensor(f"{name}.lora_b", b)
+        for part, matrix in (("a", a), ("b", b)):
+            packed = quantize(matrix, GGMLQuantizationType[kind])
+            writer.add_tensor(f"{name}.lora_{part}", packed, raw_dtype=GGMLQuantizationType[kind])
     return _written(writer, path)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter, TokenType
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, GGUFWriter, TokenType
 from gguf.quants import dequantize, quantize
 from numpy.typing import NDArray
 
@@ -44,6 +44,8 @@ class TinyModel:
     """Of the embedding (and of the head); None = the same."""
     types: Mapping[str, str] = field(default_factory=dict[str, str])
     """Of some matrices, by name, where they differ."""
+    vector_type: str = "F32"
+    """Of norms and biases."""
     hidden_size: int = 64
     feed_forward_size: int = 96
     num_layers: int = 2
@@ -77,6 +79,28 @@ def write_tiny_model(path: Path, model: TinyModel) -> Path:
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def split_model(path: Path, count: int) -> list[Path]:
+    """Writes the same model in parts, beside it, as llama.cpp splits it: the first has all the metadata."""
+    reader = GGUFReader(path)
+    parts = [path.with_name(f"{path.stem}-{number:05d}-of-{count:05d}.gguf") for number in range(1, count + 1)]
+    for index, part in enumerate(parts):
+        writer = GGUFWriter(part, "llama")
+        writer.kv_data[0].clear()
+        for key, entry in reader.fields.items():
+            if index == 0 and not key.startswith("GGUF."):
+                writer.add_key_value(key, entry.contents(), entry.types[0], entry.types[-1])
+        writer.add_uint16("split.no", index)
+        writer.add_uint16("split.count", count)
+        writer.add_int32("split.tensors.count", len(reader.tensors))
+        for tensor in reader.tensors[index::count]:
+            writer.add_tensor(tensor.name, np.array(tensor.data), raw_dtype=tensor.tensor_type)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    return parts
 
 
 def _write_sizes(writer: GGUFWriter, model: TinyModel) -> None:
@@ -172,8 +196,9 @@ def _write_tensor(
     writer: GGUFWriter, rng: np.random.Generator, model: TinyModel, name: str, shape: tuple[int, ...]
 ) -> None:
     if len(shape) == 1:
-        values = rng.normal(0 if name.endswith("bias") else 1, 0.3, shape)
-        writer.add_tensor(name, values.astype(np.float32))
+        values = rng.normal(0 if name.endswith("bias") else 1, 0.3, shape).astype(np.float32)
+        kind = GGMLQuantizationType[model.vector_type]
+        writer.add_tensor(name, quantize(values, kind), raw_dtype=kind)
         return
     type_name = (model.head_type or model.type) if name in ("token_embd.weight", "output.weight") else model.type
     kind = GGMLQuantizationType[model.types.get(name, type_name)]

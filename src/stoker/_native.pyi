@@ -1,7 +1,7 @@
 """Types of the C++ extension (sources in native/). Only `backends.native` imports it."""
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,13 @@ def matmul(
 def num_maxima(vocab_size: int) -> int:
     """In how many blocks a row of logits is looked at."""
 
+class CompiledRow:
+    """How to choose the next token of one request, with the history that it needs."""
+
+    @property
+    def num_completion(self) -> int:
+        """Tokens chosen so far."""
+
 class RowSampler:
     """Chooses tokens from rows of logits as `stoker.sampling` does, to the bit. One thread uses it at a time.
 
@@ -65,22 +72,50 @@ class RowSampler:
     """
 
     def __init__(self, kernels: str = "") -> None: ...
+    @staticmethod
+    def open(
+        vocab_size: int,
+        chain: tuple[float, int, float, float],
+        seed: int,
+        *,
+        biases: Sequence[tuple[int, float]],
+        ends: Sequence[int],
+        min_tokens: int,
+        penalties: tuple[int, float, float, float] | None,
+        history: Sequence[int],
+    ) -> CompiledRow:
+        """Compiles a request, on any thread.
+
+        Args:
+            vocab_size: the width of its rows.
+            chain: temperature (0 = greedy), top_k (0 = off, with a top_p below 1), top_p, how far below the largest
+                logit min_p ends.
+            seed: of its random numbers.
+            biases: added to logits.
+            ends: tokens that must not be chosen before there are
+            min_tokens: so many.
+            penalties: window (0 = the whole history), repetition, presence, frequency.
+            history: the tokens in that window so far.
+
+        Raises:
+            ValueError: numbers that cannot be, or token ids outside of the vocabulary.
+        """
+
     def choose(
         self,
         logits: NDArray[np.float32],
-        settings: Sequence[tuple[float, int, float, float, int, int, NDArray[np.intp] | None] | None],
+        rows: Sequence[Any],
         maxima: NDArray[np.float32] | None = None,
     ) -> list[int]:
         """A token id per row, -1 where nothing can be chosen or nothing is asked for. Releases the GIL for wide rows.
 
         Args:
             logits: `(rows, vocab_size)`; changed meanwhile, and as before afterwards. So are the maxima.
-            settings: for each row temperature (0 = greedy), top_k (0 = off, with a top_p below 1), top_p, how far below
-                the largest logit min_p ends, seed and index of the random number, and tokens that must not be chosen.
+            rows: a `CompiledRow` or None for each; what is chosen is noted in its history.
             maxima: `(rows, num_maxima(vocab_size))`, as `Decoder.forward` writes them.
 
         Raises:
-            ValueError: settings that cannot be, or not one for each row.
+            ValueError: not one for each row, or compiled for another vocabulary.
         """
 
     def renew(self, row: NDArray[np.float32], maxima: NDArray[np.float32], token_ids: NDArray[np.intp]) -> None:
@@ -172,6 +207,8 @@ class Decoder:
         logits: NDArray[np.float32],
         hidden: NDArray[np.float32] | None = None,
         maxima: NDArray[np.float32] | None = None,
+        adapters: NDArray[np.int32] | None = None,
+        scales: NDArray[np.float32] | None = None,
     ) -> None:
         """Computes all chunks. Releases the GIL.
 
@@ -183,16 +220,38 @@ class Decoder:
             hidden: filled if given; `(num_tokens, hidden_size)` after the last norm.
             maxima: filled if given; `(rows wanted, num_maxima(vocab_size))`, the largest logit of each block of 64; it
                 is +inf where one is +inf or NaN.
+            adapters: index of a chunk, ascending, and id of an adapter that it is computed with; `(uses, 2)`.
+            scales: of each, `(uses,)`.
 
         Raises:
-            ValueError: token ids, positions or shapes that cannot be.
+            ValueError: token ids, positions, adapters or shapes that cannot be.
         """
 
+    def load_adapter(self, id: int, memory: _Bytes, changes: Sequence[tuple[int, int, bool, float, int, int]]) -> None:
+        """Makes a LoRA adapter known, for passes from now on.
+
+        Args:
+            id: its number here.
+            memory: its matrices, from a multiple of 64 on; kept alive as long as the adapter.
+            changes: place (0 = embedding, 1 = head, then of each layer query, key, value, output, gate, up, down), rank
+                (a multiple of 8), whether the elements are half floats, scale, and the offsets of A `(rank, inputs)`,
+                of the embedding `(vocabulary, rank)`, and of B `(outputs / 16, rank, 16)`.
+
+        Raises:
+            ValueError: it does not fit the decoder or the memory.
+            MemoryError: there is none.
+        """
+
+    def unload_adapter(self, id: int) -> None: ...
     def copy_page(self, source: int, target: int) -> None: ...
     def export_page(self, page: int) -> bytes:
         """`page_bytes` bytes."""
 
     def import_page(self, page: int, data: _Bytes, first: int, last: int) -> None:
         """Takes the positions `first … last-1` of an exported page over; the others stay as they are."""
+
+    def touch_pages(self, first: int, last: int) -> None:
+        """Touches the memory of the pages `first … last-1`; what is in it stays. Any thread may call it at any time."""
+
     def close(self) -> None:
         """Joins the threads and frees the memory. Calling it twice is allowed."""

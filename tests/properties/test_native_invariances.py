@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stoker.backends.native import NativeBackend
-from stoker.core.batch import Batch, Chunk, Truncate
+from stoker.core.batch import AdapterSet, Batch, Chunk, Truncate
 from stoker.core.request import Request
 from stoker.core.scheduler import Scheduler, SchedulerConfig
 from stoker.core.sequence import FinishReason
 from tests import harness
+from tests.adapter_files import random_pairs, write_adapter
 from tests.harness import random_requests
 from tests.reference.native_runs import open_native
 from tests.tiny_models import TinyModel, write_tiny_model
@@ -26,6 +28,7 @@ MODEL = TinyModel(
     architecture="gemma3", type="Q8_0", num_layers=2, keys={"attention.sliding_window": 20}, has_head=False
 )
 """A window that most sequences outgrow, and int8 products, so that nothing is exact by luck."""
+SETS: list[AdapterSet] = [(), (), (("0", 1.0),), (("1", 0.5),), (("1", 1.0), ("0", -1.0))]
 
 
 class Pool:
@@ -33,25 +36,30 @@ class Pool:
 
     def __init__(self, path: Path) -> None:
         self._lonely = open_native(path, context_size=CONTEXT, kv_tokens=CONTEXT, num_slots=1)
-        self._answers: dict[tuple[tuple[int, ...], int], list[bytes]] = {}
+        self._answers: dict[tuple[tuple[int, ...], int, AdapterSet], list[bytes]] = {}
         self.backends = [
             open_native(path, context_size=CONTEXT, kv_tokens=kv_tokens, num_slots=slots, max_batch_tokens=batch)
             for kv_tokens, slots, batch in ((90, 4, 8), (140, 5, 3), (400, 8, 64), (400, 5, 1))
         ]
+        for number in range(2):
+            pairs = random_pairs(path, number, rank=3 + 9 * number)
+            adapter = write_adapter(path.with_name(f"{number}.gguf"), pairs, architecture=MODEL.architecture)
+            for backend in (self._lonely, *self.backends):
+                backend.load_adapter(str(number), adapter)
 
     def alone(self, request: Request) -> list[bytes]:
         """The row of logits before each token of the answer: the prompt at once, then one token after the other."""
         count = request.sampling.max_tokens
         assert count is not None
-        key = (tuple(request.prompt), count)
+        key = (tuple(request.prompt), count, request.adapters)
         if key not in self._answers:
-            self._answers[key] = list(self._decode(list(request.prompt), count))
+            self._answers[key] = list(self._decode(list(request.prompt), count, request.adapters))
         return self._answers[key]
 
-    def _decode(self, entries: list[int], count: int) -> Iterator[bytes]:
+    def _decode(self, entries: list[int], count: int, adapters: AdapterSet) -> Iterator[bytes]:
         start = 0
         for _ in range(min(count, CONTEXT - len(entries))):
-            row = self._lonely.forward(Batch(0, (Chunk(0, start, tuple(entries[start:]), 1),)))[0]
+            row = self._lonely.forward(Batch(0, (Chunk(0, start, tuple(entries[start:]), 1, adapters),)))[0]
             yield row.tobytes()
             start = len(entries)
             entries.append(int(row.argmax()))
@@ -74,7 +82,8 @@ def check_answers(pool: Pool, backend: NativeBackend, seed: int) -> int:
     rng = random.Random(seed)
     info = backend.info
     scheduler = Scheduler(info, SchedulerConfig(max_running=min(4, info.num_slots, info.max_batch_tokens)))
-    requests = {r.request_id: r for r in random_requests(rng, 8, CONTEXT)}
+    found = [replace(request, adapters=rng.choice(SETS)) for request in random_requests(rng, 8, CONTEXT)]
+    requests = {request.request_id: request for request in found}
     waiting, rows = list(requests.values()), {name: list[bytes]() for name in requests}
     num_preempted = 0
     for _ in range(harness.MAX_STEPS):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf, nan
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from stoker import _native
 from stoker.core.params import BUILT_IN, SamplingParams
 from stoker.sampling.candidates import largest_positions
 from stoker.sampling.exponential import exp, exp_sum
+from stoker.sampling.penalties import Penalties, TokenCounts
 from stoker.sampling.sampler import Choice, Sampler
 from tests.unit.native.tiny import maxima_of
 
@@ -28,8 +30,12 @@ PARAMS = st.builds(
     min_p=st.sampled_from([None, 0.05, 1.0]),
     typical_p=st.sampled_from([None, None, 0.7]),
     mirostat=st.sampled_from([None, None, None, 2]),
-    repetition_penalty=st.sampled_from([None, 1.3]),
-    logit_bias=st.sampled_from([None, {0: 2.0, 1: -inf}, {1: -inf}]),
+    repetition_penalty=st.sampled_from([None, 1.3, 0.7]),
+    presence_penalty=st.sampled_from([None, None, 0.3, -1.0]),
+    frequency_penalty=st.sampled_from([None, None, 0.7, -1.0]),
+    penalty_last_n=st.sampled_from([0, 2, 3, -1]),
+    logit_bias=st.sampled_from([None, {0: 2.0, 1: -inf}, {1: -inf}, {0: 1e38, 1: -1e38}]),
+    dry_multiplier=st.sampled_from([None, None, None, 2.0]),
     allowed_token_ids=st.sampled_from([None, None, [0, 1]]),
     min_tokens=st.sampled_from([None, 2]),
     logprobs=st.sampled_from([None, 0, 3]),
@@ -67,9 +73,13 @@ def choices(
 ) -> list[list[Choice]]:
     """Of three steps that all see the same rows."""
     vocab_size = logits.shape[1]
-    sampler = Sampler(vocab_size=vocab_size, eog_token_ids=frozenset(), token_bytes=lambda _: b"", kernels=kernels)
-    states = [sampler.open(p.filled_from(BUILT_IN), (1, 1, 0), seed) for p in params]
-    return [sampler.sample(logits, states, maxima) for _ in range(3)]
+    sampler = Sampler(vocab_size=vocab_size, eog_token_ids=frozenset({0}), token_bytes=lambda _: b"", kernels=kernels)
+    states = [sampler.open(p.filled_from(BUILT_IN), (1, 1, 0, 1), seed) for p in params]
+    answers = [sampler.sample(logits, states, maxima) for _ in range(3)]
+    assert [state.num_completion for state in states] == [
+        sum(answer[i].token_id is not None for answer in answers) for i in range(len(states))
+    ]
+    return answers
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -114,27 +124,65 @@ def test_exp_is_right_within_2_units_in_the_last_place() -> None:
     assert exp(np.array([-708.1, -inf])).tolist() == [0.0, 0.0]
 
 
+def open_row(
+    vocab_size: int, chain: tuple[float, int, float, float] = (0.0, 1, 1.0, inf), **edits: Any
+) -> _native.CompiledRow:
+    nothing: dict[str, Any] = {"biases": [], "ends": [], "min_tokens": 0, "penalties": None, "history": []}
+    return _native.RowSampler.open(vocab_size, chain, 0, **(nothing | edits))
+
+
 @pytest.mark.parametrize(
-    "settings",
+    "chain",
     [
-        (-1.0, 1, 1.0, inf, 0, 0, None),
-        (nan, 1, 1.0, inf, 0, 0, None),
-        (1.0, 0, 1.0, inf, 0, 0, None),
-        (1.0, -1, 0.5, inf, 0, 0, None),
-        (1.0, 8, 1.0, inf, 0, 0, None),
-        (1.0, 2, nan, inf, 0, 0, None),
-        (1.0, 2, 1.0, -1.0, 0, 0, None),
+        (-1.0, 1, 1.0, inf),
+        (nan, 1, 1.0, inf),
+        (1.0, 0, 1.0, inf),
+        (1.0, -1, 0.5, inf),
+        (1.0, 8, 1.0, inf),
+        (1.0, 2, nan, inf),
+        (1.0, 2, 1.0, -1.0),
     ],
 )
-def test_settings_that_cannot_be_are_refused(settings: tuple[float, int, float, float, int, int, None]) -> None:
+def test_a_chain_that_cannot_be_is_refused(chain: tuple[float, int, float, float]) -> None:
     with pytest.raises(ValueError, match=r"out of range|no number"):
-        _native.RowSampler().choose(np.zeros((1, 8), dtype=np.float32), [settings])
+        open_row(8, chain)
 
 
-def test_rows_and_settings_must_be_as_many() -> None:
-    rows, one = np.zeros((2, 65), dtype=np.float32), (0.0, 1, 1.0, inf, 0, 0, None)
-    with pytest.raises(ValueError, match="needs settings"):
+@pytest.mark.parametrize("edits", [{"biases": [(8, 1.0)]}, {"ends": [-1]}, {"history": [3, 8]}])
+def test_token_ids_outside_of_the_vocabulary_are_refused(edits: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="no such token id"):
+        open_row(8, **edits)
+
+
+@given(
+    prompt=st.lists(st.integers(0, 9), max_size=30),
+    window=st.integers(0, 12),
+    numbers=st.tuples(*[st.sampled_from([0.5, 1.0, 1.7])] * 3),
+    seed=st.integers(0, 2**32),
+)
+def test_penalties_follow_the_history_as_numpy_s_do(
+    prompt: list[int], window: int, numbers: tuple[float, float, float], seed: int
+) -> None:
+    """Twenty tokens of a small vocabulary: they enter the window, are counted and leave it again."""
+    rng = np.random.default_rng(seed)
+    counts = TokenCounts(window or None, prompt)
+    edit = Penalties(counts, repetition=numbers[0], presence=numbers[1], frequency=numbers[2])
+    row = open_row(10, penalties=(window, *numbers), history=prompt)
+    for _ in range(20):
+        logits = rng.standard_normal((1, 10)).astype(np.float32)
+        edited = logits[0].copy()
+        if not edit.is_idle:
+            edit.apply(edited)
+        assert _native.RowSampler().choose(logits, [row]) == [edited.argmax()]
+        edit.push(int(edited.argmax()))
+
+
+def test_each_row_must_be_compiled_for_it() -> None:
+    rows, one = np.zeros((2, 65), dtype=np.float32), open_row(65)
+    with pytest.raises(ValueError, match="needs to be compiled"):
         _native.RowSampler().choose(rows, [None])
+    with pytest.raises(ValueError, match="another vocabulary"):
+        _native.RowSampler().choose(rows, [one, open_row(64)])
     for shape in ((1, 2), (2, 1), (2, 65)):
         with pytest.raises(ValueError, match="not those of the logits"):
             _native.RowSampler().choose(rows, [one, one], np.zeros(shape, dtype=np.float32))

@@ -132,6 +132,8 @@ class NativeReference:
 
     def is_windowed(self, index: int) -> bool:
         period = self.key("attention.sliding_window_pattern", 6)
+        if isinstance(period, list):
+            return bool(period[index])
         return self.architecture == "gemma3" and self.key("attention.sliding_window", 0) and index % period < period - 1
 
     def rotate(self, index: int, x: F64) -> F64:

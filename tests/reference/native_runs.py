@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from stoker.backends.llama.native import library
 from stoker.backends.native import NativeBackend, NativeOptions
-from stoker.core.batch import Batch, CacheOp, Chunk
+from stoker.core.batch import AdapterSet, Batch, CacheOp, Chunk
 from stoker.models.gguf import part_paths, read_gguf
 
 Rows = NDArray[np.float32]
@@ -24,7 +24,7 @@ def open_native(path: Path, **options: Any) -> NativeBackend:
     defaults: dict[str, Any] = {"context_size": 2048, "kv_tokens": 4096, "num_slots": 8, "threads": 1}
     with ExitStack() as opened:
         files = [opened.enter_context(read_gguf(part)) for part in part_paths(path)]
-        return NativeBackend(files, NativeOptions(**(defaults | options)))
+        return NativeBackend(files, NativeOptions(**(defaults | options)), open_file=read_gguf)
 
 
 def step(backend: NativeBackend, *chunks: Chunk, ops: Sequence[CacheOp] = ()) -> Rows:
@@ -32,7 +32,14 @@ def step(backend: NativeBackend, *chunks: Chunk, ops: Sequence[CacheOp] = ()) ->
     return backend.forward(Batch(0, chunks, tuple(ops))).copy()
 
 
-def all_rows(backend: NativeBackend, token_ids: Sequence[int], *, slot: int = 0, sizes: Sequence[int] = ()) -> Rows:
+def all_rows(
+    backend: NativeBackend,
+    token_ids: Sequence[int],
+    *,
+    slot: int = 0,
+    sizes: Sequence[int] = (),
+    adapters: AdapterSet = (),
+) -> Rows:
     """Rows of all positions in an empty slot, computed in chunks of these sizes, the last of them repeated."""
     limit = backend.info.max_batch_tokens
     rows, at, wanted = list[Rows](), 0, list(sizes)
@@ -40,7 +47,7 @@ def all_rows(backend: NativeBackend, token_ids: Sequence[int], *, slot: int = 0,
         size = min(limit, wanted[0] if wanted else limit)
         wanted = wanted[1:] if len(wanted) > 1 else wanted
         entries = tuple(token_ids[at : at + size])
-        rows.append(step(backend, Chunk(slot, at, entries, len(entries))))
+        rows.append(step(backend, Chunk(slot, at, entries, len(entries), adapters)))
         at += len(entries)
     return np.concatenate(rows)
 

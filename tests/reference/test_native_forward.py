@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stoker.backends.native import KVType, kv_element_bytes
 from stoker.core.batch import Chunk, Truncate
+from stoker.models.gguf import read_gguf
+from stoker.models.memory_plan import kv_bytes_per_token
 from tests.reference.libllama_reference import LibllamaReference
 from tests.reference.native_reference import NativeReference
 from tests.reference.native_runs import all_rows, libllama_rows, open_native, perplexity, relative_error, step
@@ -47,6 +50,9 @@ MODELS: dict[str, TinyModel] = {
     ),
     "gemma3": TinyModel(architecture="gemma3"),
     "gemma3, windows": TinyModel(architecture="gemma3", num_layers=7, keys=SWA),
+    "gemma3, windows by layer": TinyModel(
+        architecture="gemma3", num_layers=3, keys={**SWA, "attention.sliding_window_pattern": [True, False, True]}
+    ),
     "gemma3, stretched": TinyModel(
         architecture="gemma3",
         num_layers=7,
@@ -88,12 +94,15 @@ def test_windows_end_where_they_should(tmp_path: Path, window: int) -> None:
 
 
 @pytest.mark.parametrize(("kv_type", "limit"), [("f32", 2e-6), ("f16", 2e-3), ("q8", 4e-2)])
-def test_kv_may_be_kept_in_three_sizes(tmp_path: Path, kv_type: str, limit: float) -> None:
+def test_kv_may_be_kept_in_three_sizes(tmp_path: Path, kv_type: KVType, limit: float) -> None:
     path = write_tiny_model(tmp_path / "m.gguf", TinyModel())
     token_ids = np.random.default_rng(3).integers(0, 256, 200).tolist()
     with open_native(path, kv_type=kv_type) as backend:
         error = relative_error(all_rows(backend, token_ids), NativeReference(path).logits(token_ids))
+        per_token = backend.info.kv_bytes_per_token
     assert limit / 100 < error < limit
+    with read_gguf(path) as gguf:  # what is planned before anything is loaded
+        assert 0 < per_token <= kv_bytes_per_token(gguf, kv_element_bytes(kv_type))
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,7 @@ class KVPort(Protocol):
 
     Which positions can be had: any `start … end-1` that a slot holds if the traits say `can_truncate`; otherwise only
     `0 … end-1` where the slot holds exactly `end`. Bytes mean something only to a model with the same weights, the
-    same adapters and the same `ModelInfo.kv_format`, but there in any slot and in any process. Both methods copy;
+    same adapters and the same `ModelInfo.kv_format`, but there in any slot and in any process. Export and import copy;
     neither may keep a reference, nor wait for anything but memory.
     """
 
@@ -64,6 +64,13 @@ class KVPort(Protocol):
         Raises:
             BackendError: there is no room, or the bytes are not what `export_kv` gave for these positions; the slot
                 is as before.
+        """
+        ...
+
+    def expect_kv(self, num_bytes: int) -> None:
+        """So many bytes of KV are likely to be imported soon, all those told of before included.
+
+        Memory for them may be made ready meanwhile. One thread calls this, any one, at any time, also after `close`.
         """
         ...
 

@@ -149,6 +149,9 @@ class ScriptedBackend:
         self._slots[slot].extend(_Cell(*cell) for cell in cells)
         assert self.num_cells <= self._info.kv_tokens, "the pool overflows"
 
+    def expect_kv(self, num_bytes: int) -> None:
+        """See `KVPort.expect_kv`: there is no memory to make ready."""
+
     def load_adapter(self, key: str, path: Path) -> None:
         """See `AdapterPort.load_adapter`."""
         assert not self.is_closed, "used after close"

@@ -80,8 +80,6 @@ class Dry:
     ```
     """
 
-    only_bans = False
-
     def __init__(  # one number per parameter of the method
         self,
         *,

@@ -22,7 +22,7 @@ class TokenCounts:
 
     def __init__(self, window: int | None, history: Sequence[int]) -> None:
         recent = history if window is None else history[-window:]
-        self._window = window
+        self.window = window
         self._recent = deque(() if window is None else recent)
         self._slots: dict[int, int] = {}
         self._token_ids: TokenIds = np.zeros(16, dtype=np.intp)
@@ -46,9 +46,9 @@ class TokenCounts:
             self._append(token_id, 1)
         else:
             self._counts[slot] += 1
-        if self._window is not None:
+        if self.window is not None:
             self._recent.append(token_id)
-            if len(self._recent) > self._window:
+            if len(self._recent) > self.window:
                 self._forget(self._recent.popleft())
 
     def _append(self, token_id: int, count: int) -> None:
@@ -78,13 +78,11 @@ class Penalties:
     All three apply once per distinct token of the window, whatever its count.
     """
 
-    only_bans = False
-
     def __init__(self, counts: TokenCounts, *, repetition: float, presence: float, frequency: float) -> None:
         self._counts = counts
-        self._repetition = np.float32(repetition)
-        self._presence = np.float32(presence)
-        self._frequency = np.float32(frequency)
+        self.repetition = np.float32(repetition)
+        self.presence = np.float32(presence)
+        self.frequency = np.float32(frequency)
 
     @classmethod
     def compile(cls, params: SamplingParams, vocabulary: Vocabulary, prompt: Sequence[int]) -> Penalties | None:
@@ -94,6 +92,11 @@ class Penalties:
             return None
         counts = TokenCounts(params.penalty_last_n if params.penalty_last_n > 0 else None, prompt)
         return cls(counts, repetition=repetition, presence=presence, frequency=frequency)
+
+    @property
+    def window(self) -> int | None:
+        """Of so many last tokens; None = of all."""
+        return self._counts.window
 
     @property
     def is_idle(self) -> bool:
@@ -106,8 +109,8 @@ class Penalties:
     def apply(self, row: Row) -> None:
         token_ids = self._counts.token_ids
         before = row[token_ids]
-        after = np.where(before <= 0, before * self._repetition, before / self._repetition)
-        after -= self._counts.counts * self._frequency + self._presence
+        after = np.where(before <= 0, before * self.repetition, before / self.repetition)
+        after -= self._counts.counts * self.frequency + self.presence
         # Only logits near the end of float32 reach the bounds; a token that was banned stays banned.
         row[token_ids] = np.where(np.isneginf(before), before, after.clip(-LARGEST, LARGEST))
 

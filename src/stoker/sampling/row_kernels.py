@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from stoker.core.params import SamplingParams
 from stoker.sampling.candidates import Row, TokenIds
+from stoker.sampling.edits import Edit, LogitBias, MinTokens
+from stoker.sampling.penalties import Penalties
 from stoker.sampling.pickers import Picker, pick_largest, pick_randomly
 from stoker.sampling.transforms import MinP, Temperature, TopK, TopP, Transform
 
@@ -18,21 +20,56 @@ Chain: TypeAlias = tuple[float, int, float, float]
 """Temperature (0 = greedy), top_k (0 = off, with a top_p below 1), top_p (1 = off), and how far below the largest logit
 min_p ends (inf = off)."""
 
-Settings: TypeAlias = tuple[float, int, float, float, int, int, TokenIds | None]
-"""A chain, seed and index of the random number, and tokens that must not be chosen."""
+PenaltyNumbers: TypeAlias = tuple[int, float, float, float]
+"""Window (0 = the whole history), repetition, presence, frequency."""
+
+
+class CompiledRow(Protocol):
+    """How to choose the next token of one request, in compiled code, with the history that it needs."""
+
+    @property
+    def num_completion(self) -> int:
+        """Tokens chosen so far."""
+        ...
 
 
 class RowKernels(Protocol):
     """Compiled passes over rows of logits. Every answer is that of the numpy code, to the bit."""
 
+    def open(
+        self,
+        vocab_size: int,
+        chain: Chain,
+        seed: int,
+        *,
+        biases: Sequence[tuple[int, float]],
+        ends: Sequence[int],
+        min_tokens: int,
+        penalties: PenaltyNumbers | None,
+        history: Sequence[int],
+    ) -> CompiledRow:
+        """Compiles a request.
+
+        Args:
+            vocab_size: the width of its rows.
+            chain: what comes behind the edits.
+            seed: of its random numbers.
+            biases: see `LogitBias`.
+            ends: see `MinTokens`, and
+            min_tokens: how many tokens are still missing.
+            penalties: see `Penalties`; None = none.
+            history: the tokens in their window so far.
+        """
+        ...
+
     def choose(
-        self, logits: NDArray[np.float32], settings: Sequence[Settings | None], maxima: NDArray[np.float32] | None, /
+        self, logits: NDArray[np.float32], rows: Sequence[CompiledRow | None], maxima: NDArray[np.float32] | None, /
     ) -> list[int]:
-        """A token id per row; -1 where nothing can be chosen: NaN, +inf, or all -inf. Rows without settings: -1.
+        """A token id per row, noted in its history; -1 where nothing can be chosen: NaN, +inf, or all -inf.
 
         Args:
             logits: one row for each token that is wanted; changed meanwhile.
-            settings: as many.
+            rows: as many; None = nothing is chosen, -1.
             maxima: see `Sampler.sample`.
         """
         ...
@@ -71,6 +108,47 @@ def compile_chain(
     if not top_k and top_p >= 1:
         return None  # nothing is ranked
     return (params.temperature, top_k, top_p, -log(params.min_p) if params.min_p else inf)
+
+
+def compile_row(
+    kernels: RowKernels, chain: Chain, edits: tuple[Edit, ...], vocab_size: int, prompt: Sequence[int], seed: int
+) -> tuple[CompiledRow, tuple[Edit, ...]]:
+    """A request for compiled code, and the edits that numpy makes before: all, if not every one is known there."""
+    if not all(isinstance(edit, (LogitBias, MinTokens, Penalties)) for edit in edits):
+        return _open(kernels, chain, (), vocab_size, prompt, seed), edits
+    return _open(kernels, chain, edits, vocab_size, prompt, seed), ()
+
+
+def _open(
+    kernels: RowKernels, chain: Chain, edits: tuple[Edit, ...], vocab_size: int, prompt: Sequence[int], seed: int
+) -> CompiledRow:
+    biases: list[tuple[int, float]] = []
+    ends: list[int] = []
+    min_tokens = 0
+    penalties: PenaltyNumbers | None = None
+    history: Sequence[int] = ()
+    for edit in edits:
+        match edit:
+            case LogitBias():
+                biases = list(zip(edit.token_ids.tolist(), edit.biases.tolist(), strict=True))
+            case MinTokens():
+                ends, min_tokens = edit.token_ids.tolist(), edit.num_left
+            case Penalties():
+                window = edit.window or 0
+                penalties = (window, float(edit.repetition), float(edit.presence), float(edit.frequency))
+                history = prompt[-window:]
+            case _:
+                raise AssertionError("it is not known to compiled code")
+    return kernels.open(
+        vocab_size,
+        chain,
+        seed,
+        biases=biases,
+        ends=ends,
+        min_tokens=min_tokens,
+        penalties=penalties,
+        history=history,
+    )
 
 
 def _is_known(transform: Transform) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ from stoker.sampling.edits import Edit, LogitBias, MinTokens, Vocabulary, as_tok
 from stoker.sampling.logprobs import token_logprobs
 from stoker.sampling.penalties import Penalties
 from stoker.sampling.pickers import Mirostat2, Picker, pick_largest, pick_randomly
-from stoker.sampling.row_kernels import Chain, RowKernels, Settings, compile_chain
+from stoker.sampling.row_kernels import CompiledRow, RowKernels, compile_chain, compile_row
 from stoker.sampling.transforms import XTC, MinP, Temperature, TopK, TopNSigma, TopP, Transform, TypicalP
 
 _EDITS = (LogitBias.compile, MinTokens.compile, Penalties.compile, Dry.compile)
@@ -38,8 +39,7 @@ _TRANSFORMS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """What was chosen for one row.
 
     Attributes:
@@ -61,9 +61,9 @@ class RowState:
     """How to choose the next token of one request, compiled once from its params, with the history that it needs.
 
     Attributes:
-        chain: all of it but the edits, for compiled code; None = numpy does it.
-        ban: the only edit, if it only bans: compiled code does that too.
-        num_completion: tokens chosen so far. It is the index of the next random draw.
+        edits: those that numpy makes.
+        compiled: all the rest, for compiled code; None = numpy does it.
+        is_whole: compiled code does all of it, and nothing more is wanted of the row.
     """
 
     seed: int
@@ -72,9 +72,17 @@ class RowState:
     pick: Picker
     allowed: TokenIds | None = None
     num_logprobs: int | None = None
-    chain: Chain | None = None
-    ban: Edit | None = None
-    num_completion: int = field(default=0, init=False)
+    compiled: CompiledRow | None = None
+    is_whole: bool = field(init=False)
+    _num_pushed: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.is_whole = self.compiled is not None and self.num_logprobs is None and not self.edits
+
+    @property
+    def num_completion(self) -> int:
+        """Tokens chosen so far. It is the index of the next random draw."""
+        return self._num_pushed if self.compiled is None else self.compiled.num_completion
 
     @property
     def is_plain_greedy(self) -> bool:
@@ -82,25 +90,15 @@ class RowState:
         return self.pick is pick_largest and self.allowed is None
 
     @property
-    def settings(self) -> Settings | None:
-        """For compiled code, now."""
-        if self.chain is None:
-            return None
-        banned = None if self.ban is None or self.ban.is_idle else self.ban.token_ids
-        return (*self.chain, self.seed, self.num_completion, banned)
-
-    @property
-    def compiled_edits(self) -> list[Edit]:
-        """What has to be done to a row before compiled code may choose from it."""
-        if self.chain is None or self.ban is not None:
-            return []
-        return [edit for edit in self.edits if not edit.is_idle]
+    def edits_before(self) -> list[Edit]:
+        """What numpy has to do to a row before compiled code may choose from it."""
+        return [] if self.compiled is None else [edit for edit in self.edits if not edit.is_idle]
 
     def push(self, token_id: int) -> None:
         """Notes the next token of the completion."""
         for edit in self.edits:
             edit.push(token_id)
-        self.num_completion += 1
+        self._num_pushed += 1
 
 
 class _EditedRow:
@@ -121,8 +119,9 @@ class _EditedRow:
 
     def apply(self) -> None:
         if self._before.max() < inf:
-            for edit in self._edits:
-                edit.apply(self._row)
+            with np.errstate(over="ignore"):
+                for edit in self._edits:
+                    edit.apply(self._row)
             self._renew_maxima()
 
     def undo(self) -> None:
@@ -174,6 +173,9 @@ class Sampler:
         transforms, pick = _compile_chain(params)
         allowed = self._allowed(params, edits)
         chain = None if allowed is not None else compile_chain(params, transforms, pick, self._vocabulary.size)
+        compiled: CompiledRow | None = None
+        if chain is not None and self._kernels is not None:
+            compiled, edits = compile_row(self._kernels, chain, edits, self._vocabulary.size, prompt, seed)
         return RowState(
             seed=seed,
             edits=edits,
@@ -181,8 +183,7 @@ class Sampler:
             pick=pick,
             allowed=allowed,
             num_logprobs=params.logprobs,
-            chain=chain,
-            ban=edits[0] if len(edits) == 1 and edits[0].only_bans else None,
+            compiled=compiled,
         )
 
     def sample(
@@ -201,11 +202,10 @@ class Sampler:
         logits = np.ascontiguousarray(logits, dtype=np.float32)
         if not logits.flags.writeable:
             logits = logits.copy()
-        with np.errstate(over="ignore"):
-            if self._kernels is not None:
-                return self._choose_together(self._kernels, logits, rows, maxima)
-            # Row by row, not all maxima first: a wide row is still in the cache when it is looked at again.
-            return [self._choose(row, int(row.argmax()), state) for row, state in zip(logits, rows, strict=True)]
+        if self._kernels is not None:
+            return self._choose_together(self._kernels, logits, rows, maxima)
+        # Row by row, not all maxima first: a wide row is still in the cache when it is looked at again.
+        return [self._choose(row, state) for row, state in zip(logits, rows, strict=True)]
 
     def _choose_together(
         self,
@@ -217,7 +217,7 @@ class Sampler:
         edited = [
             _EditedRow(logits[i], edits, None if maxima is None else maxima[i], kernels)
             for i, state in enumerate(rows)
-            if (edits := state.compiled_edits)
+            if state.edits and (edits := state.edits_before)
         ]
         if edited:
             self._mark("sample")
@@ -226,26 +226,33 @@ class Sampler:
                 row.apply()
             if edited:
                 self._mark("mask")
-            token_ids = kernels.choose(logits, [state.settings for state in rows], maxima)
+            token_ids = kernels.choose(logits, [state.compiled for state in rows], maxima)
         finally:
             for row in edited:
                 row.undo()
-        return [self._conclude(*row) for row in zip(logits, token_ids, rows, strict=True)]
+        return [
+            (_NOTHING if token_id < 0 else Choice(token_id))
+            if state.is_whole
+            else self._conclude(logits[i], token_id, state)
+            for i, (token_id, state) in enumerate(zip(token_ids, rows, strict=True))
+        ]
 
     def _conclude(self, row: Row, token_id: int, state: RowState) -> Choice:
-        if state.chain is None:
-            return self._choose(row, int(row.argmax()), state)
+        if state.compiled is None:
+            return self._choose(row, state)
         return _NOTHING if token_id < 0 else self._note(row, token_id, state)
 
-    def _choose(self, row: Row, largest: int, state: RowState) -> Choice:
+    def _choose(self, row: Row, state: RowState) -> Choice:
+        largest = int(row.argmax())
         # The largest of a row is NaN if any is, so this one number tells whether the whole row can be used.
         if not isfinite(row[largest]):
             return _NOTHING
         edits = [edit for edit in state.edits if not edit.is_idle]
-        if edits:
-            token_id = self._pick_edited(row, largest, edits, state)
-        else:
-            token_id = largest if state.is_plain_greedy else self._pick(row, largest, state)
+        with np.errstate(over="ignore"):
+            if edits:
+                token_id = self._pick_edited(row, largest, edits, state)
+            else:
+                token_id = largest if state.is_plain_greedy else self._pick(row, largest, state)
         return _NOTHING if token_id is None else self._note(row, token_id, state)
 
     def _note(self, row: Row, token_id: int, state: RowState) -> Choice:

@@ -80,6 +80,27 @@ def test_gemma3_windows_all_but_each_sixth_layer(tmp_path: Path) -> None:
     assert spec.attention_scale == 0.25
 
 
+@pytest.mark.parametrize(
+    ("pattern", "windowed"),
+    [
+        (0, [True] * 5),
+        (2, [True, False] * 2 + [True]),
+        ([True, False, False, True, False], [True, False, False, True, False]),
+    ],
+)
+def test_gemma3_windows_what_the_file_says(tmp_path: Path, pattern: int | list[bool], windowed: list[bool]) -> None:
+    keys = {"attention.sliding_window": 512, "attention.sliding_window_pattern": pattern}
+    spec = describe(write_tiny_model(tmp_path / "m.gguf", TinyModel(architecture="gemma3", num_layers=5, keys=keys)))
+    assert [layer.window is not None for layer in spec.layers] == windowed
+
+
+def test_gemma3_windows_for_other_layers_than_there_are(tmp_path: Path) -> None:
+    keys = {"attention.sliding_window": 512, "attention.sliding_window_pattern": [True, False]}
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel(architecture="gemma3", num_layers=5, keys=keys))
+    with pytest.raises(ModelFileInvalid, match="2 entries for 5 layers"):
+        describe(path)
+
+
 def test_gemma3_27b_scales_by_another_size(tmp_path: Path) -> None:
     model = TinyModel(architecture="gemma3", num_layers=62, num_heads=2, num_kv_heads=1)
     assert describe(write_tiny_model(tmp_path / "m.gguf", model)).attention_scale == 1 / sqrt(32)
@@ -113,6 +134,7 @@ def test_every_architecture_has_a_tiny_model(tmp_path: Path) -> None:
         (TinyModel(architecture="falcon"), "does not know the architecture `falcon`"),
         (TinyModel(keys={"rope.scaling.type": "su"}), "rope scaling `su`"),
         (TinyModel(keys={"attention.head_count_kv": [2, 1]}), "differs from layer to layer"),
+        (TinyModel(architecture="gemma3", keys={"rope.dimension_count_swa": 8}), "another part of each head"),
         (TinyModel(keys={"attention.value_length": 32}), "differ"),
         (TinyModel(head_size=24), "heads of 24 elements"),
         (TinyModel(hidden_size=48), "rows of 48 elements"),

@@ -144,11 +144,34 @@ def test_a_file_that_changes_while_it_is_packed_is_refused(tmp_path: Path) -> No
         load(path, tmp_path / "packed", progress=touch)
 
 
-def test_vectors_must_be_float32(tmp_path: Path) -> None:
+def test_vectors_must_be_floats(tmp_path: Path) -> None:
     path = write_tiny_model(tmp_path / "m.gguf", TinyModel())
     data = bytearray(path.read_bytes())
     at = data.index(b"blk.0.attn_norm.weight") + len("blk.0.attn_norm.weight") + 4 + 8
-    data[at : at + 4] = (1).to_bytes(4, "little")  # half as many bytes: still inside the file
+    data[at : at + 4] = (26).to_bytes(4, "little")
     path.write_bytes(data)
-    with pytest.raises(ModelUnsupported, match=r"`blk\.0\.attn_norm\.weight` is of type F16"), opened(path):
+    with pytest.raises(ModelUnsupported, match=r"`blk\.0\.attn_norm\.weight` is of type I32"), opened(path):
         pass
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16"])
+def test_vectors_may_be_of_any_float_type(tmp_path: Path, kind: str) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel(architecture="qwen2", num_layers=1, vector_type=kind))
+    weights = load(path)
+    stored = {tensor.name: dequantize(tensor.data, tensor.tensor_type) for tensor in GGUFReader(path).tensors}
+    layout = weights.layout
+    places = [(norm.weight, place) for norm, place in layout.norms.items()]
+    places += [(linear.bias or "", place) for linear, place in layout.biases.items()]
+    assert len(places) == 6
+    for name, place in places:
+        packed = np.frombuffer(weights.memory, dtype="<f4", count=place.size, offset=place.offset)
+        np.testing.assert_array_equal(packed, stored[name])
+
+
+def test_models_of_one_shape_and_time_are_not_taken_for_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    for seed in (1, 2):
+        write_tiny_model(path, TinyModel(seed=seed))
+        os.utime(path, ns=(10**18, 10**18))
+        check(path, load(path, tmp_path / "packed"))
+    assert len(list((tmp_path / "packed").glob("*.stoker"))) == 2

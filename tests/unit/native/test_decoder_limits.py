@@ -121,9 +121,21 @@ def test_pages_that_do_not_exist_are_refused() -> None:
         lambda: decoder.import_page(0, page[1:], 0, 1),
         lambda: decoder.import_page(0, page, 2, 1),
         lambda: decoder.import_page(0, page, 0, 33),
+        lambda: decoder.touch_pages(0, 81),
+        lambda: decoder.touch_pages(2, 1),
     ):
         with pytest.raises(ValueError, match="page"):
             use()
+
+
+def test_pages_that_are_touched_keep_what_is_in_them() -> None:
+    decoder = BUILT.open()
+    page = bytes(range(256)) * (decoder.page_bytes // 256 + 1)
+    decoder.import_page(1, page[: decoder.page_bytes], 0, 32)
+    decoder.touch_pages(0, 80)
+    assert decoder.export_page(1) == page[: decoder.page_bytes]
+    decoder.close()
+    decoder.touch_pages(0, 80)
 
 
 def test_after_closing_it_says_so() -> None:

@@ -227,6 +227,8 @@ class Slots:
     pages_each: int = 20
     tables: NDArray[np.int32] = field(init=False)
     lengths: dict[int, int] = field(default_factory=dict[int, int])
+    adapters: dict[int, Sequence[tuple[int, float]]] = field(default_factory=dict[int, Sequence[tuple[int, float]]])
+    """With which each slot is computed, and their scales."""
 
     def __post_init__(self) -> None:
         # Scattered, so that nothing works by accident of neighbouring pages.
@@ -239,7 +241,10 @@ class Slots:
         tokens = np.array([i for _, ids, _ in chunks for i in ids], np.int32)
         logits = np.full((int(rows[:, 3].sum()), self.built.tiny.vocab_size), np.nan, np.float32)
         maxima = np.full((len(logits), _native.num_maxima(logits.shape[1])), np.nan, np.float32)
-        self.decoder.forward(tokens, rows, self.tables, logits, maxima=maxima)
+        uses = [(i, *use) for i, (slot, _, _) in enumerate(chunks) for use in self.adapters.get(slot, ())]
+        adapters = np.array([use[:2] for use in uses], np.int32).reshape(-1, 2)
+        scales = np.array([use[2] for use in uses], np.float32)
+        self.decoder.forward(tokens, rows, self.tables, logits, maxima=maxima, adapters=adapters, scales=scales)
         np.testing.assert_array_equal(maxima, maxima_of(logits))
         for s, ids, _ in chunks:
             self.lengths[s] = self.lengths.get(s, 0) + len(ids)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from stoker import _native
 from stoker.backends.base import Logits
+from stoker.backends.native.adapters import NativeAdapters, OpenFile
 from stoker.backends.native.architectures import describe_decoder
 from stoker.backends.native.decoder import describe
 from stoker.backends.native.embedder import EmbedderOptions, NativeEmbedder
@@ -97,17 +98,18 @@ def check_supported(files: Sequence[ModelFile]) -> None:
 
 
 class NativeBackend:
-    """A GGUF model on Stoker's own kernels: one pool of KV pages, many sequences. Satisfies `Backend`, `KVPort` and
-    `MaximaPort`.
+    """A GGUF model on Stoker's own kernels: one pool of KV pages, many sequences. Satisfies `Backend`, `KVPort`,
+    `MaximaPort` and `AdapterPort`; a step may mix adapters.
 
-    Logits of a sequence do not depend on its batch-mates, on how its prompt was cut into chunks, on what was cached,
-    on the number of threads or on the kernels of this CPU: they are the same to the bit.
+    Logits of a sequence do not depend on its batch-mates and their adapters, on how its prompt was cut into chunks, on
+    what was cached, on the number of threads or on the kernels of this CPU: they are the same to the bit.
 
     Args:
         files: all parts of the model, open; they may be closed afterwards.
         options: sizes.
         eog_token_ids: what the tokenizer says.
         progress: told how far packing is, if the weights must be packed.
+        open_file: opens the files of adapters.
         mark: told when a batch has been written to where C++ reads it.
 
     Raises:
@@ -123,6 +125,7 @@ class NativeBackend:
         *,
         eog_token_ids: frozenset[int] = frozenset(),
         progress: PackProgress | None = None,
+        open_file: OpenFile | None = None,
         mark: Mark = no_mark,
     ) -> None:
         spec, layout, parts = _plan(files, options.context_size)
@@ -140,8 +143,11 @@ class NativeBackend:
         num_positions = self._info.max_sequence_tokens
         self._ledger = PageLedger(kv_tokens=options.kv_tokens, num_slots=options.num_slots, max_tokens=num_positions)
         self._decoder: _native.Decoder | None = _decoder(spec, weights, self._info, self._ledger, options, threads)
+        self._page_bytes, self._num_touched = self._decoder.page_bytes, 0
+        self._info = replace(self._info, kv_bytes_per_token=self._page_bytes // PAGE_TOKENS)
         self.embedder = NativeEmbedder(spec, weights, _embedder_options(options, threads))
         """Its own KV, taken when it is first used."""
+        self._adapters = None if open_file is None else NativeAdapters(spec, open_file)
         self._input = _BatchArrays(self._info)
         self._logits: Logits = np.empty((0, spec.vocab_size), dtype=np.float32)
         self._maxima: Logits = np.empty((0, _native.num_maxima(spec.vocab_size)), dtype=np.float32)
@@ -202,6 +208,25 @@ class NativeBackend:
             decoder.import_page(page, view[index * size : (index + 1) * size], first, last)
         self._ledger.commit(slot, end)
 
+    def expect_kv(self, num_bytes: int) -> None:
+        """See `KVPort.expect_kv`: touches the pages that are handed out first.
+
+        Memory that nobody has touched yet is emptied by the kernel first, which takes longer than to fill it.
+        """
+        decoder, first = self._decoder, self._num_touched
+        last = min(num_bytes // self._page_bytes, self._ledger.num_pages)
+        if decoder is not None and last > first:
+            self._num_touched = last
+            decoder.touch_pages(first, last)
+
+    def load_adapter(self, key: str, path: Path) -> None:
+        """See `AdapterPort.load_adapter`."""
+        self._open_adapters().load(self._open_decoder(), key, path)
+
+    def unload_adapter(self, key: str) -> None:
+        """See `AdapterPort.unload_adapter`."""
+        self._open_adapters().unload(self._open_decoder(), key)
+
     def close(self) -> None:
         """Joins the threads and frees the KV; the weights go with their last user. Calling it twice is allowed."""
         self.embedder.close()
@@ -220,6 +245,10 @@ class NativeBackend:
             raise ModelNotLoaded("The model was closed.")
         return self._decoder
 
+    def _open_adapters(self) -> NativeAdapters:
+        assert self._adapters is not None, "nobody said how their files are opened"
+        return self._adapters
+
     def _apply(self, op: CacheOp) -> None:
         if isinstance(op, CopyPrefix):
             self._ledger.copy_prefix(op.source, op.target, op.length)
@@ -233,8 +262,11 @@ class NativeBackend:
         is_computed = False
         try:
             tokens, rows = self._input.fill(chunks)
+            adapters, scales = (None, None) if self._adapters is None else self._adapters.uses(chunks)
             self._mark("bind")
-            decoder.forward(tokens, rows, self._ledger.tables, logits, maxima=self.maxima)
+            decoder.forward(
+                tokens, rows, self._ledger.tables, logits, maxima=self.maxima, adapters=adapters, scales=scales
+            )
             is_computed = True
         except (MemoryError, RuntimeError) as error:
             raise BackendError(f"the forward pass failed: {error}") from error
@@ -326,6 +358,7 @@ def _model_info(name: str, spec: DecoderSpec, options: NativeOptions, eog_token_
         kv_tokens=options.kv_tokens,
         num_slots=options.num_slots,
         max_batch_tokens=min(options.max_batch_tokens, options.kv_tokens),
+        mixes_adapters=True,
         traits=CacheTraits(can_truncate=True, can_copy=True, shares_cells=True, can_export=True),
         tile_rows=_TILE_ROWS,
         kv_format=_kv_format(spec, options.kv_type),

@@ -7,7 +7,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stoker.errors import ModelFileInvalid
+
+FLOAT_TYPES: Mapping[str, str] = MappingProxyType({"F32": "<f4", "F16": "<f2", "BF16": "<u2"})
+"""Types that vectors have, with those of numpy as which their bytes are read."""
 
 
 class TensorKind(Protocol):
@@ -58,6 +64,7 @@ class ModelFile(Protocol):
     def get_ints(self, key: str) -> list[int] | None: ...
     def get_float(self, key: str) -> float | None: ...
     def get_array(self, key: str) -> Sized | None: ...
+    def is_array(self, key: str) -> bool: ...
     def require_int(self, key: str) -> int: ...
     def tensor_data(self, name: str) -> memoryview:
         """The packed bytes of a tensor, no copy."""
@@ -95,3 +102,10 @@ class ModelParts:
     def tensor_data(self, name: str) -> memoryview:
         """The packed bytes of a tensor that is there, no copy."""
         return self._owners[name].tensor_data(name)
+
+    def floats(self, name: str) -> NDArray[np.float32]:
+        """A copy of all elements of a tensor that is there, of one of `FLOAT_TYPES`."""
+        kind, data = self.tensors[name].type.name, self.tensor_data(name)
+        if kind == "BF16":  # the upper half of a float32
+            return (np.frombuffer(data, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
+        return np.frombuffer(data, dtype=FLOAT_TYPES[kind]).astype(np.float32)

@@ -8,7 +8,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.backends.native.file import ModelParts
+from stoker.backends.native.file import FLOAT_TYPES, ModelParts
 from stoker.backends.native.rope import RopeScaling
 from stoker.backends.native.spec import Linear, Norm
 from stoker.errors import ModelFileInvalid, ModelUnsupported
@@ -93,11 +93,27 @@ class Hyperparameters:
             self.refuse(f"`{key}` differs from layer to layer")
         return values[0] if 1 <= values[0] <= _MAX_SIZE else self.fail(f"`{key}` is {values[0]}")
 
+    def flags_of_layers(self, suffix: str) -> list[bool] | None:
+        """What a file says of each layer, yes or no; None if it does not list them.
+
+        Raises:
+            ModelFileInvalid: not as many as there are layers, or neither booleans nor integers.
+        """
+        key = self._file.own_key(suffix)
+        if not self._file.is_array(key):
+            return None
+        flags = self._file.get_ints(key) or []
+        if len(flags) != self.num_layers:
+            self.fail(f"`{key}` has {len(flags)} entries for {self.num_layers} layers")
+        return [flag != 0 for flag in flags]
+
     def rope_dim(self) -> int:
         """How many elements of a head are rotated."""
         dim = self.integer("rope.dimension_count", self.head_size)
         if dim % 2 or dim > self.head_size:
             self.fail(f"`{self._file.own_key('rope.dimension_count')}` is {dim}, with heads of {self.head_size}")
+        if self.integer("rope.dimension_count_swa", dim) != dim:
+            self.refuse("layers with a window rotate another part of each head")
         return dim
 
     def rope_scaling(self) -> RopeScaling:
@@ -121,14 +137,14 @@ class Hyperparameters:
         """The divisors of the rotation frequencies in tensor `name`; None if there is none.
 
         Raises:
-            ModelFileInvalid: it does not hold one finite, positive float32 for each frequency.
+            ModelFileInvalid: it does not hold one finite, positive float for each frequency.
         """
         entry = self._parts.tensors.get(name)
         if entry is None:
             return None
-        if entry.type.name != "F32" or entry.shape != (self.rope_dim() // 2,):
+        if entry.type.name not in FLOAT_TYPES or entry.shape != (self.rope_dim() // 2,):
             self.fail(f"tensor `{name}` of type {entry.type.name} and shape {entry.shape} is not what rope needs")
-        values = np.frombuffer(self._parts.tensor_data(name), dtype="<f4").copy()
+        values = self._parts.floats(name)
         return values if np.isfinite(values).all() and (values > 0).all() else self.fail(f"`{name}` is not positive")
 
     def has(self, tensor: str) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stoker import _native
-from stoker.backends.native.file import ModelParts, TensorEntry
+from stoker.backends.native.file import FLOAT_TYPES, ModelParts, TensorEntry
 from stoker.backends.native.spec import DecoderSpec, Linear, Norm
 from stoker.errors import ModelFileInvalid, ModelUnsupported
 
@@ -128,10 +128,10 @@ def _check_linear(parts: ModelParts, linear: Linear, num_rows: Counter[str]) -> 
 
 def _check_vector(parts: ModelParts, name: str, size: int) -> None:
     entry = _tensor(parts, name, (size,))
-    if entry.type.name != "F32":
+    if entry.type.name not in FLOAT_TYPES:
         path = parts.first.path
         raise ModelUnsupported(
-            f"the native executor cannot run {path}: the vector `{name}` is of type {entry.type.name}, not F32",
+            f"the native executor cannot run {path}: the vector `{name}` is of type {entry.type.name}, not a float",
             path=str(path),
         )
 

@@ -18,7 +18,7 @@ import logging
 import os
 import secrets
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from mmap import ACCESS_READ, ALLOCATIONGRANULARITY, mmap
 from pathlib import Path
@@ -28,7 +28,7 @@ from filelock import FileLock
 from filelock import Timeout as LockTimeout
 
 from stoker import _native
-from stoker.backends.native.file import ModelParts
+from stoker.backends.native.file import ModelFile, ModelParts
 from stoker.backends.native.huge_pages import forget_small_pages, prefer_huge_pages
 from stoker.backends.native.layout import Layout
 
@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 HEAD_BYTES = 65536
 """The packed memory begins here: a multiple of every page size."""
 
+_NUM_SAMPLES = 32
+_SAMPLE_BYTES = 4096
 _MAGIC = b"STOKER packed\x00\x00\x01"
 _SIZE = struct.Struct("<Q")
 _SUFFIX = ".stoker"
@@ -53,16 +55,30 @@ class Sink(Protocol):
 
 
 def fingerprint(parts: ModelParts, layout: Layout) -> str:
-    """Names what is in a packed file: the model's files by size, time and header, and how they are laid out."""
+    """Names what is in a packed file: the model's files by size, time, header and samples, and how they are laid out.
+
+    Without samples, two models of one shape would be the same wherever every file is given the same time, as images
+    of containers do.
+    """
     digest = hashlib.sha256()
     for file in parts.files:
         status = file.path.stat()
         digest.update(f"{status.st_size} {status.st_mtime_ns} ".encode())
         digest.update(file.header_data())
+        for sample in _samples(file):
+            digest.update(sample)
     digest.update(f"{_native.LAYOUT_VERSION} {layout.num_bytes} ".encode())
     for key, place in (*layout.matrices.items(), *layout.norms.items(), *layout.biases.items()):
         digest.update(f"{key} {place}\n".encode())
     return digest.hexdigest()[:40]
+
+
+def _samples(file: ModelFile) -> Iterator[memoryview]:
+    """Some bytes from the middle of some tensors, from the first to the last."""
+    names = list(file.tensors)
+    for name in names[:: max(1, len(names) // _NUM_SAMPLES)]:
+        data = file.tensor_data(name)
+        yield data[len(data) // 2 :][:_SAMPLE_BYTES]
 
 
 class PackedStore:

@@ -12,8 +12,6 @@ from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from pathlib import Path
 from typing import TypeAlias
 
-import numpy as np
-
 from stoker import _native
 from stoker.backends.native.file import ModelParts
 from stoker.backends.native.huge_pages import prefer_huge_pages
@@ -127,7 +125,7 @@ class _Piece:
 def _pack_all(parts: ModelParts, layout: Layout, sink: Sink, threads: int, progress: PackProgress | None) -> None:
     """Every byte of the layout is written once; what lies between is zero already."""
     for name, size, first, place in _vectors(layout):
-        values = np.frombuffer(parts.tensor_data(name), dtype="<f4")[first : first + size]
+        values = parts.floats(name)[first : first + size]
         sink.write(place.offset, memoryview(values.tobytes()))
     done, total = 0, sum(place.num_bytes for place in _placed_once(layout).values())
     with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="stoker-pack") as pool:

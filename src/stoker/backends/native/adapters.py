@@ -1,0 +1,203 @@
+"""LoRA adapters for the C++ decoder: from a checked file to packed memory, and from adapter sets to what C++ reads.
+
+```
+packed memory of an adapter, for each matrix that it changes; ranks are filled up with zeros to a multiple of 8
+    A  [rank][inputs]               of the embedding [token][rank]
+    B  [tile of 16 outputs][rank][16]
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker import _native
+from stoker.backends.native.file import ModelFile
+from stoker.backends.native.huge_pages import prefer_huge_pages
+from stoker.backends.native.layout import ALIGNMENT
+from stoker.backends.native.spec import DecoderSpec, Linear
+from stoker.core.batch import Chunk
+from stoker.errors import AdapterInvalid, ModelError, ResourceExhausted
+
+OpenFile: TypeAlias = Callable[[Path], AbstractContextManager[ModelFile]]
+"""Opens a GGUF file; raises ModelError."""
+
+Uses: TypeAlias = tuple[NDArray[np.int32], NDArray[np.float32]]
+"""Chunk and number of an adapter, `(uses, 2)`, in the order of the chunks; and the scale of each, `(uses,)`."""
+
+_Change: TypeAlias = tuple[int, int, bool, float, int, int]
+"""As `stoker._native.Decoder.load_adapter` takes it: place, rank, is_half, scale, offset of A, offset of B."""
+
+_Matrix: TypeAlias = NDArray[np.floating[Any]]
+
+_EMBEDDING, _HEAD = 0, 1
+_RANK_BLOCK = 8
+_TILE = 16
+_PLAIN = {"F32": "<f4", "F16": "<f2"}
+
+
+class NativeAdapters:
+    """The adapters of one decoder, by the keys of their content; whoever owns the decoder outlives this object.
+
+    Args:
+        spec: of the model.
+        open_file: opens adapters.
+    """
+
+    def __init__(self, spec: DecoderSpec, open_file: OpenFile) -> None:
+        self._places = _places(spec)
+        self._open_file = open_file
+        self._numbers: dict[str, int] = {}
+        self._next_number = 0
+
+    def load(self, decoder: _native.Decoder, key: str, path: Path) -> None:
+        """See `AdapterPort.load_adapter`."""
+        assert key not in self._numbers, "loaded twice"
+        try:
+            with self._open_file(path) as file:
+                memory, changes = _pack(file, self._places)
+            decoder.load_adapter(self._next_number, memory, changes)
+        except ModelError as error:
+            raise AdapterInvalid(error.message, path=str(path)) from error
+        except (KeyError, ValueError) as error:  # somebody has changed the file since it was checked
+            raise AdapterInvalid(f"the adapter {path} does not fit the model: {error}", path=str(path)) from error
+        except (MemoryError, OSError) as error:
+            raise ResourceExhausted(f"there is no memory for the adapter {path}", path=str(path)) from error
+        self._numbers[key] = self._next_number
+        self._next_number += 1
+
+    def unload(self, decoder: _native.Decoder, key: str) -> None:
+        """See `AdapterPort.unload_adapter`."""
+        decoder.unload_adapter(self._numbers.pop(key))
+
+    def uses(self, chunks: Sequence[Chunk]) -> Uses | tuple[None, None]:
+        """What the chunks of a batch are computed with; nothing if it is the model alone for all of them."""
+        found = [
+            (index, self._numbers[key], scale) for index, chunk in enumerate(chunks) for key, scale in chunk.adapters
+        ]
+        if not found:
+            return None, None
+        pairs = np.array([(index, number) for index, number, _ in found], dtype=np.int32)
+        return pairs, np.array([scale for _, _, scale in found], dtype=np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One matrix of the decoder, by the number that C++ gives it (`DecoderSpec` of native/spec.hpp)."""
+
+    number: int
+    linear: Linear
+
+
+def _places(spec: DecoderSpec) -> Mapping[str, list[_Place]]:
+    """By the tensor in the file, of which one may hold several matrices. A tied head has no adapters of its own."""
+    layers = [linear for layer in spec.layers for linear in layer.linears]
+    found: dict[str, list[_Place]] = {}
+    for number, linear in enumerate((spec.embedding, spec.head, *layers)):
+        if number != _HEAD or not spec.is_tied:
+            found.setdefault(linear.weight, []).append(_Place(number, linear))
+    return found
+
+
+class _Packer:
+    """Arrays behind each other, each at a multiple of ALIGNMENT bytes."""
+
+    def __init__(self) -> None:
+        self._parts: list[NDArray[np.uint8]] = []
+        self._end = 0
+
+    def put(self, values: _Matrix) -> int:
+        """The offset of a copy of these values."""
+        offset = self._end
+        self._parts.append(np.ascontiguousarray(values).reshape(-1).view(np.uint8))
+        self._end += -(-values.nbytes // ALIGNMENT) * ALIGNMENT
+        return offset
+
+    def memory(self) -> mmap:
+        """All of it, in memory of its own."""
+        memory, at = mmap(-1, self._end, flags=MAP_PRIVATE | MAP_ANONYMOUS), 0
+        prefer_huge_pages(memory)
+        for part in self._parts:
+            memory[at : at + len(part)] = part.data
+            at += -(-len(part) // ALIGNMENT) * ALIGNMENT
+        return memory
+
+
+def _pack(file: ModelFile, places: Mapping[str, list[_Place]]) -> tuple[mmap, list[_Change]]:
+    """Of a file that `stoker.models.lora` found right for this model."""
+    packer = _Packer()
+    alpha = file.get_float("adapter.lora.alpha") or 0.0
+    changes = [change for name in _names(file) for change in _changes(file, name, places[name], alpha, packer)]
+    return packer.memory(), changes
+
+
+def _names(file: ModelFile) -> Iterator[str]:
+    return (name.removesuffix(".lora_a") for name in file.tensors if name.endswith(".lora_a"))
+
+
+def _changes(file: ModelFile, name: str, places: Sequence[_Place], alpha: float, packer: _Packer) -> Iterator[_Change]:
+    a, b = _rows(file, f"{name}.lora_a"), _rows(file, f"{name}.lora_b")
+    rank = b.shape[1]
+    scale = alpha / rank if alpha else 1.0
+    is_looked_up = places[0].number == _EMBEDDING
+    is_half = a.dtype == b.dtype == np.float16 and not is_looked_up
+    kind = np.float16 if is_half else np.float32
+    a = _with_ranks(a.astype(kind, copy=False), axis=1 if is_looked_up else 0)
+    b = _with_ranks(b.astype(kind, copy=False), axis=1)
+    placed_a = packer.put(a)
+    for place in places:
+        linear = place.linear
+        outputs = b if is_looked_up else b[linear.first_row : linear.first_row + linear.num_rows]
+        yield place.number, b.shape[1], is_half, scale, placed_a, packer.put(_tiles(outputs))
+
+
+def _with_ranks(matrix: _Matrix, axis: int) -> _Matrix:
+    """A copy, filled up with ranks that are 0."""
+    missing = -matrix.shape[axis] % _RANK_BLOCK
+    return np.pad(matrix, [(0, missing if index == axis else 0) for index in range(2)])
+
+
+def _tiles(b: _Matrix) -> _Matrix:
+    """`(outputs, rank)` as `(tiles, rank, 16)`."""
+    whole = np.pad(b, [(0, -len(b) % _TILE), (0, 0)])
+    return whole.reshape(-1, _TILE, b.shape[1]).transpose(0, 2, 1)
+
+
+def _rows(file: ModelFile, name: str) -> _Matrix:
+    """A tensor, half floats as they are and all else as float32."""
+    entry = file.tensors[name]
+    columns, rows = entry.shape
+    data = bytes(file.tensor_data(name))  # no view may outlive the open file, not even in a traceback
+    if entry.type.name in _PLAIN:
+        return np.frombuffer(data, dtype=_PLAIN[entry.type.name]).reshape(rows, columns)
+    if entry.type.name == "BF16":
+        upper = np.frombuffer(data, dtype="<u2").reshape(rows, columns)
+        return (upper.astype(np.uint32) << 16).view(np.float32)
+    kind = entry.type.number
+    if not _native.can_pack(kind, columns):
+        raise AdapterInvalid(
+            f"the adapter {file.path} cannot be used: the native executor has no kernels for `{name}`, of type "
+            f"{entry.type.name} with rows of {columns}",
+            path=str(file.path),
+        )
+    packed = _aligned(_native.packed_bytes(kind, rows, columns))
+    _native.pack(kind, data, rows, columns, packed)
+    found = np.empty((rows, columns), dtype=np.float32)
+    for row in range(rows):
+        _native.unpack_row(kind, packed, rows, columns, row, found[row])
+    return found
+
+
+def _aligned(num_bytes: int) -> NDArray[np.uint8]:
+    """Zeros, from a multiple of ALIGNMENT on."""
+    room = np.zeros(num_bytes + ALIGNMENT, dtype=np.uint8)
+    start = -room.ctypes.data % ALIGNMENT
+    return room[start : start + num_bytes]
