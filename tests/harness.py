@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, count
 
 from stoker.backends.scripted import ScriptedBackend, scripted_info
 from stoker.cache.store import KVStore
@@ -29,6 +30,16 @@ ALL_TRAITS = [
 MAX_STEPS = 20_000
 MAX_TIER_WAIT_S = 0.05
 """After that it is looked whether the tiers still hope."""
+
+
+def steady_clock() -> Callable[[], float]:
+    """Seconds on a machine that has nothing else to do."""
+    return count(0.0, 1e-5).__next__
+
+
+def crowded_clock(rng: random.Random) -> Callable[[], float]:
+    """Seconds on one that does something else now and then."""
+    return accumulate(iter(lambda: rng.choice([1e-6, 1e-5, 1e-4, 1e-3, 1.0]), None)).__next__
 
 
 def prompt_step(num_tokens: int) -> Batch:
@@ -56,6 +67,8 @@ class Loop:
     """Requests whose next row of logits counts as unusable."""
     store: KVStore | None = None
     """Tiers behind the pool."""
+    clock: Callable[[], float] = field(default_factory=steady_clock)
+    """What moving KV takes: never the time of the machine that the test runs on."""
     num_preempted: int = 0
     num_paused: int = 0
 
@@ -65,7 +78,7 @@ class Loop:
         self.arrival = threading.Event()
         self.transfers = None
         if self.store is not None:
-            self.transfers = Transfers(self.backend, self.store, self.scheduler)
+            self.transfers = Transfers(self.backend, self.store, self.scheduler, self.clock)
             self.store.on_arrival(self.arrival.set)
 
     def add(self, request: Request) -> None:

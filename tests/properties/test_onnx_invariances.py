@@ -64,7 +64,7 @@ class Pool:
     def _decode(self, entries: list[int], count: int) -> Iterator[tuple[int, Rows]]:
         start = 0
         for _ in range(min(count, CONTEXT - len(entries))):
-            row = self._lonely.forward(Batch(0, (Chunk(0, start, tuple(entries[start:]), 1),)))[0]
+            row = self._lonely.forward(Batch(0, (Chunk(0, start, tuple(entries[start:]), 1),)))[0].copy()
             start = len(entries)
             entries.append(int(row.argmax()))
             yield entries[-1], row

@@ -16,7 +16,7 @@ from stoker.core.request import Request
 from stoker.core.sequence import FinishReason
 from stoker.errors import BackendError
 from tests import harness
-from tests.harness import ALL_TRAITS, Loop, answer_alone, random_requests
+from tests.harness import ALL_TRAITS, Loop, answer_alone, crowded_clock, random_requests
 
 CONTEXT = 80
 
@@ -30,7 +30,8 @@ def make_loop(rng: random.Random, **overrides: int) -> Loop:
         traits=replace(rng.choice(ALL_TRAITS), can_export=True),
     )
     store = KVStore(rng.choice([20_000, 10**6])) if rng.random() < 0.5 else None
-    return Loop(info, max_running=min(rng.choice([1, 2, 4]), info.num_slots, info.max_batch_tokens), store=store)
+    max_running = min(rng.choice([1, 2, 4]), info.num_slots, info.max_batch_tokens)
+    return Loop(info, max_running, store=store, clock=crowded_clock(rng))
 
 
 def check_answers(seed: int) -> Loop:

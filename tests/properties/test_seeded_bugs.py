@@ -159,6 +159,7 @@ def a_shared_node_is_extended_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
             tip = node
         tip.entries.extend(entries)
         self.num_distinct += len(entries)
+        self.num_total += len(entries)
         self._lengths[slot] += len(entries)
 
     monkeypatch.setattr(PrefixTree, "extend", extend)
@@ -166,17 +167,12 @@ def a_shared_node_is_extended_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @bug
 def one_token_more_than_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Scheduler._length_reason
+    original = Scheduler._max_entries_of
 
-    def length_reason(self: Scheduler, sequence):
-        is_first_time = sequence.num_passed_over < 100
-        reason = original(self, sequence)
-        if reason is not None and is_first_time and len(sequence.entries) < self._info.context_size:
-            sequence.num_passed_over = 100
-            return None
-        return reason
+    def max_entries_of(self: Scheduler, request):
+        return min(original(self, request) + 1, self._info.max_sequence_tokens)
 
-    monkeypatch.setattr(Scheduler, "_length_reason", length_reason)
+    monkeypatch.setattr(Scheduler, "_max_entries_of", max_entries_of)
 
 
 @bug

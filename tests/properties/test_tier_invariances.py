@@ -216,6 +216,9 @@ class FaultyPort:
         self._refuse()
         self._backend.import_kv(slot, start, end, state)
 
+    def expect_kv(self, num_bytes: int) -> None:
+        self._backend.expect_kv(num_bytes)
+
     def _refuse(self) -> None:
         if self._rng.random() < 0.05:
             raise BackendError("injected")

@@ -17,7 +17,7 @@ from stoker.core.blocks import BLOCK_ENTRIES
 from stoker.core.params import SamplingParams
 from stoker.core.scheduler import SchedulerConfig
 from stoker.engine.engine import Engine
-from stoker.engine.protocol import Failed, Output, Submit, Usage
+from stoker.engine.protocol import EraseSlots, Failed, Output, Submit, Usage
 from stoker.errors import BackendError
 from tests.recurrent_models import EOS, write_jamba, write_mamba
 from tests.reference.llama_runs import Rows, assert_same, compute, difference, open_backend, step
@@ -185,7 +185,7 @@ def test_conversations_with_a_model_that_cannot_be_cut_go_on_as_if_cold(
     for _ in range(3):
         for index, history in enumerate(histories):
             answer, usage = warm.ask([*history, 1, 2, 3])
-            cold.engine._erase(None)
+            cold.engine.answer(EraseSlots("e", None))
             assert cold.ask([*history, 1, 2, 3])[0] == answer
             cached.append(usage.cached_tokens)
             histories[index] = [*history, 1, 2, 3, *answer, EOS]

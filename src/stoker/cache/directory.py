@@ -17,11 +17,13 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import FileIO
 from itertools import accumulate
 from pathlib import Path
+from stat import S_ISREG
 
 import msgspec
 
@@ -31,6 +33,7 @@ from stoker.core.tiers import KVBytes
 
 _TMP_AGE_S = 3600.0
 """A temporary file this old belongs to nobody any more."""
+_READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _MODEL_NAME = re.compile(r"[0-9a-f]{64}")
 _BLOCK_NAME = re.compile(r"[0-9a-f]{32}\.kv")
 
@@ -93,10 +96,10 @@ class BlockDirectory:
         """
         return decode(_content(self._path(fingerprint, key), self._arena), fingerprint, key)
 
-    def note_use(self, fingerprint: bytes, key: bytes) -> None:
-        """A block counts as used now; that it is gone is fine."""
+    def note_use(self, fingerprint: bytes, key: bytes, used_at: float) -> None:
+        """A block counts as last used then, in seconds since 1970; that it is gone is fine."""
         with suppress(OSError):
-            os.utime(self._path(fingerprint, key))
+            os.utime(self._path(fingerprint, key), (used_at, used_at))
 
     def remove(self, fingerprint: bytes, key: bytes) -> None:
         """Removes a block; that it is gone already is fine."""
@@ -140,7 +143,7 @@ class BlockDirectory:
         for entry in _scan(self.folder / fingerprint):
             if _BLOCK_NAME.fullmatch(entry.name):
                 with suppress(OSError):  # another process has just removed it
-                    stat = entry.stat()
+                    stat = entry.stat(follow_symlinks=False)
                     yield BlockEntry(Path(entry.path), stat.st_size, stat.st_mtime)
 
     def shrink(self, limit_bytes: int) -> list[BlockEntry]:
@@ -177,7 +180,8 @@ class BlockDirectory:
         for entry in list(self.blocks(fingerprint)):
             fault = ""
             try:
-                decode(entry.path.read_bytes(), bytes.fromhex(fingerprint), bytes.fromhex(entry.path.stem))
+                content = _content(entry.path, Arena())
+                decode(content, bytes.fromhex(fingerprint), bytes.fromhex(entry.path.stem))
             except FileNotFoundError:
                 continue
             except (BadBlockFile, OSError) as error:
@@ -214,19 +218,32 @@ def _scan(folder: Path) -> list[os.DirEntry[str]]:
         return []
 
 
+@contextmanager
+def _opened(path: Path) -> Generator[tuple[FileIO, int]]:
+    """A block's file and its size. What is no plain file is not looked into: that could take for ever."""
+    with FileIO(os.open(path, _READING), "rb") as file:
+        stat = os.fstat(file.fileno())
+        if not S_ISREG(stat.st_mode):
+            raise BadBlockFile("no plain file")
+        yield file, stat.st_size
+
+
 def _content(path: Path, arena: Arena) -> memoryview:
-    with path.open("rb", buffering=0) as file:
-        content = arena.take(os.fstat(file.fileno()).st_size)
+    with _opened(path) as (file, size):
+        head = file.read(HEADER_BYTES)
+        decode_header(head, size)  # before memory is taken for it
+        content = arena.take(size)
+        content[:HEADER_BYTES] = head
         # Shorter than it was a moment ago: what is missing is zeros, and the checksum notices.
-        file.readinto(content)
+        file.readinto(content[HEADER_BYTES:])
     return content.toreadonly()
 
 
 def _fault(entry: BlockEntry, fingerprint: str) -> str:
     """Why a file is none of ours, or empty."""
     try:
-        with entry.path.open("rb") as file:
-            header = decode_header(file.read(HEADER_BYTES), entry.num_bytes)
+        with _opened(entry.path) as (file, size):
+            header = decode_header(file.read(HEADER_BYTES), size)
     except FileNotFoundError:
         return ""
     except (BadBlockFile, OSError) as error:

@@ -7,8 +7,9 @@ any thread     offer ──► [to write] ─┐
 ```
 
 Reading goes first: a request waits for it. After the start, what was used last is read ahead into memory, in what
-time is left: those who come back after a restart come soon. What cannot be written is not kept, and what cannot be read
-is computed; a broken or full disk costs a warning and nothing else.
+time is left: those who come back after a restart come soon. Looking after the folder waits until nobody computes. What
+cannot be written is not kept, and what cannot be read is computed; a broken or full disk costs a warning and nothing
+else.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import TypeAlias
 
 from stoker.cache.block_file import BadBlockFile
 from stoker.cache.directory import BlockDirectory, KeptModel
+from stoker.cache.uses import Uses
 from stoker.core.tiers import KVBytes
 
 logger = logging.getLogger(__name__)
@@ -36,14 +38,17 @@ WAIT_S = 3.0
 _RETRY_S = 30.0
 """Pause of writing after a write that failed."""
 _REFRESH_S = 30.0
-"""How often a thread without work looks for what other processes have written."""
+"""How often a thread without work looks for what other processes have written; and so long after the last one, a chore
+is done although somebody computes."""
 _FILES_AT_A_TIME = 64
-_REST = 1.0
-"""Reading ahead rests so many times as long as it has read: requests need the disk and the cores too."""
 _URGENT_BYTES = 64 * 2**20
-"""So much is read ahead whatever happens; more of it only while nobody computes."""
-_STEPS_S = 0.25
-"""So long after a step another one is likely."""
+"""So much is read ahead although somebody computes, …"""
+_REST = 3.0
+"""… with rests so many times as long as each reading took: he needs the cores too."""
+_QUIET_S = 0.05
+"""Nobody computes if nobody has for so long: requests come one after the other."""
+_STEP_S = 1.0
+"""A step that began so long ago has ended, whatever was heard of it."""
 _SLACK = 16
 """The folder is shrunk by this part of its limit at a time: looking at every file is not for every write."""
 
@@ -117,11 +122,16 @@ class DiskTier:
         """With the time until which somebody waits. Bounded by the index."""
         self._last: set[bytes] = set()
         """Those of them that somebody wanted last: with these, all is there that he waits for."""
-        self._used: dict[bytes, None] = {}
-        """Restored since they were read. Bounded by the index."""
+        self._uses = Uses()
         self._ahead: deque[bytes] = deque()
         """What is to be read ahead, the best first."""
-        self._rests_until, self._step_at = 0.0, -_STEPS_S
+        self._rests_until = 0.0
+        self._is_used = False
+        """Some request has come: what is computed before that is for nobody."""
+        self._quiet_from = -inf
+        """When nobody will have computed for a while, if nobody begins again."""
+        self._chore_at = self._clock()
+        """When the last one was done."""
         self._num_urgent_bytes = _URGENT_BYTES
         self._paused_until = 0.0
         self._closes_at: float | None = None
@@ -171,16 +181,22 @@ class DiskTier:
             self._last.update(there[-1:])
             self._changed.notify_all()
 
-    def note_use(self, key: bytes) -> None:
-        """A block that was read is really used: it leaves the folder last."""
+    def note_uses(self, keys: Iterable[bytes]) -> None:
+        """Somebody is about to use these, wherever he finds them: they leave the folder last."""
         with self._changed:
-            if key in self._index:
-                self._used[key] = None
+            now, had_some = self._clock(), bool(self._uses)
+            self._is_used, self._quiet_from = True, now + _STEP_S
+            self._uses.note(keys, self._index, now, time.time())
+            if self._uses and not had_some:
                 self._changed.notify_all()
 
-    def note_step(self) -> None:
-        """Somebody computes: what is read ahead shall not be felt."""
-        self._step_at = self._clock()
+    def note_step(self, *, is_busy: bool) -> None:
+        """Somebody computes: what is read ahead, and the chores, shall not be felt. Or nobody does any more."""
+        if self._is_used:
+            was_quiet_from, self._quiet_from = self._quiet_from, self._clock() + (_STEP_S if is_busy else _QUIET_S)
+            if self._quiet_from < was_quiet_from:
+                with self._changed:
+                    self._changed.notify_all()
 
     def is_coming(self, keys: Iterable[bytes]) -> bool:
         """One of them is wanted, and there is still hope."""
@@ -221,28 +237,37 @@ class DiskTier:
                 now = self._clock()
                 if self._to_read:
                     return partial(self._read, next(iter(self._to_read)))
-                can_write = bool(self._to_write) and now >= self._paused_until
-                if self._closes_at is not None and (not can_write or now >= self._closes_at):
+                can_write, is_closing = bool(self._to_write) and now >= self._paused_until, self._closes_at is not None
+                if self._closes_at is not None and (now >= self._closes_at or not (can_write or self._uses)):
                     return None
                 if can_write:
                     return partial(self._write, next(iter(self._to_write)))
-                if self._used:
-                    return self._note_uses
-                ahead_at = self._ahead_at
-                if now >= ahead_at:
+                ahead_at, chore_at = self._ahead_at, min(self._quiet_from, self._chore_at + _REFRESH_S)
+                if now >= ahead_at and not is_closing:
                     return partial(self._read_ahead, self._ahead.popleft())
-                if self._sweep is not None and not (self._ahead and self._num_urgent_bytes > 0):
-                    return self._sweep_on
-                if now >= look_at:
-                    return self._refresh
-                self._changed.wait(min(look_at, ahead_at) - now)
+                chore = self._chore(has_time=now >= look_at)
+                if chore is not None and (now >= chore_at or is_closing):
+                    return partial(self._do_chore, chore)
+                self._changed.wait(min(ahead_at, look_at if chore is None else chore_at) - now)
+
+    def _chore(self, *, has_time: bool) -> Callable[[], None] | None:
+        """What is to be done for the folder, that nobody waits for."""
+        if self._uses:
+            return self._note_uses
+        if self._sweep is not None and not (self._ahead and self._num_urgent_bytes > 0):
+            return self._sweep_on
+        return self._refresh if has_time else None
+
+    def _do_chore(self, chore: Callable[[], None]) -> None:
+        chore()
+        self._chore_at = self._clock()
 
     @property
     def _ahead_at(self) -> float:
         """When the next block may be read ahead."""
         if not self._ahead:
             return inf
-        return self._rests_until if self._num_urgent_bytes > 0 else max(self._rests_until, self._step_at + _STEPS_S)
+        return min(self._rests_until, self._quiet_from) if self._num_urgent_bytes > 0 else self._quiet_from
 
     def _open(self) -> bool:
         """Finds out who we are and looks what is there. False: this disk is of no use."""
@@ -298,22 +323,19 @@ class DiskTier:
         """Brings a block into memory that may be wanted soon, and ends it all when there is no more room."""
         if self._borrow(key) is not None:
             return
-        began = self._clock()
-        state = self._load(key)
+        began, state = self._clock(), self._load(key)
         if state is not None and self._deliver_ahead(key, state):
             self.counters.read_ahead_blocks += 1
             self._num_urgent_bytes -= len(state)
         elif state is not None:
             self._ahead.clear()
-        now = self._clock()
-        self._rests_until = now + _REST * (now - began)
+        self._rests_until = self._clock() + _REST * (self._clock() - began)
 
     def _note_uses(self) -> None:
         with self._changed:
-            used = list(self._used)
-            self._used.clear()
-        for key in used:
-            self._directory.note_use(self._fingerprint, key)
+            used = self._uses.take(_FILES_AT_A_TIME)
+        for key, used_at in used:
+            self._directory.note_use(self._fingerprint, key, used_at)
 
     def _load(self, key: bytes) -> KVBytes | None:
         began = self._clock()
@@ -340,6 +362,7 @@ class DiskTier:
             self._to_write.pop(key, None)
             if num_bytes is not None:
                 self._index[key] = num_bytes
+                self._uses.note_written(key)
         if num_bytes is not None:
             self._num_unswept_bytes += num_bytes
             if self._num_unswept_bytes * _SLACK >= self.limit_bytes:

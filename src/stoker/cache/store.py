@@ -35,6 +35,9 @@ class KVStore:
         self._host = HostTier(ram_bytes)
         self._disk: DiskTier | None = None
         self._on_arrival: Callable[[], None] | None = None
+        self._on_ahead: Callable[[int], None] | None = None
+        self._num_ahead_bytes = 0
+        """Read before anybody asked. Written by the disk's thread only."""
         self._num_ram_hits = self._num_disk_hits = 0
         self._num_ram_hit_tokens = self._num_disk_hit_tokens = 0
         self._num_evicted = self._num_lost = 0
@@ -67,6 +70,10 @@ class KVStore:
         """Has this called, on another thread, whenever something wanted has come from disk or will not come."""
         self._on_arrival = call
 
+    def on_ahead(self, call: Callable[[int], None]) -> None:
+        """Has this called on the disk's thread, now and then, with how many bytes have been read ahead so far."""
+        self._on_ahead = call
+
     @property
     def is_durable(self) -> bool:
         """See `Tiers`, as for the next six."""
@@ -92,14 +99,18 @@ class KVStore:
     def is_coming(self, keys: Iterable[bytes]) -> bool:
         return self._disk is not None and self._disk.is_coming(keys)
 
-    def note_step(self) -> None:
-        """The engine computes; the disk's thread keeps out of its way."""
+    def note_step(self, *, is_busy: bool) -> None:
+        """The engine begins a step, or has nothing to do; the disk's thread keeps out of its way."""
         if self._disk is not None:
-            self._disk.note_step()
+            self._disk.note_step(is_busy=is_busy)
 
     def touch(self, keys: Iterable[bytes]) -> None:
+        # The last ones first: of what was used together, the end has to leave before what it goes on from.
+        keys = list(keys)[::-1]
         with self._lock:
             self._host.touch(keys)
+        if self._disk is not None:
+            self._disk.note_uses(keys)
 
     def put(self, key: bytes, state: KVBytes) -> None:
         """Takes a block, which nobody may change any more; others may have to leave for it."""
@@ -118,8 +129,6 @@ class KVStore:
             if is_from_disk:
                 self._num_disk_hits += 1
                 self._num_disk_hit_tokens += num_tokens
-                if self._disk is not None:
-                    self._disk.note_use(key)
             else:
                 self._num_ram_hits += 1
                 self._num_ram_hit_tokens += num_tokens
@@ -175,7 +184,12 @@ class KVStore:
 
     def _receive_ahead(self, key: bytes, state: KVBytes) -> bool:
         with self._lock:
-            return self._host.put_last_in_line(key, state)
+            is_taken = self._host.put_last_in_line(key, state)
+        if is_taken:
+            self._num_ahead_bytes += len(state)
+            if self._on_ahead is not None:
+                self._on_ahead(self._num_ahead_bytes)
+        return is_taken
 
     def _note_arrival(self) -> None:
         if self._on_arrival is not None:

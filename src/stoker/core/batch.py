@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 Entry: TypeAlias = int
 """One position of a sequence: a token id."""
@@ -46,8 +46,7 @@ class Transfer:
         return self.end - self.start
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Consecutive entries of one slot. A decode is a chunk of one entry.
 
     ```
@@ -84,8 +83,8 @@ class Batch:
 
     @property
     def num_tokens(self) -> int:
-        return sum(len(chunk.entries) for chunk in self.chunks)
+        return sum([len(chunk.entries) for chunk in self.chunks])
 
     @property
     def num_rows(self) -> int:
-        return sum(chunk.num_logits for chunk in self.chunks)
+        return sum([chunk.num_logits for chunk in self.chunks])

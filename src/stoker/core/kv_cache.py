@@ -50,6 +50,7 @@ class KVCache:
         self.capacity = info.kv_tokens
         self.tree = PrefixTree()
         self._traits = info.traits
+        self._shares_cells = info.traits.shares_cells
         self._free_slots = list(reversed(range(info.num_slots)))
         self._running: set[int] = set()
         self._retained: dict[int, None] = {}
@@ -78,7 +79,8 @@ class KVCache:
 
     @property
     def free(self) -> int:
-        return self.capacity - self.used
+        held = self.tree.num_distinct if self._shares_cells else self.tree.num_total
+        return self.capacity - held - self._num_promised
 
     @property
     def num_sequences(self) -> int:
@@ -165,7 +167,6 @@ class KVCache:
         """Sets cells aside for what this step computes."""
         assert slot in self._running
         assert slot not in self._promised
-        assert len(entries) <= self.free
         self._promised[slot] = entries
         self._num_promised += len(entries)
 
@@ -177,6 +178,7 @@ class KVCache:
 
     def commit(self) -> None:
         """The step is computed: what was promised is held."""
+        assert self.used <= self.capacity, "more was promised than there is"
         for slot, entries in self._promised.items():
             self.tree.extend(slot, entries)
         self.abandon()

@@ -41,6 +41,8 @@ class ModelInfo:
     traits: CacheTraits
     tile_rows: int = 1
     """A forward pass of a multiple of so many entries is cheapest for each of them."""
+    pass_per_prompt: bool = False
+    """Each chunk of a prompt takes a forward pass of its own, so that few long ones are cheaper than many short."""
     kv_format: str = ""
     """What exported KV means besides the weights: the backend with its version, the types of its elements, every
     option that changes them. KV of another format is never imported."""

@@ -59,11 +59,8 @@ class PrefixTree:
         self._lengths: dict[int, int] = {}
         self.num_distinct = 0
         """Entries in the tree, each node counted once: cells if a backend shares them."""
-
-    @property
-    def num_total(self) -> int:
+        self.num_total = 0
         """Entries over all slots, shared ones counted again: cells if a backend copies them."""
-        return sum(self._lengths.values())
 
     @property
     def slots(self) -> Iterable[int]:
@@ -91,6 +88,7 @@ class PrefixTree:
             return
         tip = self._tips[slot]
         self.num_distinct += len(entries)
+        self.num_total += len(entries)
         self._lengths[slot] += len(entries)
         if tip.parent is not None and tip.num_slots == 1:
             tip.entries.extend(entries)
@@ -106,6 +104,7 @@ class PrefixTree:
         node = self._node_ending_at(source, length)
         self._move_tip(target, node)
         self._lengths[target] = length
+        self.num_total += length
         for shared in node.path():
             shared.num_slots += 1
 
@@ -114,6 +113,7 @@ class PrefixTree:
         assert length <= self._lengths[slot]
         old_tip, new_tip = self._tips[slot], self._node_ending_at(slot, length)
         self._move_tip(slot, new_tip)
+        self.num_total -= self._lengths[slot] - length
         self._lengths[slot] = length
         for node in _between(old_tip, new_tip):
             node.num_slots -= 1
@@ -188,6 +188,7 @@ class PrefixTree:
     def check_integrity(self) -> None:
         """Asserts that every count equals what a walk over the tree finds."""
         passing: dict[int, int] = {}
+        assert self.num_total == sum(self._lengths.values())
         for slot, tip in self._tips.items():
             assert slot in tip.tips
             assert self._lengths[slot] == sum(len(node.entries) for node in tip.path())

@@ -15,14 +15,14 @@ from stoker.core.kv_cache import KVCache
 from stoker.core.model_info import ModelInfo
 from stoker.core.request import Request
 from stoker.core.sequence import FinishReason, Sequence, TokenEvent
-from stoker.core.slot_state import SlotState
-from stoker.core.step_plan import StepPlan, StepPlanner, rank
+from stoker.core.slots import Slots
+from stoker.core.step_plan import RANK, StepPlan, StepPlanner
 from stoker.core.tiering import Tiering
 from stoker.core.tiers import Tiers
 from stoker.core.token_budget import TokenBudget
 from stoker.core.turns import Turns
 from stoker.core.waiting import WaitingQueue
-from stoker.errors import InvalidInput, Overloaded, ResourceExhausted
+from stoker.errors import InvalidInput, Overloaded
 
 _EXPORT_SHARE = 0.02
 """Part of a step's limit that may be spent on exporting KV besides, while anybody waits for the step."""
@@ -63,6 +63,7 @@ class Scheduler:
             target_step_s=config.target_step_s,
             idle_step_s=config.idle_step_s,
             tile_rows=info.tile_rows,
+            pass_per_prompt=info.pass_per_prompt,
         )
         self.tiering = Tiering(info, self.kv, self._budget, tiers)
         self._waiting = WaitingQueue()
@@ -87,6 +88,7 @@ class Scheduler:
             self._running,
             make_way=self._make_way,
         )
+        self.slots = Slots(info, self.kv, self.tiering, self._running, self._next_step_id)
         self.num_prompt_tokens = 0
         """Of all requests that have begun."""
         self.num_cached_tokens = 0
@@ -139,8 +141,12 @@ class Scheduler:
 
     def sequences(self, batch: Batch) -> list[Sequence]:
         """Who gets a token of a batch, in the order of their rows."""
-        with_rows = [(self._running[chunk.slot], chunk) for chunk in batch.chunks if chunk.num_logits]
-        return [sequence for sequence, chunk in with_rows if chunk.end == len(sequence.entries)]
+        found: list[Sequence] = []
+        for chunk in batch.chunks:
+            sequence = self._running[chunk.slot]
+            if chunk.num_logits and chunk.end == len(sequence.entries):
+                found.append(sequence)
+        return found
 
     def rows(self, batch: Batch) -> list[tuple[Sequence, Entry | None]]:
         """What the rows of a batch are for: whose they are, and the prompt entry to score; None = one to sample."""
@@ -162,7 +168,7 @@ class Scheduler:
         if len(self._waiting) >= self._config.max_waiting:
             raise Overloaded(f"the queue is full: {len(self._waiting)} requests are waiting", retry_after_s=1.0)
         self._num_arrivals += 1
-        sequence = Sequence(request, arrival=self._num_arrivals)
+        sequence = Sequence(request, self._num_arrivals, self._ends_of(request), self._max_entries_of(request))
         self._alive[request.request_id] = sequence
         self.tiering.open(sequence)
         self._waiting.push(sequence)
@@ -208,7 +214,7 @@ class Scheduler:
             return []
         num_streams = sum(sequence.num_pending == 1 for sequence in self._running.values())
         seconds = self._budget.limit_s(num_streams) * _EXPORT_SHARE if self._alive else _IDLE_EXPORT_S
-        return self.tiering.exports(self._running.values(), seconds)
+        return self.tiering.exports(self._running.values(), seconds, is_busy=bool(self._alive))
 
     def schedule(self) -> Batch | None:
         """The next step: decodes first, then prompts within the budget, those of whoever can be admitted too.
@@ -225,11 +231,13 @@ class Scheduler:
                 break
         if not plan.chunks and not plan.imports:
             return None
-        for chunk in plan.chunks.values():
-            self._note_share(self._running[chunk.slot], len(chunk.entries))
-        self._num_steps += 1
-        imports = tuple(transfer for transfers in plan.imports.values() for transfer in transfers)
-        return Batch(self._num_steps, tuple(plan.chunks.values()), self.kv.take_ops(), imports)
+        for slot, chunk in plan.chunks.items():
+            sequence = self._running[slot]
+            self._waiting.charge(sequence.request.client_key, len(chunk.entries))
+            if not sequence.has_begun:
+                self._note_begin(sequence)
+        imports = tuple([transfer for transfers in plan.imports.values() for transfer in transfers])
+        return Batch(self._next_step_id(), tuple(plan.chunks.values()), self.kv.take_ops(), imports)
 
     def withdraw(self, transfer: Transfer) -> None:
         """An import of this step failed: from there on its sequence is computed."""
@@ -244,7 +252,8 @@ class Scheduler:
         for chunk in batch.chunks:
             sequence = self._running[chunk.slot]
             sequence.num_computed = chunk.end
-            sequence.num_scored = max(sequence.num_scored, min(chunk.end, sequence.num_prompt))
+            if sequence.request.scores_prompt:
+                sequence.num_scored = max(sequence.num_scored, min(chunk.end, sequence.num_prompt))
         return [self._accept(*pair) for pair in zip(self.sequences(batch), token_ids, strict=True)]
 
     def fail(self, batch: Batch) -> list[TokenEvent]:
@@ -259,62 +268,23 @@ class Scheduler:
     def observe(self, batch: Batch, step_s: float) -> None:
         """Learns how long a step took; not of the first, which touches the weights for all that follow."""
         self._turns.observe(step_s)
+        self.tiering.earn(step_s)
         if batch.step_id == 1:
             return
-        prompts = [chunk for chunk in batch.chunks if len(chunk.entries) > 1]
+        num_prompts = num_tokens = num_attended = 0
+        for chunk in batch.chunks:
+            size = len(chunk.entries)
+            if size > 1:
+                num_prompts += 1
+                num_tokens += size
+                num_attended += size * (chunk.start + chunk.end) // 2
         self._budget.observe(
-            sum(len(chunk.entries) for chunk in prompts),
+            num_tokens,
             step_s,
-            num_decodes=len(batch.chunks) - len(prompts),
-            num_attended=sum(len(chunk.entries) * (chunk.start + chunk.end) // 2 for chunk in prompts),
+            num_decodes=len(batch.chunks) - num_prompts,
+            num_attended=num_attended,
+            num_prompts=num_prompts,
         )
-
-    def slots(self) -> list[SlotState]:
-        """What every slot holds now, in the order of their numbers."""
-        return [self._slot_state(slot, length) for slot, length in sorted(self.kv.lengths().items())]
-
-    def erase(self, slot: int) -> int:
-        """Forgets what finished conversations left in a slot; returns how many tokens that were.
-
-        Raises:
-            InvalidInput: there is no such slot, or a request runs in it.
-        """
-        self._check_idle(slot)
-        return self.kv.erase(slot)
-
-    def left_in(self, slot: int) -> tuple[Entry, ...]:
-        """What a finished conversation left in a slot, computed without adapters and for everybody.
-
-        Raises:
-            InvalidInput: there is no such slot, a request runs in it, or there is nothing.
-        """
-        self._check_idle(slot)
-        entries = self.kv.left_in(slot)
-        if not entries:
-            raise InvalidInput(f"slot {slot} is empty", parameter="slot")
-        return tuple(entries)
-
-    def vacate_for(self, slot: int, entries: tuple[Entry, ...], key: bytes) -> Batch:
-        """Empties a slot, into which these entries are then to be imported; `adopt` ends it.
-
-        Raises:
-            InvalidInput: there is no such slot, a request runs in it, or a sequence cannot be so long.
-            ResourceExhausted: running requests need the room.
-        """
-        self._check_idle(slot)
-        if len(entries) > self._info.max_sequence_tokens:
-            message = f"{len(entries)} tokens are more than the {self._info.max_sequence_tokens} of one sequence"
-            raise InvalidInput(message, parameter="filename")
-        self.kv.erase(slot)
-        if self.kv.make_room(len(entries)) < len(entries):
-            raise ResourceExhausted(f"there is no room for {len(entries)} tokens now", retry_after_s=1.0)
-        self._num_steps += 1
-        return Batch(self._num_steps, (), self.kv.take_ops(), (Transfer(slot, 0, len(entries), key),))
-
-    def adopt(self, slot: int, entries: tuple[Entry, ...]) -> None:
-        """The slot of `vacate_for` is filled."""
-        self.kv.adopt(slot, entries)
-        self.tiering.adopt(slot, list(entries))
 
     def check_integrity(self) -> None:
         """Asserts that sequences, slots and cells agree. Cheap enough for every step under test."""
@@ -328,11 +298,9 @@ class Scheduler:
             assert sequence.slot is None
             assert sequence.num_computed == 0
 
-    def _check_idle(self, slot: int) -> None:
-        if slot not in self.kv.lengths():
-            raise InvalidInput(f"there is no slot {slot}: they are 0 … {self._info.num_slots - 1}", parameter="slot")
-        if slot in self._running:
-            raise InvalidInput(f"slot {slot} is running a request; wait until that has ended", parameter="slot")
+    def _next_step_id(self) -> int:
+        self._num_steps += 1
+        return self._num_steps
 
     def _displace(self) -> None:
         """A request of higher priority does not wait for a running one of lower priority."""
@@ -343,10 +311,7 @@ class Scheduler:
                     return
                 self._preempt(victim)
 
-    def _note_share(self, sequence: Sequence, num_tokens: int) -> None:
-        self._waiting.charge(sequence.request.client_key, num_tokens)
-        if sequence.has_begun:
-            return
+    def _note_begin(self, sequence: Sequence) -> None:
         sequence.has_begun = True
         self.num_prompt_tokens += sequence.num_prompt
         self.num_cached_tokens += min(sequence.num_cached, sequence.num_prompt)
@@ -355,14 +320,14 @@ class Scheduler:
     def _make_way(self, sequence: Sequence, planned: Container[int]) -> bool:
         """Preempts the running sequence that goes first, if it ranks below this one."""
         victim = self._lowest(planned)
-        if victim is None or rank(victim) <= rank(sequence):
+        if victim is None or victim.rank <= sequence.rank:
             return False
         self._preempt(victim)
         return True
 
     def _lowest(self, planned: Container[int]) -> Sequence | None:
         """The running sequence to preempt first: lowest priority, then newest, and not yet part of this step."""
-        return max((s for slot, s in self._running.items() if slot not in planned), key=rank, default=None)
+        return max((s for slot, s in self._running.items() if slot not in planned), key=RANK, default=None)
 
     def _preempt(self, sequence: Sequence, *, retain: bool = True) -> None:
         """Back to the queue with all its tokens; its cells may be evicted."""
@@ -388,25 +353,29 @@ class Scheduler:
     def _accept(self, sequence: Sequence, token_id: int | None) -> TokenEvent:
         if token_id is None:
             return self._end(sequence, FinishReason.ERROR)
-        if sequence.request.sampling.max_tokens == 0:
-            return self._end(sequence, FinishReason.LENGTH)
+        if len(sequence.entries) >= sequence.max_entries:
+            return self._end(sequence, FinishReason.LENGTH)  # only the prompt was wanted
         sequence.entries.append(token_id)
         is_stop = self._is_stop(sequence, token_id)
         reason = FinishReason.STOP if is_stop else self._length_reason(sequence)
         if reason is not None:
             self._end(sequence, reason)
-        return TokenEvent(sequence.request.request_id, token_id, is_text=not is_stop, finish_reason=reason)
+        return TokenEvent(sequence.request.request_id, token_id, not is_stop, reason)
 
     def _is_stop(self, sequence: Sequence, token_id: int) -> bool:
-        params = sequence.request.sampling
-        is_end = token_id in self._info.eog_token_ids and not params.ignore_eos
-        return is_end or token_id in (params.stop_token_ids or ())
+        return token_id in sequence.ends
 
     def _length_reason(self, sequence: Sequence) -> FinishReason | None:
-        max_tokens = sequence.request.sampling.max_tokens
-        is_spent = max_tokens is not None and sequence.num_completion >= max_tokens
-        is_full = len(sequence.entries) >= self._info.max_sequence_tokens
-        return FinishReason.LENGTH if is_spent or is_full else None
+        return FinishReason.LENGTH if len(sequence.entries) >= sequence.max_entries else None
+
+    def _ends_of(self, request: Request) -> frozenset[Entry]:
+        params = request.sampling
+        ends = frozenset(params.stop_token_ids or ())
+        return ends if params.ignore_eos else ends | self._info.eog_token_ids
+
+    def _max_entries_of(self, request: Request) -> int:
+        max_tokens, context = request.sampling.max_tokens, self._info.max_sequence_tokens
+        return context if max_tokens is None else min(context, len(request.prompt) + max_tokens)
 
     def _end(self, sequence: Sequence, reason: FinishReason) -> TokenEvent:
         """Takes leave of a sequence; returns the event for an end without a token."""
@@ -424,18 +393,6 @@ class Scheduler:
         self._finished[request.request_id] = sequence
         self._waiting.forget_idle({s.request.client_key for s in self._running.values()})
         return TokenEvent(request.request_id, None, is_text=False, finish_reason=reason)
-
-    def _slot_state(self, slot: int, length: int) -> SlotState:
-        sequence = self._running.get(slot)
-        if sequence is None:
-            return SlotState(slot=slot, num_tokens=length)
-        return SlotState(
-            slot=slot,
-            num_tokens=length,
-            request_id=sequence.request.request_id,
-            num_prompt=sequence.num_prompt,
-            num_completion=sequence.num_completion,
-        )
 
     def _vacate(self, sequence: Sequence, *, retain: bool) -> None:
         assert sequence.slot is not None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from stoker.core.batch import Entry
 from stoker.core.blocks import Chain
@@ -36,7 +38,13 @@ class Sequence:
     request: Request
     arrival: int = 0
     """Grows with every request: the order in which they came."""
+    ends: frozenset[Entry] = frozenset()
+    """Token ids that end it."""
+    max_entries: int = sys.maxsize
+    """So long it may become, prompt and completion together."""
     entries: list[Entry] = field(default_factory=list[Entry])
+    rank: tuple[int, int] = field(init=False)
+    """Smaller is served before and preempted after: higher priority, then older."""
     slot: int | None = None
     """The native sequence that holds this one's KV while it runs."""
     num_computed: int = 0
@@ -68,6 +76,7 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.entries = list(self.request.prompt)
+        self.rank = (-self.request.priority, self.arrival)
 
     @property
     def cache_key(self) -> Hashable:
@@ -106,8 +115,7 @@ class Sequence:
         return len(self.entries) - max(self.num_computed, self.num_restorable)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenEvent:
+class TokenEvent(NamedTuple):
     """One token of one request, or its end. The last event of a request has a `finish_reason`.
 
     An end-of-generation or stop token is reported with `is_text` false: it ends the answer and is not part of it.

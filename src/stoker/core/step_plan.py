@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from stoker.core.admission import Admission
 from stoker.core.batch import Chunk, Transfer
@@ -19,6 +20,9 @@ from stoker.core.turns import Lane, Turns
 
 MAX_SCORED_LOGITS = 2**24
 """Most logits of prompt entries in one step: every row is as wide as the vocabulary, and all of them are kept."""
+
+RANK: Callable[[Sequence], tuple[int, int]] = attrgetter("rank")
+"""For sorting."""
 
 
 @dataclass(slots=True)
@@ -65,29 +69,36 @@ class StepPlanner:
         self._turns = turns
         self._running = running
         self._make_way = make_way
+        self._owed = 0
+        """Entries that the oldest prompt should have had in earlier steps, and that were too few for a chunk."""
 
     def fill(self, plan: StepPlan, lane: Lane) -> None:
         """Adds what this lane has to compute, and whatever is to be restored."""
-        self._plan_decodes(plan, lane)
-        self._plan_prompts(plan, lane)
+        ready = [s for s in self._turns.of(lane, self._running.values()) if s.num_pending == 1]
+        self._plan_decodes(plan, [sequence for sequence in ready if sequence.num_completion])
+        self._plan_prompts(plan, lane, [sequence for sequence in ready if not sequence.num_completion])
 
-    def _plan_decodes(self, plan: StepPlan, lane: Lane) -> None:
-        decodes = [s for s in self._turns.of(lane, self._running.values()) if s.num_pending == 1]
-        for sequence in sorted(decodes, key=rank):
+    def _plan_decodes(self, plan: StepPlan, decodes: list[Sequence]) -> None:
+        # Asked for all at once: nearly always they have it.
+        has_room = self._kv.make_room(len(decodes)) >= len(decodes)
+        for sequence in sorted(decodes, key=RANK):
             # Who came before may have taken its slot.
-            if sequence.slot is not None and self._plan_chunk(plan, sequence, 1):
+            if sequence.slot is not None and self._plan_chunk(plan, sequence, 1, has_room=has_room):
                 plan.num_decodes += 1
 
-    def _plan_prompts(self, plan: StepPlan, lane: Lane) -> None:
+    def _plan_prompts(self, plan: StepPlan, lane: Lane, ends: list[Sequence]) -> None:
+        """`ends`: prompts of which only the last entry is left."""
         prompts = [s for s in self._running.values() if s.num_pending > 1]
         if not prompts and not self._admission.can_admit:
+            self._plan_decodes(plan, ends)
             return
-        has_streams = plan.num_decodes > 0 or len(prompts) < len(self._running)
+        num_decodes = plan.num_decodes + len(ends)
+        has_streams = num_decodes > 0 or len(prompts) < len(self._running)
         num_sharing = len({lane, *map(self._turns.lane_of, prompts)})
 
         def num_tokens() -> int:
             return self._budget.prompt_tokens(
-                plan.num_decodes,
+                num_decodes,
                 has_others=has_streams,
                 num_sharing=num_sharing,
                 position=max((max(s.num_computed, s.num_restorable) for s in prompts), default=0),
@@ -95,12 +106,22 @@ class StepPlanner:
 
         while (admitted := self._admission.admit_next(prompts, num_tokens())) is not None:
             prompts.append(admitted)
-        seconds = self._budget.limit_s(plan.num_decodes, has_others=has_streams, num_sharing=num_sharing)
+        seconds = self._budget.limit_s(num_decodes, has_others=has_streams, num_sharing=num_sharing)
         self._plan_imports(plan, prompts, seconds)
+        if plan.imports and not plan.num_decodes and not any(_is_behind(plan, sequence) for sequence in prompts):
+            return  # what they would compute now is published when all is restored: then better with the restored ones
+        self._plan_decodes(plan, ends)
         beside = [s for s in self._turns.of(lane, prompts) if not s.is_restoring]
-        for sequence, share in share_budget(beside, num_tokens()):
+        for sequence, share in self._shares(beside, num_tokens(), self._info.max_batch_tokens - plan.num_decodes):
             if sequence.slot is not None:
                 self._plan_chunk(plan, sequence, share)
+
+    def _shares(self, prompts: list[Sequence], budget: int, most: int) -> list[tuple[Sequence, int]]:
+        """See `share_budget`. What is owed to the oldest is saved up until it is worth a chunk."""
+        least = self._budget.least_chunk
+        owed = self._owed - (-budget // 4)
+        self._owed = owed if owed < least and prompts else 0
+        return share_budget(prompts, budget, for_oldest=0 if self._owed else owed, least=least, most=most)
 
     def _plan_imports(self, plan: StepPlan, prompts: list[Sequence], seconds: float) -> None:
         left = self._tiering.num_importable(seconds)
@@ -123,29 +144,33 @@ class StepPlanner:
         plan.imports[sequence.slot] = transfers
         return end - start
 
-    def _plan_chunk(self, plan: StepPlan, sequence: Sequence, num_tokens: int) -> int:
+    def _plan_chunk(self, plan: StepPlan, sequence: Sequence, num_tokens: int, *, has_room: bool = False) -> int:
         """Gives a sequence up to `num_tokens` entries of this step; returns how many it got."""
-        num_tokens = min(num_tokens, self._num_scorable(plan, sequence))
+        is_scoring = _is_scoring(sequence)
+        if is_scoring:
+            num_tokens = min(num_tokens, self._num_scorable(plan, sequence))
         stop = self._tiering.next_stop(sequence)
         if stop is not None:
             num_tokens = min(num_tokens, stop - sequence.num_computed)
-        num_tokens = min(num_tokens, self._room_for(plan, sequence, num_tokens)) if num_tokens else 0
+        if num_tokens and not has_room:
+            num_tokens = min(num_tokens, self._room_for(plan, sequence, num_tokens))
         if num_tokens == 0:
             return 0
-        assert sequence.slot is not None
+        slot = sequence.slot
+        assert slot is not None
         start, end = sequence.num_computed, sequence.num_computed + num_tokens
-        num_scored = end - max(start, sequence.num_scored) if _is_scoring(sequence) else 0
-        num_logits = max(num_scored, int(end == len(sequence.entries)))
-        plan.num_scored += num_scored
-        chunk = Chunk(sequence.slot, start, tuple(sequence.entries[start:end]), num_logits, sequence.request.adapters)
-        self._kv.promise(chunk.slot, chunk.entries)
-        plan.chunks[chunk.slot] = chunk
+        num_logits = int(end == len(sequence.entries))
+        if is_scoring:
+            num_scored = end - max(start, sequence.num_scored)
+            num_logits = max(num_scored, num_logits)
+            plan.num_scored += num_scored
+        entries = tuple(sequence.entries[start:end])
+        self._kv.promise(slot, entries)
+        plan.chunks[slot] = Chunk(slot, start, entries, num_logits, sequence.request.adapters)
         return num_tokens
 
     def _num_scorable(self, plan: StepPlan, sequence: Sequence) -> int:
         """Entries that this step may take without giving away more rows than `MAX_SCORED_LOGITS` allows."""
-        if not _is_scoring(sequence):
-            return sequence.num_pending
         num_rows = max(1, MAX_SCORED_LOGITS // self._info.vocab_size) - plan.num_scored
         return max(0, num_rows) + max(0, sequence.num_scored - sequence.num_computed)
 
@@ -157,27 +182,48 @@ class StepPlanner:
         return room
 
 
-def share_budget(prompts: list[Sequence], budget: int) -> list[tuple[Sequence, int]]:
+def share_budget(
+    prompts: list[Sequence], budget: int, *, for_oldest: int | None = None, least: int = 1, most: int | None = None
+) -> list[tuple[Sequence, int]]:
     """Divides a step's prompt tokens: shortest remainder first, but a quarter always goes to the oldest.
 
     Shortest first keeps the mean time to the first token low; the quarter keeps a long prompt from starving.
+
+    Args:
+        prompts: those that may take part.
+        budget: tokens to divide.
+        for_oldest: what goes there instead of the quarter.
+        least: nobody besides the first gets less, but for the end of a prompt; and what would be left of a prompt is
+            taken along, up to a quarter of this.
+        most: tokens to give away at all; None = the budget.
     """
     if not prompts:
         return []
-    oldest = min(prompts, key=rank)
-    shares = {oldest.arrival: min(oldest.num_pending, -(-budget // 4))}
+    oldest = min(prompts, key=RANK)
+    quarter = -(-budget // 4) if for_oldest is None else min(for_oldest, budget)
+    shares = {oldest.arrival: min(oldest.num_pending, quarter)}
     left = budget - shares[oldest.arrival]
+    room = (budget if most is None else most) - shares[oldest.arrival]
     by_need = sorted(prompts, key=lambda s: (-s.request.priority, s.num_pending, s.arrival))
     for sequence in by_need:
-        more = min(sequence.num_pending - shares.get(sequence.arrival, 0), left)
-        shares[sequence.arrival] = shares.get(sequence.arrival, 0) + more
-        left -= more
-    return [(sequence, shares[sequence.arrival]) for sequence in by_need if shares[sequence.arrival] > 0]
+        has = shares.get(sequence.arrival, 0)
+        rest = sequence.num_pending - has
+        more = min(rest, left)
+        if rest - more <= least // 4:
+            more = min(rest, room) if left > 0 else 0
+        if has == 0 and more < min(rest, least) and any(shares.values()):
+            continue
+        shares[sequence.arrival] = has + more
+        left, room = max(0, left - more), room - more
+    return [(sequence, shares[sequence.arrival]) for sequence in by_need if shares.get(sequence.arrival, 0) > 0]
 
 
-def rank(sequence: Sequence) -> tuple[int, int]:
-    """Smaller is served before and preempted after: higher priority, then older."""
-    return (-sequence.request.priority, sequence.arrival)
+def _is_behind(plan: StepPlan, sequence: Sequence) -> bool:
+    """After this step, some of a sequence is still to be restored."""
+    if sequence.slot is None:
+        return False  # it had to make way meanwhile
+    transfers = plan.imports.get(sequence.slot)
+    return (transfers[-1].end if transfers else sequence.num_computed) < sequence.num_restorable
 
 
 def _is_scoring(sequence: Sequence) -> bool:

@@ -1,8 +1,8 @@
 """Decides which KV leaves for the tiers and which comes back; the engine moves it, the tiers keep it.
 
-What is computed is exported soon afterwards, a little in every step, and not when its cells are needed: an eviction
-then costs nothing, and a process that is killed has lost little. Exporting an entry costs about a hundredth of
-computing it (docs/lab).
+What is computed is exported soon afterwards, and not when its cells are needed: an eviction then costs nothing, and a
+process that is killed has lost little. While somebody computes, and nothing has to leave soon, it has a small part of
+the time; the rest is done when nobody does. Exporting an entry costs about a hundredth of computing it (docs/lab).
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from stoker.core.sequence import Sequence
 from stoker.core.tiers import Tiers
 from stoker.core.token_budget import TokenBudget
 
-_FIRST_GUESS = 8 * BLOCK_ENTRIES
+_FIRST_GUESS = 32 * BLOCK_ENTRIES
 """Entries moved in one step before anything was measured."""
+_EXPORT_SHARE = 0.02
+"""Of the time of steps, for exports that could wait until nobody computes."""
+_MAX_CREDIT_S = 0.01
 
 
 class Tiering:
@@ -42,6 +45,8 @@ class Tiering:
         self._retained: dict[int, Chain] = {}
         """By slot; those of slots that were given up since are stale, and never asked for."""
         self._imports, self._exports = Rate(), Rate()
+        self._credit_s = 0.0
+        """For exports that could wait, while somebody computes."""
 
     def open(self, sequence: Sequence) -> None:
         """A request has come: names its entries, and has brought into memory what lies on disk of them."""
@@ -122,9 +127,19 @@ class Tiering:
         """Something could be due."""
         return self._portions is not None and (self._portions.exports_while_running or self._is_pressing)
 
-    def exports(self, running: Iterable[Sequence], seconds: float) -> list[Transfer]:
-        """What is to be exported between two steps: what takes about so long, at least one portion if any is due."""
+    def earn(self, step_s: float) -> None:
+        """A step took so long: a small part of that may be spent on exports for which there is no hurry."""
+        self._credit_s = min(self._credit_s + _EXPORT_SHARE * step_s, _MAX_CREDIT_S)
+
+    def exports(self, running: Iterable[Sequence], seconds: float, *, is_busy: bool = False) -> list[Transfer]:
+        """What is to be exported between two steps: what takes about so long, at least one portion if any is due.
+
+        Nothing if somebody computes, and nothing has to leave soon, and exports have had their share of the time.
+        """
         if self._portions is None:
+            return []
+        can_wait = is_busy and not self._portions.exports_while_running and not self._kv.is_half_full
+        if can_wait and self._credit_s <= 0:
             return []
         max_entries = max(BLOCK_ENTRIES, self._exports.affordable(seconds, _FIRST_GUESS))
         if self._portions.exports_while_running:
@@ -139,6 +154,7 @@ class Tiering:
     def observe_export(self, num_entries: int, seconds: float) -> None:
         """Learns how long exporting took."""
         self._exports.observe(num_entries, seconds)
+        self._credit_s = max(self._credit_s - seconds, -_MAX_CREDIT_S)
 
     def _due_of_running(self, running: Iterable[Sequence]) -> Iterator[Transfer]:
         assert self._portions is not None

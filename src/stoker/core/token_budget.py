@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import sqrt
 
-from stoker.core.step_cost import StepCost, StepLoad
+from stoker.core.step_cost import MANY_PASSES, ONE_PASS, StepCost, StepLoad
 
 MIN_CHUNK = 8
 """A prompt always advances by this much, however slow the machine."""
@@ -17,6 +17,8 @@ _LEAST_SHARE = 1 / 3
 _UNSEEN_S = 0.01
 """Steps this short need not be any shorter."""
 _FIRST_GUESS = 128
+_WORTH_A_PASS = 16
+"""Where each chunk takes a pass of its own, its entries should cost so many times what the pass does."""
 
 
 class TokenBudget:
@@ -24,22 +26,40 @@ class TokenBudget:
 
     While streams run, a step should last at most `SLOWDOWN` times as long as it would without prompts, and at most
     `target_step_s`; without any, `idle_step_s` (nobody waits for the next token then, but an abort still has to be
-    noticed).
+    noticed). Where a prompt's chunk takes a pass of its own, a step lasts long enough for one that is worth it.
     """
 
-    def __init__(self, *, max_tokens: int, target_step_s: float, idle_step_s: float, tile_rows: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        max_tokens: int,
+        target_step_s: float,
+        idle_step_s: float,
+        tile_rows: int = 1,
+        pass_per_prompt: bool = False,
+    ) -> None:
         self._max_tokens = max_tokens
+        self._pass_per_prompt = pass_per_prompt
         self._tile_rows = tile_rows
         self._target_step_s = target_step_s
         self._idle_step_s = idle_step_s
-        self._cost = StepCost()
+        self._cost = StepCost(MANY_PASSES if pass_per_prompt else ONE_PASS)
 
     @property
     def token_s(self) -> float | None:
         """What one prompt token costs, in seconds, where little is before it; None = not known yet."""
         return self._cost.entry_s if self._cost.is_known else None
 
-    def observe(self, num_tokens: int, step_s: float, *, num_decodes: int = 0, num_attended: int = 0) -> None:
+    @property
+    def least_chunk(self) -> int:
+        """Entries of a prompt that are worth their place in a step, if there are so many."""
+        if not (self._pass_per_prompt and self._cost.is_known):
+            return 1
+        return max(MIN_CHUNK, int(_WORTH_A_PASS * self._cost.pass_s / self._cost.entry_s))
+
+    def observe(
+        self, num_tokens: int, step_s: float, *, num_decodes: int = 0, num_attended: int = 0, num_prompts: int = 1
+    ) -> None:
         """Learns from a finished step. A few tokens of a prompt on their own say nothing, and are ignored.
 
         Args:
@@ -47,9 +67,11 @@ class TokenBudget:
             step_s: how long the step took.
             num_decodes: sequences that got a token besides.
             num_attended: positions that the prompts' tokens looked back at, added up over them.
+            num_prompts: which the tokens are of.
         """
         if step_s > 0 and (num_decodes or num_tokens >= MIN_CHUNK):
-            self._cost.observe(StepLoad(num_decodes, num_tokens, num_attended), step_s)
+            num_passes = self._num_passes(num_decodes, num_prompts if num_tokens else 0)
+            self._cost.observe(StepLoad(num_decodes, num_tokens, num_attended, num_passes), step_s)
 
     def limit_s(self, num_decodes: int, *, has_others: bool = False, num_sharing: int = 1) -> float:
         """How long a step may take that decodes `num_decodes` sequences. Arguments as of `prompt_tokens`."""
@@ -80,9 +102,16 @@ class TokenBudget:
         affordable = _FIRST_GUESS
         if self._cost.is_known:
             limit_s = self.limit_s(num_decodes, has_others=has_others, num_sharing=num_sharing)
-            affordable = self._num_affordable(limit_s - self._cost.predict(StepLoad(num_decodes)), position)
+            others_s = self._cost.predict(StepLoad(num_decodes, num_passes=self._num_passes(num_decodes, 1)))
+            affordable = self._num_affordable(limit_s - others_s, position)
             affordable = self._tiled(affordable + num_decodes) - num_decodes
+            worthwhile = min(self.least_chunk, self._num_affordable(self._target_step_s - others_s, position))
+            affordable = max(affordable, worthwhile)
         return min(max(affordable, MIN_CHUNK), max(self._max_tokens - num_decodes, 0))
+
+    def _num_passes(self, num_decodes: int, num_prompts: int) -> int:
+        """Streams are computed together, with the prompts or without."""
+        return num_prompts + (num_decodes > 0) if self._pass_per_prompt else 1
 
     def _tiled(self, num_rows: int) -> int:
         """Whole tiles, where that is at most a quarter of a tile away or there is more than one of them anyway."""

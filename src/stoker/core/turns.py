@@ -59,7 +59,9 @@ class Turns:
 
     def order(self, sequences: Iterable[Sequence]) -> list[Lane]:
         """The lanes of these sequences, in the order in which the next step is to be offered to them."""
-        present = dict.fromkeys(self.lane_of(sequence) for sequence in sequences)
+        present = dict.fromkeys([self.lane_of(sequence) for sequence in sequences])
+        if present.keys() == self._queue.keys():
+            return list(self._queue)
         kept = [lane for lane in self._queue if lane in present]
         self._queue = dict.fromkeys((*kept, *present))
         return list(self._queue)
@@ -69,8 +71,9 @@ class Turns:
         if lane != self._present:
             self._present, self._num_steps, self._turn_s = lane, 0, 0.0
         self._num_steps += 1
-        del self._queue[lane]
-        self._queue = {lane: None, **self._queue}
+        if len(self._queue) > 1:
+            del self._queue[lane]
+            self._queue = {lane: None, **self._queue}
         if self._num_steps >= TURN_STEPS:
             self._end()
 

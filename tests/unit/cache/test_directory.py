@@ -3,6 +3,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -65,8 +67,8 @@ def test_the_latest_are_known_as_many_as_fit(directory: BlockDirectory) -> None:
     assert directory.latest(ONE, 3 * size) == [B, C, A]
     assert directory.latest(ONE, 3 * size - 1) == [B, C]
     assert directory.latest(ONE, 0) == []
-    directory.note_use(ONE, A)
-    directory.note_use(OTHER, A)
+    directory.note_use(ONE, A, time.time())
+    directory.note_use(OTHER, A, time.time())
     directory.read(ONE, C)
     assert directory.latest(ONE, 2 * size) == [A, B], "only what was really used counts as used"
 
@@ -75,7 +77,7 @@ def test_those_used_least_recently_leave_whichever_model_they_are_of(directory: 
     for age, (fingerprint, key) in enumerate([(ONE, A), (OTHER, B), (ONE, C)]):
         directory.write(fingerprint, key, b"x" * 1000)
         os.utime(block_path(directory, key, fingerprint), (age, age))
-    directory.note_use(ONE, A)
+    directory.note_use(ONE, A, time.time())
     removed = directory.shrink(2500)
     assert [entry.path for entry in removed] == [block_path(directory, B, OTHER)]
     assert directory.shrink(2500) == []
@@ -150,3 +152,63 @@ def test_blocks_are_private_to_the_user(directory: BlockDirectory) -> None:
     """They are conversations."""
     directory.write(ONE, A, b"x")
     assert stat.S_IMODE(block_path(directory, A).stat().st_mode) == 0o600
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _link(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def test_a_link_is_removed_and_what_it_leads_to_is_neither_read_nor_touched(directory: BlockDirectory) -> None:
+    directory.write(ONE, A, b"elsewhere")
+    path, elsewhere = block_path(directory, A), directory.folder / "elsewhere"
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+    with pytest.raises(OSError, match=r"\w"):
+        directory.read(ONE, A)
+    assert [bool(fault) for _, fault in directory.sweep()] == [True]
+    assert not path.is_symlink()
+    assert elsewhere.exists()
+
+
+def test_no_memory_is_taken_for_what_has_no_header(directory: BlockDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory.write(ONE, B, b"")
+    _hole(block_path(directory, A))
+    taken: list[int] = []
+    monkeypatch.setattr(directory._arena, "take", taken.append)
+    with pytest.raises(BadBlockFile):
+        directory.read(ONE, A)
+    assert not taken
+
+
+def _hole(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 2**40)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
+@pytest.mark.parametrize("make", [_pipe, _link, _hole, Path.mkdir])
+def test_what_is_no_plain_file_of_its_size_is_not_read(directory: BlockDirectory, make: Callable[[Path], None]) -> None:
+    """A pipe would never end, a device neither, and a file with a hole would take all memory."""
+    directory.write(ONE, B, b"fine")
+    path = block_path(directory, A)
+    make(path)
+    with pytest.raises((BadBlockFile, OSError)):
+        directory.read(ONE, A)
+    assert [(entry.path, bool(fault)) for entry, fault in directory.check(ONE.hex()) if fault] in ([(path, True)], [])
+    assert dict(directory.sweep())[block_path(directory, B)] == ""
+    assert path.is_dir() or not (path.is_symlink() or path.exists())
+    assert Path("/dev/zero").exists(), "where a link leads to is left alone"
+
+
+def test_times_from_the_future_or_the_past_cost_nothing_but_their_place_in_line(directory: BlockDirectory) -> None:
+    for key, used_at in ((A, 2**33), (B, 0)):
+        directory.write(ONE, key, b"x" * 100)
+        os.utime(block_path(directory, key), (used_at, used_at))
+    assert directory.latest(ONE, 10**6) == [A, B]
+    directory.shrink(250)
+    assert list(directory.keys(ONE)) == [A]
+    assert [fault for _, fault in directory.sweep()] == [""]

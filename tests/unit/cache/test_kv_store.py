@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -47,8 +48,8 @@ class Disk(BlockDirectory):
         self.reads.append(key)
         return super().read(fingerprint, key)
 
-    def note_use(self, fingerprint: bytes, key: bytes) -> None:
-        super().note_use(fingerprint, key)
+    def note_use(self, fingerprint: bytes, key: bytes, used_at: float) -> None:
+        super().note_use(fingerprint, key, used_at)
         self.uses.release()
 
     def sweep(self) -> Iterator[tuple[Path, str]]:
@@ -290,6 +291,7 @@ def test_after_a_start_what_was_used_last_comes_into_memory_by_itself(tmp_path: 
     store = Tiers().open(disk, read_ahead_bytes=3 * size)
     assert ahead(store, 3) == KEYS[1:4]
     assert disk.reads == [KEYS[3], KEYS[2], KEYS[1]]
+    store.touch([KEYS[3]])
     assert store.take(KEYS[3], 32) is not None
     assert (store.counters().disk_hit_tokens, store.counters().disk_read_ahead_blocks) == (32, 3)
     assert disk.uses.acquire(timeout=WAIT_S)
@@ -332,7 +334,122 @@ def test_a_server_that_ends_reads_nothing_more_ahead(tmp_path: Path) -> None:
     disk.is_free.clear()
     store = Tiers().open(disk, read_ahead_bytes=10**6)
     assert disk.is_busy.wait(WAIT_S)
-    assert store._disk is not None
-    threading.Timer(0, disk.is_free.set).start()
+    tier = store._disk
+    assert tier is not None
+
+    def let_go_of_the_disk() -> None:
+        with tier._changed:
+            assert tier._changed.wait_for(lambda: tier._closes_at is not None, WAIT_S)
+        disk.is_free.set()
+
+    thread = threading.Thread(target=let_go_of_the_disk)
+    thread.start()
     assert store.close()
+    thread.join()
     assert store.counters().disk_read_ahead_blocks < len(KEYS)
+
+
+def times(root: Path) -> dict[bytes, float]:
+    blocks = BlockDirectory(root).blocks(OURS.hex())
+    return {bytes.fromhex(entry.path.stem): entry.used_at for entry in blocks}
+
+
+def test_what_is_used_from_memory_only_stays_on_disk_too(tmp_path: Path) -> None:
+    used_in_turn(tmp_path, *KEYS[:4])
+    store = Tiers().open(Disk(tmp_path))
+    store.put(KEYS[1], b"x" * 100)
+    store.touch(KEYS[1:3])
+    assert store.close()
+    found = times(tmp_path)
+    assert [found[KEYS[0]], found[KEYS[3]]] == [0, 3]
+    assert min(found[KEYS[1]], found[KEYS[2]]) > 3
+
+
+def test_of_what_is_used_together_the_end_leaves_first(tmp_path: Path) -> None:
+    store = KVStore(300)
+    for key in KEYS[:3]:
+        store.put(key, b"x" * 100)
+    store.touch(KEYS[:3])
+    store.put(KEYS[3], b"x" * 100)
+    assert [store.is_ready(key) for key in KEYS[:4]] == [True, True, False, True]
+
+
+def test_a_use_counts_from_when_it_was_and_not_from_when_it_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used_in_turn(tmp_path, *KEYS[:2])
+    store = Tiers().open(Disk(tmp_path))
+    with monkeypatch.context() as earlier:
+        earlier.setattr(time, "time", lambda: 1e9)
+        store.touch(KEYS[:2])
+    assert store.close()
+    found = times(tmp_path)
+    assert 1e9 <= found[KEYS[1]] < found[KEYS[0]] < 1e9 + 1
+
+
+def test_a_use_is_noted_once_in_a_while(tmp_path: Path) -> None:
+    used_in_turn(tmp_path, *KEYS[:2])
+    disk = Disk(tmp_path)
+    store = Tiers().open(disk)
+    store.touch([KEYS[0]])
+    store.note_step(is_busy=False)
+    assert disk.uses.acquire(timeout=WAIT_S)
+    store.touch([KEYS[0], KEYS[9]])
+    store.touch([KEYS[1]])
+    assert store.close()
+    assert disk.uses.acquire(blocking=False)
+    assert not disk.uses.acquire(blocking=False), "neither again, nor of what is not there"
+
+
+def test_looking_after_the_folder_waits_until_nobody_computes(tmp_path: Path) -> None:
+    used_in_turn(tmp_path, *KEYS[:2])
+    disk = Disk(tmp_path)
+    store = Tiers().open(disk)
+    assert store._disk is not None
+    store.touch([KEYS[0]])
+    store.note_step(is_busy=True)
+    assert not disk.uses.acquire(timeout=0.02)
+    store.note_step(is_busy=False)
+    assert disk.uses.acquire(timeout=WAIT_S)
+    assert store.close()
+
+
+def test_the_backend_is_told_what_is_read_ahead(tmp_path: Path) -> None:
+    used_in_turn(tmp_path, *KEYS[:3])
+    expected: list[int] = []
+    disk = Disk(tmp_path)
+    disk.is_free.clear()
+    store = Tiers().open(disk, read_ahead_bytes=10**6)
+    store.on_ahead(expected.append)
+    disk.is_free.set()
+    ahead(store, 3)
+    assert store.close()
+    assert expected == [100, 200, 300]
+
+
+def test_a_folder_that_vanishes_is_written_again(tmp_path: Path) -> None:
+    written(tmp_path, *KEYS[:2])
+    disk = Disk(tmp_path)
+    store = Tiers().open(disk)
+    shutil.rmtree(disk.folder)
+    store.touch(KEYS[:2])
+    assert store.fetched(*KEYS[:2]) == [False, False]
+    store.put(KEYS[2], b"afterwards")
+    assert store.close()
+    assert list(BlockDirectory(tmp_path).keys(OURS)) == [KEYS[2]]
+    assert store.counters().disk_failed_writes == store.counters().disk_bad_files == 0
+
+
+def test_a_disk_that_is_full_in_the_middle_keeps_what_it_has(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    store = Tiers().open(disk)
+    store.put(KEYS[0], b"whole")
+    while not disk.keys(OURS):
+        assert disk.is_busy.wait(WAIT_S)
+    disk.write_error = OSError(errno.ENOSPC, "No space left on device")
+    store.put(KEYS[1], b"never written")
+    assert disk.has_failed.wait(WAIT_S)
+    assert store.fetched(KEYS[0]) == [True]
+    assert store.close()
+    assert not list(tmp_path.rglob("*.tmp"))
+    assert bytes(disk.read(OURS, KEYS[0])) == b"whole"

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stoker.backends.scripted import scripted_info
@@ -60,6 +62,43 @@ def test_the_oldest_prompt_advances_however_small_the_budget() -> None:
     oldest = Sequence(make_request("old", range(50)), arrival=1)
     newer = Sequence(make_request("new", range(9)), arrival=2)
     assert {s.request.request_id: n for s, n in share_budget([newer, oldest], 2)} == {"old": 1, "new": 1}
+
+
+def shares(prompts: list[Sequence], budget: int, **options: int) -> dict[str, int]:
+    return {s.request.request_id: n for s, n in share_budget(prompts, budget, **options)}
+
+
+def test_nobody_gets_less_than_is_worth_a_pass() -> None:
+    oldest = Sequence(make_request("old", range(500)), arrival=1)
+    middle = Sequence(make_request("middle", range(90)), arrival=2)
+    short = Sequence(make_request("short", range(20)), arrival=3)
+    everybody = [oldest, middle, short]
+    assert shares(everybody, 60, for_oldest=0, least=40) == {"short": 20, "middle": 40}
+    assert shares(everybody, 50, for_oldest=0, least=40) == {"short": 20}
+    assert shares(everybody, 50, for_oldest=45, least=40) == {"old": 50}
+    assert shares([oldest, middle], 50, for_oldest=0, least=40) == {"middle": 50}
+    assert shares([oldest], 30, for_oldest=0, least=40) == {"old": 30}, "somebody always gets something"
+
+
+def test_what_little_would_be_left_of_a_prompt_goes_along() -> None:
+    only = [Sequence(make_request("only", range(90)), arrival=1)]
+    assert shares(only, 80, for_oldest=0, least=40, most=500) == {"only": 90}
+    assert shares(only, 79, for_oldest=0, least=40, most=500) == {"only": 79}
+    assert shares(only, 80, for_oldest=0, least=40, most=85) == {"only": 85}
+    assert shares(only, 80, for_oldest=0, least=40) == {"only": 80}
+
+
+@pytest.mark.parametrize("pass_per_prompt", [False, True])
+def test_a_long_prompt_is_not_starved_by_short_ones(pass_per_prompt: bool) -> None:
+    info = scripted_info(context_size=2000, kv_tokens=8000, max_batch_tokens=64)
+    loop = Loop(replace(info, pass_per_prompt=pass_per_prompt))
+    for num_tokens in (0, 20, 60) * 50:
+        loop.scheduler._budget.observe(num_tokens, 0.01 + 0.0025 * num_tokens, num_decodes=1)
+    loop.add(make_request("long", [index % 7 for index in range(1000)], 1))
+    for step in range(120):
+        loop.add(make_request(f"short{step}", [step % 50, *([3] * 60)], 1, client_key=f"s{step}"))
+        loop.step()
+    assert loop.tokens["long"]
 
 
 def test_what_running_prompts_still_need_is_not_given_away() -> None:

@@ -139,7 +139,29 @@ def test_nothing_is_exported_while_the_pool_has_room_unless_it_would_outlive_the
     durable = tiered(SlowTiers(), kv_tokens=4000)
     answer(durable, "first", SYSTEM)
     assert durable.store is not None
+    assert durable.transfers is not None
+    while durable.transfers.export():
+        pass
     assert durable.store.counters().ram_blocks >= 4
+
+
+def test_what_need_not_leave_soon_waits_while_somebody_computes() -> None:
+    loop = tiered(SlowTiers(), kv_tokens=4000)
+    answer(loop, "first", SYSTEM)
+    loop.add(make_request("next", [1] * 40, 2))
+    assert loop.scheduler.exports() == []
+    loop.scheduler.tiering.earn(1.0)
+    assert loop.scheduler.exports(), "but not for ever"
+    loop.scheduler.tiering.observe_export(32, 1.0)
+    loop.scheduler.tiering.earn(0.1)
+    assert loop.scheduler.exports() == []
+
+
+def test_what_has_to_leave_soon_does_not_wait() -> None:
+    loop = tiered(SlowTiers(), kv_tokens=len(SYSTEM) + 60)
+    answer(loop, "first", SYSTEM)
+    loop.add(make_request("next", [1] * 40, 2))
+    assert loop.scheduler.exports()
 
 
 def test_a_conversation_that_lost_its_slot_although_there_were_cells_comes_back() -> None:
@@ -200,7 +222,7 @@ def test_what_is_in_a_slot_is_never_given_away_under_the_name_of_what_was_in_it(
     answer(loop, "public", SYSTEM)
     scheduler = loop.scheduler
     (slot,) = scheduler.kv.retained_slots
-    scheduler.erase(slot)
+    scheduler.slots.erase(slot)
     loop.add(make_request("private", [9] * 150, 20, cache_prompt=False))
     loop.step()
     assert scheduler.sequence("private").slot == slot
@@ -217,8 +239,8 @@ def test_what_was_put_into_a_slot_from_outside_is_kept_under_its_own_name() -> N
     scheduler = loop.scheduler
     (slot,) = scheduler.kv.retained_slots
     entries = tuple(range(100, 200))
-    scheduler.vacate_for(slot, entries, b"")
-    scheduler.adopt(slot, entries)
+    scheduler.slots.vacate_for(slot, entries, b"")
+    scheduler.slots.adopt(slot, entries)
     expected = Chain(root_key(()))
     expected.extend(entries)
     assert [t.key for t in scheduler.tiering.exports([], 1.0)][:3] == expected.keys

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from stoker.core.token_budget import MIN_CHUNK, SLOWDOWN, TokenBudget
@@ -124,3 +126,51 @@ def test_tiles_count_the_streams_too() -> None:
         run(budget, 8, 30)
     assert (budget.prompt_tokens(8) + 8) % 16 == 0
     assert budget.prompt_tokens(0) % 16 == 0
+
+
+def seconds_in_passes(num_decodes: int, chunks: list[int]) -> float:
+    """A machine where each chunk of a prompt is a pass of its own: ONNX Runtime's, with a small model."""
+    streams_s = 0.0035 + 0.002 * num_decodes if num_decodes else 0.0
+    return streams_s + sum(0.005 + 0.0011 * num_tokens for num_tokens in chunks)
+
+
+def learned_in_passes(*, pass_per_prompt: bool, num_decodes: int = 8) -> TokenBudget:
+    rng = random.Random(0)
+    budget = TokenBudget(max_tokens=512, target_step_s=0.2, idle_step_s=1.0, pass_per_prompt=pass_per_prompt)
+    for _ in range(200):
+        most = budget.prompt_tokens(num_decodes)
+        chunks = rng.choice([[], [most], [most], [rng.randint(2, most)]])
+        budget.observe(
+            sum(chunks), seconds_in_passes(num_decodes, chunks), num_decodes=num_decodes, num_prompts=len(chunks)
+        )
+    return budget
+
+
+def test_a_chunk_is_worth_the_pass_that_it_takes() -> None:
+    """Its entries cost many times what the pass does, though streams wait longer for it than otherwise."""
+    budget = learned_in_passes(pass_per_prompt=True)
+    chunk = budget.prompt_tokens(8)
+    assert chunk >= budget.least_chunk > 40
+    assert 0.0011 * chunk > 10 * 0.005
+    assert seconds_in_passes(8, [chunk]) < 0.2, "the aim holds"
+    shared = learned_in_passes(pass_per_prompt=False)
+    assert shared.least_chunk == 1
+    assert shared.prompt_tokens(8) < chunk / 2
+
+
+def test_the_aim_of_a_step_bounds_what_is_worth_a_pass() -> None:
+    slow = TokenBudget(max_tokens=512, target_step_s=0.05, idle_step_s=1.0, pass_per_prompt=True)
+    for chunks in ([], [20], [40]) * 50:
+        slow.observe(sum(chunks), seconds_in_passes(8, chunks), num_decodes=8, num_prompts=len(chunks))
+    assert slow.least_chunk > 40
+    assert seconds_in_passes(8, [slow.prompt_tokens(8)]) < 0.06
+
+
+def test_prices_of_several_chunks_are_told_from_those_of_one() -> None:
+    budget = TokenBudget(max_tokens=512, target_step_s=0.2, idle_step_s=1.0, pass_per_prompt=True)
+    rng = random.Random(1)
+    for _ in range(300):
+        chunks = [rng.randint(8, 60) for _ in range(rng.randint(0, 3))]
+        budget.observe(sum(chunks), seconds_in_passes(4, chunks), num_decodes=4, num_prompts=len(chunks))
+    assert budget.token_s == pytest.approx(0.0011, rel=0.1)
+    assert budget.least_chunk == pytest.approx(16 * 0.005 / 0.0011, rel=0.2)

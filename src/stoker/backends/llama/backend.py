@@ -130,6 +130,9 @@ class LlamaBackend:
         assert context.length(slot) == start, f"slot {slot} holds {context.length(slot)} positions, not {start}"
         context.kv_bytes.import_(slot, start, end, state)
 
+    def expect_kv(self, num_bytes: int) -> None:
+        """See `KVPort.expect_kv`: libllama has its memory ready."""
+
     def load_adapter(self, key: str, path: Path) -> None:
         """See `AdapterPort.load_adapter`."""
         self._open_context().adapters.load(key, path)

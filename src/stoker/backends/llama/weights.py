@@ -103,7 +103,8 @@ class _WeightsCache:
             if weights is not None:
                 logger.info("reusing the loaded weights of %s", real_path)
                 return weights
-            weights = Weights(real_path, options, progress)
+            # Not by its real path: the other parts of a split model are found by the names of the links.
+            weights = Weights(path, options, progress)
             if _identity(real_path, options) != key:
                 raise ModelFileInvalid(f"{path} was changed while it was being loaded.", path=str(path))
             self._loaded[key] = weights

@@ -1,0 +1,103 @@
+"""What slots hold, for whoever asks, empties or fills one that no request runs in. It schedules nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from stoker.core.batch import Batch, Entry, Transfer
+from stoker.core.kv_cache import KVCache
+from stoker.core.model_info import ModelInfo
+from stoker.core.sequence import Sequence
+from stoker.core.slot_state import SlotState
+from stoker.core.tiering import Tiering
+from stoker.errors import InvalidInput, ResourceExhausted
+
+
+class Slots:
+    """One per scheduler, between whose steps it is asked.
+
+    Args:
+        info: of the backend.
+        kv: the ledger of what slots hold.
+        tiering: told what is put into a slot from outside.
+        running: by slot; only read here.
+        next_step_id: for a batch that computes nothing.
+    """
+
+    def __init__(
+        self,
+        info: ModelInfo,
+        kv: KVCache,
+        tiering: Tiering,
+        running: Mapping[int, Sequence],
+        next_step_id: Callable[[], int],
+    ) -> None:
+        self._info = info
+        self._kv = kv
+        self._tiering = tiering
+        self._running = running
+        self._next_step_id = next_step_id
+
+    def states(self) -> list[SlotState]:
+        """What every slot holds now, in the order of their numbers."""
+        return [self._state(slot, length) for slot, length in sorted(self._kv.lengths().items())]
+
+    def erase(self, slot: int) -> int:
+        """Forgets what finished conversations left in a slot; returns how many tokens that were.
+
+        Raises:
+            InvalidInput: there is no such slot, or a request runs in it.
+        """
+        self._check_idle(slot)
+        return self._kv.erase(slot)
+
+    def left_in(self, slot: int) -> tuple[Entry, ...]:
+        """What a finished conversation left in a slot, computed without adapters and for everybody.
+
+        Raises:
+            InvalidInput: there is no such slot, a request runs in it, or there is nothing.
+        """
+        self._check_idle(slot)
+        entries = self._kv.left_in(slot)
+        if not entries:
+            raise InvalidInput(f"slot {slot} is empty", parameter="slot")
+        return tuple(entries)
+
+    def vacate_for(self, slot: int, entries: tuple[Entry, ...], key: bytes) -> Batch:
+        """Empties a slot, into which these entries are then to be imported; `adopt` ends it.
+
+        Raises:
+            InvalidInput: there is no such slot, a request runs in it, or a sequence cannot be so long.
+            ResourceExhausted: running requests need the room.
+        """
+        self._check_idle(slot)
+        if len(entries) > self._info.max_sequence_tokens:
+            message = f"{len(entries)} tokens are more than the {self._info.max_sequence_tokens} of one sequence"
+            raise InvalidInput(message, parameter="filename")
+        self._kv.erase(slot)
+        if self._kv.make_room(len(entries)) < len(entries):
+            raise ResourceExhausted(f"there is no room for {len(entries)} tokens now", retry_after_s=1.0)
+        return Batch(self._next_step_id(), (), self._kv.take_ops(), (Transfer(slot, 0, len(entries), key),))
+
+    def adopt(self, slot: int, entries: tuple[Entry, ...]) -> None:
+        """The slot of `vacate_for` is filled."""
+        self._kv.adopt(slot, entries)
+        self._tiering.adopt(slot, list(entries))
+
+    def _check_idle(self, slot: int) -> None:
+        if slot not in self._kv.lengths():
+            raise InvalidInput(f"there is no slot {slot}: they are 0 … {self._info.num_slots - 1}", parameter="slot")
+        if slot in self._running:
+            raise InvalidInput(f"slot {slot} is running a request; wait until that has ended", parameter="slot")
+
+    def _state(self, slot: int, length: int) -> SlotState:
+        sequence = self._running.get(slot)
+        if sequence is None:
+            return SlotState(slot=slot, num_tokens=length)
+        return SlotState(
+            slot=slot,
+            num_tokens=length,
+            request_id=sequence.request.request_id,
+            num_prompt=sequence.num_prompt,
+            num_completion=sequence.num_completion,
+        )
