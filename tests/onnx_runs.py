@@ -10,7 +10,9 @@ import numpy as np
 
 from stoker.backends.onnx import OnnxBackend, OnnxOptions, read_signature
 from stoker.core.batch import Batch, CacheOp, Chunk
+from stoker.core.stages import Mark, no_mark
 from stoker.models.onnx_graph import read_onnx_graph
+from stoker.models.onnx_links import follow_links
 from stoker.models.onnx_rows import choose_rows
 from tests.onnx_models import TinyOnnx, write_graph
 from tests.reference.native_runs import Rows
@@ -19,8 +21,9 @@ from tests.reference.native_runs import Rows
 def open_backend(path: Path, **options: Any) -> OnnxBackend:
     """A graph on one thread."""
     defaults: dict[str, Any] = {"context_size": 200, "kv_tokens": 1000, "num_slots": 6, "threads": 1}
-    graph = choose_rows(read_onnx_graph(path))
-    return OnnxBackend(graph, read_signature(graph), OnnxOptions(**(defaults | options)))
+    mark: Mark = options.pop("mark", no_mark)
+    graph = follow_links(choose_rows(read_onnx_graph(path)))
+    return OnnxBackend(graph, read_signature(graph), OnnxOptions(**(defaults | options)), mark=mark)
 
 
 def open_tiny(folder: Path, model: TinyOnnx, **options: Any) -> OnnxBackend:
@@ -31,7 +34,7 @@ def open_tiny(folder: Path, model: TinyOnnx, **options: Any) -> OnnxBackend:
 
 def run(backend: OnnxBackend, *chunks: Chunk, ops: Sequence[CacheOp] = ()) -> Rows:
     """The rows of one batch."""
-    return backend.forward(Batch(0, chunks, tuple(ops)))
+    return backend.forward(Batch(0, chunks, tuple(ops))).copy()
 
 
 def distance(found: Any, expected: Any) -> float:

@@ -24,6 +24,7 @@ from stoker.models.memory_plan import MemoryNeeds
 from stoker.models.onnx_description import OnnxDescription, describe_onnx
 from stoker.models.onnx_folder import OnnxFolder, open_onnx_folder
 from stoker.models.onnx_graph import OnnxGraph, read_onnx_graph
+from stoker.models.onnx_links import follow_links
 from stoker.models.onnx_plan import OnnxSizes, onnx_needs
 from stoker.models.onnx_rows import choose_rows
 from stoker.text.tokenizer_json import JSONTokenizer, read_hints
@@ -135,8 +136,8 @@ def _read(config: EngineConfig) -> _Parts:
     if config.kv_type == "q8":
         raise ConfigError("keys and values of an ONNX graph are of the type that the graph has, not q8", key="kv_type")
     folder = open_onnx_folder(Path(config.model_path), config.onnx_variant)
-    graph, facts = choose_rows(read_onnx_graph(folder.graph)), describe_onnx(folder)
-    signature = read_signature(graph, num_kv_heads=facts.num_kv_heads, head_size=facts.head_size)
+    graph, facts = follow_links(choose_rows(read_onnx_graph(folder.graph))), describe_onnx(folder)
+    signature = read_signature(graph, names=facts.names, num_kv_heads=facts.num_kv_heads, head_size=facts.head_size)
     tokenizer = _tokenizer(folder, facts)
     _check_vocabulary(tokenizer, signature, graph)
     return _Parts(folder, graph, facts, signature, tokenizer)

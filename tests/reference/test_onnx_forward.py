@@ -71,7 +71,7 @@ def _log_softmax(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def step(backend: OnnxBackend, *chunks: Chunk) -> Rows:
-    return backend.forward(Batch(0, chunks))
+    return backend.forward(Batch(0, chunks)).copy()
 
 
 def computed(backend: OnnxBackend, token_ids: list[int]) -> Rows:

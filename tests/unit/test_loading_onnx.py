@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from stoker import LLM, SamplingParams
@@ -78,6 +79,56 @@ def test_a_folder_says_everything(folder: Path) -> None:
 def test_a_graph_may_be_named_itself(folder: Path) -> None:
     with LLM(str(folder / "model.onnx"), threads=1) as llm:
         assert len(llm.generate("abc", GREEDY).token_ids) == 6
+
+
+def test_a_folder_of_links_is_a_folder(own_folder: Path) -> None:
+    """As the hub's cache has them: `snapshots/…/model.onnx` -> `blobs/…`."""
+    blobs = own_folder.parent / "blobs"
+    blobs.mkdir()
+    for index, file in enumerate(sorted(own_folder.iterdir())):
+        file.rename(blobs / str(index))
+        file.symlink_to(blobs / str(index))
+    with loaded(own_folder) as found:
+        assert found.backend.info.name == "own"
+
+
+def test_a_genai_config_may_name_everything_otherwise(tmp_path: Path) -> None:
+    """And what it does not name keeps the name that the graph gives it."""
+    folder = write_onnx_folder(tmp_path / "plain", TinyOnnx(attention="plain"))
+    with LLM(str(folder), threads=1) as llm:
+        expected = llm.generate("Hello", GREEDY).token_ids
+    decoder = {
+        "filename": "model.onnx",
+        "num_hidden_layers": 2,
+        "inputs": {
+            "input_ids": "tokens",
+            "attention_mask": "mask",
+            "past_key_names": "cache_key_%d",
+            "past_value_names": "cache_value_%d",
+        },
+        "outputs": {
+            "logits": "scores",
+            "present_key_names": "new_key_%d",
+            "present_value_names": "present.%d.value",
+        },
+    }
+    (folder / "genai_config.json").write_text(json.dumps({"model": {"decoder": decoder}}))
+    names = {"input_ids": "tokens", "attention_mask": "mask", "logits": "scores"}
+    for layer in range(2):
+        names |= {f"past_key_values.{layer}.{kind}": f"cache_{kind}_{layer}" for kind in ("key", "value")}
+        names[f"present.{layer}.key"] = f"new_key_{layer}"
+    proto = onnx.load(str(folder / "model.onnx"))
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.name = names.get(value.name, value.name)
+    for node in proto.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    onnx.save(proto, str(folder / "model.onnx"))
+    with LLM(str(folder), threads=1) as llm:
+        assert llm.generate("Hello", GREEDY).token_ids == expected
+    (folder / "genai_config.json").unlink()
+    with pytest.raises(ModelUnsupported, match="its input `tokens` has no known meaning"), loaded(folder):
+        pass
 
 
 def test_the_real_template_is_rendered(folder: Path) -> None:
@@ -168,6 +219,8 @@ def test_sizes_that_cannot_be_had_are_refused(folder: Path, monkeypatch: pytest.
     with pytest.raises(ConfigError, match="not q8"), loaded(folder, kv_type="q8"):
         pass
     with pytest.raises(ConfigError, match="no provider 'gpu'"), loaded(folder, provider="gpu"):
+        pass
+    with pytest.raises(ConfigError, match=r"adapters .* are for GGUF models"), loaded(folder, lora=["a=a.gguf"]):
         pass
     monkeypatch.setattr("stoker.loading_onnx.available_memory", lambda: 1 << 20)
     with pytest.raises(ResourceExhausted, match="tiny needs"), loaded(folder):

@@ -15,6 +15,16 @@ from stoker.models.onnx_folder import OnnxFolder
 
 _SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty")
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
+_USUAL_NAMES = {
+    **{name: name for name in ("input_ids", "attention_mask", "position_ids", "total_sequence_length", "logits")},
+    "past_key_names": "past_key_values.%d.key",
+    "past_value_names": "past_key_values.%d.value",
+    "present_key_names": "present.%d.key",
+    "present_value_names": "present.%d.value",
+}
+"""What GenAI's builder calls them in its own file, and what most graphs call them."""
+_MAX_LAYERS = 4096
+"""More than any model has."""
 
 _HINTED_CONTEXT = 2048
 _HINTED_SEQUENCES = 16
@@ -49,6 +59,8 @@ class OnnxDescription:
     chat_template: str | None
     num_kv_heads: int | None
     head_size: int | None
+    names: Mapping[str, str]
+    """How inputs and outputs are usually called that this graph calls otherwise, by its own names."""
     defaults: SamplingParams
     hints: Hints
 
@@ -72,6 +84,7 @@ def describe_onnx(folder: OnnxFolder) -> OnnxDescription:
         chat_template=_chat_template(folder),
         num_kv_heads=_first_positive(config, "num_key_value_heads", "num_attention_heads", "n_head"),
         head_size=_head_size(config),
+        names=_names(_mapping(genai, "decoder")),
         defaults=_defaults(folder, generation),
         hints=_hints(folder.read_json("metadata.json")),
     )
@@ -92,7 +105,7 @@ def _ends(config: Mapping[str, Any]) -> Iterator[int]:
 
 def _chat_template(folder: OnnxFolder) -> str | None:
     plain = folder.read_text("chat_template.jinja")
-    if plain is not None:
+    if plain is not None and plain.strip():
         return plain
     for name in ("tokenizer_config.json", "chat_template.json"):
         found = _template(folder.read_json(name).get("chat_template"))
@@ -101,10 +114,22 @@ def _chat_template(folder: OnnxFolder) -> str | None:
     return None
 
 
+def _names(decoder: Mapping[str, Any]) -> Mapping[str, str]:
+    """`genai_config.json` may call everything otherwise; `%d` stands for the layer."""
+    given = {**_mapping(decoder, "inputs"), **_mapping(decoder, "outputs")}
+    found: dict[str, str] = {}
+    for key, usual in _USUAL_NAMES.items():
+        own = _text(given, key)
+        num_names = min(_first_positive(decoder, "num_hidden_layers") or 0, _MAX_LAYERS) if "%d" in own else 1
+        for layer in range(num_names if own else 0):
+            found[own.replace("%d", str(layer))] = usual.replace("%d", str(layer))
+    return {own: usual for own, usual in found.items() if own != usual}
+
+
 def _template(value: object) -> str | None:
     """The template itself, or of a list of named ones the default."""
     if isinstance(value, str):
-        return value
+        return value if value.strip() else None
     if not isinstance(value, list):
         return None
     entries = [cast(Mapping[str, Any], entry) for entry in cast(list[object], value) if isinstance(entry, dict)]

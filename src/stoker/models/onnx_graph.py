@@ -24,6 +24,7 @@ _LOCAL_FUNCTION = 25
 _EXTERNAL = 1
 _PACKED_PRODUCT = "MatMulNBits"
 _MAX_DEPTH = 16
+_POINTER = b"version https://git-lfs"
 
 _TYPES = {
     1: "float32",
@@ -81,6 +82,8 @@ class OnnxGraph:
     num_parameters: int
     """Of all matrices, packed ones too."""
     weights_bytes: int
+    weights_folder: Path
+    """Where the places of weights in other files begin."""
     content: bytes | None = field(default=None, repr=False)
     """Is to be run instead of what the file holds; its weights are where they are."""
 
@@ -100,6 +103,8 @@ def read_onnx_graph(path: Path) -> OnnxGraph:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
                 _fail(path, "it is empty")
+            if file.read(len(_POINTER)) == _POINTER:
+                _fail(path, "it is a pointer of Git LFS, which stands for the file: fetch that with `git lfs pull`")
             # Unmapped when its last view is gone; an error's traceback keeps some.
             return _Reader(path).read(memoryview(mmap(file.fileno(), 0, access=ACCESS_READ)))
     except FileNotFoundError as error:
@@ -143,6 +148,7 @@ class _Reader:
             weight_files=(self._path, *self._external_files()),
             num_parameters=self._num_parameters,
             weights_bytes=self._weights_bytes,
+            weights_folder=self._path.parent,
         )
 
     def _count_operators(self, graph: Message, *, node_field: int, depth: int = 0) -> None:

@@ -23,11 +23,14 @@ ROWS = "stoker.rows"
 
 _CHOSEN = "stoker.chosen"
 _COUNT = "stoker.num_rows"
-_GRAPH, _NODE, _INPUT, _OUTPUT = 7, 1, 11, 12
-_HEADS = {"MatMul", "MatMulNBits"}
+_GRAPH, _NODE, _CONSTANT, _INPUT, _OUTPUT = 7, 1, 5, 11, 12
+_HEADS = {"MatMul", "MatMulNBits", "MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "FusedMatMul"}
 _ELEMENTWISE = {"Cast", "Mul", "Div", "Add", "Tanh", "Identity"}
-"""What may stand between the head and the logits."""
-_MAX_STEPS = 8
+_QUANTISING = {"DynamicQuantizeLinear", "QuantizeLinear", "DequantizeLinear"}
+_ROW_BY_ROW = _ELEMENTWISE | _QUANTISING
+"""What may stand before the head and between it and the logits: no position needs another one's numbers. (Those that
+find a scale for all positions find a better one for fewer.)"""
+_MAX_STEPS = 12
 _MAX_FILE_BYTES = 256 << 20
 _INT64, _INTEGER = 7, 2
 """`TensorProto.INT64`, `AttributeProto.INT`."""
@@ -38,6 +41,18 @@ class _Node:
     field: Field
     operator: str
     inputs: list[str]
+    """Those that there are."""
+    outputs: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """The part of a graph that turns positions into logits."""
+
+    source: str
+    """All that it takes from the rest."""
+    readers: list[_Node]
+    """Who takes it there, in their order."""
 
 
 def choose_rows(graph: OnnxGraph) -> OnnxGraph:
@@ -62,34 +77,44 @@ def _rewritten(path: Path) -> bytes | None:
     place = next(field for field in fields(data) if field.number == _GRAPH)
     graph = cast(memoryview, place.value)
     parts = list(fields(graph))
-    head = _find_head(parts)
+    end = _find_end(parts)
     output = next(part for part in parts if part.number == _OUTPUT and _message(part).text(1) == "logits")
-    if head is None:
+    if end is None:
         return None
-    edits = {head.field: _gather(head.inputs[0]) + _with_first_input(head), output: _with_rows(output)}
+    edits = {node.field: _with_chosen(node, end.source) for node in end.readers}
+    edits[end.readers[0].field] = _gather(end.source) + edits[end.readers[0].field]
+    edits[output] = _with_rows(output)
     changed = b"".join(edits.get(part, graph[part.begin : part.end]) for part in parts)
     changed += spell(_INPUT, _value_info(ROWS, _INT64, spell(1, spell(2, _COUNT))))
     return bytes(data[: place.begin]) + spell(_GRAPH, changed) + bytes(data[place.end :])
 
 
-def _find_head(parts: list[Field]) -> _Node | None:
-    """The product that makes the logits, if nothing but elementwise steps comes after it."""
-    producers: dict[str, _Node] = {}
-    for part in parts:
-        if part.number == _NODE:
-            message = _message(part)
-            node = _Node(part, message.text(4), message.texts(1))
-            producers |= dict.fromkeys(message.texts(2), node)
-    name = "logits"
-    for _ in range(_MAX_STEPS):
-        node = producers.get(name)
-        if node is None or node.operator in _HEADS:
-            return node if node is not None and node.inputs[0] in producers else None
-        computed = [source for source in node.inputs if source in producers]
-        if node.operator not in _ELEMENTWISE or len(computed) != 1:
+def _find_end(parts: list[Field]) -> _End | None:
+    """From the logits backwards, the last first, until behind the head all comes from one tensor."""
+    names = {_message(part).text(8) for part in parts if part.number == _CONSTANT}
+    nodes = [_node(part) for part in parts if part.number == _NODE]
+    for node in nodes:
+        if names.issuperset(node.inputs):
+            names.update(node.outputs)
+    order = {name: index for index, node in enumerate(nodes) for name in node.outputs}
+    open_names, found, has_head = {"logits"}, list[_Node](), False
+    while open_names <= order.keys() and len(found) < _MAX_STEPS:
+        if has_head and len(open_names) == 1:
+            source = open_names.pop()
+            return _End(source, [node for node in reversed(found) if source in node.inputs])
+        node = nodes[max(order[name] for name in open_names)]
+        is_head = node.operator in _HEADS and node.inputs[1] in names
+        if not is_head and node.operator not in _ROW_BY_ROW:
             return None
-        name = computed[0]
+        has_head |= is_head
+        found.append(node)
+        open_names = (open_names - set(node.outputs)) | {name for name in node.inputs if name not in names}
     return None
+
+
+def _node(part: Field) -> _Node:
+    message = _message(part)
+    return _Node(part, message.text(4), [name for name in message.texts(1) if name], message.texts(2))
 
 
 def _gather(source: str) -> bytes:
@@ -98,13 +123,15 @@ def _gather(source: str) -> bytes:
     return spell(_NODE, node)
 
 
-def _with_first_input(head: _Node) -> bytes:
-    view = cast(memoryview, head.field.value)
-    names = iter([_CHOSEN, *head.inputs[1:]])
-    changed = b"".join(
-        spell(1, next(names)) if field.number == 1 else bytes(view[field.begin : field.end]) for field in fields(view)
-    )
-    return spell(_NODE, changed)
+def _with_chosen(node: _Node, source: str) -> bytes:
+    """The node with the chosen rows in the place of all."""
+    view = cast(memoryview, node.field.value)
+
+    def part(field: Field) -> bytes | memoryview:
+        is_source = field.number == 1 and bytes(cast(memoryview, field.value)).decode() == source
+        return spell(1, _CHOSEN) if is_source else view[field.begin : field.end]
+
+    return spell(_NODE, b"".join(map(part, fields(view))))
 
 
 def _with_rows(output: Field) -> bytes:

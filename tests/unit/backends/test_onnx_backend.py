@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from stoker.backends.onnx import OnnxBackend
 from stoker.backends.onnx.growing import GrowingKV
 from stoker.backends.onnx.memory import GRANULE
-from stoker.core.batch import Chunk, CopyPrefix, Truncate
+from stoker.core.batch import Batch, Chunk, CopyPrefix, Truncate
+from stoker.core.stages import Stage
 from stoker.errors import BackendError, ConfigError, ModelNotLoaded
 from tests.onnx_models import OnnxReference, TinyOnnx
 from tests.onnx_runs import distance, open_tiny, run
@@ -146,6 +148,24 @@ def test_padding_is_bounded_if_somebody_asks(tmp_path: Path, monkeypatch: pytest
         groups.clear()
         run(backend, *(Chunk(slot, 2 + 8 * slot, (1,), 1) for slot in range(4)))
     assert groups == [[3, 2], [1, 0]]
+
+
+@pytest.mark.parametrize("attention", ["fused", "plain"])
+def test_it_is_told_where_the_time_of_a_step_goes(tmp_path: Path, attention: Literal["fused", "plain"]) -> None:
+    marks: list[Stage] = []
+    with open_tiny(tmp_path, TinyOnnx(attention=attention), mark=marks.append) as backend:
+        run(backend, Chunk(0, 0, (1, 2, 3)), Chunk(1, 0, (4, 5)))
+        assert marks == ["bind", "forward"] * 2
+        run(backend, Chunk(0, 3, (1,), 1), Chunk(1, 2, (4,), 1), Chunk(2, 0, (4, 5)))
+        assert marks == ["bind", "forward"] * 4, "single tokens are computed in one run"
+
+
+def test_logits_always_lie_in_the_same_memory(tmp_path: Path) -> None:
+    """New pages for each step cost as much as filling them."""
+    with open_tiny(tmp_path, TinyOnnx()) as backend:
+        first = backend.forward(Batch(0, (Chunk(0, 0, (1, 2, 3), 2),)))
+        second = backend.forward(Batch(1, (Chunk(0, 3, (1,), 1),)))
+        assert np.shares_memory(first, second)
 
 
 def test_a_failed_pass_leaves_every_slot_as_it_was(tmp_path: Path) -> None:

@@ -240,8 +240,19 @@ def test_providers_by_policy(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.text == ""
     assert choose_provider("cuda", everything[:1]) == "cpu"
     assert "has no provider cuda, the CPU computes" in caplog.text
-    with pytest.raises(ConfigError, match="no provider 'gpu'; known: auto, tensorrt, cuda"):
+    with pytest.raises(ConfigError, match=r"no provider 'gpu' \(did you mean cuda\?\); known: auto, tensorrt, cuda"):
         choose_provider("gpu", everything)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("CUDA", "cuda"), ("cdua", "cuda"), ("CPUExecutionProvider", "cpu"), ("tensor-rt", "tensorrt"), ("Auto", "auto")],
+)
+def test_a_slip_in_a_provider_is_understood(typed: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=rf"no provider '{typed}' \(did you mean {meant}\?\)"):
+        choose_provider(typed, ["CPUExecutionProvider"])
+    with pytest.raises(ConfigError, match="no provider 'xyz'; known"):
+        choose_provider("xyz", ["CPUExecutionProvider"])
 
 
 def test_a_provider_that_fails_is_replaced_by_the_cpu(
@@ -274,7 +285,7 @@ def test_what_this_build_has_is_what_computes(tmp_path: Path, wanted: str, caplo
 def test_an_unknown_provider_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
     write_graph(tmp_path / "m.onnx", TinyOnnx())
     for name in ("azure", "CPUExecutionProvider", "gpu", ""):
-        with pytest.raises(ConfigError, match=f"no provider '{name}'; known: auto, .*cpu"):
+        with pytest.raises(ConfigError, match=f"no provider '{name}'.*; known: auto, .*cpu"):
             open_session(read_onnx_graph(tmp_path / "m.onnx"), SessionOptions(threads=1, provider=name))
 
 

@@ -83,6 +83,9 @@ def test_a_truncated_file_is_told_wherever_it_ends(tmp_path: Path) -> None:
         path.write_bytes(whole[:length])
         with pytest.raises(ModelFileInvalid, match=r"m\.onnx cannot be used: .*(truncated|empty)"):
             read_onnx_graph(path)
+    path.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:77\nsize 4096\n")
+    with pytest.raises(ModelFileInvalid, match=r"pointer of Git LFS, .* `git lfs pull`"):
+        read_onnx_graph(path)
     path.write_bytes(b"GGUF" * 100)
     with pytest.raises(ModelFileInvalid):
         read_onnx_graph(path)

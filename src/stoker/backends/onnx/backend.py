@@ -83,7 +83,7 @@ class OnnxBackend:
         signature: how to call it.
         options: sizes.
         eog_token_ids: what the tokenizer says.
-        mark: told when a batch has been bound.
+        mark: told when a run has been bound, and when it has been computed.
 
     Raises:
         ModelUnsupported: ONNX Runtime is not installed, or does not run this graph.
@@ -102,7 +102,6 @@ class OnnxBackend:
         mark: Mark = no_mark,
     ) -> None:
         self._signature = signature
-        self._mark = mark
         self._session: Session | None = open_session(graph, _session_options(options))
         self._info = _model_info(graph.path, signature, options, eog_token_ids)
         memory = KVMemory(
@@ -113,7 +112,8 @@ class OnnxBackend:
             kv_tokens=options.kv_tokens,
         )
         self._memory = memory
-        self._kv = _graph_kv(self._session, signature, memory, options.num_slots)
+        self._logits: Logits = np.empty((0, signature.vocab_size), dtype=np.float32)
+        self._kv = _graph_kv(self._session, signature, memory, options.num_slots, mark)
         self._max_paddings = options.max_paddings if signature.can_pad else 0
         if signature.can_pad and self.is_in_place:
             self._max_paddings = None  # rows of any length lie side by side anyway
@@ -147,7 +147,7 @@ class OnnxBackend:
         assert batch.num_tokens <= self._info.max_batch_tokens, f"{batch.num_tokens} entries in a batch"
         for op in batch.ops:
             self._apply(op)
-        logits = np.empty((batch.num_rows, self._info.vocab_size), dtype=np.float32)
+        logits = self._logits_of(batch.num_rows)
         try:
             self._compute(batch.chunks, logits)
         except load_errors() as error:
@@ -171,6 +171,9 @@ class OnnxBackend:
         view = memoryview(state).cast("B")
         if not self._kv.restore(slot, start, end, view):
             raise BackendError(f"{len(view)} bytes are not the KV of the positions {start} … {end - 1}")
+
+    def expect_kv(self, num_bytes: int) -> None:
+        """See `KVPort.expect_kv`: in which slot's rows it will be is not known."""
 
     def close(self) -> None:
         """Frees the KV; the weights go with their last user. Calling it twice is allowed."""
@@ -197,6 +200,12 @@ class OnnxBackend:
             self._kv.copy_prefix(op.source, op.target, op.length)
         elif op.length < self._kv.length(op.slot):
             self._kv.truncate(op.slot, op.length)
+
+    def _logits_of(self, num_rows: int) -> Logits:
+        """Always the same memory: new pages would cost as much as the copy."""
+        if num_rows > len(self._logits):
+            self._logits = np.empty((num_rows, self._info.vocab_size), dtype=np.float32)
+        return self._logits[:num_rows]
 
     def _compute(self, chunks: Sequence[Chunk], logits: Logits) -> None:
         begins = dict(zip((chunk.slot for chunk in chunks), _row_begins(chunks), strict=True))
@@ -230,10 +239,10 @@ class OnnxBackend:
         return split_by_rows(chunk, gives_all_rows=self._signature.can_give_all_rows)
 
 
-def _graph_kv(session: Session, signature: Signature, memory: KVMemory, num_slots: int) -> GraphKV:
+def _graph_kv(session: Session, signature: Signature, memory: KVMemory, num_slots: int, mark: Mark) -> GraphKV:
     if signature.is_in_place and is_host_memory(session):
-        return InPlaceKV(session, signature, memory, num_slots)
-    return GrowingKV(session, signature, memory)
+        return InPlaceKV(session, signature, memory, num_slots, mark)
+    return GrowingKV(session, signature, memory, mark)
 
 
 def _row_begins(chunks: Sequence[Chunk]) -> Iterator[int]:
@@ -265,6 +274,7 @@ def _model_info(path: Path, signature: Signature, options: OnnxOptions, eog_toke
         num_slots=options.num_slots,
         max_batch_tokens=min(_batch_tokens(signature, options.max_batch_tokens), options.kv_tokens),
         traits=CacheTraits(can_truncate=True, can_copy=True, shares_cells=False, can_export=True),
+        pass_per_prompt=True,
         kv_format=_kv_format(signature),
         kv_bytes_per_token=signature.kv_bytes_per_token,
     )

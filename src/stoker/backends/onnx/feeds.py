@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.backends.onnx.runtime import CPU
-from stoker.backends.onnx.signature import Signature
+from stoker.backends.onnx.signature import Role, Signature
 
 Integers = NDArray[np.int64]
 
@@ -33,6 +33,11 @@ class Run:
     @property
     def ends(self) -> Integers:
         return self.starts + self.num_new
+
+    @property
+    def num_kept(self) -> int:
+        """Rows of logits that the graph is asked for."""
+        return max(self.num_logits, 1)
 
     @property
     def num_past(self) -> int:
@@ -67,18 +72,36 @@ class Feeds:
             those of the last positions.
         """
         self._bound = []
-        self._input(binding, "ids", run.tokens)
-        self._input(binding, "mask", self._mask(run, pads_left=pads_left))
-        self._input(binding, "positions", run.starts[:, None] + self._counting[: run.num_new])
-        self._input(binding, "cache_positions", run.num_past + self._counting[: run.num_new])
-        self._input(binding, "token_types", np.zeros_like(run.tokens))
-        self._input(binding, "cache_branch", np.array([run.num_past > 0]))
-        self._input(binding, "last_positions", run.ends - 1)
-        self._input(binding, "total", np.array(run.num_past + run.num_new))
-        num_kept = max(run.num_logits, 1)
-        self._input(binding, "kept_rows", np.array(num_kept, dtype=np.int64))
-        self._input(binding, "rows", self._counting[run.num_new - num_kept : run.num_new])
-        return self._output(binding, run, num_kept)
+        for role, port in self._signature.inputs.items():
+            values = self._values(role, run, pads_left)
+            shape = values.shape + (1,) * (port.rank - values.ndim)
+            array = np.ascontiguousarray(values, dtype=port.type).reshape(shape)
+            self._bound.append(array)
+            binding.bind_input(port.name, CPU, 0, port.type, array.shape, array.ctypes.data)
+        return self._output(binding, run)
+
+    def _values(self, role: Role, run: Run, pads_left: bool) -> NDArray[Any]:
+        match role:
+            case "ids":
+                return run.tokens
+            case "mask":
+                return self._mask(run, pads_left=pads_left)
+            case "positions":
+                return run.starts[:, None] + self._counting[: run.num_new]
+            case "cache_positions":
+                return run.num_past + self._counting[: run.num_new]
+            case "token_types":
+                return np.zeros_like(run.tokens)
+            case "cache_branch":
+                return np.array([run.num_past > 0])
+            case "last_positions":
+                return run.ends - 1
+            case "total":
+                return np.array(run.num_past + run.num_new)
+            case "kept_rows":
+                return np.array(run.num_kept)
+            case "rows":
+                return self._counting[run.num_new - run.num_kept : run.num_new]
 
     def _mask(self, run: Run, *, pads_left: bool) -> NDArray[np.bool_]:
         """Right: a sequence begins at 0. Left: it ends with the longest."""
@@ -87,18 +110,9 @@ class Feeds:
             return columns >= (run.num_past - run.starts)[:, None]
         return columns < run.ends[:, None]
 
-    def _input(self, binding: Any, role: Any, values: NDArray[Any]) -> None:
-        port = self._signature.inputs.get(role)
-        if port is None:
-            return
-        shape = values.shape + (1,) * (port.rank - values.ndim)
-        array = np.ascontiguousarray(values, dtype=port.type).reshape(shape)
-        self._bound.append(array)
-        binding.bind_input(port.name, CPU, 0, port.type, array.shape, array.ctypes.data)
-
-    def _output(self, binding: Any, run: Run, num_kept: int) -> NDArray[Any]:
+    def _output(self, binding: Any, run: Run) -> NDArray[Any]:
         signature, port = self._signature, self._signature.logits
-        num_rows = num_kept if signature.can_choose_rows else run.num_new if signature.gives_all_rows else 1
+        num_rows = run.num_kept if signature.can_choose_rows else run.num_new if signature.gives_all_rows else 1
         shape = (len(run.starts), num_rows, signature.vocab_size)
         size = int(np.prod(shape))
         if size > len(self._logits):

@@ -41,6 +41,11 @@ class GraphFile(Protocol):
         ...
 
     @property
+    def weights_folder(self) -> Path:
+        """Where the places of weights in other files begin."""
+        ...
+
+    @property
     def weight_files(self) -> Sequence[Path]:
         """The file itself, then the others that its weights lie in."""
         ...

@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stoker.backends.onnx.feeds import Feeds, make_run
+from stoker.backends.onnx.kv import Rows
 from stoker.backends.onnx.memory import KVMemory
 from stoker.backends.onnx.runtime import Session, runtime
 from stoker.backends.onnx.signature import Signature
+from stoker.core.stages import Mark
 from stoker.core.tiers import KVBytes
 
 
@@ -47,10 +48,11 @@ class _Group:
 class GrowingKV:
     """KV of all slots, and the forward pass over it. Satisfies `backends.onnx.kv.GraphKV`. A slot's row is its own."""
 
-    def __init__(self, session: Session, signature: Signature, memory: KVMemory) -> None:
+    def __init__(self, session: Session, signature: Signature, memory: KVMemory, mark: Mark) -> None:
         self._session = session
         self._signature = signature
         self._memory = memory
+        self._mark = mark
         self._feeds = Feeds(signature, memory.capacity)
         self._group_of: dict[int, _Group] = {}
         self._pads_left = not signature.is_in_place
@@ -89,7 +91,7 @@ class GrowingKV:
         self._memory.trim()
         return is_restored
 
-    def compute(self, slots: Sequence[int], tokens: Sequence[Sequence[int]], num_logits: int) -> NDArray[Any]:
+    def compute(self, slots: Sequence[int], tokens: Sequence[Sequence[int]], num_logits: int) -> Rows:
         """Computes equally many new tokens of each slot; of several slots, one each."""
         order = sorted(range(len(slots)), key=lambda index: slots[index])
         group = self._group(tuple(slots[index] for index in order))
@@ -100,10 +102,13 @@ class GrowingKV:
             binding.bind_ortvalue_input(tensor.past, past)
         for tensor in self._signature.kv:
             binding.bind_output(tensor.present, self._session.device, self._session.device_id)
+        self._mark("bind")
         self._session.inner.run_with_iobinding(binding)
+        self._mark("forward")
         group.tensors = binding.get_outputs()[1:]
         group.lengths = run.ends.tolist()
-        return logits[:, logits.shape[1] - num_logits :][np.argsort(order)]
+        found = dict(zip(order, logits[:, logits.shape[1] - num_logits :], strict=True))
+        return [found[index] for index in range(len(slots))]
 
     def _group(self, slots: tuple[int, ...]) -> _Group:
         """The group of exactly these slots, as it was left or gathered anew."""

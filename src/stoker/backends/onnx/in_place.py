@@ -6,14 +6,13 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from stoker.backends.onnx.feeds import Feeds, make_run
+from stoker.backends.onnx.kv import Rows
 from stoker.backends.onnx.memory import KVMemory
 from stoker.backends.onnx.rows import RowLedger
 from stoker.backends.onnx.runtime import CPU, Session
 from stoker.backends.onnx.signature import Signature
+from stoker.core.stages import Mark
 from stoker.core.tiers import KVBytes
 
 _MAX_BINDINGS = 128
@@ -23,12 +22,13 @@ _MAX_BINDINGS = 128
 class InPlaceKV:
     """KV of all slots, and the forward pass over it. Satisfies `backends.onnx.kv.GraphKV`."""
 
-    def __init__(self, session: Session, signature: Signature, memory: KVMemory, num_slots: int) -> None:
+    def __init__(self, session: Session, signature: Signature, memory: KVMemory, num_slots: int, mark: Mark) -> None:
         assert session.device == CPU, "KV lies in the machine's memory"
         self._session = session
         self._signature = signature
         self._memory = memory
         self._rows = RowLedger(num_slots, memory.length, memory.swap)
+        self._mark = mark
         self._feeds = Feeds(signature, memory.capacity)
         self._bindings: OrderedDict[tuple[int, int], Any] = OrderedDict()
 
@@ -65,7 +65,7 @@ class InPlaceKV:
         self._memory.trim()
         return is_restored
 
-    def compute(self, slots: Sequence[int], tokens: Sequence[Sequence[int]], num_logits: int) -> NDArray[Any]:
+    def compute(self, slots: Sequence[int], tokens: Sequence[Sequence[int]], num_logits: int) -> Rows:
         """Computes equally many new tokens of each slot; of several slots, one each."""
         for slot in slots:
             if self.length(slot) == 0:
@@ -75,8 +75,11 @@ class InPlaceKV:
         run = make_run([self.length(slots[i]) for i in order], [tokens[i] for i in order], num_logits)
         binding = self._binding(first, len(slots))
         logits = self._feeds.bind(binding, run, pads_left=False)
+        self._mark("bind")
         self._session.inner.run_with_iobinding(binding)
-        return logits[:, logits.shape[1] - num_logits :][np.argsort(order)]
+        self._mark("forward")
+        found = dict(zip(order, logits[:, logits.shape[1] - num_logits :], strict=True))
+        return [found[index] for index in range(len(slots))]
 
     def _binding(self, first: int, num_rows: int) -> Any:
         key = (first, num_rows)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from numpy.typing import NDArray
 
 from stoker.core.tiers import KVBytes
+
+Rows: TypeAlias = Sequence[NDArray[Any]]
 
 
 class GraphKV(Protocol):
@@ -25,12 +27,11 @@ class GraphKV(Protocol):
         """A slot keeps its first positions."""
         ...
 
-    def compute(self, slots: Sequence[int], tokens: Sequence[Sequence[int]], num_logits: int) -> NDArray[Any]:
+    def compute(self, slots: Sequence[int], tokens: Sequence[Sequence[int]], num_logits: int) -> Rows:
         """Computes equally many new tokens of each slot; of several slots, one each.
 
         Returns:
-            `(slots, num_logits, vocab_size)` in the order of the slots: the logits of the last positions. Valid until
-            the next call.
+            For each slot `(num_logits, vocab_size)`: the logits of its last positions. Valid until the next call.
         """
         ...
 

@@ -131,10 +131,12 @@ class KVMemory:
         """Two rows change places."""
         lengths = self._lengths[one], self._lengths[other]
         short, long = (one, other) if lengths[0] <= lengths[1] else (other, one)
-        kept = [block.array[:, short, :, : self._lengths[short]].copy() for block in self._blocks]
-        self.copy(long, short, self._lengths[long])
-        for block, part in zip(self._blocks, kept, strict=True):
-            block.array[:, long, :, : part.shape[2]] = part
+        num_kept, num_moved = sorted(lengths)
+        for tensor in (tensor for block in self._blocks for tensor in block.array):
+            kept = tensor[short, :, :num_kept].copy()  # small enough to stay in a core's cache
+            tensor[short, :, :num_moved] = tensor[long, :, :num_moved]
+            tensor[long, :, :num_kept] = kept
+        self.set_length(short, num_moved)
         self._lengths[one], self._lengths[other] = lengths[1], lengths[0]
 
     def read(self, row: int, start: int, end: int) -> bytes:

@@ -42,6 +42,8 @@ class RowLedger:
         """Puts slots side by side, moving as little as possible; returns their first row. Their order is open."""
         rows = [self._row_of[slot] for slot in slots]
         num_rows = len(rows)
+        if max(rows) - min(rows) < num_rows:
+            return self._note(min(rows), num_rows)
         starts = {min(row, len(self._row_of) - num_rows) for row in range(min(rows), max(rows) + 1)}
         first = min(starts, key=lambda start: (self._cost(start, rows), start))
         inside = set(range(first, first + num_rows))
@@ -49,6 +51,9 @@ class RowLedger:
         gaps = sorted(inside - set(rows), key=self._length)
         for row, gap in zip(movers, gaps, strict=True):
             self._exchange(row, gap)
+        return self._note(first, num_rows)
+
+    def _note(self, first: int, num_rows: int) -> int:
         self._last = first + num_rows // 2
         return first
 

@@ -8,6 +8,7 @@ import warnings
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from logging import getLogger
 from pathlib import Path
@@ -82,7 +83,7 @@ class Session:
     def _load(self, graph: GraphFile, options: SessionOptions) -> Any:
         if self.provider != CPU:
             try:
-                session = _create(_source(graph), graph.path.parent, options, self.provider)
+                session = _create(_source(graph), graph.weights_folder, options, self.provider)
                 if session.get_providers()[0] == _PROVIDERS[self.provider]:
                     return session
                 reason: object = "its libraries cannot be loaded"
@@ -96,7 +97,7 @@ class Session:
             packed = _packed(graph, options)
             if packed is not None:
                 return _create(os.fspath(packed / MODEL), packed, options, CPU)
-            return _create(_source(graph), graph.path.parent, options, CPU)
+            return _create(_source(graph), graph.weights_folder, options, CPU)
         except load_errors() as error:
             raise _explain(graph.path, error) from error
 
@@ -113,7 +114,7 @@ def _packed(graph: GraphFile, options: SessionOptions) -> Path | None:
     weights_bytes = sum(path.stat().st_size for path in graph.weight_files)
     name = fingerprint(graph, runtime().__version__)
     return folders.open(
-        name, weights_bytes, lambda folder: _create(_source(graph), graph.path.parent, options, CPU, folder) and None
+        name, weights_bytes, lambda folder: _create(_source(graph), graph.weights_folder, options, CPU, folder) and None
     )
 
 
@@ -162,11 +163,22 @@ def choose_provider(policy: str, available: Sequence[str]) -> str:
     if policy == "auto":
         return next((name for name, own in _PROVIDERS.items() if own in available), CPU)
     if policy not in _PROVIDERS:
-        raise ConfigError(f"there is no provider {policy!r}; known: auto, {', '.join(_PROVIDERS)}", key="provider")
+        meant = _meant(policy)
+        hint = f" (did you mean {meant}?)" if meant else ""
+        known = f"auto, {', '.join(_PROVIDERS)}"
+        raise ConfigError(f"there is no provider {policy!r}{hint}; known: {known}", key="provider")
     if _PROVIDERS[policy] not in available:
         logger.warning("this build of ONNX Runtime has no provider %s, the CPU computes", policy)
         return CPU
     return policy
+
+
+def _meant(policy: str) -> str | None:
+    """Ours, for ONNX Runtime's own name, other capitals, or a slip."""
+    known = {"auto": "auto", **{own.lower(): name for name, own in _PROVIDERS.items()}}
+    known |= {name: name for name in _PROVIDERS} | {"gpu": "cuda"}
+    close = get_close_matches(policy.lower(), known, n=1)
+    return known[close[0]] if close else None
 
 
 _Key: TypeAlias = tuple[str, int, int, int, int, SessionOptions]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, NoReturn, TypeAlias
 
 import numpy as np
@@ -14,6 +16,8 @@ from stoker.errors import ModelFileInvalid, ModelUnsupported
 
 _PAST = re.compile(r"past(?:_key_values)?[._](\d+)[._](key|value)|past_(keys?|values?)(?:_self)?[._](\d+)")
 _PRESENT = re.compile(r"present(?:_key_values)?[._](\d+)[._](key|value)|present_(keys?|values?)(?:_self)?[._](\d+)")
+_OURS = "stoker.rows"
+"""No exporter calls an input so."""
 _INPUTS = {
     "input_ids": ("ids", 2),
     "attention_mask": ("mask", 2),
@@ -21,7 +25,7 @@ _INPUTS = {
     "cache_position": ("cache_positions", 1),
     "num_logits_to_keep": ("kept_rows", None),
     "logits_to_keep": ("kept_rows", None),
-    "stoker.rows": ("rows", 1),
+    _OURS: ("rows", 1),
     "token_type_ids": ("token_types", 2),
     "use_cache_branch": ("cache_branch", 1),
     "seqlens_k": ("last_positions", None),
@@ -112,13 +116,36 @@ class Signature:
         return self.kv_type.itemsize * sum(tensor.num_heads * tensor.head_size for tensor in self.kv)
 
 
+@dataclass(frozen=True, slots=True)
+class _Value:
+    name: str
+    type: str
+    shape: tuple[int | str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Usual:
+    """What is read of a graph, its inputs and outputs under the names that they usually have."""
+
+    path: Path
+    inputs: tuple[GraphValue, ...]
+    outputs: tuple[GraphValue, ...]
+    operators: Mapping[tuple[str, str], int]
+
+
 def read_signature(
-    graph: GraphFile, *, num_kv_heads: int | None = None, head_size: int | None = None, vocab_size: int | None = None
+    graph: GraphFile,
+    *,
+    names: Mapping[str, str] = MappingProxyType({}),
+    num_kv_heads: int | None = None,
+    head_size: int | None = None,
+    vocab_size: int | None = None,
 ) -> Signature:
     """Places every input and output of a graph.
 
     Args:
         graph: the file.
+        names: how inputs and outputs are usually called that this graph calls otherwise, by its own names.
         num_kv_heads: what holds where the graph leaves it open, as the next two.
         head_size: of keys and values.
         vocab_size: columns of the logits.
@@ -128,6 +155,24 @@ def read_signature(
             the message names it.
         ModelFileInvalid: the graph contradicts itself.
     """
+    usual = _Usual(graph.path, _renamed(graph.inputs, names), _renamed(graph.outputs, names), graph.operators)
+    found = _place(usual, num_kv_heads, head_size, vocab_size)
+    own = {usual: name for name, usual in names.items()}
+    return replace(
+        found,
+        inputs={role: replace(port, name=own.get(port.name, port.name)) for role, port in found.inputs.items()},
+        logits=replace(found.logits, name=own.get(found.logits.name, found.logits.name)),
+        kv=tuple(
+            replace(kv, past=own.get(kv.past, kv.past), present=own.get(kv.present, kv.present)) for kv in found.kv
+        ),
+    )
+
+
+def _renamed(values: Sequence[GraphValue], names: Mapping[str, str]) -> tuple[GraphValue, ...]:
+    return tuple(_Value(names.get(value.name, value.name), value.type, value.shape) for value in values)
+
+
+def _place(graph: _Usual, num_kv_heads: int | None, head_size: int | None, vocab_size: int | None) -> Signature:
     _check_operators(graph)
     roles: dict[Role, Port] = {}
     pasts: dict[tuple[int, str], GraphValue] = {}
@@ -160,14 +205,14 @@ def read_signature(
     )
 
 
-def _chunks(graph: GraphFile) -> Chunks:
+def _chunks(graph: _Usual) -> Chunks:
     """Of a graph with two branches, the one for later tokens was traced with one of them and masks no others."""
     if any(value.name == "use_cache_branch" for value in graph.inputs):
         return "first"
     return "never" if _ids(graph).shape[1] == 1 else "any"
 
 
-def _has_one_sequence(graph: GraphFile) -> bool:
+def _has_one_sequence(graph: _Usual) -> bool:
     ids = _ids(graph)
     fixed = [size for size in ids.shape if isinstance(size, int) and size != 1]
     if fixed:
@@ -177,20 +222,20 @@ def _has_one_sequence(graph: GraphFile) -> bool:
     return ids.shape[0] == 1
 
 
-def _ids(graph: GraphFile) -> GraphValue:
+def _ids(graph: _Usual) -> GraphValue:
     return next(value for value in graph.inputs if value.name == "input_ids")
 
 
-def _check_operators(graph: GraphFile) -> None:
+def _check_operators(graph: _Usual) -> None:
     unknown = sorted(f"{domain}:{name}" for domain, name in graph.operators if domain not in _KNOWN_DOMAINS)
     if unknown:
         _refuse(graph, f"it needs custom operators that ONNX Runtime does not have: {', '.join(unknown)}")
 
 
-def _role(graph: GraphFile, value: GraphValue) -> Role:
+def _role(graph: _Usual, value: GraphValue) -> Role:
     found = _INPUTS.get(value.name)
     if found is None:
-        known = ", ".join(f"`{name}`" for name in _INPUTS)
+        known = ", ".join(f"`{name}`" for name in _INPUTS if name != _OURS)
         _refuse(graph, f"its input `{value.name}` has no known meaning (known: {known}, `past_key_values.N.key`)")
     role, rank = found
     if value.type not in _TYPES.get(value.name, _INTEGERS) or (rank is not None and len(value.shape) != rank):
@@ -206,7 +251,7 @@ def _layer(pattern: re.Pattern[str], name: str) -> tuple[int, str] | None:
     return int(match[1] or match[4]), (match[2] or match[3]).removesuffix("s")
 
 
-def _logits(graph: GraphFile, vocab_size: int | None) -> tuple[GraphValue, int]:
+def _logits(graph: _Usual, vocab_size: int | None) -> tuple[GraphValue, int]:
     value = next((value for value in graph.outputs if value.name == "logits"), None)
     if value is None:
         names = ", ".join(output.name for output in graph.outputs)
@@ -219,7 +264,7 @@ def _logits(graph: GraphFile, vocab_size: int | None) -> tuple[GraphValue, int]:
 
 
 def _pair(
-    graph: GraphFile, pasts: dict[tuple[int, str], GraphValue], num_kv_heads: int | None, head_size: int | None
+    graph: _Usual, pasts: dict[tuple[int, str], GraphValue], num_kv_heads: int | None, head_size: int | None
 ) -> tuple[KVTensor, ...]:
     presents = {layer: value for value in graph.outputs if (layer := _layer(_PRESENT, value.name)) is not None}
     found: list[KVTensor] = []
@@ -239,7 +284,7 @@ def _pair(
     return tuple(found)
 
 
-def _check_alike(graph: GraphFile, past: GraphValue, present: GraphValue) -> None:
+def _check_alike(graph: _Usual, past: GraphValue, present: GraphValue) -> None:
     pairs = [(past.shape[axis], present.shape[axis]) for axis in (1, 3)] if len(present.shape) == 4 else []
     if past.type != present.type or any(isinstance(b, int) and isinstance(a, int) and a != b for a, b in pairs):
         what = (
@@ -252,16 +297,16 @@ def _number(dimension: int | str, fallback: int | None) -> int | None:
     return dimension if isinstance(dimension, int) else fallback
 
 
-def _kv_type(graph: GraphFile, pasts: Sequence[GraphValue]) -> np.dtype[np.generic]:
+def _kv_type(graph: _Usual, pasts: Sequence[GraphValue]) -> np.dtype[np.generic]:
     kinds = {value.type for value in pasts}
     if len(kinds) != 1 or not kinds <= set(_KV_TYPES):
         _refuse(graph, f"its keys and values are {', '.join(sorted(kinds))}; known are {' and '.join(_KV_TYPES)}")
     return np.dtype(kinds.pop())
 
 
-def _refuse(graph: GraphFile, what: str) -> NoReturn:
+def _refuse(graph: _Usual, what: str) -> NoReturn:
     raise ModelUnsupported(f"{graph.path} cannot be run: {what}", path=str(graph.path))
 
 
-def _fail(graph: GraphFile, what: str) -> NoReturn:
+def _fail(graph: _Usual, what: str) -> NoReturn:
     raise ModelFileInvalid(f"{graph.path} contradicts itself: {what}", path=str(graph.path))
