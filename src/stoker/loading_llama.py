@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from stoker.engine.config import EngineConfig
-from stoker.errors import ConfigError
+from stoker.errors import ConfigError, ModelUnsupported
 
 if TYPE_CHECKING:
     from stoker.backends.llama import AttentionOptions, CacheType, ControlVector, DeviceOptions
     from stoker.models.gguf import GGUFFile
 
+_ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
+_NO_WEIGHTS = frozenset({"F64", "I8", "I16", "I64"})
 _KV_TYPES: dict[str, CacheType] = {"f16": "f16", "f32": "f32", "q8": "q8_0"}
 
 
 def only_llama(config: EngineConfig) -> str | None:
     """What is asked for that no other backend does, in words; None = nothing."""
-    if config.lora or config.adapters:
-        return "LoRA adapters (--lora) are applied by libllama only"
     if config.control_vector:
         return "control vectors are applied by libllama only"
     types = [f"--cache-type-{part}" for part in "kv" if getattr(config, f"cache_type_{part}") is not None]
@@ -27,6 +27,25 @@ def only_llama(config: EngineConfig) -> str | None:
     named = [name for name in options if getattr(config, name) is not None]
     named += ["tensor_split"] if config.tensor_split else []
     return f"--{named[0].replace('_', '-')} is an option of libllama" if named else None
+
+
+def refuse_what_kills_it(gguf: GGUFFile) -> None:
+    """What libllama ends the process over, instead of refusing it.
+
+    Raises:
+        ModelUnsupported: the file has such a thing; the message names it.
+    """
+    scaling = gguf.get_str(gguf.own_key("rope.scaling.type"))
+    if scaling not in (None, *_ROPE_SCALINGS):
+        _refuse(gguf, f"its rope scaling `{scaling}` is none of {', '.join(_ROPE_SCALINGS)}")
+    for tensor in gguf.tensors.values():
+        is_vector = len(tensor.shape) == 1 and tensor.name.endswith(("norm.weight", ".bias"))
+        if tensor.type.name in _NO_WEIGHTS or (is_vector and tensor.type.name != "F32"):
+            _refuse(gguf, f"it does not compute with the tensor `{tensor.name}` of type {tensor.type.name}")
+
+
+def _refuse(gguf: GGUFFile, why: str) -> NoReturn:
+    raise ModelUnsupported(f"libllama cannot run {gguf.path}: {why}", path=str(gguf.path))
 
 
 def attention_options(config: EngineConfig) -> AttentionOptions:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gguf import GGUFWriter
 from numpy.typing import NDArray
 
 from stoker.backends.llama import AttentionOptions, DeviceOptions
@@ -18,8 +19,10 @@ from stoker.core.batch import Batch, Chunk
 from stoker.core.embedding import Piece
 from stoker.core.stages import no_mark
 from stoker.engine.config import EngineConfig, adapter_specs
-from stoker.errors import AdapterInvalid, ConfigError, InvalidInput, ModelUnsupported
+from stoker.errors import AdapterInvalid, ConfigError, InvalidInput, ModelError, ModelUnsupported
 from stoker.loading import Loaded, load_gguf
+from stoker.loading_llama import refuse_what_kills_it
+from stoker.models.gguf import read_gguf
 from tests.adapter_files import random_pairs, write_adapter, write_control_vector
 from tests.tiny_models import TinyModel, write_tiny_model
 
@@ -53,16 +56,21 @@ def rows_of(path: Path, **options: Any) -> NDArray[np.float32]:
         return rows(found)
 
 
-def test_auto_takes_libllama_for_adapters_and_says_why(
+@pytest.mark.parametrize(("backend", "taken"), [("auto", "native"), ("native", "native"), ("llama", "llama")])
+def test_every_backend_for_gguf_takes_adapters(model: Path, tmp_path: Path, backend: str, taken: str) -> None:
+    lora = write_adapter(tmp_path / "a.gguf", random_pairs(model, 1))
+    with loaded(model, lora=[f"a={lora}"], backend=backend) as found:
+        assert found.backend_name == taken
+        assert [card.name for card in found.adapters.cards()] == ["a"]
+
+
+def test_auto_takes_libllama_for_control_vectors_and_says_why(
     model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lora = write_adapter(tmp_path / "a.gguf", random_pairs(model, 1))
-    with loaded(model, lora=[f"a={lora}"]) as found:
+    vector = write_control_vector(tmp_path / "v.gguf", {1: np.ones(64, np.float32)})
+    with loaded(model, control_vector=[str(vector)]) as found:
         assert found.backend_name == "llama"
-        assert [card.name for card in found.adapters.cards()] == ["a"]
-    assert any("libllama computes: LoRA adapters" in message for message in caplog.messages)
-    with pytest.raises(ModelUnsupported, match="--lora"), loaded(model, lora=[f"a={lora}"], backend="native"):
-        pass
+    assert any("libllama computes: control vectors" in message for message in caplog.messages)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +83,26 @@ def test_auto_takes_libllama_for_its_options(model: Path, options: dict[str, Any
         pass
 
 
-def test_an_adapter_that_does_not_fit_stops_the_load_by_name(model: Path) -> None:
-    with pytest.raises(AdapterInvalid, match=r"m\.gguf"), loaded(model, lora=[f"a={model}"]):
-        pass
+@pytest.mark.parametrize("backend", ["native", "llama"])
+def test_an_adapter_that_does_not_fit_stops_the_load_by_name(model: Path, tmp_path: Path, backend: str) -> None:
+    """With the same words, whoever computes."""
+    pairs = random_pairs(model, 1)
+    name = next(iter(pairs))
+    whole = write_adapter(tmp_path / "whole.gguf", pairs)
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(whole.read_bytes()[:-999])
+    odd = tmp_path / "odd.gguf"
+    misfit = {name: (pairs[name][0][:, :32].copy(), pairs[name][1])}
+    for path, words in (
+        (model, "it is a model"),
+        (cut, "cut"),
+        (tmp_path / "gone.gguf", "gone"),
+        (write_adapter(odd, misfit), f"do not fit `{name}`"),
+        (write_adapter(tmp_path / "other.gguf", pairs, architecture="qwen2"), "architecture qwen2, not llama"),
+    ):
+        with pytest.raises(AdapterInvalid, match=words) as refused, loaded(model, lora=[f"a={path}"], backend=backend):
+            pass
+        assert str(path) in refused.value.message
 
 
 @pytest.mark.parametrize(
@@ -184,3 +209,36 @@ def test_a_control_vector_holds_for_embeddings_and_names_the_kv(model: Path, tmp
 def test_layers_without_a_vector(model: Path) -> None:
     with pytest.raises(ConfigError, match="needs a control vector"):
         rows_of(model, control_vector_layers="1-2")
+
+
+@pytest.mark.parametrize(
+    ("tiny", "reasons"),
+    [
+        (TinyModel(keys={"rope.scaling.type": "su"}), ["native", "libllama cannot run", "rope scaling `su`"]),
+        (TinyModel(architecture="falcon", vector_type="F16"), ["`falcon`", "libllama cannot run", "norm.weight"]),
+        (
+            TinyModel(vectors={"blk.0.odd.weight": np.zeros(8, np.float32)}),
+            ["what to do with the tensors blk.0.odd.weight", "libllama cannot load"],
+        ),
+    ],
+)
+def test_what_nobody_runs_is_refused_for_the_reasons_of_each(
+    tmp_path: Path, tiny: TinyModel, reasons: list[str]
+) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", tiny)
+    with pytest.raises(ModelError) as caught, loaded(path):
+        pass
+    for reason in reasons:
+        assert reason in caught.value.message
+
+
+def test_libllama_is_not_given_weights_that_it_crashes_on(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    writer = GGUFWriter(path, "llama")
+    writer.add_tensor("output.weight", np.zeros((4, 32)))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with read_gguf(path) as gguf, pytest.raises(ModelUnsupported, match=r"`output\.weight` of type F64"):
+        refuse_what_kills_it(gguf)

@@ -129,7 +129,7 @@ def _facts(first: GGUFFile, parts: ModelParts, options: ExportOptions) -> Facts:
         context_size=context_size,
         vocabulary=vocabulary,
         special=build_tokenizer(vocabulary).special,
-        chat_template=first.get_str(_TEMPLATE),
+        chat_template=first.get_str(_TEMPLATE) or None,
         sampling=model_defaults(first),
         rope_base=first.get_float(first.own_key("rope.freq_base")) or 10000.0,
     )

@@ -75,5 +75,5 @@ def dequantized(type_name: str, raw: Bytes) -> F32:
 
 
 def vector(parts: ModelParts, name: str, first: int, size: int) -> F32:
-    """A copy of some elements of a vector; vectors are F32 in every file that the native executor takes."""
-    return np.frombuffer(parts.tensor_data(name), dtype="<f4")[first : first + size].copy()
+    """A copy of some elements of a vector."""
+    return parts.floats(name)[first : first + size].copy()

@@ -3,7 +3,8 @@
 ```
 <cache>/models/catalog/smollm2/<file>.gguf         the model
                                <file>.gguf.json    its receipt: size, time and SHA-256 when it was checked
-                               .<file>.gguf.part/  a download under way, removed in the end
+                               .<file>.gguf.part/  a download under way, or broken off: then it has a note (`.sha256`)
+                                                   of the content that it is a part of, and the next one goes on there
                                .<file>.gguf.lock   held by the process that downloads
 <cache>/models/hf/<org>/<repo>/<file>.gguf …
 ```
@@ -62,6 +63,11 @@ def receipt_path(path: Path) -> Path:
 def lock_path(path: Path) -> Path:
     """Whoever brings or removes the file `path` holds the lock of this file."""
     return path.with_name(f".{path.name}.lock")
+
+
+def part_note_path(part: Path) -> Path:
+    """Beside a part of a file, whose content it names by its SHA-256; without it the part cannot be continued."""
+    return part.with_name(f"{part.name}.sha256")
 
 
 def read_receipt(path: Path) -> Receipt | None:
@@ -143,14 +149,19 @@ class NewFile:
     """A file while it is written. What the operating system says becomes our errors, as with `writing`.
 
     Unbuffered, so that closing it has nothing left to write, and nothing to fail with.
+
+    Args:
+        path: does not exist, unless it is to be continued.
+        needed_bytes: for the message if the disk is full.
+        continues: goes on behind what is there already.
     """
 
-    def __init__(self, path: Path, needed_bytes: int | None) -> None:
+    def __init__(self, path: Path, needed_bytes: int | None, *, continues: bool = False) -> None:
         self._path = path
         self._needed_bytes = needed_bytes
-        self.size_bytes = 0
         with writing(path, needed_bytes):
-            self._file = path.open("xb", buffering=0)
+            self._file = path.open("ab" if continues else "xb", buffering=0)
+        self.size_bytes = self._file.tell()
 
     def __enter__(self) -> NewFile:
         return self

@@ -44,8 +44,14 @@ def describe(gguf: GGUFFile) -> ModelDescription:
         weights_bytes=sum(tensor.num_bytes for tensor in tensors),
         trained_context=gguf.require_int(gguf.own_key("context_length")),
         vocab_size=vocab_size(gguf),
-        chat_template=gguf.get_str(_CHAT_TEMPLATE),
+        chat_template=_chat_template(gguf),
     )
+
+
+def _chat_template(gguf: GGUFFile) -> str | None:
+    """An empty one is none: it would leave out whatever is said."""
+    template = gguf.get_str(_CHAT_TEMPLATE)
+    return template if template and template.strip() else None
 
 
 def all_tensors(gguf: GGUFFile) -> list[TensorInfo]:

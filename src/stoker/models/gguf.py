@@ -21,6 +21,14 @@ __all__ = ["GGUFArray", "GGUFFile", "MetadataValue", "TensorInfo", "part_paths",
 
 _MAGIC = b"GGUF"
 _PART_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
+_NO_MODELS = {
+    "adapter": "it is an adapter; name the model that it was made for, and the adapter with --lora",
+    "clip": "it is the projector (mmproj) of a multimodal model, and not the model",
+    "mmproj": "it is the projector (mmproj) of a multimodal model, and not the model",
+    "controlvector": "it is a control vector; name the model that it was made for, and this with --control-vector",
+    "imatrix": "it is an importance matrix, for those who quantise a model",
+}
+"""Other files in this format, by `general.architecture` or `general.type`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,7 +82,7 @@ class GGUFFile:
             ModelFileInvalid: it is missing.
         """
         found = self.get_str("general.architecture")
-        return found if found else self._fail("`general.architecture` is missing")
+        return found if found else self._fail_missing("general.architecture")
 
     def own_key(self, suffix: str) -> str:
         """The key of a number of this architecture: `context_length` -> `llama.context_length`."""
@@ -106,6 +114,10 @@ class GGUFFile:
         value = self.metadata.get(key)
         return value if value is None or isinstance(value, GGUFArray) else self._fail_type(key, "an array")
 
+    def is_array(self, key: str) -> bool:
+        """Whether the key is there and is an array."""
+        return isinstance(self.metadata.get(key), GGUFArray)
+
     def get_ints(self, key: str) -> list[int] | None:
         """An array of integers; a single integer counts as an array of one."""
         value = self.metadata.get(key)
@@ -122,7 +134,13 @@ class GGUFFile:
             ModelFileInvalid: it is missing or something else.
         """
         value = self.get_int(key)
-        return self._fail(f"`{key}` is missing") if value is None else value
+        return self._fail_missing(key) if value is None else value
+
+    def _fail_missing(self, key: str) -> NoReturn:
+        """What no model lacks is missing: most often because the file is none, and says so."""
+        kind = self.metadata.get("general.type")
+        other = _NO_MODELS.get(str(self.metadata.get("general.architecture"))) or _NO_MODELS.get(str(kind))
+        self._fail(f"`{key}` is missing" if other is None else other)
 
     def _fail_type(self, key: str, expected: str) -> NoReturn:
         value = self.metadata[key]
@@ -147,6 +165,7 @@ def read_gguf(path: str | Path) -> GGUFFile:
     buffer = _map(path)
     try:
         header = HeaderParser(buffer, path).parse()
+        _check_part(path, header.metadata)
     except ModelFileInvalid:
         buffer.close()
         raise
@@ -176,6 +195,25 @@ def part_paths(path: Path) -> list[Path]:
         raise ModelFileInvalid(f"{path} has an impossible part number in its name", path=str(path))
     stem = match["stem"]
     return [path.with_name(f"{stem}-{number:05d}-of-{count:05d}.gguf") for number in range(1, count + 1)]
+
+
+def _check_part(path: Path, metadata: Mapping[str, MetadataValue]) -> None:
+    """A part of a split model says which one it is; only by their names do the parts find each other.
+
+    Raises:
+        ModelFileInvalid: its name says something else.
+    """
+    count, index = metadata.get("split.count"), metadata.get("split.no")
+    if not isinstance(count, int) or not isinstance(index, int) or count < 2:  # parts that were merged say 0
+        return
+    match = _PART_NAME.fullmatch(path.name)
+    if match is None or (int(match["number"]), int(match["count"])) != (index + 1, count):
+        name = f"{match['stem'] if match else 'NAME'}-{index + 1:05d}-of-{count:05d}.gguf"
+        raise ModelFileInvalid(
+            f"{path} is part {index + 1} of {count} of a split model, and its name does not say so: all parts must "
+            f"lie in one folder and be called like this one would be, {name}",
+            path=str(path),
+        )
 
 
 def _map(path: Path) -> mmap:
@@ -214,8 +252,12 @@ def _what_it_is(head: bytes) -> str:
         return "it is a big-endian GGUF, and only little-endian files are supported"
     if head.startswith((b"lmgg", b"tjgg", b"fmgg", b"algg")):
         return "it is in a format older than GGUF; convert the model again"
+    if head[8:10] == b'{"':
+        return "it is a safetensors file; get the model as GGUF, or convert it with llama.cpp's convert_hf_to_gguf.py"
     if head.startswith(b"PK\x03\x04"):
-        return "it is a zip archive"
+        return "it is a zip archive, perhaps a PyTorch checkpoint; get the model as GGUF"
+    if head.startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd")):
+        return "it is compressed; unpack it first"
     if _MAGIC.startswith(head):
         return f"it is truncated after {len(head)} bytes"
     return "it is a text file" if _is_text(head) else f"it begins with {head[:4]!r} instead of {_MAGIC!r}"

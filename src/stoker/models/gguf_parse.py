@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from math import prod
 from mmap import mmap
 from pathlib import Path
-from typing import NoReturn, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from stoker.errors import ModelFileInvalid
 from stoker.models.gguf_types import SCALAR_DTYPES, SCALAR_FORMATS, TENSOR_TYPES, TensorType, ValueType
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _MAX_METADATA = 1 << 16
 _MAX_TENSORS = 1 << 17
@@ -59,6 +60,8 @@ class GGUFArray:
 
     def numbers(self) -> NDArray[np.generic]:
         """A copy of shape `(count,)` in the file's own type; booleans as uint8 0 and 1."""
+        import numpy as np  # here: most of what is asked of a file are single values
+
         dtype = SCALAR_DTYPES.get(self.element_type)
         if dtype is None:
             self._parser.fail(f"`{self.key}` holds {self.element_type.name.lower()}s, not numbers")

@@ -21,8 +21,8 @@ import httpx2
 import msgspec
 from huggingface_hub import constants, get_session, get_token, hf_hub_url
 
-from stoker.errors import DownloadFailed
-from stoker.models.cache import NewFile, check_free_space
+from stoker.errors import DownloadFailed, ModelError, ResourceExhausted
+from stoker.models.cache import NewFile, check_free_space, part_note_path, writing
 from stoker.models.catalog import HubFile
 from stoker.models.progress import Progress
 
@@ -74,11 +74,13 @@ def _read_bounded(response: httpx2.Response) -> bytes:
 
 
 def fetch(source: HubFile, into: Path, progress: Progress, *, within_s: float) -> str | None:
-    """Writes a file of the hub to the new file `into`.
+    """Writes a file of the hub to `into`.
+
+    If the hub promises a SHA-256, what a transfer that broke off has left at `into` is continued by the next one.
 
     Args:
         source: the file.
-        into: does not exist yet, its directory does.
+        into: its directory exists; it may be a part with its note (see `part_note_path`).
         progress: told about every piece.
         within_s: how long an unreachable hub may cost, name resolution included.
 
@@ -93,10 +95,39 @@ def fetch(source: HubFile, into: Path, progress: Progress, *, within_s: float) -
         response = _open(_file_url(source), 0, within_s)
         size, sha256 = _promises(response)
         with closing(_Transfer(source, response, size, progress)) as transfer:
-            check_free_space(into, size or 0)
-            with NewFile(into, size) as file:
+            part = _Part(into, size, sha256)
+            check_free_space(into, (size or 0) - part.size_bytes)
+            with part, NewFile(into, size, continues=part.size_bytes > 0) as file:
                 transfer.write_to(file)
     return sha256
+
+
+class _Part:
+    """What is there already of a file with this content; anything else at its place is removed.
+
+    As a context manager it has the part kept, if what is done in it is broken off: but not if the disk is full.
+    """
+
+    def __init__(self, path: Path, size: int | None, sha256: str | None) -> None:
+        self._note = part_note_path(path)
+        has_size = path.stat().st_size if path.is_file() else 0
+        can_go_on = sha256 is not None and self._noted() == sha256 and 0 < has_size < (size or 0)
+        self.size_bytes = has_size if can_go_on else 0
+        with writing(path, size):
+            if not can_go_on:
+                path.unlink(missing_ok=True)
+            if sha256 is not None:
+                self._note.write_text(sha256)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None or (issubclass(kind, ResourceExhausted | ModelError) and not issubclass(kind, DownloadFailed)):
+            self._note.unlink(missing_ok=True)
+
+    def _noted(self) -> str | None:
+        return self._note.read_text(errors="replace") if self._note.is_file() else None
 
 
 class _Transfer:
@@ -112,8 +143,11 @@ class _Transfer:
         self._response.close()
 
     def write_to(self, file: NewFile) -> None:
-        """Writes all of it."""
+        """Writes all of it, or what is missing behind what is in the file already."""
         self._progress.start(self._size, self._source.file)
+        if file.size_bytes:
+            self._response.close()
+            self._progress.advance(file.size_bytes)
         num_failures, before = 0, 0
         while (failure := self._attempt(file)) is not None:
             num_failures = 1 if file.size_bytes > before else num_failures + 1
@@ -166,7 +200,7 @@ def _open(url: str, offset: int, within_s: float) -> httpx2.Response:
     if response.is_success:
         return response
     response.close()
-    raise DownloadFailed(_refusal(response.status_code))
+    raise DownloadFailed(_refusal(response))
 
 
 def _headers(offset: int) -> dict[str, str]:
@@ -237,16 +271,21 @@ def _explaining(what: str) -> Generator[None]:
 def _reason(error: Exception) -> str:
     response = getattr(error, "response", None)
     if isinstance(response, httpx2.Response):
-        return _refusal(response.status_code)
+        return _refusal(response)
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _refusal(status: int) -> str:
+def _refusal(response: httpx2.Response) -> str:
+    status = response.status_code
+    if response.headers.get("x-error-code") == "GatedRepo":
+        return f"refused ({status}): the repository is gated; accept its terms on its page, and set HF_TOKEN"
     if status in (401, 403):
         return f"refused ({status}): no such repository, or it is private or gated and HF_TOKEN does not open it"
     if status == 404:
         return "no such repository or file (404)"
-    return f"the hub answered with status {status}"
+    if status == 429:
+        return "the hub has had too many requests from here (429); wait a few minutes, or set HF_TOKEN"
+    return f"the hub answered with status {status}" + ("; try again later" if status >= 500 else "")
 
 
 def _endpoint() -> str | None:

@@ -41,9 +41,11 @@ def choose_file(repo: str, files: Sequence[str], quantization: str | None = None
 
 
 def _is_model(file: str) -> bool:
-    """A whole model or the first part of one; projectors of multimodal models lie beside them."""
+    """A whole model or the first part of one; projectors and importance matrices lie beside them."""
     path = Path(file)
-    return path.suffix.lower() == ".gguf" and "mmproj" not in path.name.lower() and part_paths(path)[0] == path
+    name = path.name.lower()
+    is_other = "mmproj" in name or name.startswith("imatrix")
+    return path.suffix.lower() == ".gguf" and not is_other and part_paths(path)[0] == path
 
 
 def _mentions(file: str, quantization: str) -> bool:
@@ -56,7 +58,10 @@ def _complaint(
 ) -> str:
     if not models:
         listed = "".join(f"\n  hf:{repo}:{graph}" for graph in graphs[:_MAX_LISTED])
-        return f"hf:{repo} has no GGUF file" + (f", and several ONNX graphs. Name one of:{listed}" if graphs else "")
+        if graphs:
+            return f"hf:{repo} has no GGUF file, and several ONNX graphs. Name one of:{listed}"
+        hint = f". Models as GGUF often lie in repositories of their own, such as {repo.partition('/')[2]}-GGUF"
+        return f"hf:{repo} has no GGUF file{hint}"
     wanted = f" for {quantization}" if quantization else ""
     problem = f"has more than one model{wanted}" if fitting else f"has no model{wanted}"
     listed = "".join(f"\n  hf:{repo}:{file}" for file in models[:_MAX_LISTED])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from stoker.core.params import SamplingParams
 from stoker.errors import InvalidInput, ModelFileInvalid
+from stoker.models.description import vocab_size
 from stoker.models.gguf import GGUFFile
 
 _FLOAT_KEYS = {
@@ -46,7 +48,15 @@ def model_defaults(gguf: GGUFFile) -> SamplingParams:
         ModelFileInvalid: a recommendation is malformed or out of range; the message names the file.
     """
     beside = gguf.path.with_name("generation_config.json")
-    return _checked(_from_json(beside), beside).filled_from(_checked(_from_metadata(gguf), gguf.path))
+    own = replace(_checked(_from_metadata(gguf), gguf.path), banned_token_ids=_suppressed(gguf))
+    return _checked(_from_json(beside), beside).filled_from(own)
+
+
+def _suppressed(gguf: GGUFFile) -> tuple[int, ...] | None:
+    """Tokens that the model must never write, such as the ends of media that it only reads."""
+    num_tokens = vocab_size(gguf)
+    listed = gguf.get_ints("tokenizer.ggml.suppress_tokens") or []
+    return tuple(sorted({token_id for token_id in listed if 0 <= token_id < num_tokens})) or None
 
 
 def _from_metadata(gguf: GGUFFile) -> Mapping[str, float | int | None]:

@@ -10,7 +10,7 @@ from glob import escape
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from stoker.errors import ConfigError, ModelFileInvalid, ModelFileNotFound
+from stoker.errors import ConfigError, DownloadFailed, ModelFileInvalid, ModelFileNotFound
 from stoker.models.aliases import read_aliases
 from stoker.models.cache import is_whole, models_dir, read_receipt, writing
 from stoker.models.catalog import CATALOG, CatalogEntry, HubFile
@@ -23,11 +23,15 @@ from stoker.models.progress import NoProgress, Progress
 __all__ = ["InstalledModel", "downloaded_parts", "list_models", "resolve"]
 
 _HUB_PREFIX = "hf:"
+_HUB_SITES = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/", re.IGNORECASE)
+_HUB_PAGE = re.compile(r"([^/]+/[^/]+)/(?:blob|resolve|tree)/[^/]+(?:/([^?]+))?(?:\?.*)?")
+"""Where the address of a page names a file: behind the repository and a revision."""
 _HUB_NAME = re.compile(r"(?P<repo>[\w][\w.-]*/[\w][\w.-]*)(?::(?P<file>.+))?", re.ASCII)
 _CHOICE_NOTE = ".choice-"
 """Files of this name remember what a repository stands for when no file, or only a quantisation, is named."""
 _HUB_LIST_S = 10.0
 _KINDS = ("gguf", "onnx")
+_MAX_LISTED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,8 @@ def resolve(model: str, *, progress: Progress | None = None) -> Path:
     Args:
         model: a name of the catalog (`smollm2`), an alias, a path to a file or an ONNX folder, `hf:org/repo:file`,
             `hf:org/repo:Q8_0` (the file of that quantisation, `q4f16` for an ONNX graph) or `hf:org/repo` (Q4_K_M if
-            there is one, else the only file, or the graph that suits a CPU best).
+            there is one, else the only file, or the graph that suits a CPU best). Instead of `hf:` there may be
+            `hf.co/`, the address of the repository or of a file in it, or nothing at all.
         progress: told about every download.
 
     Returns:
@@ -63,10 +68,45 @@ def resolve(model: str, *, progress: Progress | None = None) -> Path:
     progress = progress or NoProgress()
     if not os.path.exists(model):
         model = read_aliases().get(model, model)
-    if model.startswith(_HUB_PREFIX):
-        return _resolve_hub(model, progress)
+    hub_name = _hub_name(model)
+    if hub_name is not None:
+        return _resolve_hub(hub_name, progress)
     entry = CATALOG.get(model)
-    return _resolve_entry(entry, progress) if entry else _resolve_path(model)
+    if entry is not None:
+        return _resolve_entry(entry, progress)
+    return _resolve_bare(model, progress) if _may_be_repository(model) else _resolve_path(model)
+
+
+def _hub_name(model: str) -> str | None:
+    """What clearly means the hub, as `hf:org/repo[:file]`."""
+    site = None if os.path.exists(model) else _HUB_SITES.match(model)
+    if site is None:
+        return model if model.startswith(_HUB_PREFIX) else None
+    rest = model[site.end() :].rstrip("/")
+    page = _HUB_PAGE.fullmatch(rest)
+    if page is not None:
+        rest = page[1] if page[2] is None else f"{page[1]}:{page[2]}"
+    return _HUB_PREFIX + rest
+
+
+def _may_be_repository(model: str) -> bool:
+    """`org/repo[:file]` that is no path: there is no such file, nor a folder for it."""
+    match = _HUB_NAME.fullmatch(model)
+    return (
+        match is not None
+        and not os.path.exists(model)
+        and not match["repo"].lower().endswith((".gguf", ".onnx"))
+        and not os.path.isdir(match["repo"].partition("/")[0])
+    )
+
+
+def _resolve_bare(model: str, progress: Progress) -> Path:
+    try:
+        return _resolve_hub(_HUB_PREFIX + model, progress)
+    except (DownloadFailed, ModelFileNotFound) as error:
+        if ":" in model:
+            raise
+        raise type(error)(f"there is no file {model}, and {error.message}", **error.fields) from error
 
 
 def list_models() -> list[InstalledModel]:
@@ -112,8 +152,9 @@ def _resolve_entry(entry: CatalogEntry, progress: Progress) -> Path:
 def _resolve_hub(model: str, progress: Progress) -> Path:
     match = _HUB_NAME.fullmatch(model.removeprefix(_HUB_PREFIX))
     if match is None:
-        raise ModelFileNotFound(f"{model!r} should look like hf:org/repo or hf:org/repo:file.gguf", path=model)
+        raise ModelFileNotFound(f"{model!r} should look like hf:org/repo, or hf:org/repo:file.gguf", path=model)
     repo, file = match["repo"], match["file"]
+    file = None if file == "latest" else file  # as Ollama's clients say it
     if file is None or not file.lower().endswith(".gguf"):
         file = _chosen_file(repo, file)
     if not _is_safe(file):
@@ -205,19 +246,30 @@ def _resolve_path(model: str) -> Path:
     if is_onnx_model(path):
         return path
     if path.is_dir():
-        inside = ", ".join(sorted(file.name for file in path.glob("*.gguf"))) or "none"
-        raise ModelFileNotFound(
-            f"{model} is a directory without an ONNX model; name a GGUF file in it (there: {inside})", path=model
-        )
+        raise ModelFileNotFound(_nothing_in(path, model), path=model)
     if not path.is_file():
         raise ModelFileInvalid(f"{model} is no regular file, and a model cannot be mapped from a pipe or device")
     parts = part_paths(path)
     missing = [part.name for part in parts if not part.is_file()]
     if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        are = "are" if len(missing) > 1 else "is"
         raise ModelFileNotFound(
-            f"{model} is one part of a split model, and {', '.join(missing)} is missing", path=model
+            f"{model} is one part of a split model, and {', '.join(missing[:3])}{more} {are} missing", path=model
         )
     return parts[0]
+
+
+def _nothing_in(path: Path, model: str) -> str:
+    names = sorted(file.name for file in path.glob("*.gguf"))
+    if not names and any(path.glob("*.safetensors")):
+        return (
+            f"{model} holds a model as safetensors; get it as GGUF, or convert it with llama.cpp's "
+            f"convert_hf_to_gguf.py"
+        )
+    inside = ", ".join(names[:_MAX_LISTED]) or "none"
+    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return f"{model} is a directory without an ONNX model; name a GGUF file in it (there: {inside}{more})"
 
 
 def _unknown(model: str) -> str:
@@ -225,5 +277,5 @@ def _unknown(model: str) -> str:
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return (
         f"no model {model!r}: there is no such file (looked for {os.path.abspath(os.path.expanduser(model))}), "
-        f"and it is neither a name of the catalog ({', '.join(sorted(CATALOG))}) nor hf:org/repo[:file].{hint}"
+        f"and it is neither a name of the catalog ({', '.join(sorted(CATALOG))}) nor org/repo[:file] of the hub.{hint}"
     )

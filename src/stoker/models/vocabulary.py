@@ -92,8 +92,10 @@ def _strings(gguf: GGUFFile, array: GGUFArray, key: str, limit: int) -> list[str
     longest = max(map(len, raw), default=0)
     if longest > _MAX_TOKEN_BYTES:
         _fail(gguf, f"`{key}` holds a text of {longest} bytes, and {_MAX_TOKEN_BYTES} are allowed")
-    # libllama takes the texts for C strings; NUL never stands in a text that a model was trained on.
-    return [text.partition(b"\0")[0].decode(errors="surrogateescape") for text in raw]
+    if b"\0" in b"".join(raw):
+        # libllama takes the texts for C strings; NUL never stands in a text that a model was trained on.
+        raw = [text.partition(b"\0")[0] for text in raw]
+    return [text.decode("utf-8", "surrogateescape") for text in raw]
 
 
 def _types(gguf: GGUFFile, num_tokens: int) -> list[int]:

@@ -21,13 +21,21 @@ class Detokenizer:
     def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
         self._token_bytes = token_bytes
         self._decoder = _new_decoder("replace")
+        self._has_rest = False
+        """Some bytes wait for the next ones."""
 
     def push(self, token_id: int) -> str:
         """The characters that this token completes; at most three bytes wait for the next one."""
-        return self._decoder.decode(self._token_bytes(token_id))
+        piece = self._token_bytes(token_id)
+        if piece.isascii() and not self._has_rest:
+            return piece.decode("ascii")
+        text = self._decoder.decode(piece)
+        self._has_rest = bool(self._decoder.getstate()[0])
+        return text
 
     def flush(self) -> str:
         """What still waited, as U+FFFD. The detokenizer is then as new."""
         rest = self._decoder.decode(b"", final=True)
         self._decoder.reset()
+        self._has_rest = False
         return rest

@@ -1,6 +1,9 @@
 """An empty cache, a hub of our own, and a progress bar that remembers, for the tests of this room."""
 
+import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +12,7 @@ import huggingface_hub
 import pytest
 
 from tests.unit.models.fake_hub import FakeHub
+from tests.unit.models.tiny_gguf import write_tiny_gguf
 
 
 class RecordedProgress:
@@ -71,3 +75,35 @@ def silent_hub(clean_hub_client: None, monkeypatch: pytest.MonkeyPatch) -> Itera
     with socket.create_server(("127.0.0.1", 0)) as listener:
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{listener.getsockname()[1]}")
         yield
+
+
+@pytest.fixture(scope="session")
+def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A small model's file."""
+    return write_tiny_gguf(tmp_path_factory.mktemp("store") / "tiny.gguf", num_bytes=100_000).read_bytes()
+
+
+@pytest.fixture
+def hub(fake_hub: FakeHub, content: bytes) -> FakeHub:
+    """A hub that has `org/tiny`."""
+    fake_hub.files["org/tiny", "tiny.gguf"] = content
+    return fake_hub
+
+
+def leftovers(cache: Path) -> list[str]:
+    """Everything in the cache but locks."""
+    return sorted(path.name for path in cache.rglob("*") if path.is_file() and path.suffix != ".lock")
+
+
+RESOLVE_IN_CHILD = "import sys; from stoker.models.store import resolve; print(resolve(sys.argv[1]))"
+
+
+def start_child(model: str, cache: Path) -> subprocess.Popen[str]:
+    """Another process that resolves `model`, with a hub client that has never run before."""
+    return subprocess.Popen(
+        [sys.executable, "-c", RESOLVE_IN_CHILD, model],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"HF_HOME": str(cache.with_name("hf"))},
+    )

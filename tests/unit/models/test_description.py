@@ -21,6 +21,12 @@ def test_a_tiny_model(tmp_path: Path) -> None:
     assert found.chat_template == "{{ messages }}"
 
 
+@pytest.mark.parametrize("template", ["", " \n"])
+def test_an_empty_template_is_none(template: str, tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "m.gguf", **SHAPE, tokenizer__chat_template=template)
+    assert describe(read_gguf(path)).chat_template is None
+
+
 def test_the_name_and_type_that_the_file_gives_win(tmp_path: Path) -> None:
     values: dict[str, Any] = SHAPE | {"general__name": "Tiny", "general__file_type": int(LlamaFileType.MOSTLY_Q4_K_M)}
     found = describe(read_gguf(write_tiny_gguf(tmp_path / "m.gguf", **values, tokenizer__ggml__tokens=["a", "b"])))

@@ -1,5 +1,6 @@
 """The reader against files of the reference writer, and against files that lie."""
 
+import re
 import struct
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, LlamaFileType
 
 from stoker.errors import ModelFileInvalid, ModelFileNotFound
 from stoker.models import gguf_parse
+from stoker.models.description import describe
 from stoker.models.gguf import part_paths, read_gguf
 from stoker.models.gguf_types import FILE_TYPE_NAMES, TENSOR_TYPES, ValueType
 from tests.unit.models.tiny_gguf import write_tiny_gguf
@@ -197,6 +199,8 @@ def test_a_device_is_not_waited_for() -> None:
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:00", "Git LFS pointer"),
         (b"\n<!DOCTYPE html><html>404</html>", "it is a web page"),
         (b"PK\x03\x04rest", "zip archive"),
+        (b"\x1f\x8b\x08\x00", "it is compressed"),
+        (b'\x40\x00\x00\x00\x00\x00\x00\x00{"w":{"dtype"', "safetensors file"),
         (b"tjgg\x01\x00\x00\x00", "older than GGUF"),
         (b"\x00\x01\x02\x03\x04", "instead of b'GGUF'"),
     ],
@@ -333,3 +337,43 @@ def test_a_real_gemma(gemma3_path: Path) -> None:
         assert scores.numbers().dtype == np.float32
         assert scores.numbers().shape == (262144,)
         assert gguf.tensors["token_embd.weight"].shape == (640, 262144)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kind", "what"),
+    [
+        ("llama", "adapter", "it is an adapter; name the model"),
+        ("clip", "clip-vision", "projector (mmproj)"),
+        ("controlvector", "model", "it is a control vector"),
+        ("llama", "imatrix", "importance matrix"),
+        ("llama", "model", "`llama.context_length` is missing"),
+    ],
+)
+def test_files_beside_a_model_are_told_from_it(path: Path, architecture: str, kind: str, what: str) -> None:
+    with (
+        read_gguf(write_tiny_gguf(path, architecture=architecture, general__type=kind)) as gguf,
+        pytest.raises(ModelFileInvalid, match=re.escape(what)),
+    ):
+        describe(gguf)
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "hint"),
+    [
+        ("m.gguf", 1, "part 2 of 3 of a split model.*NAME-00002-of-00003"),
+        ("m-00001-of-00003.gguf", 1, "m-00002-of-00003"),
+        ("m-00002-of-00002.gguf", 1, "m-00002-of-00003"),
+        ("m-00002-of-00003.gguf", 1, None),
+    ],
+)
+def test_a_part_of_a_model_is_called_like_one(tmp_path: Path, name: str, part: int, hint: str | None) -> None:
+    path = write_tiny_gguf(tmp_path / name, split__no=part, split__count=3)
+    if hint is None:
+        read_gguf(path).close()
+        return
+    with pytest.raises(ModelFileInvalid, match=hint):
+        read_gguf(path)
+
+
+def test_parts_that_were_merged_are_none(path: Path) -> None:
+    read_gguf(write_tiny_gguf(path, split__no=0, split__count=0)).close()

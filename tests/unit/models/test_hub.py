@@ -73,7 +73,14 @@ def test_a_small_file_has_no_promised_checksum(stocked_hub: FakeHub, into: Path)
 
 
 @pytest.mark.parametrize(
-    ("status", "what"), [(404, "no such repository or file"), (401, "HF_TOKEN"), (403, "HF_TOKEN"), (503, "status 503")]
+    ("status", "what"),
+    [
+        (404, "no such repository or file"),
+        (401, "HF_TOKEN"),
+        (403, "HF_TOKEN"),
+        (429, "too many requests"),
+        (503, "status 503; try again"),
+    ],
 )
 def test_a_refusal_is_explained(stocked_hub: FakeHub, into: Path, status: int, what: str) -> None:
     def refuse(request: BaseHTTPRequestHandler) -> bool:
@@ -87,6 +94,12 @@ def test_a_refusal_is_explained(stocked_hub: FakeHub, into: Path, status: int, w
     with pytest.raises(DownloadFailed, match=what):
         hub.list_files("org/repo", within_s=5)
     assert not into.exists()
+
+
+def test_a_gated_repository_says_what_to_do(stocked_hub: FakeHub, into: Path) -> None:
+    stocked_hub.behave = lambda request: send(request, 403, b"", {"X-Error-Code": "GatedRepo"}) is None
+    with pytest.raises(DownloadFailed, match="accept its terms on its page, and set HF_TOKEN"):
+        get(into)
 
 
 def test_a_hub_that_never_answers_costs_no_more_than_allowed(silent_hub: None, into: Path) -> None:

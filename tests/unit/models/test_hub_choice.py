@@ -18,6 +18,7 @@ MANY = ["README.md", "m-Q8_0.gguf", "m-Q4_K_M.gguf", "m-Q4_K_S.gguf", "m-Q4_K.gg
         (["only-f16.gguf", "mmproj.gguf", "config.json"], None, "only-f16.gguf"),
         (["a/m-q4_k_m-00001-of-00002.gguf", "a/m-q4_k_m-00002-of-00002.gguf"], None, "a/m-q4_k_m-00001-of-00002.gguf"),
         (["Q8_0/m-00002-of-00002.gguf", "Q8_0/m-00001-of-00002.gguf"], "Q8_0", "Q8_0/m-00001-of-00002.gguf"),
+        (["imatrix.gguf", "mmproj-F16.gguf", "m.gguf"], None, "m.gguf"),
     ],
 )
 def test_the_file_that_fits(files: list[str], quantization: str | None, chosen: str) -> None:
@@ -41,7 +42,7 @@ def test_doubt_lists_the_models(files: list[str], quantization: str | None, what
 
 
 def test_a_repository_without_models() -> None:
-    with pytest.raises(ModelFileNotFound, match="has no GGUF file"):
+    with pytest.raises(ModelFileNotFound, match=r"has no GGUF file\..*repo-GGUF"):
         choose_file("org/repo", ["model.safetensors", "mmproj.gguf"])
 
 

@@ -51,3 +51,10 @@ def test_a_recommendation_out_of_range_is_named(tmp_path: Path) -> None:
         defaults(tmp_path, general__sampling__temp=-1.0)
     with pytest.raises(ModelFileInvalid, match=r"general\.sampling\.temp"):
         defaults(tmp_path, general__sampling__temp="hot")
+
+
+def test_what_a_model_must_never_write_is_banned(tmp_path: Path) -> None:
+    path = write_tiny_gguf(
+        tmp_path / "m.gguf", tokenizer__ggml__tokens=["a", "b", "c"], tokenizer__ggml__suppress_tokens=[2, 1, 1, 3, -1]
+    )
+    assert model_defaults(read_gguf(path)).banned_token_ids == (1, 2)

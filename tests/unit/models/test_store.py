@@ -4,10 +4,7 @@ import errno
 import hashlib
 import io
 import os
-import signal
-import subprocess
 import sys
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -26,23 +23,12 @@ from stoker.models.cache import cache_dir, is_whole, receipt_path
 from stoker.models.catalog import CatalogEntry, HubFile, WheelPart, Wheels
 from stoker.models.removal import remove_model
 from stoker.models.store import list_models, resolve
-from tests.unit.models.conftest import RecordedProgress
+from tests.unit.models.conftest import RecordedProgress, leftovers, start_child
 from tests.unit.models.fake_hub import FakeHub, send
 from tests.unit.models.tiny_gguf import write_tiny_gguf
 
 HUB_FILE = HubFile("org/tiny", "tiny.gguf")
 WHEEL = Wheels((WheelPart("tiny-model", "1.0", "tiny_model/tiny.gguf"),))
-
-
-@pytest.fixture(scope="module")
-def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    return write_tiny_gguf(tmp_path_factory.mktemp("store") / "tiny.gguf", num_bytes=100_000).read_bytes()
-
-
-@pytest.fixture
-def hub(fake_hub: FakeHub, content: bytes) -> FakeHub:
-    fake_hub.files["org/tiny", "tiny.gguf"] = content
-    return fake_hub
 
 
 @pytest.fixture
@@ -75,11 +61,6 @@ def serve_wheel(monkeypatch: pytest.MonkeyPatch, directory: Path, content: bytes
     )
     (directory / "content").write_bytes(content)
     monkeypatch.setattr(wheels, "_PIP", (sys.executable, "-c", script))
-
-
-def leftovers(cache: Path) -> list[str]:
-    """Everything in the cache but locks."""
-    return sorted(path.name for path in cache.rglob("*") if path.is_file() and path.suffix != ".lock")
 
 
 def test_a_catalog_model_comes_from_the_hub_once(
@@ -163,57 +144,20 @@ def test_a_disk_that_fills_up_when_the_file_is_synced(
     assert leftovers(cache) == []
 
 
-def test_an_interrupted_download_leaves_nothing(hub: FakeHub, entry: CatalogEntry, cache: Path) -> None:
-    class Impatient(RecordedProgress):
-        def advance(self, num_bytes: int) -> None:
-            raise KeyboardInterrupt
-
-    progress = Impatient()
-    with pytest.raises(KeyboardInterrupt):
-        resolve("tiny", progress=progress)
-    assert progress.is_closed
-    assert leftovers(cache) == []
+def test_a_source_that_breaks_off_is_no_matter_to_the_next_one(
+    hub: FakeHub, entry: CatalogEntry, cache: Path, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    etag = {"ETag": f'"{entry.sha256}"'}
+    hub.behave = lambda request: send(request, 200, content[:7000], etag, len(content)) is None
+    serve_wheel(monkeypatch, tmp_path, content)
+    assert resolve("tiny").read_bytes() == content
+    assert leftovers(cache) == ["tiny.gguf", "tiny.gguf.json"]
 
 
 def test_a_cache_that_cannot_be_made(hub: FakeHub, entry: CatalogEntry, cache: Path) -> None:
     cache.write_text("a file where the directory should be")
     with pytest.raises(ModelError, match="cannot write"):
         resolve("tiny")
-
-
-RESOLVE_IN_CHILD = "import sys; from stoker.models.store import resolve; print(resolve(sys.argv[1]))"
-
-
-def start_child(model: str, cache: Path) -> subprocess.Popen[str]:
-    """Another process that resolves `model`, with a hub client that has never run before."""
-    return subprocess.Popen(
-        [sys.executable, "-c", RESOLVE_IN_CHILD, model],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"HF_HOME": str(cache.with_name("hf"))},
-    )
-
-
-def test_what_a_killed_download_left_is_removed(hub: FakeHub, cache: Path, content: bytes) -> None:
-    def kill_the_asker(request: BaseHTTPRequestHandler) -> bool:
-        send(request, 200, content[:5000], length=len(content))
-        while child.poll() is None and not any(path.stat().st_size for path in cache.rglob("*.part/tiny.gguf")):
-            pass
-        child.send_signal(signal.SIGKILL)
-        return True
-
-    hub.behave = kill_the_asker
-    child = start_child("hf:org/tiny:tiny.gguf", cache)
-    child.communicate(timeout=30)
-    assert child.returncode == -signal.SIGKILL
-    assert leftovers(cache) == ["tiny.gguf"]
-    hub.behave = None
-    hub.files["org/other", "other.gguf"] = content
-    path = resolve("hf:org/other:other.gguf")
-    assert leftovers(cache) == ["other.gguf", "other.gguf.json"]
-    assert path.read_bytes() == content
-    assert resolve("hf:org/tiny:tiny.gguf").read_bytes() == content
 
 
 def test_two_processes_download_once(hub: FakeHub, cache: Path, content: bytes) -> None:
@@ -270,18 +214,6 @@ def test_a_receipt_without_sense_is_no_receipt(hub: FakeHub, entry: CatalogEntry
         receipt_path(path).write_bytes(nonsense)
         assert not is_whole(path)
         assert is_whole(path, entry.sha256)
-
-
-def test_hub_names(hub: FakeHub, cache: Path, content: bytes) -> None:
-    hub.files["org/many", "m-Q8_0.gguf"] = content
-    hub.files["org/many", "m-Q4_K_M.gguf"] = content
-    path = resolve("hf:org/many")
-    assert path.name == "m-Q4_K_M.gguf"
-    assert resolve("hf:org/many:Q8_0").name == "m-Q8_0.gguf"
-    num_requests = len(hub.requests)
-    assert resolve("hf:org/many") == path
-    assert resolve("hf:org/many:m-Q4_K_M.gguf") == path
-    assert len(hub.requests) == num_requests
 
 
 def test_all_parts_of_a_split_model_come(hub: FakeHub, cache: Path, content: bytes) -> None:
@@ -357,6 +289,16 @@ def test_a_split_model_by_path_needs_all_its_parts(tmp_path: Path) -> None:
         resolve(str(second))
     first.touch()
     assert resolve(str(second)) == first
+    many = tmp_path / "n-00001-of-00900.gguf"
+    many.touch()
+    with pytest.raises(ModelFileNotFound, match=r"n-00004-of-00900\.gguf and 896 more are missing"):
+        resolve(str(many))
+
+
+def test_a_folder_of_safetensors_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(ModelFileNotFound, match="convert_hf_to_gguf"):
+        resolve(str(tmp_path))
 
 
 @pytest.mark.parametrize("model", ["smollm", "nothing.gguf", "a/b/c.gguf", "", "nul\0byte", "x" * 5000])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, filterfalse
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.pre_tokenizers import PreTokenizer
@@ -50,12 +51,10 @@ class BytePairEncoder:
         self._num_tokens = len(vocabulary.tokens)
         self._is_byte_level = rule.is_byte_level
         self._keeps_newline_runs = rule.keeps_newline_runs
-        merges = list(_pairs(vocabulary.merges or ()))
-        needed = [*BYTE_LETTERS] if rule.is_byte_level else []
-        for left, right in merges:
-            needed += (left, right, left + right)
-        known = {text: token_id for text, token_id in token_ids.items() if text.isascii() or _is_unicode(text)}
-        unreal = [text for text in dict.fromkeys(needed) if text not in known]
+        merges = _pairs(vocabulary.merges or ())
+        known = _unicode_tokens(token_ids)
+        needed = chain(BYTE_LETTERS if rule.is_byte_level else (), chain.from_iterable(merges), map("".join, merges))
+        unreal = sorted(set(filterfalse(known.__contains__, needed)))
         self._bytes_of_unreal = [self._bytes(text) for text in unreal]
         model = models.BPE(
             known | {text: self._num_tokens + n for n, text in enumerate(unreal)},
@@ -99,16 +98,19 @@ class BytePairEncoder:
         return found
 
 
-def _pairs(merges: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _pairs(merges: Sequence[str]) -> list[tuple[str, str]]:
     """The pairs in order; of two equal ones the first counts, and one with a space in it never applies."""
-    seen: set[tuple[str, str]] = set()
-    for merge in merges:
-        middle = merge.find(" ", 1)
-        left, right = merge[:middle], merge[middle + 1 :]
-        if middle < 0 or not right or " " in left or " " in right or (left, right) in seen or not _is_unicode(merge):
-            continue
-        seen.add((left, right))
-        yield left, right
+    if not _is_unicode("".join(merges)):
+        merges = [merge for merge in merges if _is_unicode(merge)]
+    parts = [merge.partition(" ") for merge in dict.fromkeys(merges)]
+    return [(left, right) for left, _, right in parts if left and right and " " not in right]
+
+
+def _unicode_tokens(token_ids: Mapping[str, int]) -> dict[str, int]:
+    """Those that `tokenizers` can be told. One look at all of them is much quicker than one at each."""
+    if _is_unicode("".join(token_ids)):
+        return dict(token_ids)
+    return {text: token_id for text, token_id in token_ids.items() if _is_unicode(text)}
 
 
 def _is_unicode(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 from stoker.core.vocabulary import Vocabulary
@@ -14,6 +15,8 @@ from stoker.text.vocabulary.scored_pairs import ScoredPairEncoder
 from stoker.text.vocabulary.special_tokens import Attribute, SpecialTokens, find_special_tokens
 from stoker.text.vocabulary.word_pieces import WordPieceEncoder
 from stoker.text.vocabulary.word_rules import WordRule, word_rule
+
+logger = logging.getLogger(__name__)
 
 
 class VocabularyTokenizer:
@@ -132,6 +135,11 @@ def _word_rule(vocabulary: Vocabulary) -> WordRule | None:
     rule = word_rule(name)
     if rule is None:
         raise ModelUnsupported(f"the pre-tokenizer `{name}` is not supported without libllama", pre_tokenizer=name)
+    if not name:
+        logger.warning(
+            "this old file does not say how its model cuts text into words, and answers will be worse for it: "
+            "get the model converted anew"
+        )
     return rule
 
 

@@ -30,6 +30,14 @@ def test_unknown_pre_tokenizers_are_unsupported() -> None:
     assert failure.value.fields["pre_tokenizer"] == "next-years-rule"
 
 
+@pytest.mark.parametrize(("name", "is_told"), [("", True), ("gpt-2", False)])
+def test_a_file_that_names_no_pre_tokenizer_is_an_old_one(
+    name: str, is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    build([*BYTE_LETTERS], model="gpt2", pre_tokenizer=name, merges=[])
+    assert ("get the model converted anew" in caplog.text) == is_told
+
+
 def test_byte_pairs_need_merges() -> None:
     with pytest.raises(ModelFileInvalid, match="merges"):
         build([*BYTE_LETTERS], model="gpt2", pre_tokenizer="gpt-2")
