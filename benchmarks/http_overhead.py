@@ -3,9 +3,13 @@
     python benchmarks/http_overhead.py smollm2
 
 Prints ratios: through HTTP over in process (`LLM.stream`; the aim is 1.05 at most), over the bare engine, stepped by
-nothing but a loop, and with idle streams over without (1.00, give or take what repeats of one measurement differ by).
-Measurements alternate, of each the mean of a whole answer; the least of each kind counts. The client is a bare socket,
-so that what it costs is not taken for the server's. Run it on a machine that does nothing else.
+nothing but a loop, and with idle streams over without (1.00, give or take what the run says of itself).
+
+A machine's speed changes from second to second, by more than what is looked for. So all sides live at the same time and
+take turns in short answers, in a round there and back (A B C C B A): what drifts evenly during a round cancels out of
+its ratio. A headline is the median of the rounds' ratios; behind it stands the interval that holds the medians of 95 %
+of resamples of the rounds (the bootstrap), and that of the middle half of the rounds. The client is a bare socket, so
+that what it costs is not taken for the server's. Run it on a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -20,60 +24,94 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
 
 from stoker import LLM, EngineConfig, SamplingParams
 from stoker.assembly import build_engine
 from stoker.engine.engine import Engine
 from stoker.engine.protocol import Output, Submit
 
+Side: TypeAlias = Callable[[], float]
+"""Measures once: seconds between two tokens, on the average over one answer."""
+
 PROMPT = "Once upon a time there was a"
 START_S, STOP_S = 300, 60
 NUM_IDLE = 256
+NUM_RESAMPLES = 2000
+MIN_ROUNDS = 3
 _EVENT = b"data: {"
 _LAST = b"data: [DONE]"
+_BARE, _IN_PROCESS, _HTTP, _BESIDE = "the bare engine", "in process", "through HTTP", f"beside {NUM_IDLE} idle streams"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What HTTP costs, see the head of this file")
     parser.add_argument("model")
-    parser.add_argument("--tokens", type=int, default=128, help="of one answer")
-    parser.add_argument("--repetitions", type=int, default=9)
+    parser.add_argument("--tokens", type=int, default=32, help="of one answer")
+    parser.add_argument("--idle-tokens", type=int, default=256, help="of one answer beside idle streams")
+    parser.add_argument("--seconds", type=float, default=40, help="of measuring, for each of the two questions")
     parser.add_argument("--threads", type=int, help="that compute; not given: as many as the server would take")
     compare(parser.parse_args())
 
 
 def compare(asked: argparse.Namespace) -> None:
-    bare: list[float] = []
-    in_process: list[float] = []
-    through_http: list[float] = []
-    beside_idle: list[float] = []
     with (
         serving(asked.model, asked.threads) as port,
         engine_here(asked.model, asked.threads) as engine,
         LLM(asked.model, parallel=1, threads=asked.threads) as llm,
     ):
-        # In turn: whatever the machine does meanwhile, it does to all of them.
-        for _ in range(asked.repetitions):
-            bare.append(token_s_bare(engine, asked.tokens))
-            in_process.append(token_s_in_process(llm, asked.tokens))
-            through_http.append(token_s_through_http(port, asked.tokens))
-            beside_idle.append(token_s_beside_idle(port, asked.tokens))
-    report("the bare engine", bare)
-    report("in process", in_process)
-    report("through HTTP", through_http)
-    report(f"through HTTP, beside {NUM_IDLE} idle streams", beside_idle)
-    print(f"through HTTP / in process: {min(through_http) / min(in_process):.3f}")
-    print(f"through HTTP / the bare engine: {min(through_http) / min(bare):.3f}")
-    print(f"beside {NUM_IDLE} idle streams / alone: {min(beside_idle) / min(through_http):.3f}")
+        paths = {
+            _BARE: partial(token_s_bare, engine, asked.tokens),
+            _IN_PROCESS: partial(token_s_in_process, llm, asked.tokens),
+            _HTTP: partial(token_s_through_http, port, asked.tokens),
+        }
+        report(in_turn(paths, asked.seconds), _HTTP, (_IN_PROCESS, _BARE))
+        beside = {
+            _HTTP: partial(token_s_beside_idle, port, asked.idle_tokens, 0),
+            _BESIDE: partial(token_s_beside_idle, port, asked.idle_tokens, NUM_IDLE),
+        }
+        report(in_turn(beside, asked.seconds), _BESIDE, (_HTTP,))
 
 
-def report(name: str, seconds: list[float]) -> None:
-    least, middle = min(seconds), sorted(seconds)[len(seconds) // 2]
-    print(
-        f"{name}: {1e3 * least:.3f} ms between two tokens (least of {len(seconds)}; the median is {1e3 * middle:.3f})"
-    )
+def in_turn(sides: Mapping[str, Side], seconds: float) -> dict[str, list[float]]:
+    """Of each side the mean of its two measurements in each round, for as long as that."""
+    for side in sides.values():
+        side()  # caches fill, threads come to life
+    until = time.perf_counter() + seconds
+    rounds: list[dict[str, float]] = []
+    while time.perf_counter() < until or len(rounds) < MIN_ROUNDS:
+        there = {name: side() for name, side in sides.items()}
+        back = {name: sides[name]() for name in reversed(list(sides))}
+        rounds.append({name: (there[name] + back[name]) / 2 for name in sides})
+    return {name: [one[name] for one in rounds] for name in sides}
+
+
+def report(found: Mapping[str, Sequence[float]], measured: str, beside: Sequence[str]) -> None:
+    for name, seconds in found.items():
+        print(
+            f"{name}: {1e3 * float(np.median(seconds)):.3f} ms between two tokens (median of {len(seconds)} rounds; "
+            f"the least is {1e3 * min(seconds):.3f})"
+        )
+    for name in beside:
+        ratios = np.array(found[measured]) / np.array(found[name])
+        low, high = interval_of_median(ratios)
+        quarters = np.quantile(ratios, (0.25, 0.75))
+        print(
+            f"{measured} / {name}: {float(np.median(ratios)):.3f} ({low:.3f} to {high:.3f} with 95 % confidence; "
+            f"half of the rounds {quarters[0]:.3f} to {quarters[1]:.3f})"
+        )
+
+
+def interval_of_median(values: np.ndarray) -> tuple[float, float]:
+    """Where the medians of 95 % of resamples lie (Efron's percentile bootstrap)."""
+    drawn = np.random.default_rng(0).choice(values, (NUM_RESAMPLES, len(values)))
+    low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
+    return float(low), float(high)
 
 
 @contextmanager
@@ -92,29 +130,42 @@ def token_s_bare(engine: Engine, num_tokens: int) -> float:
     times: list[float] = []
     while engine.has_work:
         times += [time.perf_counter() for event in engine.step() if isinstance(event, Output)]
-    return mean_gap_s(times)
+    return mean_gap_s(times, num_tokens)
 
 
 def token_s_in_process(llm: LLM, num_tokens: int) -> float:
     stream = llm.stream(PROMPT, SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True))
-    return mean_gap_s([time.perf_counter() for _ in stream])
+    return mean_gap_s([time.perf_counter() for _ in stream], num_tokens)
 
 
 def token_s_through_http(port: int, num_tokens: int) -> float:
     with opened(port, num_tokens) as connection:
-        return mean_gap_s(read_times(connection))
+        return mean_gap_s(read_times(connection), num_tokens)
 
 
-def token_s_beside_idle(port: int, num_tokens: int) -> float:
+def token_s_beside_idle(port: int, num_tokens: int, num_idle: int) -> float:
     """The idle streams are open and wait in the queue: the server computes one request at a time."""
+    wait_until_idle(port)
     with ExitStack() as streams:
         # A long one first, so that all wait; it leaves when they are open, and the one behind it is measured.
         first = streams.enter_context(opened(port, 100 * num_tokens))
         measured = streams.enter_context(opened(port, num_tokens))
-        for _ in range(NUM_IDLE):
+        for _ in range(num_idle):
             streams.enter_context(opened(port, 1))
         first.close()
-        return mean_gap_s(read_times(measured))
+        return mean_gap_s(read_times(measured), num_tokens)
+
+
+def wait_until_idle(port: int) -> None:
+    """Those of the time before have left."""
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=START_S) as reply:
+            lines: list[str] = reply.read().decode().splitlines()
+        if all(line.endswith(" 0.0") for line in lines if line.startswith("stoker_requests_open")):
+            return
+        time.sleep(0.02)
+    raise SystemExit("the server still computes for clients that have left")
 
 
 @contextmanager
@@ -140,8 +191,9 @@ def read_times(connection: socket.socket) -> list[float]:
     raise SystemExit("the stream ended too early")
 
 
-def mean_gap_s(times: list[float]) -> float:
-    return (times[-1] - times[0]) / (len(times) - 1)
+def mean_gap_s(times: list[float], num_tokens: int) -> float:
+    """Of the tokens, not of the pieces: whoever was late is given several tokens in one."""
+    return (times[-1] - times[0]) / (num_tokens - 1)
 
 
 @contextmanager

@@ -43,6 +43,13 @@ def smollm2_server(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory)
         yield server
 
 
+@pytest.fixture(scope="session")
+def served_minilm(minilm_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The base URL of `stoker serve` with all-MiniLM-L6-v2."""
+    with serving(str(minilm_path), log=tmp_path_factory.mktemp("served_minilm") / "log") as server:
+        yield server.url
+
+
 @contextmanager
 def serving(*arguments: str, log: Path) -> Generator[Server]:
     """`stoker serve` with these arguments on a free port, ready to answer; it ends with the block."""

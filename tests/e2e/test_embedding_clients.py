@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,8 @@ import openai
 import pytest
 
 from stoker import LLM
-from tests.e2e.conftest import serving
 
 TEXTS = ["A cat sits.", "A kitten is sitting.", "Stock markets fell."]
-
-
-@pytest.fixture(scope="module")
-def served_minilm(minilm_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The base URL of `stoker serve` with all-MiniLM-L6-v2."""
-    with serving(str(minilm_path), log=tmp_path_factory.mktemp("served_minilm") / "log") as server:
-        yield server.url
 
 
 def openai_client(url: str) -> Any:

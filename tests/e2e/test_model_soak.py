@@ -1,7 +1,9 @@
 """A short run of `model_soak`; for a long one see there."""
 
+from pathlib import Path
+
 from tests.e2e.model_soak import check, soak
 
 
-def test_models_that_come_and_go_leave_nothing_behind():
-    check(*soak(14, warm_up_s=4))
+def test_models_that_come_and_go_leave_nothing_behind(smollm2_path: Path):
+    check(*soak(14, warm_up_s=4, model=smollm2_path))

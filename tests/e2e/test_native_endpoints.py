@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 QUESTION = [{"role": "user", "content": "What is gravity?"}]
 GREEDY: dict[str, Any] = {"temperature": 0, "n_predict": 8}
@@ -65,3 +68,68 @@ def test_props(http: httpx.Client):
     assert props["default_generation_settings"]["n_ctx"] == 8192
     assert "im_start" in props["chat_template"]
     assert props["eos_token"] == "<|im_end|>"
+
+
+VLLM = """
+    num_requests_running num_requests_waiting kv_cache_usage_perc prefix_cache_queries_total prefix_cache_hits_total
+    external_prefix_cache_queries_total external_prefix_cache_hits_total mm_cache_queries_total mm_cache_hits_total
+    num_preemptions_total prompt_tokens_total prompt_tokens_by_source_total prompt_tokens_cached_total
+    generation_tokens_total request_success_total request_prompt_tokens_sum request_generation_tokens_sum
+    iteration_tokens_total_sum request_max_num_generation_tokens_sum request_params_n_sum request_params_max_tokens_sum
+    time_to_first_token_seconds_sum inter_token_latency_seconds_sum request_time_per_output_token_seconds_sum
+    e2e_request_latency_seconds_sum request_queue_time_seconds_sum request_inference_time_seconds_sum
+    request_prefill_time_seconds_sum request_decode_time_seconds_sum request_prefill_kv_computed_tokens_sum
+    cache_config_info spec_decode_num_drafts_total spec_decode_num_draft_tokens_total
+    spec_decode_num_accepted_tokens_total
+"""
+LLAMA_SERVER = """
+    prompt_tokens_total prompt_tokens_cached_total prompt_seconds_total tokens_predicted_total n_decode_total
+    tokens_predicted_seconds_total n_tokens_max spec_decode_num_draft_tokens_total spec_decode_num_accepted_tokens_total
+    spec_decode_num_drafts_total prompt_tokens_seconds predicted_tokens_seconds requests_processing requests_deferred
+    n_busy_slots_per_decode
+"""
+
+
+def scrape(http: httpx.Client) -> dict[str, float]:
+    """What `/metrics` says of all sums and values, added up over their labels."""
+    found: defaultdict[str, float] = defaultdict(float)
+    for family in text_string_to_metric_families(http.get("/metrics").text):
+        for sample in family.samples:
+            found[sample.name] += sample.value
+    return found
+
+
+def scrape_when(http: httpx.Client, is_there: Callable[[dict[str, float]], bool]) -> dict[str, float]:
+    deadline = time.monotonic() + 120
+    while not is_there(found := scrape(http)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def test_dashboards_of_other_servers_find_all_that_they_ask_for(http: httpx.Client):
+    names = [*(f"vllm:{name}" for name in VLLM.split()), *(f"llamacpp:{name}" for name in LLAMA_SERVER.split())]
+    # The engine's numbers are up to a second old: they are new when so long a prompt is among them.
+    seen = scrape(http)["vllm:prefix_cache_queries_total"]
+    http.post("/v1/completions", json={"prompt": "mark " * 400, "max_tokens": 1})
+    before = scrape_when(http, lambda found: found["vllm:prefix_cache_queries_total"] >= seen + 400)
+    asked = {"prompt": "gravity is", "n": 2, "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+    usage = http.post("/v1/completions", json=asked).json()["usage"]
+    done = before["vllm:request_inference_time_seconds_count"] + 2
+    after = scrape_when(http, lambda found: found["vllm:request_inference_time_seconds_count"] >= done)
+    assert [name for name in names if name not in after] == []
+    more = {name: after[name] - before[name] for name in names}
+    assert more["vllm:generation_tokens_total"] == more["llamacpp:tokens_predicted_total"] == 16
+    assert more["vllm:request_params_n_sum"] == 2
+    assert more["vllm:request_params_max_tokens_sum"] == more["vllm:request_generation_tokens_sum"] == 16
+    assert more["vllm:request_max_num_generation_tokens_sum"] == 8
+    computed = more["llamacpp:prompt_tokens_total"]
+    assert more["vllm:iteration_tokens_total_sum"] == computed + 2 * 7, "a last token is not computed any more"
+    assert more["vllm:request_prefill_kv_computed_tokens_sum"] == computed
+    assert more["vllm:prompt_tokens_by_source_total"] == more["vllm:request_prompt_tokens_sum"]
+    assert more["vllm:request_prompt_tokens_sum"] == 2 * usage["prompt_tokens"]
+    assert after["llamacpp:n_tokens_max"] >= usage["prompt_tokens"] + 8
+    assert 0 < after["llamacpp:n_busy_slots_per_decode"] <= 8
+    times = [f"vllm:request_{name}_time_seconds_sum" for name in ("inference", "prefill", "decode")]
+    assert more[times[0]] >= more[times[1]] > 0
+    assert not any(after[name] for name in names if "spec_decode" in name)

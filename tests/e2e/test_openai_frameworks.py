@@ -7,6 +7,7 @@ import gc
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 # What they warn of is not ours; their asynchronous clients leave connections to the garbage collector.
@@ -45,3 +46,18 @@ def test_langchain_completes_and_uses_responses(served_smollm2: str):
     text = chat.invoke(COUNTING).text
     assert (text if isinstance(text, str) else text()) != ""
     assert any(chunk.text for chunk in chat.stream(COUNTING))
+
+
+def test_langchain_embeds(served_minilm: str):
+    module = pytest.importorskip("langchain_openai", reason="langchain-openai is not installed")
+    asked: dict[str, Any] = {"base_url": f"{served_minilm}/v1", "api_key": "none", "model": "minilm"}
+    # OpenAI's tokenizer would be downloaded, and its token ids mean other words here.
+    embeddings: Any = module.OpenAIEmbeddings(**asked, check_embedding_ctx_length=False, chunk_size=2)
+    texts = ["A cat sits.", "Stock markets fell.", "A kitten is sitting."]
+    found = np.array(embeddings.embed_documents(texts))
+    assert found.shape == (3, 384)
+    assert found[0] @ found[2] > found[0] @ found[1]
+    np.testing.assert_allclose(embeddings.embed_query(texts[1]), found[1], atol=1e-5)
+    np.testing.assert_allclose(asyncio.run(embeddings.aembed_documents(texts)), found, atol=1e-5)
+    short: Any = module.OpenAIEmbeddings(**asked, check_embedding_ctx_length=False, dimensions=16)
+    assert len(short.embed_query(texts[0])) == 16

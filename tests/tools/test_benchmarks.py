@@ -9,7 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from http_overhead import in_turn, interval_of_median, mean_gap_s
 from limits import Machine, Work, least_prefill_s, least_step_s, work_of
 from peers import Absent, Present, Setting, batched_bench, find_peer, onnxruntime_genai
 from report import Peers, write_report
@@ -50,6 +52,26 @@ def test_the_work_of_a_real_model_is_counted_from_its_tensors(smollm2_path: Path
     assert work.head_ops == 2 * 576 * 49_152  # tied to the embedding
     assert work.kv_bytes == 30 * 2 * 192 * 2
     assert work.weight_bytes == 30 * layer * 20 // 32 + 576 * 49_152 * 34 // 32
+
+
+def test_what_drifts_evenly_cancels_out_of_a_round() -> None:
+    """A machine that becomes slower with every measurement, and a side that always takes a tenth more."""
+    speeds = iter(range(100, 10_000))
+    found = in_turn({"a": lambda: next(speeds), "b": lambda: 1.1 * next(speeds), "c": lambda: next(speeds)}, 0)
+    assert len(found["a"]) >= 3
+    assert (np.array(found["b"]) / np.array(found["a"])).tolist() == pytest.approx([1.1] * len(found["a"]))
+    assert found["a"] == pytest.approx(found["c"])
+
+
+def test_the_interval_of_a_median_holds_it_and_narrows_with_more_values() -> None:
+    values = np.random.default_rng(1).normal(1.02, 0.1, 400)
+    few, many = interval_of_median(values[:20]), interval_of_median(values)
+    assert many[0] < 1.02 < many[1]
+    assert many[1] - many[0] < few[1] - few[0]
+
+
+def test_several_tokens_in_one_piece_count_as_several() -> None:
+    assert mean_gap_s([0.0, 0.2, 0.9], num_tokens=10) == pytest.approx(0.1)
 
 
 def test_a_peer_that_cannot_be_measured_is_named_with_the_reason(tmp_path: Path) -> None:

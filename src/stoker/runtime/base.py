@@ -7,19 +7,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from stoker.core.slot_state import SlotState
+from stoker.engine.cards import AdapterCard, ModelCard
 from stoker.engine.config import AdapterSpec
-from stoker.engine.protocol import (
-    Accepted,
-    AdapterCard,
-    Embed,
-    Embedded,
-    Heartbeat,
-    ModelCard,
-    Output,
-    SlotFiled,
-    Submit,
-    Tokenized,
-)
+from stoker.engine.heartbeat import Heartbeat
+from stoker.engine.protocol import Accepted, Embed, Embedded, Output, SlotFiled, Submit, Tokenized
 from stoker.text.messages import Message
 
 

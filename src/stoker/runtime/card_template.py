@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from stoker.engine.protocol import ModelCard
+from stoker.engine.cards import ModelCard
 from stoker.text.chat_template import ChatTemplate
 
 

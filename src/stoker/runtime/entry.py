@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
-from stoker.engine.protocol import AdapterCard
+from stoker.engine.cards import AdapterCard
 from stoker.errors import Overloaded, StokerError, error_from_code
 from stoker.models.memory_plan import MemoryNeeds, MemoryPlan
 from stoker.runtime.eviction import Waiting

@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from stoker.engine.cards import ModelCard
 from stoker.engine.config import AdapterSpec
-from stoker.engine.protocol import ModelCard
 from stoker.errors import ModelNotLoaded, StokerError
 from stoker.runtime.autoscaling import Autoscaler, Demand
 from stoker.runtime.base import Health, Runtime

@@ -7,19 +7,10 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 import msgspec
 
 from stoker.core.slot_state import SlotState
+from stoker.engine.cards import AdapterCard, ModelCard
 from stoker.engine.client import EngineClient
 from stoker.engine.config import AdapterSpec
-from stoker.engine.protocol import (
-    Accepted,
-    AdapterCard,
-    Embed,
-    Embedded,
-    ModelCard,
-    Output,
-    SlotFiled,
-    Submit,
-    Tokenized,
-)
+from stoker.engine.protocol import Accepted, Embed, Embedded, Output, SlotFiled, Submit, Tokenized
 from stoker.errors import ModelNotLoaded
 from stoker.runtime.base import Health
 from stoker.runtime.card_template import CardTemplate

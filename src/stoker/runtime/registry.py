@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from stoker.engine.cards import AdapterCard
 from stoker.engine.config import AdapterSpec
-from stoker.engine.protocol import AdapterCard
 from stoker.errors import InvalidInput, ModelNotFound, ModelNotLoaded, Overloaded, error_from_code
 from stoker.models.memory import available_memory
 from stoker.runtime.config import RegistryConfig

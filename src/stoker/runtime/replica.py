@@ -6,7 +6,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from enum import StrEnum
 
-from stoker.engine.protocol import Accepted, Heartbeat, ModelCard, Output, Submit
+from stoker.engine.cards import ModelCard
+from stoker.engine.heartbeat import Heartbeat
+from stoker.engine.protocol import Accepted, Output, Submit
 from stoker.runtime.base import Health, Runtime
 from stoker.runtime.routing import Beginning, Candidate
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from stoker.engine.cards import AdapterCard
 from stoker.engine.config import AdapterSpec
-from stoker.engine.protocol import AdapterCard
 from stoker.errors import AdapterNotFound, EngineCrashed, ModelNotLoaded, StokerError
 from stoker.runtime.base import Runtime
 from stoker.runtime.fleet import Fleet

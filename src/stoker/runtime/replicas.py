@@ -16,18 +16,9 @@ from typing import TypeVar
 import msgspec
 
 from stoker.core.slot_state import SlotState
+from stoker.engine.cards import AdapterCard, ModelCard
 from stoker.engine.config import AdapterSpec
-from stoker.engine.protocol import (
-    Accepted,
-    AdapterCard,
-    Embed,
-    Embedded,
-    ModelCard,
-    Output,
-    SlotFiled,
-    Submit,
-    Tokenized,
-)
+from stoker.engine.protocol import Accepted, Embed, Embedded, Output, SlotFiled, Submit, Tokenized
 from stoker.errors import EngineCrashed, InvalidInput, ModelNotLoaded, Overloaded, StokerError
 from stoker.runtime.base import Health, Runtime
 from stoker.runtime.fleet import Fleet, MakeRuntime

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from stoker.core.histogram import Histogram
-from stoker.engine.protocol import Output
+from stoker.engine.protocol import Output, Usage
 from stoker.errors import Cancelled, StokerError
 
 LATENCY_BOUNDS = (
@@ -39,6 +39,8 @@ REQUEST_BOUNDS = (
 """Seconds of a whole request; vLLM's buckets."""
 SIZE_BOUNDS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
 """Tokens of a request: 1, 2, 5, 10 … 500,000, as vLLM has them."""
+N_BOUNDS = (1.0, 2.0, 5.0, 10.0, 20.0)
+"""Answers to one prompt; vLLM's buckets."""
 ABORT = "abort"
 
 
@@ -67,6 +69,18 @@ class RequestMetrics:
         """Tokens of the prompts of requests that came to their end."""
         self.request_completion = Histogram(SIZE_BOUNDS)
         """Tokens that were written for them."""
+        self.request_computed = Histogram(SIZE_BOUNDS)
+        """Tokens of their prompts that were computed."""
+        self.request_token_s = Histogram(TOKEN_BOUNDS)
+        """Seconds from one token of a request to its next, on the average; of requests with more than one token."""
+        self.request_max_tokens = Histogram(SIZE_BOUNDS)
+        """Most tokens that they asked for, if they said so."""
+        self.group_n = Histogram(N_BOUNDS)
+        """How many answers to one prompt were asked for."""
+        self.group_longest = Histogram(SIZE_BOUNDS)
+        """Tokens of the longest of them."""
+        self.longest_sequence = 0
+        """Most tokens that a prompt and what was written for it had together."""
         self.num_later_tokens = 0
         """Those that were written in that time."""
         self.num_open = 0
@@ -106,9 +120,33 @@ class RequestMetrics:
         finally:
             self.embedding_ends[key_name, end] += 1
 
-    def watch(self, key_name: str) -> RequestWatch:
+    def watch(self, key_name: str, group: RequestGroup | None = None, max_tokens: int | None = None) -> RequestWatch:
         """A request is being submitted."""
-        return RequestWatch(self, key_name)
+        return RequestWatch(self, key_name, group, max_tokens)
+
+
+class RequestGroup:
+    """The answers to one prompt, which are requests of their own.
+
+    Args:
+        metrics: where it counts, when the last of them has ended.
+        n: so many were asked for.
+        num_computed: so many are computed.
+    """
+
+    def __init__(self, metrics: RequestMetrics, n: int, num_computed: int) -> None:
+        self._metrics = metrics
+        self._n = n
+        self._num_left = num_computed
+        self._longest = 0
+
+    def finished(self, completion_tokens: int) -> None:
+        """One more has come to its end."""
+        self._longest = max(self._longest, completion_tokens)
+        self._num_left -= 1
+        if not self._num_left:
+            self._metrics.group_n.observe(self._n)
+            self._metrics.group_longest.observe(self._longest)
 
 
 class RequestWatch:
@@ -117,11 +155,17 @@ class RequestWatch:
     Args:
         metrics: where it counts.
         key_name: of the API key by which it came, or empty.
+        group: it is one of these; None: it is alone.
+        max_tokens: as it asked for, if it did.
     """
 
-    def __init__(self, metrics: RequestMetrics, key_name: str) -> None:
+    def __init__(
+        self, metrics: RequestMetrics, key_name: str, group: RequestGroup | None = None, max_tokens: int | None = None
+    ) -> None:
         self._metrics = metrics
         self._key_name = key_name
+        self._group = group or RequestGroup(metrics, 1, 1)
+        self._max_tokens = max_tokens
         self._began_s = self._first_s = self._last_s = metrics.clock()
         self._num_tokens = 0
         self._has_ended = False
@@ -145,11 +189,9 @@ class RequestWatch:
         self._last_s = now
         self._num_tokens += num_tokens
         metrics.completion_tokens[self._key_name] += num_tokens
+        metrics.longest_sequence = max(metrics.longest_sequence, output.usage.prompt_tokens + self._num_tokens)
         if output.finish_reason is not None:
-            metrics.request_s.observe(now - self._began_s)
-            metrics.decode_s.observe(now - self._first_s)
-            metrics.request_prompt.observe(output.usage.prompt_tokens)
-            metrics.request_completion.observe(output.usage.completion_tokens)
+            self._finish(output.usage, now)
             self._end(output.finish_reason)
 
     def refused(self, error: StokerError) -> None:
@@ -165,6 +207,19 @@ class RequestWatch:
     def close(self) -> None:
         """Nobody reads it any more: if it had not ended, it is one that was aborted."""
         self._end(ABORT)
+
+    def _finish(self, usage: Usage, now: float) -> None:
+        metrics = self._metrics
+        metrics.request_s.observe(now - self._began_s)
+        metrics.decode_s.observe(now - self._first_s)
+        metrics.request_prompt.observe(usage.prompt_tokens)
+        metrics.request_computed.observe(usage.prompt_tokens - usage.cached_tokens)
+        metrics.request_completion.observe(usage.completion_tokens)
+        if usage.completion_tokens > 1:
+            metrics.request_token_s.observe((now - self._first_s) / (usage.completion_tokens - 1))
+        if self._max_tokens is not None:
+            metrics.request_max_tokens.observe(self._max_tokens)
+        self._group.finished(usage.completion_tokens)
 
     def _end(self, reason: str | None) -> None:
         if self._has_ended:

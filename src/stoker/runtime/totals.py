@@ -12,7 +12,7 @@ import msgspec
 
 from stoker.cache.counters import TierCounters
 from stoker.core.histogram import Distribution
-from stoker.engine.protocol import AdapterLoad, Heartbeat
+from stoker.engine.heartbeat import AdapterLoad, Heartbeat
 
 _NOTHING = Heartbeat(0, 0, 0, 0, 0, 0, 0.0)
 _GAUGES = ("num_running", "num_waiting", "kv_used", "kv_retained", "kv_capacity", "stalled_s", "num_paused")

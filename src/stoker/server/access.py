@@ -79,11 +79,9 @@ class AccessControl:
         return PermissionDenied(f"the web page {origin[:100]!r} may not use this server; see --cors-origins")
 
     def _is_trusted(self, origin: str, host: str) -> bool:
-        """Only pages of the Web have such an origin; applications and files have others."""
-        if not origin.startswith(("http://", "https://")) or self._origins & {"*", origin}:
+        if not origin or self._origins & {"*", origin} or not is_strangers_page(origin):
             return True
-        name = host_name(origin.partition("://")[2])
-        return name == host or is_local_name(name)
+        return host_name(origin.partition("://")[2]) == host
 
     def _unknown(self, scope: Scope, headers: Headers) -> StokerError | None:
         """No key, or a wrong one. The key's name goes into the request's account, its rights into the scope's state."""
@@ -122,6 +120,23 @@ def is_local_name(host: str) -> bool:
         return bool(ip_address(host))
     except ValueError:
         return False
+
+
+def is_strangers_page(origin: str) -> bool:
+    """The page with this origin may come from anywhere. Applications have origins of their own, which no page can have.
+
+    >>> is_strangers_page("http://localhost:3000"), is_strangers_page("http://8.8.8.8"), is_strangers_page("app://x")
+    (False, True, False)
+
+    A page hides behind the origin "null" by putting what it does into a sandboxed frame.
+    """
+    if not origin.startswith(("http://", "https://")):
+        return origin == "null"
+    name = host_name(origin.partition("://")[2])
+    try:
+        return not ip_address(name).is_private
+    except ValueError:
+        return not is_local_name(name)
 
 
 def host_name(authority: str) -> str:

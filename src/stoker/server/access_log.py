@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -14,6 +16,23 @@ from stoker.server.account import Account
 access_log = logging.getLogger("stoker.server.access")
 
 _MAX_PATH = 200
+
+
+@contextmanager
+def bare_lines(*, is_json: bool) -> Generator[None]:
+    """Meanwhile JSON lines go to stderr as they are: no collector reads them with a time and a level before them."""
+    if not is_json:
+        yield
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    access_log.addHandler(handler)
+    access_log.propagate = False
+    try:
+        yield
+    finally:
+        access_log.removeHandler(handler)
+        access_log.propagate = True
 
 
 def log_exchange(

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from stoker.errors import StokerError
 from stoker.runtime.registry import Registry
 from stoker.server.access import AccessControl
-from stoker.server.config import ServerConfig, listed
+from stoker.server.access_log import bare_lines
+from stoker.server.config import ServerConfig
+from stoker.server.cross_origin import CrossOrigin
 from stoker.server.errors import on_bug, on_http_error, on_stoker_error
 from stoker.server.keys import ApiKeys
 from stoker.server.leasing import LeaseBorder
@@ -84,22 +85,8 @@ def bordered(
     """An application of these routes behind all the layers that no request goes around."""
     handlers = {StokerError: on_stoker_error, HTTPException: on_http_error, Exception: on_bug}
     app: ASGIApp = LeaseBorder(Starlette(routes=routes, exception_handlers=handlers))
-    app = AccessControl(app, config, ApiKeys(config))
-    if config.cors_origins:
-        app = _cross_origin(app, config)
+    app = CrossOrigin(AccessControl(app, config, ApiKeys(config)), config)
     return RequestBorder(app if spans is None else Tracing(app, spans), config, counts or ResponseCounts())
-
-
-def _cross_origin(app: ASGIApp, config: ServerConfig) -> ASGIApp:
-    """Answers preflights, which carry no key, and lets the pages read even errors."""
-    return CORSMiddleware(
-        app,
-        allow_origins=listed(config.cors_origins),
-        allow_methods=["GET", "POST", "DELETE", "HEAD"],
-        allow_headers=["*"],
-        allow_credentials=config.cors_credentials,
-        expose_headers=["x-request-id", "request-id", "retry-after"],
-    )
 
 
 def serve(registry: Registry, config: ServerConfig, on_ready: Callable[[str], None] = lambda url: None) -> None:
@@ -117,7 +104,7 @@ def serve(registry: Registry, config: ServerConfig, on_ready: Callable[[str], No
         StokerError: a model cannot be loaded.
         KeyboardInterrupt: it was ended by SIGINT, after the drain.
     """
-    with listening(config) as listener, _spans(config) as spans:
+    with listening(config) as listener, _spans(config) as spans, bare_lines(is_json=config.log_format == "json"):
         app = create_app(registry, config, spans)
         asyncio.run(_serve(app, registry, config, listener, on_ready))
 

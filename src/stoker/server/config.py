@@ -94,8 +94,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         for name, (low, high) in _RANGES.items():
             _check_range(name, getattr(self, name), low, high)
         if bool(self.tls_certificate) != bool(self.tls_key):
-            missing = "tls_key" if self.tls_certificate else "tls_certificate"
-            raise InvalidInput("`tls_certificate` and `tls_key` are needed together", parameter=missing)
+            given = "tls_certificate" if self.tls_certificate else "tls_key"
+            raise InvalidInput("`tls_certificate` and `tls_key` are needed together", parameter=given)
         if self.cors_credentials and "*" in listed(self.cors_origins):
             message = "`cors_credentials` with `cors_origins` = *: any page could act as its visitor; name the pages"
             raise InvalidInput(message, parameter="cors_credentials")

@@ -15,10 +15,10 @@ import msgspec
 
 from stoker.core.params import SamplingParams
 from stoker.engine.inbox import merge
-from stoker.engine.protocol import Accepted, AdapterChoice, Output, Prompt, PromptToken, Submit, Usage
+from stoker.engine.protocol import Accepted, AdapterChoice, Output, Prompt, PromptToken, Submit, Timing, Usage
 from stoker.errors import InvalidInput, StokerError
 from stoker.runtime.registry import ServedModel
-from stoker.runtime.request_metrics import RequestWatch
+from stoker.runtime.request_metrics import RequestGroup, RequestWatch
 from stoker.server.account import Account
 from stoker.server.translate.adapters import with_named_adapter
 
@@ -108,6 +108,8 @@ class Generation:
         self._watches = watches
         self._items = self._single() if len(streams) == 1 else self._merged()
         self._usage: dict[int, Usage] = {}
+        self._timings: list[Timing] = []
+        """Of the choices that have ended, if their engine says so."""
         self._echoes = _Echoes(request.num_computed)
         self.opened_s = time.monotonic()
         self.first_output_s: float | None = None
@@ -129,11 +131,15 @@ class Generation:
         if len(submits) > capacity:
             message = f"{len(submits)} answers in one request are more than the {capacity} that can run and wait here"
             raise InvalidInput(message, parameter="n")
+        metrics, max_tokens = served.metrics, request.sampling.max_tokens
+        groups = [RequestGroup(metrics, request.n, request.num_computed) for _ in request.prompts]
         async with AsyncExitStack() as stack:
             streams: list[_Stream] = []
             watches: list[RequestWatch] = []
-            for submit in submits:
-                watches.append(stack.enter_context(closing(served.metrics.watch(request.account.key_name))))
+            for index, submit in enumerate(submits):
+                group = groups[index // request.num_computed]
+                watch = metrics.watch(request.account.key_name, group, max_tokens)
+                watches.append(stack.enter_context(closing(watch)))
                 stream = await stack.enter_async_context(aclosing(runtime.generate(submit)))
                 await _accepted(stream, watches[-1])
                 streams.append(stream)
@@ -149,6 +155,18 @@ class Generation:
             completion_tokens=sum(usage.completion_tokens for usage in self._usage.values()),
             cached_tokens=sum(usage.cached_tokens for usage in firsts),
         )
+
+    @property
+    def timing(self) -> Timing:
+        """How long the slowest of all prompts and of all answers took, to be asked for at the end.
+
+        What an engine does not say is taken from the clock here, which stands still while others are served.
+        """
+        if len(self._timings) == self.num_choices:
+            return Timing(max(t.prefill_s for t in self._timings), max(t.decode_s for t in self._timings))
+        now_s = time.monotonic()
+        first_s = now_s if self.first_output_s is None else self.first_output_s
+        return Timing(first_s - self.opened_s, now_s - first_s)
 
     @property
     def num_choices(self) -> int:
@@ -205,6 +223,8 @@ class Generation:
                     del waiting[task]
                     if output.finish_reason is None:
                         waiting[asyncio.create_task(_next(self._streams[index]))] = index
+                    else:
+                        await self._streams[index].aclose()  # its place may be what another choice waits for
                     for ready in self._echoes.push(index, output) if self._request.echo else [(index, output)]:
                         yield ready
         finally:
@@ -224,6 +244,8 @@ class Generation:
             self.first_output_s = time.monotonic()
             self._request.account.ttft_s = self._watches[index].ttft_s
         self._usage[index] = item.usage
+        if item.timing is not None:
+            self._timings.append(item.timing)
         if item.finish_reason is not None:
             self._settle(item.finish_reason)
         return item

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable
+import logging
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -13,8 +15,12 @@ from starlette.datastructures import Headers
 from stoker.errors import ConfigError
 from stoker.server.config import ServerConfig, listed
 
+logger = logging.getLogger(__name__)
+
 _BEARER = "bearer "
 _MAX_FILE_BYTES = 2**20
+_LOOK_EVERY_S = 1.0
+"""Between two looks whether the file has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,30 +34,63 @@ class ApiKey:
 
 
 class ApiKeys:
-    """All keys of a server.
+    """All keys of a server. The file is read again when it has changed; a bad one leaves the keys as they were.
 
     Args:
         config: `api_key`, `api_key_file` and `admin_key` are used.
+        clock: seconds; only differences count.
 
     Raises:
         ConfigError: the file cannot be read, or has no key in it.
     """
 
-    def __init__(self, config: ServerConfig) -> None:
-        texts = [*listed(config.api_key), *(_read(config.api_key_file) if config.api_key_file else ())]
-        self._keys = [_parse(text, number) for number, text in enumerate(texts, 1)]
-        if config.admin_key:
-            self._keys.append(ApiKey("admin", _digest(config.admin_key), is_admin=True))
-        self.has_clients = bool(texts)
+    def __init__(self, config: ServerConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._listed = [_parse(text, number) for number, text in enumerate(listed(config.api_key), 1)]
+        self._admin = [ApiKey("admin", _digest(config.admin_key), is_admin=True)] if config.admin_key else []
+        self._path = config.api_key_file
+        self._seen = _state(self._path)
+        self._looked_s = clock()
+        self._filed = self._read_file() if self._path else []
+        self.has_clients = bool(self._listed or self._filed)
         """Without a key nothing is answered."""
         self.has_admin = bool(config.admin_key)
         """What changes the server takes the admin key."""
 
     def match(self, headers: Headers) -> ApiKey | None:
         """The key that a request brings, if it is one of these; it is compared with all of them."""
+        self._look_again()
         digest = _digest(_sent(headers))
-        found = [key for key in self._keys if hmac.compare_digest(key.digest, digest)]
+        found = [key for key in (*self._listed, *self._filed, *self._admin) if hmac.compare_digest(key.digest, digest)]
         return max(found, key=lambda key: key.is_admin, default=None)
+
+    def _look_again(self) -> None:
+        now = self._clock()
+        if not self._path or now - self._looked_s < _LOOK_EVERY_S:
+            return
+        self._looked_s = now
+        state = _state(self._path)
+        if state == self._seen:
+            return
+        self._seen = state
+        try:
+            self._filed = self._read_file()
+        except ConfigError as error:
+            logger.warning("the API keys stay as they were: %s", error)
+        else:
+            logger.info("the API keys were read again: there are %d in the file", len(self._filed))
+
+    def _read_file(self) -> list[ApiKey]:
+        return [_parse(text, number) for number, text in enumerate(_read(self._path), len(self._listed) + 1)]
+
+
+def _state(path: str) -> tuple[int, int, int] | None:
+    """What changes when a file is written or replaced; None if there is none."""
+    try:
+        status = Path(path).expanduser().stat()
+    except (OSError, ValueError):
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _sent(headers: Headers) -> str:

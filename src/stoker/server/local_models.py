@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from stoker.engine.cards import AdapterCard
 from stoker.errors import InvalidInput, ModelNotFound
 from stoker.models.aliases import add_alias, read_aliases
 from stoker.models.catalog import CATALOG
@@ -12,6 +13,7 @@ from stoker.models.gguf import part_paths
 from stoker.models.removal import remove_model
 from stoker.models.store import list_models
 from stoker.runtime.registry import ModelStatus, Registry, ServedModel
+from stoker.server.translate.models import loaded_adapters
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,8 @@ class LocalModel:
     """None = it is not loaded."""
     names: tuple[str, ...] = ()
     """Those of the registry, if it knows the model."""
+    adapter: AdapterCard | None = None
+    """The name means this one on the model; path and size are the model's own."""
 
 
 class LocalModels:
@@ -34,18 +38,22 @@ class LocalModels:
         self._registry = registry
 
     def all(self) -> list[LocalModel]:
-        """The registry's models under their ids, then the downloads, then the aliases.
+        """The registry's models under all of their names, then the downloads, then the aliases.
 
         Raises:
             ModelNotLoaded: a served model is still loading.
         """
-        own = [_registered(status, status.model_id) for status in self._registry.statuses()]
-        by_name = {model.name: model for model in own if model is not None}
+        own = [(status, _registered(status, status.model_id)) for status in self._registry.statuses()]
+        by_name = {name: replace(model, name=name) for _, model in own if model is not None for name in model.names}
+        for status, model in own:
+            if model is not None:
+                adapted = [_with_adapter(model, adapter) for adapter in loaded_adapters(status)]
+                by_name |= {one.name: one for one in adapted if one.name not in by_name}
         for found in list_models():
             by_name.setdefault(found.name, LocalModel(found.name, found.path, found.size_bytes))
         for alias, target in read_aliases().items():
             if (model := by_name.get(target) or self._served(target)) is not None:
-                by_name.setdefault(alias, LocalModel(alias, model.path, model.size_bytes, model.served, model.names))
+                by_name.setdefault(alias, replace(model, name=alias))
         return list(by_name.values())
 
     def find(self, name: str) -> LocalModel:
@@ -94,8 +102,12 @@ class LocalModels:
         add_alias(destination, source if source == model.name or source in CATALOG else model.name)
 
     def _served(self, name: str) -> LocalModel | None:
-        status = next((status for status in self._registry.statuses() if name in status.spec.names), None)
-        return None if status is None else _registered(status, name)
+        statuses = self._registry.statuses()
+        status = next((status for status in statuses if name in status.spec.names), None)
+        if status is not None:
+            return _registered(status, name)
+        pairs = ((status, adapter) for status in statuses for adapter in loaded_adapters(status))
+        return next((_adapted(*pair, name) for pair in pairs if name in _names_with(*pair)), None)
 
 
 def _registered(status: ModelStatus, name: str) -> LocalModel | None:
@@ -108,3 +120,16 @@ def _registered(status: ModelStatus, name: str) -> LocalModel | None:
     if not path.is_file():
         return None
     return LocalModel(name, path, sum(part.stat().st_size for part in part_paths(path) if part.is_file()), None, names)
+
+
+def _names_with(status: ModelStatus, adapter: AdapterCard) -> tuple[str, ...]:
+    return tuple(f"{name}:{adapter.name}" for name in status.spec.names)
+
+
+def _adapted(status: ModelStatus, adapter: AdapterCard, name: str) -> LocalModel | None:
+    model = _registered(status, name.removesuffix(f":{adapter.name}"))
+    return None if model is None else _with_adapter(model, adapter)
+
+
+def _with_adapter(model: LocalModel, adapter: AdapterCard) -> LocalModel:
+    return replace(model, name=f"{model.name}:{adapter.name}", adapter=adapter)

@@ -12,8 +12,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from stoker.cache.counters import TierCounters
 from stoker.core.histogram import Distribution, Histogram
-from stoker.engine.metrics import PHASE_BOUNDS, STEP_BOUNDS
-from stoker.engine.protocol import Heartbeat
+from stoker.engine.heartbeat import Heartbeat
+from stoker.engine.metrics import PHASE_BOUNDS, STEP_BOUNDS, STEP_TOKEN_BOUNDS
 from stoker.runtime.base import Health
 from stoker.runtime.registry import ModelStatus
 from stoker.runtime.request_metrics import RequestMetrics
@@ -41,6 +41,8 @@ _GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "adapter_requests_waiting": ("Requests with an adapter that wait for their turn", ("model", "adapter")),
     "prompt_tokens_per_second": ("Prompt tokens computed per second of computing prompts, since the start", _MODEL),
     "completion_tokens_per_second": ("Tokens written per second and request, since the start", _MODEL),
+    "requests_per_step": ("Requests that a step computes a part of, on the average since the start", _MODEL),
+    "longest_sequence_tokens": ("Most tokens that a prompt and its answer had together", _MODEL),
     "model_waiting_requests": ("Requests that wait for the model to be loaded", _MODEL),
     "model_planned_bytes": ("Memory that the model takes by plan; 0 if it is not loaded", _MODEL),
     "replica_ready": ("1 if this engine of several can answer now", _REPLICA),
@@ -62,6 +64,7 @@ _COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "adapter_completion_tokens": ("Tokens written with an adapter", ("model", "adapter")),
     "computed_prompt_tokens": ("Prompt tokens that were computed", _MODEL),
     "prefix_queries_tokens": ("Prompt tokens that were looked for in the cache", _MODEL),
+    "tier_queries_tokens": ("Those that were not found in the pool, and looked for in the tiers behind it", _MODEL),
     "prefix_hits_tokens": ("Prompt tokens that were found there", ("model", "tier")),
     "kv_evicted": ("KV that had to make room: tokens of the pool, blocks of the tiers", ("model", "tier")),
     "kv_transfer_seconds": (
@@ -88,10 +91,17 @@ _HISTOGRAMS: Mapping[str, str] = {
     "request_seconds": "From the submission of a request to its last token",
     "request_prompt_tokens": "Tokens of a request's prompt",
     "request_completion_tokens": "Tokens that were written for a request",
+    "request_computed_prompt_tokens": "Tokens of a request's prompt that were computed",
+    "request_max_tokens": "Most tokens that a request asked for, if it said so",
+    "request_n": "How many answers to one prompt were asked for",
+    "request_longest_completion_tokens": "Tokens of the longest answer to one prompt",
+    "request_token_seconds": "Between two tokens of a request, on the average over it",
     "decode_seconds": "From the first token of a request to its last",
     "queue_seconds": "From the arrival of a request to the first step that computes a part of it",
     "prefill_seconds": "From that step to the first token",
+    "running_seconds": "From that step to the last token",
     "step_seconds": "One step of the engine",
+    "step_tokens": "Tokens that one step computes, of prompts and of answers",
     "embedding_seconds": "A whole request for embeddings or ranks",
 }
 PREFIX = "stoker_"
@@ -161,7 +171,9 @@ def _add_heartbeat(found: _Families, model: str, beat: Heartbeat) -> None:
         "kv_usage_ratio": beat.kv_used / beat.kv_capacity if beat.kv_capacity else 0.0,
         "steps": beat.num_steps,
         "preemptions": beat.num_preemptions,
+        "requests_per_step": _rate(beat.num_step_sequences, beat.step_tokens.num_values),
         "prefix_queries_tokens": beat.prompt_tokens,
+        "tier_queries_tokens": beat.prompt_tokens - beat.pool_hit_tokens if _has_tiers(tiers) else 0,
         "computed_prompt_tokens": beat.prompt_tokens - beat.cached_tokens,
         "prefill_busy_seconds": beat.prefill_s.total,
         "prompt_tokens_per_second": _rate(beat.prompt_tokens - beat.cached_tokens, beat.prefill_s.total),
@@ -182,7 +194,9 @@ def _add_heartbeat(found: _Families, model: str, beat: Heartbeat) -> None:
         _add(found, "adapter_completion_tokens", adapter.num_tokens, model, adapter.name)
     _add_distribution(found, "queue_seconds", model, PHASE_BOUNDS, beat.queue_s)
     _add_distribution(found, "prefill_seconds", model, PHASE_BOUNDS, beat.prefill_s)
+    _add_distribution(found, "running_seconds", model, PHASE_BOUNDS, beat.running_s)
     _add_distribution(found, "step_seconds", model, STEP_BOUNDS, beat.step_s)
+    _add_distribution(found, "step_tokens", model, STEP_TOKEN_BOUNDS, beat.step_tokens)
 
 
 def _add_transfers(found: _Families, model: str, tiers: TierCounters) -> None:
@@ -210,6 +224,7 @@ def _add_residency(found: _Families, status: ModelStatus) -> None:
 
 def _add_requests(found: _Families, model: str, metrics: RequestMetrics) -> None:
     _add(found, "requests_open", metrics.num_open, model)
+    _add(found, "longest_sequence_tokens", metrics.longest_sequence, model)
     decode_s, num_later = metrics.decode_s.snapshot().total, metrics.num_later_tokens
     _add(found, "decode_busy_seconds", decode_s, model)
     _add(found, "completion_tokens_per_second", _rate(num_later, decode_s), model)
@@ -231,11 +246,20 @@ def _add_requests(found: _Families, model: str, metrics: RequestMetrics) -> None
         "inter_token_seconds": metrics.token_s,
         "request_seconds": metrics.request_s,
         "request_prompt_tokens": metrics.request_prompt,
+        "request_computed_prompt_tokens": metrics.request_computed,
         "request_completion_tokens": metrics.request_completion,
+        "request_max_tokens": metrics.request_max_tokens,
+        "request_n": metrics.group_n,
+        "request_longest_completion_tokens": metrics.group_longest,
+        "request_token_seconds": metrics.request_token_s,
         "decode_seconds": metrics.decode_s,
         "embedding_seconds": metrics.embedding_s,
     }.items():
         _add_histogram(found, name, model, histogram)
+
+
+def _has_tiers(tiers: TierCounters) -> bool:
+    return tiers.ram_limit_bytes > 0 or tiers.disk_limit_bytes > 0
 
 
 def _rate(count: float, seconds: float) -> float:

@@ -56,6 +56,7 @@ class RequestBorder:
         exchange = _Exchange(scope, send)
         if scope["path"].startswith(f"{self._root_path}/"):
             scope["root_path"] = self._root_path or scope.get("root_path", "")
+        _without_last_slash(scope)
         try:
             await self._app(scope, receive, exchange.send)
         except Exception as error:  # noqa: BLE001  # one of the two borders at which everything is caught
@@ -119,6 +120,13 @@ def _to_origin_form(scope: Scope) -> None:
     scope["path"] = unquote(scope["raw_path"].decode("latin-1"))
     others = [(name, value) for name, value in scope["headers"] if name != b"host"]
     scope["headers"] = [(b"host", authority), *others]
+
+
+def _without_last_slash(scope: Scope) -> None:
+    """`/v1/models/` is `/v1/models`. A redirect would cost clients their body, and name a proxy's inside."""
+    root, path = scope.get("root_path", ""), scope["path"]
+    if path.endswith("/") and path != f"{root}/":
+        scope["path"] = path.rstrip("/") or "/"
 
 
 def _request_id(scope: Scope) -> str:

@@ -14,7 +14,8 @@ from stoker.server.wire.errors import ErrorBody, ErrorDetail
 
 _CROWDED_HEAD_S = 5
 """One connection too many has so long for the request to which it is told so."""
-_BAD_REQUEST = ErrorBody(ErrorDetail("this is no HTTP request", "invalid_request_error", None, "bad_request"))
+_INVALID = "this is no valid HTTP request, or its head is too large"
+_BAD_REQUEST = ErrorBody(ErrorDetail(_INVALID, "invalid_request_error", None, "bad_request"))
 
 
 class ImpatientH11Protocol(H11Protocol):

@@ -35,6 +35,14 @@ class Stored:
         return (*self.messages, *answers)
 
     @property
+    def items(self) -> dict[str, Message]:
+        """Its messages by the ids of their items, see `translate.openai_input_items`."""
+        stem = self.response.id.removeprefix("resp_")
+        inputs = {f"msg_{stem}_{index}": message for index, message in enumerate(self.messages)}
+        answers = self.conversation[len(self.messages) :]
+        return inputs | {item.id: answer for item, answer in zip(self.response.output, answers, strict=True)}
+
+    @property
     def size_bytes(self) -> int:
         """Roughly. Messages that it shares with earlier turns count again."""
         return sum(_BYTES_PER_MESSAGE + 2 * len(message.text) for message in self.conversation)
@@ -106,6 +114,23 @@ class ResponseStore:
         """
         job = self._jobs.get(response_id)
         return job.messages if job is not None else self._find(response_id).messages
+
+    def message(self, item_id: str, parameter: str) -> Message:
+        """The message of an item: of a response's answer, or of what it answers.
+
+        Args:
+            item_id: as in a response's `output`, or in the list of its input.
+            parameter: where a request names it.
+
+        Raises:
+            ResponseNotFound: its response was never kept, has left or was deleted, or has no such message.
+        """
+        self._evict()
+        entry = self._stored.get(f"resp_{item_id.removeprefix('msg_').partition('_')[0]}")
+        message = None if entry is None else entry[1].items.get(item_id)
+        if message is None:
+            raise ResponseNotFound(f"the item {item_id[:100]!r} is not stored here, or no longer", parameter=parameter)
+        return message
 
     def delete(self, response_id: str) -> None:
         """Forgets a response; one that runs in the background is ended.

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, ParamSpec, cast
 
+from stoker.engine.cards import AdapterCard, ModelCard
 from stoker.engine.config import AdapterSpec
-from stoker.engine.protocol import AdapterCard, ModelCard
 from stoker.errors import AdapterNotFound, StokerError
 from stoker.models.memory_plan import MemoryNeeds, MemoryPlan
 from stoker.runtime.base import Health, Runtime

@@ -10,21 +10,10 @@ import msgspec
 
 from stoker.core.params import SamplingParams
 from stoker.core.slot_state import SlotState
+from stoker.engine.cards import AdapterCard, ModelCard
 from stoker.engine.config import AdapterSpec
-from stoker.engine.protocol import (
-    Accepted,
-    AdapterCard,
-    Embed,
-    Embedded,
-    Heartbeat,
-    ModelCard,
-    Output,
-    Prompt,
-    SlotFiled,
-    Submit,
-    Tokenized,
-    Usage,
-)
+from stoker.engine.heartbeat import Heartbeat
+from stoker.engine.protocol import Accepted, Embed, Embedded, Output, Prompt, SlotFiled, Submit, Tokenized, Usage
 from stoker.errors import AdapterNotFound, EngineCrashed, InvalidInput, ModelNotLoaded, StokerError
 from stoker.runtime.base import Health
 from stoker.runtime.replica_config import ReplicaConfig

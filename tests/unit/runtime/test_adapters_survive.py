@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from stoker.engine.cards import AdapterCard
 from stoker.engine.config import AdapterSpec
-from stoker.engine.protocol import AdapterCard
 from stoker.errors import AdapterNotFound, BackendError, ModelNotLoaded
 from tests.unit.runtime.fake_models import FakeModel, Machine, live, running, until
 

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from stoker.core.params import SamplingParams
+from stoker.engine.cards import ModelCard
 from stoker.engine.client import EngineClient, EngineHealth
-from stoker.engine.protocol import Accepted, ModelCard, Output, Submit, Usage
+from stoker.engine.protocol import Accepted, Output, Submit, Usage
 from stoker.engine.supervisor import State
 from stoker.errors import InvalidInput, ModelFileInvalid, ModelNotLoaded, TemplateError
 from stoker.runtime.local import LocalRuntime

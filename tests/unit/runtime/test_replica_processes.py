@@ -15,9 +15,11 @@ import psutil
 import pytest
 
 from stoker.core.params import SamplingParams
+from stoker.engine.cards import ModelCard
 from stoker.engine.client import EngineClient
 from stoker.engine.config import EngineConfig, SupervisionConfig
-from stoker.engine.protocol import Accepted, Heartbeat, ModelCard, Output, Submit
+from stoker.engine.heartbeat import Heartbeat
+from stoker.engine.protocol import Accepted, Output, Submit
 from stoker.engine.supervisor import same_sizes
 from stoker.errors import EngineCrashed, ModelNotLoaded
 from stoker.runtime.local import LocalRuntime

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stoker.cache.counters import TierCounters
 from stoker.core.histogram import Distribution
-from stoker.engine.protocol import AdapterLoad, Heartbeat
+from stoker.engine.heartbeat import AdapterLoad, Heartbeat
 from stoker.runtime.totals import Totals
 
 

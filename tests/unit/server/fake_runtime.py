@@ -13,14 +13,12 @@ import numpy as np
 from starlette.types import ASGIApp
 
 from stoker.core.slot_state import SlotState
+from stoker.engine.cards import AdapterCard, FillTokens, ModelCard
 from stoker.engine.config import AdapterSpec
 from stoker.engine.protocol import (
     Accepted,
-    AdapterCard,
     Embed,
     Embedded,
-    FillTokens,
-    ModelCard,
     Output,
     PositionLogprobs,
     PromptToken,

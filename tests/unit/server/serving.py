@@ -7,7 +7,7 @@ import asyncio
 import signal
 import sys
 
-from stoker.engine.protocol import ModelCard
+from stoker.engine.cards import ModelCard
 from stoker.runtime.base import Health
 from stoker.runtime.registry import ServedModel
 from stoker.server.app import serve

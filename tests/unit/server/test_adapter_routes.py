@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from stoker.engine.cards import AdapterCard
 from stoker.engine.config import AdapterSpec
-from stoker.engine.protocol import AdapterCard, AdapterChoice
+from stoker.engine.protocol import AdapterChoice
 from tests.unit.server.fake_runtime import FakeRuntime, ask, complete, make_app
 
 ADMIN = {"authorization": "Bearer admin"}
@@ -56,6 +58,38 @@ def test_they_are_listed_beside_their_model():
     for name in ("tiny:sql", "alias/of-tiny:sql"):
         assert ask(app, "GET", f"/v1/models/{name}").json() == adapter
     assert ask(app, "GET", "/v1/models/tiny:poet").status_code == 404
+    claude = {"anthropic-version": "2023-06-01"}
+    listed = ask(app, "GET", "/v1/models", headers=claude).json()
+    assert [(model["id"], model["display_name"]) for model in listed["data"]] == [
+        ("tiny", "alias/of-tiny"),
+        ("tiny:sql", "alias/of-tiny:sql"),
+    ]
+    assert (listed["first_id"], listed["last_id"]) == ("tiny", "tiny:sql")
+    assert ask(app, "GET", "/v1/models/tiny:sql", headers=claude).json() == listed["data"][1]
+
+
+def test_to_ollamas_clients_they_are_models_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("STOKER_CACHE_DIR", str(tmp_path))
+    runtime = FakeRuntime()
+    runtime.adapters = [AdapterCard(adapter_id=0, name="sql", path="/m/sql.gguf", scale=0.0, rank=8, size_bytes=9)]
+    app = make_app(runtime)
+    assert ask(app, "POST", "/lora-adapters", json={"path": "/m/sql.gguf"}).status_code == 200
+    base, _alias, adapter = ask(app, "GET", "/api/tags").json()["models"]
+    assert (adapter["name"], adapter["model"], adapter["size"]) == ("tiny:sql", "tiny:sql", base["size"] + 9)
+    assert adapter["details"] == {**base["details"], "parent_model": "tiny:latest"}
+    assert adapter["digest"] != base["digest"]
+    for name in ("tiny:sql", "alias/of-tiny:sql"):
+        shown = ask(app, "POST", "/api/show", json={"model": name}).json()
+        assert shown["modelfile"].endswith("ADAPTER /m/sql.gguf\n")
+        assert shown["details"]["parent_model"] == "tiny:latest"
+    assert "ADAPTER" not in ask(app, "POST", "/api/show", json={"model": "tiny"}).json()["modelfile"]
+    assert ask(app, "POST", "/api/show", json={"model": "tiny:poet"}).status_code == 404
+    assert ask(app, "DELETE", "/api/delete", json={"model": "tiny:sql"}).status_code == 400
+    assert ask(app, "POST", "/api/copy", json={"source": "tiny:sql", "destination": "db"}).status_code == 200
+    assert ask(app, "POST", "/api/generate", json={"model": "db", "prompt": "hi"}).status_code == 200
+    assert runtime.submits[0].adapters == [AdapterChoice(name="sql")]
+    names = [model["name"] for model in ask(app, "GET", "/api/tags").json()["models"]]
+    assert names == ["tiny:latest", "alias/of-tiny:latest", "tiny:sql", "db:latest"]
 
 
 def test_changing_takes_the_admin_key_and_looking_does_not():

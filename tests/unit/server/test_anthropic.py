@@ -204,6 +204,19 @@ def test_malformed_messages_are_refused(messages: Any):
     assert "messages" in response.json()["error"]["message"]
 
 
+def test_value_out_of_range_is_named_as_the_client_named_it():
+    body = {"messages": HI, "max_tokens": 5, "stop_sequences": [""]}
+    response = ask(make_app(FakeRuntime()), "POST", "/v1/messages", json=body)
+    assert response.json()["error"]["message"].startswith("`stop_sequences` ")
+
+
+@pytest.mark.parametrize("path", ["/messages", "/messages/count_tokens"])
+def test_paths_without_the_version_mean_the_same(path: str):
+    app = make_app(FakeRuntime())
+    assert ask(app, "POST", path, json={"messages": HI, "max_tokens": 5}).status_code == 200
+    assert ask(app, "POST", path, json={"messages": []}).json()["type"] == "error"
+
+
 def test_max_tokens_is_required():
     response = ask(make_app(FakeRuntime()), "POST", "/v1/messages", json={"messages": HI})
     assert response.status_code == 400

@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.engine.protocol import Timing
 from stoker.errors import EngineCrashed
-from tests.unit.server.fake_runtime import FakeRuntime, chat, events, logprob, position
+from tests.unit.server.fake_runtime import FakeRuntime, ask, chat, events, logprob, make_app, position
 
 
 def test_stream_has_role_first_finish_last_and_done():
@@ -71,6 +72,20 @@ def test_timings_come_on_the_last_chunk():
     assert (last["timings"]["cache_n"], last["timings"]["prompt_n"], last["timings"]["predicted_n"]) == (3, 5, 3)
     with_usage = events(chat(FakeRuntime(), stream=True, stream_options={"include_usage": True}))
     assert ["timings" in c for c in with_usage[:-1]] == [False] * 5 + [True]
+
+
+def test_timings_are_those_of_the_engine_not_of_when_somebody_had_time_to_look():
+    """Of several choices those of the slowest: they are computed side by side."""
+    ends = {"0": Timing(0.5, 0.25), "1": Timing(0.125, 2.0)}
+    runtime = FakeRuntime(lambda submit: ["a", {"text": "b", "timing": ends[submit.request_id[-1]]}])
+    timings = chat(runtime).json()["timings"]
+    assert (timings["prompt_ms"], timings["predicted_ms"]) == (500, 250)
+    assert (timings["predicted_n"], timings["predicted_per_second"]) == (2, 8)
+    timings = chat(runtime, n=2).json()["timings"]
+    assert (timings["prompt_ms"], timings["predicted_ms"]) == (500, 2000)
+    body = {"model": "tiny", "prompt": "hi", "stream": False}
+    reply = ask(make_app(runtime), "POST", "/api/generate", json=body).json()
+    assert (reply["prompt_eval_duration"], reply["eval_duration"]) == (500_000_000, 250_000_000)
 
 
 def test_empty_answer_is_valid():

@@ -10,9 +10,10 @@ import msgspec
 import pytest
 
 from stoker.assembly import build_engine
+from stoker.engine.cards import ModelCard
 from stoker.engine.config import EngineConfig
 from stoker.engine.engine import Engine
-from stoker.engine.protocol import ModelCard, Output, Submit
+from stoker.engine.protocol import Output, Submit
 from tests.tiny_models import SPECIAL, TinyModel, write_tiny_model
 from tests.unit.server.fake_runtime import FakeRuntime, ask, make_app
 

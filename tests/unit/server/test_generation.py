@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 
 from stoker.core.params import SamplingParams
-from stoker.engine.protocol import Output, Submit
+from stoker.engine.protocol import Accepted, Output, Submit
 from stoker.errors import InvalidInput
 from stoker.server.generation import Generation, GenerationRequest
 from tests.unit.server.fake_runtime import FakeRuntime, Step, logprob, position, served
+
+
+class OnePlace(FakeRuntime):
+    """Accepts everything, and answers one request after the other; each has the place until its stream is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._place = asyncio.Lock()
+
+    async def generate(self, submit: Submit) -> AsyncGenerator[Accepted | Output, None]:
+        async with aclosing(super().generate(submit)) as events:
+            yield await anext(events)
+            async with self._place:
+                async for event in events:
+                    yield event
 
 
 def request(**fields: Any) -> GenerationRequest:
@@ -126,3 +143,12 @@ def test_items_come_as_the_engine_gives_them():
     steps: list[Step] = [{"text": "a", "logprobs": [position("a", -1.0, logprob("b", -2.0))]}, "b"]
     items = iterate(FakeRuntime(lambda submit: steps), request())
     assert [(index, output.text) for index, output in items] == [(0, "a"), (0, "b")]
+
+
+def test_a_choice_that_has_ended_leaves_its_place_to_the_next_one():
+    async def go() -> list[Output]:
+        async with asyncio.timeout(10):
+            async with await Generation.open(served(OnePlace()), request(prompts=["a", "b"], n=2)) as generation:
+                return await generation.collect()
+
+    assert [output.text for output in asyncio.run(go())] == ["Hello!"] * 4

@@ -104,6 +104,11 @@ def test_body_that_is_no_json_object(body: bytes):
     assert response.json()["error"]["type"] == "invalid_request_error"
 
 
+def test_empty_body_is_called_empty():
+    response = ask(make_app(FakeRuntime()), "POST", "/v1/completions", content=b" \n")
+    assert (response.status_code, "is empty" in response.json()["error"]["message"]) == (400, True)
+
+
 @pytest.mark.parametrize("headers", [{}, {"transfer-encoding": "chunked"}])
 def test_body_that_is_too_large(headers: dict[str, str]):
     app = make_app(FakeRuntime(), max_body_bytes=100)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stoker.cache.counters import TierCounters
 from stoker.core.histogram import Distribution, Histogram
-from stoker.engine.protocol import Heartbeat, Output, Usage
+from stoker.engine.heartbeat import AdapterLoad, Heartbeat
+from stoker.engine.protocol import Output, Usage
 from stoker.errors import BackendError, Overloaded
 from stoker.runtime.base import Health
 from stoker.runtime.request_metrics import RequestMetrics
@@ -37,6 +39,8 @@ BEAT = Heartbeat(
     pool_evicted_tokens=20,
     num_preemptions=4,
     step_s=Distribution((1,) + (0,) * 17, 0.0004),
+    step_tokens=Distribution((2,) + (0,) * 13, 2),
+    num_step_sequences=3,
     prefill_s=Distribution((0,) * 27 + (1,), 3.0),
     tiers=TierCounters(
         ram_hit_tokens=32,
@@ -105,11 +109,11 @@ def test_the_requests_numbers_by_key():
     assert 'stoker_completion_tokens_total{key="alice",model="tiny"} 6.0' in text
     assert 'stoker_time_to_first_token_seconds_count{model="tiny"} 3.0' in text
     assert 'stoker_inter_token_seconds_count{model="tiny"} 6.0' in text
-    assert 'vllm:generation_tokens_total{model_name="tiny"} 9.0' in text
-    assert 'vllm:request_generation_tokens_bucket{le="2",model_name="tiny"} 0.0' in text
-    assert 'vllm:request_generation_tokens_bucket{le="5",model_name="tiny"} 3.0' in text
-    assert 'vllm:request_prompt_tokens_count{model_name="tiny"} 3.0' in text
-    assert 'vllm:request_success_total{finished_reason="stop",model_name="tiny"} 3.0' in text
+    assert 'vllm:generation_tokens_total{engine="0",model_name="tiny"} 9.0' in text
+    assert 'vllm:request_generation_tokens_bucket{engine="0",le="2",model_name="tiny"} 0.0' in text
+    assert 'vllm:request_generation_tokens_bucket{engine="0",le="5",model_name="tiny"} 3.0' in text
+    assert 'vllm:request_prompt_tokens_count{engine="0",model_name="tiny"} 3.0' in text
+    assert 'vllm:request_success_total{engine="0",finished_reason="stop",model_name="tiny"} 3.0' in text
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/api/chat"])
@@ -151,11 +155,59 @@ def test_every_alias_has_the_value_of_its_own_name():
     names = {name.partition(" ")[0] for name in found}
     for alias in ALIASES:
         assert names & {alias.name, f"{alias.name}_total", f"{alias.name}_count"}, alias.name
-    assert found["vllm:num_requests_running model_name=tiny"] == 2
-    assert found["vllm:prefix_cache_hits_total model_name=tiny"] == 300
-    assert found["vllm:request_prefill_time_seconds_bucket le=+Inf model_name=tiny"] == 1
+    assert found["vllm:num_requests_running engine=0 model_name=tiny"] == 2
+    assert found["vllm:prefix_cache_hits_total engine=0 model_name=tiny"] == 250
+    assert found["vllm:request_prefill_time_seconds_bucket engine=0 le=+Inf model_name=tiny"] == 1
     assert found["llamacpp:prompt_tokens_total model=tiny"] == 600
     assert found["llamacpp:requests_deferred model=tiny"] == 3
+    assert found["llamacpp:prompt_tokens_cached_total model=tiny"] == 300
+    assert found["llamacpp:n_busy_slots_per_decode model=tiny"] == 1.5
+
+
+def test_tiers_are_what_vllm_calls_external():
+    beat = msgspec.structs.replace(BEAT, tiers=TierCounters(ram_limit_bytes=9, ram_hit_tokens=32, disk_hit_tokens=18))
+    runtime = FakeRuntime()
+    runtime.state = Health(is_ready=True, state="ready", heartbeat=beat)
+    found = scrape(make_app(runtime))
+    of = "engine=0 model_name=tiny"
+    assert found[f"vllm:external_prefix_cache_queries_total {of}"] == 900 - 250
+    assert found[f"vllm:external_prefix_cache_hits_total {of}"] == 50
+    sources = {"local_compute": 600, "local_cache_hit": 250, "external_kv_transfer": 50}
+    assert {source: found[f"vllm:prompt_tokens_by_source_total {of} source={source}"] for source in sources} == sources
+    assert scrape(make_app(beating()))[f"vllm:external_prefix_cache_queries_total {of}"] == 0, "there is no tier"
+
+
+def test_adapters_in_use_are_named_with_the_time():
+    loads = [AdapterLoad("sql", 2, 1, 10), AdapterLoad("fun", 0, 4, 3), AdapterLoad("new", 0, 0, 0)]
+    runtime = FakeRuntime()
+    runtime.state = Health(is_ready=True, state="ready", heartbeat=msgspec.structs.replace(BEAT, adapters=loads))
+    before_s = time.time()
+    found = scrape(make_app(runtime))
+    labels = "engine=0 max_lora=3 model_name=tiny running_lora_adapters=sql waiting_lora_adapters=sql,fun"
+    (said_s,) = [value for name, value in found.items() if name.startswith("vllm:lora_requests_info")]
+    assert before_s <= said_s <= time.time()
+    assert f"vllm:lora_requests_info {labels}" in found
+
+
+def test_nobody_speculates_but_who_cannot_say_it_is_not_spoken_for():
+    drafts = "vllm:spec_decode_num_drafts_total engine=0 model_name=tiny"
+    assert scrape(make_app(beating()))[drafts] == 0
+    runtime = FakeRuntime()
+    runtime.state = Health(is_ready=True, state="ready", heartbeat=msgspec.structs.replace(BEAT, num_steps=0))
+    assert drafts not in scrape(make_app(runtime))
+
+
+def test_answers_to_one_prompt_are_one_request():
+    app = make_app(FakeRuntime(lambda submit: ["a"] * (5 if int(submit.request_id[-1]) % 2 else 2)))
+    ask(app, "POST", "/v1/completions", json={"prompt": ["four", "five5"], "n": 2, "max_tokens": 40})
+    ask(app, "POST", "/v1/completions", json={"prompt": "x"})
+    found = scrape(app)
+    of = "engine=0 model_name=tiny"
+    assert (found[f"vllm:request_params_n_sum {of}"], found[f"vllm:request_params_n_count {of}"]) == (5, 3)
+    assert found[f"vllm:request_max_num_generation_tokens_sum {of}"] == 5 + 5 + 2
+    assert found[f"vllm:request_params_max_tokens_sum {of}"] == 4 * 40, "who does not say it is not counted"
+    assert found[f"vllm:request_params_max_tokens_bucket {of.replace(' ', ' le=50 ')}"] == 4
+    assert found["llamacpp:n_tokens_max model=tiny"] == 5 + 5
 
 
 def test_it_answers_while_the_model_loads():
@@ -168,14 +220,14 @@ def test_every_metric_of_the_dashboard_exists():
     app = make_app(beating())
     ask(app, "POST", "/v1/completions", json={"prompt": "x"})
     text = ask(app, "GET", "/metrics").text
-    families = {family.name for family in text_string_to_metric_families(text)}
+    exposed = {family.name for family in text_string_to_metric_families(text)}
     named: set[str] = set()
     for panel in msgspec.json.decode(DASHBOARD.read_bytes())["panels"]:
         for target in panel.get("targets", ()):
             named |= set(re.findall(r"\b(?:stoker_|vllm:|llamacpp:)\w+", target["expr"]))
     assert len(named) > 15
     for name in named:
-        assert {name, re.sub(r"_(total|bucket|sum|count)$", "", name)} & families, name
+        assert {name, re.sub(r"_(total|bucket|sum|count)$", "", name)} & exposed, name
 
 
 def test_durations_are_measured_from_submission_to_the_end():
@@ -191,6 +243,9 @@ def test_durations_are_measured_from_submission_to_the_end():
     assert metrics.request_s.snapshot().total == 7.0
     assert metrics.decode_s.snapshot().total == 5.0
     assert (metrics.request_prompt.snapshot().total, metrics.request_completion.snapshot().total) == (5, 4)
+    assert metrics.request_computed.snapshot().total == 5 - 2
+    assert metrics.request_token_s.snapshot().total == 5.0 / 3
+    assert metrics.longest_sequence == 9
     assert metrics.num_later_tokens == 3
     assert (metrics.num_open, dict(metrics.ends)) == (0, {("", "stop"): 1})
 

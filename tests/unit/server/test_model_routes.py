@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from stoker.engine.protocol import EmbeddingCard
+from stoker.engine.cards import EmbeddingCard
 from stoker.errors import ModelNotLoaded
 from tests.unit.server.fake_runtime import CARD, FakeRuntime, ask, chat, make_app
 

@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind
 
 from stoker.errors import BackendError, ConfigError
+from stoker.server.access_log import bare_lines
 from stoker.server.app import create_app
 from stoker.server.config import ServerConfig
 from stoker.server.tracing import open_provider
@@ -58,6 +59,18 @@ def test_json_line_of_a_refused_key(caplog: pytest.LogCaptureFixture):
     about = msgspec.json.decode(log_of(caplog, make_app(FakeRuntime(), log_format="json", api_key="other")))
     assert (about["status"], about["path"]) == (401, "/v1/completions")
     assert "model" not in about
+
+
+def test_json_lines_stand_alone_on_their_line(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]):
+    caplog.set_level("INFO", logger="stoker.server.access")
+    app = make_app(FakeRuntime(), log_format="json")
+    with bare_lines(is_json=True):
+        ask(app, "GET", "/v1/models")
+    assert msgspec.json.decode(capfd.readouterr().err)["path"] == "/v1/models"
+    assert caplog.text == ""
+    with bare_lines(is_json=False):
+        ask(app, "GET", "/v1/models")
+    assert '"path":"/v1/models"' in caplog.text
 
 
 def test_text_line_has_the_same(caplog: pytest.LogCaptureFixture):

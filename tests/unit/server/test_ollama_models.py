@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from starlette.types import ASGIApp
 
-from stoker.engine.protocol import ModelCard
+from stoker.engine.cards import ModelCard
 from stoker.errors import Cancelled, DownloadFailed, ModelFileNotFound, StokerError
 from stoker.models.aliases import add_alias, read_aliases
 from stoker.models.cache import models_dir, write_receipt
@@ -66,7 +66,8 @@ def test_tags_list_what_is_served_downloaded_and_renamed(download: Path):
     add_alias("mine", HUB_NAME)
     app = make_app(FakeRuntime())
     tags = {model["name"]: model for model in call(app, "GET", "tags").json()["models"]}
-    assert list(tags) == ["tiny:latest", "hf.co/org/repo:m.gguf", "mine:latest"]
+    assert list(tags) == ["tiny:latest", "alias/of-tiny:latest", "hf.co/org/repo:m.gguf", "mine:latest"]
+    assert tags["alias/of-tiny:latest"]["digest"] == tags["tiny:latest"]["digest"]
     found = tags["hf.co/org/repo:m.gguf"]
     assert (found["model"], found["digest"], found["size"]) == (found["name"], "5" * 64, download.stat().st_size)
     assert tags["mine:latest"]["digest"] == found["digest"]
@@ -82,6 +83,14 @@ def test_served_file_is_called_by_its_name_not_by_its_path(cache: Path, tmp_path
     assert len(tag["digest"]) == 64
     assert call(app, "POST", "show", model=tag["name"]).status_code == 200
     assert call(app, "POST", "generate", model=tag["name"], prompt="x").status_code == 200
+
+
+def test_of_two_models_of_one_name_the_one_that_answers_is_listed(download: Path, tmp_path: Path):
+    path = write_tiny_gguf(tmp_path / "own.gguf", **SHAPE)
+    add_alias("own", HUB_NAME)
+    tags = call(serving(path, str(path), "own"), "GET", "tags").json()["models"]
+    assert [tag["name"] for tag in tags] == ["own:latest", "hf.co/org/repo:m.gguf"]
+    assert tags[0]["digest"] != tags[1]["digest"]
 
 
 def test_model_that_is_not_loaded_is_listed_and_shown(cache: Path, tmp_path: Path):
@@ -100,7 +109,7 @@ def test_damaged_download_does_not_break_the_list(download: Path):
     status = download.stat()
     download.write_bytes(b"x" * status.st_size)
     names = [model["name"] for model in call(make_app(FakeRuntime()), "GET", "tags").json()["models"]]
-    assert names == ["tiny:latest"]
+    assert names == ["tiny:latest", "alias/of-tiny:latest"]
 
 
 def test_show_a_file(download: Path):

@@ -14,6 +14,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 from starlette.applications import Starlette
+from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
 from stoker.server.openapi import openapi_document
@@ -32,7 +33,7 @@ SCHEMA: Any = schemathesis.openapi.from_asgi("/openapi.json", APP).include(path=
 def served() -> set[tuple[str, str]]:
     starlette: Any = APP
     while not isinstance(starlette, Starlette):
-        starlette = starlette._app
+        starlette = starlette.app if isinstance(starlette, CORSMiddleware) else starlette._app
     routes = [route for route in starlette.routes if isinstance(route, Route)]
     return {(method, route.path) for route in routes for method in route.methods or () if method != "HEAD"}
 

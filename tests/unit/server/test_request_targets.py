@@ -34,12 +34,19 @@ def exchange(address: tuple[str, int], request: str) -> str:
         "https://localhost/v1/models?reload=0",
         "http://localhost/llm/v1/models",
         "http://localhost/v1/%6dodels",
+        "/v1/models/",
+        "/llm/v1/models//?reload=0",
     ],
 )
 def test_a_whole_url_is_as_good_as_a_path(address: tuple[str, int], target: str):
     answer = exchange(address, f"GET {target} HTTP/1.1\r\nHost: localhost\r\n")
     assert answer.startswith("HTTP/1.1 200 "), answer
     assert '"id":"tiny"' in answer
+
+
+@pytest.mark.parametrize("target", ["/", "//", "/llm/"])
+def test_the_root_keeps_its_slash(address: tuple[str, int], target: str):
+    assert exchange(address, f"GET {target} HTTP/1.1\r\nHost: localhost\r\n").endswith("Ollama is running")
 
 
 def test_a_url_without_a_path_is_the_root(address: tuple[str, int]):

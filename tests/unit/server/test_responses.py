@@ -136,6 +136,29 @@ def test_next_turn_goes_on_from_the_stored_one_without_its_instructions():
     assert runtime.rendered[-1][0][0].text == "one", "a turn keeps what led to it"
 
 
+def test_input_may_refer_to_messages_of_stored_responses():
+    runtime = FakeRuntime()
+    app = make_app(runtime)
+    first = create(app, input="one")
+    (asked,) = ask(app, "GET", f"/v1/responses/{first['id']}/input_items").json()["data"]
+    references = [{"type": "item_reference", "id": item_id} for item_id in (asked["id"], first["output"][0]["id"])]
+    create(app, input=[*references, {"role": "user", "content": "two"}])
+    assert [(message.role, message.text) for message in runtime.rendered[-1][0]] == [
+        ("user", "one"),
+        ("assistant", "Hello!"),
+        ("user", "two"),
+    ]
+
+
+@pytest.mark.parametrize("tail", ["_1", "_x", "_0_0", "x"])
+def test_a_reference_to_what_is_not_stored_is_refused(tail: str):
+    app = make_app(FakeRuntime())
+    item_id = create(app)["output"][0]["id"] + tail
+    refused = ask(app, "POST", "/v1/responses", json={"input": [{"type": "item_reference", "id": item_id}]})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"], error["code"]) == (404, "input[0]", "response_not_found")
+
+
 def test_what_is_not_stored_cannot_be_fetched_or_gone_on_from():
     app = make_app(FakeRuntime())
     response_id = create(app, store=False)["id"]
@@ -201,7 +224,6 @@ def test_items_become_messages_and_nothing_of_the_history_is_lost():
         (None, "input"),
         ([], "input"),
         ([{"role": "user", "content": 5}], "input[0].content"),
-        ([{"type": "item_reference", "id": "x"}], "input[0]"),
         ([{"type": {"a": 1}}], "input[0]"),
         ([{"type": "reasoning", "content": [5]}], "input[0]"),
         ([{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}], "input[0].content[0]"),

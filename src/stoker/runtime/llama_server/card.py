@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from stoker.core.model_info import CacheTraits, ModelInfo
+from stoker.engine.cards import EmbeddingCard, FillTokens, ModelCard
 from stoker.engine.config import EngineConfig
-from stoker.engine.protocol import EmbeddingCard, FillTokens, ModelCard
 from stoker.runtime.llama_server.model_file import ModelFile, Task
 from stoker.runtime.llama_server.wire import ModelList, Props
 

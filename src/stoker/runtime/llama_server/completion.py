@@ -8,10 +8,10 @@ from math import inf
 
 from stoker.core.params import SamplingParams
 from stoker.engine.inbox import merge
-from stoker.engine.protocol import Output, PositionLogprobs, PromptToken, TokenLogprob, Usage
+from stoker.engine.protocol import Output, PositionLogprobs, PromptToken, Timing, TokenLogprob, Usage
 from stoker.errors import BackendError, UnsupportedParameter
 from stoker.runtime.llama_server.client import problem_error
-from stoker.runtime.llama_server.wire import Completion, Position, Probability, decode
+from stoker.runtime.llama_server.wire import Completion, Position, Probability, Timings, decode
 
 SAME_NAME = (
     *("temperature", "dynatemp_range", "dynatemp_exponent", "top_p", "min_p", "typical_p", "top_n_sigma"),
@@ -160,11 +160,18 @@ class AnswerReader:
             reason,
             completion.stopping_word if completion.stop_type == "word" else None,
             echo,
+            None if reason is None else _timing(completion.timings),
         )
 
     def _position(self, position: Position) -> PositionLogprobs:
         top = position.top_logprobs[: self._logprobs]
         return PositionLogprobs(_token(position), tuple(map(_token, top)))
+
+
+def _timing(timings: Timings | None) -> Timing | None:
+    if timings is None or timings.prompt_ms is None or timings.predicted_ms is None:
+        return None
+    return Timing(timings.prompt_ms / 1e3, timings.predicted_ms / 1e3)
 
 
 def _token(token: Probability) -> TokenLogprob:

@@ -13,20 +13,11 @@ import msgspec
 
 from stoker.core.request import check_token_ids
 from stoker.core.slot_state import SlotState
+from stoker.engine.cards import AdapterCard, ModelCard
 from stoker.engine.config import AdapterSpec, EngineConfig, SupervisionConfig
 from stoker.engine.door import Door
-from stoker.engine.protocol import (
-    Accepted,
-    AdapterCard,
-    Embed,
-    Embedded,
-    Heartbeat,
-    ModelCard,
-    Output,
-    SlotFiled,
-    Submit,
-    Tokenized,
-)
+from stoker.engine.heartbeat import Heartbeat
+from stoker.engine.protocol import Accepted, Embed, Embedded, Output, SlotFiled, Submit, Tokenized
 from stoker.engine.supervisor import State
 from stoker.errors import (
     BackendError,

@@ -7,8 +7,9 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
+from stoker.engine.cards import FillTokens
 from stoker.engine.prompt import FILL_SPELLINGS, fill_tokens
-from stoker.engine.protocol import FillTokens, Prompt
+from stoker.engine.protocol import Prompt
 from stoker.engine.questions import ANSWER_S, MAX_QUESTIONS
 from stoker.errors import Overloaded
 from stoker.runtime.llama_server.client import LlamaServerClient

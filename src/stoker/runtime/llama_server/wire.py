@@ -41,6 +41,8 @@ class Timings(msgspec.Struct, frozen=True):
 
     cache_n: int | None = None
     prompt_n: int | None = None
+    prompt_ms: float | None = None
+    predicted_ms: float | None = None
 
 
 class Problem(msgspec.Struct, frozen=True):

@@ -103,7 +103,7 @@ class EmbeddingRoutes:
         served = await self._ollama_served(request, wire)
         loaded_s = time.monotonic()
         asked = ollama_embed_request(wire, caller_of(request, "embd"), self._config)
-        embedded = None if asked is None else await _ask(request, served, own_name(wire.model or ""), asked)
+        embedded = None if asked is None else await _ask(request, served, self._ollama_name(wire), asked)
         total_s, load_s = time.monotonic() - begun_s, loaded_s - begun_s
         name = wire.model or served.model_id
         return await asyncio.to_thread(lambda: json_response(ollama_embed_reply(name, embedded, total_s, load_s)))
@@ -113,15 +113,17 @@ class EmbeddingRoutes:
         wire = decode_request(body, OLLAMA_EMBEDDINGS_FIELDS, OllamaEmbeddingsRequest)
         served = await self._ollama_served(request, wire)
         asked = ollama_embed_request(wire, caller_of(request, "embd"), self._config)
-        embedded = None if asked is None else await _ask(request, served, own_name(wire.model or ""), asked)
+        embedded = None if asked is None else await _ask(request, served, self._ollama_name(wire), asked)
         return json_response(OllamaEmbeddingsReply([] if embedded is None else embedded.rows()[0].tolist()))
 
     async def _ollama_served(self, request: Request, wire: OllamaEmbedRequest | OllamaEmbeddingsRequest) -> ServedModel:
         keep_alive_s = keep_alive_of(wire.keep_alive)
-        name = self._models.registered_name(own_name(wire.model or ""))
-        served = await leased(request, self._registry, name, keep_alive_s)
+        served = await leased(request, self._registry, self._ollama_name(wire), keep_alive_s)
         _ = served.runtime.card  # not before it is loaded
         return served
+
+    def _ollama_name(self, wire: OllamaEmbedRequest | OllamaEmbeddingsRequest) -> str:
+        return self._models.registered_name(own_name(wire.model or ""))
 
 
 async def _ask(request: Request, served: ServedModel, model: str | None, asked: Embed) -> Embedded:

@@ -45,19 +45,13 @@ class ModelRoutes:
         if request.query_params.get("reload") == "1":
             await self._registry.refresh()
         statuses = self._statuses()
-        if is_anthropic(request.scope):
-            return json_response(anthropic_reply.model_list(statuses))
         entries = [entry for status in statuses for entry in (model_entry(status), *adapter_entries(status))]
-        return json_response(ModelList(entries))
+        return json_response(anthropic_reply.model_list(entries) if is_anthropic(request.scope) else ModelList(entries))
 
     async def get_model(self, request: Request) -> Response:
         name: str = request.path_params["model"]
-        if (adapter := self._find_adapter(name)) is not None:
-            return json_response(adapter)
-        status = self._registry.find(name)
-        return json_response(
-            anthropic_reply.model_entry(status) if is_anthropic(request.scope) else model_entry(status)
-        )
+        entry = self._find_adapter(name) or model_entry(self._registry.find(name))
+        return json_response(anthropic_reply.model_entry(entry) if is_anthropic(request.scope) else entry)
 
     async def load(self, request: Request) -> Response:
         wire = decode_request(await read_body(request, self._config), LOAD_FIELDS, LoadRequest)

@@ -68,7 +68,7 @@ class OllamaRoutes:
             prompt_ids = [*(wire.context or ()), *tokenized.token_ids]
             rendered = replace(rendered, prompt=prompt_ids)
         asked = answer_request(wire, rendered, caller_of(request, "ollama"), self._config)
-        generation = await while_connected(request.receive, Generation.open(served, asked))
+        generation = await while_connected(request.receive, Generation.open(served, self._named(asked, wire)))
         answer = OllamaAnswer(generate_reply, _name(wire, served), generation, begun_s, prompt_ids)
         return await self._send(request, wire, generation, answer)
 
@@ -82,7 +82,7 @@ class OllamaRoutes:
         if is_load(wire):
             return _loaded(wire, served, chat_reply)
         asked = await asyncio.to_thread(self._chat_request, wire, served, caller_of(request, "ollama"))
-        generation = await while_connected(request.receive, Generation.open(served, asked))
+        generation = await while_connected(request.receive, Generation.open(served, self._named(asked, wire)))
         answer = OllamaAnswer(chat_reply, _name(wire, served), generation, begun_s)
         return await self._send(request, wire, generation, answer)
 
@@ -101,6 +101,10 @@ class OllamaRoutes:
             raise InvalidInput(message, parameter="keep_alive")
         await self._registry.unload(status.model_id)
         return json_response(load_reply(make, wire.model or status.model_id, "unload"))
+
+    def _named(self, asked: GenerationRequest, wire: GenerateRequest | ChatRequest) -> GenerationRequest:
+        """What was copied from a model with an adapter asks for that adapter."""
+        return replace(asked, model=self._name(wire))
 
     def _name(self, wire: GenerateRequest | ChatRequest) -> str:
         return self._models.registered_name(own_name(wire.model or ""))

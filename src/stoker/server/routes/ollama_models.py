@@ -23,8 +23,16 @@ from stoker.server.local_models import LocalModel, LocalModels
 from stoker.server.pulls import Pulls, PullState, Resolve
 from stoker.server.routing import routes_of
 from stoker.server.sse import NDJSON, EventStream
-from stoker.server.translate.ollama_models import card_details, card_digest, show_card, show_file, tag_entry
-from stoker.server.translate.ollama_names import own_name, required_name, served_name
+from stoker.server.translate.ollama_models import (
+    card_details,
+    card_digest,
+    show_card,
+    show_file,
+    show_with,
+    tag_entry,
+    tag_with,
+)
+from stoker.server.translate.ollama_names import name_with, ollama_name, own_name, required_name, served_name
 from stoker.server.wire.fields import decode_request
 from stoker.server.wire.ollama import (
     CopyRequest,
@@ -128,19 +136,32 @@ class OllamaModelRoutes:
         return EventStream(_pull_lines(first, states, request.scope), states.aclose, self._config, NDJSON)
 
     def _tags(self) -> TagList:
-        entries = [self._tag(model) for model in self._models.all()]
-        return TagList([entry for entry in entries if entry is not None])
+        """Of two models with the same name, only the one that answers to it is listed: it comes first."""
+        by_name: dict[str, TagEntry] = {}
+        for model in self._models.all():
+            if (entry := self._tag(model)) is not None:
+                by_name.setdefault(entry.name, entry)
+        return TagList(list(by_name.values()))
 
     def _tag(self, model: LocalModel) -> TagEntry | None:
-        is_id = model.names[:1] == (model.name,)
-        name = served_name(model.names) if is_id else model.name
+        if model.adapter is None:
+            is_id = model.names[:1] == (model.name,)
+            return self._plain_tag(model, served_name(model.names) if is_id else model.name)
+        entry = self._plain_tag(model, served_name(model.names))
+        if entry is None:
+            return None
+        is_id = model.name == f"{model.names[0]}:{model.adapter.name}"
+        name = name_with(entry.name, model.adapter.name) if is_id else ollama_name(model.name)
+        return tag_with(entry, name, model.adapter)
+
+    def _plain_tag(self, model: LocalModel, name: str) -> TagEntry | None:
         entry = tag_entry(name, model.path, model.size_bytes)
         if entry is not None or model.served is None:
             return entry
         running = _running(model.served)
         return TagEntry(
-            name=running.name,
-            model=running.model,
+            name=ollama_name(name),
+            model=ollama_name(name),
             modified_at=_NEVER,
             size=running.size,
             digest=running.digest,
@@ -150,8 +171,10 @@ class OllamaModelRoutes:
     def _show(self, name: str, verbose: bool) -> ShowReply:
         model = self._models.find(name)
         if model.served is not None and not model.path.is_file():
-            return show_card(model.served.runtime.card)
-        return show_file(model.path, verbose=verbose)
+            reply = show_card(model.served.runtime.card)
+        else:
+            reply = show_file(model.path, verbose=verbose)
+        return reply if model.adapter is None else show_with(reply, served_name(model.names), model.adapter)
 
 
 def _is_ready(served: ServedModel | None) -> bool:

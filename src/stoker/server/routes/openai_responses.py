@@ -127,7 +127,7 @@ class ResponsesRoutes:
         return json_response(page_of(items, request.query_params))
 
     async def _understand(self, request: Request, wire: ResponsesRequest | ResponsePromptRequest) -> _Asked:
-        messages = (*self._earlier(wire.previous_response_id), *input_messages(wire))
+        messages = (*self._earlier(wire.previous_response_id), *input_messages(wire, self._store.message))
         return _Asked(await leased(request, self._registry, wire.model), messages)
 
     def _earlier(self, response_id: str | None) -> tuple[Message, ...]:

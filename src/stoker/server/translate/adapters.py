@@ -7,8 +7,9 @@ from pathlib import PurePath
 
 import msgspec
 
+from stoker.engine.cards import AdapterCard
 from stoker.engine.config import AdapterSpec
-from stoker.engine.protocol import AdapterCard, AdapterChoice
+from stoker.engine.protocol import AdapterChoice
 from stoker.errors import InvalidInput
 from stoker.runtime.registry import ServedModel
 from stoker.runtime.served import adapter_in

@@ -16,6 +16,8 @@ from stoker.server.wire.anthropic import CountTokensRequest, MessagesRequest
 from stoker.server.wire.sampling import GenerationFields
 from stoker.text.messages import Message, message_from_dict
 
+_WORDS = {"stop": "stop_sequences"}
+
 _VOLATILE = "x-anthropic-billing-header:"
 """Claude Code begins its system prompt with such a line, new in every request: no prefix would ever be found again."""
 
@@ -38,7 +40,7 @@ def message_request(wire: MessagesRequest, runtime: Runtime, caller: Caller, con
         model=wire.model,
         lora=wire.lora,
     )
-    return generation_request(fields, [render(wire, runtime)], sampling_params(fields), caller, config)
+    return generation_request(fields, [render(wire, runtime)], sampling_params(fields, words=_WORDS), caller, config)
 
 
 def render(wire: CountTokensRequest, runtime: Runtime) -> str:

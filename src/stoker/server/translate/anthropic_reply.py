@@ -11,7 +11,7 @@ from starlette.types import Scope
 
 from stoker.engine.protocol import Output, Usage
 from stoker.errors import StokerError
-from stoker.runtime.registry import ModelStatus, ServedModel
+from stoker.runtime.registry import ServedModel
 from stoker.server.errors import error_event
 from stoker.server.generation import Generation
 from stoker.server.sse import SSE, Framing
@@ -31,6 +31,7 @@ from stoker.server.wire.anthropic import (
     TextBlock,
     TextDelta,
 )
+from stoker.server.wire.openai import ModelEntry
 
 _log = logging.getLogger(__name__)
 
@@ -113,16 +114,15 @@ class AnthropicStream:
         return [_event(MessageStart(message)), _PING, _event(BlockStart(0, TextBlock(text="")))]
 
 
-def model_entry(status: ModelStatus) -> AnthropicModel:
-    """A model as Anthropic's clients list them, loaded or not."""
-    created_s = status.spec.created if status.served is None else status.served.runtime.card.created
-    created = datetime.fromtimestamp(created_s, UTC)
-    return AnthropicModel(id=status.model_id, display_name=status.spec.names[-1], created_at=created.isoformat())
+def model_entry(entry: ModelEntry) -> AnthropicModel:
+    """A model as Anthropic's clients list them, loaded or not, or one of its adapters."""
+    created = datetime.fromtimestamp(entry.created, UTC)
+    return AnthropicModel(id=entry.id, display_name=[entry.id, *entry.aliases][-1], created_at=created.isoformat())
 
 
-def model_list(statuses: Sequence[ModelStatus]) -> AnthropicModelList:
-    """All models; there is always one page."""
-    data = [model_entry(status) for status in statuses]
+def model_list(entries: Sequence[ModelEntry]) -> AnthropicModelList:
+    """All of them; there is always one page."""
+    data = [model_entry(entry) for entry in entries]
     return AnthropicModelList(data=data, first_id=data[0].id if data else None, last_id=data[-1].id if data else None)
 
 

@@ -91,7 +91,7 @@ def error_format(scope: Scope) -> ErrorFormat:
     path: str = scope["path"].removeprefix(scope.get("root_path", ""))
     if path == "/api" or path.startswith("/api/"):
         return OLLAMA
-    if path == "/v1/messages" or path.startswith("/v1/messages/") or is_anthropic(scope):
+    if f"{path.removeprefix('/v1')}/".startswith("/messages/") or is_anthropic(scope):
         return ANTHROPIC
     return OPENAI
 

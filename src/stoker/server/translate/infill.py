@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stoker.engine.protocol import FillTokens, ModelCard, Prompt
+from stoker.engine.cards import FillTokens, ModelCard
+from stoker.engine.protocol import Prompt
 from stoker.errors import UnsupportedParameter
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isinf
 
 import msgspec
 from msgspec import UNSET
 
+from stoker.engine.cards import AdapterCard
 from stoker.models.memory_plan import MemoryPlan
 from stoker.runtime.entry import ModelStatus
 from stoker.runtime.model_events import STAGES, ModelEvent
@@ -42,11 +44,15 @@ def model_entry(status: ModelStatus) -> ModelEntry:
     )
 
 
+def loaded_adapters(status: ModelStatus) -> Sequence[AdapterCard]:
+    """Those of a model, which are loaded or will be with it."""
+    if status.adapters is not None:
+        return status.adapters
+    return () if status.served is None else status.served.runtime.card.adapters
+
+
 def adapter_entries(status: ModelStatus) -> list[ModelEntry]:
     """The adapters of a model, under the names by which requests ask for model and adapter in one."""
-    cards = status.adapters
-    if cards is None:
-        cards = () if status.served is None else status.served.runtime.card.adapters
     return [
         ModelEntry(
             id=f"{status.model_id}:{card.name}",
@@ -56,7 +62,7 @@ def adapter_entries(status: ModelStatus) -> list[ModelEntry]:
             status=ModelState(value=status.state),
             parent=status.model_id,
         )
-        for card in cards
+        for card in loaded_adapters(status)
     ]
 
 

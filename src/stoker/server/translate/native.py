@@ -13,7 +13,8 @@ from starlette.types import Scope
 
 from stoker.core.params import SamplingParams
 from stoker.core.slot_state import SlotState
-from stoker.engine.protocol import ModelCard, Output, PositionLogprobs, Prompt, TokenLogprob
+from stoker.engine.cards import ModelCard
+from stoker.engine.protocol import Output, PositionLogprobs, Prompt, TokenLogprob
 from stoker.errors import InvalidInput, StokerError, UnsupportedParameter
 from stoker.runtime.registry import ServedModel
 from stoker.server.config import ServerConfig

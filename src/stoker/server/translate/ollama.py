@@ -25,6 +25,8 @@ from stoker.server.wire.ollama_fields import OPTION_FIELDS
 from stoker.server.wire.sampling import GenerationFields
 from stoker.text.messages import Message, message_from_dict, messages_from_dicts
 
+_WORDS = {name: f"options.{name}" for name in Options.__struct_fields__}
+
 _UNTIL_FULL = -2
 """Ollama's word for "as long as there is room", which here is the same as no limit."""
 
@@ -71,7 +73,7 @@ def answer_request(wire: AnswerRequest, rendered: Rendered, caller: Caller, conf
     fields = GenerationFields(**given, model=own_name(wire.model or ""), lora=wire.lora)
     if fields.num_predict == _UNTIL_FULL:
         fields = msgspec.structs.replace(fields, num_predict=None)
-    sampling = sampling_params(fields, _logprobs(wire))
+    sampling = sampling_params(fields, _logprobs(wire), _WORDS)
     return generation_request(fields, [rendered.prompt], sampling, caller, config, parse_special=rendered.parse_special)
 
 

@@ -10,8 +10,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from stoker.engine.cards import AdapterCard, ModelCard
 from stoker.engine.prompt import FILL_SPELLINGS, fill_tokens
-from stoker.engine.protocol import ModelCard
 from stoker.errors import ModelError
 from stoker.models.cache import read_receipt
 from stoker.models.description import ModelDescription, describe
@@ -74,6 +76,27 @@ def tag_entry(name: str, path: Path, size_bytes: int) -> TagEntry | None:
         size=size_bytes,
         digest=file.digest,
         details=_details(facts),
+    )
+
+
+def tag_with(entry: TagEntry, name: str, adapter: AdapterCard) -> TagEntry:
+    """The same model with an adapter, which to Ollama's clients is a model of this name that was made of it."""
+    return msgspec.structs.replace(
+        entry,
+        name=name,
+        model=name,
+        size=entry.size + adapter.size_bytes,
+        digest=hashlib.sha256(f"{entry.digest}\n{adapter.path}\n{adapter.size_bytes}".encode()).hexdigest(),
+        details=msgspec.structs.replace(entry.details, parent_model=entry.name),
+    )
+
+
+def show_with(reply: ShowReply, name: str, adapter: AdapterCard) -> ShowReply:
+    """As `tag_with`; `name` is the model's own."""
+    return msgspec.structs.replace(
+        reply,
+        modelfile=f"{reply.modelfile}ADAPTER {adapter.path}\n",
+        details=msgspec.structs.replace(reply.details, parent_model=name),
     )
 
 

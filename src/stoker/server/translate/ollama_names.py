@@ -33,6 +33,15 @@ def ollama_name(name: str) -> str:
     return name if ":" in name else name + _LATEST
 
 
+def name_with(name: str, adapter: str) -> str:
+    """A model with an adapter, from the model's name as clients know it.
+
+    >>> name_with("smollm2:latest", "sql")
+    'smollm2:sql'
+    """
+    return f"{name.removesuffix(_LATEST)}:{adapter}"
+
+
 def served_name(names: Sequence[str]) -> str:
     """What a model of these names is called: not by a path if it has another name."""
     model_id = names[0]

@@ -115,18 +115,17 @@ class OllamaAnswer:
         return {"model": self._model, "created_at": now(), "done": done}
 
     def _ending(self, output: Output) -> dict[str, Any]:
-        ended_s, opened_s = time.monotonic(), self._generation.opened_s
-        first_s = self._generation.first_output_s or ended_s
+        timing = self._generation.timing
         return {
             **self._head(done=True),
             "done_reason": "length" if output.finish_reason == "length" else "stop",
             "context": UNSET if self._context is None else self._context,
-            "total_duration": _nanoseconds(ended_s - self._begun_s),
-            "load_duration": _nanoseconds(opened_s - self._begun_s),
+            "total_duration": _nanoseconds(time.monotonic() - self._begun_s),
+            "load_duration": _nanoseconds(self._generation.opened_s - self._begun_s),
             "prompt_eval_count": output.usage.prompt_tokens,
-            "prompt_eval_duration": _nanoseconds(first_s - opened_s),
+            "prompt_eval_duration": _nanoseconds(timing.prefill_s),
             "eval_count": output.usage.completion_tokens,
-            "eval_duration": _nanoseconds(ended_s - first_s),
+            "eval_duration": _nanoseconds(timing.decode_s),
         }
 
 

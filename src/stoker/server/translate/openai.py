@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from stoker.engine.protocol import ModelCard, Prompt
+from stoker.engine.cards import ModelCard
+from stoker.engine.protocol import Prompt
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
 from stoker.server.config import ServerConfig

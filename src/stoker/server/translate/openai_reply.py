@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from itertools import chain
@@ -140,11 +139,9 @@ def usage_reply(usage: Usage) -> UsageReply:
 
 def timings(generation: Generation) -> Timings:
     """llama-server's block. Its `prompt_n` are the prompt tokens that were not cached."""
-    now_s = time.monotonic()
-    usage = generation.usage
-    first_s = now_s if generation.first_output_s is None else generation.first_output_s
+    usage, timing = generation.usage, generation.timing
     prompt_n = usage.prompt_tokens - usage.cached_tokens
-    prompt_ms, predicted_ms = 1e3 * (first_s - generation.opened_s), 1e3 * (now_s - first_s)
+    prompt_ms, predicted_ms = 1e3 * timing.prefill_s, 1e3 * timing.decode_s
     return Timings(
         cache_n=usage.cached_tokens,
         prompt_n=prompt_n,

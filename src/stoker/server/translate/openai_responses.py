@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, cast
 
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
@@ -13,17 +13,21 @@ from stoker.server.translate.openai import template_kwargs, top_logprobs
 from stoker.server.translate.request import Caller, generation_request
 from stoker.server.translate.sampling import sampling_params
 from stoker.server.wire.openai_responses import ResponsePromptRequest, ResponsesRequest
-from stoker.text.messages import Message, message_from_dict
+from stoker.text.messages import Message, message_from_dict, message_to_dict
 
 _LOGPROBS = "message.output_text.logprobs"
 
+FindItem: TypeAlias = Callable[[str, str], Message]
+"""From the id of a stored message, and where the request names it, to the message."""
 
-def input_messages(wire: ResponsesRequest | ResponsePromptRequest) -> tuple[Message, ...]:
+
+def input_messages(wire: ResponsesRequest | ResponsePromptRequest, find: FindItem) -> tuple[Message, ...]:
     """The conversation that the input adds.
 
     Raises:
         InvalidInput: an item is malformed; `fields["parameter"]` says where.
         UnsupportedParameter: an item that is neither text nor a call of a function.
+        ResponseNotFound: an item refers to a message that is not stored.
     """
     if wire.input is None:
         raise InvalidInput("`input` is missing", parameter="input")
@@ -31,7 +35,7 @@ def input_messages(wire: ResponsesRequest | ResponsePromptRequest) -> tuple[Mess
         return (Message(role="user", content=wire.input),)
     if not wire.input:
         raise InvalidInput("`input` is an empty list", parameter="input")
-    raw = _with_reasoning([_chat_message(item, f"input[{index}]") for index, item in enumerate(wire.input)])
+    raw = _with_reasoning([_chat_message(item, f"input[{index}]", find) for index, item in enumerate(wire.input)])
     if not raw:
         raise InvalidInput("`input` has no message in it", parameter="input")
     return tuple(message_from_dict(item, f"input[{index}]") for index, item in raw)
@@ -80,7 +84,7 @@ def _logprobs(wire: ResponsesRequest) -> int | None:
     return (top or 0) if top or _LOGPROBS in (wire.include or ()) else None
 
 
-def _chat_message(item: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _chat_message(item: Mapping[str, Any], where: str, find: FindItem) -> dict[str, Any]:
     """An item in the shape of a chat message; what a model thought is given as `reasoning` alone."""
     kind = item.get("type", "message")
     match kind:
@@ -92,6 +96,8 @@ def _chat_message(item: Mapping[str, Any], where: str) -> dict[str, Any]:
             return {"role": "assistant", "tool_calls": [call]}
         case "function_call_output":
             return {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}
+        case "item_reference":
+            return message_to_dict(find(str(item.get("id", "")), where))
         case "reasoning":
             return {"reasoning": _reasoning(item, where)}
         case _:

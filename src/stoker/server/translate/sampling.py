@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
 from typing import Any
 
@@ -39,24 +40,45 @@ _SAME_NAME = (
 
 _MAX_TOKENS = ("max_completion_tokens", "max_output_tokens", "max_tokens", "n_predict", "num_predict")
 
+_PENALTY = ("repetition_penalty", "repeat_penalty")
+
+_SYNONYMS: Mapping[str, tuple[str, ...]] = {
+    "max_tokens": _MAX_TOKENS,
+    "repetition_penalty": _PENALTY,
+    "penalty_last_n": ("repeat_last_n",),
+}
+"""From the field of `SamplingParams` to those of requests."""
+
+_SAME_WORDS: Mapping[str, str] = {}
+
 _MAX_ID_DIGITS = 18
 """More may not fit into 64 bits."""
 
 
-def sampling_params(fields: SamplingFields, logprobs: int | None = None) -> SamplingParams:
+def sampling_params(
+    fields: SamplingFields, logprobs: int | None = None, words: Mapping[str, str] = _SAME_WORDS
+) -> SamplingParams:
     """The sampling of a request: what it says, and nothing else.
 
     Args:
         fields: as the client sent them.
         logprobs: see `SamplingParams.logprobs`; every API has its own word for it.
+        words: what the API calls a field, if it is not called so here.
 
     Raises:
-        InvalidInput: a value is out of range, or two fields contradict each other.
+        InvalidInput: a value is out of range, or two fields contradict each other; named as the client named it.
     """
+    try:
+        return _sampling_params(fields, logprobs)
+    except InvalidInput as error:
+        raise _reworded(error, fields, words) from None
+
+
+def _sampling_params(fields: SamplingFields, logprobs: int | None) -> SamplingParams:
     values: dict[str, Any] = {name: getattr(fields, name) for name in _SAME_NAME}
     return SamplingParams(
         **values,
-        repetition_penalty=_one_of(fields, "repetition_penalty", "repeat_penalty"),
+        repetition_penalty=_one_of(fields, *_PENALTY),
         penalty_last_n=fields.repeat_last_n,
         max_tokens=_max_tokens(fields),
         seed=_seed(fields.seed),
@@ -76,6 +98,13 @@ def text_bias(fields: SamplingFields) -> dict[str, float]:
         if bias != bias or bias == inf:
             raise InvalidInput(f"`logit_bias` of {text!r} is {bias}", parameter="logit_bias")
     return texts
+
+
+def _reworded(error: InvalidInput, fields: SamplingFields, words: Mapping[str, str]) -> InvalidInput:
+    own = str(error.fields.get("parameter"))
+    given = next((name for name in _SYNONYMS.get(own, ()) if getattr(fields, name) is not None), own)
+    name = words.get(given, given)
+    return InvalidInput(error.message.replace(f"`{own}`", f"`{name}`"), parameter=name)
 
 
 def _max_tokens(fields: SamplingFields) -> int | None:

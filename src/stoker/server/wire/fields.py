@@ -137,6 +137,8 @@ def decode_object(body: bytes) -> dict[str, Any]:
     Raises:
         InvalidInput: the body is something else.
     """
+    if not body.strip():
+        raise InvalidInput("the request body is empty, but must be a JSON object")
     try:
         value = msgspec.json.decode(body.removeprefix(BOM_UTF8))  # some shells send it
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

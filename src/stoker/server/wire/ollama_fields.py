@@ -26,12 +26,12 @@ NDJSON_MEDIA = "application/x-ndjson"
 _NO_IMAGES = "images are not available yet"
 _NOT_DRAWN = "images are not generated here"
 _AT_START = "it is chosen when the server starts"
-_NOT_CUT = "a prompt is never cut, and the context never shifted"
+_NOT_CUT = "a prompt that is too long is refused, never cut, and the context is never shifted"
 
 _SHARED: FieldTable = {
     "format": Refused("answers cannot be constrained to a format yet", ("",)),
-    "truncate": Refused(_NOT_CUT, (False,)),
-    "shift": Refused(_NOT_CUT, (False,)),
+    "truncate": Ignored(_NOT_CUT),
+    "shift": Ignored(_NOT_CUT),
 }
 _GENERATE: FieldTable = {
     "images": Refused(_NO_IMAGES, ([],)),

@@ -28,7 +28,7 @@ _OWN: FieldTable = {
     "parallel_tool_calls": Ignored("there are no tool calls"),
     "conversation": Refused("conversations are not kept as such; go on with `previous_response_id`"),
     "prompt": Refused("there are no stored prompt templates"),
-    "truncation": Refused("a prompt is never cut; send a shorter one", ("disabled",)),
+    "truncation": Ignored("a prompt that is too long is refused, never cut"),
     "context_management": Refused("a prompt is never cut; send a shorter one", ([],)),
     "logprobs": Refused('ask for them with `include: ["message.output_text.logprobs"]`', (False,)),
     "stream_options": Ignored("events are never padded, and the last one always has the token counts"),

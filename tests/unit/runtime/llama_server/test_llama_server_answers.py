@@ -9,7 +9,8 @@ from math import inf
 import pytest
 
 from stoker.core.params import SamplingParams
-from stoker.engine.protocol import Accepted, AdapterChoice, Embed, Heartbeat, Output, Submit
+from stoker.engine.heartbeat import Heartbeat
+from stoker.engine.protocol import Accepted, AdapterChoice, Embed, Output, Submit, Timing
 from stoker.errors import (
     AdapterNotFound,
     BackendError,
@@ -47,7 +48,7 @@ def test_an_answer_with_everything_that_was_asked(fake: Fake):
             event(prompt_progress={"total": 3, "cache": 2, "processed": 3}, tokens=[0]),
             event("H", tokens=[72], tokens_predicted=1, completion_probabilities=probabilities),
             event("", tokens=[2], tokens_predicted=2, completion_probabilities=probabilities),
-            end(timings={"cache_n": 2}, tokens_predicted=2),
+            end(timings={"cache_n": 2, "prompt_ms": 500.0, "predicted_ms": 250.0}, tokens_predicted=2),
         ]
     )
     submit = ask(
@@ -71,6 +72,7 @@ def test_an_answer_with_everything_that_was_asked(fake: Fake):
             assert (first.text, first.token_ids, first.finish_reason) == ("H", [72], None)
             assert (last.text, last.token_ids, last.finish_reason, last.stop_match) == ("", [2], "stop", None)
             assert (last.usage.prompt_tokens, last.usage.completion_tokens, last.usage.cached_tokens) == (3, 2, 2)
+            assert (first.timing, last.timing) == (None, Timing(0.5, 0.25))
             assert first.logprobs is not None
             assert first.logprobs[0].chosen.token == b"H"
             assert first.logprobs[0].top == ()

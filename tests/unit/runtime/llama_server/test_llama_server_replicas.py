@@ -10,10 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stoker.assembly import create_runtime
 from stoker.engine.config import SupervisionConfig
 from stoker.engine.protocol import Output
 from stoker.errors import ConfigError, EngineCrashed
+from stoker.hosting import create_runtime
 from stoker.runtime.base import Runtime
 from stoker.runtime.llama_server.config import RuntimeConfig
 from stoker.runtime.replica_config import ReplicaConfig
