@@ -15,11 +15,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from stoker.assembly import local_model
 from stoker.core.params import SamplingParams
+from stoker.engine.cards import ModelCard
 from stoker.engine.client import EngineClient
 from stoker.engine.config import EngineConfig
-from stoker.engine.protocol import ModelCard, Submit
+from stoker.engine.protocol import Submit
+from stoker.locating import local_model
 
 _KIB = 1024
 _MIB = 2**20

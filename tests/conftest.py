@@ -1,15 +1,31 @@
 """Fixtures for every test: the real models, downloaded once into the platform's cache directory."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 from gguf import PoolingType
+from hypothesis import HealthCheck, settings
 
 from stoker.export import export_model
 from stoker.models.cache import cache_dir
 from stoker.models.store import resolve
 from tests.bert_models import Bert, download_minilm, read_minilm, write_bert
+
+
+def pytest_unconfigure() -> None:
+    """Closes what llama_cpp opens when it is imported, and never closes: two files for output that nobody wants."""
+    bindings = sys.modules.get("llama_cpp._utils")
+    if bindings is not None:
+        bindings.outnull_file.close()
+        bindings.errnull_file.close()
+
+
+# No test may fail because the machine is busy with something else: hypothesis would measure each example, and how long
+# it takes to think of one.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ import typer
 from typer.models import ArgumentInfo, OptionInfo
 
 from stoker import errors
-from stoker.cli.app import app
+from stoker.cli.commands import command_line
 from stoker.cli.report import exit_code
 from stoker.server.errors import status_of
 
@@ -53,6 +53,7 @@ def api_page() -> str:
 
 
 def cli_page() -> str:
+    app = command_line()
     about = " ".join(str(app.info.epilog).split())
     return "\n".join([NOTE, "", "# Command line", "", about, "", *sections(app, "stoker")]).rstrip() + "\n"
 

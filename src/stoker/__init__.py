@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from stoker.core.params import SamplingParams
+    from stoker.engine.cards import ModelCard
     from stoker.engine.config import EngineConfig
-    from stoker.engine.protocol import ModelCard, PositionLogprobs, TokenLogprob, Usage
+    from stoker.engine.protocol import PositionLogprobs, TokenLogprob, Usage
     from stoker.errors import StokerError
     from stoker.llm import LLM, AsyncLLM, AsyncTextStream, Completion, TextStream
     from stoker.text.messages import Message
@@ -44,7 +45,7 @@ _HOMES = {
     "Completion": "stoker.llm",
     "EngineConfig": "stoker.engine.config",
     "Message": "stoker.text.messages",
-    "ModelCard": "stoker.engine.protocol",
+    "ModelCard": "stoker.engine.cards",
     "PositionLogprobs": "stoker.engine.protocol",
     "SamplingParams": "stoker.core.params",
     "StokerError": "stoker.errors",

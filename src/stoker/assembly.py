@@ -1,4 +1,4 @@
-"""Builds engines and runtimes out of the rooms; knows every room and decides nothing they can decide themselves.
+"""Builds engines out of the rooms; knows every room and decides nothing they can decide themselves.
 
 `python -m stoker.assembly` is the engine's child process: it is told on stdin what to build, see `engine.process`.
 """
@@ -10,32 +10,42 @@ import os
 import sys
 import time
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stoker.core.scheduler import SchedulerConfig
 from stoker.core.stages import Mark, no_mark
-from stoker.engine.config import EngineConfig, SupervisionConfig, adapter_specs
+from stoker.engine.cards import EmbeddingCard, ModelCard
+from stoker.engine.config import EngineConfig, adapter_specs
 from stoker.engine.engine import Engine
 from stoker.engine.prompt import find_fill_tokens
-from stoker.engine.protocol import EmbeddingCard, ModelCard
-from stoker.engine.tiers import open_kv_store, ram_tier_mib
+from stoker.engine.spare import IS_SPARE
+from stoker.engine.tiers import open_kv_store
 from stoker.errors import ConfigError
-from stoker.loading import Loaded, check_backend, load_model, load_scripted
+from stoker.loading import Loaded, load_model, load_scripted
+from stoker.locating import check_backend, local_model
 from stoker.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from stoker.cache.slot_files import SlotFiles
     from stoker.cache.store import KVStore
     from stoker.models.progress import Progress
-    from stoker.runtime.base import Runtime
-    from stoker.runtime.llama_server.config import RuntimeConfig
-    from stoker.runtime.replica_config import ReplicaConfig
     from stoker.sampling.row_kernels import RowKernels
-    from stoker.text.volatile import VolatileHeaders
 
 
 logger = logging.getLogger(__name__)
+
+_USUAL = (
+    "stoker.loading_gguf",
+    "stoker.backends.native",
+    "stoker.models.description",
+    "stoker.models.memory_plan",
+    "stoker.models.model_defaults",
+    "stoker.models.vocabulary",
+    "stoker.text.vocabulary",
+)
+"""What loading nearly every model takes; whoever has time imports it before it is told which."""
 
 
 def build_engine(
@@ -77,100 +87,6 @@ def build_engine(
         if not is_built:
             loaded.backend.close()
     return engine, _card(config, loaded, scheduling)
-
-
-def local_model(config: EngineConfig, *, progress: Progress | None = None) -> EngineConfig:
-    """The same configuration with the model's file on this disk, downloaded if necessary.
-
-    Raises:
-        ModelError: there is no such model, or no way to get it.
-    """
-    import msgspec
-
-    from stoker.models.store import resolve
-
-    check_backend(config)
-    if config.model_path or config.backend == "scripted":
-        return config
-    return msgspec.structs.replace(config, model_path=str(resolve(config.model, progress=progress)))
-
-
-def create_runtime(
-    engine: EngineConfig,
-    volatile: VolatileHeaders,
-    supervision: SupervisionConfig,
-    replicas: ReplicaConfig | None = None,
-    runtime_config: RuntimeConfig | None = None,
-) -> Runtime:
-    """One model, in one child process or in several replicas of it. Nothing is started yet.
-
-    Args:
-        engine: of the model as a whole, see `share_of`; with the file on this disk.
-        volatile: what is dropped from the head of system prompts.
-        supervision: of each child.
-        replicas: how many; not given: one.
-        runtime_config: who computes; not given: an engine of ours.
-
-    Raises:
-        ConfigError: there is not enough to share.
-    """
-    from stoker.engine.client import EngineClient
-    from stoker.engine.supervisor import same_sizes
-    from stoker.runtime.local import LocalRuntime
-    from stoker.runtime.replicas import ReplicatedRuntime
-
-    def one(config: EngineConfig, *, repeats: bool) -> Runtime:
-        if runtime_config is not None and runtime_config.runtime == "llama-server":
-            return _llama_server(config, volatile, supervision, runtime_config, repeats=repeats)
-        return LocalRuntime(EngineClient(config, supervision=supervision, repeats=repeats), volatile)
-
-    alone = one(engine, repeats=True)  # it also says what cannot be had, whoever computes in the end
-    if replicas is None or replicas.max_replicas == 1:
-        return alone
-    shares = _shares(engine, replicas.max_replicas)
-
-    def make(number: int, first: ModelCard | None) -> Runtime:
-        return one(shares[number] if first is None else same_sizes(shares[number], first), repeats=False)
-
-    return ReplicatedRuntime(make, replicas, restart_wait_s=supervision.restart_wait_s)
-
-
-def _llama_server(
-    engine: EngineConfig,
-    volatile: VolatileHeaders,
-    supervision: SupervisionConfig,
-    runtime_config: RuntimeConfig,
-    *,
-    repeats: bool,
-) -> Runtime:
-    """Raises ConfigError if something is asked for that only engines of ours have."""
-    from stoker.runtime.llama_server.runtime import LlamaServerRuntime
-
-    return LlamaServerRuntime(engine, runtime_config, supervision=supervision, volatile=volatile, repeats=repeats)
-
-
-def _shares(engine: EngineConfig, count: int) -> list[EngineConfig]:
-    from stoker.backends.cores import usable_cores
-    from stoker.models.memory import available_memory
-    from stoker.runtime.shares import share_of
-
-    num_cores, ram_mib = usable_cores(), ram_tier_mib(engine, available_memory())
-    if (engine.threads or num_cores) < count:
-        logger.warning("%d replicas of one thread each are more than the cores: they hold each other up", count)
-    return [share_of(engine, number, count, num_cores=num_cores, ram_mib=ram_mib) for number in range(count)]
-
-
-def check_unicode(engine: EngineConfig) -> None:
-    """What the child is told, and what clients call the model, is JSON.
-
-    Raises:
-        ConfigError: the model's path or name is not valid Unicode.
-    """
-    for text in (engine.model, engine.model_path, engine.name):
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ConfigError(f"{text!r} is not valid UTF-8; rename the file or link to it", key="model") from error
 
 
 def _load(config: EngineConfig, progress: Progress | None, mark: Mark) -> Loaded:
@@ -262,10 +178,23 @@ def main() -> int:
     """The engine's child process, from its orders on stdin to its exit code."""
     from stoker.engine.process import serve_engine
 
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the cores belong to the forward pass
+    if os.environ.pop(IS_SPARE, ""):
+        for module in _USUAL:
+            import_module(module)
+    return serve_engine(_build, _prepare)
+
+
+def _prepare(model_path: str) -> None:
+    from stoker.loading_gguf import prepare_gguf
+
+    prepare_gguf(Path(model_path))
+
+
+def _build(config: EngineConfig, progress: Progress) -> tuple[Engine, ModelCard]:
     level = os.environ.get("STOKER_LOG_LEVEL", "warning").upper()
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s engine %(name)s: %(message)s")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the cores belong to the forward pass
-    return serve_engine(lambda config, progress: build_engine(config, progress=progress))
+    return build_engine(config, progress=progress)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from stoker.core.embedding import Pooling
 from stoker.engine.config import EngineConfig
 from stoker.errors import ModelUnsupported
-from stoker.loading import num_slots
+from stoker.loading_gguf import num_slots
 from stoker.loading_llama import attention_options, only_llama
 from stoker.models.memory_plan import MemoryNeeds
 
@@ -30,15 +30,20 @@ def measure(config: EngineConfig) -> MemoryNeeds | None:
         ModelError: a file is missing or damaged.
         ConfigError: a size below 1.
     """
-    from stoker.loading_onnx import measure_onnx
     from stoker.models.onnx_folder import is_onnx_model
 
     if config.backend == "scripted":
         return None
     path = Path(config.model_path)
-    needs = measure_onnx(config) if is_onnx_model(path) else _measure_gguf(config, path)
+    needs = _measure_onnx(config) if is_onnx_model(path) else _measure_gguf(config, path)
     cache_bytes = (config.cache_ram or 0) * _MIB
     return replace(needs, backend=needs.backend or "onnx", cache_bytes=cache_bytes, min_cache_bytes=cache_bytes)
+
+
+def _measure_onnx(config: EngineConfig) -> MemoryNeeds:
+    from stoker.loading_onnx import measure_onnx
+
+    return measure_onnx(config)
 
 
 def _measure_gguf(config: EngineConfig, path: Path) -> MemoryNeeds:

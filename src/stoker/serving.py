@@ -1,6 +1,6 @@
 """From settings to a server: which models there are, what they are called, and how each is loaded.
 
-`assembly` makes one runtime; whether and when it is made is for the registry to decide.
+`hosting` makes one runtime; whether and when it is made is for the registry to decide.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stoker.assembly import check_unicode, create_runtime, local_model
 from stoker.config import Config, engine_with
+from stoker.engine import spare
 from stoker.engine.config import EngineConfig
 from stoker.errors import ConfigError, InvalidInput
+from stoker.hosting import create_runtime
+from stoker.locating import check_unicode, local_model
 from stoker.runtime.config import ModelConfig
 from stoker.runtime.keep_alive import parse_keep_alive
 
@@ -137,6 +139,8 @@ class _Makers:
         base = self._config.engine
         engine = engine_with(base, model.engine, f"[registry.models.{name}.engine]")
         engine = local_model(msgspec.structs.replace(engine, model=source, name=base.name or name), progress=progress)
+        if model.load and engine.backend in ("auto", "native") and engine.model_path.lower().endswith(".gguf"):
+            spare.expect(engine.model_path)
         return self._spec(
             served_names(engine.name, source, *model.alias),
             engine,
@@ -179,15 +183,12 @@ class _Makers:
         )
 
     def _measure(self, engine: EngineConfig) -> MemoryNeeds | None:
-        from stoker.measuring import measure
-        from stoker.runtime.llama_server.model_file import measure_model_file
         from stoker.runtime.shares import share_of, within_kv_share
 
         count = self._config.replicas.max_replicas
         if count > 1:
             engine = share_of(engine, 0, count, num_cores=count, ram_mib=engine.cache_ram or 0)
-        is_external = self._config.runtime.runtime == "llama-server"
-        needs = measure_model_file(engine) if is_external else measure(engine)
+        needs = _needs(engine, self._config.runtime.runtime)
         if needs is None:
             return None
         if self._kv_share_mib is not None:
@@ -206,6 +207,16 @@ class _Makers:
             kv_tokens = plan.kv_tokens * plan.num_replicas
             engine = msgspec.structs.replace(engine, ctx_size=plan.ctx_size, kv_tokens=kv_tokens)
         return create_runtime(engine, self._volatile, config.supervision, config.replicas, config.runtime)
+
+
+def _needs(engine: EngineConfig, runtime: str) -> MemoryNeeds | None:
+    if runtime == "llama-server":
+        from stoker.runtime.llama_server.model_file import measure_model_file
+
+        return measure_model_file(engine)
+    from stoker.measuring import measure
+
+    return measure(engine)
 
 
 def _usual_cache_mib(config: Config, num_named: int) -> int | None:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from stoker.assembly import build_engine, create_runtime, local_model
+from stoker.assembly import build_engine
 from stoker.backends.scripted import ScriptedBackend
 from stoker.core.params import SamplingParams
-from stoker.engine.config import EngineConfig, SupervisionConfig
+from stoker.engine.config import EngineConfig
 from stoker.engine.protocol import Submit
 from stoker.errors import ConfigError, ModelFileInvalid, ModelFileNotFound, ModelUnsupported
-from stoker.runtime.local import LocalRuntime
-from stoker.runtime.replica_config import ReplicaConfig
-from stoker.runtime.replicas import ReplicatedRuntime
-from stoker.text.volatile import VolatileHeaders
+from stoker.locating import local_model
 
 
 def test_the_card_says_what_was_built() -> None:
@@ -67,13 +63,6 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
         build_engine(EngineConfig(model=str(tmp_path / "missing.gguf")))
 
 
-def test_a_local_file_is_taken_as_it_is(tmp_path: Path) -> None:
-    file = tmp_path / "a.gguf"
-    file.touch()
-    assert local_model(EngineConfig(model=str(file))).model_path == str(file)
-    assert local_model(EngineConfig(model="smollm2", model_path="/x")).model_path == "/x"
-
-
 def test_retained_conversations_outnumber_running_ones(smollm2_path: Path) -> None:
     engine, card = build_engine(EngineConfig(model=str(smollm2_path), ctx_size=256, kv_tokens=512, parallel=2))
     try:
@@ -83,17 +72,3 @@ def test_retained_conversations_outnumber_running_ones(smollm2_path: Path) -> No
         assert card.num_parameters > 130_000_000
     finally:
         engine.close()
-
-
-def test_one_engine_or_several_replicas(caplog: pytest.LogCaptureFixture) -> None:
-    def make(replicas: int | str, **config: Any) -> object:
-        engine = EngineConfig(model="scripted", backend="scripted", **config)
-        return create_runtime(engine, VolatileHeaders(()), SupervisionConfig(), ReplicaConfig(replicas=replicas))
-
-    assert isinstance(make(1), LocalRuntime)
-    assert isinstance(make("1-2", threads=2), ReplicatedRuntime)
-    assert not caplog.messages
-    make(3, threads=2)
-    assert caplog.messages == ["3 replicas of one thread each are more than the cores: they hold each other up"]
-    with pytest.raises(ConfigError, match="use --kv-tokens 1024, or fewer replicas"):
-        make(2, threads=2, ctx_size=512, kv_tokens=600)

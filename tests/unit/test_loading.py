@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Generator
@@ -10,14 +11,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from stoker import LLM, SamplingParams
+from stoker import LLM, SamplingParams, loading_gguf
+from stoker.core.batch import Batch, Chunk
 from stoker.core.stages import no_mark
 from stoker.engine.config import EngineConfig
 from stoker.errors import ModelUnsupported
 from stoker.loading import Loaded, load_gguf
-from tests.tiny_models import TinyModel, write_tiny_model
+from stoker.loading_gguf import prepare_gguf
+from tests.tiny_models import TinyModel, split_model, write_tiny_model
 
 UNKNOWN_TYPE = TinyModel(type="TQ2_0", hidden_size=256, feed_forward_size=256, head_size=64)
 """libllama has kernels for it, the native executor has none."""
@@ -26,6 +30,7 @@ UNKNOWN_TYPE = TinyModel(type="TQ2_0", hidden_size=256, feed_forward_size=256, h
 @pytest.fixture(autouse=True)
 def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("STOKER_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(loading_gguf, "_prepared", None)
     return tmp_path / "cache"
 
 
@@ -57,6 +62,21 @@ def test_auto_takes_libllama_for_the_rest_and_says_why(tmp_path: Path, caplog: p
     with loaded(path) as found:
         assert found.backend_name == "llama"
     assert any("libllama computes: " in message and "TQ2_0" in message for message in caplog.messages)
+
+
+@pytest.mark.parametrize("tiny", [TinyModel(), UNKNOWN_TYPE], ids=["native", "llama"])
+def test_parts_that_are_links_are_one_model(tmp_path: Path, tiny: TinyModel) -> None:
+    """As the hub's own cache lays them out: names in one folder, contents under other names elsewhere."""
+    path = write_tiny_model(tmp_path / "m.gguf", tiny)
+    batch = Batch(0, (Chunk(0, 0, (1, 2, 3), 1),))
+    with loaded(path) as found:
+        expected = found.backend.forward(batch).copy()
+    links = tmp_path / "snapshot"
+    links.mkdir()
+    for number, part in enumerate(split_model(path, 3)):
+        (links / part.name).symlink_to(part.rename(tmp_path / f"blob{number}"))
+    with loaded(links / "m-00001-of-00003.gguf") as found:
+        np.testing.assert_array_equal(found.backend.forward(batch), expected)
 
 
 def test_native_refuses_what_it_cannot_and_names_it(tmp_path: Path) -> None:
@@ -126,3 +146,35 @@ def test_packing_is_progress(tmp_path: Path) -> None:
     assert label == "packing the weights"
     assert sum(advances) == total  # type: ignore[arg-type]
     assert set(bar.told[bar.told.index("closed") :]) == {"closed"}, "the second start packs nothing"
+
+
+def test_a_tokenizer_that_was_prepared_is_taken_once(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel())
+    prepare_gguf(path)
+    assert loading_gguf._prepared is not None
+    _, prepared = loading_gguf._prepared
+    with loaded(path) as first, loaded(path) as second:
+        assert first.tokenizer is prepared
+        assert second.tokenizer is not prepared
+
+
+def test_what_was_prepared_of_another_file_is_dropped(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel())
+    prepare_gguf(path)
+    os.utime(path, (1, 1))  # as if it had been written anew
+    assert loading_gguf._prepared is not None
+    _, prepared = loading_gguf._prepared
+    with loaded(path) as found:
+        assert found.tokenizer is not prepared
+    prepare_gguf(path)
+    with loaded(path, backend="llama"):
+        assert loading_gguf._prepared is None
+
+
+@pytest.mark.parametrize("content", [None, b"no model", b"GGUF\3\0\0\0"])
+def test_preparing_says_nothing_about_bad_files(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "bad.gguf"
+    if content is not None:
+        path.write_bytes(content)
+    prepare_gguf(path)
+    assert loading_gguf._prepared is None

@@ -37,7 +37,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_importing_the_package_or_showing_help_loads_nothing_heavy() -> None:
     code = (
-        "import sys; import stoker, stoker.cli.app;"
+        "import sys; import stoker, stoker.cli.app, stoker.cli.commands;"
         "print([m for m in ('numpy', 'jinja2', 'zmq', 'starlette', 'asyncio', 'llama_cpp') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

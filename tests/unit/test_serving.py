@@ -211,3 +211,24 @@ def test_measuring_needs_no_weights_and_knows_who_computes(smollm2_path: Path) -
     assert llama.backend == "llama"
     assert small.kv_bytes_per_token < llama.kv_bytes_per_token
     assert measure(EngineConfig(model="scripted", backend="scripted")) is None
+
+
+@pytest.mark.parametrize(
+    ("backend", "models", "expected"),
+    [
+        ("auto", ["a.gguf", "b.GGUF"], ["a.gguf", "b.GGUF"]),
+        ("native", ["a.gguf"], ["a.gguf"]),
+        ("llama", ["a.gguf"], []),
+        ("onnx", ["folder"], []),
+    ],
+)
+def test_the_engine_that_was_started_early_is_told_what_it_will_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, models: list[str], expected: list[str]
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr("stoker.engine.spare.expect", told.append)
+    monkeypatch.chdir(tmp_path)
+    for model in models:
+        (tmp_path / model).touch() if "." in model else write_onnx_folder(tmp_path / model)
+    registry_of(settings(tmp_path, backend=backend), *models)
+    assert [Path(path).name for path in told] == expected

@@ -17,9 +17,10 @@ import msgspec
 from stoker.bench.prompts import Prompts
 from stoker.core.params import SamplingParams
 from stoker.core.stages import Stage
+from stoker.engine.cards import ModelCard
 from stoker.engine.config import EngineConfig
 from stoker.engine.engine import Engine
-from stoker.engine.protocol import Event, ModelCard, Submit
+from stoker.engine.protocol import Event, Submit
 
 if TYPE_CHECKING:
     from stoker.models.progress import Progress
@@ -36,8 +37,9 @@ _SAMPLINGS = {
     "greedy": SamplingParams(temperature=0),
     "sampled": SamplingParams(seed=1),
     "penalised": SamplingParams(seed=1, repetition_penalty=1.1, logit_bias={0: -1.0}),
+    "dry": SamplingParams(seed=1, dry_multiplier=0.8, dry_allowed_length=1),
 }
-"""`sampled` is what a request gets that asks for nothing; `penalised` shows the masks."""
+"""`sampled` is what a request gets that asks for nothing; `dry` shows the masks: all others are part of choosing."""
 
 
 class StageClock:
@@ -46,7 +48,7 @@ class StageClock:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._last_s = clock()
-        self._spent_s: dict[Stage, float] = {}
+        self._spent_s = dict.fromkeys(STAGES, 0.0)
 
     def begin(self) -> None:
         """A step begins."""
@@ -56,7 +58,7 @@ class StageClock:
     def mark(self, stage: Stage) -> None:
         """See `core.stages.Mark`."""
         now_s = self._clock()
-        self._spent_s[stage] = self._spent_s.get(stage, 0.0) + now_s - self._last_s
+        self._spent_s[stage] += now_s - self._last_s
         self._last_s = now_s
 
     def take(self) -> dict[Stage, float]:

@@ -1,66 +1,55 @@
-"""The command line: which commands there are, and what becomes of an error. Each command is a module of its own."""
+"""The command line, from the start of the process to its exit code: what is begun early, and what becomes of an error.
+
+An engine that will surely be needed is started first of all, and imports while this process does. Hence next to nothing
+is imported here on top.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+import sys
+from collections.abc import Sequence
 
-import typer
+from stoker.engine import garbage, spare
 
-from stoker import __version__
-from stoker.cli.bench import bench
-from stoker.cli.cache import cache
-from stoker.cli.chat import chat
-from stoker.cli.config import config
-from stoker.cli.export import export
-from stoker.cli.models import models
-from stoker.cli.pull import pull
-from stoker.cli.report import EXIT_CODES, INTERRUPTED, exit_code, say_error
-from stoker.cli.run import run
-from stoker.cli.serve import serve
-from stoker.errors import StokerError
-
-_EPILOG = (
-    f"{EXIT_CODES}\n\nEvery setting can also come from the environment (--ctx-size is STOKER_CTX_SIZE) or from a TOML "
-    "file: see `stoker config show`."
-)
-
-app = typer.Typer(
-    name="stoker",
-    help="Serve local language models: one engine, every API that clients already speak.",
-    epilog=_EPILOG,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-for command in (run, chat, serve, pull, models, export):
-    app.command(epilog=EXIT_CODES)(command)
-app.add_typer(bench, name="bench")
-app.add_typer(cache, name="cache")
-app.add_typer(config, name="config")
-
-
-def _print_version(is_wanted: bool) -> None:
-    if is_wanted:
-        typer.echo(f"stoker {__version__}")
-        raise typer.Exit
-
-
-Version = Annotated[
-    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
-]
-
-
-@app.callback()
-def _root(version: Version = False) -> None:
-    """Options of the program itself."""
+_NO_ENGINE = frozenset(("--help", "llama-server", "--runtime=llama-server"))
+"""With one of these among its arguments, `serve` starts no engine of ours."""
 
 
 def main() -> None:
     """Runs the command line and exits with a documented code."""
+    if not will_need_engine(sys.argv[1:]):
+        _run()
+        return
+    spare.start()
+    garbage.look_rarely()
     try:
-        app()
+        _run()
+    finally:
+        spare.discard()
+        garbage.look_as_usual()
+
+
+def will_need_engine(arguments: Sequence[str]) -> bool:
+    """Whether an engine's process will be asked for, as far as that can be told before settings are read."""
+    if arguments[:1] != ["serve"] or os.environ.get("STOKER_RUNTIME") == "llama-server":
+        return False
+    return len(arguments) > 1 and _NO_ENGINE.isdisjoint(arguments)
+
+
+def _run() -> None:
+    from stoker.errors import StokerError
+
+    try:
+        from stoker.cli.commands import command_line
+
+        command_line(sys.argv[1:])()
     except StokerError as error:
+        from stoker.cli.report import exit_code, say_error
+
         say_error(error)
         raise SystemExit(exit_code(error)) from None
     except KeyboardInterrupt:
+        from stoker.cli.report import INTERRUPTED
+
         raise SystemExit(INTERRUPTED) from None

@@ -20,7 +20,7 @@ GGUFModel = Annotated[
     typer.Argument(
         metavar="MODEL",
         show_default=False,
-        help="A name from `stoker models`, a path to a .gguf file, or hf:ORG/REPO[:FILE].",
+        help="A name from `stoker models`, a path to a .gguf file, or ORG/REPO[:FILE] on the hub.",
     ),
 ]
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", show_default=False, help="Where to; made if it is missing.")]

@@ -28,7 +28,7 @@ Model = Annotated[
     typer.Argument(
         metavar="MODEL",
         show_default=False,
-        help="A name from `stoker models`, a path to a .gguf file or an ONNX folder, or hf:ORG/REPO[:FILE].",
+        help="A name from `stoker models`, a path to a .gguf file or an ONNX folder, or ORG/REPO[:FILE] on the hub.",
     ),
 ]
 Models = Annotated[
@@ -36,7 +36,7 @@ Models = Annotated[
     typer.Argument(
         metavar="[MODEL]...",
         show_default=False,
-        help="Names from `stoker models`, paths to .gguf files, or hf:ORG/REPO[:FILE].",
+        help="Names from `stoker models`, paths to .gguf files, or ORG/REPO[:FILE] on the hub.",
     ),
 ]
 System = Annotated[

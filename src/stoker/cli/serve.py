@@ -21,6 +21,7 @@ def serve(flags: Flags, models: Models = None) -> None:
 
     The sampling options hold for requests that say nothing, unless the model itself recommends something else.
     """
+    from stoker.engine import garbage, spare
     from stoker.serving import create_registry, run_server
 
     config = flags.load()
@@ -29,6 +30,8 @@ def serve(flags: Flags, models: Models = None) -> None:
     names = [status.model_id for status in registry.statuses()] or [config.registry.models_dir]
 
     def on_ready(url: str) -> None:
+        spare.discard()  # there was nothing to load yet, or somebody else computes
+        garbage.settle()
         say(f"ready: {', '.join(names)} {'is' if len(names) == 1 else 'are'} served at {url}")
 
     run_server(registry, config, on_ready)

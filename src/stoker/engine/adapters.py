@@ -23,8 +23,10 @@ from weakref import WeakSet
 
 from stoker.backends.base import AdapterPort
 from stoker.core.batch import AdapterSet
+from stoker.engine.cards import AdapterCard
 from stoker.engine.config import AdapterSpec, check_adapter_name
-from stoker.engine.protocol import AdapterCard, AdapterChoice, AdapterLoad, ChangeAdapters
+from stoker.engine.heartbeat import AdapterLoad
+from stoker.engine.protocol import AdapterChoice, ChangeAdapters
 from stoker.errors import AdapterInvalid, AdapterNotFound, InvalidInput, StokerError, UnsupportedParameter
 from stoker.models.lora import LoraFile, file_version
 
@@ -205,7 +207,7 @@ class Adapters:
 
     def _read(self, path: str) -> LoraFile:
         if self._read_file is None:
-            message = "the backend of this model cannot apply adapters: serve it with --backend llama"
+            message = "the backend of this model cannot apply adapters; those for GGUF models can"
             raise UnsupportedParameter(message, parameter="lora")
         return self._read_file(Path(path))
 

@@ -1,12 +1,80 @@
-"""Answers to questions about texts and tokens. They need the vocabulary only, so any thread may ask."""
+"""Answers to questions, which cost no forward pass: about texts and tokens, slots and adapters."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from stoker.engine.protocol import Detokenize, Detokenized, Tokenize, Tokenized
-from stoker.errors import InvalidInput
+from stoker.core.scheduler import Scheduler
+from stoker.engine.adapters import Adapters
+from stoker.engine.protocol import (
+    AdapterList,
+    Answer,
+    ChangeAdapters,
+    Detokenize,
+    Detokenized,
+    Erased,
+    EraseSlots,
+    ListSlots,
+    Question,
+    RestoreSlot,
+    SaveSlot,
+    SlotList,
+    Tokenize,
+    Tokenized,
+)
+from stoker.engine.transfers import Transfers
+from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.text.tokenizer import Tokenizer, encode_prompt
+
+
+class Answers:
+    """Answers what an engine is asked. Questions about texts need the vocabulary only, so any thread may ask them; all
+    others belong to the thread that steps.
+
+    Args:
+        tokenizer: safe to use from several threads.
+        scheduler: of the engine.
+        transfers: of the engine, if it has tiers behind its pool.
+        adapters: of the engine.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, scheduler: Scheduler, transfers: Transfers | None, adapters: Adapters
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._scheduler = scheduler
+        self._transfers = transfers
+        self._adapters = adapters
+
+    def answer(self, question: Question) -> Answer:
+        """Answers a question.
+
+        Raises:
+            InvalidInput: it asks for something that is not there.
+            UnsupportedParameter: only an engine's process can do it.
+        """
+        match question:
+            case Tokenize():
+                return answer_tokenize(self._tokenizer, question)
+            case Detokenize():
+                return answer_detokenize(self._tokenizer, question)
+            case ListSlots():
+                return SlotList(question.question_id, self._scheduler.slots.states())
+            case EraseSlots():
+                return Erased(question.question_id, self._erase(question.slot))
+            case ChangeAdapters():
+                self._adapters.change(question)
+                return AdapterList(question.question_id, self._adapters.cards())
+            case SaveSlot() | RestoreSlot():
+                raise UnsupportedParameter("slots are saved and restored by an engine's process only")
+
+    def _erase(self, slot: int | None) -> int:
+        if slot is not None:
+            return self._scheduler.slots.erase(slot)
+        if self._transfers is not None:
+            self._transfers.clear()
+        idle = [state.slot for state in self._scheduler.slots.states() if state.request_id is None]
+        return sum(self._scheduler.slots.erase(slot) for slot in idle)
 
 
 def answer_tokenize(tokenizer: Tokenizer, question: Tokenize) -> Tokenized:

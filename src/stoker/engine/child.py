@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import signal
-import subprocess
 import threading
 from collections.abc import Sequence
 
 import msgspec
 import zmq.asyncio
 
-from stoker.backends.cores import environment_of_sharers
+from stoker.engine import spare
 from stoker.engine.channel import Channel
 from stoker.engine.config import EngineConfig
 from stoker.engine.protocol import Launch, Shutdown
@@ -22,7 +20,6 @@ from stoker.errors import StokerError
 
 logger = logging.getLogger(__name__)
 
-_STDERR = 2
 _REAP_S = 5.0
 
 
@@ -44,17 +41,9 @@ class Child:
         with contextlib.ExitStack() as undo:
             self.channel = Channel(context)
             undo.callback(self.channel.close)
-            # A session of its own: a Ctrl-C in the terminal is for us alone.
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=_STDERR,
-                bufsize=0,
-                start_new_session=True,
-                env={**os.environ, **environment_of_sharers()},
-            )
+            self._process, environment = spare.take(command)
             undo.pop_all()
-        launch = Launch(config, self.channel.commands, self.channel.events, heartbeat_every_s)
+        launch = Launch(config, self.channel.commands, self.channel.events, heartbeat_every_s, environment)
         line = msgspec.json.encode(launch) + b"\n"
         self._waiter = threading.Thread(target=self._wait, args=(loop, line), name="stoker-child-wait", daemon=True)
         self._waiter.start()

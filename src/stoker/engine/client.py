@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from stoker.core.slot_state import SlotState
+from stoker.engine.cards import AdapterCard, ModelCard
 from stoker.engine.config import AdapterSpec, EngineConfig, SupervisionConfig
 from stoker.engine.door import Door
+from stoker.engine.heartbeat import Heartbeat
 from stoker.engine.inbox import InboxLimits
 from stoker.engine.protocol import (
     Accepted,
-    AdapterCard,
     AdapterList,
     Answer,
     ChangeAdapters,
@@ -27,9 +27,7 @@ from stoker.engine.protocol import (
     Erased,
     EraseSlots,
     Failed,
-    Heartbeat,
     ListSlots,
-    ModelCard,
     Output,
     RestoreSlot,
     SaveSlot,
@@ -41,11 +39,9 @@ from stoker.engine.protocol import (
 )
 from stoker.engine.questions import Questions
 from stoker.engine.requests import PendingRequest, Requests
+from stoker.engine.spare import ENGINE_COMMAND
 from stoker.engine.supervisor import State, Supervisor
 from stoker.errors import ModelNotLoaded, Timeout
-
-ENGINE_COMMAND = (sys.executable, "-m", "stoker.assembly")
-"""Starts a child that can load every kind of model."""
 
 _TIMEOUT_GRACE_S = 2.0
 """The engine keeps the deadline; this is for when it cannot."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -16,38 +15,27 @@ from stoker.cache.store import KVStore
 from stoker.core.batch import Batch
 from stoker.core.model_info import ModelInfo
 from stoker.core.params import BUILT_IN, SamplingParams
-from stoker.core.request import Request
 from stoker.core.scheduler import Scheduler, SchedulerConfig
 from stoker.core.sequence import FinishReason, TokenEvent
 from stoker.core.stages import Mark, no_mark
 from stoker.engine.adapters import Adapters
-from stoker.engine.answers import answer_detokenize, answer_tokenize
+from stoker.engine.admission import Admission
+from stoker.engine.answers import Answers
 from stoker.engine.embeddings import EmbeddingJob, EmbeddingRequests
+from stoker.engine.heartbeat import Heartbeat
 from stoker.engine.metrics import LoopMetrics
-from stoker.engine.prompt import echo, prompt_token_ids, with_text_bias
 from stoker.engine.protocol import (
-    AdapterList,
     Answer,
-    ChangeAdapters,
-    Detokenize,
     Embed,
-    Erased,
-    EraseSlots,
     Event,
     Failed,
-    Heartbeat,
-    ListSlots,
     Question,
-    RestoreSlot,
-    SaveSlot,
-    SlotList,
     Submit,
-    Tokenize,
 )
 from stoker.engine.slot_files import SlotPort
 from stoker.engine.stream import Stream
 from stoker.engine.transfers import Transfers
-from stoker.errors import BackendError, InvalidInput, StokerError, Timeout, UnsupportedParameter
+from stoker.errors import BackendError, InvalidInput, StokerError, Timeout
 from stoker.sampling.row_kernels import RowKernels
 from stoker.sampling.sampler import Choice, Sampler
 from stoker.text.tokenizer import Tokenizer
@@ -101,7 +89,6 @@ class Engine:
         self._info = info
         self._backend = backend
         self._tokenizer = tokenizer
-        self._defaults = defaults
         self._clock = clock
         self._mark = mark
         # Everyone waits between `add` and the next step, also those who will then run.
@@ -124,9 +111,13 @@ class Engine:
             mark=mark,
             kernels=row_kernels,
         )
+        self._admission = Admission(info, tokenizer, self._sampler, self.adapters, defaults=defaults, clock=clock)
+        self._answers = Answers(tokenizer, self._scheduler, self._transfers, self.adapters)
         self._row_kernels = row_kernels
         self._maxima_port = maxima_port
         self._streams: dict[str, Stream] = {}
+        self._next_deadline = inf
+        """Not after that of any who is alive. Hundreds that wait are not looked at in each step."""
         self._num_steps = 0
         self._metrics = LoopMetrics(clock)
 
@@ -137,8 +128,8 @@ class Engine:
 
     @property
     def next_deadline(self) -> float:
-        """On the engine's clock: when the next request is late, also if it is paused."""
-        return min((stream.deadline for stream in self._streams.values()), default=inf)
+        """On the engine's clock: no request is late before, also if it is paused."""
+        return self._next_deadline
 
     def on_arrival(self, call: Callable[[], None]) -> None:
         """Has this called, on another thread, when it is worth to `step` although `is_waiting`."""
@@ -146,39 +137,8 @@ class Engine:
             self._transfers.on_arrival(call)
 
     def admit(self, submit: Submit) -> Stream:
-        """Tokenizes and checks a request; all that can be refused is refused here.
-
-        Raises:
-            InvalidInput: a parameter or token id cannot be honoured, the prompt is empty, or the model is an encoder.
-            ContextLengthExceeded: the prompt leaves no room for a completion.
-            AdapterNotFound: it asks for an adapter that is not loaded.
-        """
-        if not self._info.can_generate:
-            message = f"{self._info.name} writes no text: it is an encoder, for embeddings or ranking"
-            raise InvalidInput(f"{message}. Ask /v1/embeddings, or serve another model", parameter="model")
-        now = self._clock()
-        sampling = submit.sampling.filled_from(self._defaults, BUILT_IN)
-        sampling = with_text_bias(self._tokenizer, sampling, submit.text_bias)
-        seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
-        lease = self.adapters.lease(submit.adapters)
-        request = Request(
-            request_id=submit.request_id,
-            prompt=tuple(prompt_token_ids(self._tokenizer, submit)),
-            sampling=replace(sampling, seed=seed),
-            priority=submit.priority,
-            client_key=submit.client_key,
-            cache_prompt=submit.cache_prompt,
-            adapters=lease.adapters,
-            group=submit.group,
-            scores_prompt=submit.echo and sampling.logprobs is not None,
-        )
-        request.check_fits(self._info)
-        row = self._sampler.open(request.sampling, request.prompt, seed)
-        deadline = inf if submit.timeout_s is None else now + submit.timeout_s
-        prompt = echo(self._tokenizer, submit.prompt, request.prompt) if submit.echo else None
-        return Stream(
-            request, row, self._tokenizer, prompt=prompt, timeout_s=submit.timeout_s, deadline=deadline, lease=lease
-        )
+        """Tokenizes and checks a request; all that can be refused is refused here. For the errors see `Admission`."""
+        return self._admission.admit(submit)
 
     def add(self, stream: Stream) -> None:
         """Queues what `admit` returned.
@@ -189,6 +149,7 @@ class Engine:
         self._scheduler.add(stream.request)
         stream.sequence = self._scheduler.sequence(stream.request_id)
         self._streams[stream.request_id] = stream
+        self._next_deadline = min(self._next_deadline, stream.deadline)
         self._metrics.added(stream.sequence)
 
     def admit_embedding(self, embed: Embed) -> EmbeddingJob:
@@ -255,7 +216,7 @@ class Engine:
             assert not self.is_waiting or self._scheduler.awaits_tiers, "work waits, but nothing was scheduled"
             return expired
         self._mark("schedule")
-        self._metrics.scheduled()
+        self._metrics.scheduled(self._scheduler.num_prompt_tokens)
         began = self._clock()
         try:
             logits = self._backend.forward(batch)
@@ -275,7 +236,7 @@ class Engine:
             self._may_export = True
         events = self._scheduler.update(batch, token_ids)
         self._scheduler.observe(batch, step_s)
-        self._metrics.step_s.observe(step_s)
+        self._metrics.stepped(batch, step_s)
         self._num_steps += 1
         self._mark("schedule")
         return [*expired, *self._publish(zip(streams, choices, events, strict=True))]
@@ -303,20 +264,7 @@ class Engine:
         Raises:
             InvalidInput: it asks for something that is not there.
         """
-        match question:
-            case Tokenize():
-                return answer_tokenize(self._tokenizer, question)
-            case Detokenize():
-                return answer_detokenize(self._tokenizer, question)
-            case ListSlots():
-                return SlotList(question.question_id, self._scheduler.slots())
-            case EraseSlots():
-                return Erased(question.question_id, self._erase(question.slot))
-            case ChangeAdapters():
-                self.adapters.change(question)
-                return AdapterList(question.question_id, self.adapters.cards())
-            case SaveSlot() | RestoreSlot():
-                raise UnsupportedParameter("slots are saved and restored by an engine's process only")
+        return self._answers.answer(question)
 
     def heartbeat(self) -> Heartbeat:
         """Numbers for whoever watches; whether steps are late, only the thread's owner can say."""
@@ -334,6 +282,9 @@ class Engine:
             step_s=self._metrics.step_s.snapshot(),
             queue_s=self._metrics.queue_s.snapshot(),
             prefill_s=self._metrics.prefill_s.snapshot(),
+            running_s=self._metrics.running_s.snapshot(),
+            step_tokens=self._metrics.step_tokens.snapshot(),
+            num_step_sequences=self._metrics.num_step_sequences,
             prompt_tokens=scheduler.num_prompt_tokens,
             cached_tokens=scheduler.num_cached_tokens,
             pool_hit_tokens=scheduler.num_resident_tokens,
@@ -374,14 +325,6 @@ class Engine:
     def _is_embedding(self) -> bool:
         return self._embeddings is not None and self._embeddings.has_work
 
-    def _erase(self, slot: int | None) -> int:
-        if slot is not None:
-            return self._scheduler.erase(slot)
-        if self._transfers is not None:
-            self._transfers.clear()
-        idle = [state.slot for state in self._scheduler.slots() if state.request_id is None]
-        return sum(self._scheduler.erase(slot) for slot in idle)
-
     def _score_prompts(self, batch: Batch, logits: Logits) -> Logits:
         """Takes the log-probabilities of prompt tokens; returns the rows that are to be sampled."""
         rows = self._scheduler.rows(batch)
@@ -392,6 +335,7 @@ class Engine:
 
     def _publish(self, rows: Iterable[tuple[Stream, Choice, TokenEvent]]) -> list[Event]:
         published: list[Event] = []
+        pushed: list[tuple[Stream, TokenEvent]] = []
         for stream, choice, event in rows:
             if event.finish_reason is FinishReason.ERROR:
                 error = BackendError("the model's numbers for the next token cannot be sampled (NaN or all -inf)")
@@ -400,27 +344,36 @@ class Engine:
             self._metrics.has_token(stream.request_id)
             stream.push(choice, event)
             stream.lease.num_tokens += 1
-            self._mark("detokenize")
+            pushed.append((stream, event))
+        self._mark("detokenize")
+        for stream, event in pushed:
             if stream.finish_reason is not None:
                 if event.finish_reason is None:
                     self._scheduler.finish(stream.request_id, FinishReason.STOP)
                 self._take_leave(stream.request_id)
+                stream.timing = self._metrics.finished(stream.request_id)
             published.append(stream.take())
-            self._mark("publish")
+        self._mark("publish")
         return published
 
     def _expire(self) -> list[Event]:
         now = self._clock()
+        if now < self._next_deadline:
+            return []
         late = [stream for stream in self._streams.values() if stream.deadline <= now]
         for stream in late:
             self._scheduler.abort(stream.request_id)
-        return [self._end_failed(stream.request_id, _timeout(stream)) for stream in late]
+        events = [self._end_failed(stream.request_id, _timeout(stream)) for stream in late]
+        self._next_deadline = min((stream.deadline for stream in self._streams.values()), default=inf)
+        return events
 
     def _fail(self, batch: Batch, error: BackendError) -> list[Event]:
         return [self._end_failed(event.request_id, error) for event in self._scheduler.fail(batch)]
 
     def _take_leave(self, request_id: str) -> None:
         self.adapters.close(self._streams.pop(request_id).lease)
+        if not self._streams:
+            self._next_deadline = inf
 
     def _end_failed(self, request_id: str, error: StokerError) -> Event:
         self._take_leave(request_id)

@@ -114,6 +114,7 @@ def merge(outputs: Sequence[Output]) -> Output:
         last.finish_reason,
         last.stop_match,
         outputs[0].prompt,
+        last.timing,
     )
 
 

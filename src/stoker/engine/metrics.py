@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from stoker.core.batch import Batch
 from stoker.core.histogram import Histogram
 from stoker.core.sequence import Sequence
+from stoker.engine.protocol import Timing
 
 STEP_BOUNDS = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5),
     *(1.0, 2.0, 5.0, 10.0),
 )
 """Seconds of one step."""
+STEP_TOKEN_BOUNDS = (1.0, *(float(8 * 2**power) for power in range(12)))
+"""Tokens of one step: 1, 8, 16 … 16,384, as vLLM has them."""
 PHASE_BOUNDS = (
     *(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0),
     *(30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0),
@@ -30,18 +34,32 @@ class LoopMetrics:
         self.step_s = Histogram(STEP_BOUNDS)
         self.queue_s = Histogram(PHASE_BOUNDS)
         self.prefill_s = Histogram(PHASE_BOUNDS)
+        self.running_s = Histogram(PHASE_BOUNDS)
+        self.step_tokens = Histogram(STEP_TOKEN_BOUNDS)
+        self.num_step_sequences = 0
+        """Requests that had a part in a step, added up over all steps."""
         self._clock = clock
+        self._num_prompt_tokens = 0
         self._queued: dict[str, tuple[Sequence, float]] = {}
         """Those of which nothing was computed yet, and when they came."""
         self._begun: dict[str, float] = {}
         """Those without a token yet, and when they began."""
+        self._running: dict[str, tuple[float, float]] = {}
+        """Those with a token, and when they began and had it."""
 
     def added(self, sequence: Sequence) -> None:
         """A request has come."""
         self._queued[sequence.request.request_id] = (sequence, self._clock())
 
-    def scheduled(self) -> None:
-        """A step has been planned: some of those that waited may have a part in it."""
+    def scheduled(self, num_prompt_tokens: int) -> None:
+        """A step has been planned: some of those that waited may have a part in it.
+
+        Args:
+            num_prompt_tokens: of all requests that have ever begun. As long as it does not grow, none has.
+        """
+        if num_prompt_tokens == self._num_prompt_tokens:
+            return
+        self._num_prompt_tokens = num_prompt_tokens
         now = self._clock()
         begun = [(request_id, since) for request_id, (sequence, since) in self._queued.items() if sequence.has_begun]
         for request_id, since in begun:
@@ -53,9 +71,25 @@ class LoopMetrics:
         """A request was given a token; only its first one counts."""
         begun = self._begun.pop(request_id, None)
         if begun is not None:
-            self.prefill_s.observe(self._clock() - begun)
+            now = self._clock()
+            self._running[request_id] = begun, now
+            self.prefill_s.observe(now - begun)
+
+    def stepped(self, batch: Batch, step_s: float) -> None:
+        """A step was computed."""
+        self.step_s.observe(step_s)
+        self.step_tokens.observe(batch.num_tokens)
+        self.num_step_sequences += len(batch.chunks)
+
+    def finished(self, request_id: str) -> Timing:
+        """A request was given its last token."""
+        now = self._clock()
+        begun, first = self._running.pop(request_id)
+        self.running_s.observe(now - begun)
+        return Timing(first - begun, now - first)
 
     def left(self, request_id: str) -> None:
-        """A request has ended, however it did."""
+        """A request has ended before its last token."""
         self._queued.pop(request_id, None)
         self._begun.pop(request_id, None)
+        self._running.pop(request_id, None)

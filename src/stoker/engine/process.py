@@ -17,22 +17,23 @@ import os
 import queue
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
 import zmq
 
+from stoker.engine import garbage
+from stoker.engine.cards import ModelCard
 from stoker.engine.config import EngineConfig
 from stoker.engine.engine import Engine
 from stoker.engine.load_progress import LoadProgress
+from stoker.engine.orders import Prepare, await_launch, exit_with_parent
 from stoker.engine.protocol import (
     EXIT_LOAD_FAILED,
     Abort,
@@ -48,7 +49,6 @@ from stoker.engine.protocol import (
     ListSlots,
     LoadFailed,
     Loading,
-    ModelCard,
     Pause,
     Question,
     Ready,
@@ -74,7 +74,7 @@ _Tokenized: TypeAlias = Submit | Embed | Tokenize | Detokenize
 _Slow: TypeAlias = _Tokenized | SaveSlot | RestoreSlot | ChangeAdapters
 """What is given to a thread beside the main one."""
 
-EXIT_OK, EXIT_ENGINE_DIED, EXIT_ORPHANED = 0, 1, 4
+EXIT_OK, EXIT_ENGINE_DIED = 0, 1
 
 _MAX_OUTBOX = 1024
 """Frames that wait for a parent that does not read; then the engine waits with them."""
@@ -84,24 +84,30 @@ _POLL_S = 1.0
 _RETRY_S = 0.002
 """Between two looks whether a parent that was behind reads again."""
 _STOP_S = 1.0
-_STDIN = 0
 _LOOK, _TERMINATE = b"l", b"t"
 
 _decoder = msgspec.msgpack.Decoder(Command)
 
 
-def serve_engine(build: Build) -> int:
+def serve_engine(build: Build, prepare: Prepare = lambda path: None) -> int:
     """Reads a `Launch` from stdin, loads, serves until told to stop, and returns the exit code.
 
     Call it from the main thread of a process of its own, and exit right after it.
+
+    Args:
+        build: loads a model.
+        prepare: makes ready for one, as long as there is time.
     """
+    garbage.look_rarely()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
-    launch = msgspec.json.decode(_read_line(), type=Launch)
-    threading.Thread(target=_exit_with_parent, args=(launch,), name="stoker-parent-watch", daemon=True).start()
+    launch = await_launch(prepare)
+    os.environ.update(launch.environment)
+    threading.Thread(target=exit_with_parent, args=(launch,), name="stoker-parent-watch", daemon=True).start()
     with _connected(launch) as (commands, events):
         try:
             engine, card = build(launch.config, LoadProgress(partial(_tell, events)))
             engine.warm_up()
+            garbage.settle()
         except StokerError as error:
             events.send(msgspec.msgpack.encode([LoadFailed.of(error)]))
             return EXIT_LOAD_FAILED
@@ -337,30 +343,6 @@ class _EngineProcess:
 def _tell(events: zmq.Socket[bytes], loading: Loading) -> None:
     with suppress(zmq.Again):  # news that nobody reads now are old when somebody does
         events.send(msgspec.msgpack.encode([loading]), zmq.DONTWAIT)
-
-
-def _read_line() -> bytes:
-    """The parent's one line; from the descriptor, because a buffered reader cannot be left inside a daemon thread."""
-    line = b""
-    while not line.endswith(b"\n"):
-        part = os.read(_STDIN, 65536)
-        if not part:
-            sys.exit(EXIT_ORPHANED)
-        line += part
-    return line
-
-
-def _exit_with_parent(launch: Launch) -> None:
-    with suppress(OSError):
-        while os.read(_STDIN, 4096):
-            pass
-    with suppress(OSError):  # a parent that was killed could not remove its sockets
-        paths = [Path(e.removeprefix("ipc://")) for e in (launch.commands, launch.events) if e.startswith("ipc://")]
-        for path in paths:
-            path.unlink(missing_ok=True)
-        for folder in {path.parent for path in paths}:
-            folder.rmdir()
-    os._exit(EXIT_ORPHANED)
 
 
 @contextmanager

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from stoker.core.params import SamplingParams
-from stoker.engine.protocol import FillTokens, PromptToken, Submit
+from stoker.engine.cards import FillTokens
+from stoker.engine.protocol import PromptToken, Submit
 from stoker.errors import InvalidInput
 from stoker.text.tokenizer import Tokenizer, encode_prompt, with_bos
 

@@ -6,18 +6,20 @@ Commands go in, events come out. Events are sent in frames: one list for all str
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
-from stoker.cache.counters import TierCounters
-from stoker.core.histogram import Distribution
 from stoker.core.params import SamplingParams
 from stoker.core.slot_state import SlotState
+from stoker.engine.cards import AdapterCard, ModelCard
 from stoker.engine.config import AdapterSpec, EngineConfig
+from stoker.engine.heartbeat import Heartbeat
 from stoker.errors import FieldValue, StokerError, error_from_code
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Prompt: TypeAlias = str | Sequence[int | str]
 """Text, token ids, or both in turn."""
@@ -47,16 +49,6 @@ class PromptToken(msgspec.Struct, frozen=True, array_like=True):
     top: tuple[TokenLogprob, ...] = ()
 
 
-class FillTokens(msgspec.Struct, frozen=True):
-    """The tokens that make a model fill in the middle. Not every model that can do this knows repositories."""
-
-    prefix: int
-    suffix: int
-    middle: int
-    repository: int | None = None
-    separator: int | None = None
-
-
 class Usage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Exact token counts of one request. An end-of-generation token counts as a completion token."""
 
@@ -66,71 +58,14 @@ class Usage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Prompt tokens whose KV was really reused."""
 
 
-class EmbeddingCard(msgspec.Struct, frozen=True):
-    """What a front end must know about a model's embeddings."""
+class Expect(msgspec.Struct, frozen=True, tag=True):
+    """A JSON line on a child's stdin, before its `Launch`: this model is probably what it will load."""
 
-    pooling: str
-    """`mean`, `cls`, `last`, or `rank`: then it ranks texts instead."""
-    size: int
-    """Numbers of one embedding."""
-    max_tokens: int
-    """Longest input."""
+    model_path: str
 
 
-class AdapterCard(msgspec.Struct, frozen=True, kw_only=True):
-    """A LoRA adapter that is loaded."""
-
-    adapter_id: int
-    name: str
-    path: str
-    scale: float
-    """For requests that choose no adapters."""
-    rank: int
-    size_bytes: int
-
-    def as_spec(self) -> AdapterSpec:
-        """What an engine that is started later is told. A file that has disappeared meanwhile must not keep it from
-        coming back.
-        """
-        return AdapterSpec(
-            name=self.name, path=self.path, scale=self.scale, adapter_id=self.adapter_id, is_required=False
-        )
-
-
-class ModelCard(msgspec.Struct, frozen=True):
-    """What a front end must know about a loaded model. Sizes are in tokens."""
-
-    name: str
-    backend: str
-    architecture: str
-    path: str
-    vocab_size: int
-    trained_context: int
-    context_size: int
-    kv_tokens: int
-    parallel: int
-    """Most sequences that run at the same time."""
-    max_queue: int
-    """Most requests that wait."""
-    chat_template: str | None
-    bos_token: str
-    eos_token: str
-    num_parameters: int
-    size_bytes: int
-    created: int
-    """Unix time in seconds at which the model was loaded."""
-    fill_tokens: FillTokens | None = None
-    """None = the model cannot fill in the middle."""
-    embedding: EmbeddingCard | None = None
-    """None = the model cannot embed."""
-    can_generate: bool = True
-    """False: it embeds, and writes no text."""
-    adapters: list[AdapterCard] = []
-    """Those that it began with."""
-
-
-class Launch(msgspec.Struct, frozen=True):
-    """The one JSON line on a child's stdin: which engine to build, and the two sockets of the parent to connect to."""
+class Launch(msgspec.Struct, frozen=True, tag=True):
+    """The last JSON line on a child's stdin: which engine to build, and the two sockets of the parent to connect to."""
 
     config: EngineConfig
     commands: str
@@ -138,6 +73,8 @@ class Launch(msgspec.Struct, frozen=True):
     events: str
     """Endpoint to which the child pushes frames."""
     heartbeat_every_s: float = 1.0
+    environment: dict[str, str] = {}
+    """What has changed in the parent's since the child was started."""
 
 
 class AdapterChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -321,7 +258,16 @@ class Accepted(msgspec.Struct, frozen=True, tag=True):
     prompt_tokens: int
 
 
-class Output(msgspec.Struct, frozen=True, tag=True):
+class Timing(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How long a request was computed, in seconds, by the clock of who computed it."""
+
+    prefill_s: float
+    """From the first step that computed a part of it to its first token."""
+    decode_s: float
+    """From there to the last one."""
+
+
+class Output(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """What one step added to one request. The last one has a `finish_reason` (a `FinishReason` value).
 
     `text` may be empty (half a character, a held-back stop string); the texts of all outputs concatenated are
@@ -338,6 +284,8 @@ class Output(msgspec.Struct, frozen=True, tag=True):
     """The stop string or stop token id that ended the answer, if one did."""
     prompt: list[PromptToken] | None = None
     """The prompt, on the first output of a request that asked for its echo."""
+    timing: Timing | None = None
+    """On the last output, if it is known."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -404,10 +352,14 @@ class Embedded(msgspec.Struct, frozen=True, tag=True):
 
     def rows(self) -> NDArray[np.float32]:
         """`(inputs, size)`, in the order of the inputs."""
+        import numpy as np  # here: a server without embeddings does without it
+
         return np.frombuffer(self.values, dtype="<f4").reshape(len(self.num_tokens), self.size)
 
     def relevance(self) -> list[float]:
         """Of ranked inputs: how well each answers the query, between 0 and 1."""
+        import numpy as np
+
         scores = self.rows()[:, 0].astype(np.float64)
         return (0.5 * (1 + np.tanh(scores / 2))).tolist()
 
@@ -429,57 +381,6 @@ class Unanswered(msgspec.Struct, frozen=True, tag=True):
 
 
 Answer: TypeAlias = Tokenized | Detokenized | SlotList | Erased | SlotFiled | AdapterList | Embedded | Unanswered
-
-
-class AdapterLoad(msgspec.Struct, frozen=True, array_like=True):
-    """How busy an adapter is."""
-
-    name: str
-    num_running: int
-    num_waiting: int
-    num_tokens: int
-    """Written with it since the start."""
-
-
-class Heartbeat(msgspec.Struct, frozen=True, tag=True):
-    """Sent about once a second. `stalled_s` is how long work has been waiting without a step being finished."""
-
-    num_steps: int
-    num_running: int
-    num_waiting: int
-    kv_used: int
-    """Cells of running sequences."""
-    kv_retained: int
-    """Cells of finished conversations, there to be reused or evicted."""
-    kv_capacity: int
-    stalled_s: float
-    prompt_tokens: int = 0
-    """Since the start, as the next three: of all requests that have begun to be computed."""
-    cached_tokens: int = 0
-    """Those of them that were not computed."""
-    pool_hit_tokens: int = 0
-    """Those of these that were in the pool; the others came from the tiers."""
-    pool_evicted_tokens: int = 0
-    """Of finished conversations that had to make room."""
-    pool_evicted_sequences: int = 0
-    """Finished conversations of which nothing was left."""
-    kv_sequences: int = 0
-    """Running requests and finished conversations that hold KV."""
-    kv_held_bytes: int = 0
-    """Of both; 0 if the backend does not say what a token takes, as the next one."""
-    kv_capacity_bytes: int = 0
-    num_preemptions: int = 0
-    step_s: Distribution = Distribution()
-    """Seconds, as the next two; their buckets are those of `engine.metrics`."""
-    queue_s: Distribution = Distribution()
-    """From a request's arrival to the first step that computes a part of it."""
-    prefill_s: Distribution = Distribution()
-    """From that step to the first token."""
-    num_paused: int = 0
-    """Requests whose readers are behind."""
-    tiers: TierCounters = TierCounters()
-    """KV in memory and on disk, behind the pool."""
-    adapters: list[AdapterLoad] = []
 
 
 Command: TypeAlias = Submit | Embed | Abort | Pause | Resume | Question | Shutdown

@@ -10,9 +10,10 @@ from typing import TypeAlias
 
 import msgspec
 
+from stoker.engine.cards import ModelCard
 from stoker.engine.door import Door
 from stoker.engine.inbox import Inbox, InboxLimits
-from stoker.engine.protocol import Abort, Accepted, Command, Failed, ModelCard, Output, Pause, Resume, Submit
+from stoker.engine.protocol import Abort, Accepted, Command, Failed, Output, Pause, Resume, Submit
 from stoker.errors import Cancelled, EngineCrashed, InvalidInput, ModelNotLoaded, StokerError
 
 Send: TypeAlias = Callable[[Command], None]

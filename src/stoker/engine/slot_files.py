@@ -41,7 +41,7 @@ class SlotPort:
             InvalidInput: there is no such slot, a request runs in it, or it is empty.
             BackendError: its KV cannot be had.
         """
-        entries = self._scheduler.left_in(slot)
+        entries = self._scheduler.slots.left_in(slot)
         return SlotImage(entries, self._port.export_kv(slot, 0, len(entries)))
 
     def restore(self, slot: int, image: SlotImage) -> None:
@@ -52,14 +52,14 @@ class SlotPort:
             ResourceExhausted: running requests need the room.
             BackendError: the KV cannot be taken; the slot is empty.
         """
-        batch = self._scheduler.vacate_for(slot, image.entries, image.key)
+        batch = self._scheduler.slots.vacate_for(slot, image.entries, image.key)
         try:
             self._backend.forward(batch)
         except BackendError:
             self._scheduler.fail(batch)
             raise
         self._port.import_kv(slot, 0, len(image.entries), image.state)
-        self._scheduler.adopt(slot, image.entries)
+        self._scheduler.slots.adopt(slot, image.entries)
 
 
 class Turns(Protocol):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from math import inf, isfinite
 
 from stoker.core.request import Request
 from stoker.core.sequence import FinishReason, Sequence, TokenEvent
 from stoker.engine.adapters import Lease
-from stoker.engine.protocol import Output, PositionLogprobs, PromptToken, TokenLogprob, Usage
+from stoker.engine.protocol import Output, PositionLogprobs, PromptToken, Timing, TokenLogprob, Usage
 from stoker.sampling.candidates import Row
 from stoker.sampling.logprobs import token_logprobs
 from stoker.sampling.row_kernels import RowKernels
@@ -16,15 +15,6 @@ from stoker.sampling.sampler import Choice, RowState
 from stoker.text.detokenizer import Detokenizer
 from stoker.text.stop import StopMatcher
 from stoker.text.tokenizer import Tokenizer
-
-
-@dataclass(slots=True, eq=False)
-class _Pending:
-    """What has been added since the last `take`."""
-
-    text: str = ""
-    token_ids: list[int] = field(default_factory=list[int])
-    logprobs: list[PositionLogprobs] = field(default_factory=list[PositionLogprobs])
 
 
 class Stream:
@@ -60,6 +50,8 @@ class Stream:
         self.sequence: Sequence | None = None
         """The scheduler's; set when it has been added, and only read here."""
         self.finish_reason: FinishReason | None = None
+        self.timing: Timing | None = None
+        """Set when it has ended, for its last output."""
         self.is_usable = True
         """False: a row of logits of the prompt had no probabilities in it."""
         self._prompt = prompt
@@ -69,8 +61,12 @@ class Stream:
         self._stops = StopMatcher(request.sampling.stop_strings)
         self._stop_token_ids = frozenset(request.sampling.stop_token_ids or ())
         self._stop_match: str | int | None = None
+        self._min_tokens = request.sampling.min_tokens or 0
         self._num_completion = 0
-        self._pending = _Pending()
+        # What has been added since the last `take`:
+        self._text = ""
+        self._token_ids: list[int] = []
+        self._logprobs: list[PositionLogprobs] | None = None if request.sampling.logprobs is None else []
 
     @property
     def request_id(self) -> str:
@@ -104,48 +100,51 @@ class Stream:
     def push(self, choice: Choice, event: TokenEvent) -> None:
         """Takes one sampled token, or an end without one. `finish_reason` is set if the answer ends here."""
         assert self.finish_reason is None
-        if event.token_id is None:
-            self.finish_reason = event.finish_reason
+        _, token_id, is_text, finish_reason = event
+        self.finish_reason = finish_reason
+        if token_id is None:
             return
         self._num_completion += 1
-        self._pending.token_ids.append(event.token_id)
-        if self.request.sampling.logprobs is not None:
-            self._pending.logprobs.append(self._logprobs(choice, event.token_id))
-        self.finish_reason = event.finish_reason
-        if not event.is_text and event.token_id in self._stop_token_ids:
-            self._stop_match = event.token_id
-        self._pending.text += self._text(event)
+        self._token_ids.append(token_id)
+        if self._logprobs is not None:
+            self._logprobs.append(self._position(choice, token_id))
+        if not is_text and token_id in self._stop_token_ids:
+            self._stop_match = token_id
+        text = self._detokenizer.push(token_id) if is_text else ""
+        self._text += self._stopped(text, is_end=finish_reason is not None)
 
     def take(self) -> Output:
         """All that was pushed since the last call."""
-        pending, self._pending = self._pending, _Pending()
-        prompt, self._prompt = self._prompt, None
-        return Output(
-            self.request_id,
-            pending.text,
-            pending.token_ids,
+        output = Output(
+            self.request.request_id,
+            self._text,
+            self._token_ids,
             self._usage(),
-            pending.logprobs if self.request.sampling.logprobs is not None else None,
+            self._logprobs,
             self.finish_reason.value if self.finish_reason else None,
             self._stop_match,
-            prompt,
+            self._prompt,
+            self.timing,
         )
+        self._text, self._token_ids, self._prompt = "", [], None
+        if self._logprobs is not None:
+            self._logprobs = []
+        return output
 
-    def _text(self, event: TokenEvent) -> str:
-        assert event.token_id is not None
-        text = self._detokenizer.push(event.token_id) if event.is_text else ""
-        if event.finish_reason is not None:
+    def _stopped(self, text: str, *, is_end: bool) -> str:
+        """What of a token's text is part of the answer for certain."""
+        if is_end:
             text += self._detokenizer.flush()
-        if self._num_completion < (self.request.sampling.min_tokens or 0):
+        if self._num_completion < self._min_tokens:
             return text  # too early to end: stop strings do not count yet
         text = self._stops.push(text)
         if self._stops.matched is not None:
             self.finish_reason, self._stop_match = FinishReason.STOP, self._stops.matched
-        elif event.finish_reason is not None:
+        elif is_end:
             text += self._stops.flush()
         return text
 
-    def _logprobs(self, choice: Choice, token_id: int) -> PositionLogprobs:
+    def _position(self, choice: Choice, token_id: int) -> PositionLogprobs:
         assert choice.logprob is not None, "the sampler reports what was asked for"
         return PositionLogprobs(
             self._logprob(token_id, choice.logprob),

@@ -22,9 +22,11 @@ from typing import Protocol
 import msgspec
 import zmq.asyncio
 
+from stoker.engine.cards import ModelCard
 from stoker.engine.channel import Channel
 from stoker.engine.child import Child, describe_exit
 from stoker.engine.config import AdapterSpec, EngineConfig, SupervisionConfig
+from stoker.engine.heartbeat import Heartbeat
 from stoker.engine.protocol import (
     EXIT_LOAD_FAILED,
     Accepted,
@@ -32,10 +34,8 @@ from stoker.engine.protocol import (
     Command,
     Failed,
     Frame,
-    Heartbeat,
     LoadFailed,
     Loading,
-    ModelCard,
     Output,
     Ready,
 )

@@ -37,6 +37,7 @@ class Transfers:
         self._num_exported = self._num_restored = 0
         self._num_failed_exports = self._num_failed_restores = 0
         self._export_s = self._restore_s = 0.0
+        store.on_ahead(port.expect_kv)
 
     def on_arrival(self, call: Callable[[], None]) -> None:
         """See `KVStore.on_arrival`."""
@@ -44,7 +45,7 @@ class Transfers:
 
     def export(self) -> bool:
         """Gives the tiers what is due. Between two steps, before the next one is scheduled. False: nothing was."""
-        self._store.note_step()
+        self._store.note_step(is_busy=self._scheduler.has_work)
         transfers = self._scheduler.exports()
         if not transfers:
             return False

@@ -22,6 +22,7 @@ import msgspec
 from stoker.engine.door import Door
 from stoker.engine.embeddings import EmbeddingJob
 from stoker.engine.engine import Engine
+from stoker.engine.heartbeat import Heartbeat
 from stoker.engine.protocol import (
     Abort,
     Accepted,
@@ -29,7 +30,6 @@ from stoker.engine.protocol import (
     Embedded,
     Event,
     Failed,
-    Heartbeat,
     Output,
     Pause,
     Question,

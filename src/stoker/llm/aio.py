@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.core.params import SamplingParams
+from stoker.engine.cards import ModelCard
 from stoker.engine.config import EngineConfig
-from stoker.engine.protocol import Embed, Embedded, ModelCard
+from stoker.engine.protocol import Embed, Embedded
 from stoker.errors import StokerError
 from stoker.llm.async_completions import AsyncCompletions
 from stoker.llm.inputs import (

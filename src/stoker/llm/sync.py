@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.core.params import SamplingParams
+from stoker.engine.cards import ModelCard
 from stoker.engine.config import EngineConfig
-from stoker.engine.protocol import AdapterChoice, Embed, Embedded, ModelCard
+from stoker.engine.protocol import AdapterChoice, Embed, Embedded
 from stoker.errors import StokerError
 from stoker.llm.inputs import (
     GENERATE_DEFAULTS,

@@ -65,9 +65,9 @@ def test_every_batch_size_is_profiled_with_every_way_of_sampling() -> None:
     found = list(profiles)
     assert card.backend == "scripted"
     assert [(p.sampling, p.batch_size) for p in found] == [
-        (name, size) for size in (1, 2) for name in ("greedy", "sampled", "penalised")
+        (name, size) for size in (1, 2) for name in ("greedy", "sampled", "penalised", "dry")
     ]
     for profile in found:
         assert 0 < profile.overhead_share < 1
-        assert (profile.stage_s["mask"] > 0) == (profile.sampling == "penalised"), "bans alone are part of choosing"
+        assert (profile.stage_s["mask"] > 0) == (profile.sampling == "dry"), "other edits are part of choosing"
         assert profile.step_s == pytest.approx(sum(profile.stage_s.values()))

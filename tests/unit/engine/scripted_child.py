@@ -23,11 +23,11 @@ from stoker.backends.scripted import (
 )
 from stoker.core.batch import Batch
 from stoker.core.scheduler import SchedulerConfig
+from stoker.engine.cards import ModelCard
 from stoker.engine.config import EngineConfig
 from stoker.engine.engine import Engine
 from stoker.engine.load_progress import LoadProgress
 from stoker.engine.process import serve_engine
-from stoker.engine.protocol import ModelCard
 from stoker.errors import ModelFileInvalid, ModelFileNotFound
 
 ANSWER = "an answer."

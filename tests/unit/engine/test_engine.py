@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -216,6 +217,30 @@ def test_deadline_ends_running_and_queued_requests_and_nobody_else():
     assert failed["running"].fields == {"timeout_s": 5}
     rest = [event for event in events if isinstance(event, Output)] + list(run(engine)["patient"])
     assert last(rest).finish_reason == "length"
+
+
+def test_a_deadline_of_somebody_who_has_left_wakes_nobody_for_ever():
+    clock = Clock()
+    engine = make_engine(clock=clock)
+    add(engine, "short", max_tokens=1, timeout_s=5)
+    assert engine.next_deadline == clock.now + 5
+    run(engine)
+    assert engine.next_deadline == inf
+    add(engine, "short", max_tokens=1, timeout_s=5)
+    add(engine, "paused", max_tokens=100, timeout_s=50)
+    engine.pause("paused")
+    while engine.has_work:
+        engine.step()
+    clock.now += 10
+    assert engine.has_work, "nobody remembers whose the deadline was"
+    assert engine.step() == []
+    assert not engine.has_work
+    assert engine.next_deadline == clock.now + 40
+    clock.now += 40
+    assert engine.has_work
+    (event,) = engine.step()
+    assert isinstance(event, Failed)
+    assert (event.request_id, event.code) == ("paused", "timeout")
 
 
 def test_unusable_row_fails_its_own_request_only():

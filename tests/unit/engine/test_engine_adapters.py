@@ -11,18 +11,11 @@ from stoker.backends.scripted import ScriptedBackend, ScriptedEmbedder, Scripted
 from stoker.core.params import SamplingParams
 from stoker.core.scheduler import SchedulerConfig
 from stoker.engine.adapters import Adapters
+from stoker.engine.cards import AdapterCard
 from stoker.engine.config import AdapterSpec, EngineConfig, adapter_specs
 from stoker.engine.engine import Engine
-from stoker.engine.protocol import (
-    AdapterCard,
-    AdapterChoice,
-    AdapterList,
-    AdapterLoad,
-    ChangeAdapters,
-    Embed,
-    Output,
-    Submit,
-)
+from stoker.engine.heartbeat import AdapterLoad
+from stoker.engine.protocol import AdapterChoice, AdapterList, ChangeAdapters, Embed, Output, Submit
 from stoker.errors import AdapterInvalid, AdapterNotFound, InvalidInput, UnsupportedParameter
 from stoker.loading import scripted_adapter
 
@@ -244,7 +237,7 @@ def test_a_backend_without_adapters_says_so() -> None:
     backend = ScriptedBackend(scripted_info())
     engine = Engine(backend, ScriptedTokenizer(), config=SchedulerConfig())
     assert engine.answer(ChangeAdapters("q")) == AdapterList("q", [])
-    with pytest.raises(UnsupportedParameter, match="--backend llama"):
+    with pytest.raises(UnsupportedParameter, match="cannot apply adapters"):
         engine.answer(ChangeAdapters("q", load=AdapterSpec(name="a", path="a")))
     with pytest.raises(AdapterNotFound, match="loaded: none"):
         engine.admit(Submit("r", "Q:", SamplingParams(), adapters=[named("a")]))

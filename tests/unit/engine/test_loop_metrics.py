@@ -7,7 +7,7 @@ from stoker.core.batch import Batch
 from stoker.core.params import SamplingParams
 from stoker.core.scheduler import SchedulerConfig
 from stoker.engine.engine import Engine
-from stoker.engine.protocol import Submit
+from stoker.engine.protocol import Output, Submit, Timing
 
 
 class Clock:
@@ -38,12 +38,15 @@ def test_queue_prompt_and_step_are_timed():
     engine = build(clock)
     add(engine, "first")
     add(engine, "second")
-    while engine.has_work:
-        engine.step()
+    outputs = [event for _ in range(6) for event in engine.step() if isinstance(event, Output)]
+    assert [output.timing for output in outputs] == [None, None, Timing(1.0, 2.0)] * 2
     beat = engine.heartbeat()
     assert (beat.step_s.num_values, beat.step_s.total) == (6, 6.0)
     assert (beat.queue_s.num_values, beat.queue_s.total) == (2, 3.0), "the second one waited for three steps"
     assert (beat.prefill_s.num_values, beat.prefill_s.total) == (2, 2.0)
+    assert (beat.running_s.num_values, beat.running_s.total) == (2, 6.0)
+    assert (beat.step_tokens.num_values, beat.step_tokens.total) == (6, (2 + 1 + 1) + (1 + 1 + 1)), "half is cached"
+    assert beat.num_step_sequences == 6
 
 
 def test_who_leaves_early_is_forgotten():
@@ -59,6 +62,8 @@ def test_who_leaves_early_is_forgotten():
     assert not engine.has_work
     assert engine._metrics._queued == {}
     assert engine._metrics._begun == {}
+    assert engine._metrics._running == {}
+    assert engine.heartbeat().running_s.num_values == 0
 
 
 def test_the_warm_up_is_not_counted():

@@ -15,9 +15,10 @@ from stoker.core.batch import Batch, Chunk
 from stoker.core.model_info import CacheTraits
 from stoker.core.params import SamplingParams
 from stoker.core.scheduler import SchedulerConfig
+from stoker.engine.cards import FillTokens
 from stoker.engine.engine import Engine
 from stoker.engine.prompt import echo, find_fill_tokens
-from stoker.engine.protocol import Event, Failed, FillTokens, Output, PromptToken, Submit
+from stoker.engine.protocol import Event, Failed, Output, PromptToken, Submit
 from stoker.errors import InvalidInput
 from tests.harness import ALL_TRAITS
 

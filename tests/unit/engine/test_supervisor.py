@@ -37,7 +37,8 @@ QUICK = SupervisionConfig(heartbeat_every_s=0.05, backoff_min_s=0.001, backoff_m
 
 LIGHT_CHILD = """
     import sys, msgspec, zmq
-    from stoker.engine.protocol import Launch, ModelCard, Ready
+    from stoker.engine.cards import ModelCard
+    from stoker.engine.protocol import Launch, Ready
     launch = msgspec.json.decode(sys.stdin.readline(), type=Launch)
     context = zmq.Context()
     commands, events = context.socket(zmq.PULL), context.socket(zmq.PUSH)
@@ -220,6 +221,39 @@ def test_a_machine_that_stood_still_is_no_stall_and_no_silence():
         await client.close()
 
     run(test())
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """Its clock can be put forward, as that of a process which was frozen."""
+
+    jumped_s = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.jumped_s
+
+
+@pytest.mark.parametrize("is_loading", [False, True])
+def test_a_clock_that_jumps_kills_nobody(is_loading: bool):
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, JumpingLoop)
+        times = SupervisionConfig(heartbeat_every_s=1000, heartbeat_timeout_s=100, load_timeout_s=100)
+        client = make_client(times, model="endless" if is_loading else "scripted")
+        starting = asyncio.create_task(client.start())
+        await until(lambda: client.health().loaded_part is not None if is_loading else starting.done())
+        pid = client.child_pid
+        naps = client._supervisor._naps
+        for count in (1, 2):
+            loop.jumped_s += 10_000
+            await until(lambda: len(naps) == count or client.child_pid != pid)  # noqa: B023
+        assert (client.child_pid, client.health().num_restarts) == (pid, 0)
+        assert starting.done() is not is_loading
+        await client.close()
+        await asyncio.wait([starting])
+        starting.exception()
+
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        runner.run(asyncio.wait_for(test(), 100_000))
 
 
 def test_load_failure_at_a_restart_is_tried_again(tmp_path: Path):

@@ -1,0 +1,84 @@
+"""The door of the loop: a request is filled in and checked once, on any thread, before the engine queues it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf
+
+from stoker.core.model_info import ModelInfo
+from stoker.core.params import BUILT_IN, SamplingParams
+from stoker.core.request import Request
+from stoker.engine.adapters import Adapters
+from stoker.engine.prompt import echo, prompt_token_ids, with_text_bias
+from stoker.engine.protocol import Submit
+from stoker.engine.stream import Stream
+from stoker.errors import InvalidInput
+from stoker.sampling.sampler import Sampler
+from stoker.text.tokenizer import Tokenizer
+
+
+class Admission:
+    """Makes streams of requests. Any number of threads may do so at the same time.
+
+    Args:
+        info: of the model.
+        tokenizer: safe to use from several threads.
+        sampler: opens a row for each stream.
+        adapters: those that are loaded.
+        defaults: for every sampling number that a request leaves open; `BUILT_IN` stands behind them.
+        clock: seconds; deadlines are on it.
+    """
+
+    def __init__(
+        self,
+        info: ModelInfo,
+        tokenizer: Tokenizer,
+        sampler: Sampler,
+        adapters: Adapters,
+        *,
+        defaults: SamplingParams,
+        clock: Callable[[], float],
+    ) -> None:
+        self._info = info
+        self._tokenizer = tokenizer
+        self._sampler = sampler
+        self._adapters = adapters
+        self._defaults = defaults
+        self._clock = clock
+
+    def admit(self, submit: Submit) -> Stream:
+        """Tokenizes and checks a request; all that can be refused is refused here.
+
+        Raises:
+            InvalidInput: a parameter or token id cannot be honoured, the prompt is empty, or the model is an encoder.
+            ContextLengthExceeded: the prompt leaves no room for a completion.
+            AdapterNotFound: it asks for an adapter that is not loaded.
+        """
+        if not self._info.can_generate:
+            message = f"{self._info.name} writes no text: it is an encoder, for embeddings or ranking"
+            raise InvalidInput(f"{message}. Ask /v1/embeddings, or serve another model", parameter="model")
+        now = self._clock()
+        sampling = submit.sampling.filled_from(self._defaults, BUILT_IN)
+        sampling = with_text_bias(self._tokenizer, sampling, submit.text_bias)
+        seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
+        lease = self._adapters.lease(submit.adapters)
+        request = Request(
+            request_id=submit.request_id,
+            prompt=tuple(prompt_token_ids(self._tokenizer, submit)),
+            sampling=replace(sampling, seed=seed),
+            priority=submit.priority,
+            client_key=submit.client_key,
+            cache_prompt=submit.cache_prompt,
+            adapters=lease.adapters,
+            group=submit.group,
+            scores_prompt=submit.echo and sampling.logprobs is not None,
+        )
+        request.check_fits(self._info)
+        row = self._sampler.open(request.sampling, request.prompt, seed)
+        deadline = inf if submit.timeout_s is None else now + submit.timeout_s
+        prompt = echo(self._tokenizer, submit.prompt, request.prompt) if submit.echo else None
+        return Stream(
+            request, row, self._tokenizer, prompt=prompt, timeout_s=submit.timeout_s, deadline=deadline, lease=lease
+        )

@@ -1,0 +1,80 @@
+"""What a front end must know about a loaded model, in words and numbers; the model says it once, when it is ready."""
+
+from __future__ import annotations
+
+import msgspec
+
+from stoker.engine.config import AdapterSpec
+
+
+class FillTokens(msgspec.Struct, frozen=True):
+    """The tokens that make a model fill in the middle. Not every model that can do this knows repositories."""
+
+    prefix: int
+    suffix: int
+    middle: int
+    repository: int | None = None
+    separator: int | None = None
+
+
+class EmbeddingCard(msgspec.Struct, frozen=True):
+    """What a front end must know about a model's embeddings."""
+
+    pooling: str
+    """`mean`, `cls`, `last`, or `rank`: then it ranks texts instead."""
+    size: int
+    """Numbers of one embedding."""
+    max_tokens: int
+    """Longest input."""
+
+
+class AdapterCard(msgspec.Struct, frozen=True, kw_only=True):
+    """A LoRA adapter that is loaded."""
+
+    adapter_id: int
+    name: str
+    path: str
+    scale: float
+    """For requests that choose no adapters."""
+    rank: int
+    size_bytes: int
+
+    def as_spec(self) -> AdapterSpec:
+        """What an engine that is started later is told. A file that has disappeared meanwhile must not keep it from
+        coming back.
+        """
+        return AdapterSpec(
+            name=self.name, path=self.path, scale=self.scale, adapter_id=self.adapter_id, is_required=False
+        )
+
+
+class ModelCard(msgspec.Struct, frozen=True):
+    """What a front end must know about a loaded model. Sizes are in tokens."""
+
+    name: str
+    backend: str
+    architecture: str
+    path: str
+    vocab_size: int
+    trained_context: int
+    context_size: int
+    kv_tokens: int
+    parallel: int
+    """Most sequences that run at the same time."""
+    max_queue: int
+    """Most requests that wait."""
+    chat_template: str | None
+    bos_token: str
+    eos_token: str
+    num_parameters: int
+    size_bytes: int
+    created: int
+    """Unix time in seconds at which the model was loaded."""
+    fill_tokens: FillTokens | None = None
+    """None = the model cannot fill in the middle."""
+    embedding: EmbeddingCard | None = None
+    """None = the model cannot embed."""
+    can_generate: bool = True
+    """False: it embeds, and writes no text."""
+    adapters: list[AdapterCard] = []
+    """Those that it began with."""

@@ -1,0 +1,56 @@
+"""The child's stdin: what its parent orders, one JSON line each, and that the parent is gone, however it died."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from stoker.engine.protocol import Expect, Launch
+
+Prepare: TypeAlias = Callable[[str], None]
+"""Told the path of a model that is probably loaded next. Must not fail, and keeps little if it is not."""
+
+EXIT_ORPHANED = 4
+
+_STDIN = 0
+_MAX_READ = 65536
+_decoder: msgspec.json.Decoder[Expect | Launch] = msgspec.json.Decoder(Expect | Launch)
+
+
+def await_launch(prepare: Prepare) -> Launch:
+    """Waits for the orders, and prepares what is expected meanwhile. Exits if the parent is gone."""
+    for line in _lines():
+        match _decoder.decode(line):
+            case Launch() as launch:
+                return launch
+            case Expect(model_path):
+                prepare(model_path)
+    sys.exit(EXIT_ORPHANED)
+
+
+def exit_with_parent(launch: Launch) -> None:
+    """Waits until the parent is gone, removes what it could not, and exits."""
+    with suppress(OSError):
+        while os.read(_STDIN, _MAX_READ):
+            pass
+    with suppress(OSError):  # a parent that was killed could not remove its sockets
+        paths = [Path(e.removeprefix("ipc://")) for e in (launch.commands, launch.events) if e.startswith("ipc://")]
+        for path in paths:
+            path.unlink(missing_ok=True)
+        for folder in {path.parent for path in paths}:
+            folder.rmdir()
+    os._exit(EXIT_ORPHANED)
+
+
+def _lines() -> Iterator[bytes]:
+    """From the descriptor, because a buffered reader cannot be left inside a daemon thread."""
+    rest = b""
+    while part := os.read(_STDIN, _MAX_READ):
+        *lines, rest = (rest + part).split(b"\n")
+        yield from lines

@@ -1,0 +1,114 @@
+"""An engine process that is started before anybody knows what it is to load: it imports while its parent does.
+
+```
+main()    start ----> (spare) ----> take: it gets its orders, as if it had been started now
+                         |
+                         +--------> discard: nobody needed it, or something failed
+```
+
+Whoever starts one discards it in the end; what was taken is no longer here. Should this process die meanwhile, the
+spare reads the end of its stdin and goes too. Nothing but the standard library is imported here: that would be late.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from stoker.backends.cores import environment_of_sharers
+
+Process: TypeAlias = subprocess.Popen[bytes]
+
+ENGINE_COMMAND = (sys.executable, "-m", "stoker.assembly")
+"""Starts a child that can load every kind of model."""
+IS_SPARE = "STOKER_SPARE"
+"""The environment variable that tells a child it has time before its orders come."""
+
+_STDERR = 2
+_REAP_S = 5.0
+
+
+class _Spare:
+    def __init__(self, command: Sequence[str]) -> None:
+        self.command = tuple(command)
+        self.environment = _environment()
+        """What it was given."""
+        self.process = spawn(command, {**self.environment, IS_SPARE: "1"})
+        self.is_expecting = False
+
+
+_spare: _Spare | None = None
+"""There is at most one; it belongs to the main thread."""
+
+
+def start(command: Sequence[str] = ENGINE_COMMAND) -> None:
+    """Starts a spare, unless there is one. If that is impossible there is none: whoever needs a child will hear why."""
+    global _spare
+    if _spare is not None:
+        return
+    try:
+        _spare = _Spare(command)
+    except OSError:
+        return
+
+
+def expect(model_path: str) -> None:
+    """Tells the spare, if there is one, what it will probably load: it prepares that as far as it can. Said once."""
+    if _spare is None or _spare.is_expecting:
+        return
+    _spare.is_expecting = True
+    assert _spare.process.stdin is not None
+    with contextlib.suppress(OSError):  # it has died: whoever takes it will see
+        _spare.process.stdin.write(json.dumps({"type": "Expect", "model_path": model_path}).encode() + b"\n")
+
+
+def take(command: Sequence[str]) -> tuple[Process, dict[str, str]]:
+    """A process that waits for its `Launch`: the spare, if it is of this command and alive, else a new one.
+
+    Returns:
+        The process, owned by the caller from now on, and what has changed in the environment since it was started.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    global _spare
+    if _spare is None or _spare.command != tuple(command) or _spare.process.poll() is not None:
+        return spawn(command, _environment()), {}
+    taken, _spare = _spare, None
+    before = taken.environment
+    return taken.process, {name: text for name, text in _environment().items() if before.get(name) != text}
+
+
+def discard() -> None:
+    """Ends the spare, if there is one, and waits for it."""
+    global _spare
+    if _spare is None:
+        return
+    process, _spare = _spare.process, None
+    process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_REAP_S)
+    assert process.stdin is not None
+    process.stdin.close()
+
+
+def spawn(command: Sequence[str], environment: Mapping[str, str]) -> Process:
+    """Starts a child whose output goes to our stderr.
+
+    It gets a session of its own: a Ctrl-C in the terminal is for us alone.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=_STDERR, bufsize=0, start_new_session=True, env=environment
+    )
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, **environment_of_sharers()}

@@ -1,0 +1,53 @@
+"""Where the files of a model are on this disk; they are not opened."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stoker.engine.config import EngineConfig
+from stoker.errors import ConfigError, ModelUnsupported
+
+if TYPE_CHECKING:
+    from stoker.models.progress import Progress
+
+
+def check_backend(config: EngineConfig) -> None:
+    """Raises ModelUnsupported, before anything is downloaded, if the backend cannot run this model."""
+    from stoker.models.catalog import CATALOG
+
+    name = config.model_path or config.model
+    if config.backend == "onnx" and (name in CATALOG or name.lower().endswith(".gguf")):
+        raise ModelUnsupported(
+            f"{name} is a GGUF file, and the backend `onnx` runs ONNX folders: use `auto`, or write one with "
+            f"`stoker export {name} FOLDER`",
+            backend=config.backend,
+        )
+
+
+def local_model(config: EngineConfig, *, progress: Progress | None = None) -> EngineConfig:
+    """The same configuration with the model's file on this disk, downloaded if necessary.
+
+    Raises:
+        ModelError: there is no such model, or no way to get it.
+    """
+    from stoker.models.store import resolve
+
+    check_backend(config)
+    if config.model_path or config.backend == "scripted":
+        return config
+    return msgspec.structs.replace(config, model_path=str(resolve(config.model, progress=progress)))
+
+
+def check_unicode(engine: EngineConfig) -> None:
+    """What the child is told, and what clients call the model, is JSON.
+
+    Raises:
+        ConfigError: the model's path or name is not valid Unicode.
+    """
+    for text in (engine.model, engine.model_path, engine.name):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"{text!r} is not valid UTF-8; rename the file or link to it", key="model") from error
