@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -180,8 +181,9 @@ def main() -> int:
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the cores belong to the forward pass
     if os.environ.pop(IS_SPARE, ""):
-        for module in _USUAL:
-            import_module(module)
+        with suppress(ImportError):  # whoever needs it will say that it is missing
+            for module in _USUAL:
+                import_module(module)
     return serve_engine(_build, _prepare)
 
 

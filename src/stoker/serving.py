@@ -139,15 +139,16 @@ class _Makers:
         base = self._config.engine
         engine = engine_with(base, model.engine, f"[registry.models.{name}.engine]")
         engine = local_model(msgspec.structs.replace(engine, model=source, name=base.name or name), progress=progress)
-        if model.load and engine.backend in ("auto", "native") and engine.model_path.lower().endswith(".gguf"):
-            spare.expect(engine.model_path)
-        return self._spec(
+        spec = self._spec(
             served_names(engine.name, source, *model.alias),
             engine,
             is_pinned=model.pin,
             keep_alive_s=inf if model.keep_alive == "" else parse_keep_alive(model.keep_alive),
             loads_at_start=model.load,
         )
+        if model.load and engine.backend in ("auto", "native") and engine.model_path.lower().endswith(".gguf"):
+            spare.expect(engine.model_path)
+        return spec
 
     def found(self, folder: Path) -> list[ModelSpec]:
         """The models of a folder, and those that were downloaded. It reads directories."""

@@ -12,7 +12,7 @@ from stoker.core.batch import CopyPrefix, Truncate
 from stoker.core.kv_cache import KVCache
 from stoker.core.prefix_tree import Match, Node, PrefixTree
 from stoker.core.scheduler import Scheduler
-from stoker.core.sequence import FinishReason
+from stoker.core.sequence import FinishReason, Sequence
 from stoker.core.waiting import WaitingQueue
 from tests.properties.test_scheduler_invariances import check_answers
 
@@ -167,17 +167,26 @@ def a_shared_node_is_extended_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @bug
 def one_token_more_than_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Scheduler._max_entries_of
+    original = Sequence.begin
 
-    def max_entries_of(self: Scheduler, request):
-        return min(original(self, request) + 1, self._info.max_sequence_tokens)
+    def begin(request, arrival, info):
+        sequence = original(request, arrival, info)
+        sequence.max_entries = min(sequence.max_entries + 1, info.max_sequence_tokens)
+        return sequence
 
-    monkeypatch.setattr(Scheduler, "_max_entries_of", max_entries_of)
+    monkeypatch.setattr(Sequence, "begin", begin)
 
 
 @bug
 def the_end_of_generation_is_overlooked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Scheduler, "_is_stop", lambda self, sequence, token_id: False)
+    original = Sequence.begin
+
+    def begin(request, arrival, info):
+        sequence = original(request, arrival, info)
+        sequence.ends = frozenset()
+        return sequence
+
+    monkeypatch.setattr(Sequence, "begin", begin)
 
 
 @bug

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from stoker import assembly
 from stoker.assembly import build_engine
 from stoker.backends.scripted import ScriptedBackend
 from stoker.core.params import SamplingParams
+from stoker.engine import process
 from stoker.engine.config import EngineConfig
 from stoker.engine.protocol import Submit
+from stoker.engine.spare import IS_SPARE
 from stoker.errors import ConfigError, ModelFileInvalid, ModelFileNotFound, ModelUnsupported
 from stoker.locating import local_model
 
@@ -30,6 +34,16 @@ def test_a_configured_default_reaches_the_request() -> None:
     stream = engine.admit(Submit("a", "x", SamplingParams(temperature=1)))
     engine.close()
     assert (stream.request.sampling.max_tokens, stream.request.sampling.temperature) == (3, 1)
+
+
+def test_who_was_started_early_waits_for_its_orders_also_if_something_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(IS_SPARE, "1")
+    monkeypatch.setattr(assembly, "_USUAL", ("stoker.not_built",))
+    monkeypatch.setattr(process, "serve_engine", lambda *_: 7)
+    assert assembly.main() == 7
+    assert IS_SPARE not in os.environ
 
 
 def test_a_name_may_be_given() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from stoker import serving
 from stoker.config import Config, load_config
+from stoker.engine import spare
 from stoker.engine.config import EngineConfig
 from stoker.errors import ConfigError, ModelFileNotFound
 from stoker.measuring import measure
@@ -121,6 +122,18 @@ def test_models_of_a_file_come_after_those_of_the_command_line(tmp_path: Path, m
 def test_what_cannot_be_meant(tmp_path: Path, models: Sequence[str], flags: Any, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         registry_of(settings(tmp_path, **flags), *models)
+
+
+def test_an_engine_is_told_of_no_file_that_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected: list[str] = []
+    monkeypatch.setattr(spare, "expect", expected.append)
+    for name in ("good.gguf", "bad\udcff.gguf"):
+        (tmp_path / name).write_bytes(b"x")
+    config = settings(tmp_path, backend="native")
+    registry_of(config, str(tmp_path / "good.gguf"))
+    with pytest.raises(ConfigError, match="not valid UTF-8"):
+        registry_of(config, str(tmp_path / "bad\udcff.gguf"))
+    assert expected == [str(tmp_path / "good.gguf")]
 
 
 @pytest.mark.parametrize(

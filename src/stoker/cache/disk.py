@@ -125,7 +125,7 @@ class DiskTier:
         self._uses = Uses()
         self._ahead: deque[bytes] = deque()
         """What is to be read ahead, the best first."""
-        self._rests_until = 0.0
+        self._rests_until = self._paused_until = 0.0
         self._is_used = False
         """Some request has come: what is computed before that is for nobody."""
         self._quiet_from = -inf
@@ -133,7 +133,6 @@ class DiskTier:
         self._chore_at = self._clock()
         """When the last one was done."""
         self._num_urgent_bytes = _URGENT_BYTES
-        self._paused_until = 0.0
         self._closes_at: float | None = None
         self._fingerprint = b""
         self._num_unswept_bytes = 0
@@ -366,6 +365,8 @@ class DiskTier:
         if num_bytes is not None:
             self._num_unswept_bytes += num_bytes
             if self._num_unswept_bytes * _SLACK >= self.limit_bytes:
+                while self._uses:  # what is in use stays, also if there was no time yet to note it
+                    self._note_uses()
                 self._shrink()
 
     def _store(self, key: bytes, state: KVBytes) -> int | None:
@@ -388,10 +389,9 @@ class DiskTier:
         self._num_unswept_bytes = 0
         removed = self._directory.shrink(self.limit_bytes - self.limit_bytes // _SLACK)
         self.counters.evicted_blocks += len(removed)
-        own = self._fingerprint.hex()
         with self._changed:
             for entry in removed:
-                if entry.path.parent.name == own:
+                if entry.path.parent.name == self._fingerprint.hex():
                     self._index.pop(bytes.fromhex(entry.path.stem), None)
 
     def _warn(self, message: str, *args: object) -> None:

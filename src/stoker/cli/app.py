@@ -9,15 +9,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from stoker.engine import garbage, spare
 
+_STDERR = 2
 _NO_ENGINE = frozenset(("--help", "llama-server", "--runtime=llama-server"))
 """With one of these among its arguments, `serve` starts no engine of ours."""
 
 
 def main() -> None:
     """Runs the command line and exits with a documented code."""
+    open_standard_files()
     if not will_need_engine(sys.argv[1:]):
         _run()
         return
@@ -35,6 +38,18 @@ def will_need_engine(arguments: Sequence[str]) -> bool:
     if arguments[:1] != ["serve"] or os.environ.get("STOKER_RUNTIME") == "llama-server":
         return False
     return len(arguments) > 1 and _NO_ENGINE.isdisjoint(arguments)
+
+
+def open_standard_files() -> None:
+    """Who starts a service may have closed stdin, stdout and stderr.
+
+    Then the next files would get their numbers: what libraries or an engine print would go into a client's connection,
+    or into the memory by which engines share the cores.
+    """
+    with suppress(OSError):
+        while (opened := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+            os.set_inheritable(opened, True)
+        os.close(opened)
 
 
 def _run() -> None:

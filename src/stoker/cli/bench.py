@@ -166,7 +166,7 @@ def _own_server(model: str, flags: Flags, engine: EngineConfig) -> Server:
 
     given = [part for key in ENGINE if key in flags.values for part in _as_arguments(key, flags.values[key])]
     file = [] if flags.config_file is None else ["--config", str(flags.config_file)]
-    program = [sys.executable, "-m"]
+    program = [sys.executable, "-P", "-m"]
     return LaunchedServer(
         name="stoker",
         command=[*program, "stoker", "serve", model, "--port", "{port}", "--host", "127.0.0.1", *given, *file],

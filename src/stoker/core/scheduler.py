@@ -168,7 +168,7 @@ class Scheduler:
         if len(self._waiting) >= self._config.max_waiting:
             raise Overloaded(f"the queue is full: {len(self._waiting)} requests are waiting", retry_after_s=1.0)
         self._num_arrivals += 1
-        sequence = Sequence(request, self._num_arrivals, self._ends_of(request), self._max_entries_of(request))
+        sequence = Sequence.begin(request, self._num_arrivals, self._info)
         self._alive[request.request_id] = sequence
         self.tiering.open(sequence)
         self._waiting.push(sequence)
@@ -213,8 +213,8 @@ class Scheduler:
         if not self.tiering.may_export:
             return []
         num_streams = sum(sequence.num_pending == 1 for sequence in self._running.values())
-        seconds = self._budget.limit_s(num_streams) * _EXPORT_SHARE if self._alive else _IDLE_EXPORT_S
-        return self.tiering.exports(self._running.values(), seconds, is_busy=bool(self._alive))
+        seconds = self._budget.limit_s(num_streams) * _EXPORT_SHARE if self.has_work else _IDLE_EXPORT_S
+        return self.tiering.exports(self._running.values(), seconds, is_busy=self.has_work)
 
     def schedule(self) -> Batch | None:
         """The next step: decodes first, then prompts within the budget, those of whoever can be admitted too.
@@ -356,26 +356,14 @@ class Scheduler:
         if len(sequence.entries) >= sequence.max_entries:
             return self._end(sequence, FinishReason.LENGTH)  # only the prompt was wanted
         sequence.entries.append(token_id)
-        is_stop = self._is_stop(sequence, token_id)
+        is_stop = token_id in sequence.ends
         reason = FinishReason.STOP if is_stop else self._length_reason(sequence)
         if reason is not None:
             self._end(sequence, reason)
         return TokenEvent(sequence.request.request_id, token_id, not is_stop, reason)
 
-    def _is_stop(self, sequence: Sequence, token_id: int) -> bool:
-        return token_id in sequence.ends
-
     def _length_reason(self, sequence: Sequence) -> FinishReason | None:
         return FinishReason.LENGTH if len(sequence.entries) >= sequence.max_entries else None
-
-    def _ends_of(self, request: Request) -> frozenset[Entry]:
-        params = request.sampling
-        ends = frozenset(params.stop_token_ids or ())
-        return ends if params.ignore_eos else ends | self._info.eog_token_ids
-
-    def _max_entries_of(self, request: Request) -> int:
-        max_tokens, context = request.sampling.max_tokens, self._info.max_sequence_tokens
-        return context if max_tokens is None else min(context, len(request.prompt) + max_tokens)
 
     def _end(self, sequence: Sequence, reason: FinishReason) -> TokenEvent:
         """Takes leave of a sequence; returns the event for an end without a token."""

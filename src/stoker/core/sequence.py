@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from stoker.core.batch import Entry
 from stoker.core.blocks import Chain
+from stoker.core.model_info import ModelInfo
 from stoker.core.request import Request
 
 
@@ -77,6 +78,17 @@ class Sequence:
     def __post_init__(self) -> None:
         self.entries = list(self.request.prompt)
         self.rank = (-self.request.priority, self.arrival)
+
+    @classmethod
+    def begin(cls, request: Request, arrival: int, info: ModelInfo) -> Sequence:
+        """One that a model is to write on: it ends as the request and the model say."""
+        sampling, context = request.sampling, info.max_sequence_tokens
+        ends = frozenset(sampling.stop_token_ids or ())
+        if not sampling.ignore_eos:
+            ends |= info.eog_token_ids
+        max_tokens = sampling.max_tokens
+        max_entries = context if max_tokens is None else min(context, len(request.prompt) + max_tokens)
+        return cls(request, arrival, ends, max_entries)
 
     @property
     def cache_key(self) -> Hashable:

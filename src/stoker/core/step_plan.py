@@ -118,7 +118,9 @@ class StepPlanner:
 
     def _shares(self, prompts: list[Sequence], budget: int, most: int) -> list[tuple[Sequence, int]]:
         """See `share_budget`. What is owed to the oldest is saved up until it is worth a chunk."""
-        least = self._budget.least_chunk
+        if budget == 0:
+            return []
+        least = min(self._budget.least_chunk, budget)
         owed = self._owed - (-budget // 4)
         self._owed = owed if owed < least and prompts else 0
         return share_budget(prompts, budget, for_oldest=0 if self._owed else owed, least=least, most=most)

@@ -24,8 +24,10 @@ from stoker.backends.cores import environment_of_sharers
 
 Process: TypeAlias = subprocess.Popen[bytes]
 
-ENGINE_COMMAND = (sys.executable, "-m", "stoker.assembly")
-"""Starts a child that can load every kind of model."""
+ENGINE_COMMAND = (sys.executable, "-P", "-m", "stoker.assembly")
+"""Starts a child that can load every kind of model. It imports nothing from the folder that somebody is in: there may
+be a `queue.py`.
+"""
 IS_SPARE = "STOKER_SPARE"
 """The environment variable that tells a child it has time before its orders come."""
 

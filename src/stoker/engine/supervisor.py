@@ -229,7 +229,7 @@ class Supervisor:
             self._child = Child(self._command, self._config, self._context, self._times.heartbeat_every_s)
         except OSError as error:
             self._load_error = ResourceExhausted(f"the engine process cannot be started: {error}")
-            return self._note_end(self._load_error.message)
+            return self._note_end(f"cannot be started: {error}")
         hearing = asyncio.create_task(self._hear(self._child.channel))
         try:
             reason = await self._watch(self._child, hearing)
@@ -237,7 +237,9 @@ class Supervisor:
             hearing.cancel()
             await asyncio.wait([hearing])
         await self._hear_last_words(self._child)
-        reason = self._note_end(self._load_error.message if self._load_error else reason)
+        if self._load_error is not None:
+            reason = f"could not load the model: {self._load_error.message}"
+        reason = self._note_end(reason)
         await self._child.reap()
         self._child = None
         return reason

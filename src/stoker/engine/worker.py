@@ -13,9 +13,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -38,6 +37,7 @@ from stoker.engine.protocol import (
     Unanswered,
 )
 from stoker.engine.stream import Stream
+from stoker.engine.turn import Turn
 from stoker.errors import Cancelled, EngineCrashed, InvalidInput, ModelNotLoaded, StokerError
 
 logger = logging.getLogger(__name__)
@@ -48,27 +48,7 @@ Work: TypeAlias = Stream | EmbeddingJob
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class _Turn(Generic[T]):
-    """What another thread wants done between two steps, and waits for."""
-
-    work: Callable[[], T]
-    future: Future[T]
-
-    def run(self) -> None:
-        if not self.future.set_running_or_notify_cancel():
-            return
-        try:
-            self.future.set_result(self.work())
-        except StokerError as error:
-            self.future.set_exception(error)
-
-    def end(self, error: StokerError) -> None:
-        if self.future.set_running_or_notify_cancel():
-            self.future.set_exception(error)
-
-
-_Command: TypeAlias = Work | Abort | Pause | Resume | Question | _Turn[Any]
+_Command: TypeAlias = Work | Abort | Pause | Resume | Question | Turn[Any]
 
 AdmittedT = TypeVar("AdmittedT", bound=Work)
 
@@ -231,7 +211,7 @@ class EngineWorker:
         Raises:
             ModelNotLoaded: the worker is closed or dead.
         """
-        turn = _Turn(work, Future[T]())
+        turn = Turn(work, Future[T]())
         with self._changed:
             self._check_open()
             self._push(turn)
@@ -342,7 +322,7 @@ class EngineWorker:
                 return None
             case Stream() | EmbeddingJob():
                 return self._add(command)
-            case _Turn():
+            case Turn():
                 command.run()
                 return None
             case _:
@@ -391,7 +371,7 @@ class EngineWorker:
             self._waits_since = None
             live, self._live = self._live, {}
             self._left.clear()
-            turns = [command for command in self._commands if isinstance(command, _Turn)]
+            turns = [command for command in self._commands if isinstance(command, Turn)]
             self._commands.clear()
         for turn in turns:
             turn.end(error)

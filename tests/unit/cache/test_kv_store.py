@@ -414,6 +414,16 @@ def test_looking_after_the_folder_waits_until_nobody_computes(tmp_path: Path) ->
     assert store.close()
 
 
+def test_what_is_in_use_stays_although_there_was_no_time_to_note_it(tmp_path: Path) -> None:
+    size = used_in_turn(tmp_path, *KEYS[:4])
+    store = Tiers().open(Disk(tmp_path), limit_bytes=5 * size)
+    store.touch([KEYS[0]])
+    store.note_step(is_busy=True)
+    store.put(KEYS[4], b"x" * 100)
+    assert store.close()
+    assert set(BlockDirectory(tmp_path).keys(OURS)) == {KEYS[0], *KEYS[2:5]}
+
+
 def test_the_backend_is_told_what_is_read_ahead(tmp_path: Path) -> None:
     used_in_turn(tmp_path, *KEYS[:3])
     expected: list[int] = []

@@ -63,6 +63,23 @@ def test_an_engine_that_was_started_early_ends_with_an_error(
     assert [process.returncode is None for process in started] == [False]
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="nobody says here which files are open")
+def test_no_file_gets_the_number_of_a_standard_file_that_was_closed() -> None:
+    code = """
+import os, sys
+os.close(0), os.close(2)
+sys.argv = ["stoker", "--version"]
+from stoker.cli.app import main
+try:
+    main()
+except SystemExit:
+    opened = os.open("/proc", os.O_RDONLY)
+    print([os.readlink(f"/proc/self/fd/{n}") for n in (0, 2)], os.get_inheritable(2), opened > 2)
+"""
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, timeout=BOUND_S, check=True)
+    assert done.stdout.splitlines()[-1] == "['/dev/null', '/dev/null'] True True"
+
+
 def test_one_command_alone_is_made_as_all_of_them_are() -> None:
     def names(*arguments: str) -> list[str | None]:
         made = command_line(arguments)

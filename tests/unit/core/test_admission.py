@@ -10,6 +10,7 @@ from stoker.core.params import SamplingParams
 from stoker.core.request import Request
 from stoker.core.sequence import FinishReason, Sequence
 from stoker.core.step_plan import share_budget
+from stoker.core.token_budget import TokenBudget
 from stoker.errors import BackendError
 from tests.harness import Loop, answer_alone, make_request
 
@@ -56,6 +57,23 @@ def test_a_long_prompt_is_passed_over_for_short_ones_within_a_bound() -> None:
         loop.step()
         num_steps += 1
     assert num_steps <= 10
+
+
+def test_the_oldest_has_its_quarter_although_a_step_has_no_room_for_what_is_worth_a_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(TokenBudget, "least_chunk", 40)
+    monkeypatch.setattr(TokenBudget, "prompt_tokens", lambda *_, **__: 8)
+    loop = long_context()
+    loop.add(make_request("long", LONG[:100], 1))
+    num_steps = 0
+    while "long" not in loop.reasons and num_steps < 200:
+        for index in range(3):
+            if f"{num_steps // 6}.{index}" not in loop.reasons and num_steps % 6 == 0:
+                loop.add(make_request(f"{num_steps // 6}.{index}", [num_steps % 250, index, *range(18)], 1))
+        loop.step()
+        num_steps += 1
+    assert num_steps < 70, "a quarter of 8 tokens a step"
 
 
 def test_the_oldest_prompt_advances_however_small_the_budget() -> None:

@@ -46,6 +46,13 @@ def test_zero_is_a_value_and_none_is_not() -> None:
     assert (merged.temperature, merged.seed, merged.top_k, merged.top_p) == (0, 0, 7, BUILT_IN.top_p)
 
 
+def test_bans_add_up() -> None:
+    request, model = SamplingParams(banned_token_ids=(7, 3)), SamplingParams(banned_token_ids=[3, 5])
+    assert request.filled_from(model, SamplingParams(), BUILT_IN).banned_token_ids == (3, 5, 7)
+    assert SamplingParams().filled_from(model, SamplingParams(banned_token_ids=(9,))).banned_token_ids == (3, 5, 9)
+    assert SamplingParams().filled_from(model).banned_token_ids == [3, 5]
+
+
 def test_one_stop_string_is_as_good_as_a_list() -> None:
     assert SamplingParams(stop="x").stop_strings == ("x",)
     assert SamplingParams(stop=["x", "y"]).stop_strings == ("x", "y")

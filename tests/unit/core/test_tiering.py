@@ -157,6 +157,15 @@ def test_what_need_not_leave_soon_waits_while_somebody_computes() -> None:
     assert loop.scheduler.exports() == []
 
 
+def test_who_is_paused_does_not_compute() -> None:
+    loop = tiered(SlowTiers(), kv_tokens=4000)
+    answer(loop, "first", SYSTEM)
+    loop.add(make_request("slow reader", [1] * 40, 2))
+    assert loop.scheduler.exports() == []
+    loop.scheduler.pause("slow reader")
+    assert loop.scheduler.exports()
+
+
 def test_what_has_to_leave_soon_does_not_wait() -> None:
     loop = tiered(SlowTiers(), kv_tokens=len(SYSTEM) + 60)
     answer(loop, "first", SYSTEM)

@@ -128,6 +128,14 @@ def test_a_spare_whose_parent_has_gone_goes_too() -> None:
     assert process.wait(BOUND_S) == EXIT_ORPHANED
 
 
+def test_no_file_of_the_working_directory_is_run(tmp_path: Path) -> None:
+    (tmp_path / "queue.py").write_text("raise SystemExit(9)")
+    process = subprocess.Popen(spare.ENGINE_COMMAND, stdin=subprocess.PIPE, cwd=tmp_path)
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(BOUND_S) == EXIT_ORPHANED
+
+
 def test_a_client_loads_its_model_in_the_spare(started: list[spare.Process]) -> None:
     async def generate() -> str:
         client = EngineClient(EngineConfig(model="scripted", backend="scripted"), command=ENGINE)

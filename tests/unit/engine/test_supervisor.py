@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -256,7 +257,7 @@ def test_a_clock_that_jumps_kills_nobody(is_loading: bool):
         runner.run(asyncio.wait_for(test(), 100_000))
 
 
-def test_load_failure_at_a_restart_is_tried_again(tmp_path: Path):
+def test_load_failure_at_a_restart_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     async def test() -> None:
         model = tmp_path / "model"
         model.touch()
@@ -272,6 +273,8 @@ def test_load_failure_at_a_restart_is_tried_again(tmp_path: Path):
         await client.close()
 
     run(test())
+    pattern = r"the engine process could not load the model: .*the file has gone.*; starting another"
+    assert re.search(pattern, caplog.text)
 
 
 def test_child_that_ignores_everything_is_killed(tmp_path: Path):

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker import _native
-from stoker.backends.native.file import ModelFile
+from stoker.backends.native.file import FLOAT_TYPES, ModelFile, plain_floats
 from stoker.backends.native.huge_pages import prefer_huge_pages
 from stoker.backends.native.layout import ALIGNMENT
 from stoker.backends.native.spec import DecoderSpec, Linear
@@ -41,7 +41,6 @@ _Matrix: TypeAlias = NDArray[np.floating[Any]]
 _EMBEDDING, _HEAD = 0, 1
 _RANK_BLOCK = 8
 _TILE = 16
-_PLAIN = {"F32": "<f4", "F16": "<f2"}
 
 
 class NativeAdapters:
@@ -176,11 +175,8 @@ def _rows(file: ModelFile, name: str) -> _Matrix:
     entry = file.tensors[name]
     columns, rows = entry.shape
     data = bytes(file.tensor_data(name))  # no view may outlive the open file, not even in a traceback
-    if entry.type.name in _PLAIN:
-        return np.frombuffer(data, dtype=_PLAIN[entry.type.name]).reshape(rows, columns)
-    if entry.type.name == "BF16":
-        upper = np.frombuffer(data, dtype="<u2").reshape(rows, columns)
-        return (upper.astype(np.uint32) << 16).view(np.float32)
+    if entry.type.name in FLOAT_TYPES:
+        return plain_floats(entry.type.name, data).reshape(rows, columns)
     kind = entry.type.number
     if not _native.can_pack(kind, columns):
         raise AdapterInvalid(

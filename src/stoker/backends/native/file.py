@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,7 +105,11 @@ class ModelParts:
 
     def floats(self, name: str) -> NDArray[np.float32]:
         """A copy of all elements of a tensor that is there, of one of `FLOAT_TYPES`."""
-        kind, data = self.tensors[name].type.name, self.tensor_data(name)
-        if kind == "BF16":  # the upper half of a float32
-            return (np.frombuffer(data, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
-        return np.frombuffer(data, dtype=FLOAT_TYPES[kind]).astype(np.float32)
+        return plain_floats(self.tensors[name].type.name, self.tensor_data(name)).astype(np.float32)
+
+
+def plain_floats(kind: str, data: bytes | memoryview) -> NDArray[np.floating[Any]]:
+    """The elements of a tensor of one of `FLOAT_TYPES`: half floats as they are, all else as float32."""
+    if kind == "BF16":  # the upper half of a float32
+        return (np.frombuffer(data, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
+    return np.frombuffer(data, dtype=FLOAT_TYPES[kind])
