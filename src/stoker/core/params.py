@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import chain
 from math import inf
 from typing import TypeAlias
 
@@ -72,6 +73,7 @@ class SamplingParams:
     allowed_token_ids: Sequence[int] | None = None
     """If given, no other token can be chosen."""
     banned_token_ids: Sequence[int] | None = None
+    """Can never be chosen. Those of the request, the model and the configuration add up."""
     seed: int | None = None
     """The same seed and request give the same answer whatever else runs. Not given = random. 0 is a seed."""
     max_tokens: int | None = None
@@ -111,10 +113,14 @@ class SamplingParams:
         return self.temperature == 0
 
     def filled_from(self, *layers: SamplingParams) -> SamplingParams:
-        """These params, with everything not given taken from the first layer that gives it."""
+        """These params, with everything not given taken from the first layer that gives it; bans add up."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         for layer in layers:
             values = {name: getattr(layer, name) if value is None else value for name, value in values.items()}
+        bans = [params.banned_token_ids for params in (self, *layers) if params.banned_token_ids]
+        if bans:
+            # What a model must never write stays banned, whatever else somebody bans.
+            values["banned_token_ids"] = bans[0] if len(bans) == 1 else tuple(sorted(set(chain.from_iterable(bans))))
         return SamplingParams(**values)
 
 

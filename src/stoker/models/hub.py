@@ -35,6 +35,7 @@ _MAX_RESUMES = 3
 _RESUME_PAUSE_S = 0.5
 _PARTIAL_CONTENT = 206
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_PART = re.compile(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18}|[*])")
 _MAX_LISTING_BYTES = 32 << 20
 _HUB_ERRORS = (OSError, httpx2.HTTPError, httpx2.InvalidURL, ValueError)
 """What the hub's client raises when the hub, and not we, is at fault."""
@@ -185,6 +186,11 @@ class _Transfer:
         if self._response.status_code != _PARTIAL_CONTENT:
             file.clear()
             self._progress.start(self._size, self._source.file)
+            return
+        given = _PART.fullmatch(self._response.headers.get("content-range") or "")
+        has_changed = given is not None and self._size is not None and given[2] not in (str(self._size), "*")
+        if given is not None and (has_changed or int(given[1]) != file.size_bytes):
+            raise DownloadFailed(f"the hub gives {given[0]!r}: another part, or the file has changed meanwhile")
 
 
 def _open(url: str, offset: int, within_s: float) -> httpx2.Response:

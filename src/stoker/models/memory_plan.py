@@ -11,6 +11,10 @@ from stoker.models.description import all_tensors, vocab_size
 from stoker.models.gguf import GGUFFile
 
 _DEFAULT_CONTEXT = 8192
+_SURE_CONTEXT = 1 << 20
+"""So long may be asked for of any model."""
+_MAX_STRETCH = 64
+"""How many times the context that it was trained for may be asked for of a model, beyond that."""
 _DEFAULT_POOL_BYTES = 512 << 20
 _COMPUTE_ROWS = 512
 """Tokens that a backend computes at once; each needs its activations and a row of logits."""
@@ -156,7 +160,7 @@ def plan(
 
     Raises:
         ResourceExhausted: it does not fit; the message says what would. Fields `needed_bytes`, `available_bytes`.
-        ConfigError: a size below 1.
+        ConfigError: a size below 1, or a context beyond all sense.
         ModelFileInvalid: the file does not say, or lies about, its own shape.
     """
     needs = memory_needs(
@@ -188,12 +192,13 @@ def memory_needs(
         cache_bytes: memory for KV that has left the pool.
 
     Raises:
-        ConfigError: a size below 1.
+        ConfigError: a size below 1, or a context beyond all sense.
         ModelFileInvalid: the file does not say, or lies about, its own shape.
     """
     for name, size in (("--ctx-size", ctx_size), ("--kv-tokens", kv_tokens), ("--parallel", parallel)):
         if size is not None and size < 1:
             raise ConfigError(f"{name} must be at least 1, not {size}")
+    check_context(gguf.path.name, ctx_size, gguf.get_int(gguf.own_key("context_length")))
     return MemoryNeeds(
         model=gguf.path.name,
         ctx_size=ctx_size or _default_context(gguf, kv_tokens),
@@ -206,6 +211,18 @@ def memory_needs(
         cache_bytes=cache_bytes,
         num_replicas=num_replicas,
     )
+
+
+def check_context(model: str, ctx_size: int | None, trained: int | None) -> None:
+    """Refuses a context that is surely a slip: tables of all positions would be computed for it at the start.
+
+    Raises:
+        ConfigError: it is much longer than what the model was trained for.
+    """
+    longest = max(_SURE_CONTEXT, _MAX_STRETCH * (trained or 0))
+    if ctx_size is not None and ctx_size > longest:
+        known = f"was trained for {trained} tokens" if trained else "does not say what it was trained for"
+        raise ConfigError(f"--ctx-size {ctx_size} is too much: {model} {known}, and at most {longest} can be asked for")
 
 
 def kv_bytes_per_token(gguf: GGUFFile, element_bytes: float = 2.0) -> int:

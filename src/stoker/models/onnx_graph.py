@@ -7,6 +7,7 @@ The format is protobuf, of which only what is asked for is read; weights are ski
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ _LOCAL_FUNCTION = 25
 _EXTERNAL = 1
 _PACKED_PRODUCT = "MatMulNBits"
 _MAX_DEPTH = 16
+_SIZE = re.compile(r"[0-9]{1,18}")
 _POINTER = b"version https://git-lfs"
 
 _TYPES = {
@@ -188,7 +190,7 @@ class _Reader:
     def _add_external(self, name: str, entries: Mapping[str, str], num_bytes: int) -> tuple[str, int]:
         location = entries.get("location", "")
         offset, length = entries.get("offset") or "0", entries.get("length") or str(num_bytes)
-        if not (offset.isdecimal() and length.isdecimal()) or int(length) != num_bytes:
+        if not (_SIZE.fullmatch(offset) and _SIZE.fullmatch(length)) or int(length) != num_bytes:
             _fail(self._path, f"what it says about the place of `{name}` cannot be")
         if not location or os.path.isabs(location) or ".." in Path(location).parts:
             _fail(self._path, f"the data of `{name}` lie in {location!r}, which is not beside it")

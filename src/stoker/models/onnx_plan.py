@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stoker.errors import ConfigError
-from stoker.models.memory_plan import MemoryNeeds
+from stoker.models.memory_plan import MemoryNeeds, check_context
 from stoker.models.onnx_description import Hints
 
 _DEFAULT_CONTEXT = 8192
@@ -49,11 +49,12 @@ def onnx_needs(
         num_replicas: engines that share the weights.
 
     Raises:
-        ConfigError: a size below 1.
+        ConfigError: a size below 1, or a context beyond all sense.
     """
     for name, size in (("--ctx-size", ctx_size), ("--kv-tokens", kv_tokens), ("--parallel", parallel)):
         if size is not None and size < 1:
             raise ConfigError(f"{name} must be at least 1, not {size}")
+    check_context(sizes.model, ctx_size, sizes.trained_context)
     pool = kv_tokens or hints.kv_tokens
     return MemoryNeeds(
         model=sizes.model,

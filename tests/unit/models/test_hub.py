@@ -177,6 +177,21 @@ def test_a_server_that_gives_no_parts_is_asked_for_all_again(
     assert progress.transfers[-1] == [SOURCE.file, len(CONTENT), len(CONTENT)]
 
 
+@pytest.mark.parametrize("given", ["bytes 0-{last}/{size}", "bytes 1000-{last}/9999999"])
+def test_another_part_than_was_asked_for_is_not_taken(stocked_hub: FakeHub, into: Path, given: str) -> None:
+    def other_part(request: BaseHTTPRequestHandler) -> bool:
+        if request.headers.get("Range"):
+            place = given.format(last=len(CONTENT) - 1, size=len(CONTENT))
+            send(request, 206, CONTENT[1000:], {"Content-Range": place})
+        else:
+            send(request, 200, CONTENT[:1000], length=len(CONTENT))
+        return True
+
+    stocked_hub.behave = other_part
+    with pytest.raises(DownloadFailed, match="another part, or the file has changed"):
+        get(into)
+
+
 def test_a_transfer_that_never_gets_on_is_given_up(stocked_hub: FakeHub, into: Path) -> None:
     def always_break(request: BaseHTTPRequestHandler) -> bool:
         if request.headers.get("Range"):

@@ -96,6 +96,16 @@ def test_what_was_asked_for_is_refused_and_not_shrunk(path: Path) -> None:
         plan_for(gguf, 10 * MIB, kv_tokens=1_000_000)
 
 
+@pytest.mark.parametrize(
+    ("trained", "longest"), [(2048, 1 << 20), (1 << 20, 1 << 26), (None, 1 << 20)], ids=["short", "long", "unknown"]
+)
+def test_a_context_beyond_all_sense_is_refused(path: Path, trained: int | None, longest: int) -> None:
+    gguf = tiny(path, context_length=trained)
+    assert plan_for(gguf, ctx_size=longest).ctx_size == longest
+    with pytest.raises(ConfigError, match=f"{trained or 'does not say'}.* at most {longest} "):
+        plan_for(gguf, ctx_size=longest + 1)
+
+
 def test_weights_that_do_not_fit(path: Path) -> None:
     with pytest.raises(ResourceExhausted, match="use a smaller model"):
         plan_for(tiny(path), 100)

@@ -75,6 +75,18 @@ def test_weights_elsewhere_are_refused(tmp_path: Path, location: str) -> None:
         read_onnx_graph(path)
 
 
+@pytest.mark.parametrize("offset", ["-1", "x", "1" * 5000], ids=["negative", "no number", "long"])
+def test_a_place_that_cannot_be_is_refused(tmp_path: Path, offset: str) -> None:
+    path = tmp_path / "m.onnx"
+    write_graph(path, TinyOnnx(external=True))
+    proto = onnx.load(str(path), load_external_data=False)
+    tensor = next(tensor for tensor in proto.graph.initializer if tensor.external_data)
+    next(entry for entry in tensor.external_data if entry.key == "offset").value = offset
+    path.write_bytes(proto.SerializeToString())
+    with pytest.raises(ModelFileInvalid, match="about the place of"):
+        read_onnx_graph(path)
+
+
 def test_a_truncated_file_is_told_wherever_it_ends(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     write_graph(path, TinyOnnx())

@@ -247,7 +247,12 @@ def test_what_the_hub_calls_a_model_must_be_one(hub: FakeHub, cache: Path) -> No
         "hf:org/repo:../m.gguf",
         "hf:org/repo:/etc/m.gguf",
         "hf:a/b:x//m.gguf",
+        "hf:a/b:x/../../../../../note",
+        f"hf:a/{'b' * 300}",
+        f"hf:a/b:{'ü' * 150}",
+        f"a/b:x/{'y' * 300}.gguf",
     ],
+    ids=lambda model: model[:30],
 )
 def test_hub_names_that_cannot_be(hub: FakeHub, cache: Path, model: str) -> None:
     with pytest.raises(ModelFileNotFound):
@@ -259,7 +264,9 @@ def test_a_listing_cannot_lead_out_of_the_cache(hub: FakeHub, cache: Path, conte
     hub.files["org/evil", "../../../../evil.gguf"] = content
     with pytest.raises(ModelFileNotFound):
         resolve("hf:org/evil")
-    assert not list(cache.parent.rglob("evil.gguf"))
+    with pytest.raises(ModelFileNotFound):
+        resolve("hf:org/evil:x/../../../../../evil")
+    assert not list(cache.parent.rglob("evil*"))
 
 
 def test_models_on_disk(hub: FakeHub, entry: CatalogEntry, content: bytes) -> None:

@@ -67,6 +67,14 @@ def test_a_key_opens_the_door(headers: dict[str, str]):
     assert request("GET", "/v1/models", headers=headers, api_key=KEYS).status_code == 200
 
 
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-8"])
+def test_a_key_may_be_anything_that_can_be_typed(encoding: str):
+    keys = ApiKeys(ServerConfig(api_key="schlüssel"))
+    for text, is_known in (("schlüssel", True), ("schlússel", False)):
+        sent = Headers(raw=[(b"authorization", b"Bearer " + text.encode(encoding))])
+        assert (keys.match(sent) is not None) == is_known
+
+
 def test_a_key_that_is_both_may_do_both():
     keys = {"api_key": "other,same", "admin_key": "same"}
     assert request("DELETE", "/cache", headers=bearer("same"), **keys).status_code == 200
@@ -300,8 +308,14 @@ def test_a_page_of_this_machine_gets_permission_without_being_named(settings: di
     for origin in ("http://localhost:3000", "http://127.0.0.1", "tauri://localhost"):
         reply = preflight(origin, **settings)
         assert (reply.status_code, reply.headers["Access-Control-Allow-Origin"]) == (200, origin)
-    for origin in ("https://evil.example.com", "http://8.8.8.8", "null"):
+    for origin in ("https://evil.example.com", "http://8.8.8.8", "null", "http://10.0.0.1", "http://box.local"):
         assert "Access-Control-Allow-Origin" not in preflight(origin, **settings).headers
+
+
+def test_a_page_of_the_network_gets_permission_from_a_server_for_the_network():
+    reply = preflight("http://10.0.0.1", host="0.0.0.0", api_key=KEYS)
+    assert reply.headers["Access-Control-Allow-Origin"] == "http://10.0.0.1"
+    assert "Access-Control-Allow-Origin" not in preflight("http://8.8.8.8", host="0.0.0.0", api_key=KEYS).headers
 
 
 def test_a_page_can_read_that_its_key_is_wrong():

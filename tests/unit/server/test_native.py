@@ -74,6 +74,8 @@ def test_reasons_to_stop(last: dict[str, Any], kind: str, word: str):
         ([1, "a", 2], [[1, "a", 2]]),
         (["a", "b"], ["a", "b"]),
         ([[1], "b"], [[1], "b"]),
+        ({"prompt_string": "hi"}, ["hi"]),
+        ([{"prompt_string": "a", "multimodal_data": []}, "b", [1]], ["a", "b", [1]]),
     ],
 )
 def test_forms_of_a_prompt(prompt: Any, given: list[Any]):
@@ -88,7 +90,10 @@ def test_numbers_of_answers_must_agree():
     assert complete(FakeRuntime(), n=2, n_cmpl=3).json()["error"]["param"] == "n"
 
 
-@pytest.mark.parametrize("prompt", [None, [], [1, [2]], {}, 5])
+@pytest.mark.parametrize(
+    "prompt",
+    [None, [], [1, [2]], {}, 5, [1, {"prompt_string": "a"}], {"prompt_string": "a", "multimodal_data": ["aGk="]}],
+)
 def test_malformed_prompts_are_refused(prompt: Any):
     response = complete(FakeRuntime(), prompt=prompt)
     assert (response.status_code, response.json()["error"]["param"]) == (400, "prompt")

@@ -229,3 +229,10 @@ def test_a_whole_number_may_be_written_as_a_float():
 def test_what_is_no_whole_number_is_refused_by_its_name(value: object):
     response = chat(FakeRuntime(), max_tokens=value)
     assert (response.status_code, response.json()["error"]["param"]) == (400, "max_tokens")
+
+
+@pytest.mark.parametrize(("stop", "strings"), [("", ()), ([""], ()), (["", "a"], ("a",))])
+def test_empty_stop_strings_stop_nothing(stop: str | list[str], strings: tuple[str, ...]):
+    runtime = FakeRuntime()
+    assert chat(runtime, stop=stop).status_code == 200
+    assert runtime.submits[0].sampling.stop_strings == strings

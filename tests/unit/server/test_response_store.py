@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Never
+
 import pytest
 
 from stoker.errors import ResponseNotFound
 from stoker.server.config import ServerConfig
-from stoker.server.response_store import ResponseStore
+from stoker.server.response_store import ResponseStore, Stored
 from stoker.server.wire.openai_responses import OutputMessage, OutputText, Response
 from stoker.text.messages import Message
 
@@ -86,3 +88,17 @@ def test_deleted_twice_is_not_found():
     store.delete("a")
     with pytest.raises(ResponseNotFound):
         store.delete("a")
+
+
+class Unwalked(tuple[Message, ...]):
+    """May be asked for one message, and not for all."""
+
+    def __iter__(self) -> Never:
+        raise AssertionError("a request of thousands of references would take hours")
+
+
+def test_an_item_is_found_without_a_walk_through_the_conversation():
+    messages = Unwalked(Message(role="user", content=str(index)) for index in range(3))
+    stored = Stored(response("resp_a", "answer"), messages)
+    found = [stored.find(item_id) for item_id in ("msg_a_0", "msg_a_2", "m", "msg_a_3", "msg_a_02", "msg_a_-1", "2x")]
+    assert [message and message.text for message in found] == ["0", "2", "answer", None, None, None, None]

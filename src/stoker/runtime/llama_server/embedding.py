@@ -34,12 +34,14 @@ class Embeddings:
 
     Args:
         model: what is served.
+        name: under which it is, for messages.
         tokenizer: of the same server.
         vocab_size: of the model.
     """
 
-    def __init__(self, model: ModelFile, tokenizer: RemoteTokenizer, vocab_size: int) -> None:
+    def __init__(self, model: ModelFile, name: str, tokenizer: RemoteTokenizer, vocab_size: int) -> None:
         self._model = model
+        self._name = name
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
 
@@ -49,7 +51,7 @@ class Embeddings:
         Raises:
             InvalidInput: says what.
         """
-        name, task, parameter = self._model.facts.name, self._model.task, embed.parameter
+        name, task, parameter = self._name, self._model.task, embed.parameter
         if task is Task.TEXT:
             message = f"{name} cannot embed: its llama-server was started to write texts"
             raise InvalidInput(f"{message}. Serve an embedding model, or start it with --pooling", parameter="model")

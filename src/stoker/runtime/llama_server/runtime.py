@@ -287,7 +287,7 @@ class LlamaServerRuntime:
             admission=Admission(
                 make_info(card), can_generate=can_generate, defaults=model.defaults, tokenizer=tokenizer
             ),
-            embeddings=Embeddings(model, tokenizer, card.vocab_size),
+            embeddings=Embeddings(model, card.name, tokenizer, card.vocab_size),
         )
 
     async def _embed(self, embeddings: Embeddings, embed: Embed) -> Embedded:

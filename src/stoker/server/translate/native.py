@@ -34,6 +34,7 @@ from stoker.server.wire.native import (
     NativeRequest,
     ProbPosition,
     ProbToken,
+    PromptObject,
     PropsReply,
     SlotReply,
 )
@@ -81,19 +82,25 @@ def _num_choices(wire: NativeRequest) -> int | None:
     return wire.n if wire.n_cmpl is None else wire.n_cmpl
 
 
-def _prompts(raw: str | list[str | int | list[int | str]] | None) -> Sequence[Prompt]:
+def _prompts(raw: str | PromptObject | list[str | int | PromptObject | list[int | str]] | None) -> Sequence[Prompt]:
     """A list is one prompt if there are token ids in it, else one prompt per item, as in llama-server."""
     if raw is None:
         raise InvalidInput("`prompt` is missing", parameter="prompt")
-    if isinstance(raw, str):
-        return [raw]
+    if not isinstance(raw, list):
+        return [_text(raw) if isinstance(raw, PromptObject) else raw]
     if not raw:
         raise InvalidInput("`prompt` is an empty list", parameter="prompt")
     if any(isinstance(item, int) for item in raw):
-        if any(isinstance(item, list) for item in raw):
-            raise InvalidInput("`prompt` mixes token ids and lists of them", parameter="prompt")
+        if any(isinstance(item, list | PromptObject) for item in raw):
+            raise InvalidInput("`prompt` mixes token ids and whole prompts", parameter="prompt")
         return [cast("list[int | str]", raw)]
-    return cast("list[Prompt]", raw)
+    return [_text(item) if isinstance(item, PromptObject) else cast("Prompt", item) for item in raw]
+
+
+def _text(prompt: PromptObject) -> str:
+    if prompt.multimodal_data:
+        raise UnsupportedParameter("images and audio are not available yet", parameter="prompt")
+    return prompt.prompt_string
 
 
 class NativeAnswer:

@@ -33,7 +33,6 @@ _SAME_NAME = (
     "mirostat_eta",
     "min_tokens",
     "ignore_eos",
-    "stop",
     "stop_token_ids",
     "allowed_token_ids",
 )
@@ -69,12 +68,12 @@ def sampling_params(
         InvalidInput: a value is out of range, or two fields contradict each other; named as the client named it.
     """
     try:
-        return _sampling_params(fields, logprobs)
+        return _sampling_params(fields, logprobs, words)
     except InvalidInput as error:
         raise _reworded(error, fields, words) from None
 
 
-def _sampling_params(fields: SamplingFields, logprobs: int | None) -> SamplingParams:
+def _sampling_params(fields: SamplingFields, logprobs: int | None, words: Mapping[str, str]) -> SamplingParams:
     values: dict[str, Any] = {name: getattr(fields, name) for name in _SAME_NAME}
     return SamplingParams(
         **values,
@@ -82,6 +81,7 @@ def _sampling_params(fields: SamplingFields, logprobs: int | None) -> SamplingPa
         penalty_last_n=fields.repeat_last_n,
         max_tokens=_max_tokens(fields),
         seed=_seed(fields.seed),
+        stop=fields.stop if "stop" in words else _without_empty(fields.stop),
         logit_bias={int(key): bias for key, bias in _biases(fields) if _is_token_id(key)} or None,
         logprobs=logprobs,
     )
@@ -105,6 +105,13 @@ def _reworded(error: InvalidInput, fields: SamplingFields, words: Mapping[str, s
     given = next((name for name in _SYNONYMS.get(own, ()) if getattr(fields, name) is not None), own)
     name = words.get(given, given)
     return InvalidInput(error.message.replace(f"`{own}`", f"`{name}`"), parameter=name)
+
+
+def _without_empty(stop: str | list[str] | None) -> str | list[str] | None:
+    """As llama-server takes it. Anthropic's API, which has its own word for it, refuses an empty stop string."""
+    if isinstance(stop, list):
+        return [text for text in stop if text]
+    return stop or None
 
 
 def _max_tokens(fields: SamplingFields) -> int | None:

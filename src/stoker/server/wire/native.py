@@ -27,10 +27,17 @@ class NativeRequest(GenerationFields, frozen=True, kw_only=True):
     """The reply has the answer's token ids too."""
 
 
+class PromptObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt with its images, of which there can be none here yet."""
+
+    prompt_string: str
+    multimodal_data: list[str] | None = None
+
+
 class NativeCompletionRequest(NativeRequest, frozen=True, kw_only=True):
     """The body of `POST /completion`."""
 
-    prompt: str | list[str | Int | list[Int | str]] | None = None
+    prompt: str | PromptObject | list[str | Int | PromptObject | list[Int | str]] | None = None
     """A text, token ids and texts in turn, or a list of prompts."""
 
 

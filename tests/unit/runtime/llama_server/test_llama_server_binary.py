@@ -16,6 +16,7 @@ from stoker.runtime.llama_server.arguments import fixed_arguments, users_argumen
 from stoker.runtime.llama_server.binary import Binary, ask_binary, environment_of, find_binary, flags_in
 from stoker.runtime.llama_server.config import RuntimeConfig
 from stoker.runtime.llama_server.model_file import measure_model_file, read_model_file
+from tests.tiny_models import TinyModel, write_tiny_model
 from tests.unit.runtime.llama_server.fake import Fake, answer, ask, run
 from tests.unit.runtime.llama_server.fake_llama_server import NEW_HELP, OLD_HELP
 
@@ -209,7 +210,8 @@ def test_its_plan_has_room_for_full_slots(fake: Fake):
     config = EngineConfig(model_path=str(fake.model), ctx_size=1000, parallel=3)
     needs = measure_model_file(config)
     assert (needs.backend, needs.ctx_size, needs.within(2**40).kv_tokens) == ("llama-server", 1000, 3000)
-    large = msgspec.structs.replace(config, ctx_size=2**23)
+    long = write_tiny_model(fake.folder / "long.gguf", TinyModel(context_length=2**17))
+    large = msgspec.structs.replace(config, model_path=str(long), ctx_size=2**23)
     per_token = needs.kv_bytes_per_token
     assert measure_model_file(large).within(2**40).kv_tokens == max(2**23, (4 << 30) // per_token)
     asked = msgspec.structs.replace(config, kv_tokens=1234, cache_ram=5)

@@ -83,3 +83,12 @@ def test_any_model_embeds_if_it_is_asked_for(fake: Fake):
     run(test())
     (started,) = fake.asked()
     assert started["command"][started["command"].index("--pooling") + 1] == "last"
+
+
+def test_refusal_calls_the_model_as_its_clients_do(fake: Fake):
+    async def test() -> None:
+        async with fake.started(name="served") as runtime:
+            with pytest.raises(InvalidInput, match=r"^served cannot embed"):
+                await runtime.embed(Embed(["a"]))
+
+    run(test())
