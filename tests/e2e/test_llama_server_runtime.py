@@ -161,7 +161,7 @@ def test_a_damaged_model_is_named_in_the_error(smollm2_path: Path):
     async def test() -> None:
         config = EngineConfig(model="m", model_path=str(smollm2_path), ctx_size=256, parallel=1)
         runtime = LlamaServerRuntime(config, RuntimeConfig(llama_server_args="--override-kv llama.block_count=int:99"))
-        with pytest.raises(EngineCrashed, match="exiting due to model loading error"):
+        with pytest.raises(EngineCrashed, match="failed to load model"):
             await runtime.start()
         await runtime.close()
 
