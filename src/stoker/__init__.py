@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from stoker.lazy import lazy_names
 
 if TYPE_CHECKING:
     from stoker.core.params import SamplingParams
@@ -55,10 +56,4 @@ _HOMES = {
 }
 """Where each public name lives. They are imported when first asked for, so that the command line starts quickly."""
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, _HOMES)

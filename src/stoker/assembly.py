@@ -25,7 +25,7 @@ from stoker.engine.spare import IS_SPARE
 from stoker.engine.tiers import open_kv_store
 from stoker.errors import ConfigError
 from stoker.loading import Loaded, load_model, load_scripted
-from stoker.locating import check_backend, local_model
+from stoker.locating import local_model
 from stoker.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -91,7 +91,6 @@ def build_engine(
 
 
 def _load(config: EngineConfig, progress: Progress | None, mark: Mark) -> Loaded:
-    check_backend(config)
     if config.backend == "scripted":
         return load_scripted(config)
     return load_model(local_model(config, progress=progress), progress, mark)

@@ -13,19 +13,6 @@ if TYPE_CHECKING:
     from stoker.models.progress import Progress
 
 
-def check_backend(config: EngineConfig) -> None:
-    """Raises ModelUnsupported, before anything is downloaded, if the backend cannot run this model."""
-    from stoker.models.catalog import CATALOG
-
-    name = config.model_path or config.model
-    if config.backend == "onnx" and (name in CATALOG or name.lower().endswith(".gguf")):
-        raise ModelUnsupported(
-            f"{name} is a GGUF file, and the backend `onnx` runs ONNX folders: use `auto`, or write one with "
-            f"`stoker export {name} FOLDER`",
-            backend=config.backend,
-        )
-
-
 def local_model(config: EngineConfig, *, progress: Progress | None = None) -> EngineConfig:
     """The same configuration with the model's file on this disk, downloaded if necessary.
 
@@ -34,7 +21,7 @@ def local_model(config: EngineConfig, *, progress: Progress | None = None) -> En
     """
     from stoker.models.store import resolve
 
-    check_backend(config)
+    _check_backend(config)
     if config.model_path or config.backend == "scripted":
         return config
     return msgspec.structs.replace(config, model_path=str(resolve(config.model, progress=progress)))
@@ -51,3 +38,16 @@ def check_unicode(engine: EngineConfig) -> None:
             text.encode()
         except UnicodeEncodeError as error:
             raise ConfigError(f"{text!r} is not valid UTF-8; rename the file or link to it", key="model") from error
+
+
+def _check_backend(config: EngineConfig) -> None:
+    """Raises ModelUnsupported, before anything is downloaded, if the backend cannot run this model."""
+    from stoker.models.catalog import CATALOG
+
+    name = config.model_path or config.model
+    if config.backend == "onnx" and (name in CATALOG or name.lower().endswith(".gguf")):
+        raise ModelUnsupported(
+            f"{name} is a GGUF file, and the backend `onnx` runs ONNX folders: use `auto`, or write one with "
+            f"`stoker export {name} FOLDER`",
+            backend=config.backend,
+        )

@@ -14,7 +14,7 @@ import pytest
 from stoker.cli.app import will_need_engine
 from stoker.cli.commands import COMMANDS, command_line
 from stoker.cli.report import INTERRUPTED
-from stoker.engine import spare
+from tests.spawns import record_spawns
 from tests.unit.cli.conftest import Stoker
 
 BOUND_S = 60.0
@@ -49,14 +49,7 @@ def test_the_environment_may_say_that_another_program_computes(monkeypatch: pyte
 def test_an_engine_that_was_started_early_ends_with_an_error(
     stoker: Stoker, monkeypatch: pytest.MonkeyPatch, option: str, code: int
 ) -> None:
-    started: list[spare.Process] = []
-    spawn = spare.spawn
-
-    def recorded(*args: object) -> spare.Process:
-        started.append(spawn(*args))  # type: ignore[arg-type]
-        return started[-1]
-
-    monkeypatch.setattr(spare, "spawn", recorded)
+    started = record_spawns(monkeypatch)
     monkeypatch.setenv("STOKER_BACKEND", "native")
     done = stoker("serve", "missing.gguf", option)
     assert done.code == code

@@ -16,6 +16,7 @@ from stoker.engine.client import EngineClient
 from stoker.engine.config import EngineConfig
 from stoker.engine.orders import EXIT_ORPHANED
 from stoker.engine.protocol import Output, Submit
+from tests.spawns import record_spawns
 
 BOUND_S = 60.0
 ENGINE = (sys.executable, str(Path(__file__).with_name("scripted_child.py")))
@@ -26,14 +27,7 @@ ECHO = (sys.executable, "-c", "import sys; sys.exit(int(sys.stdin.readline()))")
 @pytest.fixture(autouse=True)
 def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[spare.Process]]:
     """All processes of a test, in order; they are gone afterwards."""
-    processes: list[spare.Process] = []
-    spawn = spare.spawn
-
-    def recorded(*args: object) -> spare.Process:
-        processes.append(spawn(*args))  # type: ignore[arg-type]
-        return processes[-1]
-
-    monkeypatch.setattr(spare, "spawn", recorded)
+    processes = record_spawns(monkeypatch)
     yield processes
     spare.discard()
     for process in processes:

@@ -63,26 +63,26 @@ def test_weights_in_other_files(tmp_path: Path) -> None:
         read_onnx_graph(path)
 
 
-@pytest.mark.parametrize("location", ["../m.onnx_data", "/etc/passwd", ""])
-def test_weights_elsewhere_are_refused(tmp_path: Path, location: str) -> None:
-    path = tmp_path / "m.onnx"
+def write_misplaced(path: Path, key: str, value: str) -> Path:
+    """A graph that says something else about where the first of its weights lie."""
     write_graph(path, TinyOnnx(external=True))
     proto = onnx.load(str(path), load_external_data=False)
     tensor = next(tensor for tensor in proto.graph.initializer if tensor.external_data)
-    next(entry for entry in tensor.external_data if entry.key == "location").value = location
+    next(entry for entry in tensor.external_data if entry.key == key).value = value
     path.write_bytes(proto.SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize("location", ["../m.onnx_data", "/etc/passwd", ""])
+def test_weights_elsewhere_are_refused(tmp_path: Path, location: str) -> None:
+    path = write_misplaced(tmp_path / "m.onnx", "location", location)
     with pytest.raises(ModelFileInvalid, match="which is not beside it"):
         read_onnx_graph(path)
 
 
 @pytest.mark.parametrize("offset", ["-1", "x", "1" * 5000], ids=["negative", "no number", "long"])
 def test_a_place_that_cannot_be_is_refused(tmp_path: Path, offset: str) -> None:
-    path = tmp_path / "m.onnx"
-    write_graph(path, TinyOnnx(external=True))
-    proto = onnx.load(str(path), load_external_data=False)
-    tensor = next(tensor for tensor in proto.graph.initializer if tensor.external_data)
-    next(entry for entry in tensor.external_data if entry.key == "offset").value = offset
-    path.write_bytes(proto.SerializeToString())
+    path = write_misplaced(tmp_path / "m.onnx", "offset", offset)
     with pytest.raises(ModelFileInvalid, match="about the place of"):
         read_onnx_graph(path)
 

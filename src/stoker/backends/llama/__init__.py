@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from stoker.lazy import lazy_names
 
 if TYPE_CHECKING:
     from stoker.backends.llama.backend import LlamaBackend, LlamaOptions
@@ -30,26 +31,20 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ENCODERS": "encoder",
-    "AttentionOptions": "options",
-    "CacheType": "options",
-    "ControlVector": "control",
-    "DeviceOptions": "options",
-    "EncoderOptions": "encoder",
-    "FlashAttention": "options",
-    "LlamaBackend": "backend",
-    "LlamaEncoder": "encoder",
-    "LlamaOptions": "backend",
-    "LlamaTokenizer": "tokenizer",
-    "SplitMode": "options",
-    "gpu_name": "gpu",
+    "ENCODERS": "stoker.backends.llama.encoder",
+    "AttentionOptions": "stoker.backends.llama.options",
+    "CacheType": "stoker.backends.llama.options",
+    "ControlVector": "stoker.backends.llama.control",
+    "DeviceOptions": "stoker.backends.llama.options",
+    "EncoderOptions": "stoker.backends.llama.encoder",
+    "FlashAttention": "stoker.backends.llama.options",
+    "LlamaBackend": "stoker.backends.llama.backend",
+    "LlamaEncoder": "stoker.backends.llama.encoder",
+    "LlamaOptions": "stoker.backends.llama.backend",
+    "LlamaTokenizer": "stoker.backends.llama.tokenizer",
+    "SplitMode": "stoker.backends.llama.options",
+    "gpu_name": "stoker.backends.llama.gpu",
 }
 """Where each name lives. They are imported when first asked for: who needs no libllama asks only for little of it."""
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, _HOMES)
