@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -94,6 +95,7 @@ def create_registry(config: Config, models: Sequence[str], *, progress: Progress
     life = _life(config)
     makers = _Makers(config, _usual_cache_mib(config, len(named)), _kv_share_mib(config, len(named)))
     specs = [life.applied(makers.named(name, model, progress)) for name, model in named]
+    specs = list(_without_shared(specs))
     _check_names(specs, life, is_open=bool(folder))
     return Registry(
         specs,
@@ -133,14 +135,15 @@ class _Makers:
 
     def named(self, name: str, model: ModelConfig, progress: Progress | None) -> ModelSpec:
         """A model of the command line or of the configuration file."""
-        from stoker.runtime.registry import served_names
+        from stoker.runtime.served import names_of_source, served_names
 
         source = model.source or name
         base = self._config.engine
         engine = engine_with(base, model.engine, f"[registry.models.{name}.engine]")
         engine = local_model(msgspec.structs.replace(engine, model=source, name=base.name or name), progress=progress)
+        given = base.name or (name if model.source else "")
         spec = self._spec(
-            served_names(engine.name, source, *model.alias),
+            served_names(given, source, *model.alias) if given else names_of_source(source, *model.alias),
             engine,
             is_pinned=model.pin,
             keep_alive_s=inf if model.keep_alive == "" else parse_keep_alive(model.keep_alive),
@@ -154,7 +157,7 @@ class _Makers:
         """The models of a folder, and those that were downloaded. It reads directories."""
         from stoker.models.folder import find_models
         from stoker.models.store import list_models
-        from stoker.runtime.registry import served_names
+        from stoker.runtime.served import served_names
 
         specs: list[ModelSpec] = []
         for found in (*find_models(folder), *list_models()):
@@ -262,12 +265,22 @@ def _keep_alive(text: str) -> float:
         raise ConfigError(f"--keep-alive: {error.message}", key="keep_alive") from error
 
 
+def _without_shared(specs: Sequence[ModelSpec]) -> Iterator[ModelSpec]:
+    """Files of one name in different folders are called by their paths, as their short name would mean both."""
+    from stoker.runtime.served import short_name
+
+    owners = Counter(name for spec in specs for name in spec.names)
+    for spec in specs:
+        short = {short_name(name) for name in spec.names if short_name(name) != name}
+        yield replace(spec, names=tuple(name for name in spec.names if owners[name] == 1 or name not in short))
+
+
 def _check_names(specs: Sequence[ModelSpec], life: _Life, *, is_open: bool) -> None:
     """Every name means one model, and something is only said about models that there are."""
     owners: dict[str, str] = {}
     for name, owner in _names(specs):
         if owners.setdefault(name, owner) != owner:
-            raise ConfigError(f"{name!r} would be both {owners[name]} and {owner}; give one of them a --alias")
+            raise ConfigError(f"{name!r} would be both {owners[name]} and {owner}: every name is for one model")
     unknown = sorted(life.names - owners.keys())
     if unknown and not is_open:
         raise ConfigError(f"--alias, --pin and --keep-alive: there is no model {unknown[0]!r}", key="alias")

@@ -60,7 +60,7 @@ def test_one_model_under_all_its_names(tmp_path: Path) -> None:
 
 def test_strict_server_knows_its_names_only(tmp_path: Path) -> None:
     registry = registry_of(settings(tmp_path, strict_models=True), "/models/tiny.gguf")
-    assert registry.resolve("tiny").model_id == "/models/tiny.gguf"
+    assert registry.resolve("/models/tiny.gguf").model_id == "tiny"
     with pytest.raises(Exception, match="`other`"):
         registry.resolve("other")
 
@@ -102,13 +102,28 @@ def test_models_of_a_file_come_after_those_of_the_command_line(tmp_path: Path, m
 
 
 @pytest.mark.parametrize(
+    ("models", "names"),
+    [
+        (["/m/a.gguf", "/n/a.gguf"], [("/m/a.gguf",), ("/n/a.gguf",)]),
+        (["a", "/m/a.gguf"], [("a",), ("/m/a.gguf",)]),
+        (["hf:x/a:m.gguf", "hf:y/b:m.gguf", "m.onnx"], [("hf:x/a:m.gguf",), ("hf:y/b:m.gguf",), ("m.onnx",)]),
+        (["/m/a.gguf", "/n/b.gguf"], [("a", "/m/a.gguf"), ("b", "/n/b.gguf")]),
+    ],
+)
+def test_files_of_one_name_are_called_by_their_paths(
+    tmp_path: Path, models: Sequence[str], names: list[tuple[str, ...]]
+) -> None:
+    registry = registry_of(settings(tmp_path), *models)
+    assert [status.spec.names for status in registry.statuses()] == names
+
+
+@pytest.mark.parametrize(
     ("models", "flags", "complaint"),
     [
         ([], {}, "no model is named: give a MODEL, or a folder of them with --models-dir"),
         (["a", "b"], {"name": "x"}, "--name is for one model; use --alias"),
         (["a", "b"], {"lora": ["x=x.gguf"]}, "--lora is for one model"),
         (["a", "b"], {"control_vector": ["x.gguf"]}, "--control-vector is for one model"),
-        (["/m/a.gguf", "/n/a.gguf"], {}, "'a' would be both /m/a.gguf and /n/a.gguf"),
         (["a", "b"], {"alias": ["a=b"]}, "'a' would be both a and b"),
         (["a"], {"alias": ["x"]}, "--alias takes NAME=MODEL"),
         (["a"], {"alias": ["x=b"]}, "there is no model 'b'"),

@@ -21,9 +21,9 @@ from stoker.runtime.instance import Instance, Lease
 from stoker.runtime.model_events import ModelEvent, ModelEvents
 from stoker.runtime.model_spec import ModelSpec
 from stoker.runtime.residency import Residency
-from stoker.runtime.served import ServedModel, served_names, without_adapter
+from stoker.runtime.served import ServedModel, without_adapter
 
-__all__ = ["Lease", "ModelSpec", "ModelStatus", "Registry", "ServedModel", "served_names"]
+__all__ = ["Lease", "ModelSpec", "ModelStatus", "Registry", "ServedModel"]
 
 logger = logging.getLogger(__name__)
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from stoker.runtime.base import Runtime
 from stoker.runtime.request_metrics import RequestMetrics
 
+_HUB = "hf:"
+
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
@@ -25,16 +27,35 @@ class ServedModel:
         return self.names[0]
 
 
-def served_names(model: str, *further: str) -> tuple[str, ...]:
-    """The names under which a model given as `model` is served.
+def served_names(name: str, *further: str) -> tuple[str, ...]:
+    """The names under which a model that somebody named is served: that one is its id.
 
-    `model` itself is the id. Aliases: the last part of a path or hub name, without `.gguf`; then `further`.
+    Aliases: the name's last part, without a file's ending; then `further`.
 
-    >>> served_names("/models/tiny.Q4.gguf")
-    ('/models/tiny.Q4.gguf', 'tiny.Q4')
+    >>> served_names("hf:org/repo:tiny.gguf", "small")
+    ('hf:org/repo:tiny.gguf', 'tiny', 'small')
     """
-    names = (model, re.split(r"[/\\:]", model)[-1].removesuffix(".gguf"), *further)
-    return tuple(dict.fromkeys(name for name in names if name))
+    return tuple(dict.fromkeys(each for each in (name, short_name(name), *further) if each))
+
+
+def names_of_source(source: str, *further: str) -> tuple[str, ...]:
+    """The names of a model that nobody named: a file or folder is called by its last part, not by where it lies.
+
+    >>> names_of_source("/models/tiny.Q4.gguf"), names_of_source("hf:org/repo")
+    (('tiny.Q4', '/models/tiny.Q4.gguf'), ('hf:org/repo', 'repo'))
+    """
+    if source.startswith(_HUB):
+        return served_names(source, *further)
+    return served_names(short_name(source), source, *further)
+
+
+def short_name(model: str) -> str:
+    """The last part of a path or of a name of the hub, without the file's ending.
+
+    >>> short_name("hf:org/repo"), short_name("./exported/"), short_name("model.onnx")
+    ('repo', 'exported', 'model')
+    """
+    return re.split(r"[/\\:]", model.rstrip("/\\"))[-1].removesuffix(".gguf").removesuffix(".onnx")
 
 
 def without_adapter(asked: str, names: Iterable[str]) -> str:

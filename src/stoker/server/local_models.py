@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -38,13 +39,13 @@ class LocalModels:
         self._registry = registry
 
     def all(self) -> list[LocalModel]:
-        """The registry's models under all of their names, then the downloads, then the aliases.
+        """The registry's models under all of their names but a path, then the downloads, then the aliases.
 
         Raises:
             ModelNotLoaded: a served model is still loading.
         """
         own = [(status, _registered(status, status.model_id)) for status in self._registry.statuses()]
-        by_name = {name: replace(model, name=name) for _, model in own if model is not None for name in model.names}
+        by_name = {name: replace(model, name=name) for _, model in own if model is not None for name in _listed(model)}
         for status, model in own:
             if model is not None:
                 adapted = [_with_adapter(model, adapter) for adapter in loaded_adapters(status)]
@@ -133,3 +134,8 @@ def _adapted(status: ModelStatus, adapter: AdapterCard, name: str) -> LocalModel
 
 def _with_adapter(model: LocalModel, adapter: AdapterCard) -> LocalModel:
     return replace(model, name=f"{model.name}:{adapter.name}", adapter=adapter)
+
+
+def _listed(model: LocalModel) -> Iterator[str]:
+    yield model.names[0]
+    yield from (name for name in model.names[1:] if Path(name).expanduser().absolute() != model.path.absolute())

@@ -17,7 +17,8 @@ from stoker.errors import (
     ResourceExhausted,
 )
 from stoker.runtime.base import Runtime
-from stoker.runtime.registry import ModelSpec, Registry, ServedModel, served_names
+from stoker.runtime.registry import ModelSpec, Registry, ServedModel
+from stoker.runtime.served import names_of_source, served_names
 from tests.unit.runtime.fake_models import FakeModel, leaders, live, running, settled, until
 
 
@@ -42,18 +43,23 @@ def make_registry(**settings: Any) -> Registry:
     ("model", "names"),
     [
         ("smollm2", ("smollm2",)),
-        ("/models/Tiny-Q4.gguf", ("/models/Tiny-Q4.gguf", "Tiny-Q4")),
-        ("tiny.gguf", ("tiny.gguf", "tiny")),
+        ("/models/Tiny-Q4.gguf", ("Tiny-Q4", "/models/Tiny-Q4.gguf")),
+        ("tiny.gguf", ("tiny", "tiny.gguf")),
+        ("./exported/", ("exported", "./exported/")),
         ("hf:org/repo", ("hf:org/repo", "repo")),
         ("hf:org/repo:file.gguf", ("hf:org/repo:file.gguf", "file")),
     ],
 )
-def test_served_names(model: str, names: tuple[str, ...]):
-    assert served_names(model) == names
+def test_a_model_that_nobody_named_is_called_by_its_last_part(model: str, names: tuple[str, ...]):
+    assert names_of_source(model) == names
+
+
+def test_a_given_name_is_the_id_whatever_it_looks_like():
+    assert served_names("team/chat", "b.gguf") == ("team/chat", "chat", "b.gguf")
 
 
 def test_further_names_come_last_and_once():
-    assert served_names("a/b.gguf", "b", "c", "") == ("a/b.gguf", "b", "c")
+    assert names_of_source("a/b.gguf", "b", "c", "") == ("b", "a/b.gguf", "c")
 
 
 @pytest.mark.parametrize("model", ["tiny", "short", "anything", "", None])

@@ -77,7 +77,7 @@ def test_tags_list_what_is_served_downloaded_and_renamed(download: Path):
 
 def test_served_file_is_called_by_its_name_not_by_its_path(cache: Path, tmp_path: Path):
     path = write_tiny_gguf(tmp_path / "own.Q4.gguf", **SHAPE)
-    app = serving(path, str(path), "own.Q4")
+    app = serving(path, "own.Q4", str(path))
     (tag,) = call(app, "GET", "tags").json()["models"]
     assert tag["name"] == "own.Q4:latest"
     assert len(tag["digest"]) == 64
@@ -88,7 +88,7 @@ def test_served_file_is_called_by_its_name_not_by_its_path(cache: Path, tmp_path
 def test_of_two_models_of_one_name_the_one_that_answers_is_listed(download: Path, tmp_path: Path):
     path = write_tiny_gguf(tmp_path / "own.gguf", **SHAPE)
     add_alias("own", HUB_NAME)
-    tags = call(serving(path, str(path), "own"), "GET", "tags").json()["models"]
+    tags = call(serving(path, "own", str(path)), "GET", "tags").json()["models"]
     assert [tag["name"] for tag in tags] == ["own:latest", "hf.co/org/repo:m.gguf"]
     assert tags[0]["digest"] != tags[1]["digest"]
 
@@ -96,7 +96,7 @@ def test_of_two_models_of_one_name_the_one_that_answers_is_listed(download: Path
 def test_model_that_is_not_loaded_is_listed_and_shown(cache: Path, tmp_path: Path):
     path = write_tiny_gguf(tmp_path / "own.gguf", **SHAPE)
     gone = ModelSpec(names=("gone",), make=lambda _plan: FakeRuntime(), path=str(tmp_path / "gone.gguf"))
-    here = ModelSpec(names=(str(path), "own"), make=lambda _plan: FakeRuntime(), path=str(path))
+    here = ModelSpec(names=("own", str(path)), make=lambda _plan: FakeRuntime(), path=str(path))
     app = create_app(Registry([here, gone]), ServerConfig())
     (tag,) = call(app, "GET", "tags").json()["models"]
     assert (tag["name"], tag["size"]) == ("own:latest", path.stat().st_size)

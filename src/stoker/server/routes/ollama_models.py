@@ -32,7 +32,7 @@ from stoker.server.translate.ollama_models import (
     tag_entry,
     tag_with,
 )
-from stoker.server.translate.ollama_names import name_with, ollama_name, own_name, required_name, served_name
+from stoker.server.translate.ollama_names import name_with, ollama_name, own_name, required_name
 from stoker.server.wire.fields import decode_request
 from stoker.server.wire.ollama import (
     CopyRequest,
@@ -146,8 +146,8 @@ class OllamaModelRoutes:
     def _tag(self, model: LocalModel) -> TagEntry | None:
         if model.adapter is None:
             is_id = model.names[:1] == (model.name,)
-            return self._plain_tag(model, served_name(model.names) if is_id else model.name)
-        entry = self._plain_tag(model, served_name(model.names))
+            return self._plain_tag(model, ollama_name(model.names[0]) if is_id else model.name)
+        entry = self._plain_tag(model, ollama_name(model.names[0]))
         if entry is None:
             return None
         is_id = model.name == f"{model.names[0]}:{model.adapter.name}"
@@ -174,7 +174,7 @@ class OllamaModelRoutes:
             reply = show_card(model.served.runtime.card)
         else:
             reply = show_file(model.path, verbose=verbose)
-        return reply if model.adapter is None else show_with(reply, served_name(model.names), model.adapter)
+        return reply if model.adapter is None else show_with(reply, ollama_name(model.names[0]), model.adapter)
 
 
 def _is_ready(served: ServedModel | None) -> bool:
@@ -199,7 +199,7 @@ def _expiry(expires_in_s: float) -> str:
 
 
 def _running(served: ServedModel) -> RunningEntry:
-    card, name = served.runtime.card, served_name(served.names)
+    card, name = served.runtime.card, ollama_name(served.names[0])
     return RunningEntry(
         name=name,
         model=name,

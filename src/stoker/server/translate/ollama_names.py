@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from stoker.errors import InvalidInput
 from stoker.server.wire.ollama import NameRequest
 
@@ -40,14 +38,6 @@ def name_with(name: str, adapter: str) -> str:
     'smollm2:sql'
     """
     return f"{name.removesuffix(_LATEST)}:{adapter}"
-
-
-def served_name(names: Sequence[str]) -> str:
-    """What a model of these names is called: not by a path if it has another name."""
-    model_id = names[0]
-    is_path = model_id.startswith((".", "/", "~")) or model_id.endswith(".gguf")
-    hub = model_id.startswith(_HUB)
-    return ollama_name(names[1] if is_path and not hub and len(names) > 1 else model_id)
 
 
 def required_name(wire: NameRequest) -> str:
