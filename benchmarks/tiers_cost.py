@@ -3,10 +3,12 @@
     python benchmarks/tiers_cost.py smollm2.gguf
 
 Three servers of one model: without tiers (`--cache-ram 0`), with memory as by default, and with a folder besides. All
-of them live at the same time and take turns in the same work, in rounds there and back (A B C C B A), so that what
-drifts evenly cancels out. A line is the median of rounds' ratios to the server without tiers, and an interval that
-holds the medians of 95 % of resamples of the rounds (the bootstrap). 1 = they cost nothing; the aim is 0.97 at least.
-Run it on a machine that does nothing else.
+of them live at the same time and take turns in the same work, there and back (A B C C B A), so that what drifts evenly
+cancels out. After two times there and back, which is a round, others are started: where a server's memory happens to
+lie is felt for as long as it lives. A line tells output tokens a second, and output tokens for each second of CPU time
+that the server's processes take, what they do soon afterwards included: of both the median of rounds' ratios to the
+server without tiers, and an interval that holds the medians of 95 % of resamples of the rounds (the bootstrap). 1 = the
+tiers cost nothing; the aim is 0.97 at least. Run it on a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
+import psutil
+from numpy.typing import NDArray
 
 from stoker.bench.figures import figures_of
 from stoker.bench.load import Load
@@ -29,13 +33,17 @@ from stoker.bench.server import LaunchedServer
 
 NUM_RESAMPLES = 2000
 _CONTEXT = 32_768
+_WAYS = 4
+"""There, back, there, back."""
+_SETTLE_S = 0.25
+"""So long after its last answer a server has brought to safety what it will, and is not felt by the others any more."""
 
 PLANS = {
     plan.scenario: plan
     for plan in (
         make_plan("distinct", concurrency=(8,)),
         make_plan("shared"),
-        make_plan("agent", num_requests=10, turns=3),
+        make_plan("agent", num_requests=10, turns=3, prompt_tokens=128, shared_tokens=512, output_tokens=16),
         make_plan("mixed", output_tokens=96),
     )
 }
@@ -67,47 +75,55 @@ def _command(given: argparse.Namespace, options: Sequence[str]) -> list[str]:
 
 async def compare(sides: Sequence[LaunchedServer], scenarios: Sequence[str], seconds: float) -> None:
     """Prints a line for each scenario and each server that has tiers."""
+    for scenario in scenarios:
+        until, rounds = time.monotonic() + seconds, list[NDArray[np.float64]]()
+        while time.monotonic() < until or len(rounds) < 2:
+            rounds.append(await _ratios(PLANS[scenario], sides, len(rounds)))
+        for side, (wall, cpu) in zip(sides[1:], np.stack(rounds, axis=-1), strict=True):
+            parts = f"throughput {_summary(wall)}   per CPU second {_summary(cpu)}"
+            print(f"{scenario:>9} with {side.name:17} {parts}   {len(wall)} rounds", flush=True)
+
+
+async def _ratios(plan: Plan, sides: Sequence[LaunchedServer], number: int) -> NDArray[np.float64]:
+    """Of what each side but the first took in a round, how much the first one took: `(sides, wall and CPU)`."""
+    there, spent = range(len(sides)), np.zeros((len(sides), 2))
     try:
         loads = [Load(await side.start()) for side in sides]
         for load in loads:
             await warm_up(load)
-        for scenario in scenarios:
-            ratios = await _ratios(PLANS[scenario], sides, loads, seconds)
-            for side, own in zip(sides[1:], np.transpose(ratios), strict=True):
-                print(f"{scenario:>9} with {side.name:17} {_summary(own)}", flush=True)
+        # Each way does other work than the one before, or it would be cached.
+        for way in range(_WAYS):
+            for side in reversed(there) if way % 2 else there:
+                spent[side] += await _seconds(Turn(plan, sides[side], loads[side], number * _WAYS + way))
     finally:
         for side in sides:
             await side.stop()
+    return spent[0] / spent[1:]
 
 
-async def _ratios(
-    plan: Plan, sides: Sequence[LaunchedServer], loads: Sequence[Load], seconds: float
-) -> list[list[float]]:
-    """For each round, the throughput of each side but the first over that of the first."""
-    until, rounds = time.monotonic() + seconds, list[list[float]]()
-    while time.monotonic() < until or len(rounds) < 2:
-        spent = [0.0] * len(sides)
-        # The way back does other work than the way there, or it would be cached.
-        for number, order in ((0, range(len(sides))), (1, reversed(range(len(sides))))):
-            for side in order:
-                spent[side] += await _seconds(Turn(plan, sides[side], loads[side], 2 * len(rounds) + number))
-        rounds.append([spent[0] / own for own in spent[1:]])
-    return rounds
-
-
-async def _seconds(turn: Turn) -> float:
-    """For each output token of one repetition: all sides give the same number of them."""
+async def _seconds(turn: Turn) -> tuple[float, float]:
+    """On the clock and of CPU time, for each output token of one repetition."""
+    assert turn.server.pid is not None, "it was started here"
+    server = psutil.Process(turn.server.pid)
+    used_s = _cpu_s(server)
     whole = await anext(SCENARIOS[turn.plan.scenario].run(turn))
+    await asyncio.sleep(_SETTLE_S)
+    used_s = _cpu_s(server) - used_s
     figures = figures_of(whole.answers, turn.plan.limits)
     if figures.num_failed:
         raise SystemExit(f"{turn.server.name}: {figures.failures} {figures.examples}")
-    return 1 / figures.output_tokens_per_s
+    return 1 / figures.output_tokens_per_s, used_s / sum(answer.num_output for answer in whole.answers)
 
 
-def _summary(ratios: Sequence[float]) -> str:
+def _cpu_s(root: psutil.Process) -> float:
+    times = [process.cpu_times() for process in (root, *root.children(recursive=True))]
+    return sum(own.user + own.system for own in times)
+
+
+def _summary(ratios: NDArray[np.float64]) -> str:
     resampled = np.random.default_rng(0).choice(ratios, (NUM_RESAMPLES, len(ratios)))
     low, high = np.percentile(np.median(resampled, axis=1), (2.5, 97.5))
-    return f"{np.median(ratios):.3f} ({low:.3f} … {high:.3f}), {len(ratios)} rounds"
+    return f"{np.median(ratios):.3f} ({low:.3f} … {high:.3f})"
 
 
 if __name__ == "__main__":

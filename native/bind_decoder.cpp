@@ -157,9 +157,7 @@ public:
         for (const int32_t cpu : cpus) {
             require(cpu >= 0 && cpu < kMaxCpus, "no such CPU");
         }
-        const Kernels* table = kernels.empty() ? &best_kernels() : kernels_named(kernels);
-        require(table != nullptr, "no such kernels on this CPU");
-        decoder_ = std::make_unique<Decoder>(Description(description, memory_, tables_).spec(), *table,
+        decoder_ = std::make_unique<Decoder>(Description(description, memory_, tables_).spec(), kernels_or_best(kernels),
                                              kv_type_named(kv_type), num_pages, max_batch_tokens, num_threads, cores, cpus);
     }
 
@@ -217,18 +215,12 @@ public:
 
     void copy_page(int32_t source, int32_t target) { kv_with(source, target).copy_page(source, target); }
 
-    nb::bytes export_page(int32_t page) {
+    void export_page(int32_t page, nb::handle into) {
+        const Bytes to(into, true);
         KvCache& kv = kv_with(page, page);
-        nb::bytes taken = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, Py_ssize_t(kv.page_bytes())));
-        if (!taken.is_valid()) {
-            throw nb::python_error();
-        }
-        {
-            char* to = PyBytes_AS_STRING(taken.ptr());  // nobody else knows of it yet
-            nb::gil_scoped_release release;
-            std::memcpy(to, kv.page(page), kv.page_bytes());
-        }
-        return taken;
+        require(to.size() == kv.page_bytes(), "there is no room for a page, or too much");
+        nb::gil_scoped_release release;
+        std::memcpy(to.data(), kv.page(page), kv.page_bytes());
     }
 
     void import_page(int32_t page, nb::handle data, int32_t first, int32_t last) {
@@ -319,7 +311,7 @@ void bind_decoder(nanobind::module_& module) {
         .def("load_adapter", &BoundDecoder::load_adapter, nb::arg("id"), nb::arg("memory"), nb::arg("changes"))
         .def("unload_adapter", &BoundDecoder::unload_adapter, nb::arg("id"))
         .def("copy_page", &BoundDecoder::copy_page, nb::arg("source"), nb::arg("target"))
-        .def("export_page", &BoundDecoder::export_page, nb::arg("page"))
+        .def("export_page", &BoundDecoder::export_page, nb::arg("page"), nb::arg("into"))
         .def("import_page", &BoundDecoder::import_page, nb::arg("page"), nb::arg("data"), nb::arg("first"), nb::arg("last"))
         .def("touch_pages", &BoundDecoder::touch_pages, nb::arg("first"), nb::arg("last"))
         .def("close", &BoundDecoder::close);

@@ -25,15 +25,6 @@ using Row = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 // Changes whenever packed matrices of an earlier version can no longer be read.
 constexpr int kLayoutVersion = 1;
 
-const Kernels& table_named(const std::string& name) {
-    if (name.empty()) {
-        return best_kernels();
-    }
-    const Kernels* table = kernels_named(name);
-    require(table != nullptr, "no such kernels on this CPU");
-    return *table;
-}
-
 void require_shape(int32_t type, int32_t rows, int32_t columns) {
     require(rows > 0 && can_pack(type, columns), "there are no kernels for this tensor type with rows of this length");
 }
@@ -84,14 +75,14 @@ void unpack(int32_t type, nb::handle packed, int32_t rows, int32_t columns, int3
     const Matrix matrix = matrix_of(type, rows, columns, from);
     require(row >= 0 && row < rows, "no such row");
     require(out.shape(0) == size_t(columns), "the output must have a place for each column");
-    table_named(kernels).unpack_row(matrix, row, out.data());
+    kernels_or_best(kernels).unpack_row(matrix, row, out.data());
 }
 
 void multiply(int32_t type, nb::handle packed, int32_t rows, int32_t columns, ConstFloats x, Floats y, int32_t first_tile,
               int32_t last_tile, const std::string& kernels) {
     const Bytes from(packed, false);
     const Matrix matrix = matrix_of(type, rows, columns, from);
-    const Kernels& table = table_named(kernels);
+    const Kernels& table = kernels_or_best(kernels);
     const auto num_rows = int32_t(x.shape(0));
     last_tile = last_tile < 0 ? matrix.tiles() : last_tile;
     require(num_rows > 0 && x.shape(1) == size_t(columns), "x must be rows of as many columns as the matrix");

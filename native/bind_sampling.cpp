@@ -72,7 +72,7 @@ CompiledRow compile_row(int32_t vocab_size, const std::tuple<double, int32_t, do
 
 class BoundSampler {
 public:
-    explicit BoundSampler(const std::string& kernels) : kernels_(table_named(kernels)), sampler_(kernels_) {}
+    explicit BoundSampler(const std::string& kernels) : kernels_(*kernels_or_best(kernels).sampling), sampler_(kernels_) {}
 
     std::vector<int32_t> choose(Rows logits, const std::vector<CompiledRow*>& rows, std::optional<Rows> maxima) {
         const auto n = int32_t(logits.shape(1));
@@ -115,12 +115,6 @@ public:
     }
 
 private:
-    static const SamplingKernels& table_named(const std::string& name) {
-        const Kernels* table = name.empty() ? &best_kernels() : kernels_named(name);
-        require(table != nullptr, "no such kernels on this CPU");
-        return *table->sampling;
-    }
-
     std::vector<int32_t> choose(float* logits, int32_t n, const std::vector<CompiledRow*>& rows, float* maxima) {
         std::vector<int32_t> out;
         for (size_t row = 0; row < rows.size(); ++row) {

@@ -11,8 +11,10 @@ namespace stoker {
 
 void bind_kernels(nanobind::module_& module);
 void bind_cores(nanobind::module_& module);
+void bind_batch(nanobind::module_& module);
 void bind_decoder(nanobind::module_& module);
 void bind_sampling(nanobind::module_& module);
+void bind_heap(nanobind::module_& module);
 
 inline void require(bool condition, const char* message) {
     if (!condition) {

@@ -19,33 +19,15 @@
 
 namespace stoker {
 
-extern const Kernels scalar_kernels;
-#if defined(STOKER_HAS_AVX2)
-extern const Kernels avx2_kernels;
-#endif
-#if defined(STOKER_HAS_AVXVNNI)
-extern const Kernels avxvnni_kernels;
-#endif
-#if defined(STOKER_HAS_AVX512)
-extern const Kernels avx512_kernels;
-#endif
-#if defined(STOKER_HAS_AMX)
-extern const Kernels amx_kernels;
-#endif
-#if defined(STOKER_HAS_NEON)
-extern const Kernels neon_kernels;
-#endif
-#if defined(STOKER_HAS_DOTPROD)
-extern const Kernels dotprod_kernels;
-#endif
-#if defined(STOKER_HAS_I8MM)
-extern const Kernels i8mm_kernels;
-#endif
+// STOKER_TABLES, from CMakeLists.txt: X(scalar) X(avx2) ..., what is in this build, slowest first.
+#define X(isa) extern const Kernels isa##_kernels;
+STOKER_TABLES
+#undef X
 
 namespace {
 
 struct Features {
-    bool avx2 = false, avxvnni = false, avx512 = false, amx = false, neon = false, dotprod = false, i8mm = false;
+    bool scalar = true, avx2 = false, avxvnni = false, avx512 = false, amx = false, neon = false, dotprod = false, i8mm = false;
 };
 
 #if defined(__x86_64__)
@@ -130,34 +112,14 @@ Features detect() { return {}; }
 #endif
 
 std::vector<const Kernels*> list_available() {
-    [[maybe_unused]] const Features f = detect();
-    std::vector<const Kernels*> out = {&scalar_kernels};
-    [[maybe_unused]] const auto add = [&](bool here, const Kernels& table) {
-        if (here) {
-            out.push_back(&table);
-        }
-    };
-#if defined(STOKER_HAS_AVX2)
-    add(f.avx2, avx2_kernels);
-#endif
-#if defined(STOKER_HAS_AVXVNNI)
-    add(f.avxvnni, avxvnni_kernels);
-#endif
-#if defined(STOKER_HAS_AVX512)
-    add(f.avx512, avx512_kernels);
-#endif
-#if defined(STOKER_HAS_AMX)
-    add(f.amx, amx_kernels);
-#endif
-#if defined(STOKER_HAS_NEON)
-    add(f.neon, neon_kernels);
-#endif
-#if defined(STOKER_HAS_DOTPROD)
-    add(f.dotprod, dotprod_kernels);
-#endif
-#if defined(STOKER_HAS_I8MM)
-    add(f.i8mm, i8mm_kernels);
-#endif
+    const Features here = detect();
+    std::vector<const Kernels*> out;
+#define X(isa)                         \
+    if (here.isa) {                    \
+        out.push_back(&isa##_kernels); \
+    }
+    STOKER_TABLES
+#undef X
     return out;
 }
 
@@ -189,6 +151,14 @@ const Kernels& best_kernels() {
             names += std::string(names.empty() ? "" : ", ") + each->name;
         }
         throw std::runtime_error("STOKER_NATIVE_KERNELS is '" + std::string(wanted) + "', but this CPU and this build have: " + names);
+    }
+    return *table;
+}
+
+const Kernels& kernels_or_best(std::string_view name) {
+    const Kernels* table = name.empty() ? &best_kernels() : kernels_named(name);
+    if (table == nullptr) {
+        throw std::invalid_argument("no such kernels on this CPU");
     }
     return *table;
 }

@@ -18,4 +18,7 @@ const Kernels* kernels_named(std::string_view name);
 // Throws std::runtime_error if that one cannot run here.
 const Kernels& best_kernels();
 
+// The table called `name`, or the best one if the name is empty. Throws std::invalid_argument if there is none.
+const Kernels& kernels_or_best(std::string_view name);
+
 }  // namespace stoker

@@ -73,6 +73,7 @@ void DecoderSpec::check() const {
             "a row of activations is no multiple of 32");
     require_shape(embedding, vocab_size, hidden_size);
     require_shape(head, vocab_size, hidden_size);
+    require(embedding.bias == nullptr && head.bias == nullptr, "the embedding and the head cannot have biases");
     require(output_norm != nullptr, "a norm is missing");
     for (const Rope& rope : ropes) {
         require(rope.dim > 0 && rope.dim % 2 == 0 && rope.dim <= head_size, "a rotation does not fit a head");

@@ -15,6 +15,9 @@
 //   byte      8 vectors
 //
 // F32, F16 and BF16 are [input][16 outputs] of their element.
+//
+// Three types are not GGUF's: blocks of codes with scales that are floats, as other files have them. A row of their "file" is
+// made by who packs it: the scales of a block, then its codes as those of Q4_0 or Q8_0.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +37,11 @@ enum class Scales : uint8_t {
     super32_min,  // d, -m, s[8], n[8]       w = d * s * code + (-m) * n
     super16,      // d, s[16]                w = d * s * code                     (s signed)
     super16_min,  // d, -m, (s | n << 4)[16] w = d * s * code + (-m) * n
+    single,       // f                       w = f * code                         (f a float of 22 bits)
+    single16,     // f[2]                    w = f * code
 };
+
+constexpr int32_t kNibbles = 1 << 16, kBytes = kNibbles + 1, kBytes16 = kNibbles + 2;  // types that are not GGUF's
 
 enum class Table : uint8_t { none, iq4, mxfp4 };
 
@@ -53,8 +60,10 @@ struct Format {
         return scales == Scales::half_min || scales == Scales::super32_min || scales == Scales::super16_min;
     }
     // Scales of a block of 32 inputs: one, or one for each half.
-    constexpr int subs() const { return scales == Scales::super16 || scales == Scales::super16_min ? 2 : 1; }
-    constexpr int unit_inputs() const { return scales >= Scales::super32 ? 256 : 32; }
+    constexpr int subs() const {
+        return scales == Scales::super16 || scales == Scales::super16_min || scales == Scales::single16 ? 2 : 1;
+    }
+    constexpr int unit_inputs() const { return scales >= Scales::super32 && scales <= Scales::super16_min ? 256 : 32; }
     constexpr int code_bytes() const {  // of a block of a tile; of an input for the float types
         switch (codes) {
             case Codes::nibble: return 256;
@@ -76,6 +85,8 @@ struct Format {
             case Scales::super32: return 32 + 128;
             case Scales::super32_min: return 64 + 256;
             case Scales::super16: return 32 + 256;
+            case Scales::single: return 64;
+            case Scales::single16: return 128;
             default: return 64 + 256;
         }
     }
@@ -105,6 +116,9 @@ inline constexpr Format kFormats[] = {
     {23, 256, 136, Codes::nibble, Scales::super32, 128, 241, Table::iq4},  // IQ4_XS
     {30, 1, 2, Codes::bf16, Scales::none, 0, 0},                           // BF16
     {39, 32, 17, Codes::nibble, Scales::power, 12, 24, Table::mxfp4},      // MXFP4
+    {kNibbles, 32, 20, Codes::nibble, Scales::single, 8, 15},
+    {kBytes, 32, 36, Codes::byte, Scales::single, 128, 255},
+    {kBytes16, 32, 40, Codes::byte, Scales::single16, 128, 255},
 };
 // NOLINTEND
 inline constexpr int kNumFormats = sizeof(kFormats) / sizeof(kFormats[0]);

@@ -19,8 +19,9 @@ extern const Kernels avx512_kernels;
 namespace amx {
 
 constexpr int kPanelBlocks = 32;
-constexpr int kTilesAtOnce = 8;     // they share the rows' codes of a panel's blocks while the second-level cache has them
-constexpr int32_t kLeastRows = 32;  // below, AVX-512 alone is as fast: its second 512-bit unit rests while tiles are in use
+constexpr int kTilesAtOnce = 8;       // they share the rows' codes of a panel's blocks while the second-level cache has them
+constexpr int32_t kRowsAtOnce = 128;  // a column of outputs of more rows would fight for the same sets of the caches
+constexpr int32_t kLeastRows = 12;    // below, AVX-512 alone is as fast: its second 512-bit unit rests while tiles are in use
 
 struct alignas(64) TileConfig {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -54,34 +55,29 @@ struct RowTile {
     const float* sum;  // of formats with a minimum
 };
 
-// Loads the operands and multiplies them into tile C of number i. One of four, so that a product has time to end.
-template <int i> inline void multiply_tiles(const int8_t* a, const uint8_t* b) {
-#define STOKER_PRODUCT(i, ta, tb)  \
-    _tile_loadd(ta, a, 32);        \
-    _tile_loadd(tb, b, 64);        \
-    _tile_zero(i);                 \
-    _tile_dpbssd(i, ta, tb)
-    if constexpr (i == 0) {
-        STOKER_PRODUCT(0, 4, 6);
-    } else if constexpr (i == 1) {
-        STOKER_PRODUCT(1, 5, 7);
-    } else if constexpr (i == 2) {
-        STOKER_PRODUCT(2, 4, 6);
-    } else {
-        STOKER_PRODUCT(3, 5, 7);
+// Loads the operands and multiplies them into tile C of number i: one of four, so that a product has time to end.
+inline void multiply_tiles(int i, const int8_t* a, const uint8_t* b) {
+#define STOKER_PRODUCT(i, ta, tb) \
+    _tile_loadd(ta, a, 32);       \
+    _tile_loadd(tb, b, 64);       \
+    _tile_zero(i);                \
+    _tile_dpbssd(i, ta, tb);      \
+    break
+    switch (i) {
+        case 0: STOKER_PRODUCT(0, 4, 6);
+        case 1: STOKER_PRODUCT(1, 5, 7);
+        case 2: STOKER_PRODUCT(2, 4, 6);
+        default: STOKER_PRODUCT(3, 5, 7);
     }
 #undef STOKER_PRODUCT
 }
 
-template <int i> inline void store_tile(int32_t* c) {
-    if constexpr (i == 0) {
-        _tile_stored(0, c, 64);
-    } else if constexpr (i == 1) {
-        _tile_stored(1, c, 64);
-    } else if constexpr (i == 2) {
-        _tile_stored(2, c, 64);
-    } else {
-        _tile_stored(3, c, 64);
+inline void store_tile(int i, int32_t* c) {
+    switch (i) {
+        case 0: _tile_stored(0, c, 64); break;
+        case 1: _tile_stored(1, c, 64); break;
+        case 2: _tile_stored(2, c, 64); break;
+        default: _tile_stored(3, c, 64);
     }
 }
 
@@ -99,71 +95,79 @@ inline void add_block(f32x16 (&acc)[R], const PanelBlock<F> block, const int32_t
     }
 }
 
-// sums [tiles][16][16] += the products of the first R rows of each of `tiles` row tiles, `stride` rows of blocks apart, with
-// `blocks` blocks of a panel. Fresh: sums are not read.
-// One pipeline over all of them: while a block is multiplied, the third one before it leaves its tile and the fifth is added up.
+// Where a row tile's sums come from and go to: 16 floats of each row, `ld` floats apart; the next row tile's lie behind.
+struct Sums {
+    const float* from;  // [row][16]; nullptr: they begin with 0
+    float* to;
+    size_t ld;
+};
+
+template <int R> inline void load_sums(f32x16 (&acc)[R], const Sums& sums) {
+    STOKER_UNROLL for (int r = 0; r < R; ++r) {
+        acc[r] = sums.from ? load(sums.from + r * 16) : set1(0);
+    }
+}
+
+// A run of `blocks` blocks of a weight tile, from `first` on, and the panel that they are decoded to.
+template <Format F> struct Run {
+    const PackedTile<F, false>& packed;
+    int first;
+    PanelTile<F> panel;
+    int blocks;
+};
+
+// sums += the products of the first R rows of each of `tiles` row tiles, `stride` rows of blocks apart, with a run of blocks,
+// `decoded` of which lie in the panel already.
+// One pipeline over all of them: while a block is multiplied, the third one behind it is decoded, the third one before it
+// leaves its tile and the fifth is added up. One flat loop: in anything more involved GCC keeps `acc` in memory.
 template <Format F, int R>
-STOKER_FLATTEN void multiply(RowTile tile, const int tiles, const size_t stride, const PanelTile<F> panel, const int blocks,
-                             const bool fresh, float* sums) {
-    constexpr int store_lag = 3, add_lag = 5;
+STOKER_FLATTEN void multiply(const RowTile& tile, int tiles, size_t stride, const Run<F>& run, int decoded, Sums sums) {
+    constexpr int decode_lead = 3, store_lag = 3, add_lag = 5;
     alignas(64) int32_t c[8][256];
-    f32x16 acc[R];
-    const int total = tiles * blocks;
-    const size_t to_next = stride - size_t(blocks) * tile.rows;
+    const PanelTile<F> panel = run.panel;
+    const int blocks = run.blocks, total = tiles * blocks;
+    const size_t step = tile.rows, to_next = stride - size_t(blocks) * step;
+    const int8_t* q = tile.q;
+    const float *scale = tile.scale, *sum = tile.sum;
     int multiplied = 0, added = 0;  // blocks of the row tile there
-    const auto multiply_next = [&](auto i) {
-        multiply_tiles<i.value>(tile.q, panel.codes_at + 512 * multiplied);
-        tile.q += tile.rows * kBlock;
-        if (++multiplied == blocks) {
-            multiplied = 0;
-            tile.q += to_next * kBlock;
+    f32x16 acc[R];
+    load_sums(acc, sums);
+    __asm__ volatile("" ::: "memory");  // the intrinsics do not say that they read memory
+    for (int n = 0; n < total + add_lag; ++n) {
+        for (; decoded < blocks && decoded <= n + decode_lead; ++decoded) {
+            panel.from(decoded).fill(run.packed, run.first + decoded, run.first + decoded + 1);
+            __asm__ volatile("" ::: "memory");
         }
-    };
-    const auto add_next = [&](const int32_t* product) {
-        for (int r = 0; added == 0 && r < R; ++r) {
-            acc[r] = fresh ? set1(0) : load(sums + 16 * r);
+        if (n < total) {
+            multiply_tiles(n % 4, q, panel.codes_at + 512 * multiplied);
+            q += step * kBlock;
+            if (++multiplied == blocks) {
+                multiplied = 0;
+                q += to_next * kBlock;
+            }
         }
-        add_block<F, R>(acc, panel.block(added), product, tile.scale, tile.sum);
-        tile.scale += tile.rows;
-        tile.sum += F.has_min() ? tile.rows : 0;
+        if (n >= store_lag && n < total + store_lag) {
+            store_tile((n - store_lag) % 4, c[(n - store_lag) % 8]);
+        }
+        if (n < add_lag) {
+            continue;
+        }
+        add_block<F, R>(acc, panel.block(added), c[(n - add_lag) % 8], scale, sum);
+        scale += step;
+        sum += F.has_min() ? step : 0;
         if (++added == blocks) {
-            for (int r = 0; r < R; ++r) {
-                store(sums + 16 * r, acc[r]);
+            STOKER_UNROLL for (int r = 0; r < R; ++r) {
+                store(sums.to + r * sums.ld, acc[r]);
+            }
+            sums.from += sums.from ? 256 : 0;
+            sums.to += 16 * sums.ld;
+            if (n + 1 < total + add_lag) {
+                load_sums(acc, sums);
             }
             added = 0;
-            sums += 256;
-            tile.scale += to_next;
-            tile.sum += F.has_min() ? to_next : 0;
+            scale += to_next;
+            sum += F.has_min() ? to_next : 0;
         }
-    };
-    __asm__ volatile("" ::: "memory");  // the intrinsics do not say that they read memory
-    int n = 0;
-    const auto step = [&](auto i, bool may_multiply, bool may_store, bool may_add) {
-        const int at = n + i.value;
-        if (may_multiply) {
-            multiply_next(i);
-        }
-        if (may_store) {
-            store_tile<(i.value + 4 - store_lag) % 4>(c[(at - store_lag) % 8]);
-        }
-        if (may_add) {
-            add_next(c[(at - add_lag) % 8]);
-        }
-    };
-    const auto edge = [&] {
-        unroll<4>([&](auto i) {
-            const int at = n + i.value, stored = at - store_lag, summed = at - add_lag;
-            step(i, at < total, stored >= 0 && stored < total, summed >= 0 && summed < total);
-        });
-    };
-    for (; n < 8; n += 4) {
-        edge();
-    }
-    for (; n + 4 <= total; n += 4) {
-        unroll<4>([&](auto i) { step(i, true, true, true); });
-    }
-    for (; n < total + add_lag; n += 4) {
-        edge();
     }
 }
 
@@ -179,9 +183,9 @@ struct PaddedTile {
         for (int b = 0; b < blocks; ++b) {
             for (int r = 0; r < rows; ++r) {
                 const size_t to = size_t(b) * rows + r, from = a.at(first, b) + r;
-                for (int i = 0; i < kBlock; ++i) {
-                    q[to * kBlock + i] = r < have ? a.q[from * kBlock + i] : 0;
-                }
+                const __m256i codes = r < have ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a.q + from * kBlock))
+                                               : _mm256_setzero_si256();
+                _mm256_storeu_si256(reinterpret_cast<__m256i*>(q + to * kBlock), codes);
                 scale[to] = r < have ? a.scale[from] : 0;
                 sum[to] = r < have && sums != nullptr ? sums[from] : 0;
             }
@@ -190,26 +194,69 @@ struct PaddedTile {
     }
 };
 
-RowTile from_block(const RowTile& tile, int block) {
-    const size_t at = size_t(block) * tile.rows;
+// `blocks` blocks of a row tile (or whole row tiles before it) further on.
+RowTile behind(const RowTile& tile, size_t blocks) {
+    const size_t at = blocks * tile.rows;
     return {tile.rows, tile.q + at * kBlock, tile.scale + at, tile.sum + (tile.sum ? at : 0)};
 }
 
 template <Format F>
-void multiply_rows(int rows, const RowTile& tile, const PanelTile<F>& panel, int blocks, bool fresh, float* sums) {
-    const size_t stride = size_t(blocks) * tile.rows;
+void multiply_rows(int rows, const RowTile& tile, const Run<F>& run, int decoded, const Sums& sums) {
+    const size_t stride = size_t(run.blocks) * tile.rows;
     switch (rows) {
-        case 4: return multiply<F, 4>(tile, 1, stride, panel, blocks, fresh, sums);
-        case 8: return multiply<F, 8>(tile, 1, stride, panel, blocks, fresh, sums);
-        case 12: return multiply<F, 12>(tile, 1, stride, panel, blocks, fresh, sums);
-        default: return multiply<F, 16>(tile, 1, stride, panel, blocks, fresh, sums);
+        case 4: return multiply<F, 4>(tile, 1, stride, run, decoded, sums);
+        case 8: return multiply<F, 8>(tile, 1, stride, run, decoded, sums);
+        case 12: return multiply<F, 12>(tile, 1, stride, run, decoded, sums);
+        default: return multiply<F, 16>(tile, 1, stride, run, decoded, sums);
     }
 }
 
-// Scratch: corrections | padded row tile | codes of a panel | its scales | sums [kTilesAtOnce][rows, padded][16]
-size_t scratch_bytes(int32_t, int32_t rows, int32_t cols) {
+// Scratch: corrections | padded row tile | codes of a panel | its scales | sums [kTilesAtOnce][kRowsAtOnce + 16][16]
+constexpr size_t kTileSums = (size_t(kRowsAtOnce) + 16) * 16;
+
+size_t scratch_bytes(int32_t rows, int32_t cols) {
     return correction_bytes(rows, cols) + PaddedTile::bytes(cols) + kPanelBlocks * (512 + 4 * 96) +
-           kTilesAtOnce * (size_t(rows) + 16) * 64;
+           kTilesAtOnce * kTileSums * sizeof(float);
+}
+
+// The row tiles [row0, row0 + whole) and behind them `last_rows` rows of `last`.
+struct RowBlock {
+    int32_t row0, whole, end;
+    int last_rows;
+    RowTile first, last;
+};
+
+// Sums of several panels lie in scratch; the last panel's go to y, where a row tile and a weight tile are whole.
+template <Format F>
+void matmul_rows(const Matrix& w, int32_t blocks, const RowBlock& rows, int32_t tile0, int32_t tile1, float* y, int32_t ldy,
+                 const PanelTile<F>& panel, float* all_sums) {
+    for (int32_t first = tile0; first < tile1; first += kTilesAtOnce) {
+        const int32_t end = first + kTilesAtOnce < tile1 ? first + kTilesAtOnce : tile1;
+        for (int b0 = 0; b0 < blocks; b0 += kPanelBlocks) {
+            const int count = b0 + kPanelBlocks < blocks ? kPanelBlocks : blocks - b0;
+            for (int32_t tile = first; tile < end; ++tile) {
+                float* sums = all_sums + (tile - first) * kTileSums;
+                float* last_sums = sums + rows.whole * 16;
+                const PackedTile<F, false> packed(w, tile);
+                const bool is_last = b0 + count == blocks, is_whole = (tile + 1) * kTile <= w.rows;
+                const Run<F> run = {packed, b0, panel, count};
+                if (rows.whole) {
+                    float* result = y + size_t(rows.row0) * ldy + tile * kTile;
+                    const Sums to = is_last && is_whole ? Sums{b0 ? sums : nullptr, result, size_t(ldy)}
+                                                        : Sums{b0 ? sums : nullptr, sums, 16};
+                    multiply<F, 16>(behind(rows.first, b0), rows.whole / 16, size_t(16) * blocks, run, 0, to);
+                }
+                if (rows.last_rows) {
+                    multiply_rows<F>(rows.last_rows, behind(rows.last, b0), run, rows.whole ? count : 0,
+                                     {b0 ? last_sums : nullptr, last_sums, 16});
+                }
+                if (is_last) {
+                    const int32_t done = is_whole ? rows.whole : 0;
+                    write_outputs(sums + done * 16, 1, rows.end - rows.row0 - done, rows.row0 + done, tile, w.rows, y, ldy);
+                }
+            }
+        }
+    }
 }
 
 template <Format F>
@@ -218,35 +265,20 @@ void matmul_tiles(const Matrix& w, const Activations& a, int32_t tile0, int32_t 
     uint8_t* padded = static_cast<uint8_t*>(scratch) + correction_bytes(a.rows, a.cols);
     uint8_t* code = padded + PaddedTile::bytes(a.cols);
     auto* scale = reinterpret_cast<float*>(code + kPanelBlocks * 512);
-    auto* sums = scale + kPanelBlocks * 96;
+    float* sums = scale + kPanelBlocks * 96;
     const int32_t whole = a.rows / 16 * 16;
-    const int last_rows = (a.rows - whole + 3) / 4 * 4;
-    const int tile_rows = whole ? 16 : last_rows;
+    const int last_rows = (a.rows - whole + 3) / 4 * 4, tile_rows = whole ? 16 : last_rows;
     const RowTile last = last_rows ? PaddedTile::fill(a, row_sums, whole, tile_rows, padded) : RowTile{};
-    const RowTile all = {16, a.q, a.scale, row_sums};  // the first one; the others follow
+    const RowTile all = {16, a.q, a.scale, row_sums};
     configure(tile_rows);
-    const size_t tile_sums = (size_t(a.rows) + 16) * 16;
-    const PanelTile<F> panel = {code, scale};
-    for (int32_t first = tile0; first < tile1; first += kTilesAtOnce) {
-        const int32_t end = first + kTilesAtOnce < tile1 ? first + kTilesAtOnce : tile1;
-        for (int b0 = 0; b0 < a.blocks(); b0 += kPanelBlocks) {
-            const int blocks = b0 + kPanelBlocks < a.blocks() ? kPanelBlocks : a.blocks() - b0;
-            for (int32_t tile = first; tile < end; ++tile) {
-                float* to = sums + (tile - first) * tile_sums;
-                panel.fill(PackedTile<F, false>(w, tile), b0, b0 + blocks);
-                if (whole) {
-                    multiply<F, 16>(from_block(all, b0), whole / 16, size_t(16) * a.blocks(), panel,
-                                    blocks, b0 == 0, to);
-                }
-                if (last_rows) {
-                    multiply_rows<F>(last_rows, from_block(last, b0), panel, blocks, b0 == 0, to + whole * 16);
-                }
-            }
-        }
-        for (int32_t tile = first; tile < end; ++tile) {
-            write_outputs(sums + (tile - first) * tile_sums, 1, a.rows, 0, tile, w.rows, y, ldy);
-        }
+    for (int32_t row = 0, end; row < a.rows; row = end) {
+        end = row + kRowsAtOnce < a.rows ? row + kRowsAtOnce : a.rows;
+        const int32_t whole_here = (end < whole ? end : whole) - row;
+        const RowTile first = behind(all, size_t(row / 16) * a.blocks());
+        const RowBlock rows = {row, whole_here, end, end > whole ? last_rows : 0, first, last};
+        matmul_rows<F>(w, a.blocks(), rows, tile0, tile1, y, ldy, {code, scale}, sums);
     }
+    _tile_release();
 }
 
 void matmul(const Matrix& w, const Activations& a, int32_t tile0, int32_t tile1, float* y, int32_t ldy, void* scratch) {
@@ -254,9 +286,7 @@ void matmul(const Matrix& w, const Activations& a, int32_t tile0, int32_t tile1,
         constexpr Format F = kFormats[format.value];
         if constexpr (!F.is_float() && F.subs() == 1) {
             if (a.rows >= kLeastRows) {
-                matmul_tiles<F>(w, a, tile0, tile1, y, ldy, scratch);
-                _tile_release();
-                return;
+                return matmul_tiles<F>(w, a, tile0, tile1, y, ldy, scratch);
             }
         }
         avx512_kernels.matmul(w, a, tile0, tile1, y, ldy, scratch);
@@ -264,7 +294,7 @@ void matmul(const Matrix& w, const Activations& a, int32_t tile0, int32_t tile1,
 }
 
 size_t matmul_scratch_bytes(int32_t type, int32_t rows, int32_t cols) {
-    const size_t tiles = scratch_bytes(type, rows, cols), streams = avx512_kernels.matmul_scratch_bytes(type, rows, cols);
+    const size_t tiles = scratch_bytes(rows, cols), streams = avx512_kernels.matmul_scratch_bytes(type, rows, cols);
     return tiles > streams ? tiles : streams;
 }
 

@@ -6,6 +6,8 @@ NB_MODULE(_native, module) {
     module.doc() = "Kernels and the forward pass of the native executor.";
     stoker::bind_kernels(module);
     stoker::bind_cores(module);
+    stoker::bind_batch(module);
     stoker::bind_decoder(module);
     stoker::bind_sampling(module);
+    stoker::bind_heap(module);
 }

@@ -22,7 +22,7 @@ template <int n, class Body> inline void unroll(const Body& body) {
 }
 
 // An integer |c| < 2^22 added to these bits makes the float 12582912 + c, so that fma(that, d, -12582912 * d) is c * d rounded
-// once: a product that starts from these bits need not be converted. (12582912 * d is exact: d has at most 19 bits.)
+// once: a product that starts from these bits need not be converted. (12582912 * d is exact: d has at most 22 bits.)
 constexpr int32_t kMagicBits = 0x4B400000;
 constexpr float kMagic = 12582912;
 
@@ -86,6 +86,10 @@ template <Format F> inline void decode_scales(const uint8_t* plane, int b, Block
     } else if constexpr (F.scales == Scales::super32_min) {
         out.d[0] = mul(half(0), byte(64 + 16 * i));
         out.m[0] = mul(half(32), byte(64 + 128 + 16 * i));
+    } else if constexpr (F.scales == Scales::single || F.scales == Scales::single16) {
+        for (int h = 0; h < F.subs(); ++h) {
+            out.d[h] = load(reinterpret_cast<const float*>(unit + 64 * h));
+        }
     } else if constexpr (F.scales == Scales::super16) {
         const f32x16 d = half(0);
         out.d[0] = mul(d, signed_byte(32 + 32 * i));
@@ -143,6 +147,7 @@ template <Format F> struct PanelTile {
     float* floats_at;   // PanelBlock<F>::kFloats a block
 
     PanelBlock<F> block(int b) const { return {codes_at + 512 * b, floats_at + PanelBlock<F>::kFloats * b}; }
+    PanelTile from(int b) const { return {codes_at + 512 * b, floats_at + PanelBlock<F>::kFloats * b}; }
 
     template <bool is_unsigned> STOKER_FLATTEN void fill(const PackedTile<F, is_unsigned>& tile, int b0, int b1) const {
         for (int b = b0; b < b1; ++b) {

@@ -53,6 +53,7 @@ void read_codes(int32_t type, const uint8_t* p, int b, uint8_t* out) {
         case 2: case 20: return split_nibbles(p + 2, out);   // Q4_0, IQ4_NL: d, nibbles
         case 3: return split_nibbles(p + 4, out);            // Q4_1: d, m, nibbles
         case 39: return split_nibbles(p + 1, out);           // MXFP4: e, nibbles
+        case kNibbles: return split_nibbles(p + 4, out);     // f, nibbles
         case 23: return split_nibbles(p + 8 + 16 * b, out);  // IQ4_XS: d, high scales, low scales, nibbles
         case 6:                                              // Q5_0: d, fifth bits, nibbles
             split_nibbles(p + 6, out);
@@ -62,6 +63,10 @@ void read_codes(int32_t type, const uint8_t* p, int b, uint8_t* out) {
             return add_fifth_bits(p + 4, out);
         case 8:                                              // Q8_0: d, signed bytes
             for (int i = 0; i < 32; ++i) out[i] = p[2 + i] ^ 0x80;
+            return;
+        case kBytes: case kBytes16:                          // f or two, signed bytes
+            p += type == kBytes ? 4 : 8;
+            for (int i = 0; i < 32; ++i) out[i] = p[i] ^ 0x80;
             return;
         case 10: return take_bits(p + 16 + b / 4 * 32, b % 4 * 2, 3, 0, out);  // Q2_K: scales, codes, d, m
         case 11:                                                               // Q3_K: third bits, codes, scales, d
@@ -117,9 +122,19 @@ void put_bytes(uint8_t* plane, int o, const uint8_t* p) {
     }
 }
 
+void put_single(uint8_t* plane, int o, const uint8_t* p) {
+    uint32_t bits = word(p);
+    if ((bits & 0x7f800000) != 0x7f800000) {
+        bits = (bits + 2) & ~3u;  // 22 of 24 bits
+    }
+    std::memcpy(plane + 4 * o, &bits, 4);
+}
+
 void put_scales(int32_t type, const uint8_t* p, uint8_t* plane, int o) {
     switch (type) {
         case 39: plane[o] = p[0]; return;
+        case kNibbles: case kBytes: return put_single(plane, o, p);
+        case kBytes16: put_single(plane, o, p); return put_single(plane + 64, o, p + 4);
         case 3: case 7: put_half(plane + 32, o, p + 2); return put_half(plane, o, p);
         case 10:
             put_half(plane, o, p + 80);

@@ -2,7 +2,7 @@
 //
 //   weights  2 outputs x 8 inputs     the same quarter of two groups' codes, interleaved by fours
 //   rows     2 rows    x 8 inputs
-//   sums     2 outputs x 2 rows       64 products an instruction, 32 with a dot product
+//   sums     2 outputs x 2 rows       32 products an instruction, 16 with a dot product
 //
 // For each two rows and a block: 32 of these, and 8 instructions that turn the sums so that lanes are outputs again.
 

@@ -31,7 +31,7 @@ void pause() {
 }  // namespace
 
 Pool::Pool(int32_t num_threads, SharedCores* cores, std::vector<int32_t> cpus)
-    : num_threads_(num_threads), cores_(cores), cpus_(std::move(cpus)), owner_(getpid()) {
+    : cores_(cores), cpus_(std::move(cpus)), owner_(getpid()) {
     try {
         for (int32_t thread = 1; thread < num_threads; ++thread) {
             threads_.emplace_back([this, thread] { serve(thread); });

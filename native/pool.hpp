@@ -40,8 +40,6 @@ public:
     Pool(const Pool&) = delete;
     Pool& operator=(const Pool&) = delete;
 
-    int32_t size() const { return num_threads_; }
-
     // Returns when all stages are done; the caller is thread 0. Afterwards no thread touches the program any more.
     // Throws std::runtime_error in a forked child, where the other threads do not exist.
     void run(Program& program);
@@ -59,7 +57,6 @@ private:
     // The caller keeps its seat; a helper does not sleep with one.
     void wait_behind(uint64_t ticket, int32_t thread, Seat& seat) const;
 
-    const int32_t num_threads_;
     SharedCores* const cores_;
     const std::vector<int32_t> cpus_;
     const pid_t owner_;

@@ -3,16 +3,17 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <iterator>
 #include <limits>
 
 namespace stoker {
 
 namespace {
 
-bool ranks_before(const Ranked& a, const Ranked& b) {
-    return a.logit > b.logit || (a.logit == b.logit && a.token_id < b.token_id);
-}
+struct RanksBefore {
+    bool operator()(const Ranked& a, const Ranked& b) const {
+        return a.logit > b.logit || (a.logit == b.logit && a.token_id < b.token_id);
+    }
+};
 
 uint64_t mix(uint64_t value) {
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -85,28 +86,31 @@ int32_t RowSampler::first_largest(const float* row, int32_t n) const {
 // As many blocks as wanted have a maximum that reaches the bound, so at least as many logits do, and few more.
 void RowSampler::rank(const float* row, int32_t n, int32_t count) {
     constexpr float kLeast = std::numeric_limits<float>::lowest();  // -inf is never chosen
-    const float bound = count <= num_blocks_ ? std::max(nth_maximum(count), kLeast) : kLeast;
-    high_.clear();
-    for (int32_t block = 0; block < num_blocks_; ++block) {
-        if (blocks_[block] >= bound) {
-            high_.push_back(block * kMaximaBlock);
-            prefetch(row + block * kMaximaBlock);
-        }
+    const float bound = count <= num_blocks_ ? std::max(bound_of(count), kLeast) : kLeast;
+    high_.resize(num_blocks_);
+    const int32_t num_high = kernels_.reaching(blocks_, num_blocks_, bound, high_.data());
+    for (int32_t i = 0; i < num_high; ++i) {
+        prefetch(row + high_[i] * kMaximaBlock);
     }
     ranked_.clear();
-    for (const int32_t from : high_) {
-        collect(row, from, std::min(n, from + kMaximaBlock), bound);
+    int32_t found[kMaximaBlock];
+    for (int32_t i = 0; i < num_high; ++i) {
+        const int32_t from = high_[i] * kMaximaBlock;
+        const int32_t num_found = kernels_.reaching(row + from, std::min(kMaximaBlock, n - from), bound, found);
+        for (int32_t j = 0; j < num_found; ++j) {
+            ranked_.push_back({row[from + found[j]], from + found[j]});
+        }
     }
     if (size_t(count) < ranked_.size()) {
-        std::nth_element(ranked_.begin(), ranked_.begin() + count, ranked_.end(), ranks_before);
+        std::nth_element(ranked_.begin(), ranked_.begin() + count, ranked_.end(), RanksBefore());
         ranked_.resize(count);
     }
-    std::sort(ranked_.begin(), ranked_.end(), ranks_before);
+    std::sort(ranked_.begin(), ranked_.end(), RanksBefore());
 }
 
 // The maxima are folded into a few times as many columns as are wanted: so many columns reach a bound, so at least as many
 // maxima do, and few more (`_superset` of sampling/candidates.py does that to a whole row).
-float RowSampler::nth_maximum(int32_t count) {
+float RowSampler::bound_of(int32_t count) {
     const int32_t width = std::min(num_blocks_, 4 * count);
     sorted_.assign(blocks_, blocks_ + width);
     for (int32_t first = width; first < num_blocks_; first += width) {
@@ -116,34 +120,8 @@ float RowSampler::nth_maximum(int32_t count) {
             sorted_[i] = sorted_[i] < other ? other : sorted_[i];
         }
     }
-    const auto nth_of_sorted = [&] {
-        std::nth_element(sorted_.begin(), sorted_.begin() + (count - 1), sorted_.end(), std::greater<>());
-        return sorted_[count - 1];
-    };
-    const float bound = nth_of_sorted();
-    if (width == num_blocks_) {
-        return bound;
-    }
-    sorted_.clear();
-    std::copy_if(blocks_, blocks_ + num_blocks_, std::back_inserter(sorted_), [=](float x) { return x >= bound; });
-    return nth_of_sorted();
-}
-
-// Logits of a part of the row that reach the bound. Most do not, so several are looked at together first.
-void RowSampler::collect(const float* row, int32_t from, int32_t end, float bound) {
-    constexpr int32_t kTogether = 16;
-    for (int32_t first = from; first < end; first += kTogether) {
-        const int32_t last = std::min(end, first + kTogether);
-        int32_t num_found = last - first < kTogether;
-        for (int32_t i = 0; last - first == kTogether && i < kTogether; ++i) {
-            num_found += row[first + i] >= bound;
-        }
-        for (int32_t i = first; num_found > 0 && i < last; ++i) {
-            if (row[i] >= bound) {
-                ranked_.push_back({row[i], i});
-            }
-        }
-    }
+    std::nth_element(sorted_.begin(), sorted_.begin() + (count - 1), sorted_.end(), std::greater<>());
+    return sorted_[count - 1];
 }
 
 // What top-p keeps of all logits: ranks more of them until they are enough.

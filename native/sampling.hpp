@@ -14,6 +14,8 @@ struct SamplingKernels {
     // The largest of each block of kMaximaBlock logits, the last block may be shorter; +inf where a block holds +inf or a
     // number that is none.
     void (*block_maxima)(const float* row, int32_t n, float* maxima);
+    // Where numbers reach a bound, ascending, and how many do. There is room for all, and none of them is NaN.
+    int32_t (*reaching)(const float* row, int32_t n, float bound, int32_t* found);
     // The sum of e^(logit - peak), in the order that sampling/exponential.py describes. Logits are at most `peak`.
     double (*exp_sum)(const float* row, int32_t n, float peak);
     // Each becomes its exponential. None is above 0.
@@ -52,8 +54,7 @@ private:
     bool look(const float* row, int32_t n, const float* maxima);
     int32_t first_largest(const float* row, int32_t n) const;
     void rank(const float* row, int32_t n, int32_t count);
-    float nth_maximum(int32_t count);
-    void collect(const float* row, int32_t from, int32_t end, float bound);
+    float bound_of(int32_t count);
     void rank_mass(const float* row, int32_t n, double top_p);
     double accumulate(double temperature);
     void keep_mass(double top_p, double total);
@@ -63,7 +64,7 @@ private:
     const float* blocks_ = nullptr;  // the maxima of the row that is looked at
     int32_t num_blocks_ = 0;
     std::vector<float> found_, tops_, sorted_;  // tops: the maxima of the maxima
-    std::vector<int32_t> high_;                 // where the blocks begin that hold something to be ranked
+    std::vector<int32_t> high_;                 // the blocks that hold something to be ranked
     float peak_ = 0;
     std::vector<Ranked> ranked_;
     std::vector<double> cumulative_;

@@ -44,6 +44,23 @@ inline void block_maxima(const float* row, int32_t n, float* maxima) {
     }
 }
 
+// Few do, so that sixteen are looked at together.
+inline int32_t reaching(const float* row, int32_t n, float bound, int32_t* found) {
+    const f32x16 least = set1(bound);
+    int32_t count = 0, i = 0;
+    for (; i + 16 <= n; i += 16) {
+        for (uint32_t hits = ~bits(less(load(row + i), least)) & 0xffff; hits != 0; hits &= hits - 1) {
+            found[count++] = i + std::countr_zero(hits);
+        }
+    }
+    for (; i < n; ++i) {
+        if (row[i] >= bound) {
+            found[count++] = i;
+        }
+    }
+    return count;
+}
+
 // Sixteen sums side by side for each part of a row, then those of the parts, then the sixteen one after the other:
 //
 //   part 0   lane[i] = w[i] + w[16 + i] + w[32 + i] + ...       total[i] = lane of part 0 + lane of part 1 + ...
@@ -81,6 +98,6 @@ inline void exp_all(double* x, int32_t n) {
     }
 }
 
-constexpr SamplingKernels kSamplingKernels = {block_maxima, exp_sum, exp_all};
+constexpr SamplingKernels kSamplingKernels = {block_maxima, reaching, exp_sum, exp_all};
 
 }  // namespace stoker::STOKER_ISA

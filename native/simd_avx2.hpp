@@ -102,6 +102,9 @@ STOKER_FIX int32_t reduce_add_i32(i32x16 a) {
 }
 
 STOKER_FIX mask16 less(f32x16 a, f32x16 b) { STOKER_BOTH(mask16, _mm256_cmp_ps(a.v[i], b.v[i], _CMP_LT_OQ)); }
+STOKER_FIX uint32_t bits(mask16 m) {
+    return uint32_t(_mm256_movemask_ps(m.v[0])) | uint32_t(_mm256_movemask_ps(m.v[1])) << 8;
+}
 STOKER_FIX f32x16 select(mask16 m, f32x16 a, f32x16 b) { STOKER_BOTH(f32x16, _mm256_blendv_ps(b.v[i], a.v[i], m.v[i])); }
 
 STOKER_FIX f32x16 load_f16(const uint16_t* p) {

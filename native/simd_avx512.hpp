@@ -81,6 +81,7 @@ inline float reduce_max(f32x16 a) { return _mm512_reduce_max_ps(a.v); }
 inline int32_t reduce_add_i32(i32x16 a) { return _mm512_reduce_add_epi32(a.v); }
 
 inline mask16 less(f32x16 a, f32x16 b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)}; }
+inline uint32_t bits(mask16 m) { return m.v; }
 inline f32x16 select(mask16 m, f32x16 a, f32x16 b) { return {_mm512_mask_blend_ps(m.v, b.v, a.v)}; }
 
 inline f32x16 load_f16(const uint16_t* p) {

@@ -106,6 +106,15 @@ STOKER_FIX int32_t reduce_add_i32(i32x16 a) {
 }
 
 STOKER_FIX mask16 less(f32x16 a, f32x16 b) { STOKER_FOUR(mask16, vcltq_f32(a.v[i], b.v[i])); }
+STOKER_FIX uint32_t bits(mask16 m) {
+    constexpr uint32_t kPlaces[4] = {1, 2, 4, 8};
+    const uint32x4_t places = vld1q_u32(kPlaces);
+    uint32_t out = 0;
+    for (int i = 0; i < 4; ++i) {
+        out |= vaddvq_u32(vandq_u32(m.v[i], places)) << 4 * i;
+    }
+    return out;
+}
 STOKER_FIX f32x16 select(mask16 m, f32x16 a, f32x16 b) { STOKER_FOUR(f32x16, vbslq_f32(m.v[i], a.v[i], b.v[i])); }
 
 STOKER_FIX f32x16 load_f16(const uint16_t* p) {

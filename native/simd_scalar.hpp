@@ -83,6 +83,13 @@ inline int32_t reduce_add_i32(const i32x16& a) {
 
 // Choice by lane
 inline mask16 less(const f32x16& a, const f32x16& b) { STOKER_EACH(mask16, a.lane[i] < b.lane[i]); }
+inline uint32_t bits(const mask16& m) {
+    uint32_t out = 0;
+    for (int i = 0; i < 16; ++i) {
+        out |= uint32_t(m.lane[i]) << i;
+    }
+    return out;
+}
 inline f32x16 select(const mask16& m, const f32x16& a, const f32x16& b) { STOKER_EACH(f32x16, m.lane[i] ? a.lane[i] : b.lane[i]); }
 
 // Half and brain floats

@@ -131,6 +131,9 @@ class RowSampler:
     def largest(self, row: NDArray[np.float32], count: int) -> list[int]:
         """The ids of the `count` largest possible logits, descending, of equal ones the lowest first. `count` > 0."""
 
+def trim_heap() -> None:
+    """Gives memory that was freed back to the system, where the C library can; releases the GIL. A few milliseconds."""
+
 class SharedCores:
     """Seats for the threads that compute, shared by processes; Linux only. A seat is free when its owner dies.
 
@@ -158,6 +161,25 @@ class SharedCores:
 
     def release(self, seat: int) -> None:
         """By the thread that took it."""
+
+def write_batch(
+    chunks: tuple[tuple[int, int, tuple[int, ...], int, tuple[object, ...]], ...],
+    tokens: NDArray[np.int32],
+    rows: NDArray[np.int32],
+) -> tuple[int, int, bool]:
+    """Writes a batch as `Decoder.forward` reads it.
+
+    Args:
+        chunks: slot, start, entries, number of rows of logits, adapters.
+        tokens: at least one place per entry, one chunk's after the other's.
+        rows: at least `(len(chunks), 4)`: slot, start, length, number of rows.
+
+    Returns:
+        How many entries, how many rows of logits, and whether any chunk has adapters.
+
+    Raises:
+        ValueError: there is not so much room.
+    """
 
 class Decoder:
     """A decoder over packed memory, with its KV memory and its threads. One Python thread uses it at a time.
@@ -244,8 +266,8 @@ class Decoder:
 
     def unload_adapter(self, id: int) -> None: ...
     def copy_page(self, source: int, target: int) -> None: ...
-    def export_page(self, page: int) -> bytes:
-        """`page_bytes` bytes."""
+    def export_page(self, page: int, into: memoryview | bytearray) -> None:
+        """Copies a page to `page_bytes` bytes."""
 
     def import_page(self, page: int, data: _Bytes, first: int, last: int) -> None:
         """Takes the positions `first … last-1` of an exported page over; the others stay as they are."""

@@ -144,7 +144,7 @@ def _forgets_the_adapters_of_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def schedule(self: Scheduler):
         batch = original(self)
-        return batch and replace(batch, chunks=tuple(chunk._replace(adapters=()) for chunk in batch.chunks))
+        return batch and batch._replace(chunks=tuple(chunk._replace(adapters=()) for chunk in batch.chunks))
 
     monkeypatch.setattr(Scheduler, "schedule", schedule)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -57,10 +59,12 @@ def another_block_is_exported_than_named(monkeypatch: pytest.MonkeyPatch) -> Non
 @bug
 def a_retained_slot_is_exported_under_the_names_of_who_was_in_it_before(monkeypatch: pytest.MonkeyPatch) -> None:
     original = Tiering.retain
+    first: WeakKeyDictionary[Tiering, dict[int, Any]] = WeakKeyDictionary()
 
     def retain(self: Tiering, slot, sequence):
-        if slot not in self._retained:
-            original(self, slot, sequence)
+        original(self, slot, sequence)
+        if slot in self._retained:
+            self._retained[slot] = first.setdefault(self, {}).setdefault(slot, self._retained[slot])
 
     monkeypatch.setattr(Tiering, "retain", retain)
 

@@ -23,7 +23,7 @@ from stoker.core.blocks import BLOCK_ENTRIES
 from stoker.core.model_info import CacheTraits
 from stoker.core.request import Request
 from stoker.core.sequence import FinishReason
-from stoker.core.tiers import KVBytes
+from stoker.core.tiers import KVBytes, TakeMemory, new_memory
 from stoker.engine.transfers import Transfers
 from stoker.errors import BackendError
 from tests import harness
@@ -176,7 +176,7 @@ class FaultyDisk(BlockDirectory):
         return self._rng.random() < probability
 
     def _damage(self, fingerprint: bytes, key: bytes) -> None:
-        path = self._path(fingerprint, key)
+        path = Path(self._path(fingerprint, key))
         content = bytearray(path.read_bytes())
         kind = self._rng.randrange(3)
         if kind == 0:
@@ -208,9 +208,9 @@ class FaultyPort:
         self._backend = backend
         self._rng = rng
 
-    def export_kv(self, slot: int, start: int, end: int) -> KVBytes:
+    def export_kv(self, slot: int, start: int, end: int, take: TakeMemory = new_memory) -> KVBytes:
         self._refuse()
-        return self._backend.export_kv(slot, start, end)
+        return self._backend.export_kv(slot, start, end, take)
 
     def import_kv(self, slot: int, start: int, end: int, state: KVBytes) -> None:
         self._refuse()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stoker.core.batch import Batch
 from stoker.core.embedding import EmbeddingInfo, Piece
 from stoker.core.model_info import ModelInfo
-from stoker.core.tiers import KVBytes
+from stoker.core.tiers import KVBytes, TakeMemory, new_memory
 
 Logits: TypeAlias = NDArray[np.float32]
 """`(batch.num_rows, vocab_size)`, rows in chunk order. Valid until the next `forward`; the caller may write to it."""
@@ -50,8 +50,11 @@ class KVPort(Protocol):
     neither may keep a reference, nor wait for anything but memory.
     """
 
-    def export_kv(self, slot: int, start: int, end: int) -> KVBytes:
+    def export_kv(self, slot: int, start: int, end: int, take: TakeMemory = new_memory) -> KVBytes:
         """The KV of some positions of a slot, which stay as they are.
+
+        Args:
+            take: gives memory for the copy. A backend whose library brings its own need not ask.
 
         Raises:
             BackendError: it cannot be had; nothing has changed.

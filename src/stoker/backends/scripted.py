@@ -21,7 +21,7 @@ from stoker.backends.pooling import Pool
 from stoker.core.batch import AdapterSet, Batch, CacheOp, Chunk, CopyPrefix, Entry
 from stoker.core.embedding import EmbeddingInfo, Piece, Pooling
 from stoker.core.model_info import CacheTraits, ModelInfo
-from stoker.core.tiers import KVBytes
+from stoker.core.tiers import KVBytes, TakeMemory, new_memory
 from stoker.errors import BackendError
 
 NUM_BYTES = 256
@@ -128,13 +128,16 @@ class ScriptedBackend:
         assert self.num_cells <= self._info.kv_tokens, "the pool overflows"
         return np.stack(rows) if rows else np.empty((0, self._info.vocab_size), dtype=np.float32)
 
-    def export_kv(self, slot: int, start: int, end: int) -> KVBytes:
+    def export_kv(self, slot: int, start: int, end: int, take: TakeMemory = new_memory) -> KVBytes:
         """See `KVPort.export_kv`."""
         self._check_portable(start)
         cells = self._slots[slot]
         assert 0 <= start < end <= len(cells), "export beyond the end"
         assert self._info.traits.can_truncate or end == len(cells), "this model knows only its present state"
-        return repr((start, [(cell.entry, cell.state) for cell in cells[start:end]])).encode()
+        content = repr((start, [(cell.entry, cell.state) for cell in cells[start:end]])).encode()
+        state = take(len(content))
+        state[:] = content
+        return state.toreadonly()
 
     def import_kv(self, slot: int, start: int, end: int, state: KVBytes) -> None:
         """See `KVPort.import_kv`."""

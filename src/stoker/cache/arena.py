@@ -1,36 +1,180 @@
-"""Memory for blocks that are read from disk. It knows neither blocks nor files.
+"""Memory for blocks that are exported or read from disk. It knows neither blocks nor files.
 
-A block is a few hundred kilobytes, and memory that nobody has touched yet costs more than reading a file that is in the
-system's own cache: the kernel empties it page by page. So it is taken in large pieces, which are asked to be of huge
-pages, and handed out in parts. A piece is given back when none of its parts is used any more.
+A block is a few hundred kilobytes, and memory that nobody has touched yet costs five times what filling it does: the
+kernel empties it page by page. So what is given back is handed out again, and a part is had from the kernel as a whole.
+Parts of one size lie in one piece: a slab allocator (Bonwick, 1994), in small. Huge pages are not asked for: once
+memory is used again they gain nothing, and new ones cost most of all where a machine is a guest that gives its free
+memory back to its host (docs/lab).
+
+```
+size 720 KiB    piece [ lent | lent | free | lent | … ]    piece [ free | free | not touched yet | … ]
+size 736 KiB    piece [ lent | free | … ]
+```
 """
 
 from __future__ import annotations
 
 import mmap
+import sys
+import threading
+import weakref
+from collections import deque
+from contextlib import suppress
+
+import numpy as np
+from numpy.typing import NDArray
 
 PIECE_BYTES = 8 * 2**20
-"""Of two megabytes each consist huge pages."""
-_ALIGNMENT = 64
+_POPULATE_WRITE = 23
+"""Linux 5.14 and later; not every Python has a name for it."""
+_SPARE_BYTES = 64 * 2**20
+"""Of each size so much is made ready before it is needed, and kept when it is not needed any more."""
+_TOUCHED_AT_A_TIME = 2**21
+"""What takes about half a millisecond."""
 
 
 class Arena:
-    """Not safe to use from several threads."""
+    """Safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._rest = memoryview(b"")
+        self._lock = threading.Lock()
+        """Guards everything but `_returned`."""
+        self._pieces: dict[int, list[_Piece]] = {}
+        """By the size of their parts: those with a free one. The last one is used first."""
+        self._loans: dict[int, _Loan] = {}
+        """Alive for as long as what they are of; by their identity."""
+        self._num_lent: dict[int, int] = {}
+        """By size."""
+        self._returned: deque[_Loan] = deque()
+        """Appended to at any moment by any thread, also by one that is in here."""
 
-    def take(self, num_bytes: int) -> memoryview:
-        """So many writable bytes, with zeros; they are given back when nobody refers to them any more."""
-        if num_bytes > len(self._rest):
-            self._rest = memoryview(_piece(max(num_bytes, PIECE_BYTES)))
-        taken, behind = self._rest[:num_bytes], -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
-        self._rest = self._rest[behind:]
-        return taken
+    def take(self, num_bytes: int, *, at_once: bool = True) -> memoryview:
+        """So many writable bytes, with anything in them; given back when nobody refers to them any more.
+
+        Args:
+            at_once: new memory is had from the kernel as a whole; meanwhile no other thread runs Python.
+        """
+        if not num_bytes:
+            return memoryview(b"")
+        size = _whole_pages(num_bytes)
+        with self._lock:
+            self._collect()
+            pieces = self._pieces.setdefault(size, [])
+            if not pieces:
+                pieces.append(_Piece(size))
+            piece = pieces[-1]
+            offset = piece.take(at_once=at_once)
+            if not piece.free:
+                pieces.pop()
+            # Views of a view hold on to this array, and not to the view that is returned.
+            part = np.frombuffer(piece.memory, np.uint8, num_bytes, offset)
+            loan = _Loan(part, self._returned.append)
+            loan.piece, loan.offset = piece, offset
+            self._loans[id(loan)] = loan
+            self._num_lent[size] = self._num_lent.get(size, 0) + 1
+        return part.data
+
+    def prepare(self, num_bytes: int, max_bytes: int) -> bool:
+        """Makes a little memory ready for parts of this size, as much as is lent of them and at most `max_bytes`.
+
+        For a moment in which nobody computes. False: nothing was left to do.
+        """
+        size = _whole_pages(num_bytes)
+        with self._lock:
+            self._collect()
+            pieces = self._pieces.setdefault(size, [])
+            limit = min(self._num_lent.get(size, 0) * size, max_bytes, _SPARE_BYTES)
+            if sum(piece.num_ready for piece in pieces) * size >= limit:
+                return False
+            fresh = next((piece for piece in reversed(pieces) if piece.has_untouched), None)
+            if fresh is None:
+                pieces.insert(0, fresh := _Piece(size))
+            fresh.touch(max(1, _TOUCHED_AT_A_TIME // size))
+        return True
+
+    def trim(self) -> None:
+        """Gives the system what is of no use any more, as `take` does by the way."""
+        with self._lock:
+            self._collect()
+
+    @property
+    def num_bytes(self) -> int:
+        """What it holds of the system's memory, whether lent or not."""
+        with self._lock:
+            pieces = {id(loan.piece): loan.piece for loan in self._loans.values()}
+            pieces.update((id(piece), piece) for pieces in self._pieces.values() for piece in pieces)
+        return sum(len(piece.memory) for piece in pieces.values())
+
+    def _collect(self) -> None:
+        while self._returned:
+            loan = self._returned.popleft()
+            del self._loans[id(loan)]
+            piece = loan.piece
+            self._num_lent[piece.size] -= 1
+            pieces = self._pieces.setdefault(piece.size, [])
+            if not piece.free:
+                pieces.append(piece)
+            piece.free.append(loan.offset)
+            if piece.is_free and sum(len(other.memory) for other in pieces if other.is_free) > _SPARE_BYTES:
+                pieces.remove(piece)
 
 
-def _piece(num_bytes: int) -> mmap.mmap:
-    piece = mmap.mmap(-1, num_bytes)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        piece.madvise(mmap.MADV_HUGEPAGE)
-    return piece
+class _Piece:
+    """Memory of the system, in parts of `size` bytes."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.memory = _new_memory(max(PIECE_BYTES, size))
+        self.num_parts = len(self.memory) // size
+        self.free = [index * size for index in reversed(range(self.num_parts))]
+        """Where the free parts begin. What was used lately is last, then what was never used, from the lowest on."""
+        self._num_touched = 0
+        """Parts, from the first on."""
+
+    @property
+    def num_ready(self) -> int:
+        return len(self.free) - (self.num_parts - self._num_touched)
+
+    @property
+    def has_untouched(self) -> bool:
+        return self._num_touched < self.num_parts
+
+    def take(self, *, at_once: bool) -> int:
+        """Where a part begins that was free."""
+        if not self.num_ready:
+            if at_once:
+                self.touch(1)
+            else:
+                self._num_touched += 1
+        return self.free.pop()
+
+    def touch(self, num_parts: int) -> None:
+        """Has the kernel give memory for so many more parts, as far as there are."""
+        begin, end = self._num_touched, min(self._num_touched + num_parts, self.num_parts)
+        self._num_touched = end
+        if sys.platform == "linux":
+            with suppress(OSError):  # an older kernel
+                self.memory.madvise(_POPULATE_WRITE, begin * self.size, (end - begin) * self.size)
+
+    @property
+    def is_free(self) -> bool:
+        return len(self.free) == self.num_parts
+
+
+class _Loan(weakref.ref[NDArray[np.uint8]]):
+    """Tells when nobody refers to a part any more."""
+
+    __slots__ = ("offset", "piece")
+    piece: _Piece
+    offset: int
+
+
+def _whole_pages(num_bytes: int) -> int:
+    return -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def _new_memory(num_bytes: int) -> mmap.mmap:
+    if sys.platform == "win32":
+        return mmap.mmap(-1, num_bytes)
+    # Memory that could be shared with other processes, which Python asks for by itself, costs more.
+    return mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

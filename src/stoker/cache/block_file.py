@@ -40,8 +40,15 @@ class Header:
     """Of the KV."""
     checksum: int
 
-    def matches(self, fingerprint: bytes, key: bytes) -> bool:
-        return self.fingerprint == fingerprint and self.key == key
+    def check_names(self, fingerprint: bytes, key: bytes) -> None:
+        """Raises BadBlockFile if this is another block, or of another model."""
+        if (self.fingerprint, self.key) != (fingerprint, key):
+            raise BadBlockFile("another block under this name")
+
+    def check_content(self, state: KVBytes) -> None:
+        """Raises BadBlockFile if this is not the KV that was written."""
+        if xxh3_64_intdigest(state) != self.checksum:
+            raise BadBlockFile("its content is damaged")
 
 
 def encode_header(fingerprint: bytes, key: bytes, state: KVBytes) -> bytes:
@@ -80,9 +87,7 @@ def decode(content: bytes | memoryview, fingerprint: bytes, key: bytes) -> KVByt
         BadBlockFile: it does not, or it is damaged.
     """
     header = decode_header(content[:HEADER_BYTES], len(content))
-    if not header.matches(fingerprint, key):
-        raise BadBlockFile("another block under this name")
+    header.check_names(fingerprint, key)
     state = memoryview(content)[HEADER_BYTES:]
-    if xxh3_64_intdigest(state) != header.checksum:
-        raise BadBlockFile("its content is damaged")
+    header.check_content(state)
     return state

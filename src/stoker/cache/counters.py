@@ -43,3 +43,17 @@ class TierCounters:
     restored_tokens: int = 0
     restore_s: float = 0.0
     failed_restores: int = 0
+
+
+@dataclass(slots=True)
+class DiskCounters:
+    """Totals since the start. Written by the disk thread only."""
+
+    evicted_blocks: int = 0
+    read_bytes: int = 0
+    read_s: float = 0.0
+    read_ahead_blocks: int = 0
+    written_bytes: int = 0
+    write_s: float = 0.0
+    failed_writes: int = 0
+    bad_files: int = 0

@@ -15,25 +15,28 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from io import FileIO
 from itertools import accumulate
 from pathlib import Path
 from stat import S_ISREG
+from typing import NamedTuple
 
 import msgspec
 
 from stoker.cache.arena import Arena
-from stoker.cache.block_file import HEADER_BYTES, BadBlockFile, decode, decode_header, encode_header
+from stoker.cache.block_file import HEADER_BYTES, KEY_BYTES, BadBlockFile, decode_header, encode_header
 from stoker.core.tiers import KVBytes
 
+_TICK_NS = 2 * 10**9
+"""The coarsest clock of a file system that is in use."""
+_NONE: Mapping[bytes, int] = {}
 _TMP_AGE_S = 3600.0
 """A temporary file this old belongs to nobody any more."""
 _READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_CREATING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _MODEL_NAME = re.compile(r"[0-9a-f]{64}")
 _BLOCK_NAME = re.compile(r"[0-9a-f]{32}\.kv")
 
@@ -45,14 +48,22 @@ class KeptModel(msgspec.Struct, frozen=True):
     kv_format: str
 
 
-@dataclass(frozen=True, slots=True)
-class BlockEntry:
-    """One block's file."""
+class BlockEntry(NamedTuple):
+    """One block's file. There may be hundreds of thousands."""
 
-    path: Path
+    folder: str
+    name: str
     num_bytes: int
     used_at: float
     """When it was last written or read, in seconds since 1970."""
+
+    @property
+    def path(self) -> Path:
+        return Path(self.folder, self.name)
+
+    @property
+    def key(self) -> bytes:
+        return _key_of(self.name)
 
 
 class BlockDirectory:
@@ -64,7 +75,8 @@ class BlockDirectory:
 
     def __init__(self, root: Path) -> None:
         self.folder = root / "kv"
-        self._arena = Arena()
+        self.arena = Arena()
+        """Where what is read lies; for other blocks besides, if there are any."""
 
     def write(self, fingerprint: bytes, key: bytes, state: KVBytes) -> int:
         """Writes a block; a reader sees all of it or nothing. Returns the size of the file.
@@ -72,14 +84,18 @@ class BlockDirectory:
         Raises:
             OSError: the disk is full, or the folder cannot be written to; nothing is left behind.
         """
-        path = self._path(fingerprint, key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(suffix=".tmp", dir=path.parent)
+        folder = f"{self.folder}/{fingerprint.hex()}"
+        temporary = f"{folder}/{os.urandom(8).hex()}.tmp"
         try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(encode_header(fingerprint, key, state))
-                file.write(state)
-            os.replace(temporary, path)
+            file = _created(temporary)
+        except FileNotFoundError:
+            os.makedirs(folder, exist_ok=True)
+            file = _created(temporary)
+        try:
+            with file:
+                for part in (encode_header(fingerprint, key, state), state):
+                    _write_all(file, part)
+            os.replace(temporary, self._path(fingerprint, key))
         except OSError:
             with suppress(OSError):
                 os.unlink(temporary)
@@ -87,14 +103,14 @@ class BlockDirectory:
         return HEADER_BYTES + len(state)
 
     def read(self, fingerprint: bytes, key: bytes) -> KVBytes:
-        """A block. One thread only.
+        """A block.
 
         Raises:
             FileNotFoundError: it is not here (any more).
             BadBlockFile: there is a file, but not with this block.
             OSError: the disk refuses.
         """
-        return decode(_content(self._path(fingerprint, key), self._arena), fingerprint, key)
+        return _read(self._path(fingerprint, key), fingerprint, key, self.arena)
 
     def note_use(self, fingerprint: bytes, key: bytes, used_at: float) -> None:
         """A block counts as last used then, in seconds since 1970; that it is gone is fine."""
@@ -104,7 +120,7 @@ class BlockDirectory:
     def remove(self, fingerprint: bytes, key: bytes) -> None:
         """Removes a block; that it is gone already is fine."""
         with suppress(OSError):
-            self._path(fingerprint, key).unlink()
+            os.unlink(self._path(fingerprint, key))
 
     def describe(self, fingerprint: bytes, model: KeptModel) -> None:
         """Notes what a fingerprint stands for.
@@ -112,10 +128,10 @@ class BlockDirectory:
         Raises:
             OSError: the folder cannot be written to.
         """
-        path = self.folder / fingerprint.hex() / "model.json"
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(msgspec.json.format(msgspec.json.encode(model)))
+        path = f"{self.folder}/{fingerprint.hex()}/model.json"
+        if not os.path.exists(path):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(model)))
 
     def described(self, fingerprint: str) -> KeptModel:
         """What a fingerprint stands for; unknown if the note is missing or cannot be read."""
@@ -128,30 +144,59 @@ class BlockDirectory:
         """The fingerprints of which there is a folder."""
         return sorted(entry.name for entry in _scan(self.folder) if _MODEL_NAME.fullmatch(entry.name))
 
-    def keys(self, fingerprint: bytes) -> dict[bytes, int]:
-        """The blocks of one model with the sizes of their files, by their names only."""
-        return {bytes.fromhex(e.path.stem): e.num_bytes for e in self.blocks(fingerprint.hex())}
+    def state(self, fingerprint: bytes) -> int | None:
+        """As long as this is the same, no block of one model has come or gone. None: that cannot be told now."""
+        try:
+            changed_ns = os.stat(f"{self.folder}/{fingerprint.hex()}").st_mtime_ns
+        except OSError:
+            return None
+        # What comes in the same tick of the file system's clock changes nothing.
+        return changed_ns if time.time_ns() - changed_ns > _TICK_NS else None
+
+    def keys(self, fingerprint: bytes, known: Mapping[bytes, int] = _NONE) -> dict[bytes, int]:
+        """The blocks of one model with the sizes of their files, by their names only.
+
+        Args:
+            known: sizes that need not be looked up: of whatever has this name, they are the same for ever.
+        """
+        folder, found = f"{self.folder}/{fingerprint.hex()}", dict[bytes, int]()
+        for name in _names(folder):
+            if _BLOCK_NAME.fullmatch(name):
+                key = _key_of(name)
+                size = known.get(key)
+                if size is None:
+                    try:
+                        size = os.lstat(f"{folder}/{name}").st_size
+                    except OSError:  # another process has just removed it
+                        continue
+                found[key] = size
+        return found
 
     def latest(self, fingerprint: bytes, limit_bytes: int) -> list[bytes]:
         """The keys of those blocks of one model that were used last, the last one first, as many as fit."""
-        blocks = sorted(self.blocks(fingerprint.hex()), key=lambda entry: entry.used_at, reverse=True)
+        if not limit_bytes:
+            return []
+        blocks = sorted(self.blocks(fingerprint.hex()), key=_used_at, reverse=True)
         sizes = accumulate(entry.num_bytes for entry in blocks)
-        return [bytes.fromhex(e.path.stem) for e, size in zip(blocks, sizes, strict=True) if size <= limit_bytes]
+        return [entry.key for entry, size in zip(blocks, sizes, strict=True) if size <= limit_bytes]
 
     def blocks(self, fingerprint: str) -> Iterator[BlockEntry]:
         """Every block's file of one model."""
-        for entry in _scan(self.folder / fingerprint):
+        folder = f"{self.folder}/{fingerprint}"
+        for entry in _scan(folder):
             if _BLOCK_NAME.fullmatch(entry.name):
-                with suppress(OSError):  # another process has just removed it
+                try:
                     stat = entry.stat(follow_symlinks=False)
-                    yield BlockEntry(Path(entry.path), stat.st_size, stat.st_mtime)
+                except OSError:  # another process has just removed it
+                    continue
+                yield BlockEntry(folder, entry.name, stat.st_size, stat.st_mtime)
 
     def shrink(self, limit_bytes: int) -> list[BlockEntry]:
         """Removes those used least recently, of whichever model, until the rest fits; returns what it removed."""
         blocks = [entry for fingerprint in self.models() for entry in self.blocks(fingerprint)]
         excess = sum(entry.num_bytes for entry in blocks) - limit_bytes
         removed: list[BlockEntry] = []
-        for entry in sorted(blocks, key=lambda entry: entry.used_at):
+        for entry in sorted(blocks, key=_used_at) if excess > 0 else ():
             if excess <= 0:
                 break
             with suppress(OSError):
@@ -180,8 +225,7 @@ class BlockDirectory:
         for entry in list(self.blocks(fingerprint)):
             fault = ""
             try:
-                content = _content(entry.path, Arena())
-                decode(content, bytes.fromhex(fingerprint), bytes.fromhex(entry.path.stem))
+                _read(entry.path, bytes.fromhex(fingerprint), entry.key, self.arena)
             except FileNotFoundError:
                 continue
             except (BadBlockFile, OSError) as error:
@@ -206,11 +250,26 @@ class BlockDirectory:
             (self.folder / fingerprint).rmdir()
         return num_bytes
 
-    def _path(self, fingerprint: bytes, key: bytes) -> Path:
-        return self.folder / fingerprint.hex() / f"{key.hex()}.kv"
+    def _path(self, fingerprint: bytes, key: bytes) -> str:
+        return f"{self.folder}/{fingerprint.hex()}/{key.hex()}.kv"
 
 
-def _scan(folder: Path) -> list[os.DirEntry[str]]:
+def _key_of(name: str) -> bytes:
+    return bytes.fromhex(name[: 2 * KEY_BYTES])
+
+
+def _used_at(entry: BlockEntry) -> float:
+    return entry.used_at
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:  # not there yet, or no longer
+        return []
+
+
+def _scan(folder: Path | str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             return list(entries)
@@ -218,8 +277,18 @@ def _scan(folder: Path) -> list[os.DirEntry[str]]:
         return []
 
 
+def _created(path: str) -> FileIO:
+    return FileIO(os.open(path, _CREATING, 0o600), "wb")
+
+
+def _write_all(file: FileIO, content: KVBytes) -> None:
+    left = memoryview(content)
+    while left:
+        left = left[file.write(left) :]
+
+
 @contextmanager
-def _opened(path: Path) -> Generator[tuple[FileIO, int]]:
+def _opened(path: Path | str) -> Generator[tuple[FileIO, int]]:
     """A block's file and its size. What is no plain file is not looked into: that could take for ever."""
     with FileIO(os.open(path, _READING), "rb") as file:
         stat = os.fstat(file.fileno())
@@ -228,15 +297,15 @@ def _opened(path: Path) -> Generator[tuple[FileIO, int]]:
         yield file, stat.st_size
 
 
-def _content(path: Path, arena: Arena) -> memoryview:
+def _read(path: Path | str, fingerprint: bytes, key: bytes, arena: Arena) -> memoryview:
     with _opened(path) as (file, size):
-        head = file.read(HEADER_BYTES)
-        decode_header(head, size)  # before memory is taken for it
-        content = arena.take(size)
-        content[:HEADER_BYTES] = head
-        # Shorter than it was a moment ago: what is missing is zeros, and the checksum notices.
-        file.readinto(content[HEADER_BYTES:])
-    return content.toreadonly()
+        header = decode_header(file.read(HEADER_BYTES), size)  # before memory is taken for it
+        header.check_names(fingerprint, key)
+        state = arena.take(header.num_bytes, at_once=False)
+        # Shorter than it was a moment ago: what is missing is anything, and the checksum notices.
+        file.readinto(state)
+    header.check_content(state)
+    return state.toreadonly()
 
 
 def _fault(entry: BlockEntry, fingerprint: str) -> str:
@@ -244,12 +313,12 @@ def _fault(entry: BlockEntry, fingerprint: str) -> str:
     try:
         with _opened(entry.path) as (file, size):
             header = decode_header(file.read(HEADER_BYTES), size)
+            header.check_names(bytes.fromhex(fingerprint), entry.key)
     except FileNotFoundError:
-        return ""
+        pass
     except (BadBlockFile, OSError) as error:
         return str(error)
-    is_right = header.matches(bytes.fromhex(fingerprint), bytes.fromhex(entry.path.stem))
-    return "" if is_right else "another block under this name"
+    return ""
 
 
 def _remove_leftovers(folder: Path) -> None:

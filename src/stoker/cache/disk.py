@@ -19,7 +19,6 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from math import inf
@@ -27,7 +26,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from stoker.cache.block_file import BadBlockFile
+from stoker.cache.counters import DiskCounters
 from stoker.cache.directory import BlockDirectory, KeptModel
+from stoker.cache.priority import give_way
 from stoker.cache.uses import Uses
 from stoker.core.tiers import KVBytes
 
@@ -40,6 +41,8 @@ _RETRY_S = 30.0
 _REFRESH_S = 30.0
 """How often a thread without work looks for what other processes have written; and so long after the last one, a chore
 is done although somebody computes."""
+_REFRESH_REST = 100.0
+"""It rests so many times as long as looking took: there may be many files."""
 _FILES_AT_A_TIME = 64
 _URGENT_BYTES = 64 * 2**20
 """So much is read ahead although somebody computes, …"""
@@ -55,20 +58,6 @@ _SLACK = 16
 Borrow: TypeAlias = Callable[[bytes], KVBytes | None]
 Deliver: TypeAlias = Callable[[bytes, KVBytes], None]
 DeliverAhead: TypeAlias = Callable[[bytes, KVBytes], bool]
-
-
-@dataclass(slots=True)
-class DiskCounters:
-    """Totals since the start. Written by the disk thread only."""
-
-    evicted_blocks: int = 0
-    read_bytes: int = 0
-    read_s: float = 0.0
-    read_ahead_blocks: int = 0
-    written_bytes: int = 0
-    write_s: float = 0.0
-    failed_writes: int = 0
-    bad_files: int = 0
 
 
 class DiskTier:
@@ -137,6 +126,9 @@ class DiskTier:
         self._fingerprint = b""
         self._num_unswept_bytes = 0
         self._has_warned = False
+        self._refresh_s = _REFRESH_S
+        self._seen_state: int | None = None
+        """Of the folder, when it was looked at last."""
         self._sweep: Iterator[tuple[Path, str]] | None = None
         """The clean-up after the start, as long as it goes on."""
         self._thread = threading.Thread(target=self._run, name="stoker-kv-disk", daemon=True)
@@ -223,6 +215,7 @@ class DiskTier:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        give_way()
         if not self._open():
             return
         while (job := self._next_job()) is not None:
@@ -231,7 +224,7 @@ class DiskTier:
     def _next_job(self) -> Callable[[], None] | None:
         """Waits for something to do. None: it is time to end."""
         with self._changed:
-            look_at = self._clock() + _REFRESH_S
+            look_at = self._clock() + self._refresh_s
             while True:
                 now = self._clock()
                 if self._to_read:
@@ -299,7 +292,12 @@ class DiskTier:
             self._refresh()
 
     def _refresh(self) -> None:
-        found = self._directory.keys(self._fingerprint)
+        state = self._directory.state(self._fingerprint)
+        if state is not None and state == self._seen_state:
+            return
+        began, self._seen_state = self._clock(), state
+        found = self._directory.keys(self._fingerprint, self._index)
+        self._refresh_s = max(_REFRESH_S, _REFRESH_REST * (self._clock() - began))
         with self._changed:
             self._index = found
             for key in [key for key in self._to_write if key in found]:
@@ -391,8 +389,8 @@ class DiskTier:
         self.counters.evicted_blocks += len(removed)
         with self._changed:
             for entry in removed:
-                if entry.path.parent.name == self._fingerprint.hex():
-                    self._index.pop(bytes.fromhex(entry.path.stem), None)
+                if entry.folder.endswith(self._fingerprint.hex()):
+                    self._index.pop(entry.key, None)
 
     def _warn(self, message: str, *args: object) -> None:
         """Once: a disk that is full or damaged tends to stay so."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from stoker.cache.arena import Arena
 from stoker.cache.counters import TierCounters
 from stoker.cache.directory import BlockDirectory, KeptModel
 from stoker.cache.disk import DiskTier
@@ -33,6 +34,10 @@ class KVStore:
         self._lock = threading.Lock()
         """Guards the blocks in memory. May be held when the disk tier is called, never the other way round."""
         self._host = HostTier(ram_bytes)
+        self._arena = Arena()
+        """Where blocks lie, those that are exported and those that are read."""
+        self._num_taken_bytes = 0
+        """Of the last block that was to be exported: the others are as large."""
         self._disk: DiskTier | None = None
         self._on_arrival: Callable[[], None] | None = None
         self._on_ahead: Callable[[int], None] | None = None
@@ -53,6 +58,7 @@ class KVStore:
     ) -> None:
         """Puts a disk behind the memory. See `DiskTier`."""
         assert self._disk is None
+        self._arena = directory.arena
         self._disk = DiskTier(
             directory,
             identify=identify,
@@ -112,6 +118,17 @@ class KVStore:
         if self._disk is not None:
             self._disk.note_uses(keys)
 
+    def take_memory(self, num_bytes: int) -> memoryview:
+        """For a block that is to be put in; it comes back by itself. See `TakeMemory`."""
+        self._num_taken_bytes = num_bytes
+        return self._arena.take(num_bytes)
+
+    def prepare(self) -> bool:
+        """Makes a little memory ready for blocks to come, while nobody computes. False: nothing was left to do."""
+        with self._lock:
+            room = self._host.limit_bytes - self._host.num_bytes
+        return self._num_taken_bytes > 0 and self._arena.prepare(self._num_taken_bytes, room)
+
     def put(self, key: bytes, state: KVBytes) -> None:
         """Takes a block, which nobody may change any more; others may have to leave for it."""
         with self._lock:
@@ -145,6 +162,7 @@ class KVStore:
         """Forgets every block in memory. What is on disk stays there: other processes may use it."""
         with self._lock:
             keys = self._host.clear()
+            self._arena.trim()
             if self._disk is not None:
                 self._disk.forget(keys)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 Entry: TypeAlias = int
@@ -68,8 +68,7 @@ class Chunk(NamedTuple):
         return self.start + len(self.entries)
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """One step: first the cache operations in their order, then one forward pass over all chunks, if there are any.
 
     At most one chunk per slot. Rows of logits come out in the order of the chunks. Imports are not a backend's
@@ -78,12 +77,23 @@ class Batch:
 
     step_id: int
     chunks: tuple[Chunk, ...]
-    ops: tuple[CacheOp, ...] = field(default=())
-    imports: tuple[Transfer, ...] = field(default=())
+    ops: tuple[CacheOp, ...] = ()
+    imports: tuple[Transfer, ...] = ()
 
     @property
     def num_tokens(self) -> int:
         return sum([len(chunk.entries) for chunk in self.chunks])
+
+    def prompt_sizes(self) -> tuple[int, int, int]:
+        """Of the chunks of several entries: how many there are, their entries, and the positions these look back at."""
+        num_chunks = num_entries = num_attended = 0
+        for _, start, entries, _, _ in self.chunks:
+            size = len(entries)
+            if size > 1:
+                num_chunks += 1
+                num_entries += size
+                num_attended += size * (2 * start + size) // 2
+        return num_chunks, num_entries, num_attended
 
     @property
     def num_rows(self) -> int:

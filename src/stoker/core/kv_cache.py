@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from stoker.core.batch import CacheOp, CopyPrefix, Entry, Truncate
+from stoker.core.batch import CacheOp, Chunk, CopyPrefix, Entry, Truncate
 from stoker.core.model_info import ModelInfo
 from stoker.core.prefix_tree import Match, PrefixTree
 
@@ -90,7 +90,8 @@ class KVCache:
     @property
     def is_half_full(self) -> bool:
         """Half of the cells or of the slots are in use: before long something has to leave."""
-        return self.free * 2 <= self.capacity or len(self._free_slots) * 2 <= len(self._free_slots) + len(self._keys)
+        num_free_slots = len(self._free_slots)
+        return self.free * 2 <= self.capacity or num_free_slots * 2 <= num_free_slots + len(self._keys)
 
     @property
     def can_copy(self) -> bool:
@@ -170,6 +171,13 @@ class KVCache:
         self._promised[slot] = entries
         self._num_promised += len(entries)
 
+    def promise_each(self, chunks: Iterable[Chunk]) -> None:
+        """As `promise`, for slots that have not been promised anything in this step."""
+        promised = self._promised
+        for slot, _, entries, _, _ in chunks:
+            promised[slot] = entries
+            self._num_promised += len(entries)
+
     def withdraw(self, slot: int, length: int) -> None:
         """Takes back what was promised to a slot beyond `length` entries: its import failed there."""
         kept = self._promised[slot][: length - self.tree.length(slot)]
@@ -178,9 +186,8 @@ class KVCache:
 
     def commit(self) -> None:
         """The step is computed: what was promised is held."""
-        assert self.used <= self.capacity, "more was promised than there is"
-        for slot, entries in self._promised.items():
-            self.tree.extend(slot, entries)
+        assert self.free >= 0, "more was promised than there is"
+        self.tree.extend_each(self._promised)
         self.abandon()
 
     def abandon(self) -> None:

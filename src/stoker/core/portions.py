@@ -118,6 +118,8 @@ class Ranges:
             yield Transfer(slot, tail, end, chain.marks[end])
 
     def exports(self, slot: int, chain: Chain, length: int) -> Iterator[Transfer]:
+        if not chain.wanted and chain.num_kept >= length // BLOCK_ENTRIES:
+            return  # as in nearly every step
         for index in range(chain.num_kept, min(length // BLOCK_ENTRIES, len(chain.keys))):
             # Noted first: one whose export fails is not tried for ever.
             chain.num_kept = index + 1

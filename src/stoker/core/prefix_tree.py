@@ -15,7 +15,7 @@ Radix trees for KV reuse: RadixAttention, arXiv:2312.07104.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stoker.core.batch import Entry
@@ -97,6 +97,20 @@ class PrefixTree:
         tip.children.append(node)
         self._move_tip(slot, node)
         node.num_slots = 1
+
+    def extend_each(self, added: Mapping[int, Sequence[Entry]]) -> None:
+        """`extend` for many slots: in nearly every step, and nearly always in place."""
+        num_added = 0
+        for slot, entries in added.items():
+            tip = self._tips[slot]
+            if tip.num_slots == 1 and tip.parent is not None:
+                tip.entries.extend(entries)
+                self._lengths[slot] += len(entries)
+                num_added += len(entries)
+            else:
+                self.extend(slot, entries)
+        self.num_distinct += num_added
+        self.num_total += num_added
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Gives the empty slot `target` the first `length` entries of `source`, shared."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from stoker.core.admission import LOOKAHEAD, Admission
 from stoker.core.batch import Batch, Chunk, Entry, Transfer
+from stoker.core.decode_run import DecodeRun
 from stoker.core.kv_cache import KVCache
 from stoker.core.model_info import ModelInfo
 from stoker.core.request import Request
@@ -74,6 +75,8 @@ class Scheduler:
         """Those that ended since the last `schedule`."""
         self._paused: dict[str, Sequence] = {}
         """Neither running nor waiting: nobody reads what they would become."""
+        self._run: DecodeRun | None = None
+        """What goes on as it was, as long as nobody is added, resumed or loses the slot."""
         self._turns = Turns(info)
         self._admission = Admission(
             self.kv, self.tiering, self._waiting, self._running, config.max_running, self._turns
@@ -141,10 +144,12 @@ class Scheduler:
 
     def sequences(self, batch: Batch) -> list[Sequence]:
         """Who gets a token of a batch, in the order of their rows."""
+        if self._run is not None and self._run.batch is batch:
+            return self._run.sequences
         found: list[Sequence] = []
-        for chunk in batch.chunks:
-            sequence = self._running[chunk.slot]
-            if chunk.num_logits and chunk.end == len(sequence.entries):
+        for slot, start, entries, num_logits, _ in batch.chunks:
+            sequence = self._running[slot]
+            if num_logits and start + len(entries) == len(sequence.entries):
                 found.append(sequence)
         return found
 
@@ -171,6 +176,7 @@ class Scheduler:
         sequence = Sequence.begin(request, self._num_arrivals, self._info)
         self._alive[request.request_id] = sequence
         self.tiering.open(sequence)
+        self._end_run()
         self._waiting.push(sequence)
         self._admission.reconsider()
 
@@ -201,6 +207,7 @@ class Scheduler:
         """A paused request goes on as soon as there is a place, before all others of its client."""
         sequence = self._paused.pop(request_id, None)
         if sequence is not None:
+            self._end_run()
             self._waiting.push_front(sequence)
             self._admission.reconsider()
 
@@ -222,6 +229,9 @@ class Scheduler:
         None: there is nothing to do before something has been read from disk or a request comes.
         """
         self._finished.clear()
+        if self._run is not None and self._run.has_room:
+            return self._run.plan(self._next_step_id())
+        self._end_run()
         plan = StepPlan()
         self._displace()
         for lane in self._turns.order((*self._running.values(), *self._waiting.candidates(LOOKAHEAD))):
@@ -236,6 +246,8 @@ class Scheduler:
             self._waiting.charge(sequence.request.client_key, len(chunk.entries))
             if not sequence.has_begun:
                 self._note_begin(sequence)
+        if not len(self._waiting):
+            self._run = DecodeRun.behind(plan, self._running, self.kv, self._turns)
         imports = tuple([transfer for transfers in plan.imports.values() for transfer in transfers])
         return Batch(self._next_step_id(), tuple(plan.chunks.values()), self.kv.take_ops(), imports)
 
@@ -247,13 +259,14 @@ class Scheduler:
     def update(self, batch: Batch, token_ids: list[int | None]) -> list[TokenEvent]:
         """Takes what the step gave: one token id for each of `sequences`, or None where its row was unusable."""
         self.kv.commit()
-        for slot in {transfer.slot for transfer in batch.imports}:
-            self._note_import(self._running[slot], self.kv.tree.length(slot))
-        for chunk in batch.chunks:
-            sequence = self._running[chunk.slot]
-            sequence.num_computed = chunk.end
+        if batch.imports:
+            for slot in {transfer.slot for transfer in batch.imports}:
+                self._note_import(self._running[slot], self.kv.tree.length(slot))
+        for slot, start, entries, _, _ in batch.chunks:
+            sequence = self._running[slot]
+            sequence.num_computed = end = start + len(entries)
             if sequence.request.scores_prompt:
-                sequence.num_scored = max(sequence.num_scored, min(chunk.end, sequence.num_prompt))
+                sequence.num_scored = max(sequence.num_scored, min(end, sequence.num_prompt))
         return [self._accept(*pair) for pair in zip(self.sequences(batch), token_ids, strict=True)]
 
     def fail(self, batch: Batch) -> list[TokenEvent]:
@@ -271,13 +284,7 @@ class Scheduler:
         self.tiering.earn(step_s)
         if batch.step_id == 1:
             return
-        num_prompts = num_tokens = num_attended = 0
-        for chunk in batch.chunks:
-            size = len(chunk.entries)
-            if size > 1:
-                num_prompts += 1
-                num_tokens += size
-                num_attended += size * (chunk.start + chunk.end) // 2
+        num_prompts, num_tokens, num_attended = batch.prompt_sizes()
         self._budget.observe(
             num_tokens,
             step_s,
@@ -301,6 +308,11 @@ class Scheduler:
     def _next_step_id(self) -> int:
         self._num_steps += 1
         return self._num_steps
+
+    def _end_run(self) -> None:
+        if self._run is not None:
+            self._run.end(self._waiting)
+            self._run = None
 
     def _displace(self) -> None:
         """A request of higher priority does not wait for a running one of lower priority."""
@@ -356,14 +368,11 @@ class Scheduler:
         if len(sequence.entries) >= sequence.max_entries:
             return self._end(sequence, FinishReason.LENGTH)  # only the prompt was wanted
         sequence.entries.append(token_id)
-        is_stop = token_id in sequence.ends
-        reason = FinishReason.STOP if is_stop else self._length_reason(sequence)
-        if reason is not None:
+        is_stop, reason = token_id in sequence.ends, None
+        if is_stop or len(sequence.entries) >= sequence.max_entries:
+            reason = FinishReason.STOP if is_stop else FinishReason.LENGTH
             self._end(sequence, reason)
         return TokenEvent(sequence.request.request_id, token_id, not is_stop, reason)
-
-    def _length_reason(self, sequence: Sequence) -> FinishReason | None:
-        return FinishReason.LENGTH if len(sequence.entries) >= sequence.max_entries else None
 
     def _end(self, sequence: Sequence, reason: FinishReason) -> TokenEvent:
         """Takes leave of a sequence; returns the event for an end without a token."""
@@ -384,6 +393,7 @@ class Scheduler:
 
     def _vacate(self, sequence: Sequence, *, retain: bool) -> None:
         assert sequence.slot is not None
+        self._end_run()
         if retain:
             self.tiering.retain(sequence.slot, sequence)
         self.kv.close(sequence.slot, retain=retain)

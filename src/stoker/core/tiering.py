@@ -125,7 +125,9 @@ class Tiering:
     @property
     def may_export(self) -> bool:
         """Something could be due."""
-        return self._portions is not None and (self._portions.exports_while_running or self._is_pressing)
+        if self._portions is None or self._tiers is None:
+            return False
+        return self._portions.exports_while_running or self._tiers.is_durable or self._kv.is_half_full
 
     def earn(self, step_s: float) -> None:
         """A step took so long: a small part of that may be spent on exports for which there is no hurry."""
@@ -170,6 +172,7 @@ class Tiering:
         for slot in self._kv.retained_slots if self._is_pressing else ():
             if slot in self._retained:
                 yield from self._portions.exports(slot, self._retained[slot], self._kv.tree.length(slot))
+                del self._retained[slot]  # nothing is added to what is left there
 
     @property
     def _is_pressing(self) -> bool:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias
 
 KVBytes: TypeAlias = bytes | memoryview
 """Exported KV: opaque to everybody but the backend that made it, and immutable."""
+
+TakeMemory: TypeAlias = Callable[[int], memoryview]
+"""Gives so many writable bytes, with anything in them."""
+
+
+def new_memory(num_bytes: int) -> memoryview:
+    """Memory of which nobody else knows, see `TakeMemory`."""
+    return memoryview(bytearray(num_bytes))
 
 
 class Tiers(Protocol):

@@ -19,6 +19,7 @@ _UNSEEN_S = 0.01
 _FIRST_GUESS = 128
 _WORTH_A_PASS = 16
 """Where each chunk takes a pass of its own, its entries should cost so many times what the pass does."""
+_MAX_OBSERVED = 32
 
 
 class TokenBudget:
@@ -44,18 +45,20 @@ class TokenBudget:
         self._target_step_s = target_step_s
         self._idle_step_s = idle_step_s
         self._cost = StepCost(MANY_PASSES if pass_per_prompt else ONE_PASS)
+        self._observed: list[tuple[int, int, int, int, float]] = []
+        """Steps not learned from yet: nobody asks while streams go on, and many at once are learned from faster."""
 
     @property
     def token_s(self) -> float | None:
         """What one prompt token costs, in seconds, where little is before it; None = not known yet."""
-        return self._cost.entry_s if self._cost.is_known else None
+        return self._learned.entry_s if self._learned.is_known else None
 
     @property
     def least_chunk(self) -> int:
         """Entries of a prompt that are worth their place in a step, if there are so many."""
-        if not (self._pass_per_prompt and self._cost.is_known):
+        if not (self._pass_per_prompt and self._learned.is_known):
             return 1
-        return max(MIN_CHUNK, int(_WORTH_A_PASS * self._cost.pass_s / self._cost.entry_s))
+        return max(MIN_CHUNK, int(_WORTH_A_PASS * self._learned.pass_s / self._learned.entry_s))
 
     def observe(
         self, num_tokens: int, step_s: float, *, num_decodes: int = 0, num_attended: int = 0, num_prompts: int = 1
@@ -70,16 +73,29 @@ class TokenBudget:
             num_prompts: which the tokens are of.
         """
         if step_s > 0 and (num_decodes or num_tokens >= MIN_CHUNK):
+            self._observed.append((num_decodes, num_tokens, num_attended, num_prompts, step_s))
+            if len(self._observed) >= _MAX_OBSERVED:
+                self._learn()
+
+    @property
+    def _learned(self) -> StepCost:
+        if self._observed:
+            self._learn()
+        return self._cost
+
+    def _learn(self) -> None:
+        for num_decodes, num_tokens, num_attended, num_prompts, step_s in self._observed:
             num_passes = self._num_passes(num_decodes, num_prompts if num_tokens else 0)
             self._cost.observe(StepLoad(num_decodes, num_tokens, num_attended, num_passes), step_s)
+        self._observed.clear()
 
     def limit_s(self, num_decodes: int, *, has_others: bool = False, num_sharing: int = 1) -> float:
         """How long a step may take that decodes `num_decodes` sequences. Arguments as of `prompt_tokens`."""
         if not (num_decodes or has_others):
             return self._idle_step_s
-        if not self._cost.is_known:
+        if not self._learned.is_known:
             return self._target_step_s / num_sharing
-        alone_s = self._cost.predict(StepLoad(max(1, num_decodes)))
+        alone_s = self._learned.predict(StepLoad(max(1, num_decodes)))
         limit_s = min(self._target_step_s, max(SLOWDOWN * alone_s, _UNSEEN_S)) / num_sharing
         return max(limit_s, alone_s / (1 - _LEAST_SHARE))
 
@@ -100,9 +116,9 @@ class TokenBudget:
             position: how much of its sequence lies before the prompt that is furthest on.
         """
         affordable = _FIRST_GUESS
-        if self._cost.is_known:
+        if self._learned.is_known:
             limit_s = self.limit_s(num_decodes, has_others=has_others, num_sharing=num_sharing)
-            others_s = self._cost.predict(StepLoad(num_decodes, num_passes=self._num_passes(num_decodes, 1)))
+            others_s = self._learned.predict(StepLoad(num_decodes, num_passes=self._num_passes(num_decodes, 1)))
             affordable = self._num_affordable(limit_s - others_s, position)
             affordable = self._tiled(affordable + num_decodes) - num_decodes
             worthwhile = min(self.least_chunk, self._num_affordable(self._target_step_s - others_s, position))
@@ -123,6 +139,6 @@ class TokenBudget:
 
     def _num_affordable(self, seconds: float, position: int) -> int:
         """The root of `n · price at position + n²/2 · price of looking back = seconds`."""
-        price = self._cost.entry_s + position * self._cost.attended_s
-        root = sqrt(price * price + 2 * self._cost.attended_s * max(seconds, 0.0))
+        price = self._learned.entry_s + position * self._learned.attended_s
+        root = sqrt(price * price + 2 * self._learned.attended_s * max(seconds, 0.0))
         return int(2 * max(seconds, 0.0) / (price + root))

@@ -68,6 +68,8 @@ class Turns:
 
     def take(self, lane: Lane) -> None:
         """A step goes to this lane. Those before it had nothing to compute, and keep their places."""
+        if self._is_one_lane:
+            return
         if lane != self._present:
             self._present, self._num_steps, self._turn_s = lane, 0, 0.0
         self._num_steps += 1
@@ -79,6 +81,8 @@ class Turns:
 
     def observe(self, step_s: float) -> None:
         """The step that was taken last took so long."""
+        if self._is_one_lane:
+            return
         self._turn_s += step_s
         if self._turn_s >= TURN_S:
             self._end()

@@ -14,6 +14,7 @@ from stoker.core.embedding import EmbeddingInfo, EmbeddingQueue, Piece, Pooling
 from stoker.core.params import BUILT_IN
 from stoker.core.rates import Rate
 from stoker.core.request import Request, check_token_ids
+from stoker.core.scheduler import SchedulerConfig
 from stoker.core.sequence import Sequence
 from stoker.engine.embedding_inputs import embedding_token_ids
 from stoker.engine.protocol import Embed, Embedded, Event, Unanswered
@@ -105,6 +106,20 @@ class EmbeddingRequests:
         self._queue = EmbeddingQueue(info)
         self._rate = Rate()
         self._jobs: dict[str, EmbeddingJob] = {}
+
+    @classmethod
+    def beside(
+        cls,
+        streams: SchedulerConfig,
+        embedder: Embedder,
+        tokenizer: Tokenizer,
+        *,
+        name: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> EmbeddingRequests:
+        """With steps as long as those of the streams of the same engine."""
+        aims = {"target_step_s": streams.target_step_s, "idle_step_s": streams.idle_step_s}
+        return cls(embedder, tokenizer, name=name, clock=clock, **aims)
 
     @property
     def has_work(self) -> bool:

@@ -13,10 +13,9 @@ from stoker.cache.counters import TierCounters
 from stoker.cache.slot_files import SlotFiles
 from stoker.cache.store import KVStore
 from stoker.core.batch import Batch
-from stoker.core.model_info import ModelInfo
 from stoker.core.params import BUILT_IN, SamplingParams
 from stoker.core.scheduler import Scheduler, SchedulerConfig
-from stoker.core.sequence import FinishReason, TokenEvent
+from stoker.core.sequence import FinishReason, Sequence, TokenEvent
 from stoker.core.stages import Mark, no_mark
 from stoker.engine.adapters import Adapters
 from stoker.engine.admission import Admission
@@ -37,7 +36,7 @@ from stoker.engine.stream import Stream
 from stoker.engine.transfers import Transfers
 from stoker.errors import BackendError, InvalidInput, StokerError, Timeout
 from stoker.sampling.row_kernels import RowKernels
-from stoker.sampling.sampler import Choice, Sampler
+from stoker.sampling.sampler import Choice, RowState, Sampler
 from stoker.text.tokenizer import Tokenizer
 
 _WARM_UP = "warm-up"
@@ -96,7 +95,9 @@ class Engine:
         self._transfers: Transfers | None = None
         if kv_port is not None and kv_store is not None:
             self._transfers = Transfers(kv_port, kv_store, self._scheduler, clock)
-        self._embeddings = None if embedder is None else _embedding_requests(embedder, tokenizer, info, config, clock)
+        self._embeddings = None
+        if embedder is not None:
+            self._embeddings = EmbeddingRequests.beside(config, embedder, tokenizer, name=info.name, clock=clock)
         self.adapters = adapters or Adapters()
         self.slot_files = slot_files
         self.slot_port = None if kv_port is None else SlotPort(backend, kv_port, self._scheduler)
@@ -116,6 +117,10 @@ class Engine:
         self._row_kernels = row_kernels
         self._maxima_port = maxima_port
         self._streams: dict[str, Stream] = {}
+        self._sequences: list[Sequence] = []
+        """Of whom the last step had rows, and their streams with the sampler's states:"""
+        self._sampled: list[Stream] = []
+        self._rows: list[RowState] = []
         self._next_deadline = inf
         """Not after that of any who is alive. Hundreds that wait are not looked at in each step."""
         self._num_steps = 0
@@ -223,16 +228,17 @@ class Engine:
         except BackendError as error:
             return [*expired, *self._fail(batch, error)]
         self._mark("forward")
-        streams = [self._streams[s.request.request_id] for s in self._scheduler.sequences(batch)]
+        streams, rows = self._streams_of(self._scheduler.sequences(batch))
         maxima = None if self._maxima_port is None else self._maxima_port.maxima
-        if len(streams) < batch.num_rows:
+        if len(streams) < len(logits):
             logits, maxima = self._score_prompts(batch, logits), None
-        choices = self._sampler.sample(logits, [stream.row for stream in streams], maxima)
+        choices = self._sampler.sample(logits, rows, maxima)
         self._mark("sample")
         token_ids = [c.token_id if s.is_usable else None for s, c in zip(streams, choices, strict=True)]
         step_s = self._clock() - began
         if self._transfers is not None:
-            self._transfers.restore(batch)
+            if batch.imports:
+                self._transfers.restore(batch)
             self._may_export = True
         events = self._scheduler.update(batch, token_ids)
         self._scheduler.observe(batch, step_s)
@@ -269,6 +275,7 @@ class Engine:
     def heartbeat(self) -> Heartbeat:
         """Numbers for whoever watches; whether steps are late, only the thread's owner can say."""
         scheduler = self._scheduler
+        self._metrics.settle()
         return Heartbeat(
             num_steps=self._num_steps,
             num_running=scheduler.num_running,
@@ -325,6 +332,14 @@ class Engine:
     def _is_embedding(self) -> bool:
         return self._embeddings is not None and self._embeddings.has_work
 
+    def _streams_of(self, sequences: list[Sequence]) -> tuple[list[Stream], list[RowState]]:
+        """Whose these sequences are, with the sampler's states. The scheduler gives the same list as long as it can."""
+        if sequences is not self._sequences:
+            self._sequences = sequences
+            self._sampled = [self._streams[s.request.request_id] for s in sequences]
+            self._rows = [stream.row for stream in self._sampled]
+        return self._sampled, self._rows
+
     def _score_prompts(self, batch: Batch, logits: Logits) -> Logits:
         """Takes the log-probabilities of prompt tokens; returns the rows that are to be sampled."""
         rows = self._scheduler.rows(batch)
@@ -341,9 +356,9 @@ class Engine:
                 error = BackendError("the model's numbers for the next token cannot be sampled (NaN or all -inf)")
                 published.append(self._end_failed(stream.request_id, error))
                 continue
-            self._metrics.has_token(stream.request_id)
+            if not stream.num_completion:
+                self._metrics.has_token(stream.request_id)
             stream.push(choice, event)
-            stream.lease.num_tokens += 1
             pushed.append((stream, event))
         self._mark("detokenize")
         for stream, event in pushed:
@@ -379,19 +394,6 @@ class Engine:
         self._take_leave(request_id)
         self._metrics.left(request_id)
         return Failed.of(request_id, error)
-
-
-def _embedding_requests(
-    embedder: Embedder, tokenizer: Tokenizer, info: ModelInfo, config: SchedulerConfig, clock: Callable[[], float]
-) -> EmbeddingRequests:
-    return EmbeddingRequests(
-        embedder,
-        tokenizer,
-        name=info.name,
-        target_step_s=config.target_step_s,
-        idle_step_s=config.idle_step_s,
-        clock=clock,
-    )
 
 
 def _timeout(stream: Stream) -> Timeout:

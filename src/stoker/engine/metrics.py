@@ -21,6 +21,8 @@ PHASE_BOUNDS = (
     *(30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0),
 )
 """Seconds in the queue, or of a prompt; vLLM's buckets, and finer below 0.3 s."""
+_MAX_STEPS = 32
+"""So many are counted together: that is faster than one now and then."""
 
 
 class LoopMetrics:
@@ -39,6 +41,8 @@ class LoopMetrics:
         self.num_step_sequences = 0
         """Requests that had a part in a step, added up over all steps."""
         self._clock = clock
+        self._steps: list[tuple[Batch, float]] = []
+        """Not counted yet."""
         self._num_prompt_tokens = 0
         self._queued: dict[str, tuple[Sequence, float]] = {}
         """Those of which nothing was computed yet, and when they came."""
@@ -76,10 +80,18 @@ class LoopMetrics:
             self.prefill_s.observe(now - begun)
 
     def stepped(self, batch: Batch, step_s: float) -> None:
-        """A step was computed."""
-        self.step_s.observe(step_s)
-        self.step_tokens.observe(batch.num_tokens)
-        self.num_step_sequences += len(batch.chunks)
+        """A step was computed. What it means for the numbers is left for later: the next step is not to wait for it."""
+        self._steps.append((batch, step_s))
+        if len(self._steps) >= _MAX_STEPS:
+            self.settle()
+
+    def settle(self) -> None:
+        """Has all steps counted; to be called before the numbers are looked at."""
+        for batch, step_s in self._steps:
+            self.step_s.observe(step_s)
+            self.step_tokens.observe(batch.num_tokens)
+            self.num_step_sequences += len(batch.chunks)
+        self._steps.clear()
 
     def finished(self, request_id: str) -> Timing:
         """A request was given its last token."""

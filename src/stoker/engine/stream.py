@@ -55,14 +55,17 @@ class Stream:
         self.is_usable = True
         """False: a row of logits of the prompt had no probabilities in it."""
         self._prompt = prompt
+        self._num_prompt = len(request.prompt)
         self._num_scored = 0
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer.token_bytes)
         self._stops = StopMatcher(request.sampling.stop_strings)
+        self._has_stops = bool(request.sampling.stop_strings)
         self._stop_token_ids = frozenset(request.sampling.stop_token_ids or ())
         self._stop_match: str | int | None = None
         self._min_tokens = request.sampling.min_tokens or 0
-        self._num_completion = 0
+        self.num_completion = 0
+        """Tokens so far."""
         # What has been added since the last `take`:
         self._text = ""
         self._token_ids: list[int] = []
@@ -104,22 +107,26 @@ class Stream:
         self.finish_reason = finish_reason
         if token_id is None:
             return
-        self._num_completion += 1
+        self.num_completion += 1
+        self.lease.num_tokens += 1
         self._token_ids.append(token_id)
         if self._logprobs is not None:
             self._logprobs.append(self._position(choice, token_id))
         if not is_text and token_id in self._stop_token_ids:
             self._stop_match = token_id
         text = self._detokenizer.push(token_id) if is_text else ""
-        self._text += self._stopped(text, is_end=finish_reason is not None)
+        if self._has_stops or finish_reason is not None:
+            text = self._stopped(text, is_end=finish_reason is not None)
+        self._text += text
 
     def take(self) -> Output:
         """All that was pushed since the last call."""
+        assert self.sequence is not None
         output = Output(
             self.request.request_id,
             self._text,
             self._token_ids,
-            self._usage(),
+            Usage(self._num_prompt, self.num_completion, self.sequence.num_cached),
             self._logprobs,
             self.finish_reason.value if self.finish_reason else None,
             self._stop_match,
@@ -135,7 +142,7 @@ class Stream:
         """What of a token's text is part of the answer for certain."""
         if is_end:
             text += self._detokenizer.flush()
-        if self._num_completion < self._min_tokens:
+        if self.num_completion < self._min_tokens:
             return text  # too early to end: stop strings do not count yet
         text = self._stops.push(text)
         if self._stops.matched is not None:
@@ -153,7 +160,3 @@ class Stream:
 
     def _logprob(self, token_id: int, logprob: float) -> TokenLogprob:
         return TokenLogprob(token_id, logprob, self._tokenizer.token_bytes(token_id, render_special=True))
-
-    def _usage(self) -> Usage:
-        assert self.sequence is not None
-        return Usage(len(self.request.prompt), self._num_completion, self.sequence.num_cached)

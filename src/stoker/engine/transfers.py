@@ -48,7 +48,7 @@ class Transfers:
         self._store.note_step(is_busy=self._scheduler.has_work)
         transfers = self._scheduler.exports()
         if not transfers:
-            return False
+            return not self._scheduler.has_work and self._store.prepare()
         began = self._clock()
         num_tokens = sum(transfer.num_entries for transfer in transfers if self._export(transfer))
         seconds = self._clock() - began
@@ -100,7 +100,7 @@ class Transfers:
 
     def _export(self, transfer: Transfer) -> bool:
         try:
-            state = self._port.export_kv(transfer.slot, transfer.start, transfer.end)
+            state = self._port.export_kv(transfer.slot, transfer.start, transfer.end, self._store.take_memory)
         except BackendError as error:
             self._num_failed_exports += 1
             logger.warning("KV could not be exported: %s", error)

@@ -155,6 +155,8 @@ class Sampler:
     ) -> None:
         self._mark = mark
         self._kernels = kernels
+        self._usual: NDArray[np.float32] | None = None
+        """Logits that need no look: backends give the same view again and again."""
         self._vocabulary = Vocabulary(vocab_size, eog_token_ids, token_bytes)
         self._all_token_ids = np.arange(vocab_size, dtype=np.intp)
 
@@ -198,10 +200,11 @@ class Sampler:
             rows: the state of each row. A row without a choice leaves its state as it is.
             maxima: `(len(rows), blocks)`, see `MaximaPort`; with them rows need not be read again. As before, too.
         """
-        assert logits.shape == (len(rows), self._vocabulary.size), "one row of logits per state"
-        logits = np.ascontiguousarray(logits, dtype=np.float32)
-        if not logits.flags.writeable:
-            logits = logits.copy()
+        if logits is not self._usual:
+            assert logits.shape == (len(rows), self._vocabulary.size), "one row of logits per state"
+            if not logits.flags.carray or logits.dtype != np.float32:
+                logits = np.array(logits, dtype=np.float32, order="C")
+            self._usual = logits
         if self._kernels is not None:
             return self._choose_together(self._kernels, logits, rows, maxima)
         # Row by row, not all maxima first: a wide row is still in the cache when it is looked at again.
@@ -214,6 +217,9 @@ class Sampler:
         rows: Sequence[RowState],
         maxima: NDArray[np.float32] | None,
     ) -> list[Choice]:
+        whole = [state.compiled for state in rows if state.is_whole]
+        if len(whole) == len(rows):
+            return [Choice(i) if i >= 0 else _NOTHING for i in kernels.choose(logits, whole, maxima)]
         edited = [
             _EditedRow(logits[i], edits, None if maxima is None else maxima[i], kernels)
             for i, state in enumerate(rows)

@@ -141,6 +141,7 @@ def test_every_architecture_has_a_tiny_model(tmp_path: Path) -> None:
         (TinyModel(num_heads=3, num_kv_heads=3), "rows of 48 elements"),
         (TinyModel(feed_forward_size=100), "rows of 100 elements"),
         (TinyModel(vectors={"blk.0.attn_sinks.weight": DIVISORS}), "tensors blk.0.attn_sinks.weight"),
+        (TinyModel(vectors={"output.bias": np.ones(263, np.float32)}), "tensors output.bias"),
         (TinyModel(type="TQ2_0", hidden_size=256, head_size=64, feed_forward_size=256), "of type TQ2_0"),
     ],
 )
@@ -167,6 +168,11 @@ def test_what_it_cannot_run_is_named(tmp_path: Path, model: TinyModel, message: 
         ({"rope.dimension_count": 15}, "dimension_count` is 15"),
         ({"rope.dimension_count": 32}, "dimension_count` is 32"),
         ({"rope.freq_base": -1.0}, "freq_base` is -1"),
+        ({"rope.freq_base": 1.0, "rope.scaling.type": "yarn"}, "freq_base` is 1.0, not above 1"),
+        (
+            {"attention.head_count": 2**22, "attention.key_length": 512, "attention.value_length": 512},
+            "rows of 2147483648 elements",
+        ),
         ({"rope.scaling.factor": float("inf")}, "factor` is inf"),
     ],
 )

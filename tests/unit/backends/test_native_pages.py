@@ -159,6 +159,9 @@ def test_what_was_prepared_can_be_given_back() -> None:
     ledger.check_integrity()
     assert ledger.length(1) == 40
     assert ledger.num_used == 3  # the shared page was copied, and stays
+    ledger.prepare(1, 130)
+    ledger.commit(1, 130)
+    ledger.check_integrity()
 
 
 @pytest.mark.parametrize(("tokens", "pages"), [(0, 0), (1, 1), (32, 1), (33, 2), (64, 2)])

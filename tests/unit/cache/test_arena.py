@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import weakref
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,36 +11,84 @@ from hypothesis import strategies as st
 from stoker.cache import arena as arena_module
 from stoker.cache.arena import PIECE_BYTES, Arena
 
+SIZES = st.sampled_from([0, 1, 63, 64, 65, 3 * 2**20, 5 * 2**20, PIECE_BYTES + 1])
 
-@given(st.lists(st.integers(0, PIECE_BYTES // 3), max_size=12))
-def test_parts_are_as_large_as_wanted_and_never_overlap(sizes: list[int]) -> None:
+
+@given(st.lists(st.one_of(SIZES, st.none()), max_size=40), st.randoms(use_true_random=False))
+def test_nobody_else_writes_into_a_part_while_it_is_used(steps: list[int | None], rng: object) -> None:
+    """Parts are taken, and given back (None) in any order; each keeps what its owner wrote."""
+    arena, held, stamp = Arena(), list[tuple[memoryview, int]](), 0
+    for step in steps:
+        if step is not None:
+            part, stamp = arena.take(step), stamp + 1
+            assert len(part) == step
+            if part:
+                part[0] = part[-1] = stamp
+                held.append((part, stamp))
+            del part
+        elif held:
+            held.pop(rng.randrange(len(held)))  # type: ignore[attr-defined]
+        assert all(part[0] == part[-1] == own for part, own in held)
+
+
+def test_what_is_given_back_is_used_again() -> None:
     arena = Arena()
-    parts = [arena.take(size) for size in sizes]
-    assert [len(part) for part in parts] == sizes
-    for index, part in enumerate(parts):
-        if part:
-            part[0] = part[-1] = index + 1
-    assert [part[0] for part in parts if part] == [index + 1 for index, size in enumerate(sizes) if size]
+    parts = [arena.take(2**20) for _ in range(8)]
+    held = arena.num_bytes
+    where = {address(part) for part in parts}
+    for _ in range(20):
+        del parts[3]
+        parts.append(arena.take(2**20))
+        assert address(parts[-1]) in where
+    assert arena.num_bytes == held == PIECE_BYTES
 
 
-def test_one_larger_than_a_piece_is_fine() -> None:
-    assert len(Arena().take(PIECE_BYTES + 1)) == PIECE_BYTES + 1
-
-
-def test_a_piece_goes_with_its_last_part() -> None:
+@pytest.mark.parametrize("derive", [lambda part: part[5:], lambda part: np.frombuffer(part, np.uint8)[5:]])
+def test_a_view_of_a_part_holds_it(derive: object) -> None:
     arena = Arena()
-    first, second = arena.take(100), arena.take(100)
-    piece = weakref.ref(first.obj)  # type: ignore[arg-type]
-    kept = arena.take(PIECE_BYTES)  # of another piece
-    del first
+    view = derive(arena.take(PIECE_BYTES))  # type: ignore[operator]
+    view[0] = 7
+    other = arena.take(PIECE_BYTES)
+    other[5] = 8
+    assert view[0] == 7
+
+
+def test_pieces_that_nobody_uses_go_back_but_for_a_few() -> None:
+    arena = Arena()
+    parts = [arena.take(PIECE_BYTES // 2) for _ in range(24)]
+    assert arena.num_bytes == 12 * PIECE_BYTES
+    del parts[1:]
+    arena.trim()
+    assert arena.num_bytes == 9 * PIECE_BYTES, "the one in use, and eight to spare"
+    assert len(parts[0]) == PIECE_BYTES // 2
+
+
+@pytest.mark.parametrize(("max_bytes", "ready"), [(10**9, 3 * PIECE_BYTES), (PIECE_BYTES, PIECE_BYTES), (0, 0)])
+def test_memory_is_made_ready_for_as_much_again_as_is_used(max_bytes: int, ready: int) -> None:
+    arena = Arena()
+    parts = [arena.take(PIECE_BYTES) for _ in range(3)]
+    while arena.prepare(PIECE_BYTES, max_bytes):
+        assert arena.num_bytes <= 6 * PIECE_BYTES
+    assert arena.num_bytes == 3 * PIECE_BYTES + ready
+    parts += [arena.take(PIECE_BYTES) for _ in range(ready // PIECE_BYTES)]
+    assert arena.num_bytes == 3 * PIECE_BYTES + ready
+
+
+def test_an_arena_may_go_before_its_parts() -> None:
+    arena = Arena()
+    part = arena.take(100)
+    piece = weakref.ref(part.obj)  # type: ignore[arg-type]
+    del arena
     gc.collect()
-    assert piece() is not None
-    del second
-    gc.collect()
+    part[99] = 1
+    del part
     assert piece() is None
-    assert len(kept) == PIECE_BYTES
 
 
-def test_systems_without_huge_pages_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(arena_module.mmap, "MADV_HUGEPAGE", raising=False)
+def test_systems_that_cannot_touch_memory_beforehand_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arena_module, "_POPULATE_WRITE", 12345)
     assert bytes(Arena().take(3)) == bytes(3)
+
+
+def address(part: memoryview) -> int:
+    return int(np.frombuffer(part, np.uint8).ctypes.data)

@@ -178,7 +178,7 @@ def test_no_memory_is_taken_for_what_has_no_header(directory: BlockDirectory, mo
     directory.write(ONE, B, b"")
     _hole(block_path(directory, A))
     taken: list[int] = []
-    monkeypatch.setattr(directory._arena, "take", taken.append)
+    monkeypatch.setattr(directory.arena, "take", taken.append)
     with pytest.raises(BadBlockFile):
         directory.read(ONE, A)
     assert not taken
@@ -212,3 +212,34 @@ def test_times_from_the_future_or_the_past_cost_nothing_but_their_place_in_line(
     directory.shrink(250)
     assert list(directory.keys(ONE)) == [A]
     assert [fault for _, fault in directory.sweep()] == [""]
+
+
+def test_what_is_known_is_not_looked_up_again(directory: BlockDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in (A, B):
+        directory.write(ONE, key, b"x")
+    known = directory.keys(ONE)
+    directory.write(ONE, C, b"x")
+    directory.remove(ONE, A)
+    looked_at: list[str] = []
+    lstat = os.lstat
+
+    def noted(path: str) -> os.stat_result:
+        looked_at.append(path)
+        return lstat(path)
+
+    monkeypatch.setattr(os, "lstat", noted)
+    assert directory.keys(ONE, known) == {B: known[B], C: known[B]}
+    assert looked_at == [str(block_path(directory, C))]
+
+
+def test_a_folder_that_has_not_changed_is_in_the_same_state(directory: BlockDirectory) -> None:
+    assert directory.state(ONE) is None
+    directory.write(ONE, A, b"x")
+    assert directory.state(ONE) is None, "more may come at what is the same time to a coarse clock"
+    folder = block_path(directory, A).parent
+    os.utime(folder, (0, 0))
+    before = directory.state(ONE)
+    assert before == directory.state(ONE) == 0
+    directory.write(ONE, B, b"x")
+    os.utime(folder, (0, 1))
+    assert directory.state(ONE) not in (None, before)

@@ -8,8 +8,9 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -463,3 +464,32 @@ def test_a_disk_that_is_full_in_the_middle_keeps_what_it_has(tmp_path: Path) -> 
     assert store.close()
     assert not list(tmp_path.rglob("*.tmp"))
     assert bytes(disk.read(OURS, KEYS[0])) == b"whole"
+
+
+def test_a_folder_that_nobody_has_changed_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path, *KEYS[:2])
+    folder = tmp_path / "kv" / OURS.hex()
+    looks, ways = threading.Semaphore(0), list[str]()
+
+    class Watched(Disk):
+        def state(self, fingerprint: bytes) -> int | None:
+            found = super().state(fingerprint)
+            ways.append("state")
+            looks.release()
+            return found
+
+        def keys(self, fingerprint: bytes, known: Mapping[bytes, int] = MappingProxyType({})) -> dict[bytes, int]:
+            ways.append("keys")
+            return super().keys(fingerprint, known)
+
+    os.utime(folder, (0, 0))
+    monkeypatch.setattr("stoker.cache.disk._REFRESH_S", 0.01)
+    store = Tiers().open(Watched(tmp_path))
+    for _ in range(5):
+        assert looks.acquire(timeout=WAIT_S)
+    assert ways.count("keys") == 1
+    assert store.holds(KEYS[0])
+    BlockDirectory(tmp_path).write(OURS, KEYS[2], b"x")
+    while not store.holds(KEYS[2]):
+        assert looks.acquire(timeout=WAIT_S)
+    assert store.close()

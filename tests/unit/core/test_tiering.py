@@ -12,7 +12,7 @@ from stoker.cache.store import KVStore
 from stoker.core.blocks import BLOCK_ENTRIES, Chain, root_key
 from stoker.core.model_info import CacheTraits, ModelInfo
 from stoker.core.sequence import FinishReason
-from stoker.core.tiers import KVBytes
+from stoker.core.tiers import KVBytes, TakeMemory, new_memory
 from stoker.errors import BackendError
 from tests.harness import ALL_TRAITS, Loop, answer_alone, make_request, prompt_step
 
@@ -294,9 +294,9 @@ def test_states_are_taken_at_message_borders() -> None:
     loop = tiered(traits=CANNOT_CUT)
     original = loop.backend.export_kv
 
-    def export_kv(slot: int, start: int, end: int) -> KVBytes:
+    def export_kv(slot: int, start: int, end: int, take: TakeMemory = new_memory) -> KVBytes:
         exported.append(end)
-        return original(slot, start, end)
+        return original(slot, start, end, take)
 
     loop.backend.export_kv = export_kv  # type: ignore[method-assign]
     answer(loop, "a", [*SYSTEM[:80], IM_END, *range(100)])
@@ -388,7 +388,7 @@ def test_an_import_that_fails_costs_a_computation_and_nobody_an_answer(traits: C
 def test_an_export_that_fails_is_not_tried_for_ever() -> None:
     loop = tiered(SlowTiers())
 
-    def export_kv(slot: int, start: int, end: int) -> KVBytes:
+    def export_kv(slot: int, start: int, end: int, take: TakeMemory = new_memory) -> KVBytes:
         raise BackendError("injected")
 
     loop.backend.export_kv = export_kv  # type: ignore[method-assign]

@@ -104,6 +104,12 @@ def test_a_later_token_that_is_not_a_number_does_not_reach_back() -> None:
     assert np.isnan(rows[40:49]).all(axis=1).all()
 
 
+def exported(decoder: _native.Decoder, page: int) -> bytearray:
+    into = bytearray(decoder.page_bytes)
+    decoder.export_page(page, into)
+    return into
+
+
 @pytest.mark.parametrize("kv_type", ["f32", "f16", "q8"])
 def test_pages_are_copied_exported_and_taken_over_in_part(kv_type: str) -> None:
     built = build(Tiny(head_size=48))
@@ -114,10 +120,10 @@ def test_pages_are_copied_exported_and_taken_over_in_part(kv_type: str) -> None:
     other = built.open(kv_type=kv_type)
     into = Slots(other, built)
     full, partial = (int(page) for page in slots.tables[0, :2])
-    other.import_page(int(into.tables[1, 0]), decoder.export_page(full), 0, 32)
+    other.import_page(int(into.tables[1, 0]), exported(decoder, full), 0, 32)
     other.import_page(int(into.tables[3, 1]), b"\0" * other.page_bytes, 0, 32)
-    other.import_page(int(into.tables[3, 1]), decoder.export_page(partial), 0, 10)
-    other.import_page(int(into.tables[3, 1]), decoder.export_page(partial), 10, 18)
+    other.import_page(int(into.tables[3, 1]), exported(decoder, partial), 0, 10)
+    other.import_page(int(into.tables[3, 1]), exported(decoder, partial), 10, 18)
     other.copy_page(int(into.tables[3, 1]), int(into.tables[1, 1]))
     into.lengths[1] = 50
     rows = np.concatenate([into.step([(1, [token], 1)]) for token in ids[50:]])

@@ -45,6 +45,7 @@ ROPE = BUILT.description["ropes"][0]
         described(output_norm=1 << 40),
         described(activation="relu"),
         described(embedding=(0, 50, 64, 0)),
+        described(head=(*BUILT.description["head"][:4], BUILT.description["output_norm"])),  # rows of it end anywhere
         changed_layer(rope=1),
         changed_layer(rope=-1),
         changed_layer(window=-1),
@@ -116,7 +117,8 @@ def test_pages_that_do_not_exist_are_refused() -> None:
     for use in (
         lambda: decoder.copy_page(0, 80),
         lambda: decoder.copy_page(-1, 0),
-        lambda: decoder.export_page(80),
+        lambda: decoder.export_page(80, bytearray(page)),
+        lambda: decoder.export_page(0, bytearray(page[1:])),
         lambda: decoder.import_page(80, page, 0, 1),
         lambda: decoder.import_page(0, page[1:], 0, 1),
         lambda: decoder.import_page(0, page, 2, 1),
@@ -133,7 +135,9 @@ def test_pages_that_are_touched_keep_what_is_in_them() -> None:
     page = bytes(range(256)) * (decoder.page_bytes // 256 + 1)
     decoder.import_page(1, page[: decoder.page_bytes], 0, 32)
     decoder.touch_pages(0, 80)
-    assert decoder.export_page(1) == page[: decoder.page_bytes]
+    exported = bytearray(decoder.page_bytes)
+    decoder.export_page(1, exported)
+    assert exported == page[: decoder.page_bytes]
     decoder.close()
     decoder.touch_pages(0, 80)
 

@@ -19,7 +19,7 @@ from stoker.core.batch import Batch, CacheOp, CopyPrefix
 from stoker.core.embedding import Pooling
 from stoker.core.model_info import CacheTraits, ModelInfo
 from stoker.core.stages import Mark, no_mark
-from stoker.core.tiers import KVBytes
+from stoker.core.tiers import KVBytes, TakeMemory, new_memory
 from stoker.errors import ModelNotLoaded
 
 
@@ -117,7 +117,7 @@ class LlamaBackend:
             self._apply(context, op)
         return context.decode(batch.chunks)
 
-    def export_kv(self, slot: int, start: int, end: int) -> KVBytes:
+    def export_kv(self, slot: int, start: int, end: int, take: TakeMemory = new_memory) -> KVBytes:
         """See `KVPort.export_kv`."""
         context = self._open_context()
         assert 0 <= start < end <= context.length(slot), f"slot {slot} has no {end} positions"

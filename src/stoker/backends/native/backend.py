@@ -28,7 +28,7 @@ from stoker.core.batch import Batch, CacheOp, Chunk, CopyPrefix
 from stoker.core.embedding import Pooling
 from stoker.core.model_info import CacheTraits, ModelInfo
 from stoker.core.stages import Mark, no_mark
-from stoker.core.tiers import KVBytes
+from stoker.core.tiers import KVBytes, TakeMemory, new_memory
 from stoker.errors import BackendError, ConfigError, ModelNotLoaded, ResourceExhausted
 
 KVType: TypeAlias = Literal["f32", "f16", "q8"]
@@ -151,7 +151,9 @@ class NativeBackend:
         self._input = _BatchArrays(self._info)
         self._logits: Logits = np.empty((0, spec.vocab_size), dtype=np.float32)
         self._maxima: Logits = np.empty((0, _native.num_maxima(spec.vocab_size)), dtype=np.float32)
-        self._num_rows = 0
+        self._rows_of_logits: Logits = self._logits
+        self._row_maxima: Logits = self._maxima
+        """Of the last batch, both."""
 
     @property
     def info(self) -> ModelInfo:
@@ -165,7 +167,7 @@ class NativeBackend:
     @property
     def maxima(self) -> Logits:
         """See `MaximaPort.maxima`."""
-        return self._maxima[: self._num_rows]
+        return self._row_maxima
 
     @property
     def num_used_pages(self) -> int:
@@ -179,19 +181,22 @@ class NativeBackend:
             ModelNotLoaded: the backend was closed.
         """
         decoder = self._open_decoder()
-        assert batch.num_tokens <= self._info.max_batch_tokens, f"{batch.num_tokens} entries in a batch"
         for op in batch.ops:
             self._apply(op)
-        logits = self._rows(batch.num_rows)
-        if batch.chunks:
-            self._compute(decoder, batch.chunks, logits)
-        return logits
+        if not batch.chunks:
+            return self._rows(0)
+        assert batch.num_tokens <= self._info.max_batch_tokens, f"{batch.num_tokens} entries in a batch"
+        return self._compute(decoder, batch.chunks)
 
-    def export_kv(self, slot: int, start: int, end: int) -> KVBytes:
+    def export_kv(self, slot: int, start: int, end: int, take: TakeMemory = new_memory) -> KVBytes:
         """See `KVPort.export_kv`: the whole pages that the positions lie in, one after the other."""
-        decoder = self._open_decoder()
+        decoder, size = self._open_decoder(), self._page_bytes
         assert 0 <= start < end <= self._ledger.length(slot), "export beyond the end"
-        return b"".join(decoder.export_page(page) for page in self._pages(slot, start, end))
+        pages = self._pages(slot, start, end)
+        state = take(len(pages) * size)
+        for index, page in enumerate(pages):
+            decoder.export_page(page, state[index * size : (index + 1) * size])
+        return state.toreadonly()
 
     def import_kv(self, slot: int, start: int, end: int, state: KVBytes) -> None:
         """See `KVPort.import_kv`."""
@@ -255,27 +260,28 @@ class NativeBackend:
         else:
             self._ledger.truncate(op.slot, op.length)
 
-    def _compute(self, decoder: _native.Decoder, chunks: Sequence[Chunk], logits: Logits) -> None:
-        for chunk in chunks:
-            assert chunk.start == self._ledger.length(chunk.slot), f"a hole or an overlap in slot {chunk.slot}"
-            self._prepare(decoder, chunk.slot, chunk.end)
-        is_computed = False
+    def _compute(self, decoder: _native.Decoder, chunks: tuple[Chunk, ...]) -> Logits:
+        ledger, is_computed = self._ledger, False
+        for copied in ledger.prepare_each(chunks):
+            decoder.copy_page(*copied)
         try:
-            tokens, rows = self._input.fill(chunks)
-            adapters, scales = (None, None) if self._adapters is None else self._adapters.uses(chunks)
+            tokens, rows, num_rows, is_adapted = self._input.fill(chunks)
+            logits = self._rows(num_rows)
+            adapters, scales = self._open_adapters().uses(chunks) if is_adapted else (None, None)
             self._mark("bind")
-            decoder.forward(
-                tokens, rows, self._ledger.tables, logits, maxima=self.maxima, adapters=adapters, scales=scales
-            )
+            decoder.forward(tokens, rows, ledger.tables, logits, maxima=self.maxima, adapters=adapters, scales=scales)
             is_computed = True
         except (MemoryError, RuntimeError) as error:
             raise BackendError(f"the forward pass failed: {error}") from error
         finally:
-            for chunk in chunks:
-                if is_computed:
-                    self._ledger.commit(chunk.slot, chunk.end)
-                else:
-                    self._ledger.abandon(chunk.slot)
+            self._mark("forward")
+            if is_computed:
+                ledger.commit_each(chunks)
+            else:
+                for chunk in chunks:
+                    ledger.abandon(chunk.slot)
+            self._mark("bind")
+        return logits
 
     def _prepare(self, decoder: _native.Decoder, slot: int, end: int) -> None:
         copied = self._ledger.prepare(slot, end)
@@ -286,11 +292,13 @@ class NativeBackend:
         return self._ledger.tables[slot, start // PAGE_TOKENS : pages_for(end)].tolist()
 
     def _rows(self, num_rows: int) -> Logits:
-        self._num_rows = num_rows
+        if num_rows == len(self._rows_of_logits):
+            return self._rows_of_logits  # a new view takes longer than it seems, so shortly after a forward pass
         if num_rows > len(self._logits):
             self._logits = np.empty((num_rows, self._logits.shape[1]), dtype=np.float32)
             self._maxima = np.empty((num_rows, self._maxima.shape[1]), dtype=np.float32)
-        return self._logits[:num_rows]
+        self._rows_of_logits, self._row_maxima = self._logits[:num_rows], self._maxima[:num_rows]
+        return self._rows_of_logits
 
 
 class _BatchArrays:
@@ -299,15 +307,19 @@ class _BatchArrays:
     def __init__(self, info: ModelInfo) -> None:
         self._tokens: NDArray[np.int32] = np.zeros(info.max_batch_tokens, dtype=np.int32)
         self._chunks: NDArray[np.int32] = np.zeros((info.num_slots, 4), dtype=np.int32)
+        self._sizes = self._tokens.size, len(self._chunks)
+        self._views = self._tokens, self._chunks
+        """What of them the last batch took."""
 
-    def fill(self, chunks: Sequence[Chunk]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Token ids `(num_tokens,)`, and for each chunk slot, start, length and number of rows."""
-        token_ids = [token_id for chunk in chunks for token_id in chunk.entries]
-        tokens, rows = self._tokens[: len(token_ids)], self._chunks[: len(chunks)]
-        # One assignment each: numpy takes as long for a short list as for a single number.
-        tokens[:] = token_ids
-        rows[:] = [(chunk.slot, chunk.start, len(chunk.entries), chunk.num_logits) for chunk in chunks]
-        return tokens, rows
+    def fill(self, chunks: tuple[Chunk, ...]) -> tuple[NDArray[np.int32], NDArray[np.int32], int, bool]:
+        """Token ids `(num_tokens,)`; for each chunk slot, start, length and number of rows; how many rows these are
+        together; and whether any of them names adapters.
+        """
+        num_tokens, num_rows, is_adapted = _native.write_batch(chunks, self._tokens, self._chunks)
+        if (num_tokens, len(chunks)) != self._sizes:
+            self._sizes = (num_tokens, len(chunks))
+            self._views = self._tokens[:num_tokens], self._chunks[: len(chunks)]
+        return *self._views, num_rows, is_adapted
 
 
 def _plan(files: Sequence[ModelFile], context_size: int) -> tuple[DecoderSpec, Layout, ModelParts]:

@@ -116,6 +116,11 @@ class Hyperparameters:
             self.refuse("layers with a window rotate another part of each head")
         return dim
 
+    def rope_base(self, suffix: str = "rope.freq_base") -> float:
+        """The slowest pair of elements turns about so many times slower than the fastest; above 1."""
+        base = self.number(suffix, 10000.0)
+        return base if base > 1 else self.fail(f"`{self._file.own_key(suffix)}` is {base}, not above 1")
+
     def rope_scaling(self) -> RopeScaling:
         """How the whole context is stretched; `rope.scaling.*`, or the old `rope.scale_linear`.
 
@@ -190,6 +195,8 @@ class Hyperparameters:
         if self.head_size % _HEAD_GRANULE or self.head_size > _MAX_HEAD_SIZE:
             self.refuse(f"heads of {self.head_size} elements (multiples of {_HEAD_GRANULE} up to {_MAX_HEAD_SIZE} can)")
         for size in (self.hidden_size, self.feed_forward_size, self.num_heads * self.head_size):
+            if size > _MAX_SIZE:
+                self.fail(f"rows of {size} elements")
             if size % _ROW_GRANULE:
                 self.refuse(f"rows of {size} elements (multiples of {_ROW_GRANULE} can)")
         if self._file.get_bool(self._file.own_key("attention.causal")) is False:

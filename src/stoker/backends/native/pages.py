@@ -16,6 +16,8 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from stoker.core.batch import Chunk
+
 PAGE_TOKENS = 32
 """Positions in a page: what the kernels are built for."""
 
@@ -34,6 +36,8 @@ class PageLedger:
         self.tables: NDArray[np.int32] = np.full((num_slots, pages_for(max_tokens)), _NONE, dtype=np.int32)
         """For each slot its pages in order, then -1. Shape `(num_slots, pages of max_tokens)`."""
         self._lengths = [0] * num_slots
+        self._writable = [0] * num_slots
+        """Up to here each slot can be written to without another look: its pages are there, and nobody else's."""
         self._references = [0] * self.num_pages
         # The lowest page last: what was used lately is used again, and memory that was never needed is never touched.
         self._free = list(reversed(range(self.num_pages)))
@@ -56,6 +60,7 @@ class PageLedger:
         for page in self._pages(target, 0, count):
             self._references[page] += 1
         self._lengths[target] = length
+        self._writable[source] = self._writable[target] = 0
 
     def truncate(self, slot: int, length: int) -> None:
         """The slot keeps its first `length` positions."""
@@ -63,7 +68,7 @@ class PageLedger:
         first, last = pages_for(length), pages_for(self._lengths[slot])
         self._release(self._pages(slot, first, last))
         self.tables[slot, first:last] = _NONE
-        self._lengths[slot] = length
+        self._lengths[slot], self._writable[slot] = length, 0
 
     def prepare(self, slot: int, end: int) -> tuple[int, int] | None:
         """Makes the positions from the slot's length to `end` writable, without lengthening it yet.
@@ -73,19 +78,38 @@ class PageLedger:
             is written to.
         """
         start = self._lengths[slot]
+        if start < end <= self._writable[slot]:
+            return None
         assert start < end <= self.tables.shape[1] * PAGE_TOKENS, f"slot {slot} cannot grow from {start} to {end}"
         copied = self._own(slot, start // PAGE_TOKENS) if start % PAGE_TOKENS else None
         for index in range(pages_for(start), pages_for(end)):
             if self.tables[slot, index] == _NONE:
                 self.tables[slot, index] = self._take()
+        self._writable[slot] = pages_for(end) * PAGE_TOKENS
+        return copied
+
+    def prepare_each(self, chunks: Iterable[Chunk]) -> list[tuple[int, int]]:
+        """`prepare` for each of these, which go on where their slots end; returns the pages to be copied."""
+        copied: list[tuple[int, int]] = []
+        for slot, start, entries, _, _ in chunks:
+            assert start == self._lengths[slot], f"a hole or an overlap in slot {slot}"
+            end = start + len(entries)
+            if end > self._writable[slot] and (pages := self.prepare(slot, end)) is not None:
+                copied.append(pages)
         return copied
 
     def commit(self, slot: int, end: int) -> None:
         """What was prepared is written: the slot is `end` positions long."""
         self._lengths[slot] = end
 
+    def commit_each(self, chunks: Iterable[Chunk]) -> None:
+        """`commit` for each of these."""
+        for slot, start, entries, _, _ in chunks:
+            self._lengths[slot] = start + len(entries)
+
     def abandon(self, slot: int) -> None:
         """What was prepared is not written: the pages behind the slot's length are free again."""
+        self._writable[slot] = 0
         first = pages_for(self._lengths[slot])
         row = self.tables[slot]
         last = int(np.count_nonzero(row != _NONE))
@@ -101,6 +125,8 @@ class PageLedger:
             assert (self.tables[slot, count:] == _NONE).all(), f"slot {slot} holds pages behind its end"
             for page in self._pages(slot, 0, count):
                 counted[page] += 1
+            if length % PAGE_TOKENS and length < self._writable[slot]:
+                assert self._references[self.tables[slot, length // PAGE_TOKENS]] == 1, "somebody else's page"
         assert counted == self._references
         assert sorted(self._free) == [page for page, count in enumerate(counted) if count == 0]
 

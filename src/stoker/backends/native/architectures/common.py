@@ -22,11 +22,11 @@ def decoder(
         more: whatever is different, by the names of `DecoderSpec`.
     """
     embedding = Linear(weight="token_embd.weight", num_rows=model.vocab_size, num_columns=model.hidden_size)
-    has_head = model.has("output.weight")
+    head = Linear(weight="output.weight", num_rows=model.vocab_size, num_columns=model.hidden_size)
     defaults: dict[str, Any] = {
         "activation": Activation.SILU,
         "attention_scale": 1 / sqrt(model.head_size),
-        "head": model.linear("output", model.vocab_size, model.hidden_size) if has_head else embedding,
+        "head": head if model.has(head.weight) else embedding,
     }
     return DecoderSpec(
         architecture=architecture,

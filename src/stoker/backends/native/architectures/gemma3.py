@@ -48,7 +48,7 @@ def _windowed(model: Hyperparameters) -> list[bool]:
 def _ropes(model: Hyperparameters) -> tuple[Rope, Rope]:
     """Only layers that see everything are stretched; the window fits into the trained context anyway."""
     dim, scaling = model.rope_dim(), model.rope_scaling()
-    base, window_base = model.number("rope.freq_base", 10000.0), model.number("rope.freq_base_swa", 10000.0)
+    base, window_base = model.rope_base(), model.rope_base("rope.freq_base_swa")
     plain = RopeScaling(original_context=scaling.original_context)
     return (
         scaled_rope(pairs=RopePairs.HALVES, dim=dim, base=base, scaling=scaling),

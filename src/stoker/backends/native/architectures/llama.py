@@ -13,7 +13,7 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     rope = scaled_rope(
         pairs=RopePairs.ADJACENT,
         dim=model.rope_dim(),
-        base=model.number("rope.freq_base", 10000.0),
+        base=model.rope_base(),
         scaling=model.rope_scaling(),
         divisors=model.rope_divisors("rope_freqs.weight"),
     )

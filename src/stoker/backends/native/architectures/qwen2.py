@@ -13,7 +13,7 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     rope = scaled_rope(
         pairs=RopePairs.HALVES,
         dim=model.rope_dim(),
-        base=model.number("rope.freq_base", 10000.0),
+        base=model.rope_base(),
         scaling=model.rope_scaling(),
     )
     return decoder(

@@ -1,0 +1,51 @@
+// Python's view of a batch: the chunks of a step, which are tuples, become the arrays that a forward pass reads.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/tuple.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <tuple>
+
+#include "bindings.hpp"
+#include "spec.hpp"
+
+namespace stoker {
+
+namespace {
+
+namespace nb = nanobind;
+
+using Numbers = nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Rows = nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+// The numbers of entries and of rows of logits, and whether any chunk names adapters.
+std::tuple<int32_t, int32_t, bool> write_batch(const nb::tuple& chunks, Numbers tokens, Rows rows) {
+    require(rows.shape(1) == 4 && chunks.size() <= rows.shape(0), "more chunks than there is room for");
+    auto* out = reinterpret_cast<Chunk*>(rows.data());
+    size_t num_tokens = 0;
+    int32_t num_rows = 0;
+    bool is_adapted = false;
+    for (nb::handle item : chunks) {
+        const auto chunk = nb::cast<nb::tuple>(item);
+        require(chunk.size() == 5, "a chunk is not (slot, start, entries, num_logits, adapters)");
+        const auto entries = nb::cast<nb::tuple>(chunk[2]);
+        require(num_tokens + entries.size() <= tokens.shape(0), "more entries than there is room for");
+        for (nb::handle entry : entries) {
+            tokens.data()[num_tokens++] = nb::cast<int32_t>(entry);
+        }
+        const auto num_logits = nb::cast<int32_t>(chunk[3]);
+        *out++ = {nb::cast<int32_t>(chunk[0]), nb::cast<int32_t>(chunk[1]), int32_t(entries.size()), num_logits};
+        num_rows += num_logits;
+        is_adapted |= nb::cast<nb::tuple>(chunk[4]).size() > 0;
+    }
+    return {int32_t(num_tokens), num_rows, is_adapted};
+}
+
+}  // namespace
+
+void bind_batch(nb::module_& module) {
+    module.def("write_batch", &write_batch, nb::arg("chunks"), nb::arg("tokens").noconvert(), nb::arg("rows").noconvert());
+}
+
+}  // namespace stoker

@@ -1,0 +1,73 @@
+"""Steps that repeat: the same sequences take one entry each, and nobody comes, goes or lacks room. It decides nothing.
+
+```
+    step      | prompts | decodes | decodes | decodes | … | decodes | somebody has come, or has ended, …
+    planned     anew      anew      again     again         again     anew
+```
+
+What it gives is what `StepPlanner` would plan, which need not be asked before something else has happened
+(tests/properties/test_decode_runs.py). Most steps are such, and with a small model planning is a good part of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stoker.core.batch import Batch, Chunk
+from stoker.core.kv_cache import KVCache
+from stoker.core.sequence import Sequence
+from stoker.core.step_plan import RANK, StepPlan
+from stoker.core.turns import Turns
+from stoker.core.waiting import WaitingQueue
+
+
+class DecodeRun:
+    """The decodes of one step after the other.
+
+    Args:
+        kv: the ledger in which cells are promised.
+        turns: told of every step.
+        running: all that run, by slot, in the order of their rank. Each has one pending entry before every step.
+    """
+
+    __slots__ = ("_kv", "_lane", "_num_steps", "_running", "_turns", "batch", "sequences")
+
+    def __init__(self, kv: KVCache, turns: Turns, running: list[tuple[int, Sequence]]) -> None:
+        self._kv = kv
+        self._turns = turns
+        self._running = running
+        self._num_steps = 0
+        """Planned so far."""
+        self.sequences = [sequence for _, sequence in running]
+        """In the order of their rows."""
+        self._lane = turns.lane_of(self.sequences[0])
+        self.batch: Batch | None = None
+        """What was planned last."""
+
+    @classmethod
+    def behind(cls, plan: StepPlan, running: Mapping[int, Sequence], kv: KVCache, turns: Turns) -> DecodeRun | None:
+        """What follows a step, if nobody waits; None if it is not all decodes, or somebody has no part in it."""
+        if plan.imports or not plan.num_decodes == len(plan.chunks) == len(running):
+            return None
+        return cls(kv, turns, sorted(running.items(), key=lambda item: RANK(item[1])))
+
+    @property
+    def has_room(self) -> bool:
+        """All can have the next step without anybody's leaving."""
+        return self._kv.free >= len(self.sequences)
+
+    def plan(self, step_id: int) -> Batch:
+        """The next step, promised. Needs `has_room`."""
+        self._num_steps += 1
+        self._turns.take(self._lane)
+        chunks = tuple(
+            [Chunk(slot, s.num_computed, (s.entries[-1],), 1, s.request.adapters) for slot, s in self._running]
+        )
+        self._kv.promise_each(chunks)
+        self.batch = Batch(step_id, chunks, self._kv.take_ops())
+        return self.batch
+
+    def end(self, waiting: WaitingQueue) -> None:
+        """Something else happens: charges the clients for what they were given meanwhile."""
+        for sequence in self.sequences:
+            waiting.charge(sequence.request.client_key, self._num_steps)
