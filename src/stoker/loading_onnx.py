@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
@@ -26,6 +27,7 @@ from stoker.models.onnx_folder import OnnxFolder, open_onnx_folder
 from stoker.models.onnx_graph import OnnxGraph, read_onnx_graph
 from stoker.models.onnx_links import follow_links
 from stoker.models.onnx_plan import OnnxSizes, onnx_needs
+from stoker.models.onnx_products import own_products
 from stoker.models.onnx_rows import choose_rows
 from stoker.text.tokenizer_json import JSONTokenizer, read_hints
 
@@ -111,6 +113,7 @@ def open_onnx(config: EngineConfig, mark: Mark) -> OpenedOnnx:
         device_id=config.device_id,
         spins=not config.has_siblings,
         packed_directory=packed_dir() if config.has_siblings else None,
+        operators=_operators(),
         name=parts.facts.name,
         architecture=parts.facts.architecture,
         trained_context=parts.facts.trained_context or 0,
@@ -127,6 +130,12 @@ def open_onnx(config: EngineConfig, mark: Mark) -> OpenedOnnx:
     )
 
 
+def _operators() -> Path | None:
+    """The extension module, which ONNX Runtime can load as well."""
+    found = find_spec("stoker._native")
+    return Path(found.origin) if found is not None and found.origin else None
+
+
 def measure_onnx(config: EngineConfig) -> MemoryNeeds:
     """What a model takes, before it is loaded. For the errors see `open_onnx`."""
     return _read(config).needs(config)
@@ -136,7 +145,8 @@ def _read(config: EngineConfig) -> _Parts:
     if config.kv_type == "q8":
         raise ConfigError("keys and values of an ONNX graph are of the type that the graph has, not q8", key="kv_type")
     folder = open_onnx_folder(Path(config.model_path), config.onnx_variant)
-    graph, facts = follow_links(choose_rows(read_onnx_graph(folder.graph))), describe_onnx(folder)
+    graph = own_products(follow_links(choose_rows(read_onnx_graph(folder.graph))))
+    facts = describe_onnx(folder)
     signature = read_signature(graph, names=facts.names, num_kv_heads=facts.num_kv_heads, head_size=facts.head_size)
     tokenizer = _tokenizer(folder, facts)
     _check_vocabulary(tokenizer, signature, graph)

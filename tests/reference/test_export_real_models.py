@@ -11,11 +11,10 @@ from pydoc_data.topics import topics
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
 from stoker.text.tokenizer import encode_prompt
-from tests.reference.export_runs import ExportedModel, Rows, divergence, exported
+from tests.reference.export_runs import ExportedModel, Rows, divergence, exported, unrounded
 from tests.reference.native_runs import all_rows, open_native
 from tests.reference.vocabulary_files import our_tokenizer
 
@@ -81,17 +80,6 @@ while not generator.is_done():
     found.append(int(generator.get_next_tokens()[0]))
 print(json.dumps({"prompt": prompt_ids, "answer": found, "text": tokenizer.decode(found)}))
 """
-
-
-def unrounded(folder: Path) -> ExportedModel:
-    """The same graph with activations that are not rounded, so that its logits are exact to five digits."""
-    proto = onnx.load(str(folder / "model.onnx"), load_external_data=False)
-    for node in proto.graph.node:
-        for attribute in node.attribute:
-            if attribute.name == "accuracy_level":
-                attribute.i = 1
-    onnx.save(proto, str(folder / "exact.onnx"))
-    return ExportedModel(folder, "exact.onnx")
 
 
 def test_logits_are_as_near_to_exact_ones_as_the_native_executors(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import inspect
 from pathlib import Path
 from pydoc_data.topics import topics
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from stoker import LLM, SamplingParams
 from stoker.backends.onnx import OnnxBackend
@@ -16,10 +17,14 @@ from stoker.core.stages import no_mark
 from stoker.engine.config import EngineConfig
 from stoker.export import ExportOptions, export_model
 from stoker.loading import load_model
+from tests.reference.export_runs import divergence, unrounded
 from tests.reference.native_runs import Rows, all_rows, open_native
+from tests.reference.native_runs import step as native_step
+from tests.reference.tokenizer_corpus import PROSE
 
 MEAN_KL = 0.005
-"""Both round their activations to 8 bits; each of them alone is about as far from float64."""
+"""The native executor rounds its activations to 8 bits, which is nearly all of it; products of graphs keep 15."""
+EXACT_KL = 1e-5
 NUM_DECODED = 40
 FORMS = {
     "in place": ExportOptions(context_size=1024),
@@ -57,17 +62,6 @@ def smollm2(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Mod
 @pytest.fixture(scope="module")
 def gemma3(gemma3_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Model:
     return Model(gemma3_path, tmp_path_factory.mktemp("gemma3"))
-
-
-def divergence(p: NDArray[np.float32], q: NDArray[np.float32]) -> float:
-    """Kullback-Leibler, in nats, the mean over all rows."""
-    log_p, log_q = (_log_softmax(rows.astype(np.float64)) for rows in (p, q))
-    return float((np.exp(log_p) * (log_p - log_q)).sum(-1).mean())
-
-
-def _log_softmax(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    rows = rows - rows.max(-1, keepdims=True)
-    return rows - np.log(np.exp(rows).sum(-1, keepdims=True))
 
 
 def step(backend: OnnxBackend, *chunks: Chunk) -> Rows:
@@ -116,6 +110,31 @@ def test_logits_are_those_of_the_native_executor(
     expected = model.expected(token_ids)
     assert divergence(expected, rows) <= MEAN_KL
     assert (expected.argmax(-1) == rows.argmax(-1)).mean() > 0.93
+
+
+CHAT = (
+    "<|im_start|>user\nWhy is the sky blue?<|im_end|>\n<|im_start|>assistant\nThe sky appears blue because of a "
+    "phenomenon called Rayleigh scattering. When sunlight enters the atmosphere, it is scattered in all directions."
+)
+
+
+def test_texts_of_other_kinds_are_as_near(smollm2: Model) -> None:
+    found = load_model(
+        EngineConfig(model_path=str(smollm2.exported("in place")), threads=1, kv_tokens=600), None, no_mark
+    )
+    try:
+        assert isinstance(found.backend, OnnxBackend)
+        exact = unrounded(smollm2.exported("in place"))
+        with open_native(smollm2.path, packed_directory=smollm2.folder / "packed") as native:
+            for text in ("\n".join(PROSE), CHAT, inspect.getsource(argparse)[:2000]):
+                token_ids = found.tokenizer.encode(text)[:100]
+                rows = step(found.backend, Chunk(0, 0, tuple(token_ids), len(token_ids)))
+                assert divergence(exact.rows(token_ids), rows) <= EXACT_KL
+                assert divergence(all_rows(native, token_ids), rows) <= MEAN_KL
+                native_step(native, ops=[Truncate(0, 0)])
+                found.backend.forward(Batch(0, (), (Truncate(0, 0),)))
+    finally:
+        found.backend.close()
 
 
 def test_a_folder_answers_as_its_file_does(smollm2: Model) -> None:

@@ -88,6 +88,8 @@ class OnnxGraph:
     """Where the places of weights in other files begin."""
     content: bytes | None = field(default=None, repr=False)
     """Is to be run instead of what the file holds; its weights are where they are."""
+    own_content: bytes | None = field(default=None, repr=False)
+    """The same with operators of Stoker's own, for who has their library."""
 
     @property
     def size_bytes(self) -> int:

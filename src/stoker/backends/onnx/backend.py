@@ -22,7 +22,7 @@ from stoker.backends.sizes import check_sizes, num_threads
 from stoker.core.batch import Batch, CacheOp, Chunk, CopyPrefix
 from stoker.core.model_info import CacheTraits, ModelInfo
 from stoker.core.stages import Mark, no_mark
-from stoker.core.tiers import KVBytes
+from stoker.core.tiers import KVBytes, TakeMemory, new_memory
 from stoker.errors import BackendError, ModelNotLoaded
 
 _KV_VERSION = 1
@@ -59,6 +59,8 @@ class OnnxOptions:
     """Threads spin for a moment before they sleep: for a model that shares its cores with no other."""
     packed_directory: Path | None = None
     """Where packed weights lie that several processes map: for replicas. None = they are packed in memory."""
+    operators: Path | None = None
+    """The library with operators of Stoker's own, for graphs that have a use for them. None = ONNX Runtime's alone."""
     name: str = ""
     architecture: str = "onnx"
     trained_context: int = 0
@@ -158,7 +160,7 @@ class OnnxBackend:
         self._kv.finish()
         return logits
 
-    def export_kv(self, slot: int, start: int, end: int) -> KVBytes:
+    def export_kv(self, slot: int, start: int, end: int, take: TakeMemory = new_memory) -> KVBytes:
         """See `KVPort.export_kv`."""
         self._open_session()
         assert 0 <= start < end <= self._kv.length(slot), "export beyond the end"
@@ -259,6 +261,7 @@ def _session_options(options: OnnxOptions) -> SessionOptions:
         device_id=options.device_id,
         spins=options.spins,
         packed_directory=options.packed_directory,
+        operators=options.operators,
     )
 
 

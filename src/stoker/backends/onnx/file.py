@@ -41,6 +41,11 @@ class GraphFile(Protocol):
         ...
 
     @property
+    def own_content(self) -> bytes | None:
+        """The same with operators of Stoker's own, for who has their library; None = it has no use for them."""
+        ...
+
+    @property
     def weights_folder(self) -> Path:
         """Where the places of weights in other files begin."""
         ...

@@ -58,6 +58,8 @@ class SessionOptions:
     """Threads spin for a moment before they sleep: about 8 % faster, if nobody else wants the cores."""
     packed_directory: Path | None = None
     """Where packed weights lie that several processes map. None = each packs in memory. For the CPU only."""
+    operators: Path | None = None
+    """A library of operators for graphs with an `own_content`. Not with a packed directory, as it packs for itself."""
 
 
 class Session:
@@ -97,6 +99,9 @@ class Session:
             packed = _packed(graph, options)
             if packed is not None:
                 return _create(os.fspath(packed / MODEL), packed, options, CPU)
+            own = _with_operators(graph, options)
+            if own is not None:
+                return own
             return _create(_source(graph), graph.weights_folder, options, CPU)
         except load_errors() as error:
             raise _explain(graph.path, error) from error
@@ -104,6 +109,17 @@ class Session:
 
 def _source(graph: GraphFile) -> bytes | str:
     return graph.content or os.fspath(graph.path)
+
+
+def _with_operators(graph: GraphFile, options: SessionOptions) -> Any:
+    """A session whose products are computed by our operators, or None."""
+    if graph.own_content is None or options.operators is None:
+        return None
+    try:
+        return _create(graph.own_content, graph.weights_folder, options, CPU, operators=options.operators)
+    except load_errors() as error:
+        logger.info("ONNX Runtime computes the products of %s with its own kernels: %s", graph.path.name, error)
+        return None
 
 
 def _packed(graph: GraphFile, options: SessionOptions) -> Path | None:
@@ -119,11 +135,19 @@ def _packed(graph: GraphFile, options: SessionOptions) -> Path | None:
 
 
 def _create(
-    source: bytes | str, weights: Path, options: SessionOptions, provider: str, packs_into: Path | None = None
+    source: bytes | str,
+    weights: Path,
+    options: SessionOptions,
+    provider: str,
+    packs_into: Path | None = None,
+    *,
+    operators: Path | None = None,
 ) -> Any:
     """A session; on the way to it, packed weights are written if it is said where to."""
     ort = runtime()
     found = ort.SessionOptions()
+    if operators is not None:
+        found.register_custom_ops_library(os.fspath(operators))
     found.intra_op_num_threads = options.threads
     found.inter_op_num_threads = 1
     found.log_severity_level = _FATAL  # what goes wrong is raised, and said once
