@@ -24,6 +24,8 @@ _A, _B = ".lora_a", ".lora_b"
 _EMBEDDING = "token_embd.weight"
 """A lookup, not a product: there A is what is looked up."""
 _KEY_BYTES = 16
+_MAX_RANK = 1 << 12
+"""Far above what is trained; each row of a step takes memory for it."""
 _WHAT = "A LoRA adapter in GGUF is needed; llama.cpp's convert_lora_to_gguf.py makes one"
 
 
@@ -149,6 +151,8 @@ def _check_pair(path: Path, name: str, a: Shape, b: Shape, target: LoraTarget) -
     else:
         fits = (a[0], b[1]) == (base[0], base[1]) and a[1] == b[0] and a[2:] == b[2:] == base[2:]
         rank = a[1]
+    if fits and rank > _MAX_RANK:
+        _fail(path, f"`{name}` has rank {rank}, and {_MAX_RANK} is allowed")
     if not fits:
         _fail(path, f"A {a} and B {b} do not fit `{name}` {base} of this model")
     return rank

@@ -10,7 +10,7 @@ import jinja2
 
 from stoker.errors import InvalidInput, TemplateError
 from stoker.text.messages import Json, Message, message_to_dict, plain_json
-from stoker.text.template_budget import MAX_WORK, WorkLimitExceeded, limited
+from stoker.text.template_budget import MAX_CPU_S, MAX_WORK, WorkLimitExceeded, limited
 from stoker.text.template_sandbox import RaisedByTemplate, TemplateSandbox
 
 CHATML = """\
@@ -23,9 +23,11 @@ CHATML = """\
 """
 """What a model without a template gets."""
 
-MAX_SOURCE_CHARS = 1 << 20
+MAX_SOURCE_CHARS = 1 << 17
 MAX_PROMPT_CHARS = 1 << 24
 
+_PROBE_SHARE = 0.05
+"""Of a prompt's limits, for each of the small conversations that a template is asked with."""
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 _TEMPLATE_FAULTS = (
     jinja2.TemplateError,
@@ -120,10 +122,11 @@ class ChatTemplate:
             values["content"] = ""
         return values
 
-    def _run(self, values: Mapping[str, Json]) -> str:
+    def _run(self, values: Mapping[str, Json], share: float = 1.0) -> str:
+        """`share`: how much of the work and the time for one prompt it may take."""
         pieces: list[str] = []
         num_chars = 0
-        with limited(work=self._max_work), _template_errors():
+        with limited(work=int(share * self._max_work), cpu_s=share * MAX_CPU_S), _template_errors():
             for piece in self._template.generate(values):
                 num_chars += len(piece)
                 if num_chars > MAX_PROMPT_CHARS:
@@ -158,7 +161,8 @@ class ChatTemplate:
             {"role": "user", "content": content or "hello"},
         ]
         try:
-            return self._run({**self._tokens, "messages": messages, "tools": None, "add_generation_prompt": False})
+            values = {**self._tokens, "messages": messages, "tools": None, "add_generation_prompt": False}
+            return self._run(values, _PROBE_SHARE)
         except TemplateError:
             return ""
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from stoker.errors import TemplateError
 from stoker.text import chat_template, template_budget
 from stoker.text.chat_template import ChatTemplate
-from stoker.text.messages import Message
+from stoker.text.messages import Message, TextPart
 
 USER = (Message(role="user", content="hi"),)
 BUDGET = 50_000
@@ -155,6 +157,25 @@ def test_the_prompt_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_cpu_time_is_limited_whatever_the_work() -> None:
     with template_budget.limited(cpu_s=0.0), pytest.raises(template_budget.WorkLimitExceeded):
         template_budget.charge(1)
+
+
+def test_asking_a_template_what_it_reads_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[int, float]] = []
+    limited = template_budget.limited
+
+    def recorded(*, work: int = template_budget.MAX_WORK, cpu_s: float = template_budget.MAX_CPU_S) -> Any:
+        given.append((work, cpu_s))
+        return limited(work=work, cpu_s=cpu_s)
+
+    template = ChatTemplate("{% for i in range(99999) %}{% endfor %}", max_work=10_000)
+    monkeypatch.setattr(chat_template, "limited", recorded)
+    with pytest.raises(TemplateError, match="does too much work"):
+        template.render([Message(role="assistant"), Message(role="user", content=(TextPart("x"),))])
+    *probes, last = given
+    assert last == (10_000, template_budget.MAX_CPU_S)
+    assert len(probes) > 2
+    assert sum(work for work, _ in probes) < 5_000
+    assert sum(cpu_s for _, cpu_s in probes) < template_budget.MAX_CPU_S / 2
 
 
 def test_a_spent_budget_stays_spent() -> None:

@@ -39,7 +39,7 @@ class WordPieceEncoder:
     ) -> None:
         self._token_ids = token_ids
         self._unknown = [] if unknown_id is None else [unknown_id]
-        self._max_characters = max(map(len, token_ids))
+        self._lengths = sorted({len(text) for text in token_ids if text}, reverse=True)
         self._normal_form = _NormalForm(lowercase=lowercase, strip_accents=strip_accents)
         self._remembered: dict[str, list[int]] = {}
 
@@ -67,8 +67,9 @@ class WordPieceEncoder:
         found: list[int] = []
         begin = 0
         while begin < len(word):
-            for end in range(min(len(word), begin + self._max_characters), begin, -1):
-                token_id = self._token_ids.get(word[begin:end])
+            for length in self._lengths:
+                end = begin + length
+                token_id = self._token_ids.get(word[begin:end]) if end <= len(word) else None
                 if token_id is not None:
                     break
             else:
