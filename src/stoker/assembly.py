@@ -39,10 +39,16 @@ logger = logging.getLogger(__name__)
 
 _USUAL = (
     "stoker.loading_gguf",
+    "stoker.backends.llama.gpu",
     "stoker.backends.native",
+    "stoker.backends.native.heap",
+    "stoker.backends.native.sampling",
+    "stoker.models.cache",
     "stoker.models.description",
+    "stoker.models.memory",
     "stoker.models.memory_plan",
     "stoker.models.model_defaults",
+    "stoker.models.onnx_folder",
     "stoker.models.vocabulary",
     "stoker.text.vocabulary",
 )
@@ -190,12 +196,23 @@ def _prepare(model_path: str) -> None:
     from stoker.loading_gguf import prepare_gguf
 
     prepare_gguf(Path(model_path))
+    _trim_heap()
+
+
+def _trim_heap() -> None:
+    """Reading a vocabulary frees half as much memory as it keeps, which the C library would hold back for later."""
+    with suppress(ImportError):
+        from stoker.backends.native.heap import trim_heap
+
+        trim_heap()
 
 
 def _build(config: EngineConfig, progress: Progress) -> tuple[Engine, ModelCard]:
     level = os.environ.get("STOKER_LOG_LEVEL", "warning").upper()
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s engine %(name)s: %(message)s")
-    return build_engine(config, progress=progress)
+    built = build_engine(config, progress=progress)
+    _trim_heap()
+    return built
 
 
 if __name__ == "__main__":

@@ -38,23 +38,28 @@ def create_runtime(
     """
     from stoker.engine.client import EngineClient
     from stoker.engine.supervisor import same_sizes
+    from stoker.engine.template import Template
+    from stoker.locating import prepared_path
     from stoker.runtime.local import LocalRuntime
     from stoker.runtime.replicas import ReplicatedRuntime
 
-    def one(config: EngineConfig, *, repeats: bool) -> Runtime:
+    def one(config: EngineConfig, template: Template | None = None) -> Runtime:
+        repeats = template is None  # only a replica has others that can do it
         if runtime_config is not None and runtime_config.runtime == "llama-server":
             return _llama_server(config, volatile, supervision, runtime_config, repeats=repeats)
-        return LocalRuntime(EngineClient(config, supervision=supervision, repeats=repeats), volatile)
+        client = EngineClient(config, supervision=supervision, repeats=repeats, template=template)
+        return LocalRuntime(client, volatile)
 
-    alone = one(engine, repeats=True)  # it also says what cannot be had, whoever computes in the end
+    alone = one(engine)  # it also says what cannot be had, whoever computes in the end
     if replicas is None or replicas.max_replicas == 1:
         return alone
     shares = _shares(engine, replicas.max_replicas)
+    template = Template(prepared_path(engine))
 
     def make(number: int, first: ModelCard | None) -> Runtime:
-        return one(shares[number] if first is None else same_sizes(shares[number], first), repeats=False)
+        return one(shares[number] if first is None else same_sizes(shares[number], first), template)
 
-    return ReplicatedRuntime(make, replicas, restart_wait_s=supervision.restart_wait_s)
+    return ReplicatedRuntime(make, replicas, restart_wait_s=supervision.restart_wait_s, on_closed=template.close)
 
 
 def _llama_server(

@@ -19,12 +19,18 @@ def local_model(config: EngineConfig, *, progress: Progress | None = None) -> En
     Raises:
         ModelError: there is no such model, or no way to get it.
     """
-    from stoker.models.store import resolve
-
     _check_backend(config)
     if config.model_path or config.backend == "scripted":
         return config
+    from stoker.models.store import resolve
+
     return msgspec.structs.replace(config, model_path=str(resolve(config.model, progress=progress)))
+
+
+def prepared_path(engine: EngineConfig) -> str:
+    """The file that a process is to expect, see `loading_gguf.prepare_gguf`; empty if there is no use in it."""
+    is_useful = engine.backend in ("auto", "native") and engine.model_path.lower().endswith(".gguf")
+    return engine.model_path if is_useful else ""
 
 
 def check_unicode(engine: EngineConfig) -> None:

@@ -19,7 +19,7 @@ from stoker.engine import spare
 from stoker.engine.config import EngineConfig
 from stoker.errors import ConfigError, InvalidInput
 from stoker.hosting import create_runtime
-from stoker.locating import check_unicode, local_model
+from stoker.locating import check_unicode, local_model, prepared_path
 from stoker.runtime.config import ModelConfig
 from stoker.runtime.keep_alive import parse_keep_alive
 
@@ -149,8 +149,8 @@ class _Makers:
             keep_alive_s=inf if model.keep_alive == "" else parse_keep_alive(model.keep_alive),
             loads_at_start=model.load,
         )
-        if model.load and engine.backend in ("auto", "native") and engine.model_path.lower().endswith(".gguf"):
-            spare.expect(engine.model_path)
+        if model.load and (path := prepared_path(engine)):
+            spare.expect(path)
         return spec
 
     def found(self, folder: Path) -> list[ModelSpec]:

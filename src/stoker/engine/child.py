@@ -16,6 +16,7 @@ from stoker.engine import spare
 from stoker.engine.channel import Channel
 from stoker.engine.config import EngineConfig
 from stoker.engine.protocol import Launch, Shutdown
+from stoker.engine.template import ChildProcess, Template
 from stoker.errors import StokerError
 
 logger = logging.getLogger(__name__)
@@ -28,25 +29,42 @@ class Child:
 
     Its output goes to our stderr. Its stdin stays open: when we die, however we die, it reads the end of it and exits.
 
-    Raises:
-        OSError: the process cannot be started.
+    Args:
+        process: waits for its orders.
+        channel: its, and of nobody else.
+        launch: its orders.
     """
 
-    def __init__(
-        self, command: Sequence[str], config: EngineConfig, context: zmq.asyncio.Context, heartbeat_every_s: float
-    ) -> None:
+    def __init__(self, process: ChildProcess, channel: Channel, launch: Launch) -> None:
         loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[int] = loop.create_future()
         """The exit code; negative: the signal that killed it."""
-        with contextlib.ExitStack() as undo:
-            self.channel = Channel(context)
-            undo.callback(self.channel.close)
-            self._process, environment = spare.take(command)
-            undo.pop_all()
-        launch = Launch(config, self.channel.commands, self.channel.events, heartbeat_every_s, environment)
+        self.channel = channel
+        self._process = process
         line = msgspec.json.encode(launch) + b"\n"
         self._waiter = threading.Thread(target=self._wait, args=(loop, line), name="stoker-child-wait", daemon=True)
         self._waiter.start()
+
+    @classmethod
+    async def start(
+        cls,
+        command: Sequence[str],
+        config: EngineConfig,
+        context: zmq.asyncio.Context,
+        heartbeat_every_s: float,
+        template: Template | None = None,
+    ) -> Child:
+        """Starts the process, or forks it from the template.
+
+        Raises:
+            OSError: that is impossible.
+        """
+        with contextlib.ExitStack() as undo:
+            channel = Channel(context)
+            undo.callback(channel.close)
+            process, environment = spare.take(command) if template is None else await template.fork()
+            undo.pop_all()
+        return cls(process, channel, Launch(config, channel.commands, channel.events, heartbeat_every_s, environment))
 
     @property
     def pid(self) -> int:

@@ -41,6 +41,7 @@ from stoker.engine.questions import Questions
 from stoker.engine.requests import PendingRequest, Requests
 from stoker.engine.spare import ENGINE_COMMAND
 from stoker.engine.supervisor import State, Supervisor
+from stoker.engine.template import Template
 from stoker.errors import ModelNotLoaded, Timeout
 
 _TIMEOUT_GRACE_S = 2.0
@@ -98,6 +99,7 @@ class EngineClient:
         supervision: when a child counts as lost, and how it is started again.
         limits: how far a reader may fall behind.
         repeats: False = whoever asks gives what had not begun to somebody else: it ends with `EngineCrashed` too.
+        template: forks the child, see `Supervisor`.
     """
 
     def __init__(
@@ -108,13 +110,15 @@ class EngineClient:
         supervision: SupervisionConfig | None = None,
         limits: InboxLimits | None = None,
         repeats: bool = True,
+        template: Template | None = None,
     ) -> None:
         supervision = supervision or SupervisionConfig()
         door = Door(capacity=config.parallel + config.max_queue, parallel=config.parallel)
         repeat_wait_s = supervision.restart_wait_s if repeats else None
         self._requests = Requests(self._send, door, limits or InboxLimits(), repeat_wait_s)
         self._questions = Questions(self._send)
-        self._supervisor = Supervisor(command, config, _Switch(self._requests, self._questions), supervision)
+        switch = _Switch(self._requests, self._questions)
+        self._supervisor = Supervisor(command, config, switch, supervision, template)
         self._card: ModelCard | None = None
 
     @property

@@ -1,7 +1,7 @@
 """An engine process that is started before anybody knows what it is to load: it imports while its parent does.
 
 ```
-main()    start ----> (spare) ----> take: it gets its orders, as if it had been started now
+main()    start ----> (spare) ----> take: it gets its orders, as if it had been started now, or forks others
                          |
                          +--------> discard: nobody needed it, or something failed
 ```
@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,10 @@ be a `queue.py`.
 IS_SPARE = "STOKER_SPARE"
 """The environment variable that tells a child it has time before its orders come."""
 
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+"""numpy's library would start one for each core when it is imported. Nothing here multiplies matrices by it, and a
+process of several threads cannot be forked.
+"""
 _STDERR = 2
 _REAP_S = 5.0
 
@@ -38,7 +43,7 @@ _REAP_S = 5.0
 class _Spare:
     def __init__(self, command: Sequence[str]) -> None:
         self.command = tuple(command)
-        self.environment = _environment()
+        self.environment = environment()
         """What it was given."""
         self.process = spawn(command, {**self.environment, IS_SPARE: "1"})
         self.is_expecting = False
@@ -80,10 +85,9 @@ def take(command: Sequence[str]) -> tuple[Process, dict[str, str]]:
     """
     global _spare
     if _spare is None or _spare.command != tuple(command) or _spare.process.poll() is not None:
-        return spawn(command, _environment()), {}
+        return spawn(command, environment()), {}
     taken, _spare = _spare, None
-    before = taken.environment
-    return taken.process, {name: text for name, text in _environment().items() if before.get(name) != text}
+    return taken.process, changed_since(taken.environment)
 
 
 def discard() -> None:
@@ -92,6 +96,11 @@ def discard() -> None:
     if _spare is None:
         return
     process, _spare = _spare.process, None
+    end(process)
+
+
+def end(process: Process) -> None:
+    """Kills a process, waits for it, and closes its stdin."""
     process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_REAP_S)
@@ -102,15 +111,30 @@ def discard() -> None:
 def spawn(command: Sequence[str], environment: Mapping[str, str]) -> Process:
     """Starts a child whose output goes to our stderr.
 
-    It gets a session of its own: a Ctrl-C in the terminal is for us alone.
+    It gets a session of its own: a Ctrl-C in the terminal is for us alone. Its stdin is a socket where that can pass
+    descriptors, for it may be told to fork.
 
     Raises:
         OSError: it cannot be started.
     """
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=_STDERR, bufsize=0, start_new_session=True, env=environment
-    )
+    if not hasattr(socket, "send_fds"):
+        return _popen(command, environment, subprocess.PIPE)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        process = _popen(command, environment, theirs.fileno())
+        process.stdin = open(ours.detach(), "wb", buffering=0)  # noqa: SIM115  # its owner closes it
+    return process
 
 
-def _environment() -> dict[str, str]:
-    return {**os.environ, **environment_of_sharers()}
+def environment() -> dict[str, str]:
+    """What a process that is started now is given."""
+    return {**_ONE_THREAD, **os.environ, **environment_of_sharers()}
+
+
+def changed_since(before: Mapping[str, str]) -> dict[str, str]:
+    """What of `environment` is not as it was."""
+    return {name: text for name, text in environment().items() if before.get(name) != text}
+
+
+def _popen(command: Sequence[str], environment: Mapping[str, str], stdin: int) -> Process:
+    return subprocess.Popen(command, stdin=stdin, stdout=_STDERR, bufsize=0, start_new_session=True, env=environment)

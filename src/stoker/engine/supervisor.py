@@ -39,6 +39,7 @@ from stoker.engine.protocol import (
     Output,
     Ready,
 )
+from stoker.engine.template import Template
 from stoker.errors import EngineCrashed, ModelNotLoaded, ResourceExhausted, StokerError
 
 logger = logging.getLogger(__name__)
@@ -88,12 +89,19 @@ class Supervisor:
         config: what it is told to load.
         listener: told about readiness, events and deaths.
         supervision: the times.
+        template: forks all children instead, if it can; somebody else closes it.
     """
 
     def __init__(
-        self, command: Sequence[str], config: EngineConfig, listener: Listener, supervision: SupervisionConfig
+        self,
+        command: Sequence[str],
+        config: EngineConfig,
+        listener: Listener,
+        supervision: SupervisionConfig,
+        template: Template | None = None,
     ) -> None:
         self._command = command
+        self._template = template
         self._config = config
         self._listener = listener
         self._times = supervision
@@ -226,7 +234,9 @@ class Supervisor:
         self._heard_at = asyncio.get_running_loop().time()
         self._launched = self._config
         try:
-            self._child = Child(self._command, self._config, self._context, self._times.heartbeat_every_s)
+            self._child = await Child.start(
+                self._command, self._config, self._context, self._times.heartbeat_every_s, self._template
+            )
         except OSError as error:
             self._load_error = ResourceExhausted(f"the engine process cannot be started: {error}")
             return self._note_end(f"cannot be started: {error}")

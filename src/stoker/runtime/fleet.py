@@ -45,10 +45,14 @@ class Fleet:
         make: makes a replica's runtime.
         config: how many there are.
         clock: seconds; only differences count.
+        on_closed: called when all of them are gone, maybe twice.
     """
 
-    def __init__(self, make: MakeRuntime, config: ReplicaConfig, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, make: MakeRuntime, config: ReplicaConfig, clock: Callable[[], float], on_closed: Callable[[], None]
+    ) -> None:
         self._make = make
+        self._on_closed = on_closed
         self._config = config
         self._clock = clock
         self._scaler = Autoscaler(config)
@@ -183,6 +187,7 @@ class Fleet:
         for replica in self.replicas:
             self._remove(replica)
         await asyncio.gather(*self._closing)
+        self._on_closed()
 
     def _demand(self) -> Demand:
         staying = [replica for replica in self._replicas.values() if replica.phase is not Phase.DRAINING]

@@ -84,6 +84,7 @@ class ReplicatedRuntime:
         config: how many there are.
         restart_wait_s: how long a request that had not begun waits if no replica can be asked.
         clock: seconds; only differences count.
+        on_closed: called when all of them are gone, maybe twice: ends what they have shared.
     """
 
     def __init__(
@@ -93,8 +94,9 @@ class ReplicatedRuntime:
         *,
         restart_wait_s: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
+        on_closed: Callable[[], None] = lambda: None,
     ) -> None:
-        self._fleet = Fleet(make, config, clock)
+        self._fleet = Fleet(make, config, clock, on_closed)
         self._adapters = ReplicaAdapters(self._fleet)
         self._restart_wait_s = restart_wait_s
         self._clock = clock

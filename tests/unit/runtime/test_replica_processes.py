@@ -1,4 +1,6 @@
-"""Replicas that are real processes with scripted engines: killed under load, and gone when the runtime is closed."""
+"""Replicas that are real processes with scripted engines, forked where that is possible: killed under load, and gone
+when the runtime is closed.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.engine.heartbeat import Heartbeat
 from stoker.engine.protocol import Accepted, Output, Submit
 from stoker.engine.supervisor import same_sizes
-from stoker.errors import EngineCrashed, ModelNotLoaded
+from stoker.engine.template import Template
+from stoker.errors import EngineCrashed, ModelFileInvalid, ModelNotLoaded, StokerError
 from stoker.runtime.local import LocalRuntime
 from stoker.runtime.replica_config import ReplicaConfig
 from stoker.runtime.replicas import ReplicatedRuntime
@@ -50,12 +53,16 @@ class Model:
     def __init__(self, replicas: int | str, **config: Any) -> None:
         self.config = EngineConfig(**config)
         self.clients: list[EngineClient] = []
-        self.runtime = ReplicatedRuntime(self._make, ReplicaConfig(replicas=replicas, scale_hold_s=0))
+        self.template = Template("", COMMAND)
+        self.runtime = ReplicatedRuntime(
+            self._make, ReplicaConfig(replicas=replicas, scale_hold_s=0), on_closed=self.template.close
+        )
 
     def _make(self, number: int, first: ModelCard | None) -> LocalRuntime:
         config = self.config if first is None else same_sizes(self.config, first)
-        self.clients.append(EngineClient(config, command=COMMAND, supervision=QUICK, repeats=False))
-        return LocalRuntime(self.clients[-1])
+        client = EngineClient(config, command=COMMAND, supervision=QUICK, repeats=False, template=self.template)
+        self.clients.append(client)
+        return LocalRuntime(client)
 
     def kill(self, number: int) -> None:
         pid = self.clients[number].child_pid
@@ -90,13 +97,13 @@ async def read(stream: AsyncGenerator[Accepted | Output, None]) -> None:
 @asynccontextmanager
 async def started(replicas: int | str, **config: Any) -> AsyncGenerator[Model]:
     model = Model(replicas, **config)
-    others = set(psutil.Process().children())
+    others = set(psutil.Process().children(recursive=True))
     try:
         await model.runtime.start()
         yield model
     finally:
         await model.runtime.close()
-        ours = set(psutil.Process().children()) - others
+        ours = set(psutil.Process().children(recursive=True)) - others
         assert not [child for child in ours if child.status() != psutil.STATUS_ZOMBIE]
 
 
@@ -149,6 +156,22 @@ def test_a_prompt_that_kills_takes_no_more_than_two():
             assert await model.answer("a") == ANSWER
             await model.is_whole()
             assert model.runtime.health().num_restarts == 2
+
+    run(test())
+
+
+def test_a_model_that_cannot_be_loaded_leaves_no_process() -> None:
+    async def test() -> None:
+        model = Model(2, model="invalid")
+        others = set(psutil.Process().children(recursive=True))
+        error: StokerError | None = None
+        try:
+            await model.runtime.start()
+        except ModelFileInvalid as refused:
+            error = refused
+        assert error is not None
+        assert model.template.pid is None
+        assert set(psutil.Process().children(recursive=True)) <= others
 
     run(test())
 
