@@ -2,6 +2,7 @@
 // and attributes as `MatMulNBits` has them, but for zero points. Python is not touched.
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cinttypes>
 #include <cstdio>
 #include <exception>
@@ -9,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -43,7 +45,7 @@ ort::Status* shape_of(const ort::Api& api, const ort::Value* value, Dims& dims, 
 
 // Takes whole pages of a constant out of this process if they are a file's, which the system gives back when somebody wants
 // them: what has been packed need not be in memory twice. (ONNX Runtime maps them so that they could be written, but never
-// writes to constants.)
+// writes to constants.) Files without a name do not count: a heap of huge pages, or of shared memory, looks like one.
 void leave_to_file([[maybe_unused]] const void* begin, [[maybe_unused]] size_t bytes) {
 #if defined(__linux__)
     const auto page = uintptr_t(sysconf(_SC_PAGESIZE)), at = reinterpret_cast<uintptr_t>(begin);
@@ -54,7 +56,7 @@ void leave_to_file([[maybe_unused]] const void* begin, [[maybe_unused]] size_t b
         unsigned long inode = 0;
         if (std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR " %*s %*s %*s %lu", &from, &to, &inode) == 3 &&
             from <= first && last <= to) {
-            if (inode != 0) {
+            if (inode != 0 && !line.ends_with(" (deleted)")) {
                 madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
             }
             return;
@@ -68,7 +70,26 @@ class Node {
 public:
     Node(const ort::Api& api, std::unique_ptr<BlockProduct> product) : api_(api), product_(std::move(product)) {}
 
+    // No exception may get into ONNX Runtime.
     ort::Status* compute(ort::KernelContext* context) const {
+        try {
+            return multiply_all(context);
+        } catch (const std::exception& error) {
+            return api_.error(error.what());
+        }
+    }
+
+private:
+    struct Work {
+        const BlockProduct& product;
+        const float* x;
+        int32_t rows;
+        void* rounded;
+        float* y;
+        std::atomic<bool> failed = false;  // an exception would end the thread, and the process
+    };
+
+    ort::Status* multiply_all(ort::KernelContext* context) const {
         const ort::Value* input = nullptr;
         ort::Value* output = nullptr;
         Dims dims{};
@@ -93,15 +114,6 @@ public:
         return nullptr;
     }
 
-private:
-    struct Work {
-        const BlockProduct& product;
-        const float* x;
-        int32_t rows;
-        void* rounded;
-        float* y;
-    };
-
     ort::Status* multiply(const ort::KernelContext* context, const float* x, int32_t rows, float* y) const {
         thread_local Buffer<uint8_t> memory;
         thread_local size_t size = 0;
@@ -115,15 +127,20 @@ private:
             w.product.round(w.x, w.rows, w.rounded, int32_t(part));
         };
         const auto multiply = [](void* arg, size_t part) {
-            const Work& w = *static_cast<Work*>(arg);
-            w.product.multiply(w.rounded, w.rows, w.y, int32_t(part));
+            Work& w = *static_cast<Work*>(arg);
+            try {
+                w.product.multiply(w.rounded, w.rows, w.y, int32_t(part));
+            } catch (const std::bad_alloc&) {
+                w.failed = true;
+            }
         };
         if (const auto parts = BlockProduct::rounding_parts(rows); parts == 1) {
             round(&work, 0);
         } else if (auto* error = api_.parallel_for(context, round, size_t(parts), &work)) {
             return error;
         }
-        return api_.parallel_for(context, multiply, size_t(product_->parts()), &work);
+        if (auto* error = api_.parallel_for(context, multiply, size_t(product_->parts()), &work)) return error;
+        return work.failed ? api_.error("BlockProduct: bad_alloc") : nullptr;
     }
 
     const ort::Api& api_;
@@ -140,7 +157,7 @@ ort::Status* create(const ort::Operator*, const ort::Api* api, const ort::Kernel
         return api->error("BlockProduct: there are no kernels for such a matrix");
     }
     std::array<void*, 2> data{};
-    const std::array<int64_t, 2> sizes{outputs * inputs * bits / 8, outputs * inputs / block};
+    const std::array<int64_t, 2> sizes{outputs * (inputs * bits / 8), outputs * (inputs / block)};
     for (size_t i = 0; i < data.size(); ++i) {
         int is_constant = 0;
         const ort::Value* value = nullptr;

@@ -28,7 +28,9 @@ PIECE_BYTES = 8 * 2**20
 _POPULATE_WRITE = 23
 """Linux 5.14 and later; not every Python has a name for it."""
 _SPARE_BYTES = 64 * 2**20
-"""Of each size so much is made ready before it is needed, and kept when it is not needed any more."""
+"""So much is kept when it is not needed any more, of all sizes together; and of one made ready before it is needed."""
+_MAX_SPARE_PIECES = 32
+"""Of sizes that are asked for only once, little of each piece is memory, but all of it is promised by the system."""
 _TOUCHED_AT_A_TIME = 2**21
 """What takes about half a millisecond."""
 
@@ -41,6 +43,8 @@ class Arena:
         """Guards everything but `_returned`."""
         self._pieces: dict[int, list[_Piece]] = {}
         """By the size of their parts: those with a free one. The last one is used first."""
+        self._spare: dict[_Piece, None] = {}
+        """Those of which nothing is lent, the longest unused first."""
         self._loans: dict[int, _Loan] = {}
         """Alive for as long as what they are of; by their identity."""
         self._num_lent: dict[int, int] = {}
@@ -64,6 +68,7 @@ class Arena:
                 pieces.append(_Piece(size))
             piece = pieces[-1]
             offset = piece.take(at_once=at_once)
+            self._spare.pop(piece, None)
             if not piece.free:
                 pieces.pop()
             # Views of a view hold on to this array, and not to the view that is returned.
@@ -84,12 +89,15 @@ class Arena:
             self._collect()
             pieces = self._pieces.setdefault(size, [])
             limit = min(self._num_lent.get(size, 0) * size, max_bytes, _SPARE_BYTES)
-            if sum(piece.num_ready for piece in pieces) * size >= limit:
+            num_wanted = limit // size - sum(piece.num_ready for piece in pieces)
+            if num_wanted <= 0:
                 return False
             fresh = next((piece for piece in reversed(pieces) if piece.has_untouched), None)
             if fresh is None:
                 pieces.insert(0, fresh := _Piece(size))
-            fresh.touch(max(1, _TOUCHED_AT_A_TIME // size))
+            fresh.touch(min(max(1, _TOUCHED_AT_A_TIME // size), num_wanted))
+            if fresh.is_free:
+                self._keep(fresh)
         return True
 
     def trim(self) -> None:
@@ -115,8 +123,19 @@ class Arena:
             if not piece.free:
                 pieces.append(piece)
             piece.free.append(loan.offset)
-            if piece.is_free and sum(len(other.memory) for other in pieces if other.is_free) > _SPARE_BYTES:
-                pieces.remove(piece)
+            if piece.is_free:
+                self._keep(piece)
+
+    def _keep(self, piece: _Piece) -> None:
+        """Nothing of it is lent: of all such pieces, those that were used longest ago are too many."""
+        self._spare.pop(piece, None)
+        self._spare[piece] = None
+        num_bytes = sum(spare.num_touched_bytes for spare in self._spare)
+        while num_bytes > _SPARE_BYTES or len(self._spare) > _MAX_SPARE_PIECES:
+            oldest = next(iter(self._spare))
+            del self._spare[oldest]
+            self._pieces[oldest.size].remove(oldest)
+            num_bytes -= oldest.num_touched_bytes
 
 
 class _Piece:
@@ -134,6 +153,10 @@ class _Piece:
     @property
     def num_ready(self) -> int:
         return len(self.free) - (self.num_parts - self._num_touched)
+
+    @property
+    def num_touched_bytes(self) -> int:
+        return self._num_touched * self.size
 
     @property
     def has_untouched(self) -> bool:

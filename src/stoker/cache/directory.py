@@ -287,6 +287,13 @@ def _write_all(file: FileIO, content: KVBytes) -> None:
         left = left[file.write(left) :]
 
 
+def _read_all(file: FileIO, content: memoryview) -> None:
+    """A file may be shorter than it was a moment ago: what is missing is anything, and the checksum notices."""
+    left = content
+    while left and (num_bytes := file.readinto(left)):  # the system gives at most two gigabytes at once
+        left = left[num_bytes:]
+
+
 @contextmanager
 def _opened(path: Path | str) -> Generator[tuple[FileIO, int]]:
     """A block's file and its size. What is no plain file is not looked into: that could take for ever."""
@@ -302,8 +309,7 @@ def _read(path: Path | str, fingerprint: bytes, key: bytes, arena: Arena) -> mem
         header = decode_header(file.read(HEADER_BYTES), size)  # before memory is taken for it
         header.check_names(fingerprint, key)
         state = arena.take(header.num_bytes, at_once=False)
-        # Shorter than it was a moment ago: what is missing is anything, and the checksum notices.
-        file.readinto(state)
+        _read_all(file, state)
     header.check_content(state)
     return state.toreadonly()
 

@@ -36,6 +36,9 @@ _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 """numpy's library would start one for each core when it is imported. Nothing here multiplies matrices by it, and a
 process of several threads cannot be forked.
 """
+_PASSES_DESCRIPTORS = sys.platform == "linux"
+"""To a child, by its stdin. Elsewhere none is told to fork, and not every system can mark what it is given as private.
+"""
 _STDERR = 2
 _REAP_S = 5.0
 
@@ -111,13 +114,13 @@ def end(process: Process) -> None:
 def spawn(command: Sequence[str], environment: Mapping[str, str]) -> Process:
     """Starts a child whose output goes to our stderr.
 
-    It gets a session of its own: a Ctrl-C in the terminal is for us alone. Its stdin is a socket where that can pass
-    descriptors, for it may be told to fork.
+    It gets a session of its own: a Ctrl-C in the terminal is for us alone. Its stdin is a socket where it may be
+    told to fork, for which it needs descriptors.
 
     Raises:
         OSError: it cannot be started.
     """
-    if not hasattr(socket, "send_fds"):
+    if not _PASSES_DESCRIPTORS:
         return _popen(command, environment, subprocess.PIPE)
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -231,7 +231,6 @@ class Supervisor:
         """One child, from its start until it is gone. Returns why it is gone."""
         assert self._context is not None
         self._load_error, self.loaded_part = None, None
-        self._heard_at = asyncio.get_running_loop().time()
         self._launched = self._config
         try:
             self._child = await Child.start(
@@ -240,6 +239,7 @@ class Supervisor:
         except OSError as error:
             self._load_error = ResourceExhausted(f"the engine process cannot be started: {error}")
             return self._note_end(f"cannot be started: {error}")
+        self._heard_at = asyncio.get_running_loop().time()  # the turn to be forked may have been waited for
         hearing = asyncio.create_task(self._hear(self._child.channel))
         try:
             reason = await self._watch(self._child, hearing)

@@ -31,6 +31,8 @@ EXIT_UNTOLD = 255
 
 _CAN_FORK = sys.platform == "linux" and hasattr(os, "pidfd_open")
 """Elsewhere system libraries may have threads of their own in every process."""
+_PIDFD = getattr(os, "P_PIDFD", 3)
+"""A Python that was built with an older C library has no name for it."""
 _FORK_S = 60.0
 """Includes all that the template prepares before the first one."""
 
@@ -100,7 +102,7 @@ class ForkedProcess:
         poller.register(self._descriptor, select.POLLIN)
         poller.poll()
         try:
-            found = os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED)
+            found = os.waitid(_PIDFD, self._descriptor, os.WEXITED)
         except ChildProcessError:
             return EXIT_UNTOLD
         assert found is not None
@@ -151,18 +153,23 @@ class Template:
                     self._is_useless = not self._has_forked
                     then = "engines are started instead" if self._is_useless else "starting another"
                     logger.warning("the process that forks engines %s: %s", _fault(error), then)
-                    self.close()
+                    if (process := self._leave()) is not None:
+                        await asyncio.to_thread(spare.end, process)
         return spare.take(self._command)
 
     def close(self) -> None:
-        """Ends the template, not what it has forked. Calling it twice is allowed."""
+        """Ends the template, not what it has forked, and waits for it. Calling it twice is allowed."""
+        if (process := self._leave()) is not None:
+            spare.end(process)
+
+    def _leave(self) -> spare.Process | None:
+        """Has no template any more; returns what is to be ended."""
         if self._control is not None:
             self._control.close()
             self._control = None
-        if self._process is not None:
-            spare.end(self._process)
-            self._process = None
+        process, self._process = self._process, None
         self._has_forked = False
+        return process
 
     async def _fork(self) -> ForkedProcess:
         control = self._control or self._start()

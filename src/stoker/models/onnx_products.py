@@ -24,6 +24,8 @@ _OURS, _OUR_DOMAIN = "BlockProduct", "stoker"
 _BLOCKS: Mapping[int, tuple[int, ...]] = {4: (32, 64, 128), 8: (16, 32, 64, 128)}
 """Sizes of blocks that there are kernels for, by the bits of a code."""
 _MIN_INPUTS = 32
+_UNDERSTOOD = {"bits", "block_size", "K", "N", "accuracy_level"}
+"""Any other attribute may say that the codes lie otherwise, as `weight_prepacked` does."""
 _EXACT = 1
 """The `accuracy_level` that asks for inputs that are not rounded."""
 _MAX_FILE_BYTES = 256 << 20
@@ -86,6 +88,8 @@ def _can_take(node: Message, constants: Mapping[str, _Constant]) -> bool:
     if node.text(_OPERATOR) != _PACKED or len(inputs) != 3:
         return False
     sizes = {attribute.text(1): attribute.integer(3) for attribute in node.messages(_ATTRIBUTE)}
+    if not sizes.keys() <= _UNDERSTOOD:
+        return False
     bits, block, columns, rows = (sizes.get(name, 0) for name in ("bits", "block_size", "K", "N"))
     if block not in _BLOCKS.get(bits, ()) or columns % max(block, _MIN_INPUTS) or sizes.get("accuracy_level") == _EXACT:
         return False
@@ -100,8 +104,13 @@ def _can_take(node: Message, constants: Mapping[str, _Constant]) -> bool:
 
 def _with_ours(part: Field) -> bytes:
     view = cast(memoryview, part.value)
-    kept = (view[field.begin : field.end] for field in fields(view) if field.number not in (_OPERATOR, _DOMAIN))
+    kept = (view[field.begin : field.end] for field in fields(view) if not _is_left_out(field))
     return spell(_NODE, b"".join(kept) + spell(_OPERATOR, _OURS) + spell(_DOMAIN, _OUR_DOMAIN))
+
+
+def _is_left_out(field: Field) -> bool:
+    """Names of the other operator, and inputs without a name: those behind the third, which ours does not have."""
+    return field.number in (_OPERATOR, _DOMAIN) or (field.number == _INPUT and not field.value)
 
 
 def _message(field: Field) -> Message:

@@ -45,7 +45,7 @@ class Fleet:
         make: makes a replica's runtime.
         config: how many there are.
         clock: seconds; only differences count.
-        on_closed: called when all of them are gone, maybe twice.
+        on_closed: called on another thread when all of them are gone, maybe twice; it may wait.
     """
 
     def __init__(
@@ -186,8 +186,10 @@ class Fleet:
         await asyncio.gather(*tasks, return_exceptions=True)
         for replica in self.replicas:
             self._remove(replica)
-        await asyncio.gather(*self._closing)
-        self._on_closed()
+        try:
+            await asyncio.gather(*self._closing)
+        finally:
+            await asyncio.to_thread(self._on_closed)
 
     def _demand(self) -> Demand:
         staying = [replica for replica in self._replicas.values() if replica.phase is not Phase.DRAINING]

@@ -84,7 +84,7 @@ class ReplicatedRuntime:
         config: how many there are.
         restart_wait_s: how long a request that had not begun waits if no replica can be asked.
         clock: seconds; only differences count.
-        on_closed: called when all of them are gone, maybe twice: ends what they have shared.
+        on_closed: called on another thread when all of them are gone, maybe twice: ends what they have shared.
     """
 
     def __init__(

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import set_external_data
 
 from stoker.backends.onnx import OnnxBackend, OnnxOptions, read_signature
-from stoker.backends.onnx.runtime import load_errors, runtime
+from stoker.backends.onnx.runtime import SessionOptions, load_errors, open_session, runtime
 from stoker.core.batch import Chunk
 from stoker.models.onnx_graph import OnnxGraph, read_onnx_graph
 from stoker.models.onnx_products import own_products
@@ -24,6 +28,8 @@ from tests.onnx_models import OnnxReference, TinyOnnx, write_graph
 from tests.onnx_runs import distance, open_backend, run
 
 TOKENS = tuple(range(40, 80))
+SIZES = {"x": 2048, "y": 1024}
+MAPPING = re.compile(r"packed\.bin\n(?:.*\n)*?Rss: +(\d+) kB")
 BLOCKS = ((4, 32), (4, 64), (4, 128), (8, 16), (8, 32), (8, 128))
 
 
@@ -102,6 +108,58 @@ def test_constants_of_other_sizes_and_rows_of_another_length_are_refused() -> No
         product(4, 32, 20, 64).run(None, {"x": np.ones((1, 32), np.float32)})
 
 
+OUT_OF_MEMORY = """
+import resource
+import numpy as np
+from stoker.backends.onnx.runtime import load_errors
+from tests.unit.backends.test_onnx_products import product
+
+wide, tall = product(4, 32, 16, 4096), product(4, 32, 24576, 64)
+x, y = np.ones((256, 64), np.float32), np.zeros((256, 24576), np.float32)
+
+def bound(rows):
+    found = tall.io_binding()
+    found.bind_input("x", "cpu", 0, np.float32, (rows, 64), x.ctypes.data)
+    found.bind_output("y", "cpu", 0, np.float32, (rows, 24576), y.ctypes.data)
+    return found
+
+for _ in range(20):
+    tall.run_with_iobinding(bound(2))  # all threads have what they need for two rows,
+wide.run(None, {"x": np.ones((256, 4096), np.float32)})  # and the rounded rows have their place
+whole = bound(256)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (100 << 10), -1))
+try:
+    tall.run_with_iobinding(whole)
+    print("computed")
+except load_errors() as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+tall.run_with_iobinding(whole)
+print("then", y.any() and (y == y[0]).all())
+"""
+"""Memory ends while threads compute parts of a product."""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="limits of memory, and how much there is of it, are asked for there"
+)
+def test_a_thread_without_memory_fails_the_run_only() -> None:
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    found = subprocess.run(
+        [sys.executable, "-c", OUT_OF_MEMORY],
+        cwd=Path(__file__).parents[3],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+    assert "BlockProduct: bad_alloc" in found.stdout
+    assert "then True" in found.stdout
+
+
 def write_packed(path: Path, *, is_beside: bool = True, **attributes: int) -> Path:
     """A tiny model whose matrices are packed, and `exact.onnx` beside it with the same numbers as floats."""
     write_graph(path, TinyOnnx())
@@ -157,6 +215,27 @@ def test_without_the_library_onnx_runtime_computes(tmp_path: Path, caplog: pytes
         np.testing.assert_array_equal(rows, run(backend, Chunk(0, 0, TOKENS, 3)))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="pages are given back there")
+def test_codes_that_were_packed_leave_memory(tmp_path: Path) -> None:
+    codes, scales, _ = codes_and_scales(1024, 2048, 4, 32)
+    weights = [numpy_helper.from_array(codes, "codes"), numpy_helper.from_array(scales, "scales")]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", size]) for name, size in SIZES.items()]
+    sizes: dict[str, Any] = {"K": 2048, "N": 1024, "bits": 4, "block_size": 32}
+    node = helper.make_node("MatMulNBits", ["x", "codes", "scales"], ["y"], domain="com.microsoft", **sizes)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    for weight in weights:
+        set_external_data(weight, "packed.bin")
+    proto = helper.make_model(helper.make_graph([node], "g", ports[:1], ports[1:], weights), opset_imports=opsets)
+    proto.ir_version = 10
+    onnx.save(proto, str(tmp_path / "packed.onnx"))
+    graph = own_products(read_onnx_graph(tmp_path / "packed.onnx"))
+    session = open_session(graph, SessionOptions(threads=1, provider="cpu", operators=library()))
+    assert session.inner.run(None, {"x": np.ones((1, 2048), np.float32)})[0].any()
+    resident = [int(found) for found in MAPPING.findall(Path("/proc/self/smaps").read_text())]
+    assert resident, "ONNX Runtime maps the file"
+    assert sum(resident) < 512, "of 1024 KiB of codes; the scales, 256 KiB, stay"
+
+
 def test_only_products_that_there_are_kernels_for_are_taken(tmp_path: Path) -> None:
     def taken(name: str, **options: Any) -> int:
         graph = own(write_packed(tmp_path / f"{name}.onnx", **options))
@@ -170,6 +249,19 @@ def test_only_products_that_there_are_kernels_for_are_taken(tmp_path: Path) -> N
     assert taken("inside", is_beside=False) == 0
     assert taken("sizes", N=999) == 0
     assert taken("blocks", block_size=16) == 0
+    assert taken("order", weight_prepacked=1) == 0, "what the attribute says is not known"
+
+
+def test_optional_inputs_may_be_named_as_missing(tmp_path: Path) -> None:
+    path = write_packed(tmp_path / "model.onnx")
+    plain = open_own(path, library())
+    proto = onnx.load(str(path), load_external_data=False)
+    for node in proto.graph.node:
+        if node.op_type == "MatMulNBits":
+            node.input.extend(["", "", ""])
+    onnx.save(proto, str(path))
+    with plain, open_own(path, library()) as backend:
+        np.testing.assert_array_equal(run(backend, Chunk(0, 0, TOKENS, 3)), run(plain, Chunk(0, 0, TOKENS, 3)))
 
 
 def test_products_with_zero_points_stay(tmp_path: Path) -> None:

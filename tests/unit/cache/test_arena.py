@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import weakref
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from stoker.cache import arena as arena_module
 from stoker.cache.arena import PIECE_BYTES, Arena
 
+PAGE = mmap.PAGESIZE
 SIZES = st.sampled_from([0, 1, 63, 64, 65, 3 * 2**20, 5 * 2**20, PIECE_BYTES + 1])
 
 
@@ -61,6 +63,30 @@ def test_pieces_that_nobody_uses_go_back_but_for_a_few() -> None:
     arena.trim()
     assert arena.num_bytes == 9 * PIECE_BYTES, "the one in use, and eight to spare"
     assert len(parts[0]) == PIECE_BYTES // 2
+
+
+@pytest.mark.parametrize(("pages", "most"), [(1, 32), (PIECE_BYTES // PAGE, 8)])
+def test_sizes_that_are_asked_for_only_once_leave_little_behind(pages: int, most: int) -> None:
+    """As states of conversations are: each is as large as the conversation is long."""
+    arena = Arena()
+    for index in range(60):
+        size = (pages + index) * PAGE
+        part = arena.take(size)
+        while arena.prepare(size, 10**9):
+            pass
+        del part
+    arena.trim()
+    assert arena.num_bytes <= most * PIECE_BYTES
+
+
+@pytest.mark.parametrize("size", [PAGE, 2**19, 3 * 2**20, PIECE_BYTES // 2 + PAGE, 40 * 2**20, 70 * 2**20])
+def test_making_ready_comes_to_an_end_whatever_else_is_kept(size: int) -> None:
+    arena = Arena()
+    others = [arena.take(pages * PAGE) for pages in range(1000, 1060)]
+    parts = [arena.take(size) for _ in range(3)]
+    del others
+    assert sum(arena.prepare(size, 10**9) for _ in range(200)) < 200
+    assert len(parts) == 3
 
 
 @pytest.mark.parametrize(("max_bytes", "ready"), [(10**9, 3 * PIECE_BYTES), (PIECE_BYTES, PIECE_BYTES), (0, 0)])

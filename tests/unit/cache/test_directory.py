@@ -5,10 +5,12 @@ import os
 import stat
 import time
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 
 import pytest
 
+from stoker.cache import directory as directory_module
 from stoker.cache.block_file import BadBlockFile
 from stoker.cache.directory import BlockDirectory, KeptModel
 
@@ -230,6 +232,18 @@ def test_what_is_known_is_not_looked_up_again(directory: BlockDirectory, monkeyp
     monkeypatch.setattr(os, "lstat", noted)
     assert directory.keys(ONE, known) == {B: known[B], C: known[B]}
     assert looked_at == [str(block_path(directory, C))]
+
+
+def test_a_block_is_read_whole_also_if_the_system_gives_little_at_once(
+    directory: BlockDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Frugal(FileIO):
+        def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+            return super().readinto(buffer[:7]) or 0
+
+    directory.write(ONE, A, bytes(range(100)))
+    monkeypatch.setattr(directory_module, "FileIO", Frugal)
+    assert bytes(directory.read(ONE, A)) == bytes(range(100))
 
 
 def test_a_folder_that_has_not_changed_is_in_the_same_state(directory: BlockDirectory) -> None:

@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from stoker.engine import spare
 from stoker.engine.client import EngineClient
 from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.engine.protocol import Output, Submit
-from stoker.engine.template import EXIT_UNTOLD, Template
+from stoker.engine.template import EXIT_UNTOLD, ChildProcess, Template
 from stoker.errors import EngineCrashed, ModelFileInvalid
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="nothing is forked elsewhere")
@@ -163,6 +165,11 @@ def test_a_killed_engine_is_forked_again_and_the_others_go_on() -> None:
     run(test())
 
 
+def test_an_end_is_noticed_by_a_python_that_has_no_name_for_such_descriptors() -> None:
+    code = "import os; del os.P_PIDFD; from stoker.engine.template import _PIDFD; print(_PIDFD)"
+    assert int(subprocess.check_output([sys.executable, "-c", code])) == os.P_PIDFD
+
+
 def test_engines_outlive_what_has_forked_them_and_their_successors_are_forked_from_another() -> None:
     async def test() -> None:
         async with family() as ours:
@@ -266,6 +273,50 @@ def test_one_that_cannot_be_started_is_an_error() -> None:
     async def test() -> None:
         with pytest.raises(OSError, match="No such file"):
             await Template("", ("/no/such/program",)).fork()
+
+    run(test())
+
+
+def test_a_template_that_dies_slowly_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    end, ticked, is_free = spare.end, threading.Event(), list[bool]()
+
+    def end_slowly(process: spare.Process) -> None:
+        end(process)
+        is_free.append(ticked.wait(5))
+
+    async def test() -> None:
+        async with family() as ours:
+            first = await ours.engine()
+            ours.kill_template()
+            monkeypatch.setattr(spare, "end", end_slowly)
+            restarted = asyncio.create_task(killed(first))
+            await until(lambda: ours.template.pid is None)
+            monkeypatch.undo()
+            ticked.set()
+            await restarted
+            assert is_free == [True]
+
+    run(test())
+
+
+def test_waiting_to_be_forked_is_not_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, waited_s = asyncio.BaseEventLoop.time, 0.0
+    monkeypatch.setattr(asyncio.BaseEventLoop, "time", lambda loop: clock(loop) + waited_s)
+
+    class Slow(Template):
+        async def fork(self) -> tuple[ChildProcess, dict[str, str]]:
+            nonlocal waited_s
+            forked = await super().fork()
+            waited_s += BOUND_S / 2
+            return forked
+
+    async def test() -> None:
+        async with family() as ours:
+            ours.template = Slow("", COMMAND)
+            times = replace(QUICK, load_timeout_s=BOUND_S / 4, heartbeat_timeout_s=0.004)  # it is looked at often
+            client = EngineClient(EngineConfig(), command=COMMAND, supervision=times, template=ours.template)
+            ours.clients.append(client)
+            await client.start()
 
     run(test())
 

@@ -45,6 +45,7 @@ class FakeReplica:
         self.erased: list[int | None] = []
         self.filed: list[tuple[str, int, str]] = []
         self.is_closed = False
+        self.close_error: Exception | None = None
         self.adapters: dict[str, AdapterCard] = {}
         self.num_ids = 0
         self.next_adapters = [AdapterSpec(name="sql", path="", scale=1.0)]
@@ -183,6 +184,8 @@ class FakeReplica:
 
     async def close(self) -> None:
         self.state, self.is_closed = "closed", True
+        if self.close_error is not None:
+            raise self.close_error
         for events in self.open.values():
             events.put_nowait(ModelNotLoaded("the model was closed"))
 
