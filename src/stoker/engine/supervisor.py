@@ -108,6 +108,7 @@ class Supervisor:
         self._context: zmq.asyncio.Context | None = None
         self._child: Child | None = None
         self._task: asyncio.Task[None] | None = None
+        self._freeing: asyncio.Task[None] | None = None
         self._first: asyncio.Future[ModelCard] | None = None
         self._load_error: StokerError | None = None
         self._ready_at: float | None = None
@@ -184,6 +185,12 @@ class Supervisor:
         await self._free()
 
     async def _free(self) -> None:
+        """Goes on whoever is cancelled while waiting for it: clients give up, and nothing may be left behind."""
+        if self._freeing is None:
+            self._freeing = asyncio.create_task(self._free_all(), name="stoker-supervisor-end")
+        await asyncio.shield(self._freeing)
+
+    async def _free_all(self) -> None:
         was_ready, self._ready_at = self._ready_at is not None, None
         if self._task is not None:
             self._task.cancel()

@@ -75,9 +75,9 @@ async def _start(
         is_started = True
     finally:
         telling.cancel()
-        await asyncio.wait([telling])
         if not is_started:
-            await runtime.close()
+            await runtime.close()  # before all other waits: each may be cancelled
+        await asyncio.wait([telling])
     return runtime
 
 

@@ -150,6 +150,22 @@ def test_load_that_never_ends_is_ended():
     run(test())
 
 
+def test_a_start_that_is_cancelled_again_and_again_leaves_nothing_behind():
+    async def test() -> None:
+        client, num_before = make_client(model="endless"), num_open_files()
+        starting = asyncio.create_task(client.start())
+        await until(lambda: client.child_pid is not None)
+        pid = client.child_pid
+        assert pid is not None
+        while not starting.done():
+            starting.cancel()
+            await asyncio.sleep(0)
+        await until(lambda: is_gone(pid))
+        await until(lambda: num_open_files() == num_before)
+
+    run(test())
+
+
 def test_start_can_be_cancelled():
     async def test() -> None:
         client = make_client(model="endless")
