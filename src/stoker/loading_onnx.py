@@ -119,7 +119,7 @@ def open_onnx(config: EngineConfig, mark: Mark) -> OpenedOnnx:
         trained_context=parts.facts.trained_context or 0,
     )
     ends = frozenset(token_id for token_id in parts.tokenizer.eog_token_ids() if token_id < parts.signature.vocab_size)
-    backend = OnnxBackend(parts.graph, parts.signature, options, eog_token_ids=ends, mark=mark)
+    backend = OnnxBackend(own_products(parts.graph), parts.signature, options, eog_token_ids=ends, mark=mark)
     logger.info("%s is computed by ONNX Runtime (%s)", config.model or parts.graph.path, backend.provider)
     return OpenedOnnx(
         backend=backend,
@@ -145,7 +145,7 @@ def _read(config: EngineConfig) -> _Parts:
     if config.kv_type == "q8":
         raise ConfigError("keys and values of an ONNX graph are of the type that the graph has, not q8", key="kv_type")
     folder = open_onnx_folder(Path(config.model_path), config.onnx_variant)
-    graph = own_products(follow_links(choose_rows(read_onnx_graph(folder.graph))))
+    graph = follow_links(choose_rows(read_onnx_graph(folder.graph)))
     facts = describe_onnx(folder)
     signature = read_signature(graph, names=facts.names, num_kv_heads=facts.num_kv_heads, head_size=facts.head_size)
     tokenizer = _tokenizer(folder, facts)

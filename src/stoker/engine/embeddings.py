@@ -118,8 +118,14 @@ class EmbeddingRequests:
         clock: Callable[[], float] = time.monotonic,
     ) -> EmbeddingRequests:
         """With steps as long as those of the streams of the same engine."""
-        aims = {"target_step_s": streams.target_step_s, "idle_step_s": streams.idle_step_s}
-        return cls(embedder, tokenizer, name=name, clock=clock, **aims)
+        return cls(
+            embedder,
+            tokenizer,
+            name=name,
+            target_step_s=streams.target_step_s,
+            idle_step_s=streams.idle_step_s,
+            clock=clock,
+        )
 
     @property
     def has_work(self) -> bool:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
+HUB_PREFIX = "hf:"
+"""What the name of a model on the Hugging Face hub begins with."""
+
 
 @dataclass(frozen=True, slots=True)
 class HubFile:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from stoker.errors import ConfigError, DownloadFailed, ModelFileInvalid, ModelFileNotFound
 from stoker.models.aliases import read_aliases
 from stoker.models.cache import is_whole, models_dir, read_receipt, writing
-from stoker.models.catalog import CATALOG, CatalogEntry, HubFile
+from stoker.models.catalog import CATALOG, HUB_PREFIX, CatalogEntry, HubFile
 from stoker.models.gguf import part_paths
 from stoker.models.hub_choice import choose_file
 from stoker.models.onnx_folder import is_onnx_model
@@ -22,7 +22,6 @@ from stoker.models.progress import NoProgress, Progress
 
 __all__ = ["InstalledModel", "downloaded_parts", "list_models", "resolve"]
 
-_HUB_PREFIX = "hf:"
 _HUB_SITES = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/", re.IGNORECASE)
 _HUB_PAGE = re.compile(r"([^/]+/[^/]+)/(?:blob|resolve|tree)/[^/]+(?:/([^?]+))?(?:\?.*)?")
 """Where the address of a page names a file: behind the repository and a revision."""
@@ -82,12 +81,12 @@ def _hub_name(model: str) -> str | None:
     """What clearly means the hub, as `hf:org/repo[:file]`."""
     site = None if os.path.exists(model) else _HUB_SITES.match(model)
     if site is None:
-        return model if model.startswith(_HUB_PREFIX) else None
+        return model if model.startswith(HUB_PREFIX) else None
     rest = model[site.end() :].rstrip("/")
     page = _HUB_PAGE.fullmatch(rest)
     if page is not None:
         rest = page[1] if page[2] is None else f"{page[1]}:{page[2]}"
-    return _HUB_PREFIX + rest
+    return HUB_PREFIX + rest
 
 
 def _may_be_repository(model: str) -> bool:
@@ -103,7 +102,7 @@ def _may_be_repository(model: str) -> bool:
 
 def _resolve_bare(model: str, progress: Progress) -> Path:
     try:
-        return _resolve_hub(_HUB_PREFIX + model, progress)
+        return _resolve_hub(HUB_PREFIX + model, progress)
     except (DownloadFailed, ModelFileNotFound) as error:
         if ":" in model:
             raise
@@ -151,7 +150,7 @@ def _resolve_entry(entry: CatalogEntry, progress: Progress) -> Path:
 
 
 def _resolve_hub(model: str, progress: Progress) -> Path:
-    match = _HUB_NAME.fullmatch(model.removeprefix(_HUB_PREFIX))
+    match = _HUB_NAME.fullmatch(model.removeprefix(HUB_PREFIX))
     if match is None:
         raise ModelFileNotFound(f"{model!r} should look like hf:org/repo, or hf:org/repo:file.gguf", path=model)
     repo, file = match["repo"], match["file"]
@@ -196,7 +195,7 @@ def _bring_from_hub(repo: str, file: str, first_part: str, progress: Progress) -
         _check_hub_address()
         from stoker.models.download import Target, download  # see above
 
-        target = Target(path=path, model=f"{_HUB_PREFIX}{repo}:{first_part}", sources=(HubFile(repo, file),))
+        target = Target(path=path, model=f"{HUB_PREFIX}{repo}:{first_part}", sources=(HubFile(repo, file),))
         download(target, progress)
     return path
 

@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from stoker.models.catalog import HUB_PREFIX
 from stoker.runtime.base import Runtime
 from stoker.runtime.request_metrics import RequestMetrics
-
-_HUB = "hf:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ def names_of_source(source: str, *further: str) -> tuple[str, ...]:
     >>> names_of_source("/models/tiny.Q4.gguf"), names_of_source("hf:org/repo")
     (('tiny.Q4', '/models/tiny.Q4.gguf'), ('hf:org/repo', 'repo'))
     """
-    if source.startswith(_HUB):
+    if source.startswith(HUB_PREFIX):
         return served_names(source, *further)
     return served_names(short_name(source), source, *further)
 

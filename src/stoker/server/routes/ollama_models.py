@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute
 from starlette.types import Scope
 
 from stoker.errors import InvalidInput, ModelFileNotFound, StokerError
-from stoker.models.catalog import CATALOG
+from stoker.models.catalog import CATALOG, HUB_PREFIX
 from stoker.models.store import resolve
 from stoker.runtime.registry import ModelStatus, Registry, ServedModel
 from stoker.server.config import ServerConfig
@@ -214,7 +214,7 @@ def _running(served: ServedModel) -> RunningEntry:
 
 def _pullable(name: str) -> str:
     """A client may have models downloaded, but not look for files on this disk."""
-    if name in CATALOG or name.startswith("hf:"):
+    if name in CATALOG or name.startswith(HUB_PREFIX):
         return name
     known = ", ".join(sorted(CATALOG))
     message = f"model '{name}' not found: it is neither in the catalog ({known}) nor of the form hf.co/org/repo"

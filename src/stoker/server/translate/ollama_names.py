@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from stoker.errors import InvalidInput
+from stoker.models.catalog import HUB_PREFIX
 from stoker.server.wire.ollama import NameRequest
 
 _LATEST = ":latest"
-_HUB = "hf:"
 _HUB_WORDS = ("hf.co/", "huggingface.co/")
 
 
@@ -18,7 +18,7 @@ def own_name(name: str) -> str:
     """
     name = name.removesuffix(_LATEST)
     hub = next((word for word in _HUB_WORDS if name.startswith(word)), None)
-    return name if hub is None else _HUB + name.removeprefix(hub)
+    return name if hub is None else HUB_PREFIX + name.removeprefix(hub)
 
 
 def ollama_name(name: str) -> str:
@@ -27,7 +27,7 @@ def ollama_name(name: str) -> str:
     >>> ollama_name("smollm2"), ollama_name("hf:org/repo:m.gguf")
     ('smollm2:latest', 'hf.co/org/repo:m.gguf')
     """
-    name = _HUB_WORDS[0] + name.removeprefix(_HUB) if name.startswith(_HUB) else name
+    name = _HUB_WORDS[0] + name.removeprefix(HUB_PREFIX) if name.startswith(HUB_PREFIX) else name
     return name if ":" in name else name + _LATEST
 
 
