@@ -15,6 +15,8 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, GGUFWriter,
 from gguf.quants import dequantize, quantize
 from numpy.typing import NDArray
 
+from tests.gguf_values import write_values
+
 SPECIAL = ("<|bos|>", "<|end|>", "<|im_start|>", "<|im_end|>")
 FLOAT_TYPES = ("F32", "F16", "BF16")
 BLOCK_TYPES = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "MXFP4")
@@ -118,16 +120,7 @@ def _write_sizes(writer: GGUFWriter, model: TinyModel) -> None:
         "rope.freq_base": 10000.0,
         **model.keys,
     }
-    for key, value in keys.items():
-        key = f"{model.architecture}.{key}"
-        if isinstance(value, str):
-            writer.add_string(key, value)
-        elif isinstance(value, float):
-            writer.add_float32(key, value)
-        elif isinstance(value, list):
-            writer.add_array(key, value)
-        elif value is not None:
-            writer.add_uint32(key, value)
+    write_values(writer, {f"{model.architecture}.{key}": value for key, value in keys.items()})
 
 
 def _write_vocabulary(writer: GGUFWriter, model: TinyModel) -> None:

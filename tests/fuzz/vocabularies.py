@@ -16,6 +16,7 @@ from stoker.models.vocabulary import read_vocabulary
 from stoker.text.vocabulary import build_tokenizer
 from stoker.text.vocabulary.byte_pairs import BYTE_LETTERS
 from tests.fuzz.model_files import FLOATS
+from tests.gguf_values import write_values
 
 TEXTS = (
     "",
@@ -97,18 +98,8 @@ def _write_vocabulary(
     writer.add_string("general.name", rng.choice(["phi-3", "modern-bert", "x"]))
     if tokens:
         writer.add_array("tokenizer.ggml.tokens", tokens)
-    for key, value in some.items():
-        if rng.random() < 0.1 or value == []:
-            continue
-        key = f"tokenizer.ggml.{key}"
-        if isinstance(value, bool):
-            writer.add_bool(key, value)
-        elif isinstance(value, int):
-            writer.add_uint32(key, value)
-        elif isinstance(value, str):
-            writer.add_string(key, value)
-        else:
-            writer.add_array(key, value)
+    kept = {f"tokenizer.ggml.{key}": value for key, value in some.items() if rng.random() >= 0.1 and value != []}
+    write_values(writer, kept)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -16,6 +16,7 @@ from stoker.backends.llama.native import library
 from stoker.models.gguf import read_gguf
 from stoker.models.vocabulary import read_vocabulary
 from stoker.text.vocabulary import VocabularyTokenizer, build_tokenizer
+from tests.gguf_values import write_values
 
 
 class LibllamaVocabulary:
@@ -97,12 +98,7 @@ def write_vocabulary(
         writer.add_token_scores(list(scores))
     if types is not None:
         writer.add_token_types([int(kind) for kind in types])
-    for key, value in values.items():
-        full = f"tokenizer.ggml.{key.replace('__', '.')}"
-        if isinstance(value, bool):
-            writer.add_bool(full, value)
-        else:
-            writer.add_uint32(full, value)
+    write_values(writer, {f"tokenizer.ggml.{key.replace('__', '.')}": value for key, value in values.items()})
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()

@@ -6,22 +6,13 @@ from typing import Any
 import numpy as np
 from gguf import GGUFWriter
 
+from tests.gguf_values import write_values
+
 
 def write_tiny_gguf(path: Path, *, architecture: str = "llama", num_bytes: int = 256, **values: Any) -> Path:
     """A model without sense, with one tensor of `num_bytes` bytes. `values` are metadata: `a__b` is the key `a.b`."""
     writer = GGUFWriter(path, architecture)
-    for name, value in values.items():
-        key = name.replace("__", ".")
-        if isinstance(value, str):
-            writer.add_string(key, value)
-        elif isinstance(value, bool):
-            writer.add_bool(key, value)
-        elif isinstance(value, int):
-            writer.add_uint32(key, value)
-        elif isinstance(value, float):
-            writer.add_float32(key, value)
-        else:
-            writer.add_array(key, value)
+    write_values(writer, {name.replace("__", "."): value for name, value in values.items()})
     writer.add_tensor("output.weight", np.arange(num_bytes // 4, dtype=np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
