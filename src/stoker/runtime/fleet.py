@@ -46,13 +46,20 @@ class Fleet:
         config: how many there are.
         clock: seconds; only differences count.
         on_closed: called on another thread when all of them are gone, maybe twice; it may wait.
+        on_checked: called whenever somebody has looked after them: there may be free places.
     """
 
     def __init__(
-        self, make: MakeRuntime, config: ReplicaConfig, clock: Callable[[], float], on_closed: Callable[[], None]
+        self,
+        make: MakeRuntime,
+        config: ReplicaConfig,
+        clock: Callable[[], float],
+        on_closed: Callable[[], None],
+        on_checked: Callable[[], None],
     ) -> None:
         self._make = make
         self._on_closed = on_closed
+        self._on_checked = on_checked
         self._config = config
         self._clock = clock
         self._scaler = Autoscaler(config)
@@ -176,6 +183,7 @@ class Fleet:
             self._add()
         elif change < 0:
             self._give_one_up()
+        self._on_checked()
 
     async def close(self) -> None:
         """Ends everything. Calling it twice is allowed."""

@@ -106,6 +106,12 @@ class Replica:
         told = 0 if beat is None else beat.num_waiting
         return max(told, self.num_open - self.card.parallel)
 
+    @property
+    def num_free(self) -> int:
+        """Requests that it would begin at once."""
+        found = self.candidate()
+        return 0 if found.pressure else found.parallel - found.num_open
+
     def candidate(self, matched: int = 0) -> Candidate:
         """It, for a request of whose prompt it has `matched` tokens."""
         card, beat = self.card, self.runtime.health().heartbeat

@@ -1,7 +1,8 @@
 """Several engines of one model as one `Runtime`: each request goes to one of them, and a crash of one is not its end.
 
 A request that had not begun to answer when its engine died is given once to another one, or, if there is none, to
-whichever is back first. One that had begun ends with `EngineCrashed`.
+whichever is back first. One that had begun ends with `EngineCrashed`. One that waits while another engine has a free
+place goes there, once.
 """
 
 from __future__ import annotations
@@ -24,56 +25,16 @@ from stoker.runtime.base import Health, Runtime
 from stoker.runtime.fleet import Fleet, MakeRuntime
 from stoker.runtime.replica import Replica, Work
 from stoker.runtime.replica_adapters import ReplicaAdapters
-from stoker.runtime.replica_config import MAX_REPLICAS, ReplicaConfig
-from stoker.runtime.routing import TOKEN_BYTES, Affinity, Beginning, beginning_of, choose
+from stoker.runtime.replica_config import ReplicaConfig
+from stoker.runtime.replica_request import ReplicaRequest
+from stoker.runtime.routing import TOKEN_BYTES, Affinity, Beginning, choose
 from stoker.text.messages import Message
 
-_MAX_ATTEMPTS = 2 * MAX_REPLICAS
-"""Of one request, if every engine that it is given to refuses it."""
 _LOOK_EVERY_S = 0.05
 """While no replica can be asked. Also before a request moves: what has killed one engine may have killed others."""
 _NOWHERE = Beginning((), 1)
 
 AnswerT = TypeVar("AnswerT")
-
-
-class _Request:
-    """One request on its way through replicas, until its caller has left.
-
-    Args:
-        submit: as it came.
-        deadline: on the clock; None = there is none.
-    """
-
-    def __init__(self, submit: Submit, deadline: float | None) -> None:
-        self.submit = submit
-        self.deadline = deadline
-        self.beginning = beginning_of(submit.prompt, repr(submit.adapters).encode())
-        self.avoids: set[int] = set()
-        """Replicas that could not take it."""
-        self.replica: int | None = None
-        self.patience_ends = float("-inf")
-        """So long it waits for any replica to come back; only a crash earns it that."""
-        self._is_accepted = self._has_begun = self._has_crashed = False
-        self._num_attempts = 0
-
-    def passes(self, event: Accepted | Output) -> bool:
-        """Notes what has come, and says whether the caller is to have it: it is accepted only once."""
-        if isinstance(event, Output):
-            self._has_begun = True
-            return True
-        is_news = not self._is_accepted
-        self._is_accepted = True
-        return is_news
-
-    def may_move(self, error: StokerError, replica: Replica) -> bool:
-        """Whether another replica may try after this one has failed."""
-        is_crash = isinstance(error, EngineCrashed)
-        is_second = is_crash and self._has_crashed
-        self._has_crashed |= is_crash
-        self._num_attempts += 1
-        self.avoids.add(replica.number)
-        return not (self._has_begun or is_second or self._num_attempts >= _MAX_ATTEMPTS)
 
 
 class ReplicatedRuntime:
@@ -96,14 +57,14 @@ class ReplicatedRuntime:
         clock: Callable[[], float] = time.monotonic,
         on_closed: Callable[[], None] = lambda: None,
     ) -> None:
-        self._fleet = Fleet(make, config, clock, on_closed)
+        self._fleet = Fleet(make, config, clock, on_closed, self._spread)
         self._adapters = ReplicaAdapters(self._fleet)
         self._restart_wait_s = restart_wait_s
         self._clock = clock
         self._affinity = Affinity()
         self._caches: dict[int, tuple[Runtime, int]] = {}
         """Of which process, by its restarts, the affinity of a number is."""
-        self._requests: dict[str, _Request] = {}
+        self._requests: dict[str, ReplicaRequest] = {}
         self._starting: asyncio.Future[None] | None = None
         self._slots_each: int | None = None
 
@@ -126,7 +87,7 @@ class ReplicatedRuntime:
         return self._fleet.health()
 
     def check(self) -> None:
-        """Scales, and removes what has drained or failed. It is done once a second by itself."""
+        """Scales, removes what has drained or failed, and spreads who waits. It is done once a second by itself."""
         self._fleet.check()
 
     async def generate(self, submit: Submit) -> AsyncGenerator[Accepted | Output, None]:
@@ -136,18 +97,23 @@ class ReplicatedRuntime:
                 replica, work = self._place(request)
                 try:
                     with replica.working_on(work):
-                        async with aclosing(replica.runtime.generate(self._with_time_left(request))) as events:
-                            async for event in events:
+                        async with (
+                            aclosing(replica.runtime.generate(self._with_time_left(request))) as events,
+                            aclosing(request.followed(events)) as followed,
+                        ):
+                            async for event in followed:
                                 work.note(event)
                                 if request.passes(event):
                                     yield event
-                    return
+                    if not request.is_recalled:
+                        return
                 except (EngineCrashed, ModelNotLoaded, Overloaded) as error:
-                    if not request.may_move(error, replica):
+                    if not request.may_move(error, replica.number):
                         raise
                     await self._await_another(request, error)
         finally:
             del self._requests[submit.request_id]
+            self._spread()
 
     def render_chat(
         self,
@@ -233,14 +199,14 @@ class ReplicatedRuntime:
             await asyncio.gather(self._starting, return_exceptions=True)
         await self._fleet.close()
 
-    def _admit(self, submit: Submit) -> _Request:
+    def _admit(self, submit: Submit) -> ReplicaRequest:
         if submit.request_id in self._requests:
             raise InvalidInput(f"request id {submit.request_id!r} is already in use", parameter="request_id")
         deadline = None if submit.timeout_s is None else self._clock() + submit.timeout_s
-        request = self._requests[submit.request_id] = _Request(submit, deadline)
+        request = self._requests[submit.request_id] = ReplicaRequest(submit, deadline)
         return request
 
-    def _place(self, request: _Request) -> tuple[Replica, Work]:
+    def _place(self, request: ReplicaRequest) -> tuple[Replica, Work]:
         """Where it goes, with what it will cost there; the choice is remembered."""
         submit = request.submit
         replicas = {replica.number: replica for replica in self._fleet.answering()}
@@ -251,8 +217,25 @@ class ReplicatedRuntime:
         chosen = choose(candidates, beginning, companion=self._companion(submit.group))
         assert chosen is not None
         self._affinity.note(chosen, beginning)
-        request.replica = chosen
+        request.go_to(chosen)
         return replicas[chosen], Work.of(submit, beginning, matched[chosen])
+
+    def _spread(self) -> None:
+        """Whoever waits while another replica has a free place is called away, and then placed anew."""
+        serving = [replica for replica in self._fleet.replicas if replica.can_answer]
+        num_free = sum(replica.num_free for replica in serving)
+        if num_free and any(replica.num_open > replica.card.parallel for replica in serving):
+            num_free -= sum(request.is_recalled for request in self._requests.values())
+            waiting = [request for replica in serving for request in self._waiting_at(replica)]
+            for request in waiting[: max(0, num_free)]:
+                request.recall()
+
+    def _waiting_at(self, replica: Replica) -> list[ReplicaRequest]:
+        """Those that may go, the next ones first; the engine is taken to compute as many as it can, in their order."""
+        here = [request for request in self._requests.values() if request.replica == replica.number]
+        unheard = sorted((r for r in here if not r.has_begun), key=lambda request: -request.submit.priority)
+        num_computed = replica.card.parallel - (len(here) - len(unheard))
+        return [request for request in unheard[max(0, num_computed) :] if request.may_be_recalled]
 
     def _matched(self, replica: Replica, beginning: Beginning) -> int:
         cache = replica.runtime, replica.runtime.health().num_restarts
@@ -267,12 +250,12 @@ class ReplicatedRuntime:
         same = (request.replica for request in self._requests.values() if request.submit.group == group)
         return next((replica for replica in same if replica is not None), None)
 
-    def _with_time_left(self, request: _Request) -> Submit:
+    def _with_time_left(self, request: ReplicaRequest) -> Submit:
         if request.deadline is None:
             return request.submit
         return msgspec.structs.replace(request.submit, timeout_s=max(0.0, request.deadline - self._clock()))
 
-    async def _await_another(self, request: _Request, error: StokerError) -> None:
+    async def _await_another(self, request: ReplicaRequest, error: StokerError) -> None:
         """Returns when another replica can have it. After a crash that may be the successor of the one that had it.
 
         Raises:

@@ -233,6 +233,13 @@ class Stage:
     def is_held(self, request_id: str) -> bool:
         return any(request_id in fake.open for fake in self.alive)
 
+    async def begun(self, fake: FakeReplica, *request_ids: str) -> None:
+        """These are held there, and something of their answers was read."""
+        await until(lambda: all(request_id in fake.open for request_id in request_ids))
+        for request_id in request_ids:
+            fake.say(request_id, "")
+        await until(lambda: all(fake.open[request_id].empty() for request_id in request_ids))
+
     async def held(self, *request_ids: str) -> None:
         await until(lambda: all(map(self.is_held, request_ids)))
 

@@ -183,9 +183,13 @@ def test_a_queue_starts_another_process_and_closing_ends_all_of_them():
             waiting = [asyncio.create_task(model.answer(f"w{number}")) for number in range(6)]
             await until(lambda: model.runtime.card.parallel == 2)
             assert await model.answer("late") == ANSWER, "there is a free place now"
+            assert await asyncio.gather(*waiting) == [ANSWER] * 6, "for those who waited, too"
             assert len(model.clients) == 2
+            other = await model.begin("t")
+            waiting = [asyncio.create_task(model.answer(f"v{number}")) for number in range(4)]
+            await until(lambda: sum(replica.num_waiting for replica in model.beats()) == 4)
             await model.runtime.close()
-            ends = await asyncio.gather(stream, *waiting, return_exceptions=True)
-            assert [type(end) for end in ends] == [ModelNotLoaded] * 7
+            ends = await asyncio.gather(stream, other, *waiting, return_exceptions=True)
+            assert [type(end) for end in ends] == [ModelNotLoaded] * 6
 
     run(test())

@@ -492,12 +492,136 @@ def test_a_queue_adds_replicas_in_the_background_and_quiet_takes_them_back():
     play(stage, test())
 
 
+def test_who_waits_goes_to_a_replica_that_comes():
+    stage = Stage("1-2", scale_up_waiting=1, scale_down_open=0, scale_hold_s=0)
+
+    async def test() -> None:
+        asked = [stage.ask(f"r{number}", LONG) for number in range(3)]
+        asked += [stage.ask("urgent", LONG, priority=1), stage.ask("last", LONG)]
+        await stage.begun(stage.made[0], "r0")
+        stage.later(1)
+        await until(lambda: stage.runtime.card.parallel == 4)
+        stage.later(1)
+        await until(lambda: len(stage.made[1].open) == 2)
+        assert set(stage.made[0].open) == {"r0", "urgent", "last"}, "the next ones go, and nobody who is computed"
+        for fake in stage.made:
+            for request_id in list(fake.open):
+                fake.finish(request_id)
+        assert await asyncio.gather(*asked) == ["by 0", "by 1", "by 1", "by 0", "by 0"]
+
+    play(stage, test())
+
+
+@pytest.fixture
+def _nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What happens, happens by itself and at once."""
+    monkeypatch.setattr("stoker.runtime.fleet.CHECK_S", 1000.0)
+
+
+@pytest.mark.usefixtures("_nobody_looks")
+def test_who_waits_goes_where_a_place_becomes_free():
+    stage = Stage(2)
+
+    async def test() -> None:
+        asked = {f"r{number}": stage.ask(f"r{number}", f"prompt {number}") for number in range(8)}
+        await stage.held(*asked)
+        first, second = stage.made
+        assert (len(first.open), len(second.open)) == (4, 4)
+        waiting = list(second.open)[2]
+        for request_id in list(first.open)[:3]:
+            first.finish(request_id)
+            await asked.pop(request_id)
+        await until(lambda: waiting in first.open)
+        assert len(first.open) == 2, "its own one runs, too"
+        first.finish(waiting)
+        await asked.pop(waiting)
+        await until(lambda: len(first.open) == 2)
+        assert len(second.open) == 2
+        for fake in stage.made:
+            for request_id in list(fake.open):
+                fake.finish(request_id)
+        await asyncio.gather(*asked.values())
+
+    play(stage, test())
+
+
+@pytest.mark.usefixtures("_nobody_looks")
+def test_no_more_are_called_away_than_there_are_places():
+    stage = Stage(2)
+
+    async def test() -> None:
+        asked = [stage.ask(f"r{number}", f"prompt {number}") for number in range(10)]
+        await stage.held(*(f"r{number}" for number in range(10)))
+        first, second = stage.made
+        for request_id in list(first.open):
+            first.finish(request_id)
+        await until(lambda: len(first.open) == 2)
+        assert (len(second.open), len(first.submits), len(second.submits)) == (3, 7, 5)
+        for fake in stage.made:
+            for request_id in list(fake.open):
+                fake.finish(request_id)
+        await asyncio.gather(*asked)
+
+    play(stage, test())
+
+
+def test_nobody_is_sent_about_twice():
+    stage = Stage(2)
+
+    async def test() -> None:
+        asked = [stage.ask(f"r{number}", f"prompt {number}") for number in range(5)]
+        await stage.held(*(f"r{number}" for number in range(5)))
+        crowded, other = sorted(stage.made, key=lambda fake: len(fake.open), reverse=True)
+        moved = list(crowded.open)[2]
+        for request_id in list(other.open):
+            other.finish(request_id)
+        await until(lambda: moved in other.open)
+        more = [stage.ask(f"m{number}") for number in range(4)]
+        await stage.held("m3")
+        for request_id in list(crowded.open):
+            crowded.finish(request_id)
+        for _ in range(20):
+            stage.runtime.check()
+            await asyncio.sleep(0)
+        assert moved in other.open
+        for fake in stage.made:
+            for request_id in list(fake.open):
+                fake.finish(request_id)
+        await asyncio.gather(*asked, *more)
+
+    play(stage, test())
+
+
+def test_who_is_called_away_and_leaves_holds_nothing():
+    stage = Stage(2)
+
+    async def test() -> None:
+        streams = [stage.runtime.generate(Submit(f"r{n}", f"prompt {n}", SamplingParams())) for n in range(5)]
+        for stream in streams:
+            assert isinstance(await anext(stream), Accepted)
+        crowded, other = sorted(stage.made, key=lambda fake: len(fake.open), reverse=True)
+        called = list(crowded.open)[2]
+        for request_id in list(other.open):
+            await streams[int(request_id[1])].aclose()
+        assert called in crowded.open, "its reader does not ask what has become of it"
+        reading = asyncio.ensure_future(anext(streams[int(called[1])]))
+        await until(lambda: called in other.open)
+        reading.cancel()
+        await until(lambda: not stage.is_held(called))
+        for stream in streams:
+            await stream.aclose()
+        assert not stage.made[0].open
+        assert not stage.made[1].open
+
+    play(stage, test())
+
+
 def test_draining_lets_streams_end_and_can_be_taken_back():
     stage = Stage("1-2", scale_up_waiting=4, scale_down_open=3, scale_hold_s=0, scale_cooldown_s=0)
 
     async def test() -> None:
         first = [stage.ask(f"r{number}", f"prompt {number}") for number in range(6)]
-        await stage.held("r0", "r5")
+        await stage.begun(stage.made[0], *(f"r{number}" for number in range(6)))
         stage.later(1)
         await until(lambda: stage.runtime.card.parallel == 4)
         stream = stage.ask("s")
@@ -509,7 +633,7 @@ def test_draining_lets_streams_end_and_can_be_taken_back():
         stage.later(1)
         assert stage.runtime.health().replicas[1].state == "draining"
         more = [stage.ask(f"m{number}") for number in range(5)]
-        await stage.held("m0", "m4")
+        await stage.begun(stage.made[0], *(f"m{number}" for number in range(5)))
         stage.later(1)
         assert stage.runtime.health().replicas[1].state == "ready", "no model is loaded twice"
         assert len(stage.made) == 2
