@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import inf
 
 from stoker.engine.cards import AdapterCard
-from stoker.errors import Overloaded, StokerError, error_from_code
+from stoker.errors import ModelNotLoaded, Overloaded, StokerError, error_from_code
 from stoker.models.memory_plan import MemoryNeeds, MemoryPlan
 from stoker.runtime.eviction import Waiting
 from stoker.runtime.instance import Instance, Lease
@@ -67,6 +67,8 @@ class ModelEntry:
 
     def __init__(self, spec: ModelSpec, clock: Callable[[], float]) -> None:
         self.spec = spec
+        self._former: tuple[ModelSpec, tuple[AdapterCard, ...] | None] | None = None
+        """What it was, with its adapters, until it is loaded as what it has become."""
         self.metrics = RequestMetrics()
         self.instance: Instance | None = None
         """Takes new requests, unless it is closed to them."""
@@ -89,7 +91,7 @@ class ModelEntry:
         self.error: StokerError | None = None
         self.failed_at = -inf
         self.reload_error: StokerError | None = None
-        """Why the last attempt to replace it failed; the old one went on."""
+        """Why the last attempt to make it another one failed, loaded or not; it is what it was."""
         self.num_loads = 0
         self.adapters: tuple[AdapterCard, ...] | None = None
         """They belong to the model, whoever computes it; None = what it is configured with."""
@@ -165,6 +167,19 @@ class ModelEntry:
         self._note_wanted()
         self._is_ordered = True
 
+    def become(self, spec: ModelSpec) -> None:
+        """It is this from now on, and nothing is loaded of it; if that cannot be loaded, it is again what it was.
+
+        Raises:
+            ModelNotLoaded: it is being loaded or measured.
+        """
+        if self.job is not None:
+            raise ModelNotLoaded(f"the model `{self.model_id}` is on its way already", retry_after_s=_BUSY_RETRY_S)
+        self._former = self._former or (self.spec, self.adapters)
+        if spec.path != self.spec.path:
+            self.adapters = None
+        self.spec, self.is_measured = spec, False
+
     async def wait(self, limit_s: float, keep_alive_s: float | None = None) -> Lease:
         """Waits until it is loaded and takes requests. Whoever calls this sees to that.
 
@@ -199,6 +214,7 @@ class ModelEntry:
     def settle(self, instance: Instance) -> None:
         """It is loaded."""
         self.instance, self.error, self.failed_at = instance, None, -inf
+        self._former = None
         self.keep_alive_s = self.spec.keep_alive_s
         self.num_loads += 1
         self._forget_wish()
@@ -206,7 +222,11 @@ class ModelEntry:
 
     def fail(self, error: StokerError) -> None:
         """It cannot be loaded: those who wait for it hear why."""
-        self.error, self.failed_at = error, self._clock()
+        if self._former is None:
+            self.error, self.failed_at = error, self._clock()
+        else:
+            (self.spec, self.adapters), self._former = self._former, None
+            self.reload_error = error
         self.end_waiting(error)
 
     def end_waiting(self, error: StokerError) -> None:

@@ -217,7 +217,7 @@ class Registry:
 
         Args:
             model: its name.
-            source: the name of another model; from now on `model` is a copy of that one.
+            source: the name of another model; from now on `model` is a copy of that one, unless it cannot be loaded.
             is_reload: if it is loaded, load it again from its file.
             waits: return when it is done; else as soon as it is begun.
 
@@ -230,7 +230,7 @@ class Registry:
         spec = entry.spec
         if source:
             other = (await self._look_up(source, exact=True)).spec
-            spec = replace(other, names=spec.names, is_pinned=spec.is_pinned, keep_alive_s=spec.keep_alive_s)
+            spec = _copy(other, spec)
             self._discovered.discard(entry.model_id)  # it is not what lies in the folder any more
         if entry.instance is not None and (is_reload or source):
             self._check_is_ours(entry)
@@ -240,9 +240,8 @@ class Registry:
                 if entry.reload_error is not None:
                     raise entry.reload_error
             return
-        if spec.path != entry.spec.path:
-            entry.adapters = None
-        entry.spec = spec
+        if source:
+            entry.become(spec)
         await self._load(entry, waits=waits)
 
     async def unload(self, model: str, *, waits: bool = False) -> None:
@@ -378,3 +377,14 @@ class Registry:
     def _check_is_ours(self, entry: ModelEntry) -> None:
         if any(entry.instance is not None and entry.instance.served is served for served in self._adopted):
             raise InvalidInput(f"the model `{entry.model_id}` stays loaded as long as this server runs")
+
+
+def _copy(source: ModelSpec, named: ModelSpec) -> ModelSpec:
+    """The model `source` in the place of `named`, whose names it has, and how it comes and goes."""
+    return replace(
+        source,
+        names=named.names,
+        is_pinned=named.is_pinned,
+        keep_alive_s=named.keep_alive_s,
+        loads_at_start=named.loads_at_start,
+    )

@@ -123,7 +123,7 @@ async def test_process_that_dies_during_a_reload_is_tried_again():
 @live
 async def test_name_can_be_given_to_another_model():
     old, new = FakeModel("old", 40), FakeModel("new", 40)
-    specs = [old.spec(names=("chat", "alias")), new.spec()]
+    specs = [old.spec(names=("chat", "alias"), loads_at_start=True), new.spec()]
     async with running(specs=specs, memory=100) as machine:
         machine.models = [old, new]
         before = await machine.registry.lease("alias")
@@ -132,6 +132,7 @@ async def test_name_can_be_given_to_another_model():
         assert (before.served.runtime, after.served.runtime) == (old.made[0], new.made[0])
         assert after.served.names == ("chat", "alias")
         assert machine.states() == {"chat": "loaded", "new": "unloaded"}
+        assert machine.registry.resolve(None).model_id == "chat", "it is still the one that is meant"
         before.close()
         after.close()
         await machine.registry.unload("chat", waits=True)
@@ -176,3 +177,36 @@ async def test_model_that_is_not_loaded_is_simply_loaded():
         await machine.registry.unload("a", waits=True)
         await machine.registry.load("a", source="b", waits=True)
         assert (len(a.made), len(b.made)) == (1, 1)
+
+
+@live
+async def test_model_that_is_not_loaded_stays_what_it_was_if_the_other_one_cannot_be_loaded():
+    a, bad = FakeModel("a"), FakeModel("bad")
+    async with running(a, bad) as machine:
+        bad.measure_error = ModelFileInvalid("truncated")
+        with pytest.raises(ModelFileInvalid):
+            await machine.registry.load("a", source="bad", waits=True)
+        bad.measure_error, bad.errors = None, [ModelFileInvalid("truncated")]
+        await settled()
+        await machine.registry.load("a", source="bad")
+        await until(lambda: machine.states()["a"] == "unloaded")
+        assert str(machine.registry.find("a").error) == "truncated"
+        await machine.use("a")
+        assert (len(a.made), a.num_loaded, len(bad.made)) == (1, 1, 1)
+        await machine.registry.unload("a", waits=True)
+        await machine.registry.load("a", source="bad", waits=True)
+        assert (len(a.made), bad.num_loaded) == (1, 1)
+
+
+@live
+async def test_model_that_is_being_loaded_is_not_made_another_one_under_way():
+    a, b = FakeModel("a"), FakeModel("b")
+    async with running(a, b) as machine:
+        a.gate.clear()
+        await machine.registry.load("a")
+        await until(lambda: len(a.made) == 1)
+        with pytest.raises(ModelNotLoaded, match="on its way"):
+            await machine.registry.load("a", source="b", waits=True)
+        a.gate.set()
+        await machine.use("a")
+        assert (len(a.made), len(b.made)) == (1, 0)
