@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import psutil
@@ -316,7 +316,9 @@ def own_bytes() -> int:
     return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) * 1024
 
 
-def test_many_restarts_leave_nothing_behind(tmp_path: Path):
+def test_many_restarts_leave_nothing_behind_and_come_after_pauses_that_double(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
     light = tmp_path / "light.py"
     light.write_text(textwrap.dedent(LIGHT_CHILD))
 
@@ -338,6 +340,8 @@ def test_many_restarts_leave_nothing_behind(tmp_path: Path):
         assert set(psutil.Process().children()) <= children  # a server of other tests may be running
 
     run(test())
+    pauses = [cast("tuple[object, ...]", r.args)[1] for r in caplog.records if "starting another" in r.msg]
+    assert pauses == [0.001, 0.002, 0.004, 0.008, *[0.01] * (NUM_RESTARTS - 4)]
 
 
 def test_closed_client_leaves_no_file_open():

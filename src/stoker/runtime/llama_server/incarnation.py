@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 PROBE_S = 3.0
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 2.0
+_TELL_EVERY_S = 10.0
 _WARM_UP_S = 30.0
 _MAX_PORTS = 3
 _KEY_VARIABLE = "LLAMA_API_KEY"
@@ -113,7 +114,8 @@ class Incarnation:
     async def _become_ready(self, order: Order, name: str, port: int) -> None:
         """Looks at once when it ends, else after pauses that double."""
         clock = asyncio.get_running_loop().time
-        deadline, pause_s = clock() + order.start_s, _FIRST_PAUSE_S
+        began_at = told_at = clock()
+        deadline, pause_s = began_at + order.start_s, _FIRST_PAUSE_S
         while not await self.process.wait(min(pause_s, max(0.0, deadline - clock()))):
             if await self._is_healthy():
                 await self._check_identity(name, port)
@@ -123,6 +125,9 @@ class Incarnation:
                 message = f"llama-server was not ready within {order.start_s:g} s"
                 raise ModelNotLoaded(f"{message}: {words}" if words else message)
             pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+            if clock() - told_at >= _TELL_EVERY_S:
+                told_at = clock()
+                logger.info("llama-server has not answered yet: %.0f of %g s", told_at - began_at, order.start_s)
         if await asyncio.to_thread(_is_taken, port):
             raise _PortTaken(f"port {port} was taken before llama-server had it")
         raise EngineCrashed(f"llama-server {self.process.describe_end()}")
