@@ -146,6 +146,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         assert self._loading is not None, "started once"
+        self._registry.events.close()  # whoever follows the news waits for no answer
         cut = asyncio.ensure_future(self._cut_off())
         try:
             await super().shutdown(sockets)

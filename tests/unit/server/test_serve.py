@@ -134,6 +134,14 @@ def test_idle_server_stops_at_once():
     assert output == "interrupted, closed True\n"
 
 
+def test_who_follows_the_news_of_models_holds_up_no_end():
+    with server(30 * WAIT_S) as (process, client), client.stream("GET", "/models/sse") as response:
+        assert response.status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert response.read() == b""
+        process.communicate(timeout=WAIT_S)
+
+
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
 
 
