@@ -22,6 +22,7 @@ MESSAGES = EndpointProbes(
         "temperature": Probe(0, sampled("temperature", 0)),
         "top_k": Probe(3, sampled("top_k", 3)),
         "top_p": Probe(0.5, sampled("top_p", 0.5)),
+        "cache_prompt": GENERATION_PROBES["cache_prompt"],
         "lora": LORA,
         "metadata": Probe({"user_id": "u1"}, submitted("client_key", "u1")),
     },

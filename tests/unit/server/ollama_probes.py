@@ -18,7 +18,16 @@ from stoker.server.config import ServerConfig
 from stoker.server.routes.ollama_models import OllamaModelRoutes
 from stoker.server.wire import ollama_fields
 from tests.unit.server.fake_runtime import FakeRuntime, ask, registry_of
-from tests.unit.server.field_probes import LORA, EndpointProbes, Exchange, Probe, refused, rendered, sampled
+from tests.unit.server.field_probes import (
+    GENERATION_PROBES,
+    LORA,
+    EndpointProbes,
+    Exchange,
+    Probe,
+    refused,
+    rendered,
+    sampled,
+)
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -28,6 +37,7 @@ _ANSWER = {
     "options": Probe({"top_k": 3}, sampled("top_k", 3)),
     "keep_alive": Probe("soon", refused),
     "think": Probe(False, rendered("enable_thinking", False)),
+    "cache_prompt": GENERATION_PROBES["cache_prompt"],
     "lora": LORA,
     "logprobs": Probe(True, sampled("logprobs", 0)),
     "top_logprobs": Probe(2, sampled("logprobs", 2)),

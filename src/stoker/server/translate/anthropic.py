@@ -38,6 +38,7 @@ def message_request(wire: MessagesRequest, runtime: Runtime, caller: Caller, con
         top_p=wire.top_p,
         user=wire.metadata.user_id if wire.metadata else None,
         model=wire.model,
+        cache_prompt=wire.cache_prompt,
         lora=wire.lora,
     )
     return generation_request(fields, [render(wire, runtime)], sampling_params(fields, words=_WORDS), caller, config)

@@ -70,7 +70,7 @@ def answer_request(wire: AnswerRequest, rendered: Rendered, caller: Caller, conf
     """
     options = convert_fields(wire.options or {}, OPTION_FIELDS, Options, "options.")
     given = {name: getattr(options, name) for name in Options.__struct_fields__}
-    fields = GenerationFields(**given, model=own_name(wire.model or ""), lora=wire.lora)
+    fields = GenerationFields(**given, model=own_name(wire.model or ""), cache_prompt=wire.cache_prompt, lora=wire.lora)
     if fields.num_predict == _UNTIL_FULL:
         fields = msgspec.structs.replace(fields, num_predict=None)
     sampling = sampling_params(fields, _logprobs(wire), _WORDS)

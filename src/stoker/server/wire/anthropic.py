@@ -38,8 +38,10 @@ class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True):
     top_k: Int | None = None
     top_p: float | None = None
     metadata: Metadata | None = None
+    cache_prompt: bool | None = None
+    """An addition of ours, like the next one: false = nothing that others left is used, and nothing is left."""
     lora: Lora | None = None
-    """An addition of ours: with which adapters."""
+    """With which adapters."""
 
 
 # Replies

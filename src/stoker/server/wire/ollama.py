@@ -28,8 +28,10 @@ class AnswerRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`false` is passed on to the chat template."""
     logprobs: bool | None = None
     top_logprobs: Int | None = None
+    cache_prompt: bool | None = None
+    """An addition of ours, like the next one: false = nothing that others left is used, and nothing is left."""
     lora: Lora | None = None
-    """An addition of ours: with which adapters."""
+    """With which adapters."""
 
 
 class GenerateRequest(AnswerRequest, frozen=True, kw_only=True):
