@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, TypeAlias
 from stoker.backends.base import AdapterPort, Backend, Embedder, KVPort, MaximaPort
 from stoker.core.embedding import Pooling
 from stoker.core.stages import Mark
-from stoker.engine.config import EngineConfig
+from stoker.engine.config import EngineConfig, adapter_specs
 from stoker.errors import ConfigError, ModelError, ModelUnsupported, StokerError
 from stoker.loading_llama import attention_options, control_vector, device_options, only_llama, refuse_what_kills_it
 from stoker.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from stoker.models.gguf import GGUFFile
-    from stoker.models.memory_plan import MemoryPlan
+    from stoker.models.memory_plan import ContextBytes, MemoryPlan
     from stoker.models.progress import Progress
     from stoker.text.vocabulary import VocabularyTokenizer
 
@@ -139,7 +139,13 @@ def _open_native(
     progress: Progress | None,
     mark: Mark,
 ) -> OpenedGGUF:
-    from stoker.backends.native import NativeBackend, NativeOptions, kv_element_bytes, spare_kv_tokens
+    from stoker.backends.native import (
+        NativeBackend,
+        NativeOptions,
+        context_bytes,
+        kv_element_bytes,
+        spare_kv_tokens,
+    )
     from stoker.models.cache import packed_dir
     from stoker.models.gguf import read_gguf
 
@@ -149,6 +155,8 @@ def _open_native(
         files[0],
         kv_element_bytes=kv_element_bytes(config.kv_type),
         spare_kv_tokens=spare_kv_tokens(slots),
+        context_bytes=context_bytes(files, config.threads, slots),
+        adapter_bytes=adapters_bytes(config, is_native=True),
     )
     options = NativeOptions(
         context_size=sizes.ctx_size,
@@ -184,7 +192,12 @@ def _open_llama(config: EngineConfig, gguf: GGUFFile, progress: Progress | None,
     if gguf.architecture in ENCODERS:
         return _open_encoder(config, gguf)
     attention = attention_options(config)
-    sizes = _plan_memory(config, gguf, kv_element_bytes=attention.element_bytes)
+    sizes = _plan_memory(
+        config,
+        gguf,
+        kv_element_bytes=attention.element_bytes,
+        adapter_bytes=adapters_bytes(config, is_native=False),
+    )
     options = LlamaOptions(
         context_size=sizes.ctx_size,
         kv_tokens=sizes.kv_tokens,
@@ -251,7 +264,13 @@ def _embedding_suffix(tokenizer: VocabularyTokenizer) -> tuple[int, ...]:
 
 
 def _plan_memory(
-    config: EngineConfig, gguf: GGUFFile, *, kv_element_bytes: float = 2.0, spare_kv_tokens: int = 0
+    config: EngineConfig,
+    gguf: GGUFFile,
+    *,
+    kv_element_bytes: float = 2.0,
+    spare_kv_tokens: int = 0,
+    context_bytes: ContextBytes | None = None,
+    adapter_bytes: int = 0,
 ) -> MemoryPlan:
     from stoker.models.memory import available_memory
     from stoker.models.memory_plan import plan
@@ -264,8 +283,22 @@ def _plan_memory(
         available_bytes=available_memory(),
         kv_element_bytes=kv_element_bytes,
         spare_kv_tokens=spare_kv_tokens,
+        context_bytes=context_bytes,
+        adapter_bytes=adapter_bytes,
         num_replicas=config.num_replicas,
     )
+
+
+def adapters_bytes(config: EngineConfig, *, is_native: bool) -> int:
+    """What the adapters take that `config` names. One that cannot be read takes nothing: who loads it says why."""
+    from stoker.backends.native import adapter_bytes
+    from stoker.models.gguf import read_gguf
+
+    total = 0
+    for spec in adapter_specs(config):
+        with suppress(StokerError, OSError), read_gguf(Path(spec.path)) as file:
+            total += adapter_bytes(file) if is_native else sum(tensor.num_bytes for tensor in file.tensors.values())
+    return total
 
 
 def num_slots(gguf: GGUFFile, parallel: int) -> int:

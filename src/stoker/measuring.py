@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from stoker.core.embedding import Pooling
 from stoker.engine.config import EngineConfig
 from stoker.errors import ModelUnsupported
-from stoker.loading_gguf import num_slots
+from stoker.loading_gguf import adapters_bytes, num_slots
 from stoker.loading_llama import attention_options, only_llama
 from stoker.models.memory_plan import MemoryNeeds
 
@@ -21,7 +21,7 @@ _MIB = 2**20
 
 
 def measure(config: EngineConfig) -> MemoryNeeds | None:
-    """What loading `config.model_path` will take. `cache_ram` counts if it is given.
+    """What loading `config.model_path` will take. `cache_ram` counts if it is given, and what a disk needs.
 
     Returns:
         None: it takes nothing that counts; it is a script for tests.
@@ -30,13 +30,14 @@ def measure(config: EngineConfig) -> MemoryNeeds | None:
         ModelError: a file is missing or damaged.
         ConfigError: a size below 1.
     """
+    from stoker.engine.tiers import least_ram_mib
     from stoker.models.onnx_folder import is_onnx_model
 
     if config.backend == "scripted":
         return None
     path = Path(config.model_path)
     needs = _measure_onnx(config) if is_onnx_model(path) else _measure_gguf(config, path)
-    cache_bytes = (config.cache_ram or 0) * _MIB
+    cache_bytes = least_ram_mib(config) * _MIB
     return replace(needs, backend=needs.backend or "onnx", cache_bytes=cache_bytes, min_cache_bytes=cache_bytes)
 
 
@@ -47,20 +48,23 @@ def _measure_onnx(config: EngineConfig) -> MemoryNeeds:
 
 
 def _measure_gguf(config: EngineConfig, path: Path) -> MemoryNeeds:
-    from stoker.backends.native import kv_element_bytes, spare_kv_tokens
+    from stoker.backends.native import context_bytes, kv_element_bytes, spare_kv_tokens
     from stoker.models.gguf import part_paths, read_gguf
     from stoker.models.memory_plan import memory_needs
 
     with ExitStack() as opened:
         files = [opened.enter_context(read_gguf(part)) for part in part_paths(path)]
         is_native = _is_native(config, files)
+        slots = num_slots(files[0], config.parallel)
         needs = memory_needs(
             files[0],
             ctx_size=config.ctx_size,
             kv_tokens=config.kv_tokens,
             parallel=config.parallel,
             kv_element_bytes=kv_element_bytes(config.kv_type) if is_native else attention_options(config).element_bytes,
-            spare_kv_tokens=spare_kv_tokens(num_slots(files[0], config.parallel)) if is_native else 0,
+            spare_kv_tokens=spare_kv_tokens(slots) if is_native else 0,
+            context_bytes=context_bytes(files, config.threads, slots) if is_native else None,
+            adapter_bytes=adapters_bytes(config, is_native=is_native),
             num_replicas=config.num_replicas,
         )
     return replace(needs, backend="native" if is_native else "llama")

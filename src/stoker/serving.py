@@ -198,7 +198,7 @@ class _Makers:
         if self._kv_share_mib is not None:
             needs = within_kv_share(needs, engine, self._kv_share_mib)
         if engine.cache_ram is None and self._cache_ram_mib is not None:
-            needs = replace(needs, cache_bytes=self._cache_ram_mib * _MIB // count)
+            needs = replace(needs, cache_bytes=max(self._cache_ram_mib * _MIB // count, needs.min_cache_bytes))
         return needs
 
     def _make(self, engine: EngineConfig, plan: MemoryPlan | None) -> Runtime:

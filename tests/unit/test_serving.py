@@ -231,6 +231,9 @@ def test_measuring_needs_no_weights_and_knows_who_computes(smollm2_path: Path) -
     own = measure(EngineConfig(model_path=str(smollm2_path), cache_ram=10, parallel=2))
     assert isinstance(own, MemoryNeeds)
     assert (own.backend, own.min_cache_bytes) == ("native", 10 * MIB)
+    kept = measure(EngineConfig(model_path=str(smollm2_path), cache_ram=10, kv_cache_dir="/tmp/kept"))
+    assert kept is not None
+    assert kept.min_cache_bytes == 256 * MIB, "a disk has so much memory in front of it, whoever says what"
     assert own.weights_bytes < smollm2_path.stat().st_size < own.least_bytes
     small = measure(EngineConfig(model_path=str(smollm2_path), kv_type="q8", ctx_size=512, kv_tokens=512))
     llama = measure(EngineConfig(model_path=str(smollm2_path), backend="llama", ctx_size=512, kv_tokens=512))

@@ -41,7 +41,7 @@ def open_kv_store(
     ram_mib = ram_tier_mib(config, available_bytes)
     if not info.traits.can_export or not (ram_mib or has_disk):
         return None
-    store = KVStore(max(ram_mib, _STAGING_MIB if has_disk else 0) * _MIB)
+    store = KVStore(max(ram_mib, least_ram_mib(config)) * _MIB)
     if has_disk:
         directory = BlockDirectory(Path(config.kv_cache_dir).expanduser())
         store.open_disk(
@@ -59,6 +59,11 @@ def ram_tier_mib(config: EngineConfig, available_bytes: int) -> int:
     if config.cache_ram is not None:
         return config.cache_ram
     return min(_MAX_RAM_MIB, available_bytes // _RAM_SHARE // _MIB)
+
+
+def least_ram_mib(config: EngineConfig) -> int:
+    """What the tiers have of memory in any case, in MiB: what is asked for, and what a disk needs."""
+    return max(config.cache_ram or 0, _STAGING_MIB if config.kv_cache_dir else 0)
 
 
 def _disk_limit(config: EngineConfig, folder: Path) -> int:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 from stoker.errors import ConfigError, ModelFileInvalid, ResourceExhausted
 from stoker.models.description import all_tensors, vocab_size
 from stoker.models.gguf import GGUFFile
+
+ContextBytes: TypeAlias = Callable[[int], int]
+"""What a context of so many positions takes."""
 
 _DEFAULT_CONTEXT = 8192
 _SURE_CONTEXT = 1 << 20
@@ -34,6 +38,9 @@ class MemoryPlan:
     weights_bytes: int
     kv_bytes_per_token: int
     compute_bytes: int
+    """Activations, and what a context takes besides KV."""
+    adapter_bytes: int = 0
+    """Of those that are loaded with the model."""
     cache_bytes: int = 0
     """Memory for KV that has left the pool, at most."""
     num_replicas: int = 1
@@ -47,15 +54,17 @@ class MemoryPlan:
 
     @property
     def total_bytes(self) -> int:
-        return self.weights_bytes + self.num_replicas * (self.kv_bytes + self.compute_bytes + self.cache_bytes)
+        each = self.kv_bytes + self.compute_bytes + self.adapter_bytes + self.cache_bytes
+        return self.weights_bytes + self.num_replicas * each
 
     def __str__(self) -> str:
-        cache = f", cache in memory up to {_mib(self.cache_bytes)}" if self.cache_bytes else ""
-        cache += f", {self.num_replicas} times" if self.num_replicas > 1 else ""
+        more = f", adapters {_mib(self.adapter_bytes)}" if self.adapter_bytes else ""
+        more += f", cache in memory up to {_mib(self.cache_bytes)}" if self.cache_bytes else ""
+        more += f", {self.num_replicas} times" if self.num_replicas > 1 else ""
         backend = f"{self.backend}: " if self.backend else ""
         return (
             f"{_mib(self.total_bytes)} ({backend}weights {_mib(self.weights_bytes)}, "
-            f"{self.kv_tokens} tokens of KV {_mib(self.kv_bytes)}, compute about {_mib(self.compute_bytes)}{cache})"
+            f"{self.kv_tokens} tokens of KV {_mib(self.kv_bytes)}, compute about {_mib(self.compute_bytes)}{more})"
         )
 
 
@@ -74,6 +83,7 @@ class MemoryNeeds:
     weights_bytes: int
     kv_bytes_per_token: int
     compute_bytes: int
+    adapter_bytes: int = 0
     cache_bytes: int = 0
     """Memory that is useful for KV that has left the pool; it is the first to be cut short."""
     min_cache_bytes: int = 0
@@ -102,7 +112,7 @@ class MemoryNeeds:
     @property
     def _fixed_bytes(self) -> int:
         spare = self.spare_kv_tokens * self.kv_bytes_per_token
-        return self.compute_bytes + self.min_cache_bytes + spare
+        return self.compute_bytes + self.adapter_bytes + self.min_cache_bytes + spare
 
     def _with_pool(self, left_bytes: int) -> MemoryPlan:
         pool_bytes = min(self.pool_bytes, max(left_bytes, 0)) // self.num_replicas
@@ -116,14 +126,15 @@ class MemoryNeeds:
             weights_bytes=self.weights_bytes,
             kv_bytes_per_token=self.kv_bytes_per_token,
             compute_bytes=self.compute_bytes,
+            adapter_bytes=self.adapter_bytes,
             cache_bytes=min(self.cache_bytes, self.min_cache_bytes + max(0, left)),
             num_replicas=self.num_replicas,
             backend=self.backend,
         )
 
     def _refuse(self, plan: MemoryPlan, available_bytes: int) -> NoReturn:
-        left = (available_bytes - plan.weights_bytes) // plan.num_replicas - plan.compute_bytes - plan.cache_bytes
-        fitting = left // plan.kv_bytes_per_token - plan.spare_kv_tokens if plan.kv_bytes_per_token else 0
+        left = (available_bytes - plan.weights_bytes) // plan.num_replicas - self._fixed_bytes
+        fitting = left // plan.kv_bytes_per_token if plan.kv_bytes_per_token else 0
         pools = fitting * plan.num_replicas
         advice = f"--ctx-size {fitting} --kv-tokens {pools} would fit" if fitting > 0 else "use a smaller model"
         raise ResourceExhausted(
@@ -142,6 +153,8 @@ def plan(
     available_bytes: int,
     kv_element_bytes: float = 2.0,
     spare_kv_tokens: int = 0,
+    context_bytes: ContextBytes | None = None,
+    adapter_bytes: int = 0,
     num_replicas: int = 1,
 ) -> MemoryPlan:
     """Fills in what was not asked for, and refuses what does not fit.
@@ -156,6 +169,8 @@ def plan(
         available_bytes: memory that the model may take (see `available_memory`).
         kv_element_bytes: what one number of keys and values takes, its share of scales included.
         spare_kv_tokens: what the backend needs beyond the pool, in tokens.
+        context_bytes: what it needs for a context of so many positions, besides KV.
+        adapter_bytes: what adapters take that are loaded with the model.
         num_replicas: engines that share the weights; each of them gets a pool like this one.
 
     Raises:
@@ -170,6 +185,8 @@ def plan(
         parallel=parallel,
         kv_element_bytes=kv_element_bytes,
         spare_kv_tokens=spare_kv_tokens,
+        context_bytes=context_bytes,
+        adapter_bytes=adapter_bytes,
         num_replicas=num_replicas,
     )
     return needs.within(available_bytes)
@@ -183,6 +200,8 @@ def memory_needs(
     parallel: int,
     kv_element_bytes: float = 2.0,
     spare_kv_tokens: int = 0,
+    context_bytes: ContextBytes | None = None,
+    adapter_bytes: int = 0,
     cache_bytes: int = 0,
     num_replicas: int = 1,
 ) -> MemoryNeeds:
@@ -199,15 +218,18 @@ def memory_needs(
         if size is not None and size < 1:
             raise ConfigError(f"{name} must be at least 1, not {size}")
     check_context(gguf.path.name, ctx_size, gguf.get_int(gguf.own_key("context_length")))
+    context = ctx_size or _default_context(gguf, kv_tokens)
+    for_context = context_bytes(min(context, kv_tokens or context)) if context_bytes else 0
     return MemoryNeeds(
         model=gguf.path.name,
-        ctx_size=ctx_size or _default_context(gguf, kv_tokens),
+        ctx_size=context,
         kv_tokens=kv_tokens,
         parallel=parallel,
         spare_kv_tokens=spare_kv_tokens,
         weights_bytes=sum(tensor.num_bytes for tensor in all_tensors(gguf)),
         kv_bytes_per_token=kv_bytes_per_token(gguf, kv_element_bytes),
-        compute_bytes=_compute_bytes(gguf),
+        compute_bytes=_compute_bytes(gguf) + for_context,
+        adapter_bytes=adapter_bytes,
         cache_bytes=cache_bytes,
         num_replicas=num_replicas,
     )

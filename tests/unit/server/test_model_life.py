@@ -158,7 +158,7 @@ async def test_list_says_what_is_loaded_and_what_it_takes():
             "pinned": False,
             "expires_in_s": 300,
             "waiting": 0,
-            "memory": {"total": 60, "weights": 40, "kv": 15, "compute": 5, "cache": 0},
+            "memory": {"total": 60, "weights": 40, "kv": 15, "compute": 5, "cache": 0, "adapters": 0},
         }
         assert (loaded["max_model_len"], loaded["meta"]["n_params"], loaded["created"]) == (2048, 135, 1700000000)
         assert unloaded["status"] == {"value": "unloaded", "pinned": False, "waiting": 0}
@@ -340,7 +340,7 @@ async def test_news_of_models_are_a_stream():
         await models.client.post("/models/unload", json={"model": "a", "wait": True})
         news = [msgspec.json.decode((await client.next_body()).removeprefix(b"data: ")) for _ in range(4)]
         stages = ["measure", "make_room", "load"]
-        memory = {"total": 60, "weights": 40, "kv": 15, "compute": 5, "cache": 0}
+        memory = {"total": 60, "weights": 40, "kv": 15, "compute": 5, "cache": 0, "adapters": 0}
         assert [event["data"] for event in news] == [
             {"status": "loading", "progress": {"stages": stages, "current": "measure"}},
             {"status": "loading", "progress": {"stages": stages, "current": "load"}, "memory": memory},

@@ -39,8 +39,22 @@ _Change: TypeAlias = tuple[int, int, bool, float, int, int]
 _Matrix: TypeAlias = NDArray[np.floating[Any]]
 
 _EMBEDDING, _HEAD = 0, 1
+_EMBEDDED = "token_embd.weight"
 _RANK_BLOCK = 8
 _TILE = 16
+_STEP_ROWS, _STAGE_MATRICES = 512, 3
+"""Of which the products with A are kept at the same time, at most."""
+
+
+def adapter_bytes(file: ModelFile) -> int:
+    """What an adapter takes, and the rows of a step that are computed with it. About: of a matrix that is several here,
+    each is filled up.
+
+    Args:
+        file: an adapter in GGUF.
+    """
+    rank = max((entry.shape[0] for name, entry in file.tensors.items() if name.endswith(".lora_b")), default=0)
+    return sum(_packed_bytes(file, name) for name in _names(file)) + _STEP_ROWS * _STAGE_MATRICES * 4 * rank
 
 
 class NativeAdapters:
@@ -140,6 +154,19 @@ def _pack(file: ModelFile, places: Mapping[str, list[_Place]]) -> tuple[mmap, li
 
 def _names(file: ModelFile) -> Iterator[str]:
     return (name.removesuffix(".lora_a") for name in file.tensors if name.endswith(".lora_a"))
+
+
+def _packed_bytes(file: ModelFile, name: str) -> int:
+    """Of a matrix that an adapter changes; 0 if something is wrong with it."""
+    a, b = file.tensors[f"{name}.lora_a"], file.tensors.get(f"{name}.lora_b")
+    if b is None or len(a.shape) != 2 or len(b.shape) != 2:
+        return 0
+    rank, outputs = b.shape
+    inputs = a.shape[0] * a.shape[1] // max(rank, 1)  # or tokens, of an embedding
+    is_half = a.type.name == b.type.name == "F16" and name != _EMBEDDED
+    rank += -rank % _RANK_BLOCK
+    outputs += -outputs % _TILE
+    return rank * (inputs + outputs) * (2 if is_half else 4)
 
 
 def _changes(file: ModelFile, name: str, places: Sequence[_Place], alpha: float, packer: _Packer) -> Iterator[_Change]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from stoker import _native
 from stoker.backends.base import Logits
+from stoker.backends.cores import usable_cores
 from stoker.backends.native.adapters import NativeAdapters, OpenFile
 from stoker.backends.native.architectures import describe_decoder
 from stoker.backends.native.decoder import describe
@@ -37,6 +38,8 @@ _KV_VERSION = 1
 _TILE_ROWS = 16
 """Of the kernels' activation tiles; a part of one costs nearly as much as all of it."""
 _PACKED_DIRECTORY_BYTES = 64 << 30
+_SPAN_TOKENS, _MAX_SPAN_BYTES, _PIECES_PER_THREAD, _ATTENTION_ROWS = 512, 16 << 20, 4, 12
+"""How attention to a long past is cut into pieces: native/attention.hpp and plan.cpp."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,31 @@ def kv_element_bytes(kv_type: KVType) -> float:
 def spare_kv_tokens(num_slots: int) -> int:
     """What pages take beyond the cells of the pool, at most, in tokens."""
     return num_pages(kv_tokens=1, num_slots=num_slots) * PAGE_TOKENS
+
+
+def context_bytes(files: Sequence[ModelFile], threads: int | None, num_slots: int) -> Callable[[int], int]:
+    """What a context of so many positions takes besides KV: tables of rotations and of pages, and places for what
+    attention finds.
+
+    Args:
+        files: all parts of the model, open.
+        threads: as in `NativeOptions`.
+        num_slots: as in `NativeOptions`.
+
+    Raises:
+        ModelUnsupported: this backend does not run it.
+        ModelFileInvalid: the file contradicts itself.
+    """
+    spec = describe_decoder(ModelParts(files), 1)
+    rows = (threads or usable_cores()) * max(_ATTENTION_ROWS, spec.num_heads // spec.num_kv_heads)
+    span_bytes = _PIECES_PER_THREAD * rows * 4 * (spec.head_size + _TILE_ROWS)
+
+    def needed(num_positions: int) -> int:
+        spans = min(_MAX_SPAN_BYTES, (num_positions // _SPAN_TOKENS + 1) * span_bytes)
+        tables = num_positions * sum(4 * rope.dim for rope in spec.ropes) + 4 * num_slots * pages_for(num_positions)
+        return tables + spans
+
+    return needed
 
 
 def check_supported(files: Sequence[ModelFile]) -> None:

@@ -106,4 +106,5 @@ def _memory(plan: MemoryPlan | None) -> PlannedMemory | msgspec.UnsetType:
         kv=plan.kv_bytes,
         compute=plan.compute_bytes,
         cache=plan.cache_bytes,
+        adapters=plan.adapter_bytes,
     )

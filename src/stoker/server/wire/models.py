@@ -42,6 +42,8 @@ class PlannedMemory(msgspec.Struct, frozen=True, kw_only=True):
     compute: int
     cache: int
     """For conversations that have left the pool, at most."""
+    adapters: int
+    """Of those that are loaded with the model."""
 
 
 class ModelState(msgspec.Struct, frozen=True, kw_only=True):
