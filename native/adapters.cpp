@@ -2,7 +2,6 @@
 #include "adapters.hpp"
 
 #include <algorithm>
-#include <stdexcept>
 #include <tuple>
 
 namespace stoker {
@@ -13,20 +12,15 @@ constexpr int32_t kUnitRanks = 32;  // of a row: A of so many ranks stays in the
 constexpr int32_t kMaxParts = 3;    // matrices of one stage
 constexpr int32_t kRowsAtOnce = 16;
 
-int32_t divided_up(int32_t n, int32_t by) { return (n + by - 1) / by; }
-
 }  // namespace
 
 void Adapters::check(const Batch& batch) const {
     for (int32_t i = 0; i < batch.num_uses; ++i) {
         const AdapterUse& use = batch.uses[i];
         const bool is_sorted = i == 0 || batch.uses[i - 1].chunk <= use.chunk;
-        if (use.chunk < 0 || use.chunk >= batch.num_chunks || !is_sorted) {
-            throw std::invalid_argument("an adapter is used by a chunk that there is not, or not in their order");
-        }
-        if (!loaded_.contains(use.adapter)) {
-            throw std::invalid_argument("no such adapter");
-        }
+        require(use.chunk >= 0 && use.chunk < batch.num_chunks && is_sorted,
+                "an adapter is used by a chunk that there is not, or not in their order");
+        require(loaded_.contains(use.adapter), "no such adapter");
     }
 }
 
@@ -62,11 +56,7 @@ void Adapters::begin(const Batch& batch) {
     for (auto& rows : rows_) {
         std::ranges::sort(rows, {}, key);
     }
-    const size_t needed = kMaxParts * rows_[0].size() * stride_;
-    if (needed > num_floats_) {
-        t_ = Buffer<float>(needed);
-        num_floats_ = needed;
-    }
+    t_.at_least(kMaxParts * rows_[0].size() * stride_);
 }
 
 int32_t Adapters::num_units(int32_t place, int32_t count, bool of_logits) const {

@@ -87,7 +87,6 @@ private:
     std::vector<Row> rows_[2];  // all, and those that want logits: one adapter's behind each other, so that it is in the cache
     std::vector<uint8_t> is_changed_;  // by place
     int32_t stride_ = 0;               // floats of a t: the largest rank of the pass
-    size_t num_floats_ = 0;
     Buffer<float> t_;
 };
 

@@ -3,6 +3,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -29,6 +31,9 @@ namespace nb = nanobind;
 
 template <class T, int dims> using Array = nb::ndarray<T, nb::ndim<dims>, nb::c_contig, nb::device::cpu>;
 using Table = Array<const float, 3>;
+
+// Of an adapter: place, rank, whether the elements are half floats, scale, offset of a, offset of b.
+using Change = std::tuple<int32_t, int32_t, bool, float, int64_t, int64_t>;
 
 constexpr int32_t kMaxCpus = 1024;  // what a set of them has place for
 
@@ -75,8 +80,9 @@ private:
     Description of(nb::handle dict) const { return {nb::cast<nb::dict>(dict), memory_, tables_}; }
 
     template <class T> T get(const char* key) const {
-        require(dict_.contains(key), "the description lacks a key");
-        return nb::cast<T>(dict_[key]);
+        T out{};
+        require(dict_.contains(key) && nb::try_cast(dict_[key], out), "the description lacks a key, or something else is there");
+        return out;
     }
 
     static Activation activation(const std::string& name) {
@@ -95,13 +101,9 @@ private:
     const float* norm(const char* key, int32_t size) const { return vector(get<int64_t>(key), size); }
 
     Projection projection(const char* key) const {
-        const auto fields = get<nb::tuple>(key);
-        require(fields.size() == 5, "a matrix is not (type, rows, columns, offset, bias)");
-        const auto type = nb::cast<int32_t>(fields[0]), rows = nb::cast<int32_t>(fields[1]);
-        const auto cols = nb::cast<int32_t>(fields[2]);
+        const auto [type, rows, cols, offset, bias] = get<std::tuple<int32_t, int32_t, int32_t, int64_t, int64_t>>(key);
         require(rows > 0 && cols > 0 && can_pack(type, cols), "a matrix has a type or size without kernels");
-        const uint8_t* data = at(nb::cast<int64_t>(fields[3]), packed_bytes(type, rows, cols));
-        return {{type, rows, cols, data}, vector(nb::cast<int64_t>(fields[4]), rows)};
+        return {{type, rows, cols, at(offset, packed_bytes(type, rows, cols))}, vector(bias, rows)};
     }
 
     Rope rope() const {
@@ -196,13 +198,14 @@ public:
         decoder.forward(batch);
     }
 
-    void load_adapter(int32_t id, nb::handle memory, const nb::list& changes) {
+    void load_adapter(int32_t id, nb::handle memory, const std::vector<Change>& changes) {
         Decoder& decoder = open();
         auto bytes = std::make_unique<Bytes>(memory, false);
         Adapter adapter(decoder.spec().num_places());
-        for (nb::handle change : changes) {
-            const auto [place, low_rank] = change_of(decoder.spec(), *bytes, nb::cast<nb::tuple>(change));
-            adapter[place] = low_rank;
+        for (const Change& change : changes) {
+            const int32_t place = std::get<0>(change);
+            require(place >= 0 && place < decoder.spec().num_places(), "a change has no place");
+            adapter[place] = change_of(decoder.spec(), *bytes, change);
         }
         decoder.add_adapter(id, std::move(adapter));
         adapter_memory_[id] = std::move(bytes);
@@ -268,21 +271,18 @@ private:
         return kv;
     }
 
-    // (place, rank, whether the elements are half floats, scale, offset of a, offset of b)
-    static std::pair<int32_t, LowRank> change_of(const DecoderSpec& spec, const Bytes& memory, const nb::tuple& fields) {
-        require(fields.size() == 6, "a change is not (place, rank, is_half, scale, a, b)");
-        const auto place = nb::cast<int32_t>(fields[0]), rank = nb::cast<int32_t>(fields[1]);
-        require(place >= 0 && place < spec.num_places(), "a change has no place");
+    static LowRank change_of(const DecoderSpec& spec, const Bytes& memory, const Change& fields) {
+        const auto [place, rank, is_half, scale, offset_a, offset_b] = fields;
         require(rank > 0 && rank % kRankBlock == 0 && rank < (1 << 20), "a change has a rank without kernels");
-        LowRank change = {rank, nb::cast<bool>(fields[2]), nb::cast<float>(fields[3]), nullptr, nullptr};
+        LowRank change = {rank, is_half, scale, nullptr, nullptr};
         const Matrix& w = spec.at(place).w;
         const bool is_embedding = place == DecoderSpec::kEmbedding;
         require(!is_embedding || !change.is_half, "a change of the embedding must be of floats");
         const size_t row_bytes = size_t(rank) * change.element_bytes();
         const int32_t outputs = is_embedding ? w.cols : w.rows;
-        change.a = part_of(memory, nb::cast<int64_t>(fields[4]), row_bytes * (is_embedding ? w.rows : w.cols));
-        change.b = part_of(memory, nb::cast<int64_t>(fields[5]), row_bytes * ((size_t(outputs) + kTile - 1) / kTile * kTile));
-        return {place, change};
+        change.a = part_of(memory, offset_a, row_bytes * (is_embedding ? w.rows : w.cols));
+        change.b = part_of(memory, offset_b, row_bytes * ((size_t(outputs) + kTile - 1) / kTile * kTile));
+        return change;
     }
 
     Bytes memory_;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bindings.hpp"
+#include "buffer.hpp"
 #include "cpu.hpp"
 #include "pack.hpp"
 
@@ -23,7 +24,7 @@ using ConstFloats = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::devi
 using Row = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // Changes whenever packed matrices of an earlier version can no longer be read.
-constexpr int kLayoutVersion = 1;
+constexpr int kLayoutVersion = 2;
 
 void require_shape(int32_t type, int32_t rows, int32_t columns) {
     require(rows > 0 && can_pack(type, columns), "there are no kernels for this tensor type with rows of this length");
@@ -35,16 +36,6 @@ Matrix matrix_of(int32_t type, int32_t rows, int32_t columns, const Bytes& packe
     require(reinterpret_cast<uintptr_t>(packed.data()) % 64 == 0, "the packed buffer must begin at a multiple of 64 bytes");
     return {type, rows, columns, packed.data()};
 }
-
-// Memory that begins at a multiple of 64 bytes.
-class Scratch {
-public:
-    explicit Scratch(size_t bytes) : memory_(bytes + 64) {}
-    uint8_t* data() { return memory_.data() + (64 - reinterpret_cast<uintptr_t>(memory_.data()) % 64) % 64; }
-
-private:
-    std::vector<uint8_t> memory_;
-};
 
 void bind_packing(nb::module_& module) {
     module.attr("LAYOUT_VERSION") = kLayoutVersion;
@@ -89,14 +80,15 @@ void multiply(int32_t type, nb::handle packed, int32_t rows, int32_t columns, Co
     require(y.shape(0) == x.shape(0) && y.shape(1) == size_t(rows), "y must have a row for each of x, and a column for each of the matrix");
     require(0 <= first_tile && first_tile <= last_tile && last_tile <= matrix.tiles(), "no such tiles");
     nb::gil_scoped_release release;
-    Scratch memory(Activations::bytes(num_rows, columns)), scratch(table.matmul_scratch_bytes(type, num_rows, columns));
-    Activations a = Activations::place(memory.data(), num_rows, columns);
+    const Buffer<uint8_t> memory(Activations::bytes(num_rows, columns));
+    const Buffer<uint8_t> scratch(table.matmul_scratch_bytes(type, num_rows, columns));
+    Activations a = Activations::place(memory.get(), num_rows, columns);
     a.x = x.data();
     a.ldx = columns;
     if (columns % kBlock == 0) {
         table.quantize(x.data(), columns, 0, num_rows, 0, a.blocks(), a);
     }
-    table.matmul(matrix, a, first_tile, last_tile, y.data(), rows, scratch.data());
+    table.matmul(matrix, a, first_tile, last_tile, y.data(), rows, scratch.get());
 }
 
 }  // namespace

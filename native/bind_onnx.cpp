@@ -116,12 +116,7 @@ private:
 
     ort::Status* multiply(const ort::KernelContext* context, const float* x, int32_t rows, float* y) const {
         thread_local Buffer<uint8_t> memory;
-        thread_local size_t size = 0;
-        if (const size_t bytes = product_->rounded_bytes(rows); size < bytes) {
-            memory = Buffer<uint8_t>(bytes);
-            size = bytes;
-        }
-        Work work{*product_, x, rows, memory.get(), y};
+        Work work{*product_, x, rows, memory.at_least(product_->rounded_bytes(rows)), y};
         const auto round = [](void* arg, size_t part) {
             const Work& w = *static_cast<Work*>(arg);
             w.product.round(w.x, w.rows, w.rounded, int32_t(part));

@@ -5,7 +5,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <stdexcept>
+
+#include "spec.hpp"
 
 namespace stoker {
 
@@ -14,13 +15,6 @@ void bind_cores(nanobind::module_& module);
 void bind_batch(nanobind::module_& module);
 void bind_decoder(nanobind::module_& module);
 void bind_sampling(nanobind::module_& module);
-void bind_heap(nanobind::module_& module);
-
-inline void require(bool condition, const char* message) {
-    if (!condition) {
-        throw std::invalid_argument(message);
-    }
-}
 
 // A Python buffer, held while this lives.
 class Bytes {

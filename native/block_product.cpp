@@ -37,17 +37,6 @@ uint8_t* write_block(int32_t type, const uint8_t* codes, const float* scales, ui
     return out;
 }
 
-// This thread's own memory, at least so long; what was in it is lost.
-template <class T> T* own_memory(size_t n) {
-    thread_local Buffer<T> memory;
-    thread_local size_t size = 0;
-    if (size < n) {
-        memory = Buffer<T>(n);
-        size = n;
-    }
-    return memory.get();
-}
-
 constexpr size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // The rows of a call, each with what is left of it behind it; and both rounded.
@@ -122,9 +111,11 @@ void BlockProduct::multiply(const void* rounded, int32_t rows, float* y, int32_t
     Matrix columns = matrix_;
     columns.data += first * find_format(matrix_.type)->tile_bytes(inputs());
     columns.rows = std::min(tiles * kTile, outputs() - first * kTile);
-    float* sums = own_memory<float>(size_t(2) * rows * columns.rows);
+    thread_local Buffer<float> products;
+    thread_local Buffer<uint8_t> scratch;
+    float* sums = products.at_least(size_t(2) * rows * columns.rows);
     kernels.matmul(columns, r.a, 0, tiles, sums, columns.rows,
-                   own_memory<uint8_t>(kernels.matmul_scratch_bytes(matrix_.type, 2 * rows, inputs())));
+                   scratch.at_least(kernels.matmul_scratch_bytes(matrix_.type, 2 * rows, inputs())));
     for (int32_t row = 0; row < rows; ++row) {
         const float* whole = sums + size_t(2) * row * columns.rows;
         const float* rest = whole + columns.rows;

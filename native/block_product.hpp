@@ -30,11 +30,11 @@ public:
     size_t rounded_bytes(int32_t rows) const;
 
     // Rounds 8 rows of x [rows][inputs()] into `rounded`. 0 <= part < rounding_parts(rows).
-    static int32_t rounding_parts(int32_t rows) { return (rows + kRowsOfPart - 1) / kRowsOfPart; }
+    static int32_t rounding_parts(int32_t rows) { return divided_up(rows, kRowsOfPart); }
     void round(const float* x, int32_t rows, void* rounded, int32_t part) const;
 
     // Writes some columns of y [rows][outputs()], when all rows have been rounded. 0 <= part < parts().
-    int32_t parts() const { return (matrix_.tiles() + tiles_of_part_ - 1) / tiles_of_part_; }
+    int32_t parts() const { return divided_up(matrix_.tiles(), tiles_of_part_); }
     void multiply(const void* rounded, int32_t rows, float* y, int32_t part) const;
 
 private:

@@ -1,6 +1,7 @@
 // Asking the CPU what it has, and choosing a table of kernels by that.
 #include "cpu.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -123,6 +124,13 @@ std::vector<const Kernels*> list_available() {
     return out;
 }
 
+// nullptr if this build or this CPU lacks them.
+const Kernels* kernels_named(std::string_view name) {
+    const auto& all = available_kernels();
+    const auto found = std::ranges::find(all, name, &Kernels::name);
+    return found == all.end() ? nullptr : *found;
+}
+
 }  // namespace
 
 const std::vector<const Kernels*>& available_kernels() {
@@ -130,29 +138,19 @@ const std::vector<const Kernels*>& available_kernels() {
     return tables;
 }
 
-const Kernels* kernels_named(std::string_view name) {
-    for (const Kernels* table : available_kernels()) {
-        if (name == table->name) {
-            return table;
-        }
-    }
-    return nullptr;
-}
-
 const Kernels& best_kernels() {
     const char* wanted = std::getenv("STOKER_NATIVE_KERNELS");
     if (wanted == nullptr || *wanted == 0) {
         return *available_kernels().back();
     }
-    const Kernels* table = kernels_named(wanted);
-    if (table == nullptr) {
-        std::string names;
-        for (const Kernels* each : available_kernels()) {
-            names += std::string(names.empty() ? "" : ", ") + each->name;
-        }
-        throw std::runtime_error("STOKER_NATIVE_KERNELS is '" + std::string(wanted) + "', but this CPU and this build have: " + names);
+    if (const Kernels* table = kernels_named(wanted)) {
+        return *table;
     }
-    return *table;
+    std::string message = "STOKER_NATIVE_KERNELS is '" + std::string(wanted) + "', but this CPU and this build have:";
+    for (const Kernels* each : available_kernels()) {
+        message += std::string(" ") + each->name;
+    }
+    throw std::runtime_error(message);
 }
 
 const Kernels& kernels_or_best(std::string_view name) {

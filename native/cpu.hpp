@@ -11,9 +11,6 @@ namespace stoker {
 // The tables this CPU can run, slowest first; "scalar" is always there.
 const std::vector<const Kernels*>& available_kernels();
 
-// The table called `name`, or nullptr if this build or this CPU lacks it.
-const Kernels* kernels_named(std::string_view name);
-
 // The fastest table, or the one that the environment variable STOKER_NATIVE_KERNELS names.
 // Throws std::runtime_error if that one cannot run here.
 const Kernels& best_kernels();

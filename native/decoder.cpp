@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <initializer_list>
 #include <limits>
-#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -14,12 +13,6 @@
 namespace stoker {
 
 namespace {
-
-void require(bool condition, const char* message) {
-    if (!condition) {
-        throw std::invalid_argument(message);
-    }
-}
 
 void require_shape(const Projection& p, int32_t rows, int32_t cols) {
     require(p.w.rows == rows && p.w.cols == cols, "a matrix has another shape than the sizes say");

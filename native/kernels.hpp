@@ -12,6 +12,8 @@ namespace stoker {
 constexpr int32_t kTile = 16;   // outputs in a weight tile, and rows in an activation tile
 constexpr int32_t kBlock = 32;  // inputs that share one activation scale
 
+constexpr int32_t divided_up(int32_t n, int32_t by) { return (n + by - 1) / by; }
+
 // A packed weight matrix (see pack.hpp): `rows` outputs of `cols` inputs, GGUF type number `type`. The memory is the caller's.
 struct Matrix {
     int32_t type;
@@ -19,7 +21,7 @@ struct Matrix {
     int32_t cols;
     const uint8_t* data;  // 64-byte aligned
 
-    int32_t tiles() const { return (rows + kTile - 1) / kTile; }
+    int32_t tiles() const { return divided_up(rows, kTile); }
     bool is_float() const { return find_format(type)->is_float(); }
 };
 

@@ -207,7 +207,7 @@ void Pass::query_key_value(Worker& me, const Stage& stage, int32_t piece, const 
     float* y = d_.qkv_.get();
     for (int32_t part = 0; part < 3; ++part) {
         const Matrix& w = spec_.at(stage.place() + part).w;
-        const int32_t tiles = w.tiles(), count = (tiles + stage.grain - 1) / stage.grain;
+        const int32_t tiles = w.tiles(), count = divided_up(tiles, stage.grain);
         if (piece < count) {
             return multiply(me, stage, part, a, {piece * stage.grain, std::min((piece + 1) * stage.grain, tiles)}, y, ldqkv_);
         }

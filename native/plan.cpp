@@ -12,8 +12,6 @@ namespace {
 constexpr size_t kMaxSpanPartials = size_t(4) << 20;  // floats: 16 MB
 constexpr int32_t kPiecesPerThread = 4;               // of a stage: enough to even out threads that are held up
 
-int32_t divided_up(int32_t n, int32_t by) { return (n + by - 1) / by; }
-
 }  // namespace
 
 int32_t Stage::place() const {

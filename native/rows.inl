@@ -80,13 +80,9 @@ inline void softcap_row(float* x, float cap, int32_t n) {
         store(x + i, capped(load(x + i)));
     }
     alignas(64) float rest[16] = {};
-    for (int32_t j = i; j < n; ++j) {
-        rest[j - i] = x[j];
-    }
+    __builtin_memcpy(rest, x + i, (n - i) * sizeof(float));
     store(rest, capped(load(rest)));
-    for (int32_t j = i; j < n; ++j) {
-        x[j] = rest[j - i];
-    }
+    __builtin_memcpy(x + i, rest, (n - i) * sizeof(float));
 }
 
 constexpr RowKernels kRowKernels = {rms_norm, rotate, activate, add_row, scale_row, softcap_row};

@@ -24,7 +24,7 @@ struct SamplingKernels {
 
 constexpr int32_t kMaximaBlock = 64;
 
-constexpr int32_t num_maxima(int32_t n) { return (n + kMaximaBlock - 1) / kMaximaBlock; }
+constexpr int32_t num_maxima(int32_t n) { return divided_up(n, kMaximaBlock); }
 
 // How to choose: temperature 0 takes the largest, everything else is then ignored.
 struct Chain {

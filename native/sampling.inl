@@ -1,9 +1,4 @@
 // Passes over a row of logits. Included once per instruction set, after simd_*.hpp.
-#include <algorithm>
-#include <bit>
-#include <limits>
-
-#include "exponential.hpp"
 #include "sampling.hpp"
 
 namespace stoker::STOKER_ISA {
@@ -14,8 +9,8 @@ constexpr int32_t kMagnitude = 0x7fffffff, kInfinite = 0x7f800000;  // of the bi
 inline float maximum(const float* x, int32_t n) {
     float largest = x[0];
     for (int32_t i = 0; i < n; ++i) {
-        if ((std::bit_cast<int32_t>(x[i]) & kMagnitude) > kInfinite) {
-            return std::numeric_limits<float>::infinity();
+        if (x[i] != x[i]) {
+            return __builtin_inff();
         }
         largest = x[i] > largest ? x[i] : largest;
     }
@@ -37,10 +32,13 @@ inline void block_maxima(const float* row, int32_t n, float* maxima) {
     }
     int32_t magnitudes[16];
     store_i32(magnitudes, widest);
-    const bool are_numbers = *std::max_element(magnitudes, magnitudes + 16) <= kInfinite;
+    bool are_numbers = true;
+    for (const int32_t magnitude : magnitudes) {
+        are_numbers = are_numbers && magnitude <= kInfinite;
+    }
     for (int32_t block = are_numbers ? whole : 0; block < num_maxima(n); ++block) {
-        const int32_t from = block * kMaximaBlock;
-        maxima[block] = maximum(row + from, std::min(kMaximaBlock, n - from));
+        const int32_t from = block * kMaximaBlock, left = n - from;
+        maxima[block] = maximum(row + from, left < kMaximaBlock ? left : kMaximaBlock);
     }
 }
 
@@ -49,8 +47,8 @@ inline int32_t reaching(const float* row, int32_t n, float bound, int32_t* found
     const f32x16 least = set1(bound);
     int32_t count = 0, i = 0;
     for (; i + 16 <= n; i += 16) {
-        for (uint32_t hits = ~bits(less(load(row + i), least)) & 0xffff; hits != 0; hits &= hits - 1) {
-            found[count++] = i + std::countr_zero(hits);
+        for (uint32_t hits = ~lanes_below(load(row + i), least) & 0xffff; hits != 0; hits &= hits - 1) {
+            found[count++] = i + __builtin_ctz(hits);
         }
     }
     for (; i < n; ++i) {
@@ -59,6 +57,36 @@ inline int32_t reaching(const float* row, int32_t n, float bound, int32_t* found
         }
     }
     return count;
+}
+
+constexpr double kLeastExponent = -708;  // below it the result is 0
+
+// e^x in double precision for x <= 0, by the same operations as sampling/exponential.py: x = n ln 2 + r, then Taylor's
+// polynomial for e^r with |r| <= ln(2)/2; within 2 units in the last place. No branch, so that
+// loops over it become vector instructions.
+inline double exp_of_negative(double x) {
+    constexpr double kRound = 6755399441055744.0;  // 1.5 * 2^52: what is added to it becomes an integer
+    const bool vanishes = x < kLeastExponent;
+    const double y = vanishes ? kLeastExponent : x;
+    const double turns = y * 1.4426950408889634 + kRound;
+    const double n = turns - kRound;
+    const double r = (y - n * 0.6931471803691238) - n * 1.9082149292705877e-10;
+    double p = 1.0 / 6227020800.0;
+    p = p * r + 1.0 / 479001600.0;
+    p = p * r + 1.0 / 39916800.0;
+    p = p * r + 1.0 / 3628800.0;
+    p = p * r + 1.0 / 362880.0;
+    p = p * r + 1.0 / 40320.0;
+    p = p * r + 1.0 / 5040.0;
+    p = p * r + 1.0 / 720.0;
+    p = p * r + 1.0 / 120.0;
+    p = p * r + 1.0 / 24.0;
+    p = p * r + 1.0 / 6.0;
+    p = p * r + 0.5;
+    p = p * r + 1.0;
+    p = p * r + 1.0;
+    const uint64_t exponent = (__builtin_bit_cast(uint64_t, turns) + 1023) << 52;
+    return vanishes ? 0.0 : p * __builtin_bit_cast(double, exponent);
 }
 
 // Sixteen sums side by side for each part of a row, then those of the parts, then the sixteen one after the other:

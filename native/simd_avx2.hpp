@@ -1,12 +1,8 @@
-// Sixteen lanes in two AVX2 registers, with the dot products of AVX-VNNI where the compiler is told to use them.
+// The lanes in two AVX2 registers, with the dot products of AVX-VNNI where the compiler is told to use them.
 // Names and meaning: simd_scalar.hpp.
 #pragma once
 
 #include <immintrin.h>
-
-#include <cstdint>
-
-#include "kernels.hpp"
 
 #ifndef STOKER_FLATTEN
 #define STOKER_FLATTEN [[gnu::flatten]]
@@ -14,9 +10,11 @@
 #ifndef STOKER_ISA  // AVX-VNNI has the same lanes, under a name of its own
 #define STOKER_ISA avx2
 #endif
+#define STOKER_REGISTER_BYTES 32
+#include "simd_lanes.hpp"
+
 namespace stoker::STOKER_ISA {
 
-constexpr int kLanes = 16;
 // Without VNNI pairs of products are added in 16 bits: exact for codes up to 127; others are made signed, and |w| <= 128.
 constexpr bool kUnsignedCodes(int max_code) {
 #if defined(__AVXVNNI__)
@@ -29,60 +27,21 @@ constexpr int kSmallRows = 4;
 constexpr int kPanelRows = 4;
 constexpr int kPanelTiles = 1;
 
-struct f32x16 { __m256 v[2]; };
-struct i32x16 { __m256i v[2]; };
-struct mask16 { __m256 v[2]; };
-struct codes { __m256i v[2]; };
-
-#define STOKER_BOTH(type, expression)    \
-    type out;                            \
-    for (int i = 0; i < 2; ++i) {        \
-        out.v[i] = (expression);         \
-    }                                    \
-    return out
-#define STOKER_FIX inline __attribute__((always_inline))
-
-STOKER_FIX f32x16 set1(float x) { STOKER_BOTH(f32x16, _mm256_set1_ps(x)); }
-STOKER_FIX f32x16 load(const float* p) { STOKER_BOTH(f32x16, _mm256_loadu_ps(p + 8 * i)); }
-STOKER_FIX void store(float* p, f32x16 x) { _mm256_storeu_ps(p, x.v[0]); _mm256_storeu_ps(p + 8, x.v[1]); }
-STOKER_FIX f32x16 add(f32x16 a, f32x16 b) { STOKER_BOTH(f32x16, _mm256_add_ps(a.v[i], b.v[i])); }
-STOKER_FIX f32x16 sub(f32x16 a, f32x16 b) { STOKER_BOTH(f32x16, _mm256_sub_ps(a.v[i], b.v[i])); }
-STOKER_FIX f32x16 mul(f32x16 a, f32x16 b) { STOKER_BOTH(f32x16, _mm256_mul_ps(a.v[i], b.v[i])); }
-STOKER_FIX f32x16 div(f32x16 a, f32x16 b) { STOKER_BOTH(f32x16, _mm256_div_ps(a.v[i], b.v[i])); }
-STOKER_FIX f32x16 fma(f32x16 a, f32x16 b, f32x16 c) { STOKER_BOTH(f32x16, _mm256_fmadd_ps(a.v[i], b.v[i], c.v[i])); }
-STOKER_FIX f32x16 max(f32x16 a, f32x16 b) { STOKER_BOTH(f32x16, _mm256_max_ps(a.v[i], b.v[i])); }
-STOKER_FIX f32x16 min(f32x16 a, f32x16 b) { STOKER_BOTH(f32x16, _mm256_min_ps(a.v[i], b.v[i])); }
-STOKER_FIX f32x16 abs(f32x16 a) { STOKER_BOTH(f32x16, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v[i])); }
-STOKER_FIX f32x16 sqrt(f32x16 a) { STOKER_BOTH(f32x16, _mm256_sqrt_ps(a.v[i])); }
-
-STOKER_FIX i32x16 set1_i32(int32_t x) { STOKER_BOTH(i32x16, _mm256_set1_epi32(x)); }
-STOKER_FIX i32x16 load_i32(const int32_t* p) {
-    STOKER_BOTH(i32x16, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8 * i)));
-}
-STOKER_FIX void store_i32(int32_t* p, i32x16 x) {
-    for (int i = 0; i < 2; ++i) _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8 * i), x.v[i]);
-}
-STOKER_FIX i32x16 add_i32(i32x16 a, i32x16 b) { STOKER_BOTH(i32x16, _mm256_add_epi32(a.v[i], b.v[i])); }
-STOKER_FIX i32x16 sub_i32(i32x16 a, i32x16 b) { STOKER_BOTH(i32x16, _mm256_sub_epi32(a.v[i], b.v[i])); }
-STOKER_FIX i32x16 max_i32(i32x16 a, i32x16 b) { STOKER_BOTH(i32x16, _mm256_max_epi32(a.v[i], b.v[i])); }
-STOKER_FIX i32x16 and_i32(i32x16 a, i32x16 b) { STOKER_BOTH(i32x16, _mm256_and_si256(a.v[i], b.v[i])); }
-template <int n> STOKER_FIX i32x16 shl_i32(i32x16 a) { STOKER_BOTH(i32x16, _mm256_slli_epi32(a.v[i], n)); }
-template <int n> STOKER_FIX i32x16 shr_i32(i32x16 a) { STOKER_BOTH(i32x16, _mm256_srli_epi32(a.v[i], n)); }
-STOKER_FIX f32x16 to_f32(i32x16 a) { STOKER_BOTH(f32x16, _mm256_cvtepi32_ps(a.v[i])); }
-STOKER_FIX i32x16 to_i32(f32x16 a) { STOKER_BOTH(i32x16, _mm256_cvtps_epi32(a.v[i])); }
-STOKER_FIX f32x16 as_f32(i32x16 a) { STOKER_BOTH(f32x16, _mm256_castsi256_ps(a.v[i])); }
-STOKER_FIX i32x16 as_i32(f32x16 a) { STOKER_BOTH(i32x16, _mm256_castps_si256(a.v[i])); }
+STOKER_FIX f32x16 fma(f32x16 a, f32x16 b, f32x16 c) { STOKER_EACH(f32x16, _mm256_fmadd_ps(a.v[i], b.v[i], c.v[i])); }
+STOKER_FIX f32x16 max(f32x16 a, f32x16 b) { STOKER_EACH(f32x16, _mm256_max_ps(a.v[i], b.v[i])); }
+STOKER_FIX f32x16 min(f32x16 a, f32x16 b) { STOKER_EACH(f32x16, _mm256_min_ps(a.v[i], b.v[i])); }
+STOKER_FIX i32x16 to_i32(f32x16 a) { STOKER_EACH(i32x16, Integers(_mm256_cvtps_epi32(a.v[i]))); }
 STOKER_FIX i32x16 load_u8(const uint8_t* p) {
-    STOKER_BOTH(i32x16, _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8 * i))));
+    STOKER_EACH(i32x16, Integers(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8 * i)))));
 }
 STOKER_FIX i32x16 load_i8(const int8_t* p) {
-    STOKER_BOTH(i32x16, _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8 * i))));
+    STOKER_EACH(i32x16, Integers(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8 * i)))));
 }
 STOKER_FIX void store_i8(int8_t* p, i32x16 x) {  // the low bytes of each lane, gathered by a shuffle
     const __m256i low = _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 4, 8, 12, -1, -1, -1,
                                          -1, -1, -1, -1, -1, -1, -1, -1, -1);
     for (int i = 0; i < 2; ++i) {
-        const __m256i bytes = _mm256_shuffle_epi8(x.v[i], low);
+        const __m256i bytes = _mm256_shuffle_epi8(__m256i(x.v[i]), low);
         const int32_t parts[2] = {_mm256_extract_epi32(bytes, 0), _mm256_extract_epi32(bytes, 4)};
         __builtin_memcpy(p + 8 * i, parts, 8);
     }
@@ -95,20 +54,18 @@ STOKER_FIX float reduce_max(f32x16 a) {
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 STOKER_FIX int32_t reduce_add_i32(i32x16 a) {
-    const __m256i eight = _mm256_add_epi32(a.v[0], a.v[1]);
+    const __m256i eight = __m256i(a.v[0] + a.v[1]);
     const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
     const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4E));
     return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xB1)));
 }
-
-STOKER_FIX mask16 less(f32x16 a, f32x16 b) { STOKER_BOTH(mask16, _mm256_cmp_ps(a.v[i], b.v[i], _CMP_LT_OQ)); }
-STOKER_FIX uint32_t bits(mask16 m) {
-    return uint32_t(_mm256_movemask_ps(m.v[0])) | uint32_t(_mm256_movemask_ps(m.v[1])) << 8;
+STOKER_FIX uint32_t lanes_below(f32x16 a, f32x16 b) {
+    const auto part = [&](int i) { return uint32_t(_mm256_movemask_ps(_mm256_cmp_ps(a.v[i], b.v[i], _CMP_LT_OQ))); };
+    return part(0) | part(1) << 8;
 }
-STOKER_FIX f32x16 select(mask16 m, f32x16 a, f32x16 b) { STOKER_BOTH(f32x16, _mm256_blendv_ps(b.v[i], a.v[i], m.v[i])); }
 
 STOKER_FIX f32x16 load_f16(const uint16_t* p) {
-    STOKER_BOTH(f32x16, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8 * i))));
+    STOKER_EACH(f32x16, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8 * i))));
 }
 STOKER_FIX void store_f16(uint16_t* p, f32x16 x) {
     for (int i = 0; i < 2; ++i) {
@@ -116,60 +73,40 @@ STOKER_FIX void store_f16(uint16_t* p, f32x16 x) {
     }
 }
 STOKER_FIX f32x16 load_bf16(const uint16_t* p) {
-    STOKER_BOTH(f32x16, _mm256_castsi256_ps(_mm256_slli_epi32(
+    STOKER_EACH(f32x16, Floats(_mm256_slli_epi32(
                             _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8 * i))), 16)));
 }
 
-STOKER_FIX codes load_codes(const uint8_t* p) {
-    STOKER_BOTH(codes, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32 * i)));
-}
-STOKER_FIX void store_codes(uint8_t* p, codes x) {
-    for (int i = 0; i < 2; ++i) _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 32 * i), x.v[i]);
-}
 template <int shift, int mask> STOKER_FIX codes field(codes x) {
     codes out;
     for (int i = 0; i < 2; ++i) {
-        __m256i moved = x.v[i];
+        __m256i moved = __m256i(x.v[i]);
         if constexpr (shift > 0) moved = _mm256_srli_epi16(moved, shift);
         if constexpr (shift < 0) moved = _mm256_slli_epi16(moved, -shift);
-        out.v[i] = _mm256_and_si256(moved, _mm256_set1_epi8(char(mask)));
+        out.v[i] = Bytes(moved) & uint8_t(mask);
     }
     return out;
 }
-STOKER_FIX codes merge(codes a, codes b) { STOKER_BOTH(codes, _mm256_or_si256(a.v[i], b.v[i])); }
-STOKER_FIX codes minus(codes a, int offset) { STOKER_BOTH(codes, _mm256_sub_epi8(a.v[i], _mm256_set1_epi8(char(offset)))); }
 STOKER_FIX codes look_up(codes index, const uint8_t* table) {
     const __m256i row = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
-    STOKER_BOTH(codes, _mm256_shuffle_epi8(row, index.v[i]));
-}
-
-struct quad { __m256i v; };
-STOKER_FIX quad broadcast4(const int8_t* p) {
-    int32_t bits;
-    __builtin_memcpy(&bits, p, 4);
-    return {_mm256_set1_epi32(bits)};
+    STOKER_EACH(codes, Bytes(_mm256_shuffle_epi8(row, __m256i(index.v[i]))));
 }
 template <int max_code, bool is_unsigned> STOKER_FIX i32x16 dot(i32x16 acc, codes w, quad a) {
 #if defined(__AVXVNNI__)
     static_assert(is_unsigned);
-    STOKER_BOTH(i32x16, _mm256_dpbusd_avx_epi32(acc.v[i], w.v[i], a.v));
+    STOKER_EACH(i32x16, Integers(_mm256_dpbusd_avx_epi32(__m256i(acc.v[i]), __m256i(w.v[i]), __m256i(a.v))));
 #else
-    const __m256i ones = _mm256_set1_epi16(1);
+    const __m256i ones = _mm256_set1_epi16(1), x = __m256i(a.v);
     i32x16 out;
     for (int i = 0; i < 2; ++i) {
         // u8 x s8, added in pairs: at most 2 * 127 * 127 or, with the sign moved to a, 2 * 128 * 127.
-        const __m256i pairs = is_unsigned ? _mm256_maddubs_epi16(w.v[i], a.v)
-                                          : _mm256_maddubs_epi16(_mm256_abs_epi8(w.v[i]), _mm256_sign_epi8(a.v, w.v[i]));
-        out.v[i] = _mm256_add_epi32(acc.v[i], _mm256_madd_epi16(pairs, ones));
+        const __m256i v = __m256i(w.v[i]);
+        const __m256i pairs = is_unsigned ? _mm256_maddubs_epi16(v, x)
+                                          : _mm256_maddubs_epi16(_mm256_abs_epi8(v), _mm256_sign_epi8(x, v));
+        out.v[i] = acc.v[i] + Integers(_mm256_madd_epi16(pairs, ones));
     }
     return out;
 #endif
 }
-
-STOKER_FIX void prefetch_far(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
-STOKER_FIX void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
-
-#undef STOKER_BOTH
-#undef STOKER_FIX
 
 }  // namespace stoker::STOKER_ISA

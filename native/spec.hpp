@@ -3,12 +3,20 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 #include <vector>
 
 #include "kernels.hpp"
 #include "rows.hpp"
 
 namespace stoker {
+
+// Of what comes from outside.
+inline void require(bool condition, const char* message) {
+    if (!condition) {
+        throw std::invalid_argument(message);
+    }
+}
 
 // Every vector is followed by zeros up to a multiple of 16 floats; a missing one is nullptr.
 struct Projection {

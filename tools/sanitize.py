@@ -47,8 +47,20 @@ def build(sanitizers: str) -> Path:
     ]
     subprocess.run(["cmake", "-S", ROOT, "-B", folder, *options], check=True, stdout=subprocess.DEVNULL)
     subprocess.run(["cmake", "--build", folder, "--parallel", "2"], check=True)
+    for compiled in folder.glob("**/kernels_*.o"):
+        check_alone(compiled)
     (extension,) = folder.glob("_native*.so")
     return extension
+
+
+def check_alone(compiled: Path) -> None:
+    """Refuses functions that other files may define too: one of them is linked, which other CPUs may not understand."""
+    isa = compiled.name.split(".")[0].removeprefix("kernels_")
+    command = ["nm", "--demangle", "--defined-only", compiled]
+    symbols = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    shared = [line for line in symbols if " W " in line and f"stoker::{isa}::" not in line]
+    if shared:
+        sys.exit(f"{compiled.name} has functions that are not its own:\n" + "\n".join(shared))
 
 
 def runtime(sanitizer: str) -> str:

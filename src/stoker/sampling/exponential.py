@@ -1,7 +1,7 @@
 """e^x for x <= 0 and sums of it, by a fixed sequence of operations: the same bits on every machine.
 
-What NumPy's own `exp` and `sum` give depends on the CPU's instructions. The C++ code in `native/exponential.hpp` and
-`native/sampling.inl` computes the same, operation by operation.
+What NumPy's own `exp` and `sum` give depends on the CPU's instructions. The C++ code in `native/sampling.inl` computes
+the same, operation by operation.
 """
 
 from __future__ import annotations

@@ -139,10 +139,12 @@ def test_uses_that_cannot_be(uses: list[tuple[int, int]]) -> None:
         (-1, 8, False, 1.0, 0, 0), (16, 8, False, 1.0, 0, 0), (2, 0, False, 1.0, 0, 0), (2, 4, False, 1.0, 0, 0),
         (2, 1 << 24, False, 1.0, 0, 0), (2, -8, False, 1.0, 0, 0), (2, 8, False, 1.0, 32, 0),
         (2, 8, False, 1.0, -64, 0),
-        (2, 8, False, 1.0, 0, 1 << 40), (2, 8, False, 1.0, 0, 64), (0, 8, True, 1.0, 0, 0), (2, 8, False, 1.0, 0),
+        (2, 8, False, 1.0, 0, 1 << 40), (2, 8, False, 1.0, 0, 64), (0, 8, True, 1.0, 0, 0),
     ],
 )  # fmt: skip
 def test_changes_that_cannot_be(change: tuple[object, ...]) -> None:
     decoder = FLOATS.open()
     with pytest.raises(ValueError, match=r"change|tensor"):
         decoder.load_adapter(0, aligned(64 * 8 * 4), [change])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="incompatible"):
+        decoder.load_adapter(0, aligned(64 * 8 * 4), [change[:-1]])  # type: ignore[list-item]

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="cores are share
 
 BUILT = build(Tiny(types=("Q4_0", "Q8_0"), num_layers=2))
 PROMPT = token_ids(70, BUILT.tiny)
-_WAIT_S = 30
+_WAIT_S = 120
 
 HOLDER = """
 import sys
