@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import pytest
 
+from stoker.cache.block_file import Header
+from stoker.cache.directory import BlockDirectory
 from stoker.cache.host import HostTier
 from stoker.core import blocks
 from stoker.core.admission import Admission
@@ -19,16 +22,22 @@ from stoker.core.sequence import Sequence
 from stoker.core.tiering import Tiering
 from stoker.engine.transfers import Transfers
 from tests.harness import ALL_TRAITS
-from tests.properties.test_tier_invariances import check_conversations
+from tests.properties.test_tier_invariances import FaultyDisk, check_conversations, check_lives
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 BUGS: dict[str, Patch] = {}
+DISK_BUGS: dict[str, Patch] = {}
 SEEDS = range(8)
 RANGES, STATES = ALL_TRAITS[0], ALL_TRAITS[3]
 
 
 def bug(patch: Patch) -> Patch:
     BUGS[patch.__name__] = patch
+    return patch
+
+
+def disk_bug(patch: Patch) -> Patch:
+    DISK_BUGS[patch.__name__] = patch
     return patch
 
 
@@ -153,12 +162,50 @@ def the_stop_for_a_state_is_overlooked_in_planning(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Scheduler, "_note_import", note_import)
 
 
+def altered(content: bytes) -> bytes:
+    """KV of the scripted backend that looks as good, and is not what was computed."""
+    last_digit = content.rindex(b")])") - 1
+    return content[:last_digit] + bytes([content[last_digit] ^ 1]) + content[last_digit + 1 :]
+
+
+@disk_bug
+def what_waits_to_be_written_is_overwritten_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = HostTier.peek
+
+    def peek(self: HostTier, key):
+        state = original(self, key)
+        return None if state is None else altered(bytes(state))
+
+    monkeypatch.setattr(HostTier, "peek", peek)
+
+
+@disk_bug
+def damage_on_the_disk_is_not_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(self: FaultyDisk, fingerprint, key, state):
+        num_bytes = BlockDirectory.write(self, fingerprint, key, state)
+        path = Path(self._path(fingerprint, key))
+        path.write_bytes(altered(path.read_bytes()))
+        return num_bytes
+
+    monkeypatch.setattr(FaultyDisk, "write", write)
+    monkeypatch.setattr(Header, "check_content", lambda self, state: None)
+
+
 def is_caught() -> bool:
     try:
         for seed in SEEDS:
             for traits in (RANGES, STATES):
                 check_conversations(seed, traits)
     except (AssertionError, LookupError, ValueError, TypeError):
+        return True
+    return False
+
+
+def is_caught_over_lives(root: Path) -> bool:
+    try:
+        for seed in SEEDS:
+            check_lives(seed, root / str(seed))
+    except AssertionError:
         return True
     return False
 
@@ -172,3 +219,10 @@ def test_bug_in_the_tiers_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) 
     BUGS[name](monkeypatch)
     monkeypatch.setattr("tests.harness.MAX_STEPS", 2000)
     assert is_caught()
+
+
+@pytest.mark.parametrize("name", DISK_BUGS)
+def test_bug_of_the_disk_is_caught(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without one, nothing is: see `test_the_random_lives_do_read_and_do_fail`."""
+    DISK_BUGS[name](monkeypatch)
+    assert is_caught_over_lives(tmp_path)

@@ -227,13 +227,21 @@ class FaultyPort:
 def check_lives(seed: int, root: Path) -> list[TierCounters]:
     """Several processes one after the other with one folder, each of which ends well or is killed."""
     rng = random.Random(seed)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        # Small blocks are written as large ones would be, and wait for a moment in which nobody computes, or do not.
+        monkeypatch.setattr("stoker.cache.file_io.ALIGNED_FROM_BYTES", rng.choice([1, 64 * 1024]))
+        monkeypatch.setattr("stoker.cache.disk._WRITE_WITHIN_S", rng.choice([0.0, 0.01, 2.0]))
+        return _check_lives(rng, root)
+
+
+def _check_lives(rng: random.Random, root: Path) -> list[TierCounters]:
     conversations = make_conversations(rng, 5)
     shape = rng.randrange(2**32)
     counters: list[TierCounters] = []
     for _ in range(3):
         disk = FaultyDisk(root, random.Random(rng.random()))
         store = KVStore(rng.choice([30_000, 10**7]), clock=Clock(random.Random(rng.random())))
-        limit_bytes = rng.choice([20_000, 10**8])
+        limit_bytes = rng.choice([60_000, 10**8])
         store.open_disk(disk, identify=lambda: b"1" * 32, model=KeptModel("m", "f"), limit_bytes=limit_bytes)
         assert disk.is_open.wait(20)
         loop = make_loop(random.Random(shape), store)
@@ -242,13 +250,22 @@ def check_lives(seed: int, root: Path) -> list[TierCounters]:
         loop.backend._before_forward = lambda batch, fails=fails: fail_rarely(fails)
         talk(rng, loop, conversations, num_turns=6, may_fail=True)
         check_answers(conversations, loop.info.kv_tokens)
-        assert store.close()  # whatever waits to be written has been written, or not
+        is_killed = rng.random() < 0.5
+        assert end(store, is_killed=is_killed)
         counters.append(loop.transfers.counters())
-        if rng.random() < 0.5:  # killed: what was being written is half a file, or a temporary one
+        if is_killed:  # what was being written is half a file, or a temporary one
             for path in list(disk.folder.glob("*/*.kv"))[:1]:
                 path.with_suffix(".tmp").write_bytes(path.read_bytes()[:50])
                 path.write_bytes(path.read_bytes()[:-5])
     return counters
+
+
+def end(store: KVStore, *, is_killed: bool) -> bool:
+    """Whatever waits to be written is written now, as far as the disk can; or, of one that is killed, never."""
+    if not is_killed:
+        return store.close()
+    assert store._disk is not None
+    return store._disk.close(0.0)
 
 
 def fail_rarely(rng: random.Random) -> None:

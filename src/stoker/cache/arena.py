@@ -143,7 +143,7 @@ class _Piece:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.memory = _new_memory(max(PIECE_BYTES, size))
+        self.memory = new_memory(max(PIECE_BYTES, size))
         self.num_parts = len(self.memory) // size
         self.free = [index * size for index in reversed(range(self.num_parts))]
         """Where the free parts begin. What was used lately is last, then what was never used, from the lowest on."""
@@ -196,7 +196,8 @@ def _whole_pages(num_bytes: int) -> int:
     return -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
-def _new_memory(num_bytes: int) -> mmap.mmap:
+def new_memory(num_bytes: int) -> mmap.mmap:
+    """Whole pages of the system."""
     if sys.platform == "win32":
         return mmap.mmap(-1, num_bytes)
     # Memory that could be shared with other processes, which Python asks for by itself, costs more.

@@ -7,6 +7,8 @@
 ```
 
 Numbers are little-endian. A version is never reused: any change of the format or of what the fields mean is a new one.
+Version 2 is for small blocks and is packed as drawn. In version 3 there are zeros before and behind the KV: it begins
+at 4096, and the file ends at a multiple of that, so that it can be written and read past the system's page cache.
 """
 
 from __future__ import annotations
@@ -19,7 +21,11 @@ from xxhash import xxh3_64_intdigest
 
 from stoker.core.tiers import KVBytes
 
-VERSION = 2
+PACKED, ALIGNED = 2, 3
+"""The versions that are known."""
+PAGE_BYTES = 4096
+ALIGNED_FROM_BYTES = 64 * 1024
+"""KV of this size and more is aligned; of less, the zeros would be too much."""
 FINGERPRINT_BYTES = 32
 KEY_BYTES = 16
 _MAGIC = b"STOKERKV"
@@ -39,6 +45,8 @@ class Header:
     num_bytes: int
     """Of the KV."""
     checksum: int
+    begin: int
+    """Where the KV begins."""
 
     def check_names(self, fingerprint: bytes, key: bytes) -> None:
         """Raises BadBlockFile if this is another block, or of another model."""
@@ -51,11 +59,16 @@ class Header:
             raise BadBlockFile("its content is damaged")
 
 
-def encode_header(fingerprint: bytes, key: bytes, state: KVBytes) -> bytes:
-    """What stands before the KV in a file."""
+def whole_pages(num_bytes: int) -> int:
+    """The next multiple of a page."""
+    return -(-num_bytes // PAGE_BYTES) * PAGE_BYTES
+
+
+def encode_header(fingerprint: bytes, key: bytes, state: KVBytes, version: int = PACKED) -> bytes:
+    """What a file begins with."""
     assert len(fingerprint) == FINGERPRINT_BYTES
     assert len(key) == KEY_BYTES
-    fields = _FIELDS.pack(_MAGIC, VERSION, fingerprint, key, len(state), xxh3_64_intdigest(state))
+    fields = _FIELDS.pack(_MAGIC, version, fingerprint, key, len(state), xxh3_64_intdigest(state))
     return fields + _CHECK.pack(zlib.crc32(fields))
 
 
@@ -71,13 +84,20 @@ def decode_header(head: bytes | memoryview, file_bytes: int) -> Header:
     magic, version, fingerprint, key, num_bytes, checksum = _FIELDS.unpack(fields)
     if magic != _MAGIC:
         raise BadBlockFile("no block of a Stoker cache")
-    if version != VERSION:
-        raise BadBlockFile(f"format {version}, while this version of Stoker knows {VERSION}")
+    if version not in (PACKED, ALIGNED):
+        raise BadBlockFile(f"format {version}, while this version of Stoker knows {PACKED} and {ALIGNED}")
     if zlib.crc32(fields) != _CHECK.unpack_from(head, _FIELDS.size)[0]:
         raise BadBlockFile("its header is damaged")
-    if file_bytes != HEADER_BYTES + num_bytes:
-        raise BadBlockFile(f"{file_bytes} bytes instead of {HEADER_BYTES + num_bytes}")
-    return Header(fingerprint, key, num_bytes, checksum)
+    whole = HEADER_BYTES + num_bytes if version == PACKED else PAGE_BYTES + whole_pages(num_bytes)
+    if file_bytes != whole:
+        raise BadBlockFile(f"{file_bytes} bytes instead of {whole}")
+    return Header(fingerprint, key, num_bytes, checksum, HEADER_BYTES if version == PACKED else PAGE_BYTES)
+
+
+def check_padding(*parts: bytes | memoryview) -> None:
+    """Raises BadBlockFile if there is anything where nothing was written."""
+    if any(part != bytes(len(part)) for part in parts):
+        raise BadBlockFile("its content is damaged")
 
 
 def decode(content: bytes | memoryview, fingerprint: bytes, key: bytes) -> KVBytes:
@@ -88,6 +108,8 @@ def decode(content: bytes | memoryview, fingerprint: bytes, key: bytes) -> KVByt
     """
     header = decode_header(content[:HEADER_BYTES], len(content))
     header.check_names(fingerprint, key)
-    state = memoryview(content)[HEADER_BYTES:]
+    whole, end = memoryview(content), header.begin + header.num_bytes
+    check_padding(whole[HEADER_BYTES : header.begin], whole[end:])
+    state = whole[header.begin : end]
     header.check_content(state)
     return state

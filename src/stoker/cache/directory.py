@@ -8,7 +8,8 @@
 
 Several processes may use one folder: a block's name says all that it depends on, so whoever writes it writes the same.
 Nothing outside `DIR/kv` is touched, and nothing in it that has another kind of name. Every method may take as long as
-the disk likes; the thread of the disk tier calls them, and the command line.
+the disk likes; the thread of the disk tier calls them, and the command line. Blocks are written and read by one thread
+at a time.
 """
 
 from __future__ import annotations
@@ -16,18 +17,17 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from io import FileIO
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
-from stat import S_ISREG
 from typing import NamedTuple
 
 import msgspec
 
 from stoker.cache.arena import Arena
-from stoker.cache.block_file import HEADER_BYTES, KEY_BYTES, BadBlockFile, decode_header, encode_header
+from stoker.cache.block_file import HEADER_BYTES, KEY_BYTES, BadBlockFile, decode_header
+from stoker.cache.file_io import BlockFiles, create, opened
 from stoker.core.tiers import KVBytes
 
 _TICK_NS = 2 * 10**9
@@ -35,8 +35,6 @@ _TICK_NS = 2 * 10**9
 _NONE: Mapping[bytes, int] = {}
 _TMP_AGE_S = 3600.0
 """A temporary file this old belongs to nobody any more."""
-_READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-_CREATING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _MODEL_NAME = re.compile(r"[0-9a-f]{64}")
 _BLOCK_NAME = re.compile(r"[0-9a-f]{32}\.kv")
 
@@ -77,6 +75,7 @@ class BlockDirectory:
         self.folder = root / "kv"
         self.arena = Arena()
         """Where what is read lies; for other blocks besides, if there are any."""
+        self._files = BlockFiles(self.arena)
 
     def write(self, fingerprint: bytes, key: bytes, state: KVBytes) -> int:
         """Writes a block; a reader sees all of it or nothing. Returns the size of the file.
@@ -87,20 +86,19 @@ class BlockDirectory:
         folder = f"{self.folder}/{fingerprint.hex()}"
         temporary = f"{folder}/{os.urandom(8).hex()}.tmp"
         try:
-            file = _created(temporary)
+            file = create(temporary)
         except FileNotFoundError:
             os.makedirs(folder, exist_ok=True)
-            file = _created(temporary)
+            file = create(temporary)
         try:
             with file:
-                for part in (encode_header(fingerprint, key, state), state):
-                    _write_all(file, part)
+                num_bytes = self._files.write(file, fingerprint, key, state)
             os.replace(temporary, self._path(fingerprint, key))
         except OSError:
             with suppress(OSError):
                 os.unlink(temporary)
             raise
-        return HEADER_BYTES + len(state)
+        return num_bytes
 
     def read(self, fingerprint: bytes, key: bytes) -> KVBytes:
         """A block.
@@ -110,7 +108,7 @@ class BlockDirectory:
             BadBlockFile: there is a file, but not with this block.
             OSError: the disk refuses.
         """
-        return _read(self._path(fingerprint, key), fingerprint, key, self.arena)
+        return self._files.read(self._path(fingerprint, key), fingerprint, key)
 
     def note_use(self, fingerprint: bytes, key: bytes, used_at: float) -> None:
         """A block counts as last used then, in seconds since 1970; that it is gone is fine."""
@@ -225,7 +223,7 @@ class BlockDirectory:
         for entry in list(self.blocks(fingerprint)):
             fault = ""
             try:
-                _read(entry.path, bytes.fromhex(fingerprint), entry.key, self.arena)
+                self._files.read(entry.path, bytes.fromhex(fingerprint), entry.key)
             except FileNotFoundError:
                 continue
             except (BadBlockFile, OSError) as error:
@@ -277,47 +275,10 @@ def _scan(folder: Path | str) -> list[os.DirEntry[str]]:
         return []
 
 
-def _created(path: str) -> FileIO:
-    return FileIO(os.open(path, _CREATING, 0o600), "wb")
-
-
-def _write_all(file: FileIO, content: KVBytes) -> None:
-    left = memoryview(content)
-    while left:
-        left = left[file.write(left) :]
-
-
-def _read_all(file: FileIO, content: memoryview) -> None:
-    """A file may be shorter than it was a moment ago: what is missing is anything, and the checksum notices."""
-    left = content
-    while left and (num_bytes := file.readinto(left)):  # the system gives at most two gigabytes at once
-        left = left[num_bytes:]
-
-
-@contextmanager
-def _opened(path: Path | str) -> Generator[tuple[FileIO, int]]:
-    """A block's file and its size. What is no plain file is not looked into: that could take for ever."""
-    with FileIO(os.open(path, _READING), "rb") as file:
-        stat = os.fstat(file.fileno())
-        if not S_ISREG(stat.st_mode):
-            raise BadBlockFile("no plain file")
-        yield file, stat.st_size
-
-
-def _read(path: Path | str, fingerprint: bytes, key: bytes, arena: Arena) -> memoryview:
-    with _opened(path) as (file, size):
-        header = decode_header(file.read(HEADER_BYTES), size)  # before memory is taken for it
-        header.check_names(fingerprint, key)
-        state = arena.take(header.num_bytes, at_once=False)
-        _read_all(file, state)
-    header.check_content(state)
-    return state.toreadonly()
-
-
 def _fault(entry: BlockEntry, fingerprint: str) -> str:
     """Why a file is none of ours, or empty."""
     try:
-        with _opened(entry.path) as (file, size):
+        with opened(entry.path) as (file, size):
             header = decode_header(file.read(HEADER_BYTES), size)
             header.check_names(bytes.fromhex(fingerprint), entry.key)
     except FileNotFoundError:

@@ -6,10 +6,10 @@ any thread     offer ──► [to write] ─┐
                                                    └──► read, deliver      or not, if it is damaged
 ```
 
-Reading goes first: a request waits for it. After the start, what was used last is read ahead into memory, in what
-time is left: those who come back after a restart come soon. Looking after the folder waits until nobody computes. What
-cannot be written is not kept, and what cannot be read is computed; a broken or full disk costs a warning and nothing
-else.
+Reading goes first: a request waits for it. Writing waits until nobody computes, but not for long: cores that compute
+together wait for the one that is late. After the start, what was used last is read ahead into memory, in what time is
+left: those who come back after a restart come soon. Looking after the folder waits longest. What cannot be written is
+not kept, and what cannot be read is computed; a broken or full disk costs a warning and nothing else.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -25,11 +24,14 @@ from math import inf
 from pathlib import Path
 from typing import TypeAlias
 
+from stoker.cache.backlog import Backlog
 from stoker.cache.block_file import BadBlockFile
 from stoker.cache.counters import DiskCounters
 from stoker.cache.directory import BlockDirectory, KeptModel
 from stoker.cache.priority import give_way
+from stoker.cache.read_ahead import ReadAhead
 from stoker.cache.uses import Uses
+from stoker.cache.wanted import Wanted
 from stoker.core.tiers import KVBytes
 
 logger = logging.getLogger(__name__)
@@ -44,10 +46,10 @@ is done although somebody computes."""
 _REFRESH_REST = 100.0
 """It rests so many times as long as looking took: there may be many files."""
 _FILES_AT_A_TIME = 64
-_URGENT_BYTES = 64 * 2**20
-"""So much is read ahead although somebody computes, …"""
-_REST = 3.0
-"""… with rests so many times as long as each reading took: he needs the cores too."""
+_WRITE_WITHIN_S = 2.0
+"""So long a block may wait for a moment in which nobody computes: what a process loses that is killed."""
+MAX_BACKLOG_BYTES = 256 * 2**20
+"""So much may wait: what a disk that is not slow takes while its owner closes."""
 _QUIET_S = 0.05
 """Nobody computes if nobody has for so long: requests come one after the other."""
 _STEP_S = 1.0
@@ -73,6 +75,7 @@ class DiskTier:
         arrived: called by the disk thread when all that somebody wanted has been delivered, or some of it will not be.
         deliver_ahead: takes a block that nobody has asked for; False = there is no room. Called by the disk thread.
         read_ahead_bytes: how much of what was used last is read after the start.
+        backlog_bytes: how much may wait to be written; of more, the oldest are written although somebody computes.
         clock: seconds; only differences count.
     """
 
@@ -88,6 +91,7 @@ class DiskTier:
         arrived: Callable[[], None],
         deliver_ahead: DeliverAhead = lambda key, state: False,
         read_ahead_bytes: int = 0,
+        backlog_bytes: int = MAX_BACKLOG_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limit_bytes = limit_bytes
@@ -105,23 +109,18 @@ class DiskTier:
         """Guards everything below; notified when there is something to do."""
         self._index: dict[bytes, int] = {}
         """Blocks of this model that are on disk, as far as is known here, with the sizes of their files."""
-        self._to_write: OrderedDict[bytes, None] = OrderedDict()
-        """Oldest first. Bounded by what its owner keeps: see `forget`."""
-        self._to_read: OrderedDict[bytes, float] = OrderedDict()
-        """With the time until which somebody waits. Bounded by the index."""
-        self._last: set[bytes] = set()
-        """Those of them that somebody wanted last: with these, all is there that he waits for."""
+        self._to_write = Backlog(_WRITE_WITHIN_S, backlog_bytes)
+        """Bounded by what its owner keeps: see `forget`."""
+        self._to_read = Wanted()
         self._uses = Uses()
-        self._ahead: deque[bytes] = deque()
-        """What is to be read ahead, the best first."""
-        self._rests_until = self._paused_until = 0.0
+        self._ahead = ReadAhead()
+        self._paused_until = 0.0
         self._is_used = False
         """Some request has come: what is computed before that is for nobody."""
         self._quiet_from = -inf
         """When nobody will have computed for a while, if nobody begins again."""
         self._chore_at = self._clock()
         """When the last one was done."""
-        self._num_urgent_bytes = _URGENT_BYTES
         self._closes_at: float | None = None
         self._fingerprint = b""
         self._num_unswept_bytes = 0
@@ -148,28 +147,25 @@ class DiskTier:
         with self._changed:
             return key in self._index or key in self._to_write
 
-    def offer(self, key: bytes) -> None:
+    def offer(self, key: bytes, num_bytes: int) -> None:
         """Has a block written some time soon; until then it has to be there to be borrowed."""
         with self._changed:
             if key not in self._index and self._thread.is_alive():
-                self._to_write[key] = None
-                self._changed.notify_all()
+                now, was_at = self._clock(), self._write_at
+                self._to_write.add(key, num_bytes, now)
+                if self._write_at < was_at:  # else the thread will look by then
+                    self._changed.notify_all()
 
     def forget(self, keys: Iterable[bytes]) -> int:
         """These cannot be borrowed any more; returns how many of them had not been written."""
         with self._changed:
-            lost = [key for key in keys if key in self._to_write]
-            for key in lost:
-                del self._to_write[key]
-        return len(lost)
+            return sum(self._to_write.discard(key) for key in keys)
 
     def want(self, keys: Sequence[bytes]) -> None:
         """Has these read, those that are here, the first one first."""
         with self._changed:
             until = self._clock() + WAIT_S
-            there = [key for key in keys if key in self._index]
-            self._to_read.update(dict.fromkeys(there, until))
-            self._last.update(there[-1:])
+            self._to_read.add([key for key in keys if key in self._index], until)
             self._changed.notify_all()
 
     def note_uses(self, keys: Iterable[bytes]) -> None:
@@ -192,8 +188,7 @@ class DiskTier:
     def is_coming(self, keys: Iterable[bytes]) -> bool:
         """One of them is wanted, and there is still hope."""
         with self._changed:
-            now = self._clock()
-            return any(self._to_read.get(key, 0.0) > now for key in keys)
+            return self._to_read.is_any_coming(keys, self._clock())
 
     def read_s(self, keys: Sequence[bytes]) -> float:
         """About how long reading these takes, from what reading took so far; 0 = nothing was read yet."""
@@ -209,15 +204,20 @@ class DiskTier:
         with self._changed:
             self._closes_at = self._clock() + timeout_s
             self._to_read.clear()
-            self._last.clear()
             self._changed.notify_all()
         self._thread.join(timeout_s + 1.0)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        give_way()
-        if not self._open():
+        # Who waits for a block is not to wait until nobody computes: only the weights are read with patience.
+        opening = threading.Thread(target=self._open, name="stoker-kv-open", daemon=True)
+        opening.start()
+        opening.join()
+        if not self._fingerprint:
             return
+        self._refresh()
+        self._ahead.extend(self._directory.latest(self._fingerprint, self._read_ahead_bytes))
+        self._sweep = self._directory.sweep()
         while (job := self._next_job()) is not None:
             job()
 
@@ -228,25 +228,26 @@ class DiskTier:
             while True:
                 now = self._clock()
                 if self._to_read:
-                    return partial(self._read, next(iter(self._to_read)))
-                can_write, is_closing = bool(self._to_write) and now >= self._paused_until, self._closes_at is not None
-                if self._closes_at is not None and (now >= self._closes_at or not (can_write or self._uses)):
+                    return partial(self._read, self._to_read.first)
+                write_at, is_closing = self._write_at, self._closes_at is not None
+                if self._closes_at is not None and (now >= self._closes_at or not (now >= write_at or self._uses)):
                     return None
-                if can_write:
-                    return partial(self._write, next(iter(self._to_write)))
-                ahead_at, chore_at = self._ahead_at, min(self._quiet_from, self._chore_at + _REFRESH_S)
+                if now >= write_at:
+                    return partial(self._write, self._to_write.oldest)
+                ahead_at = self._ahead.at(self._quiet_from)
+                chore_at = min(self._quiet_from, self._chore_at + _REFRESH_S)
                 if now >= ahead_at and not is_closing:
-                    return partial(self._read_ahead, self._ahead.popleft())
+                    return partial(self._read_ahead, self._ahead.take())
                 chore = self._chore(has_time=now >= look_at)
                 if chore is not None and (now >= chore_at or is_closing):
                     return partial(self._do_chore, chore)
-                self._changed.wait(min(ahead_at, look_at if chore is None else chore_at) - now)
+                self._changed.wait(min(write_at, ahead_at, look_at if chore is None else chore_at) - now)
 
     def _chore(self, *, has_time: bool) -> Callable[[], None] | None:
         """What is to be done for the folder, that nobody waits for."""
         if self._uses:
             return self._note_uses
-        if self._sweep is not None and not (self._ahead and self._num_urgent_bytes > 0):
+        if self._sweep is not None and not self._ahead.is_urgent:
             return self._sweep_on
         return self._refresh if has_time else None
 
@@ -255,28 +256,26 @@ class DiskTier:
         self._chore_at = self._clock()
 
     @property
-    def _ahead_at(self) -> float:
-        """When the next block may be read ahead."""
-        if not self._ahead:
+    def _write_at(self) -> float:
+        """When the next block may be written; for ever, if there is none."""
+        if not self._to_write:
             return inf
-        return min(self._rests_until, self._quiet_from) if self._num_urgent_bytes > 0 else self._quiet_from
+        can_wait = self._closes_at is None
+        return max(self._paused_until, min(self._quiet_from, self._to_write.due_at) if can_wait else -inf)
 
-    def _open(self) -> bool:
-        """Finds out who we are and looks what is there. False: this disk is of no use."""
+    def _open(self) -> None:
+        """Finds out who we are; without an answer, this disk is of no use."""
+        give_way()
         try:
-            self._fingerprint = self._identify()
-            self._directory.describe(self._fingerprint, self._model)
+            fingerprint = self._identify()
+            self._directory.describe(fingerprint, self._model)
         except OSError as error:
             logger.warning("the cache on disk cannot be used: %s", error)
             with self._changed:
                 self._to_write.clear()
                 self._to_read.clear()
-                self._last.clear()
-            return False
-        self._refresh()
-        self._ahead.extend(self._directory.latest(self._fingerprint, self._read_ahead_bytes))
-        self._sweep = self._directory.sweep()
-        return True
+        else:
+            self._fingerprint = fingerprint
 
     def _sweep_on(self) -> None:
         """Looks at a few more files: somebody may want to have one read meanwhile."""
@@ -300,33 +299,29 @@ class DiskTier:
         self._refresh_s = max(_REFRESH_S, _REFRESH_REST * (self._clock() - began))
         with self._changed:
             self._index = found
-            for key in [key for key in self._to_write if key in found]:
-                del self._to_write[key]
+            self._to_write.discard_all(found)
 
     def _read(self, key: bytes) -> None:
         with self._changed:
-            is_late = self._to_read[key] <= self._clock()
+            is_late = self._to_read.is_late(key, self._clock())
         state = None if is_late else self._load(key)
         if state is not None:
             self._deliver(key, state)
         with self._changed:
-            self._to_read.pop(key, None)
-            is_last = key in self._last or state is None
-            self._last.discard(key)
-        if is_last:
+            is_last = self._to_read.discard(key)
+        if is_last or state is None:
             self._arrived()
 
     def _read_ahead(self, key: bytes) -> None:
         """Brings a block into memory that may be wanted soon, and ends it all when there is no more room."""
         if self._borrow(key) is not None:
             return
-        began, state = self._clock(), self._load(key)
+        began, state = time.thread_time(), self._load(key)
         if state is not None and self._deliver_ahead(key, state):
             self.counters.read_ahead_blocks += 1
-            self._num_urgent_bytes -= len(state)
         elif state is not None:
             self._ahead.clear()
-        self._rests_until = self._clock() + _REST * (self._clock() - began)
+        self._ahead.note(len(state or b""), time.thread_time() - began, self._clock())
 
     def _note_uses(self) -> None:
         with self._changed:
@@ -356,7 +351,7 @@ class DiskTier:
         with self._changed:
             if num_bytes is None and state is not None:
                 return  # it stays in the queue for the next attempt
-            self._to_write.pop(key, None)
+            self._to_write.discard(key)
             if num_bytes is not None:
                 self._index[key] = num_bytes
                 self._uses.note_written(key)

@@ -13,12 +13,14 @@ from dataclasses import replace
 from stoker.cache.arena import Arena
 from stoker.cache.counters import TierCounters
 from stoker.cache.directory import BlockDirectory, KeptModel
-from stoker.cache.disk import DiskTier
+from stoker.cache.disk import MAX_BACKLOG_BYTES, DiskTier
 from stoker.cache.host import HostTier
 from stoker.core.tiers import KVBytes
 
 _CLOSE_S = 2.0
 """How long closing may go on writing what was not written yet."""
+_BACKLOG_SHARE = 4
+"""Of the blocks in memory, that may wait to be written: who comes shall not displace them."""
 
 
 class KVStore:
@@ -69,6 +71,7 @@ class KVStore:
             arrived=self._note_arrival,
             deliver_ahead=self._receive_ahead,
             read_ahead_bytes=read_ahead_bytes,
+            backlog_bytes=min(self._host.limit_bytes // _BACKLOG_SHARE, MAX_BACKLOG_BYTES),
             clock=self._clock,
         )
 
@@ -134,7 +137,7 @@ class KVStore:
         with self._lock:
             self._insert(key, state, is_from_disk=False)
             if self._disk is not None and key in self._host:
-                self._disk.offer(key)
+                self._disk.offer(key, len(state))
 
     def take(self, key: bytes, num_tokens: int) -> KVBytes | None:
         """The block that is to be restored, with so many tokens; None if it has just left."""

@@ -8,24 +8,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from stoker.cache.block_file import HEADER_BYTES, VERSION, BadBlockFile, decode, decode_header, encode_header
+from stoker.cache.block_file import (
+    ALIGNED,
+    HEADER_BYTES,
+    PACKED,
+    PAGE_BYTES,
+    BadBlockFile,
+    decode,
+    decode_header,
+    encode_header,
+)
 
 OURS, KEY = bytes(range(32)), bytes(range(16))
 STATE = b"keys and values" * 20
 
 
-def content(state: bytes = STATE) -> bytes:
-    return encode_header(OURS, KEY, state) + state
+def content(version: int = PACKED, state: bytes = STATE) -> bytes:
+    head = encode_header(OURS, KEY, state, version)
+    if version == PACKED:
+        return head + state
+    return head.ljust(PAGE_BYTES, b"\0") + state.ljust(PAGE_BYTES, b"\0")
 
 
-def test_what_was_written_is_read() -> None:
-    assert bytes(decode(content(), OURS, KEY)) == STATE
-    assert decode_header(content(), len(content())).num_bytes == len(STATE)
+@pytest.mark.parametrize("version", [PACKED, ALIGNED])
+def test_what_was_written_is_read(version: int) -> None:
+    assert bytes(decode(content(version), OURS, KEY)) == STATE
+    assert decode_header(content(version), len(content(version))).num_bytes == len(STATE)
 
 
 @given(st.data())
 def test_no_flipped_bit_and_no_cut_goes_unnoticed(data: st.DataObject) -> None:
-    whole = bytearray(content())
+    version = data.draw(st.sampled_from([PACKED, ALIGNED]))
+    whole = bytearray(content(version))
     if data.draw(st.booleans()):
         whole[data.draw(st.integers(0, len(whole) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     else:
@@ -41,8 +55,8 @@ def test_a_block_of_another_model_or_name_is_refused() -> None:
 
 
 def test_a_newer_format_says_so_although_nothing_else_of_it_is_known() -> None:
-    newer = b"STOKERKV" + struct.pack("<I", VERSION + 1) + b"who knows" * 20
-    with pytest.raises(BadBlockFile, match=f"format {VERSION + 1}"):
+    newer = b"STOKERKV" + struct.pack("<I", ALIGNED + 1) + b"who knows" * 20
+    with pytest.raises(BadBlockFile, match=f"format {ALIGNED + 1}"):
         decode_header(newer[:HEADER_BYTES], len(newer))
 
 
@@ -51,7 +65,12 @@ def test_a_foreign_file_says_so() -> None:
         decode(b"PK\x03\x04" * 100, OURS, KEY)
 
 
-def test_the_layout_of_version_2_does_not_change() -> None:
-    """Files of this version lie on disks: whoever changes the layout raises the version."""
-    fields = b"STOKERKV" + struct.pack("<I", 2) + OURS + KEY + struct.pack("<QQ", len(STATE), xxh3_64_intdigest(STATE))
-    assert content() == fields + struct.pack("<I", zlib.crc32(fields)) + STATE
+@pytest.mark.parametrize("version", [2, 3])
+def test_the_layout_of_a_version_does_not_change(version: int) -> None:
+    """Files of these versions lie on disks: whoever changes the layout raises the version."""
+    numbers = struct.pack("<QQ", len(STATE), xxh3_64_intdigest(STATE))
+    fields = b"STOKERKV" + struct.pack("<I", version) + OURS + KEY + numbers
+    head = fields + struct.pack("<I", zlib.crc32(fields))
+    whole = {2: head + STATE, 3: head + bytes(4096 - len(head)) + STATE + bytes(4096 - len(STATE))}
+    assert content(version) == whole[version]
+    assert decode_header(head, len(whole[version])).begin == whole[version].index(STATE)

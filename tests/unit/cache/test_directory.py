@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cache import directory as directory_module
+from stoker.cache import file_io
 from stoker.cache.block_file import BadBlockFile
 from stoker.cache.directory import BlockDirectory, KeptModel
 
@@ -242,7 +242,7 @@ def test_a_block_is_read_whole_also_if_the_system_gives_little_at_once(
             return super().readinto(buffer[:7]) or 0
 
     directory.write(ONE, A, bytes(range(100)))
-    monkeypatch.setattr(directory_module, "FileIO", Frugal)
+    monkeypatch.setattr(file_io, "FileIO", Frugal)
     assert bytes(directory.read(ONE, A)) == bytes(range(100))
 
 
