@@ -54,6 +54,9 @@ _USUAL = (
 )
 """What loading nearly every model takes; whoever has time imports it before it is told which."""
 
+_SWITCH_S = 0.0005
+"""So long a thread that computes in Python may keep the next step waiting. Python's own 5 ms are two steps."""
+
 
 def build_engine(
     config: EngineConfig, *, progress: Progress | None = None, mark: Mark = no_mark
@@ -185,6 +188,7 @@ def main() -> int:
     from stoker.engine.process import serve_engine
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the cores belong to the forward pass
+    sys.setswitchinterval(_SWITCH_S)
     if os.environ.pop(IS_SPARE, ""):
         with suppress(ImportError):  # whoever needs it will say that it is missing
             for module in _USUAL:
