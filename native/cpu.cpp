@@ -21,7 +21,7 @@
 namespace stoker {
 
 // STOKER_TABLES, from CMakeLists.txt: X(scalar) X(avx2) ..., what is in this build, slowest first.
-#define X(isa) extern const Kernels isa##_kernels;
+#define X(isa) const Kernels& isa##_kernels();
 STOKER_TABLES
 #undef X
 
@@ -115,9 +115,9 @@ Features detect() { return {}; }
 std::vector<const Kernels*> list_available() {
     const Features here = detect();
     std::vector<const Kernels*> out;
-#define X(isa)                         \
-    if (here.isa) {                    \
-        out.push_back(&isa##_kernels); \
+#define X(isa)                           \
+    if (here.isa) {                      \
+        out.push_back(&isa##_kernels()); \
     }
     STOKER_TABLES
 #undef X

@@ -12,7 +12,7 @@
 //   +1 bit    1 vector : bit g is the fifth (third) bit of group g
 //   +2 bits   2 vectors: bits 2i, 2i+1 of vector j are the upper bits of group 4 j + i
 //   two       2 vectors: likewise, the whole code
-//   byte      8 vectors
+//   byte      8 vectors, signed: the format's offset is what makes them unsigned
 //
 // F32, F16 and BF16 are [input][16 outputs] of their element.
 //

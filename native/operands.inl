@@ -122,7 +122,8 @@ template <Format F, bool is_unsigned> struct PackedTile {
         Block<F> out;
         decode_codes<F>(p, out.w);
         decode_scales<F>(scale_plane, b, out);
-        if constexpr (F.offset != 0 && !is_unsigned) {
+        constexpr bool is_signed = F.codes == Codes::byte;
+        if constexpr (F.offset != 0 && is_unsigned == is_signed) {  // 128 on or off is the same
             unroll<8>([&](auto g) { out.w[g.value] = minus(out.w[g.value], F.offset); });
         }
         return out;
@@ -149,21 +150,23 @@ template <Format F> struct PanelTile {
     PanelBlock<F> block(int b) const { return {codes_at + 512 * b, floats_at + PanelBlock<F>::kFloats * b}; }
     PanelTile from(int b) const { return {codes_at + 512 * b, floats_at + PanelBlock<F>::kFloats * b}; }
 
+    // Without `codes` only what is a float.
+    template <bool codes> void put(const Block<F>& block) const {
+        for (int g = 0; codes && g < 8; ++g) {
+            store_codes(codes_at + 64 * g, block.code(g));
+        }
+        for (int h = 0; h < F.subs(); ++h) {
+            store(floats_at + 16 * h, block.scale(h));
+            store(floats_at + 16 * (F.subs() + h), block.minus_magic(h));
+            if constexpr (F.has_min()) {
+                store(floats_at + 16 * (2 * F.subs() + h), block.minimum(h));
+            }
+        }
+    }
+
     template <bool is_unsigned> STOKER_FLATTEN void fill(const PackedTile<F, is_unsigned>& tile, int b0, int b1) const {
         for (int b = b0; b < b1; ++b) {
-            const Block<F> block = tile.block(b);
-            uint8_t* code = codes_at + 512 * (b - b0);
-            float* to = floats_at + PanelBlock<F>::kFloats * (b - b0);
-            for (int g = 0; g < 8; ++g) {
-                store_codes(code + 64 * g, block.code(g));
-            }
-            for (int h = 0; h < F.subs(); ++h) {
-                store(to + 16 * h, block.scale(h));
-                store(to + 16 * (F.subs() + h), block.minus_magic(h));
-                if constexpr (F.has_min()) {
-                    store(to + 16 * (2 * F.subs() + h), block.minimum(h));
-                }
-            }
+            from(b - b0).template put<true>(tile.block(b));
         }
     }
 };

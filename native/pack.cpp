@@ -16,7 +16,7 @@ uint32_t word(const uint8_t* p) {
     return out;
 }
 
-// Codes of a block: out[k] for its 32 inputs, without sign (the format's offset added), before any table.
+// Codes of a block: out[k] for its 32 inputs, before any table; without sign (the format's offset added), but bytes as they are.
 // ---------------------------------------------------------------------------------------------------------------------
 
 // Sixteen bytes: low nibbles are inputs 0..15, high nibbles 16..31.
@@ -61,13 +61,9 @@ void read_codes(int32_t type, const uint8_t* p, int b, uint8_t* out) {
         case 7:                                              // Q5_1: d, m, fifth bits, nibbles
             split_nibbles(p + 8, out);
             return add_fifth_bits(p + 4, out);
-        case 8:                                              // Q8_0: d, signed bytes
-            for (int i = 0; i < 32; ++i) out[i] = p[2 + i] ^ 0x80;
-            return;
-        case kBytes: case kBytes16:                          // f or two, signed bytes
-            p += type == kBytes ? 4 : 8;
-            for (int i = 0; i < 32; ++i) out[i] = p[i] ^ 0x80;
-            return;
+        case 8: std::memcpy(out, p + 2, 32); return;         // Q8_0: d, bytes
+        case kBytes: std::memcpy(out, p + 4, 32); return;    // f, bytes
+        case kBytes16: std::memcpy(out, p + 8, 32); return;  // f[2], bytes
         case 10: return take_bits(p + 16 + b / 4 * 32, b % 4 * 2, 3, 0, out);  // Q2_K: scales, codes, d, m
         case 11:                                                               // Q3_K: third bits, codes, scales, d
             take_bits(p + 32 + b / 4 * 32, b % 4 * 2, 3, 0, out);

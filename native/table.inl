@@ -13,17 +13,21 @@ namespace stoker {
 #define STOKER_TABLE(isa) isa##_kernels
 #define STOKER_TABLE_OF(isa) STOKER_TABLE(isa)
 
-extern const Kernels STOKER_TABLE_OF(STOKER_ISA);
-const Kernels STOKER_TABLE_OF(STOKER_ISA) = {
-    .name = STOKER_NAME_OF(STOKER_ISA),
-    .quantize = STOKER_ISA::quantize,
-    .matmul = STOKER_ISA::matmul,
-    .matmul_scratch_bytes = STOKER_ISA::matmul_scratch_bytes,
-    .unpack_row = STOKER_ISA::unpack_row,
-    .rows = &STOKER_ISA::kRowKernels,
-    .attention = &STOKER_ISA::kAttentionKernels,
-    .sampling = &STOKER_ISA::kSamplingKernels,
-    .adapters = &STOKER_ISA::kAdapterKernels,
-};
+// Only for who has asked the CPU: nothing of this instruction set may run before, not even to fill a table.
+const Kernels& STOKER_TABLE_OF(STOKER_ISA)();
+const Kernels& STOKER_TABLE_OF(STOKER_ISA)() {
+    static constexpr Kernels table = {
+        .name = STOKER_NAME_OF(STOKER_ISA),
+        .quantize = STOKER_ISA::quantize,
+        .matmul = STOKER_ISA::matmul,
+        .matmul_scratch_bytes = STOKER_ISA::matmul_scratch_bytes,
+        .unpack_row = STOKER_ISA::unpack_row,
+        .rows = &STOKER_ISA::kRowKernels,
+        .attention = &STOKER_ISA::kAttentionKernels,
+        .sampling = &STOKER_ISA::kSamplingKernels,
+        .adapters = &STOKER_ISA::kAdapterKernels,
+    };
+    return table;
+}
 
 }  // namespace stoker

@@ -77,7 +77,7 @@ def test_a_row_does_not_depend_on_its_batch(name: str, kernels: str) -> None:
     tensor = random_packed(name, 24, 512 if name in FLOATS else 256)
     x = rows_of(53, tensor.columns)
     whole = tensor.matmul(x, kernels)
-    for count in (1, 2, 3, 5, 8, 9, 12, 15, 16, 17, 31, 32, 33, 48):
+    for count in (1, 2, 3, 5, 6, 7, 8, 9, 10, 12, 15, 16, 17, 24, 25, 31, 32, 33, 40, 48):
         np.testing.assert_array_equal(tensor.matmul(x[-count:], kernels), whole[-count:])
 
 
@@ -100,6 +100,16 @@ def test_rows_of_any_number_of_blocks(columns: int, count: int) -> None:
     y = tensor.matmul(x, FASTEST)
     assert (np.abs(y - expected) <= error_bound(tensor, quantised(x))).all()
     np.testing.assert_array_equal(y, tensor.matmul(x, "scalar"))
+
+
+@pytest.mark.parametrize("name", ["Q8_0", "Q4_0", "Q4_1"])
+@pytest.mark.parametrize("columns", [32, 64, 96, 288, 320])
+def test_any_number_of_blocks_of_any_number_of_rows_over_several_tiles(name: str, columns: int) -> None:
+    tensor = random_packed(name, 16 * 8 + 5, columns)
+    x = rows_of(150, columns)
+    whole = tensor.matmul(x, "scalar")
+    for count in (6, 7, 8, 9, 13, 16, 17, 24, 27, 32, 41, 128, 136, 150):
+        np.testing.assert_array_equal(tensor.matmul(x[:count], FASTEST), whole[:count])
 
 
 def test_more_rows_than_the_cache_holds_at_once() -> None:
