@@ -37,6 +37,8 @@ _READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK"
 _CREATING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _AT_ONCE_BYTES = 64 * 2**20
 """A file of this size may be read before it has said that it is a block."""
+_UNABLE = errno.EINVAL, errno.EOPNOTSUPP
+"""Memory that does not begin with a page, or a disk of larger sectors; a file that the system compresses, as NTFS."""
 
 
 def create(path: str) -> FileIO:
@@ -127,7 +129,7 @@ class BlockFiles:
         try:
             num_bytes = os.readv(file.fileno(), [self._first, memory])
         except OSError as error:
-            if error.errno != errno.EINVAL:  # a disk of larger sectors
+            if error.errno not in _UNABLE:
                 raise
             num_bytes = 0
         if num_bytes == size:
@@ -166,7 +168,7 @@ def _write_direct(file: FileIO, parts: Sequence[memoryview]) -> None:
     try:
         num_bytes = os.writev(file.fileno(), parts)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # memory that does not begin with a page, or a disk of larger sectors
+        if error.errno not in _UNABLE:
             raise
         num_bytes = 0
     if num_bytes < sum(map(len, parts)):

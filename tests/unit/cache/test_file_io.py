@@ -69,8 +69,11 @@ def test_every_way_writes_the_same_and_reads_it(
     assert bytes(files.read(path, OURS, KEY)) == state
 
 
-def _refused(*_: object) -> int:
-    raise OSError(errno.EINVAL, "sectors are larger here")
+def _refusing(number: int) -> Callable[..., int]:
+    def refuse(*_: object) -> int:
+        raise OSError(number, "sectors are larger here, or it is compressed")
+
+    return refuse
 
 
 def _half(call: Callable[[int, Sequence[memoryview]], int]) -> Callable[[int, Sequence[memoryview]], int]:
@@ -79,12 +82,12 @@ def _half(call: Callable[[int, Sequence[memoryview]], int]) -> Callable[[int, Se
 
 @needs_vectors
 @pytest.mark.parametrize("name", ["writev", "readv"])
-@pytest.mark.parametrize("is_refused", [True, False])
+@pytest.mark.parametrize("refusal", [errno.EINVAL, errno.EOPNOTSUPP, None])
 def test_a_disk_that_does_not_do_it_at_once_gets_it_the_usual_way(
-    files: BlockFiles, path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_refused: bool
+    files: BlockFiles, path: Path, monkeypatch: pytest.MonkeyPatch, name: str, refusal: int | None
 ) -> None:
     state = some(ALIGNED_FROM_BYTES + 5)
-    monkeypatch.setattr(os, name, _refused if is_refused else _half(getattr(os, name)))
+    monkeypatch.setattr(os, name, _half(getattr(os, name)) if refusal is None else _refusing(refusal))
     write(files, path, in_pages(state))
     assert bytes(files.read(path, OURS, KEY)) == state
     monkeypatch.undo()
