@@ -62,7 +62,8 @@ class Registry:
         self._config = config or RegistryConfig()
         self._strict = strict
         self._discover = discover
-        self._discovered: set[str] = set()
+        self._discovered: dict[str, ModelSpec] = {}
+        """As they lay in the folder last; who is another one now stays that."""
         self._discovered_at = -_DISCOVER_EVERY_S
         self._clock = clock
         self._entries: dict[str, ModelEntry] = {}
@@ -231,7 +232,6 @@ class Registry:
         if source:
             other = (await self._look_up(source, exact=True)).spec
             spec = _copy(other, spec)
-            self._discovered.discard(entry.model_id)  # it is not what lies in the folder any more
         if entry.instance is not None and (is_reload or source):
             self._check_is_ours(entry)
             job = self._residency.reload(entry, spec)
@@ -268,18 +268,19 @@ class Registry:
         self._discovered_at = self._clock()
         specs = await asyncio.to_thread(self._discover)
         found = {spec.model_id: spec for spec in reversed(specs)}  # of two with one name, the first one
-        for model_id in self._discovered - found.keys():
-            entry = self._entries[model_id]
-            if entry.instance is None and entry.job is None:
+        idle = {model_id: self._entries[model_id] for model_id in self._discovered}
+        idle = {n: entry for n, entry in idle.items() if entry.spec is self._discovered[n] and entry.job is None}
+        for model_id in idle.keys() - found.keys():
+            if idle[model_id].instance is None:
                 del self._entries[model_id]
-                self._discovered.discard(model_id)
+                del self._discovered[model_id]
                 self.events.publish(ModelEvent(model=model_id, state="removed"))
         for model_id, spec in sorted(found.items()):
-            if model_id in self._discovered:
-                self._entries[model_id].spec = spec
+            if model_id in idle:
+                idle[model_id].spec = self._discovered[model_id] = spec
             elif (new := self._without_taken_names(spec)) is not None:
                 self._add(new)
-                self._discovered.add(new.model_id)
+                self._discovered[model_id] = new
 
     async def start(self) -> None:
         """Loads the models that shall be loaded from the beginning, as far as they fit; the first one must.

@@ -37,6 +37,8 @@ class ReplicaRequest:
         """An output was seen: it stays where it is."""
         self._waiting: asyncio.Timeout | None = None
         """For its next event, as long as it may be recalled."""
+        self._left: int | None = None
+        """The replica that would have computed it: it takes it again, if no other one does."""
         self._is_accepted = self._has_crashed = self._was_recalled = False
         self._num_attempts = 0
 
@@ -53,6 +55,7 @@ class ReplicaRequest:
         """Has `followed` end, as soon as nobody has to be interrupted in the middle of something."""
         assert self.may_be_recalled
         assert self.replica is not None, "it waits somewhere"
+        self._left = self.replica
         self.avoids.add(self.replica)
         self.is_recalled = self._was_recalled = True
         if self._waiting is not None:
@@ -85,6 +88,9 @@ class ReplicaRequest:
         is_second = is_crash and self._has_crashed
         self._has_crashed |= is_crash
         self._num_attempts += 1
+        if self._left is not None:
+            self.avoids.discard(self._left)
+            self._left = None
         self.avoids.add(replica)
         return not (self.has_begun or is_second or self._num_attempts >= _MAX_ATTEMPTS)
 

@@ -227,13 +227,13 @@ class ReplicatedRuntime:
         if num_free and any(replica.num_open > replica.card.parallel for replica in serving):
             num_free -= sum(request.is_recalled for request in self._requests.values())
             waiting = [request for replica in serving for request in self._waiting_at(replica)]
-            for request in waiting[: max(0, num_free)]:
+            for request in sorted(waiting, key=_urgency)[: max(0, num_free)]:
                 request.recall()
 
     def _waiting_at(self, replica: Replica) -> list[ReplicaRequest]:
         """Those that may go, the next ones first; the engine is taken to compute as many as it can, in their order."""
         here = [request for request in self._requests.values() if request.replica == replica.number]
-        unheard = sorted((r for r in here if not r.has_begun), key=lambda request: -request.submit.priority)
+        unheard = sorted((request for request in here if not request.has_begun), key=_urgency)
         num_computed = replica.card.parallel - (len(here) - len(unheard))
         return [request for request in unheard[max(0, num_computed) :] if request.may_be_recalled]
 
@@ -291,3 +291,7 @@ class ReplicatedRuntime:
     def _least_busy(self, replicas: Sequence[Replica]) -> Replica:
         number = choose([replica.candidate() for replica in replicas], _NOWHERE)
         return next(replica for replica in replicas if replica.number == number)
+
+
+def _urgency(request: ReplicaRequest) -> int:
+    return -request.submit.priority

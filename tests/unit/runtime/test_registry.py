@@ -512,6 +512,21 @@ async def test_model_that_has_become_another_one_stays_that_when_the_folder_is_l
 
 
 @live
+async def test_model_that_could_not_become_another_one_goes_with_its_file():
+    a, bad = FakeModel("a"), FakeModel("bad")
+    folder = [a.spec(), bad.spec()]
+    async with running(discover=lambda: folder) as machine:
+        machine.models = [a, bad]
+        bad.errors = [ModelFileInvalid("truncated")]
+        with pytest.raises(ModelFileInvalid):
+            await machine.registry.load("a", source="bad", waits=True)
+        await settled()
+        del folder[0]
+        await machine.registry.refresh()
+        assert machine.states() == {"bad": "unloaded"}
+
+
+@live
 async def test_lease_that_is_closed_twice_ends_once():
     model = FakeModel("a")
     async with running(model) as machine:

@@ -546,6 +546,30 @@ def test_who_waits_goes_where_a_place_becomes_free():
 
 
 @pytest.mark.usefixtures("_nobody_looks")
+def test_a_free_place_is_for_the_most_urgent_of_all_who_wait():
+    stage = Stage(3)
+
+    async def test() -> None:
+        asked = [stage.ask(f"r{number}", f"prompt {number}") for number in range(6)]
+        for fake in stage.made:
+            await until(lambda fake=fake: len(fake.open) == 2)
+            await stage.begun(fake, *fake.open)
+        asked.append(stage.ask("r6", "prompt 6"))
+        asked.append(stage.ask("urgent", "prompt 7", priority=1))
+        await stage.held("r6", "urgent")
+        assert (stage.holder("r6").number, stage.holder("urgent").number) == (0, 1)
+        stage.made[2].finish(next(iter(stage.made[2].open)))
+        await until(lambda: len(stage.made[2].submits) == 3)
+        assert stage.made[2].submits[-1].request_id == "urgent"
+        for fake in stage.made:
+            for request_id in list(fake.open):
+                fake.finish(request_id)
+        await asyncio.gather(*asked)
+
+    play(stage, test())
+
+
+@pytest.mark.usefixtures("_nobody_looks")
 def test_no_more_are_called_away_than_there_are_places():
     stage = Stage(2)
 
@@ -588,6 +612,27 @@ def test_nobody_is_sent_about_twice():
             for request_id in list(fake.open):
                 fake.finish(request_id)
         await asyncio.gather(*asked, *more)
+
+    play(stage, test())
+
+
+def test_who_is_called_away_and_refused_waits_where_he_was():
+    stage = Stage(2)
+
+    async def test() -> None:
+        asked = {f"r{number}": stage.ask(f"r{number}", f"prompt {number}") for number in range(5)}
+        await stage.held(*asked)
+        crowded, other = sorted(stage.made, key=lambda fake: len(fake.open), reverse=True)
+        moved = list(crowded.open)[2]
+        other.refuses = Overloaded("too many prompt tokens would wait", retry_after_s=1.0)
+        other.finish(next(iter(other.open)))
+        await until(lambda: len(crowded.submits) == 4)
+        assert crowded.submits[-1].request_id == moved
+        for fake in stage.made:
+            for request_id in list(fake.open):
+                fake.finish(request_id)
+        assert await asked[moved] == f"by {crowded.number}"
+        await asyncio.gather(*asked.values())
 
     play(stage, test())
 
