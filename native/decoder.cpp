@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <initializer_list>
 #include <limits>
-#include <string>
 #include <utility>
 
 #include "attention.hpp"

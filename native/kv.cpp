@@ -11,12 +11,6 @@ namespace stoker {
 constexpr size_t kSystemPage = size_t(1) << 16;  // the largest there is
 #endif
 
-void prefer_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] size_t bytes) {
-#if defined(MADV_HUGEPAGE)
-    madvise(memory, bytes, MADV_HUGEPAGE);
-#endif
-}
-
 KvCache::KvCache(KvType type, int32_t num_layers, int32_t num_heads, int32_t head_size, int32_t num_pages)
     : layout_{type, head_size, 0}, num_heads_(num_heads), num_pages_(num_pages),
       num_planes_(size_t(num_layers) * num_heads * 2) {
@@ -26,7 +20,9 @@ KvCache::KvCache(KvType type, int32_t num_layers, int32_t num_heads, int32_t hea
     if (memory == MAP_FAILED) {
         throw std::bad_alloc();
     }
-    prefer_huge_pages(memory, bytes_);
+#if defined(MADV_HUGEPAGE)
+    madvise(memory, bytes_, MADV_HUGEPAGE);  // a wish: without it, it only takes more misses of the TLB
+#endif
     memory_ = static_cast<uint8_t*>(memory);
 }
 

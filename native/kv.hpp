@@ -8,9 +8,6 @@
 
 namespace stoker {
 
-// A wish, before the memory is touched: without it, it only takes more misses of the TLB.
-void prefer_huge_pages(void* memory, size_t bytes);
-
 class KvCache {
 public:
     // Throws std::bad_alloc if the address space cannot be had.

@@ -291,14 +291,21 @@ def _plan_memory(
 
 def adapters_bytes(config: EngineConfig, *, is_native: bool) -> int:
     """What the adapters take that `config` names. One that cannot be read takes nothing: who loads it says why."""
-    from stoker.backends.native import adapter_bytes
     from stoker.models.gguf import read_gguf
 
     total = 0
     for spec in adapter_specs(config):
         with suppress(StokerError, OSError), read_gguf(Path(spec.path)) as file:
-            total += adapter_bytes(file) if is_native else sum(tensor.num_bytes for tensor in file.tensors.values())
+            total += _adapter_bytes(file, is_native=is_native)
     return total
+
+
+def _adapter_bytes(file: GGUFFile, *, is_native: bool) -> int:
+    if not is_native:
+        return sum(tensor.num_bytes for tensor in file.tensors.values())
+    from stoker.backends.native import adapter_bytes
+
+    return adapter_bytes(file)
 
 
 def num_slots(gguf: GGUFFile, parallel: int) -> int:

@@ -504,9 +504,7 @@ def test_who_waits_goes_to_a_replica_that_comes():
         stage.later(1)
         await until(lambda: len(stage.made[1].open) == 2)
         assert set(stage.made[0].open) == {"r0", "urgent", "last"}, "the next ones go, and nobody who is computed"
-        for fake in stage.made:
-            for request_id in list(fake.open):
-                fake.finish(request_id)
+        stage.finish_all()
         assert await asyncio.gather(*asked) == ["by 0", "by 1", "by 1", "by 0", "by 0"]
 
     play(stage, test())
@@ -537,9 +535,7 @@ def test_who_waits_goes_where_a_place_becomes_free():
         await asked.pop(waiting)
         await until(lambda: len(first.open) == 2)
         assert len(second.open) == 2
-        for fake in stage.made:
-            for request_id in list(fake.open):
-                fake.finish(request_id)
+        stage.finish_all()
         await asyncio.gather(*asked.values())
 
     play(stage, test())
@@ -561,9 +557,7 @@ def test_a_free_place_is_for_the_most_urgent_of_all_who_wait():
         stage.made[2].finish(next(iter(stage.made[2].open)))
         await until(lambda: len(stage.made[2].submits) == 3)
         assert stage.made[2].submits[-1].request_id == "urgent"
-        for fake in stage.made:
-            for request_id in list(fake.open):
-                fake.finish(request_id)
+        stage.finish_all()
         await asyncio.gather(*asked)
 
     play(stage, test())
@@ -581,9 +575,7 @@ def test_no_more_are_called_away_than_there_are_places():
             first.finish(request_id)
         await until(lambda: len(first.open) == 2)
         assert (len(second.open), len(first.submits), len(second.submits)) == (3, 7, 5)
-        for fake in stage.made:
-            for request_id in list(fake.open):
-                fake.finish(request_id)
+        stage.finish_all()
         await asyncio.gather(*asked)
 
     play(stage, test())
@@ -608,9 +600,7 @@ def test_nobody_is_sent_about_twice():
             stage.runtime.check()
             await asyncio.sleep(0)
         assert moved in other.open
-        for fake in stage.made:
-            for request_id in list(fake.open):
-                fake.finish(request_id)
+        stage.finish_all()
         await asyncio.gather(*asked, *more)
 
     play(stage, test())
@@ -628,9 +618,7 @@ def test_who_is_called_away_and_refused_waits_where_he_was():
         other.finish(next(iter(other.open)))
         await until(lambda: len(crowded.submits) == 4)
         assert crowded.submits[-1].request_id == moved
-        for fake in stage.made:
-            for request_id in list(fake.open):
-                fake.finish(request_id)
+        stage.finish_all()
         assert await asked[moved] == f"by {crowded.number}"
         await asyncio.gather(*asked.values())
 
