@@ -13,6 +13,7 @@ from stoker.errors import ModelFileInvalid
 from stoker.models import vocabulary as room
 from stoker.models.gguf import read_gguf
 from stoker.models.vocabulary import read_vocabulary
+from tests.gguf_values import write_values
 
 TOKENS: list[bytes] = [b"<s>", b"a", "ä▁".encode(), b"\xff", b"cut\0off", b""]
 
@@ -21,16 +22,7 @@ def read(path: Path, **arrays: Any) -> Vocabulary:
     """A file with a vocabulary of six tokens, in which `arrays` replace or add keys after `tokenizer.ggml.`."""
     writer = GGUFWriter(path, "llama")
     values: dict[str, Any] = {"model": "llama", "tokens": TOKENS} | arrays
-    for key, value in values.items():
-        full = f"tokenizer.ggml.{key}"
-        if isinstance(value, str):
-            writer.add_string(full, value)
-        elif isinstance(value, bool):
-            writer.add_bool(full, value)
-        elif isinstance(value, int):
-            writer.add_int32(full, value)
-        elif value is not None:
-            writer.add_array(full, value)
+    write_values(writer, {f"tokenizer.ggml.{key}": value for key, value in values.items()})
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
