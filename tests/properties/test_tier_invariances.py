@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -243,13 +244,16 @@ def _check_lives(rng: random.Random, root: Path) -> list[TierCounters]:
         store = KVStore(rng.choice([30_000, 10**7]), clock=Clock(random.Random(rng.random())))
         limit_bytes = rng.choice([60_000, 10**8])
         store.open_disk(disk, identify=lambda: b"1" * 32, model=KeptModel("m", "f"), limit_bytes=limit_bytes)
-        assert disk.is_open.wait(20)
-        loop = make_loop(random.Random(shape), store)
-        loop.transfers = Transfers(FaultyPort(loop.backend, random.Random(rng.random())), store, loop.scheduler)
-        fails = random.Random(rng.random())
-        loop.backend._before_forward = lambda batch, fails=fails: fail_rarely(fails)
-        talk(rng, loop, conversations, num_turns=6, may_fail=True)
-        check_answers(conversations, loop.info.kv_tokens)
+        with ExitStack() as on_failure:
+            on_failure.callback(store.close)  # a thread that was left would be seen by the tests after this one
+            assert disk.is_open.wait(20)
+            loop = make_loop(random.Random(shape), store)
+            loop.transfers = Transfers(FaultyPort(loop.backend, random.Random(rng.random())), store, loop.scheduler)
+            fails = random.Random(rng.random())
+            loop.backend._before_forward = lambda batch, fails=fails: fail_rarely(fails)
+            talk(rng, loop, conversations, num_turns=6, may_fail=True)
+            check_answers(conversations, loop.info.kv_tokens)
+            on_failure.pop_all()
         is_killed = rng.random() < 0.5
         assert end(store, is_killed=is_killed)
         counters.append(loop.transfers.counters())

@@ -103,13 +103,14 @@ def test_erasing_all_forgets_what_memory_holds_and_erasing_a_slot_does_not() -> 
 
 
 def test_everything_due_is_exported_before_an_engine_sleeps(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
     engine = build(Disk(tmp_path))
     answer(engine, "first", PROMPT)
     assert engine.heartbeat().tiers.ram_blocks == 5 + 2, "and where the prompt and the answer end"
     assert not engine.has_work
     engine.close()
     assert len(BlockDirectory(tmp_path).keys(b"1" * 32)) == 5 + 2
-    assert not [thread for thread in threading.enumerate() if thread.name == "stoker-kv-disk"]
+    assert not set(threading.enumerate()) - before
 
 
 class Sink:
