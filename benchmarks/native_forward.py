@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 2, 4, 8, 16])
     parser.add_argument("--pasts", type=int, nargs="*", default=[0, 256, 1024])
     parser.add_argument("--threads", type=int, default=usable_cores())
-    parser.add_argument("--kv-type", choices=("f32", "f16", "q8"), default="f16")
+    parser.add_argument("--kv-type", choices=("f32", "f16", "q8", "q16"), default=None)
     parser.add_argument("--runs", type=int, default=8)
     options = parser.parse_args()
     longest = max([*options.prompts, *options.pasts]) + 1

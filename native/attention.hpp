@@ -6,7 +6,12 @@
 //   keys   [head_size][32 positions]          values [32 positions][head_size]
 //
 // As f32 or f16; or as q8: int8 codes in the same order, then float scales [group][32 positions], a group being 32 (or 16)
-// consecutive elements of a head.
+// consecutive elements of a head. Or as q16: a code of 16 bits for each element and a scale for each key and value, so that
+// attention is computed in integers. A code is 256 * high + low; its bytes lie apart, 128 more than they are, in the order in
+// which dot products of four bytes, and AMX tiles, take them:
+//
+//   keys   [head_size/4][high, low][32 positions][4 elements]              then bf16 scales [32 positions]
+//   values [head_size/16][8 x 4 positions][high, low][16 elements][4 positions]          likewise
 #pragma once
 
 #include <algorithm>
@@ -18,7 +23,11 @@ namespace stoker {
 constexpr int32_t kPageTokens = 32;
 constexpr int32_t kSpanTokens = 512;  // positions that share one maximum and one sum; spans begin at multiples of it
 
-enum class KvType : int32_t { f32, f16, q8 };
+// Largest head of type q16: so many products of codes add up in 32 bits, of a head's elements as of a span's positions.
+constexpr int32_t kMaxCodedHead = 512;
+static_assert(kSpanTokens <= kMaxCodedHead && (256ll + 2) * 127 * 127 * kMaxCodedHead <= INT32_MAX);
+
+enum class KvType : int32_t { f32, f16, q8, q16 };
 
 struct KvLayout {
     KvType type;
@@ -28,7 +37,12 @@ struct KvLayout {
     constexpr int32_t group() const { return head_size % 32 == 0 ? 32 : 16; }
     constexpr size_t plane_bytes() const {  // keys, or values, of one head
         const size_t n = size_t(head_size) * kPageTokens;
-        return type == KvType::f32 ? 4 * n : type == KvType::f16 ? 2 * n : n + 4 * n / group();
+        switch (type) {
+            case KvType::f32: return 4 * n;
+            case KvType::f16: return 2 * n;
+            case KvType::q8: return n + 4 * n / group();
+            default: return 2 * n + sizeof(uint16_t) * kPageTokens;
+        }
     }
     constexpr size_t head_bytes() const { return 2 * plane_bytes(); }
 };
@@ -72,9 +86,10 @@ struct AttentionRows {
 constexpr int32_t partial_floats(int32_t head_size) { return head_size + 16; }
 
 struct AttentionKernels {
-    int32_t rows_at_once;  // rows that share one pass over the keys: a good size for a piece of work
-    // Floats of scratch for `attend`.
-    size_t scratch_floats;
+    // How many rows are a good size for a piece of work.
+    int32_t (*rows_at_once)(KvType type);
+    // Floats of scratch for `attend`, 64-byte aligned.
+    size_t (*scratch_floats)(const KvLayout& kv);
     // Has the keys of these pages on their way to this thread's cache.
     void (*fetch)(const KvLayout& kv, const AttentionAhead& pages);
     // Writes the key and value of one head at one position; `head` is the head's part of the page.

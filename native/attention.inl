@@ -60,12 +60,18 @@ constexpr int32_t kFetchedPages = 2;  // ahead among the keys, where nobody has 
 struct Fetch {
     const uint8_t* plane;
     size_t step_bytes;  // 36 to 128
+    size_t end_bytes;   // of the steps; the scales of q16 lie behind
 
-    Fetch(const KvLayout& kv, const uint8_t* p) : plane(p), step_bytes(kv.plane_bytes() / kv.head_size) {}
+    Fetch(const KvLayout& kv, const uint8_t* p)
+        : plane(p), step_bytes(kv.type == KvType::q16 ? 64 : kv.plane_bytes() / kv.head_size),
+          end_bytes(step_bytes * kv.head_size) {}
     template <KvType type> inline void step(int32_t index) const {
         prefetch_far(plane + index * step_bytes);
         if constexpr (type == KvType::f32) {
             prefetch_far(plane + index * step_bytes + 64);
+        }
+        if (type == KvType::q16 && index == 0) {
+            prefetch_far(plane + end_bytes);
         }
     }
     template <KvType type> inline void steps(int32_t begin, int32_t end) const {
@@ -300,112 +306,5 @@ template <KvType type> void attend_span(const AttentionRows& a, int32_t span, fl
     row = attend_groups<type, 2>(a, row, span, partials, scores);
     attend_groups<type, 1>(a, row, span, partials, scores);
 }
-
-inline int32_t attend(const AttentionRows& a, int32_t span, float* partials, float* scratch) {
-    switch (a.kv.type) {
-        case KvType::f32: attend_span<KvType::f32>(a, span, partials, scratch); break;
-        case KvType::f16: attend_span<KvType::f16>(a, span, partials, scratch); break;
-        case KvType::q8: attend_span<KvType::q8>(a, span, partials, scratch); break;
-    }
-    const int32_t from = seen_in_span(a, a.rows() - 1, span).from, to = seen_in_span(a, 0, span).to;  // what all rows see
-    const int32_t pages = from < to ? (to + kPageTokens - 1) / kPageTokens - from / kPageTokens : 0;
-    return pages < a.ahead.count ? pages : a.ahead.count;
-}
-
-// With m = max(a, b):  sum = sum_a e^(a-m) + sum_b e^(b-m), likewise the weights.
-inline void merge(float* partial, const float* later, int32_t head_size) {
-    if (later[head_size + 1] == 0) {
-        return;
-    }
-    if (partial[head_size + 1] == 0) {
-        for (int32_t d = 0; d < partial_floats(head_size); d += 16) {
-            store(partial + d, load(later + d));
-        }
-        return;
-    }
-    const float a = partial[head_size], b = later[head_size], m = a > b ? a : b;
-    const f32x16 keep = exp(set1(a - m)), take = exp(set1(b - m));
-    for (int32_t d = 0; d < head_size; d += 16) {
-        store(partial + d, fma(load(later + d), take, mul(load(partial + d), keep)));
-    }
-    alignas(64) float lane[16];
-    store(lane, fma(set1(later[head_size + 1]), take, mul(set1(partial[head_size + 1]), keep)));
-    partial[head_size] = m;
-    partial[head_size + 1] = lane[0];
-}
-
-inline void finish(const float* partial, int32_t head_size, float* out) {
-    const f32x16 weight = set1(partial[head_size + 1]);
-    for (int32_t d = 0; d < head_size; d += 16) {
-        store(out + d, div(load(partial + d), weight));
-    }
-}
-
-// Sixteen elements of a head as codes with one scale for the group they are in.
-inline float group_scale(const float* x, int32_t group) {
-    f32x16 highest = abs(load(x));
-    if (group == 32) {
-        highest = max(abs(load(x + 16)), highest);
-    }
-    return reduce_max(highest) / 127.0f;
-}
-
-inline void write_q8(const KvLayout& kv, uint8_t* plane, const float* x, int32_t slot, int32_t step, int32_t start) {
-    auto* scales = reinterpret_cast<float*>(plane + size_t(kv.head_size) * kPageTokens);
-    alignas(64) int8_t codes[16];
-    for (int32_t d = 0; d < kv.head_size; d += 16) {
-        const int32_t group = d / kv.group();
-        const float scale = group_scale(x + group * kv.group(), kv.group());
-        scales[group * kPageTokens + slot] = scale;
-        store_i8(codes, to_i32(mul(load(x + d), set1(scale > 1e-30f ? 1.0f / scale : 0.0f))));
-        for (int32_t i = 0; i < 16; ++i) {
-            plane[start + (d + i) * step] = uint8_t(codes[i]);
-        }
-    }
-}
-
-template <class Element> inline void convert(const float* x, Element* out) {
-    if constexpr (sizeof(Element) == 4) {
-        store(out, load(x));
-    } else {
-        store_f16(out, load(x));
-    }
-}
-
-template <class Element>
-inline void write_plain(const KvLayout& kv, uint8_t* plane, const float* x, int32_t step, int32_t start) {
-    auto* to = reinterpret_cast<Element*>(plane) + start;
-    alignas(64) Element lane[16];
-    for (int32_t d = 0; d < kv.head_size; d += 16) {
-        convert(x + d, lane);
-        for (int32_t i = 0; i < 16; ++i) {
-            to[(d + i) * step] = lane[i];
-        }
-    }
-}
-
-inline void write_plane(const KvLayout& kv, uint8_t* plane, const float* x, int32_t slot, int32_t step, int32_t start) {
-    switch (kv.type) {
-        case KvType::f32: return write_plain<float>(kv, plane, x, step, start);
-        case KvType::f16: return write_plain<uint16_t>(kv, plane, x, step, start);
-        case KvType::q8: return write_q8(kv, plane, x, slot, step, start);
-    }
-}
-
-inline void write(const KvLayout& kv, uint8_t* head, int32_t slot, const float* key, const float* value) {
-    write_plane(kv, head, key, slot, kPageTokens, slot);
-    write_plane(kv, head + kv.plane_bytes(), value, slot, 1, slot * kv.head_size);
-}
-
-inline void fetch(const KvLayout& kv, const AttentionAhead& pages) {
-    for (int32_t i = 0; i < pages.count; ++i) {
-        const Fetch keys(kv, pages.memory + pages.pages[i] * kv.page_bytes);
-        kv.type == KvType::f32 ? keys.steps<KvType::f32>(0, kv.head_size) : keys.steps<KvType::f16>(0, kv.head_size);
-    }
-}
-
-constexpr AttentionKernels kAttentionKernels = {
-    kAttentionRows, size_t(kScoreStride) * kAttentionRows, fetch, write, attend, merge, finish,
-};
 
 }  // namespace stoker::STOKER_ISA

@@ -11,7 +11,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -143,8 +145,14 @@ private:
 };
 
 KvType kv_type_named(const std::string& name) {
-    require(name == "f32" || name == "f16" || name == "q8", "kv_type must be f32, f16 or q8");
-    return name == "f32" ? KvType::f32 : name == "f16" ? KvType::f16 : KvType::q8;
+    constexpr std::pair<std::string_view, KvType> kTypes[] = {
+        {"f32", KvType::f32}, {"f16", KvType::f16}, {"q8", KvType::q8}, {"q16", KvType::q16}};
+    for (const auto& [known, type] : kTypes) {
+        if (name == known) {
+            return type;
+        }
+    }
+    throw std::invalid_argument("kv_type must be f32, f16, q8 or q16");
 }
 
 // The decoder with the Python objects whose memory it reads.

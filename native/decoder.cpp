@@ -89,7 +89,9 @@ Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32
     : spec_((spec.check(), std::move(spec))), kernels_(kernels),
       kv_(kv_type, int32_t(spec_.layers.size()), spec_.num_kv_heads, spec_.head_size, num_pages),
       max_batch_tokens_(max_batch_tokens), adapters_(spec_),
-      plan_(spec_, kernels.attention->rows_at_once, max_batch_tokens, num_threads), pool_(num_threads, cores, std::move(cpus)) {
+      plan_(spec_, kernels.attention->rows_at_once(kv_type), max_batch_tokens, num_threads),
+      pool_(num_threads, cores, std::move(cpus)) {
+    require(kv_type != KvType::q16 || spec_.head_size <= kMaxCodedHead, "heads are too large for q16");
     const size_t rows = max_batch_tokens, few = Plan::kFewRows, hidden = spec_.hidden_size;
     const int32_t wide = widest(spec_);
     x_[0] = Buffer<float>(rows * hidden);
@@ -106,7 +108,7 @@ Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32
     workers_.resize(num_threads);
     for (Worker& worker : workers_) {
         worker.matmul = Buffer<uint8_t>(scratch_bytes(kernels, spec_, max_batch_tokens));
-        worker.attention = Buffer<float>(kernels.attention->scratch_floats);
+        worker.attention = Buffer<float>(kernels.attention->scratch_floats(kv_.layout()));
         worker.partials = Buffer<float>(2 * size_t(plan_.piece_rows()) * partial_floats(spec_.head_size));
         worker.x = Buffer<float>(few * hidden);
         worker.normed = Buffer<float>(few * hidden);

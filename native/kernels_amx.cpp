@@ -282,6 +282,15 @@ size_t matmul_scratch_bytes(int32_t type, int32_t rows, int32_t cols) {
 }
 
 }  // namespace amx
+}  // namespace stoker
+
+#include "math.inl"
+#include "attention.inl"
+#include "attention_codes.inl"
+#include "attention_q16.inl"
+#include "attention_amx.inl"
+
+namespace stoker {
 
 const Kernels& amx_kernels();
 const Kernels& amx_kernels() {
@@ -290,6 +299,7 @@ const Kernels& amx_kernels() {
         own.name = "amx";
         own.matmul = amx::matmul;
         own.matmul_scratch_bytes = amx::matmul_scratch_bytes;
+        own.attention = &amx::attention_kernels();
         return own;
     }();
     return table;

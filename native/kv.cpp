@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -47,6 +48,23 @@ void copy_columns(uint8_t* to, const uint8_t* from, size_t runs, size_t element,
     }
 }
 
+// Of a plane of type q16.
+void copy_codes(uint8_t* to, const uint8_t* from, bool are_keys, size_t head_size, int32_t first, int32_t last) {
+    const size_t bytes = 2 * head_size * kPageTokens;
+    copy_columns(to + bytes, from + bytes, 1, sizeof(uint16_t), first, last);
+    if (are_keys) {
+        return copy_columns(to, from, head_size / 2, 4, first, last);
+    }
+    for (size_t line = 0; line < bytes; line += 64) {  // of 16 elements and 4 positions
+        const int32_t position = int32_t(line % (32 * kPageTokens) / 128) * 4;
+        for (int32_t i = std::max(first - position, 0); i < std::min(last - position, 4); ++i) {
+            for (size_t at = line + i; at < line + 64; at += 4) {
+                to[at] = from[at];
+            }
+        }
+    }
+}
+
 }  // namespace
 
 void KvCache::import_positions(int32_t page, const uint8_t* data, int32_t first, int32_t last) {
@@ -56,6 +74,14 @@ void KvCache::import_positions(int32_t page, const uint8_t* data, int32_t first,
     uint8_t* to = this->page(page);
     if (last - first == kPageTokens) {
         std::memcpy(to, data, page_bytes());
+        return;
+    }
+    if (layout_.type == KvType::q16) {
+        for (size_t plane = 0; plane < num_planes_; ++plane) {
+            copy_codes(to, data, plane % 2 == 0, head_size, first, last);
+            to += layout_.plane_bytes();
+            data += layout_.plane_bytes();
+        }
         return;
     }
     for (size_t plane = 0; plane < num_planes_; ++plane) {

@@ -47,6 +47,27 @@ inline void store_block(int8_t* p, i32x16 low, i32x16 high, int32_t (&sums)[2]) 
     sums[0] = _mm256_cvtsi256_si32(halves) - 16 * 128;
     sums[1] = _mm_cvtsi128_si32(_mm256_extracti128_si256(halves, 1)) - 16 * 128;
 }
+// Likewise the one in attention_q16.inl: two vectors of codes, then four, are packed into one.
+#define STOKER_STORE_SPLIT
+inline void store_split(int8_t* high, int8_t* low, const i32x16 (&x)[4], i32x16 (&sums)[2]) {
+    const auto pairs = [&](int i) { return _mm512_packs_epi32(__m512i(x[i].v[0]), __m512i(x[i + 1].v[0])); };
+    const __m512i a = pairs(0), b = pairs(2), half = _mm512_set1_epi16(128);
+    const auto high_of = [&](__m512i codes) { return _mm512_srai_epi16(_mm512_add_epi16(codes, half), 8); };
+    const auto low_of = [&](__m512i codes) { return _mm512_and_si512(codes, _mm512_set1_epi16(255)); };
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i h = _mm512_permutexvar_epi32(order, _mm512_packs_epi16(high_of(a), high_of(b)));
+    const __m512i l = _mm512_max_epi8(_mm512_permutexvar_epi32(order, _mm512_packus_epi16(low_of(a), low_of(b))),
+                                      _mm512_set1_epi8(-127));
+    _mm512_storeu_si512(high, h);
+    _mm512_storeu_si512(low, l);
+    sums[0].v[0] = Integers(_mm512_dpbusd_epi32(__m512i(sums[0].v[0]), _mm512_set1_epi8(1), h));
+    sums[1].v[0] = Integers(_mm512_dpbusd_epi32(__m512i(sums[1].v[0]), _mm512_set1_epi8(1), l));
+}
+#define STOKER_STORE_FOURTH
+inline void store_fourth(uint8_t* line, int32_t first, i32x16 x) {
+    _mm512_mask_storeu_epi8(line, 0x1111111111111111ull << first,
+                            _mm512_sllv_epi32(__m512i(x.v[0]), _mm512_set1_epi32(8 * first)));
+}
 
 STOKER_FIX float reduce_max(f32x16 a) { return _mm512_reduce_max_ps(a.v[0]); }
 STOKER_FIX int32_t reduce_add_i32(i32x16 a) { return _mm512_reduce_add_epi32(__m512i(a.v[0])); }

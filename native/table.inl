@@ -3,6 +3,10 @@
 #include "math.inl"
 #include "rows.inl"
 #include "attention.inl"
+#include "attention_codes.inl"
+#include "attention_q16.inl"
+#include "attention_write.inl"
+#include "attention_table.inl"
 #include "sampling.inl"
 #include "adapters.inl"
 

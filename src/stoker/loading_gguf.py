@@ -153,7 +153,7 @@ def _open_native(
     sizes = _plan_memory(
         config,
         files[0],
-        kv_element_bytes=kv_element_bytes(config.kv_type),
+        kv_element_bytes=kv_element_bytes(files, config.kv_type),
         spare_kv_tokens=spare_kv_tokens(slots),
         context_bytes=context_bytes(files, config.threads, slots),
         adapter_bytes=adapters_bytes(config, is_native=True),

@@ -56,7 +56,9 @@ def attention_options(config: EngineConfig) -> AttentionOptions:
     """
     from stoker.backends.llama import AttentionOptions
 
-    kind = _KV_TYPES[config.kv_type]
+    kind = _KV_TYPES.get(config.kv_type or "f16")
+    if kind is None:
+        raise ConfigError(f"libllama does not keep keys and values as {config.kv_type}", key="kv_type")
     return AttentionOptions(
         type_k=config.cache_type_k or kind, type_v=config.cache_type_v or kind, flash=config.flash_attn or "auto"
     )

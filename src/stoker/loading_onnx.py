@@ -142,8 +142,9 @@ def measure_onnx(config: EngineConfig) -> MemoryNeeds:
 
 
 def _read(config: EngineConfig) -> _Parts:
-    if config.kv_type == "q8":
-        raise ConfigError("keys and values of an ONNX graph are of the type that the graph has, not q8", key="kv_type")
+    if config.kv_type in ("q8", "q16"):
+        message = f"keys and values of an ONNX graph are of the type that the graph has, not {config.kv_type}"
+        raise ConfigError(message, key="kv_type")
     folder = open_onnx_folder(Path(config.model_path), config.onnx_variant)
     graph = follow_links(choose_rows(read_onnx_graph(folder.graph)))
     facts = describe_onnx(folder)

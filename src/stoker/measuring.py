@@ -61,7 +61,9 @@ def _measure_gguf(config: EngineConfig, path: Path) -> MemoryNeeds:
             ctx_size=config.ctx_size,
             kv_tokens=config.kv_tokens,
             parallel=config.parallel,
-            kv_element_bytes=kv_element_bytes(config.kv_type) if is_native else attention_options(config).element_bytes,
+            kv_element_bytes=kv_element_bytes(files, config.kv_type)
+            if is_native
+            else attention_options(config).element_bytes,
             spare_kv_tokens=spare_kv_tokens(slots) if is_native else 0,
             context_bytes=context_bytes(files, config.threads, slots) if is_native else None,
             adapter_bytes=adapters_bytes(config, is_native=is_native),

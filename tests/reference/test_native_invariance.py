@@ -146,8 +146,11 @@ def test_threads(path: Path, token_ids: list[int], alone: Rows, threads: int) ->
 
 @pytest.mark.parametrize("name", _native.kernel_names())
 def test_kernels(path: Path, token_ids: list[int], alone: Rows, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STOKER_NATIVE_KERNELS", name)
+    """Where they would keep keys and values as another type, they are told to keep them as here."""
     with open_native(path) as backend:
+        kv_type = backend.info.kv_format.split()[2]
+    monkeypatch.setenv("STOKER_NATIVE_KERNELS", name)
+    with open_native(path, kv_type=kv_type) as backend:
         assert backend.kernels == name
         count = 60 if name == "scalar" else LENGTH
         np.testing.assert_array_equal(all_rows(backend, token_ids[:count], sizes=[40, 1, 19]), alone[:count])

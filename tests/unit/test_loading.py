@@ -18,7 +18,7 @@ from stoker import LLM, SamplingParams, loading_gguf
 from stoker.core.batch import Batch, Chunk
 from stoker.core.stages import no_mark
 from stoker.engine.config import EngineConfig
-from stoker.errors import ModelUnsupported
+from stoker.errors import ConfigError, ModelUnsupported
 from stoker.loading import Loaded, load_gguf
 from stoker.loading_gguf import prepare_gguf
 from tests.tiny_models import TinyModel, split_model, write_tiny_model
@@ -110,6 +110,10 @@ def test_keys_and_values_in_other_sizes(tmp_path: Path) -> None:
         assert " q8 " in found.backend.info.kv_format
     with loaded(path, kv_type="q8", backend="llama") as found:
         assert "keys q8_0" in found.backend.info.kv_format
+    with loaded(path, kv_type="q16") as found:
+        assert (found.backend_name, " q16 " in found.backend.info.kv_format) == ("native", True)
+    with pytest.raises(ConfigError, match="libllama does not keep"), loaded(path, kv_type="q16", backend="llama"):
+        pass
 
 
 def test_it_needs_no_libllama(tmp_path: Path) -> None:

@@ -216,8 +216,9 @@ def test_added_tokens_beyond_the_logits_are_refused_in_prompts_only(own_folder: 
 
 
 def test_sizes_that_cannot_be_had_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="not q8"), loaded(folder, kv_type="q8"):
-        pass
+    for kv_type in ("q8", "q16"):
+        with pytest.raises(ConfigError, match=f"not {kv_type}"), loaded(folder, kv_type=kv_type):
+            pass
     with pytest.raises(ConfigError, match="no provider 'gpu'"), loaded(folder, provider="gpu"):
         pass
     with pytest.raises(ConfigError, match=r"adapters .* are for GGUF models"), loaded(folder, lora=["a=a.gguf"]):

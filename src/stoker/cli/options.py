@@ -44,7 +44,7 @@ System = Annotated[
     typer.Option("--system", metavar="TEXT", show_default=False, help="What the model should know before it answers."),
 ]
 Backend = Literal["auto", "native", "llama", "onnx"]
-KVType = Literal["f16", "f32", "q8"]
+KVType = Literal["f16", "f32", "q8", "q16"]
 PoolingName = Literal["mean", "cls", "last"]
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 FlashAttention = Literal["auto", "on", "off"]
@@ -113,7 +113,9 @@ ENGINE: OptionGroup = {
     "kv_tokens": _model(int, "Tokens in the cache that all requests share. [default: from the memory plan]"),
     "parallel": _model(int, "Most requests computed at the same time. [default: 8; run and chat: 1]"),
     "threads": _model(int, "CPU threads. [default: one per usable core]"),
-    "kv_type": _model(KVType, "How keys and values are kept; q8 is smallest. [default: f16]"),
+    "kv_type": _model(
+        KVType, "How keys and values are kept; q8 is smallest. [default: q16 where it is faster, else f16]"
+    ),
     **_ADAPTERS,
     "provider": _model(str, "ONNX: who computes, such as cpu or cuda. [default: the fastest that is there]"),
     "device_id": _model(int, "ONNX: which of several devices of the provider. [default: 0]"),

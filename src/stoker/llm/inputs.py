@@ -41,7 +41,7 @@ class EngineOptions(TypedDict, total=False):
     kv_tokens: int | None
     parallel: int
     threads: int | None
-    kv_type: KVType
+    kv_type: KVType | None
     pooling: PoolingName | None
     lora: Mapping[str, str | Path] | Sequence[str]
     """Adapters: files by name, or texts as behind `--lora`."""

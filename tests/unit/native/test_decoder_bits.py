@@ -17,7 +17,7 @@ MIXED = Tiny(
 )  # fmt: skip
 BUILT = build(MIXED)
 IDS = token_ids(100, MIXED)
-KV_TYPES = ("f16", "q8")
+KV_TYPES = ("f16", "q8", "q16")
 
 
 def rows_with(sizes: Sequence[int], **options: object) -> NDArray[np.float32]:
@@ -110,7 +110,7 @@ def exported(decoder: _native.Decoder, page: int) -> bytearray:
     return into
 
 
-@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8"])
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8", "q16"])
 def test_pages_are_copied_exported_and_taken_over_in_part(kv_type: str) -> None:
     built = build(Tiny(head_size=48))
     ids = token_ids(60, built.tiny)

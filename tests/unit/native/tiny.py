@@ -194,15 +194,20 @@ class Reference:
         k = self.rotate(self.norm(f"{i}.key_norm", self.heads(self.linear(f"{i}.key", x))))
         v = self.heads(self.linear(f"{i}.value", x))
         k, v = (np.repeat(a, t.num_heads // t.num_kv_heads, axis=1) for a in (k, v))
-        scores = np.einsum("ihd,jhd->hij", q, k) * t.attention_scale
-        if t.attention_softcap:
-            scores = t.attention_softcap * np.tanh(scores / t.attention_softcap)
         past = np.arange(n)[:, None] - np.arange(n)[None, :]
         window = t.windows[i % len(t.windows)] or n
-        scores = np.where((past >= 0) & (past < window), scores, -np.inf)
+        return self.attend(q * t.attention_scale, k, v, (past >= 0) & (past < window))
+
+    def attend(self, q: F64, k: F64, v: F64, seen: NDArray[np.bool_]) -> F64:
+        """Of `(positions, heads, head size)` each, and `(queries, keys)`."""
+        cap = self.t.attention_softcap
+        scores = np.einsum("ihd,jhd->hij", q, k)
+        if cap:
+            scores = cap * np.tanh(scores / cap)
+        scores = np.where(seen, scores, -np.inf)
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
-        return np.einsum("hij,jhd->ihd", weights, v).reshape(n, -1)
+        return np.einsum("hij,jhd->ihd", weights, v).reshape(len(q), -1)
 
     def heads(self, x: F64) -> F64:
         return x.reshape(len(x), -1, self.t.head_size)

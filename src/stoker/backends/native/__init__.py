@@ -2,7 +2,6 @@
 
 from stoker.backends.native.adapters import adapter_bytes
 from stoker.backends.native.backend import (
-    KVType,
     NativeBackend,
     NativeOptions,
     check_supported,
@@ -10,6 +9,7 @@ from stoker.backends.native.backend import (
     kv_element_bytes,
     spare_kv_tokens,
 )
+from stoker.backends.native.kv_types import KVType
 
 __all__ = [
     "KVType",

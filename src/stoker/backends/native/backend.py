@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from stoker.backends.native.architectures import describe_decoder
 from stoker.backends.native.decoder import describe
 from stoker.backends.native.embedder import EmbedderOptions, NativeEmbedder
 from stoker.backends.native.file import ModelFile, ModelParts
+from stoker.backends.native.kv_types import KVType, choose_kv_type, element_bytes
 from stoker.backends.native.layout import Layout, plan_layout
 from stoker.backends.native.pages import PAGE_TOKENS, PageLedger, num_pages, pages_for
 from stoker.backends.native.spec import DecoderSpec
@@ -32,13 +33,11 @@ from stoker.core.stages import Mark, no_mark
 from stoker.core.tiers import KVBytes, TakeMemory, new_memory
 from stoker.errors import BackendError, ConfigError, ModelNotLoaded, ResourceExhausted
 
-KVType: TypeAlias = Literal["f32", "f16", "q8"]
-
 _KV_VERSION = 1
 _TILE_ROWS = 16
 """Of the kernels' activation tiles; a part of one costs nearly as much as all of it."""
 _PACKED_DIRECTORY_BYTES = 64 << 30
-_SPAN_TOKENS, _MAX_SPAN_BYTES, _PIECES_PER_THREAD, _ATTENTION_ROWS = 512, 16 << 20, 4, 12
+_SPAN_TOKENS, _MAX_SPAN_BYTES, _PIECES_PER_THREAD, _ATTENTION_ROWS = 512, 16 << 20, 4, 64
 """How attention to a long past is cut into pieces: native/attention.hpp and plan.cpp."""
 
 
@@ -60,8 +59,9 @@ class NativeOptions:
     """Most entries of one forward pass."""
     threads: int | None = None
     """CPU threads of the forward pass, 1 … 512. None = one per core that this process may use."""
-    kv_type: KVType = "f16"
-    """Of the elements of keys and values; q8: 8 bits, with a scale for each 32."""
+    kv_type: KVType | None = None
+    """Of the elements of keys and values; q16: 16 bits, with a scale for each vector; q8: 8 bits, with one for each 32.
+    Not given: q16 where the kernels of this CPU are faster with it, else f16."""
     packed_directory: Path | None = None
     """Where packed weights are kept for the next start and for other processes; None = in memory alone."""
     packed_directory_bytes: int = _PACKED_DIRECTORY_BYTES
@@ -73,13 +73,24 @@ class NativeOptions:
 
     def __post_init__(self) -> None:
         check_sizes(self)
-        if self.kv_type not in get_args(KVType):
-            raise ConfigError(f"`kv_type` must be f32, f16 or q8, not {self.kv_type}", parameter="kv_type")
+        if self.kv_type is not None and self.kv_type not in get_args(KVType):
+            raise ConfigError(f"`kv_type` must be f32, f16, q8 or q16, not {self.kv_type}", parameter="kv_type")
 
 
-def kv_element_bytes(kv_type: KVType) -> float:
-    """What one number of keys and values takes, its share of scales included."""
-    return {"f32": 4.0, "f16": 2.0, "q8": 1.25}[kv_type]
+def kv_element_bytes(files: Sequence[ModelFile], kv_type: KVType | None) -> float:
+    """What one number of keys and values takes, its share of scales included.
+
+    Args:
+        files: all parts of the model, open.
+        kv_type: as in `NativeOptions`.
+
+    Raises:
+        ConfigError: the model cannot be kept so.
+        ModelUnsupported: this backend does not run it.
+        ModelFileInvalid: the file contradicts itself.
+    """
+    head_size = describe_decoder(ModelParts(files), 1).head_size
+    return element_bytes(choose_kv_type(kv_type, head_size), head_size)
 
 
 def spare_kv_tokens(num_slots: int) -> int:
@@ -130,7 +141,8 @@ class NativeBackend:
     `MaximaPort` and `AdapterPort`; a step may mix adapters.
 
     Logits of a sequence do not depend on its batch-mates and their adapters, on how its prompt was cut into chunks, on
-    what was cached, on the number of threads or on the kernels of this CPU: they are the same to the bit.
+    what was cached or on the number of threads: they are the same to the bit. For one type of keys and values they are
+    so for all kernels, on every CPU.
 
     Args:
         files: all parts of the model, open; they may be closed afterwards.
@@ -143,6 +155,7 @@ class NativeBackend:
     Raises:
         ModelUnsupported: an architecture, a tensor type or a number that is not known here.
         ModelFileInvalid: the file contradicts itself.
+        ConfigError: heads are too large for the type of keys and values that is wanted.
         ResourceExhausted: weights or KV do not fit.
     """
 
@@ -157,8 +170,9 @@ class NativeBackend:
         mark: Mark = no_mark,
     ) -> None:
         spec, layout, parts = _plan(files, options.context_size)
+        kv_type = choose_kv_type(options.kv_type, spec.head_size)
         self._mark = mark
-        self._info = _model_info(parts.first.path.stem, spec, options, eog_token_ids)
+        self._info = _model_info(parts.first.path.stem, spec, options, kv_type, eog_token_ids)
         threads = plan_threads(num_threads(options))
         weights = load_weights(
             parts,
@@ -170,10 +184,10 @@ class NativeBackend:
         )
         num_positions = self._info.max_sequence_tokens
         self._ledger = PageLedger(kv_tokens=options.kv_tokens, num_slots=options.num_slots, max_tokens=num_positions)
-        self._decoder: _native.Decoder | None = _decoder(spec, weights, self._info, self._ledger, options, threads)
+        self._decoder: _native.Decoder | None = _decoder(spec, weights, self._info, self._ledger, kv_type, threads)
         self._page_bytes, self._num_touched = self._decoder.page_bytes, 0
         self._info = replace(self._info, kv_bytes_per_token=self._page_bytes // PAGE_TOKENS)
-        self.embedder = NativeEmbedder(spec, weights, _embedder_options(options, threads))
+        self.embedder = NativeEmbedder(spec, weights, _embedder_options(options, kv_type, threads))
         """Its own KV, taken when it is first used."""
         self._adapters = None if open_file is None else NativeAdapters(spec, open_file)
         self._input = _BatchArrays(self._info)
@@ -357,7 +371,7 @@ def _plan(files: Sequence[ModelFile], context_size: int) -> tuple[DecoderSpec, L
 
 
 def _decoder(
-    spec: DecoderSpec, weights: Weights, info: ModelInfo, ledger: PageLedger, options: NativeOptions, threads: Threads
+    spec: DecoderSpec, weights: Weights, info: ModelInfo, ledger: PageLedger, kv_type: KVType, threads: Threads
 ) -> _native.Decoder:
     try:
         return _native.Decoder(
@@ -366,28 +380,30 @@ def _decoder(
             num_pages=ledger.num_pages,
             max_batch_tokens=info.max_batch_tokens,
             num_threads=threads.count,
-            kv_type=options.kv_type,
+            kv_type=kv_type,
             cores=threads.cores,
             cpus=threads.cpus,
         )
     except MemoryError as error:
         raise ResourceExhausted(
-            f"{options.kv_tokens} tokens of KV do not fit into memory; give fewer with --kv-tokens",
-            kv_tokens=options.kv_tokens,
+            f"{info.kv_tokens} tokens of KV do not fit into memory; give fewer with --kv-tokens",
+            kv_tokens=info.kv_tokens,
         ) from error
 
 
-def _embedder_options(options: NativeOptions, threads: Threads) -> EmbedderOptions:
+def _embedder_options(options: NativeOptions, kv_type: KVType, threads: Threads) -> EmbedderOptions:
     return EmbedderOptions(
         pooling=options.pooling,
         suffix=options.embedding_suffix,
         max_tokens=options.context_size,
-        kv_type=options.kv_type,
+        kv_type=kv_type,
         threads=threads,
     )
 
 
-def _model_info(name: str, spec: DecoderSpec, options: NativeOptions, eog_token_ids: frozenset[int]) -> ModelInfo:
+def _model_info(
+    name: str, spec: DecoderSpec, options: NativeOptions, kv_type: KVType, eog_token_ids: frozenset[int]
+) -> ModelInfo:
     return ModelInfo(
         name=name,
         architecture=spec.architecture,
@@ -401,7 +417,7 @@ def _model_info(name: str, spec: DecoderSpec, options: NativeOptions, eog_token_
         mixes_adapters=True,
         traits=CacheTraits(can_truncate=True, can_copy=True, shares_cells=True, can_export=True),
         tile_rows=_TILE_ROWS,
-        kv_format=_kv_format(spec, options.kv_type),
+        kv_format=_kv_format(spec, kv_type),
     )
 
 

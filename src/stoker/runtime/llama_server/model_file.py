@@ -12,6 +12,7 @@ from stoker.core.embedding import Pooling
 from stoker.core.params import SamplingParams
 from stoker.engine.config import CacheType, EngineConfig, KVType
 from stoker.engine.tiers import ram_tier_mib
+from stoker.errors import ConfigError
 from stoker.models.description import ModelDescription, describe
 from stoker.models.embedding import read_pooling
 from stoker.models.gguf import GGUFFile, read_gguf
@@ -86,8 +87,14 @@ def read_model_file(config: EngineConfig, *, can_unify: bool) -> ModelFile:
 
 
 def cache_types(config: EngineConfig) -> tuple[CacheType, CacheType]:
-    """What keys and values are kept as."""
-    usual = _KV_TYPES[config.kv_type]
+    """What keys and values are kept as.
+
+    Raises:
+        ConfigError: llama-server does not keep them so.
+    """
+    usual = _KV_TYPES.get(config.kv_type or "f16")
+    if usual is None:
+        raise ConfigError(f"llama-server does not keep keys and values as {config.kv_type}", key="kv_type")
     return config.cache_type_k or usual, config.cache_type_v or usual
 
 

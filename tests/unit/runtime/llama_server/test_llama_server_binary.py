@@ -199,7 +199,7 @@ def test_an_old_server_divides_its_context(old_fake: Fake):
 
 def test_an_old_server_cannot_do_everything(old_fake: Fake):
     async def test() -> None:
-        for settings in ({"kv_type": "q8"}, {"pooling": "mean"}):
+        for settings in ({"kv_type": "q8"}, {"kv_type": "q16"}, {"pooling": "mean"}):
             with pytest.raises(ConfigError):
                 await old_fake.runtime(engine=settings).start()
 

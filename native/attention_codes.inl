@@ -1,0 +1,275 @@
+// Codes of 16 bits that attention is computed with: of queries and of weights, and the memory that they lie in. What multiplies
+// them is in attention_q16.inl and attention_amx.inl. Included once per instruction set, after attention.inl.
+//
+//   code = 256 * high + low, signed bytes both, times a scale: of a query's head, or one step of a weight
+namespace stoker::STOKER_ISA {
+
+constexpr int32_t kMostCode = 127 * 256 + 127;
+constexpr int32_t kScoredRows = 16;                // whose scores are there at a time: those of a tile
+constexpr int32_t kMostRows = 2 * kScoredRows;     // of a block: their weights are there at a time
+constexpr int32_t kCodeStride = kSpanTokens + 64;  // not a power of two, like kScoreStride
+
+// Rows of codes. Their sums correct what is 128 too large.
+struct CodeRows {
+    int8_t *high, *low;  // [row][stride]
+    int32_t stride;
+    int32_t *sum_high, *sum_low;  // [row]
+
+    CodeRows from(int32_t row) const {
+        return {high + size_t(row) * stride, low + size_t(row) * stride, stride, sum_high + row, sum_low + row};
+    }
+};
+
+// What a thread has of a block of rows, in the scratch of `attend`.
+struct SpanScratch {
+    int32_t* sums;            // [kScoredRows][kScoreStride]: of products, then scores as floats
+    int32_t* middle;          // likewise; of tiles only
+    float* key_scales;        // [kSpanTokens]
+    float* value_exponents;   // [kSpanTokens]: log2 of their scales
+    float* values_per_scale;  // [kSpanTokens]: 1 / scale
+    float* query_scales;      // [kScoredRows]: times what a step of a sum is worth, and log2(e)
+    CodeRows queries;  // of kScoredRows
+    CodeRows weights;  // of kMostRows
+
+    static constexpr int32_t query_stride(int32_t head_size) { return (head_size + 63) / 64 * 64; }
+    static constexpr size_t floats(int32_t head_size) {
+        return kScoredRows * (2 * size_t(kScoreStride) + 1) + 3 * kSpanTokens + kMostRows * (size_t(kCodeStride) / 2 + 2) +
+               kScoredRows * (size_t(query_stride(head_size)) / 2 + 2);
+    }
+    SpanScratch(float* memory, int32_t head_size) {
+        const auto take = [&](size_t n) { return (memory += n) - n; };
+        const auto integers = [&](size_t n) { return reinterpret_cast<int32_t*>(take(n)); };
+        const auto take_codes = [&](int32_t rows, int32_t stride) {
+            int8_t* high = reinterpret_cast<int8_t*>(take(rows * size_t(stride) / 4));
+            int8_t* low = reinterpret_cast<int8_t*>(take(rows * size_t(stride) / 4));
+            int32_t* sum_high = integers(rows);
+            return CodeRows{high, low, stride, sum_high, integers(rows)};
+        };
+        sums = integers(kScoredRows * size_t(kScoreStride));
+        middle = integers(kScoredRows * size_t(kScoreStride));
+        key_scales = take(kSpanTokens);
+        value_exponents = take(kSpanTokens);
+        values_per_scale = take(kSpanTokens);
+        query_scales = take(kScoredRows);
+        weights = take_codes(kMostRows, kCodeStride);
+        queries = take_codes(kScoredRows, query_stride(head_size));
+    }
+    float* scores(int32_t row) const { return reinterpret_cast<float*>(sums) + row * kScoreStride; }
+};
+
+// Some rows of a piece, the part of a span that some of them see, and the memory to compute in.
+struct SpanRows {
+    const AttentionRows& a;
+    SpanScratch scratch;
+    int32_t span, row, rows;
+    Seen seen[kMostRows];
+    int32_t first_page = kSpanTokens / kPageTokens, end_page = 0;  // of the span
+
+    SpanRows(const AttentionRows& a, int32_t span, int32_t row, int32_t rows, float* memory)
+        : a(a), scratch(memory, a.kv.head_size), span(span), row(row), rows(rows) {
+        for (int32_t r = 0; r < rows; ++r) {
+            seen[r] = seen_in_span(a, row + r, span);
+            if (seen[r].from < seen[r].to) {
+                const int32_t first = seen[r].from / kPageTokens, end = (seen[r].to - 1) / kPageTokens + 1;
+                first_page = first < first_page ? first : first_page;
+                end_page = end > end_page ? end : end_page;
+            }
+        }
+    }
+    const uint8_t* keys(int32_t page) const {
+        return a.memory + a.pages[span * (kSpanTokens / kPageTokens) + page] * a.kv.page_bytes;
+    }
+    const uint8_t* values(int32_t page) const { return keys(page) + a.kv.plane_bytes(); }
+    bool is_last() const { return row + rows == a.rows(); }
+    // Of kMostRows those that are scored together, `part` 0 or 1, with the pages of all.
+    SpanRows scored(int32_t part) const {
+        SpanRows out = *this;
+        const int32_t first = part * kScoredRows, left = rows - first;
+        out.row += first;
+        out.rows = left < kScoredRows ? left : kScoredRows;
+        out.scratch.weights = scratch.weights.from(first);
+        for (int32_t r = 0; r < out.rows; ++r) {
+            out.seen[r] = seen[first + r];
+        }
+        return out;
+    }
+    // The positions in these pages; codes are made of 64 at a time.
+    int32_t first_coded() const { return first_page * kPageTokens / 64 * 64; }
+    int32_t end_coded() const { return (end_page * kPageTokens + 63) / 64 * 64; }
+};
+
+// Codes
+// ---------------------------------------------------------------------------------------------------------------------
+
+inline const uint16_t* scales_of(const KvLayout& kv, const uint8_t* plane) {
+    return reinterpret_cast<const uint16_t*>(plane + 2 * size_t(kv.head_size) * kPageTokens);
+}
+
+// What one step of the codes of x is worth; not a number if something in x is not finite.
+inline float code_scale(const float* x, int32_t n) {
+    i32x16 largest = set1_i32(0);
+    for (int32_t i = 0; i < n; i += 16) {
+        largest = max_i32(as_i32(abs(load(x + i))), largest);  // what is not a number has the largest bits
+    }
+    alignas(64) int32_t lane[16];
+    store_i32(lane, largest);
+    for (int i = 1; i < 16; ++i) {
+        lane[0] = lane[i] > lane[0] ? lane[i] : lane[0];
+    }
+    float value;
+    __builtin_memcpy(&value, lane, 4);
+    return lane[0] < 0x7f800000 ? value / float(kMostCode) : __builtin_nanf("");
+}
+
+// The power of two above a scale, from 2^-60 on: weights have its logarithm in them, and must not leave the range of floats
+// where there are values of 1e20 besides.
+inline float power_above(float scale) {
+    int32_t bits;
+    __builtin_memcpy(&bits, &scale, 4);
+    bits = (bits & 0x7f800000) + 0x00800000;
+    bits = bits > 67 << 23 ? bits : 67 << 23;
+    float power;
+    __builtin_memcpy(&power, &bits, 4);
+    return scale == scale ? power : scale;
+}
+
+// The next bf16 that is not smaller.
+inline float rounded_up(float scale) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, &scale, 4);
+    bits = (bits + 0xffff) & 0xffff0000;
+    __builtin_memcpy(&scale, &bits, 4);
+    return scale;
+}
+
+inline f32x16 steps_per_unit(float scale) { return set1(scale > 1e-35f ? 1.0f / scale : 0.0f); }
+
+#ifndef STOKER_STORE_SPLIT
+// 64 codes as bytes; a low one is never -128, so that products of two add up in 16 bits. Adds them to `sums` of high and low.
+// What was not a number becomes any code.
+inline void store_split(int8_t* high, int8_t* low, const i32x16 (&x)[4], i32x16 (&sums)[2]) {
+    for (int i = 0; i < 4; ++i) {
+        const i32x16 code = max_i32(x[i], set1_i32(-kMostCode));
+        const i32x16 h = sub_i32(shr_i32<8>(add_i32(code, set1_i32(128 * 256 + 128))), set1_i32(128));
+        const i32x16 l = max_i32(sub_i32(code, shl_i32<8>(h)), set1_i32(-127));
+        store_i8(high + 16 * i, h);
+        store_i8(low + 16 * i, l);
+        sums[0] = add_i32(sums[0], h);
+        sums[1] = add_i32(sums[1], l);
+    }
+}
+#endif
+
+// Row `row` of `rows` at elements [begin, end), multiples of 64, from codes(element), of 16.
+template <class Codes> inline void fill_codes(const CodeRows& rows, int32_t row, int32_t begin, int32_t end, Codes codes) {
+    const size_t at = size_t(row) * rows.stride;
+    i32x16 sums[2] = {set1_i32(0), set1_i32(0)};
+    for (int32_t i = begin; i < end; i += 64) {
+        const i32x16 four[4] = {codes(i), codes(i + 16), codes(i + 32), codes(i + 48)};
+        store_split(rows.high + at + i, rows.low + at + i, four, sums);
+    }
+    rows.sum_high[row] = reduce_add_i32(sums[0]);
+    rows.sum_low[row] = reduce_add_i32(sums[1]);
+}
+
+constexpr float kLog2E = 1.44269504088896341f;
+
+STOKER_FLATTEN inline void take_queries(const SpanRows& b) {
+    const int32_t n = b.a.kv.head_size;
+    for (int32_t r = 0; r < b.rows; ++r) {
+        const int32_t row = b.row + r;
+        const float* x = b.a.queries + size_t(row / b.a.group) * b.a.ldq + size_t(row % b.a.group) * n;
+        const float scale = code_scale(x, n);
+        const f32x16 steps = steps_per_unit(scale);
+        fill_codes(b.scratch.queries, r, 0, SpanScratch::query_stride(n),
+                   [&](int32_t d) { return d < n ? to_i32(mul(load(x + d), steps)) : set1_i32(0); });
+        b.scratch.query_scales[r] = scale * (b.a.softcap > 0 ? 256 : 256 * kLog2E);
+    }
+}
+
+// Scores to weights
+// ---------------------------------------------------------------------------------------------------------------------
+
+// 2^x for x <= 16, within 3e-6 of itself; below -125 it stays at 1e-38; not a number stays one. A polynomial of what is left
+// of x behind its integer. 11 operations.
+inline f32x16 power_of_two(f32x16 x) {
+    const f32x16 magic = set1(12582912.0f + 127);  // adding it rounds, and the last bits are an exponent's
+    const f32x16 t = max(set1(-125), x);
+    const f32x16 n = add(t, magic), r = sub(t, sub(n, magic));
+    f32x16 p = set1(0.009570100344717503f);
+    p = fma(p, r, set1(0.05591785907745361f));
+    p = fma(p, r, set1(0.240247443318367f));
+    p = fma(p, r, set1(0.6931217908859253f));
+    p = fma(p, r, set1(0.9999992847442627f));
+    return mul(p, as_f32(shl_i32<23>(as_i32(n))));
+}
+
+// Of the pages that some row sees, once for all of them.
+inline void copy_scales(const SpanRows& b) {
+    for (int32_t t = b.first_page * kPageTokens; t < b.end_page * kPageTokens; t += 16) {
+        const int32_t page = t / kPageTokens, lane = t % kPageTokens;
+        store(b.scratch.key_scales + t, load_bf16(scales_of(b.a.kv, b.keys(page)) + lane));
+        const f32x16 scale = load_bf16(scales_of(b.a.kv, b.values(page)) + lane);
+        const f32x16 exponent = to_f32(sub_i32(shr_i32<23>(as_i32(scale)), set1_i32(127)));
+        store(b.scratch.value_exponents + t, add(exponent, sub(scale, scale)));  // what is not a number stays none
+        store(b.scratch.values_per_scale + t, as_f32(sub_i32(set1_i32(254 << 23), as_i32(scale))));
+    }
+}
+
+// x, with `value` in the lanes beside what is seen, if `t` is the position of the first.
+inline f32x16 only_seen(f32x16 x, int32_t t, Seen seen, float value) {
+    if (t >= seen.from && t + 16 <= seen.to) {
+        return x;
+    }
+    alignas(64) float lane[16];
+    store(lane, x);
+    for (int i = 0; i < 16; ++i) {
+        lane[i] = t + i >= seen.from && t + i < seen.to ? lane[i] : value;
+    }
+    return load(lane);
+}
+
+// Row r's sums of products, sums(t) for 16 positions, become scores, in units of log2 and with the values' scales in them.
+// Returns the largest.
+template <class SumsAt> inline float score_row(const SpanRows& b, int32_t r, int32_t first, int32_t last, SumsAt sums) {
+    const SpanScratch& s = b.scratch;
+    float* scores = s.scores(r);
+    const f32x16 query_scale = set1(s.query_scales[r]), cap = set1(b.a.softcap), units = set1(b.a.softcap * kLog2E);
+    f32x16 highest = set1(-3.4e38f);
+    for (int32_t t = first; t < last; t += 16) {
+        f32x16 x = to_f32(sums(t)), scale = mul(load(s.key_scales + t), query_scale);
+        if (b.a.softcap > 0) {
+            x = tanh(div(mul(x, scale), cap));
+            scale = units;
+        }
+        x = only_seen(fma(x, scale, load(s.value_exponents + t)), t, b.seen[r], -3.4e38f);
+        highest = max(x, highest);
+        store(scores + t, x);
+    }
+    return reduce_max(highest);
+}
+
+// Row r's sums become codes of its weights; writes the maximum and the sum of its partial result. The largest weight is
+// 2^14.994, which is 32,631: a weight is its code.
+template <class SumsAt> STOKER_FLATTEN void soften_row(const SpanRows& b, int32_t r, float* partial, SumsAt sums) {
+    const SpanScratch& s = b.scratch;
+    const Seen seen = b.seen[r];
+    const bool sees = seen.from < seen.to;
+    const int32_t first = sees ? seen.from / 16 * 16 : 0, last = sees ? (seen.to + 15) / 16 * 16 : 0;
+    const float highest = score_row(b, r, first, last, sums);
+    const f32x16 offset = set1(highest - 14.994f);
+    const float* scores = s.scores(r);
+    f32x16 total = set1(0);
+    fill_codes(s.weights, r, b.first_coded(), b.end_coded(), [&](int32_t t) {
+        if (t < first || t >= last) {
+            return set1_i32(0);
+        }
+        const f32x16 weight = power_of_two(sub(load(scores + t), offset));
+        total = fma(weight, only_seen(load(s.values_per_scale + t), t, seen, 0), total);
+        return to_i32(weight);
+    });
+    partial[0] = highest * 0.693147180559945f;
+    partial[1] = sees ? reduce_add(total) : 0;
+}
+
+}  // namespace stoker::STOKER_ISA

@@ -1,0 +1,108 @@
+// Writing keys and values, of every type, at one position. Included once per instruction set, after attention_q16.inl.
+namespace stoker::STOKER_ISA {
+
+// Sixteen elements of a head as codes with one scale for the group they are in.
+inline float group_scale(const float* x, int32_t group) {
+    f32x16 highest = abs(load(x));
+    if (group == 32) {
+        highest = max(abs(load(x + 16)), highest);
+    }
+    return reduce_max(highest) / 127.0f;
+}
+
+inline void write_q8(const KvLayout& kv, uint8_t* plane, const float* x, int32_t slot, int32_t step, int32_t start) {
+    auto* scales = reinterpret_cast<float*>(plane + size_t(kv.head_size) * kPageTokens);
+    alignas(64) int8_t codes[16];
+    for (int32_t d = 0; d < kv.head_size; d += 16) {
+        const int32_t group = d / kv.group();
+        const float scale = group_scale(x + group * kv.group(), kv.group());
+        scales[group * kPageTokens + slot] = scale;
+        store_i8(codes, to_i32(mul(load(x + d), set1(scale > 1e-30f ? 1.0f / scale : 0.0f))));
+        for (int32_t i = 0; i < 16; ++i) {
+            plane[start + (d + i) * step] = uint8_t(codes[i]);
+        }
+    }
+}
+
+template <class Element> inline void convert(const float* x, Element* out) {
+    if constexpr (sizeof(Element) == 4) {
+        store(out, load(x));
+    } else {
+        store_f16(out, load(x));
+    }
+}
+
+template <class Element>
+inline void write_plain(const KvLayout& kv, uint8_t* plane, const float* x, int32_t step, int32_t start) {
+    auto* to = reinterpret_cast<Element*>(plane) + start;
+    alignas(64) Element lane[16];
+    for (int32_t d = 0; d < kv.head_size; d += 16) {
+        convert(x + d, lane);
+        for (int32_t i = 0; i < 16; ++i) {
+            to[(d + i) * step] = lane[i];
+        }
+    }
+}
+
+#ifndef STOKER_STORE_FOURTH
+// The low bytes of x as every fourth of 64 bytes, from `first` on. Touches no other one: they may be another thread's.
+inline void store_fourth(uint8_t* line, int32_t first, i32x16 x) {
+    alignas(16) int8_t bytes[16];
+    store_i8(bytes, x);
+    for (int i = 0; i < 16; ++i) {
+        line[first + 4 * i] = uint8_t(bytes[i]);
+    }
+}
+#endif
+
+// A key's bytes lie by fours, a value's alone.
+inline void write_q16(const KvLayout& kv, uint8_t* plane, const float* x, int32_t slot, bool is_key) {
+    const float most = code_scale(x, kv.head_size), scale = is_key ? rounded_up(most) : power_above(most);
+    const f32x16 steps = steps_per_unit(scale);
+    for (int32_t d = 0; d < kv.head_size; d += 16) {
+        const i32x16 code = to_i32(mul(load(x + d), steps));
+        const i32x16 high = shr_i32<8>(add_i32(code, set1_i32(128 * 256 + 128))), low = add_i32(code, set1_i32(128));
+        uint8_t* at = plane + d * 2 * kPageTokens;
+        if (!is_key) {
+            store_fourth(at + slot / 4 * 128, slot % 4, high);
+            store_fourth(at + slot / 4 * 128 + 64, slot % 4, low);
+            continue;
+        }
+        alignas(16) int8_t bytes[2][16];
+        store_i8(bytes[0], high);
+        store_i8(bytes[1], low);
+        for (int i = 0; i < 8; ++i) {
+            __builtin_memcpy(at + i * 128 + slot * 4, bytes[i % 2] + i / 2 * 4, 4);
+        }
+    }
+    uint32_t bits;
+    __builtin_memcpy(&bits, &scale, 4);
+    const_cast<uint16_t*>(scales_of(kv, plane))[slot] = uint16_t(bits >> 16);
+}
+
+inline void write_plane(const KvLayout& kv, uint8_t* plane, const float* x, int32_t slot, int32_t step, int32_t start) {
+    switch (kv.type) {
+        case KvType::f32: return write_plain<float>(kv, plane, x, step, start);
+        case KvType::f16: return write_plain<uint16_t>(kv, plane, x, step, start);
+        case KvType::q8: return write_q8(kv, plane, x, slot, step, start);
+        case KvType::q16: return write_q16(kv, plane, x, slot, step == kPageTokens);
+    }
+}
+
+inline void write(const KvLayout& kv, uint8_t* head, int32_t slot, const float* key, const float* value) {
+    write_plane(kv, head, key, slot, kPageTokens, slot);
+    write_plane(kv, head + kv.plane_bytes(), value, slot, 1, slot * kv.head_size);
+}
+
+inline void fetch(const KvLayout& kv, const AttentionAhead& pages) {
+    for (int32_t i = 0; i < pages.count; ++i) {
+        const Fetch keys(kv, pages.memory + pages.pages[i] * kv.page_bytes);
+        switch (kv.type) {
+            case KvType::f32: keys.steps<KvType::f32>(0, kv.head_size); break;
+            case KvType::q16: keys.steps<KvType::q16>(0, kv.head_size); break;
+            default: keys.steps<KvType::f16>(0, kv.head_size);
+        }
+    }
+}
+
+}  // namespace stoker::STOKER_ISA

@@ -1,0 +1,43 @@
+"""The types that keys and values are kept in: what each of them takes, and which one is usual on this CPU."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from stoker import _native
+from stoker.errors import ConfigError
+
+KVType: TypeAlias = Literal["f32", "f16", "q8", "q16"]
+
+_MAX_CODED_HEAD = 512
+"""Elements of a head whose sums of products of 16-bit codes fit into 32 bits: native/attention.hpp."""
+_FASTER_IN_INTEGERS = frozenset(("avxvnni", "avx512", "amx"))
+"""Kernels to which codes of 16 bits are faster than floats, for prompts as well as for decodes."""
+
+
+def choose_kv_type(wanted: KVType | None, head_size: int) -> KVType:
+    """The type to use: that which is wanted, or the fastest one here of those as exact as f16.
+
+    Raises:
+        ConfigError: heads are too large for the type that is wanted, or the environment names kernels that cannot run
+            here.
+    """
+    if wanted is None:
+        return "q16" if head_size <= _MAX_CODED_HEAD and _kernels() in _FASTER_IN_INTEGERS else "f16"
+    if wanted == "q16" and head_size > _MAX_CODED_HEAD:
+        message = f"This model's heads of {head_size} elements are too large for q16; --kv-type f16 keeps them."
+        raise ConfigError(message, parameter="kv_type")
+    return wanted
+
+
+def element_bytes(kv_type: KVType, head_size: int) -> float:
+    """What one number of keys and values takes, its share of scales included."""
+    elements_per_scale = 32 if head_size % 32 == 0 else 16
+    return {"f32": 4.0, "f16": 2.0, "q8": 1 + 4 / elements_per_scale, "q16": 2 + 2 / head_size}[kv_type]
+
+
+def _kernels() -> str:
+    try:
+        return _native.best_kernels()
+    except RuntimeError as error:
+        raise ConfigError(str(error)) from error

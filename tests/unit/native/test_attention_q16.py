@@ -1,0 +1,180 @@
+"""Attention on 16-bit codes: its own rounding and nothing else; numbers that are zero, tiny, huge or none at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from stoker import _native
+from tests.unit.native.packed import pack
+from tests.unit.native.test_decoder_numbers import computed, relative_error
+from tests.unit.native.tiny import F64, Built, Reference, Slots, Tiny, build, token_ids
+
+_SPAN = 512
+_MOST = 127 * 256 + 127
+
+
+class CodedReference(Reference):
+    """Queries, keys, values and weights as codes; everything else as it was."""
+
+    def attend(self, q: F64, k: F64, v: F64, seen: NDArray[np.bool_]) -> F64:
+        q_scale, k_scale = (np.abs(x).max(-1) / _MOST for x in (q, k))
+        k_scale = rounded_up(k_scale)
+        v_scale = 2.0 ** (np.floor(np.log2(np.abs(v).max(-1) / _MOST)) + 1)
+        k_codes, v_codes = (np.rint(x / s[..., None]) for x, s in ((k, k_scale), (v, v_scale)))
+        q_codes = rounded(q / q_scale[..., None])
+        scores = coded_product("ihd,jhd->hij", q_codes, k_codes) * q_scale.T[:, :, None] * k_scale.T[:, None, :]
+        if self.t.attention_softcap:
+            scores = self.t.attention_softcap * np.tanh(scores / self.t.attention_softcap)
+        exponents = np.where(seen, scores * np.log2(np.e) + np.log2(v_scale).T[:, None, :], -np.inf)
+        offset = exponents.max(-1, keepdims=True)
+        sums, totals = np.zeros((q.shape[1], len(q), q.shape[2])), np.zeros(offset.shape)
+        for begin in range(0, len(k), _SPAN):
+            span = slice(begin, begin + _SPAN)
+            highest = exponents[..., span].max(-1, keepdims=True)
+            highest = np.where(np.isfinite(highest), highest, 0.0)
+            weights = 2.0 ** (exponents[..., span] - highest + 14.994)
+            share = 2.0 ** np.where(np.isfinite(highest), highest - offset, -np.inf)
+            sums = sums + coded_product("hij,jhd->hid", rounded(weights), v_codes[span]) * share
+            totals = totals + (weights / v_scale[span].T[:, None, :]).sum(-1, keepdims=True) * share
+        return (sums / totals).transpose(1, 0, 2).reshape(len(q), -1)
+
+
+def rounded(x: F64) -> F64:
+    """Codes of queries and weights, whose low byte is not -128."""
+    codes = np.rint(x)
+    return codes + (low_byte(codes) == -128)
+
+
+def rounded_up(scale: F64) -> F64:
+    """To 8 bits."""
+    step = 2.0 ** (np.floor(np.log2(scale)) - 7)
+    return np.ceil(scale / step) * step
+
+
+def low_byte(codes: F64) -> F64:
+    return (codes + 128) % 256 - 128
+
+
+def coded_product(axes: str, a: F64, b: F64) -> F64:
+    """Without the products of two low bytes."""
+    return np.einsum(axes, a, b) - np.einsum(axes, low_byte(a), low_byte(b))
+
+
+@pytest.mark.parametrize(
+    "tiny",
+    [
+        Tiny(), Tiny(head_size=64, sharpness=8), Tiny(head_size=48, windows=(7, 0), attention_softcap=2.0),
+        Tiny(num_heads=14, num_kv_heads=1, head_size=80, rope_dim=80),
+    ],
+    ids=["plain", "sharp", "capped", "many queries"],
+)  # fmt: skip
+def test_only_codes_are_rounded(tiny: Tiny) -> None:
+    """A quarter of what codes cost is left for those that float32 rounds otherwise: weights are exact to 3e-6."""
+    built, ids = build(tiny), token_ids(100, tiny)
+    rows, coded, exact = (computed(built, ids, kv_type="q16"), CodedReference(built), Reference(built))
+    cost = relative_error(exact.logits(ids).astype(np.float32), coded.logits(ids))
+    assert relative_error(rows, coded.logits(ids)) < 0.25 * cost
+
+
+def test_spans_have_maxima_of_their_own() -> None:
+    built = build(Tiny(num_heads=2, num_kv_heads=1, num_layers=1, sharpness=20))
+    ids = token_ids(1100, built.tiny)
+    rows = Slots(built.open(num_pages=160, kv_type="q16"), built, pages_each=40).all_logits(0, ids, [550])
+    assert relative_error(rows, CodedReference(built).logits(ids)) < 4e-5
+
+
+def with_tokens(tiny: Tiny, columns: Mapping[str, Mapping[int, float]]) -> Built:
+    """A decoder in which token t alone decides by column t of a matrix what its query, key and value are.
+
+    Args:
+        tiny: of one layer, with matrices of F32.
+        columns: what columns of a matrix are multiplied with.
+    """
+    built = build(tiny)
+    embedding = np.eye(tiny.vocab_size, tiny.hidden_size)
+    embedding[0] = 0  # its key and value are zeros
+    _replace(built, "embedding", built.description["embedding"], embedding)
+    layer = built.description["layers"][0]
+    for name, factors in columns.items():
+        values = built.floats[f"0.{name}"].copy()
+        for column, factor in factors.items():
+            values[:, column] *= factor
+        _replace(built, f"0.{name}", layer[name], values)
+    return built
+
+
+def _replace(built: Built, name: str, place: tuple[int, int, int, int, int], values: F64) -> None:
+    data = values.astype(np.float32)
+    packed = pack("F32", data.view(np.uint8), values.shape[1]).packed
+    built.memory[place[3] : place[3] + len(packed)] = packed
+    built.floats[name] = data.astype(np.float64)
+
+
+ONE_LAYER = Tiny(num_layers=1, is_tied=False, num_heads=6, num_kv_heads=2, head_size=64)
+IDS = [1 + i % 11 for i in range(77)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "bound"),
+    [
+        ({}, 2e-4),
+        ({"value": {5: 1e6}}, 2e-4),  # one position is all that counts
+        ({"value": dict.fromkeys(range(64), 1e18)}, 2e-4),
+        ({"value": dict.fromkeys(range(64), 1e-42)}, 2e-4),
+        ({"value": dict.fromkeys(range(64), 1e-30)}, 2e-4),
+        ({"key": {5: 1e-42, 6: 1e-38}}, 2e-4),
+        ({"key": dict.fromkeys(range(64), 1e3)}, 2e-3),
+        ({"query": {5: 0.0, 6: 1e-42}}, 2e-4),
+        ({"value": {5: 1e4, 6: 1e-4}, "key": {5: -20.0}}, 2e-4),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kernels", _native.kernel_names())
+def test_extreme_keys_and_values(columns: dict[str, dict[int, float]], bound: float, kernels: str) -> None:
+    built = with_tokens(ONE_LAYER, columns)
+    ids = [*IDS, 0, 0, 7]
+    rows = computed(built, ids, kv_type="q16", kernels=kernels)
+    assert np.isfinite(rows).all()
+    with np.errstate(under="ignore"):
+        assert relative_error(rows, Reference(built).logits(ids)) < bound
+    np.testing.assert_array_equal(rows, computed(built, ids, kv_type="q16", kernels="scalar"))
+
+
+@pytest.mark.parametrize("kernels", _native.kernel_names())
+@pytest.mark.parametrize("matrix", ["key", "value", "query"])
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_what_is_no_number_touches_those_alone_who_see_it(matrix: str, number: float, kernels: str) -> None:
+    """Token 20 stands at one position, in the second of three pages."""
+    tiny = Tiny(num_layers=1, is_tied=False, num_heads=6, num_kv_heads=2, head_size=64, windows=(20,))
+    built = with_tokens(tiny, {matrix: {20: number}})
+    at = 40
+    ids, others = [*IDS[:at], 20, *IDS[at + 1 :]], [*IDS[:at], 3, *IDS[at + 1 :]]
+    with np.errstate(invalid="ignore"):
+        rows = computed(built, ids, kv_type="q16", kernels=kernels)
+    wanted = computed(built, others, kv_type="q16", kernels=kernels)
+    touched = np.arange(len(ids)) - at
+    touched = touched == 0 if matrix == "query" else (touched >= 0) & (touched < 20)
+    np.testing.assert_array_equal(rows[~touched], wanted[~touched])
+    assert not np.isfinite(rows[touched]).any()
+
+
+def test_heads_too_large_for_sums_of_32_bits_are_refused() -> None:
+    built = build(Tiny(head_size=528, num_heads=2, num_kv_heads=1, num_layers=1))
+    with pytest.raises(ValueError, match="too large for q16"):
+        built.open(kv_type="q16")
+    built.open(kv_type="f16").close()
+
+
+@pytest.mark.parametrize("kernels", _native.kernel_names())
+def test_the_largest_sums_fit_into_32_bits(kernels: str) -> None:
+    """All elements of queries, keys and values are as large as the largest, and all positions of a span alike."""
+    tiny = Tiny(head_size=512, num_heads=1, num_kv_heads=1, num_layers=1, hidden_size=64, is_tied=False, rope_dim=2)
+    built = build(tiny)
+    for name in ("query", "key", "value"):
+        _replace(built, f"0.{name}", built.description["layers"][0][name], np.full((512, 64), 0.01))
+    ids = [5] * 512
+    rows = computed(built, ids, kv_type="q16", kernels=kernels)
+    assert relative_error(rows, Reference(built).logits(ids)) < 2e-4
