@@ -19,7 +19,10 @@ from tests.reference.native_runs import all_rows, open_native
 from tests.reference.vocabulary_files import our_tokenizer
 
 MAX_DIVERGENCE = 0.005
-"""In nats, the mean over a text. About as far apart are the native executor and libllama: all round activations."""
+"""In nats, the mean over a text, from exact logits. About as far from them are the native executor and libllama: all
+round activations."""
+MAX_APART = 0.008
+"""Of two that round: between them lie the errors of both."""
 CHUNKS = (150, 1, 1, 1)
 
 
@@ -58,8 +61,8 @@ def test_logits_of_a_model_with_windows(gemma3_path: Path, gemma3_folder: Path, 
 
 
 def check(found: Rows, expected: Rows) -> None:
-    assert divergence(expected, found) <= MAX_DIVERGENCE
-    assert np.mean(expected.argmax(-1) == found.argmax(-1)) > 0.9
+    assert divergence(expected, found) <= MAX_APART
+    assert np.mean(expected.argmax(-1) == found.argmax(-1)) > 0.85
 
 
 _GENAI = """
@@ -85,7 +88,7 @@ print(json.dumps({"prompt": prompt_ids, "answer": found, "text": tokenizer.decod
 def test_logits_are_as_near_to_exact_ones_as_the_native_executors(
     smollm2_path: Path, smollm2_folder: Path, expected: Rows, text: str
 ) -> None:
-    """Both round activations to 8 bits, each in its own way: between them lie the errors of both."""
+    """Both round activations to 8 bits, each in its own way."""
     token_ids = tokens(smollm2_path, text)
     exact = unrounded(smollm2_folder).rows(token_ids)
     found = divergence(exact, ExportedModel(smollm2_folder).rows(token_ids, CHUNKS))
