@@ -241,7 +241,7 @@ def _open_llama_instead(
 ) -> OpenedGGUF:
     try:
         opened = _open_llama(config, gguf, progress, mark)
-    except ModelError as error:
+    except (ModelError, ConfigError) as error:
         raise type(error)(f"{why.message}. {error.message}", **error.fields) from error
     level = logging.INFO if opened.kv_port is None else logging.WARNING  # it computes encoders anyway
     logger.log(level, "libllama computes: %s", why.message)

@@ -38,10 +38,23 @@ def refuse_what_kills_it(gguf: GGUFFile) -> None:
     scaling = gguf.get_str(gguf.own_key("rope.scaling.type"))
     if scaling not in (None, *_ROPE_SCALINGS):
         _refuse(gguf, f"its rope scaling `{scaling}` is none of {', '.join(_ROPE_SCALINGS)}")
+    if gguf.architecture == "gemma3" and gguf.get_int(_window_key(gguf)) and not _has_windowed_layer(gguf):
+        _refuse(gguf, f"`{_window_key(gguf)}` is given, but no layer has such a window")
     for tensor in gguf.tensors.values():
         is_vector = len(tensor.shape) == 1 and tensor.name.endswith(("norm.weight", ".bias"))
         if tensor.type.name in _NO_WEIGHTS or (is_vector and tensor.type.name != "F32"):
             _refuse(gguf, f"it does not compute with the tensor `{tensor.name}` of type {tensor.type.name}")
+
+
+def _window_key(gguf: GGUFFile) -> str:
+    return gguf.own_key("attention.sliding_window")
+
+
+def _has_windowed_layer(gguf: GGUFFile) -> bool:
+    """The pattern is a flag for each layer, or a period; all but the last layer of a period have the window."""
+    pattern = f"{_window_key(gguf)}_pattern"
+    flags = gguf.get_ints(pattern)
+    return any(flags or [True]) if gguf.is_array(pattern) else flags != [1]
 
 
 def _refuse(gguf: GGUFFile, why: str) -> NoReturn:
@@ -58,7 +71,8 @@ def attention_options(config: EngineConfig) -> AttentionOptions:
 
     kind = _KV_TYPES.get(config.kv_type or "f16")
     if kind is None:
-        raise ConfigError(f"libllama does not keep keys and values as {config.kv_type}", key="kv_type")
+        message = f"libllama does not keep keys and values as {config.kv_type}; give --kv-type {' or '.join(_KV_TYPES)}"
+        raise ConfigError(message, key="kv_type")
     return AttentionOptions(
         type_k=config.cache_type_k or kind, type_v=config.cache_type_v or kind, flash=config.flash_attn or "auto"
     )

@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
+import numpy as np
+
 from stoker.backends.onnx import (
     OnnxBackend,
     OnnxOptions,
@@ -142,16 +144,21 @@ def measure_onnx(config: EngineConfig) -> MemoryNeeds:
 
 
 def _read(config: EngineConfig) -> _Parts:
-    if config.kv_type in ("q8", "q16"):
-        message = f"keys and values of an ONNX graph are of the type that the graph has, not {config.kv_type}"
-        raise ConfigError(message, key="kv_type")
     folder = open_onnx_folder(Path(config.model_path), config.onnx_variant)
     graph = follow_links(choose_rows(read_onnx_graph(folder.graph)))
     facts = describe_onnx(folder)
     signature = read_signature(graph, names=facts.names, num_kv_heads=facts.num_kv_heads, head_size=facts.head_size)
+    _check_kv_type(config, signature)
     tokenizer = _tokenizer(folder, facts)
     _check_vocabulary(tokenizer, signature, graph)
     return _Parts(folder, graph, facts, signature, tokenizer)
+
+
+def _check_kv_type(config: EngineConfig, signature: Signature) -> None:
+    own = "f16" if signature.kv_type == np.float16 else "f32"
+    if config.kv_type not in (None, own):
+        message = f"this ONNX graph keeps keys and values as {own}, not {config.kv_type}; leave --kv-type out"
+        raise ConfigError(message, key="kv_type")
 
 
 def _tokenizer(folder: OnnxFolder, facts: OnnxDescription) -> JSONTokenizer:

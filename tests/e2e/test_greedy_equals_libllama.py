@@ -16,6 +16,10 @@ from stoker.engine.protocol import Output, Submit
 from tests.e2e.prompts import PROMPTS
 from tests.reference.libllama_reference import Answer, LibllamaReference
 
+# Forty answers of 64 tokens, half of them on one thread: more than a minute where nothing else runs, and time in which
+# the machine stands still counts.
+pytestmark = pytest.mark.timeout(1200)
+
 NUM_TOKENS = 64
 GREEDY = SamplingParams(temperature=0, max_tokens=NUM_TOKENS)
 NEAR_TIE = 0.75

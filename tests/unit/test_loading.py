@@ -18,7 +18,7 @@ from stoker import LLM, SamplingParams, loading_gguf
 from stoker.core.batch import Batch, Chunk
 from stoker.core.stages import no_mark
 from stoker.engine.config import EngineConfig
-from stoker.errors import ConfigError, ModelUnsupported
+from stoker.errors import ConfigError, InvalidInput, ModelUnsupported
 from stoker.loading import Loaded, load_gguf
 from stoker.loading_gguf import prepare_gguf
 from tests.tiny_models import TinyModel, split_model, write_tiny_model
@@ -112,8 +112,34 @@ def test_keys_and_values_in_other_sizes(tmp_path: Path) -> None:
         assert "keys q8_0" in found.backend.info.kv_format
     with loaded(path, kv_type="q16") as found:
         assert (found.backend_name, " q16 " in found.backend.info.kv_format) == ("native", True)
-    with pytest.raises(ConfigError, match="libllama does not keep"), loaded(path, kv_type="q16", backend="llama"):
+    words = "libllama does not keep .* as q16; give --kv-type f16"
+    with pytest.raises(ConfigError, match=words), loaded(path, kv_type="q16", backend="llama"):
         pass
+
+
+def test_whoever_gets_libllama_without_asking_for_it_is_told_why_it_refuses(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel(head_size=576, num_heads=2, num_kv_heads=1))
+    words = "heads of 576 elements .* libllama does not keep .* as q16"
+    with pytest.raises(ConfigError, match=words), loaded(path, kv_type="q16"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        ("backend", "auto, native, llama, onnx"),
+        ("kv_type", "f16, f32, q8, q16"),
+        ("pooling", "mean, cls, last"),
+        ("cache_type_v", "f32, f16, bf16"),
+        ("split_mode", "none, layer, row"),
+    ],
+)
+def test_names_that_there_are_not_are_refused_at_once(name: str, allowed: str) -> None:
+    """Nothing but the command line, the environment and the file have been checked before."""
+    given: dict[str, Any] = {name: "Q8"}
+    with pytest.raises(InvalidInput, match=f"`{name}` must be one of {allowed}.*, not Q8") as refused:
+        EngineConfig(model="m.gguf", **given)
+    assert refused.value.fields["parameter"] == name
 
 
 def test_it_needs_no_libllama(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -230,6 +230,21 @@ def test_what_nobody_runs_is_refused_for_the_reasons_of_each(
         pass
     for reason in reasons:
         assert reason in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_refused"), [(1, True), ([False, False], True), (2, False), (0, False), (None, False)]
+)
+def test_libllama_is_not_given_a_window_that_no_layer_has(model: Path, pattern: object, *, is_refused: bool) -> None:
+    """It would end the process. The native executor computes such a model."""
+    window = {"attention.sliding_window": 24, "attention.sliding_window_pattern": pattern}
+    path = write_tiny_model(model, TinyModel(architecture="gemma3", keys=window))
+    words = "attention.sliding_window` is given, but no layer has"
+    expected = pytest.raises(ModelUnsupported, match=words) if is_refused else nullcontext()
+    with expected, loaded(path, backend="llama"):
+        pass
+    with loaded(path) as found:
+        assert found.backend_name == "native"
 
 
 def test_libllama_is_not_given_weights_that_it_crashes_on(tmp_path: Path) -> None:

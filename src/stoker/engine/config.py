@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, fields
 from math import isfinite, isinf
 from pathlib import PurePath
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -19,6 +19,16 @@ PoolingName: TypeAlias = Literal["mean", "cls", "last"]
 CacheType: TypeAlias = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 FlashAttention: TypeAlias = Literal["auto", "on", "off"]
 SplitMode: TypeAlias = Literal["none", "layer", "row"]
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "backend": get_args(BackendName),
+    "kv_type": get_args(KVType),
+    "pooling": get_args(PoolingName),
+    "cache_type_k": get_args(CacheType),
+    "cache_type_v": get_args(CacheType),
+    "flash_attn": get_args(FlashAttention),
+    "split_mode": get_args(SplitMode),
+}
 
 
 class AdapterSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +120,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Defaults below the request's own values and the model's recommendation."""
 
     def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            _check_choice(name, getattr(self, name), choices)
         _check_range("parallel", self.parallel, 1, 1024)
         _check_range("max_queue", self.max_queue, 0, 65536)
         _check_range("max_queue_tokens", self.max_queue_tokens, 1, 2**31 - 1)
@@ -204,3 +216,8 @@ class SupervisionConfig:
 def _check_range(name: str, value: int | None, low: int, high: int) -> None:
     if value is not None and not low <= value <= high:
         raise InvalidInput(f"`{name}` must be between {low} and {high}, not {value}", parameter=name)
+
+
+def _check_choice(name: str, value: str | None, choices: tuple[str, ...]) -> None:
+    if value is not None and value not in choices:
+        raise InvalidInput(f"`{name}` must be one of {', '.join(choices)}, not {value}", parameter=name)

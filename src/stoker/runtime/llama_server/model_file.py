@@ -94,7 +94,9 @@ def cache_types(config: EngineConfig) -> tuple[CacheType, CacheType]:
     """
     usual = _KV_TYPES.get(config.kv_type or "f16")
     if usual is None:
-        raise ConfigError(f"llama-server does not keep keys and values as {config.kv_type}", key="kv_type")
+        kinds = " or ".join(_KV_TYPES)
+        message = f"llama-server does not keep keys and values as {config.kv_type}; give --kv-type {kinds}"
+        raise ConfigError(message, key="kv_type")
     return config.cache_type_k or usual, config.cache_type_v or usual
 
 
