@@ -95,7 +95,8 @@ def main() -> None:
 
 
 def report(bench: Bench, options: argparse.Namespace) -> None:
-    print(f"{options.model}, {options.threads} threads, keys and values {options.kv_type}")
+    kv_type = bench.backend.info.kv_format.split()[2]
+    print(f"{options.model}, {options.threads} threads, keys and values {kv_type}")
     for length in options.prompts:
         took = bench.best_s(partial(bench.prompt, length))
         print(f"prompt of {length:5}          {1e3 * took:9.2f} ms {length / took:8.0f} tok/s")

@@ -59,9 +59,67 @@ inline i32x16 joined(const int32_t* high, const int32_t* middle, i32x16 excess) 
     return sub_i32(add_i32(shl_i32<8>(load_i32(high)), load_i32(middle)), excess);
 }
 
-STOKER_FLATTEN void score_tiles(const SpanRows& b) {
+inline void store_sums(int32_t (&sums)[4][256]) {
+    _tile_stored(0, sums[0], 64);
+    _tile_stored(1, sums[1], 64);
+    _tile_stored(2, sums[2], 64);
+    _tile_stored(3, sums[3], 64);
+    __asm__ volatile("" ::: "memory");
+}
+
+// What turns sums of products into scores, by row.
+struct RowScores {
+    alignas(64) float highest[kScoredRows][16];  // so far, by lanes
+    int32_t too_large[kScoredRows];
+    Seen common = {0, kSpanTokens};  // what all rows see
+
+    explicit RowScores(const SpanRows& b) {
+        for (int32_t r = 0; r < b.rows; ++r) {
+            store(highest[r], set1(kUnseen));
+            too_large[r] = excess(b.scratch.queries, r);
+            common.from = b.seen[r].from > common.from ? b.seen[r].from : common.from;
+            common.to = b.seen[r].to < common.to ? b.seen[r].to : common.to;
+        }
+    }
+};
+
+// The sums of a page become scores. `is_plain`: without a soft cap, and all rows see all of it.
+template <bool is_plain>
+inline void score_page(const SpanRows& b, int32_t page, const int32_t (&sums)[4][256], RowScores& rows) {
+    const int32_t t = page * kPageTokens, num_rows = b.rows;
+    const SpanScratch s = b.scratch;  // a copy: what a reference leads to would be read again after every store
+    const f32x16 scale0 = load(s.key_scales + t), scale1 = load(s.key_scales + t + 16);
+    const f32x16 exponent0 = load(s.value_exponents + t), exponent1 = load(s.value_exponents + t + 16);
+    float* to = s.scores(0) + t;
+    for (int32_t r = 0; r < num_rows; ++r, to += kScoreStride) {
+        const i32x16 too_large = set1_i32(rows.too_large[r]);
+        const f32x16 scale = set1(s.query_scales[r]);
+        const i32x16 sum0 = joined(sums[0] + 16 * r, sums[1] + 16 * r, too_large);
+        const i32x16 sum1 = joined(sums[2] + 16 * r, sums[3] + 16 * r, too_large);
+        f32x16 x0, x1;
+        if constexpr (is_plain) {
+            x0 = fma(to_f32(sum0), mul(scale0, scale), exponent0);
+            x1 = fma(to_f32(sum1), mul(scale1, scale), exponent1);
+        } else {
+            x0 = score(b, r, t, sum0);
+            x1 = score(b, r, t + 16, sum1);
+        }
+        store(to, x0);
+        store(to + 16, x1);
+        store(rows.highest[r], max(x1, max(x0, load(rows.highest[r]))));
+    }
+}
+
+inline void score_page(const SpanRows& b, int32_t page, const int32_t (&sums)[4][256], RowScores& rows) {
+    const bool sees_all = rows.common.from <= page * kPageTokens && rows.common.to >= (page + 1) * kPageTokens;
+    b.a.softcap == 0 && sees_all ? score_page<true>(b, page, sums, rows) : score_page<false>(b, page, sums, rows);
+}
+
+// While a page is multiplied, the one before it becomes scores.
+STOKER_FLATTEN void score_tiles(const SpanRows& b, RowScores& rows) {
     const int32_t n = b.a.kv.head_size, depth = n % 64 == 0 ? 64 : n % 32 == 0 ? 32 : 16;
     const CodeRows& queries = b.scratch.queries;
+    alignas(64) int32_t sums[2][4][256];
     shape_tiles(b.rows, b.rows, depth);
     __asm__ volatile("" ::: "memory");  // the intrinsics do not say that they read and write memory
     load_codes_of(queries, 0);
@@ -74,22 +132,15 @@ STOKER_FLATTEN void score_tiles(const SpanRows& b) {
             }
             add_tile_products(keys + d * 2 * kPageTokens, 64, 4 * kPageTokens, 8 * kPageTokens);
         }
-        int32_t *high = b.scratch.sums + page * kPageTokens, *middle = b.scratch.middle + page * kPageTokens;
-        _tile_stored(0, high, 4 * kScoreStride);
-        _tile_stored(1, middle, 4 * kScoreStride);
-        _tile_stored(2, high + 16, 4 * kScoreStride);
-        _tile_stored(3, middle + 16, 4 * kScoreStride);
+        if (page > b.first_page) {
+            score_page(b, page - 1, sums[(page - 1) & 1], rows);
+        }
+        store_sums(sums[page & 1]);
     }
     _tile_release();
-    __asm__ volatile("" ::: "memory");
-}
-
-inline void store_sums(int32_t (&sums)[4][256]) {
-    _tile_stored(0, sums[0], 64);
-    _tile_stored(1, sums[1], 64);
-    _tile_stored(2, sums[2], 64);
-    _tile_stored(3, sums[3], 64);
-    __asm__ volatile("" ::: "memory");
+    if (b.first_page < b.end_page) {
+        score_page(b, b.end_page - 1, sums[(b.end_page - 1) & 1], rows);
+    }
 }
 
 // Sixteen elements of the heads of some rows.
@@ -153,23 +204,18 @@ STOKER_FLATTEN void weigh_two_tiles(const SpanRows& b, float* partials) {
     _tile_release();
 }
 
-STOKER_FLATTEN void soften_tiles(const SpanRows& b, float* partials) {
-    const int32_t n = b.a.kv.head_size;
-    for (int32_t r = 0; r < b.rows; ++r) {
-        const int32_t *high = b.scratch.sums + r * kScoreStride, *middle = b.scratch.middle + r * kScoreStride;
-        const i32x16 too_large = set1_i32(excess(b.scratch.queries, r));
-        soften_row(b, r, partials + r * partial_floats(n) + n,
-                   [&](int32_t t) { return joined(high + t, middle + t, too_large); });
-    }
-}
-
 inline void attend_tiles(const SpanRows& b, float* partials) {
+    const int32_t n = b.a.kv.head_size;
     copy_scales(b);
     for (int32_t part = 0; part * kScoredRows < b.rows; ++part) {
         const SpanRows scored = b.scored(part);
         take_queries(scored);
-        score_tiles(scored);
-        soften_tiles(scored, partials + part * kScoredRows * partial_floats(b.a.kv.head_size));
+        RowScores row_scores(scored);
+        score_tiles(scored, row_scores);
+        for (int32_t r = 0; r < scored.rows; ++r) {
+            float* partial = partials + (part * kScoredRows + r) * partial_floats(n);
+            soften_row(scored, r, reduce_max(load(row_scores.highest[r])), partial + n);
+        }
     }
     b.rows > kScoredRows ? weigh_two_tiles(b, partials) : weigh_tiles(b, partials);
 }

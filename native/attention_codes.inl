@@ -22,8 +22,7 @@ struct CodeRows {
 
 // What a thread has of a block of rows, in the scratch of `attend`.
 struct SpanScratch {
-    int32_t* sums;            // [kScoredRows][kScoreStride]: of products, then scores as floats
-    int32_t* middle;          // likewise; of tiles only
+    float* all_scores;        // [kScoredRows][kScoreStride]
     float* key_scales;        // [kSpanTokens]
     float* value_exponents;   // [kSpanTokens]: log2 of their scales
     float* values_per_scale;  // [kSpanTokens]: 1 / scale
@@ -33,7 +32,7 @@ struct SpanScratch {
 
     static constexpr int32_t query_stride(int32_t head_size) { return (head_size + 63) / 64 * 64; }
     static constexpr size_t floats(int32_t head_size) {
-        return kScoredRows * (2 * size_t(kScoreStride) + 1) + 3 * kSpanTokens + kMostRows * (size_t(kCodeStride) / 2 + 2) +
+        return kScoredRows * (size_t(kScoreStride) + 1) + 3 * kSpanTokens + kMostRows * (size_t(kCodeStride) / 2 + 2) +
                kScoredRows * (size_t(query_stride(head_size)) / 2 + 2);
     }
     SpanScratch(float* memory, int32_t head_size) {
@@ -45,8 +44,7 @@ struct SpanScratch {
             int32_t* sum_high = integers(rows);
             return CodeRows{high, low, stride, sum_high, integers(rows)};
         };
-        sums = integers(kScoredRows * size_t(kScoreStride));
-        middle = integers(kScoredRows * size_t(kScoreStride));
+        all_scores = take(kScoredRows * size_t(kScoreStride));
         key_scales = take(kSpanTokens);
         value_exponents = take(kSpanTokens);
         values_per_scale = take(kSpanTokens);
@@ -54,7 +52,7 @@ struct SpanScratch {
         weights = take_codes(kMostRows, kCodeStride);
         queries = take_codes(kScoredRows, query_stride(head_size));
     }
-    float* scores(int32_t row) const { return reinterpret_cast<float*>(sums) + row * kScoreStride; }
+    float* scores(int32_t row) const { return all_scores + row * kScoreStride; }
 };
 
 // Some rows of a piece, the part of a span that some of them see, and the memory to compute in.
@@ -124,10 +122,10 @@ inline float code_scale(const float* x, int32_t n) {
 // The power of two above a scale, from 2^-60 on: weights have its logarithm in them, and must not leave the range of floats
 // where there are values of 1e20 besides.
 inline float power_above(float scale) {
-    int32_t bits;
+    uint32_t bits;
     __builtin_memcpy(&bits, &scale, 4);
     bits = (bits & 0x7f800000) + 0x00800000;
-    bits = bits > 67 << 23 ? bits : 67 << 23;
+    bits = bits > 67u << 23 ? bits : 67u << 23;
     float power;
     __builtin_memcpy(&power, &bits, 4);
     return scale == scale ? power : scale;
@@ -190,17 +188,21 @@ STOKER_FLATTEN inline void take_queries(const SpanRows& b) {
 // Scores to weights
 // ---------------------------------------------------------------------------------------------------------------------
 
-// 2^x for x <= 16, within 3e-6 of itself; below -125 it stays at 1e-38; not a number stays one. A polynomial of what is left
-// of x behind its integer. 11 operations.
-inline f32x16 power_of_two(f32x16 x) {
-    const f32x16 magic = set1(12582912.0f + 127);  // adding it rounds, and the last bits are an exponent's
-    const f32x16 t = max(set1(-125), x);
+constexpr float kUnseen = -3.4e38f;  // a score below all
+
+// The weight that is 2^x of the largest one, x <= 0, within 3e-6 of itself; below -140 it stays at 1e-38; not a number stays
+// one. The largest is kMostCode, so a weight is its code. Scores have nothing added to them for that: among huge ones the sum
+// would round to more. A polynomial of what is left of x behind its integer. 11 operations.
+inline f32x16 weight_of(f32x16 x) {
+    constexpr float most = kMostCode / 32768.0f;        // the rest of it, 2^15, is in the exponent
+    const f32x16 magic = set1(12582912.0f + 127 + 15);  // adding it rounds, and the last bits are an exponent's
+    const f32x16 t = max(set1(-140), x);
     const f32x16 n = add(t, magic), r = sub(t, sub(n, magic));
-    f32x16 p = set1(0.009570100344717503f);
-    p = fma(p, r, set1(0.05591785907745361f));
-    p = fma(p, r, set1(0.240247443318367f));
-    p = fma(p, r, set1(0.6931217908859253f));
-    p = fma(p, r, set1(0.9999992847442627f));
+    f32x16 p = set1(most * 0.009570100344717503f);
+    p = fma(p, r, set1(most * 0.05591785907745361f));
+    p = fma(p, r, set1(most * 0.240247443318367f));
+    p = fma(p, r, set1(most * 0.6931217908859253f));
+    p = fma(p, r, set1(most * 0.9999992847442627f));
     return mul(p, as_f32(shl_i32<23>(as_i32(n))));
 }
 
@@ -229,42 +231,32 @@ inline f32x16 only_seen(f32x16 x, int32_t t, Seen seen, float value) {
     return load(lane);
 }
 
-// Row r's sums of products, sums(t) for 16 positions, become scores, in units of log2 and with the values' scales in them.
-// Returns the largest.
-template <class SumsAt> inline float score_row(const SpanRows& b, int32_t r, int32_t first, int32_t last, SumsAt sums) {
+// A sum of products of row r with 16 positions from t on becomes scores, in units of log2 and with the values' scales in them.
+inline f32x16 score(const SpanRows& b, int32_t r, int32_t t, i32x16 sum) {
     const SpanScratch& s = b.scratch;
-    float* scores = s.scores(r);
-    const f32x16 query_scale = set1(s.query_scales[r]), cap = set1(b.a.softcap), units = set1(b.a.softcap * kLog2E);
-    f32x16 highest = set1(-3.4e38f);
-    for (int32_t t = first; t < last; t += 16) {
-        f32x16 x = to_f32(sums(t)), scale = mul(load(s.key_scales + t), query_scale);
-        if (b.a.softcap > 0) {
-            x = tanh(div(mul(x, scale), cap));
-            scale = units;
-        }
-        x = only_seen(fma(x, scale, load(s.value_exponents + t)), t, b.seen[r], -3.4e38f);
-        highest = max(x, highest);
-        store(scores + t, x);
+    f32x16 x = to_f32(sum), scale = mul(load(s.key_scales + t), set1(s.query_scales[r]));
+    if (b.a.softcap > 0) {
+        x = tanh(div(mul(x, scale), set1(b.a.softcap)));
+        scale = set1(b.a.softcap * kLog2E);
     }
-    return reduce_max(highest);
+    return only_seen(fma(x, scale, load(s.value_exponents + t)), t, b.seen[r], kUnseen);
 }
 
-// Row r's sums become codes of its weights; writes the maximum and the sum of its partial result. The largest weight is
-// 2^14.994, which is 32,631: a weight is its code.
-template <class SumsAt> STOKER_FLATTEN void soften_row(const SpanRows& b, int32_t r, float* partial, SumsAt sums) {
+// Row r's scores, the largest of which is given, become codes of its weights; writes the maximum and the sum of its partial
+// result.
+STOKER_FLATTEN inline void soften_row(const SpanRows& b, int32_t r, float highest, float* partial) {
     const SpanScratch& s = b.scratch;
     const Seen seen = b.seen[r];
     const bool sees = seen.from < seen.to;
     const int32_t first = sees ? seen.from / 16 * 16 : 0, last = sees ? (seen.to + 15) / 16 * 16 : 0;
-    const float highest = score_row(b, r, first, last, sums);
-    const f32x16 offset = set1(highest - 14.994f);
+    const f32x16 largest = set1(highest);
     const float* scores = s.scores(r);
     f32x16 total = set1(0);
     fill_codes(s.weights, r, b.first_coded(), b.end_coded(), [&](int32_t t) {
         if (t < first || t >= last) {
             return set1_i32(0);
         }
-        const f32x16 weight = power_of_two(sub(load(scores + t), offset));
+        const f32x16 weight = weight_of(sub(load(scores + t), largest));
         total = fma(weight, only_seen(load(s.values_per_scale + t), t, seen, 0), total);
         return to_i32(weight);
     });

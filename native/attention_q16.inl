@@ -106,7 +106,6 @@ template <int R, int V> STOKER_FLATTEN void score_page(const SpanRows& b, int32_
     const int32_t n = b.a.kv.head_size;
     const uint8_t* keys = b.keys(page);
     const CodeRows queries = b.scratch.queries;
-    int32_t* to = b.scratch.sums + page * kPageTokens;
     for (int32_t lane = 0; lane < kPageTokens; lane += 16 * V) {
         DotSums<R, V> sums;
         begin_sums(sums, queries);
@@ -114,7 +113,9 @@ template <int R, int V> STOKER_FLATTEN void score_page(const SpanRows& b, int32_
             fetch.steps<KvType::q16>(d, lane == 0 ? d + 4 : d);
             add_products(sums, queries, d, keys + d * 2 * kPageTokens + lane * 4, 64, 4 * kPageTokens);
         }
-        end_sums(sums, [&](int r, int v, i32x16 sum) { store_i32(to + r * kScoreStride + lane + 16 * v, sum); });
+        end_sums(sums, [&](int r, int v, i32x16 sum) {
+            store_i32(reinterpret_cast<int32_t*>(b.scratch.scores(r)) + page * kPageTokens + lane + 16 * v, sum);
+        });
     }
 }
 
@@ -172,14 +173,25 @@ template <int R> void weigh_block(const SpanRows& b, float* partials) {
     }
 }
 
+// Row r's sums become scores where they lie; returns the largest.
+STOKER_FLATTEN inline float score_row(const SpanRows& b, int32_t r) {
+    float* scores = b.scratch.scores(r);
+    f32x16 highest = set1(kUnseen);
+    for (int32_t t = b.seen[r].from / 16 * 16; t < b.seen[r].to; t += 16) {
+        const f32x16 x = score(b, r, t, load_i32(reinterpret_cast<const int32_t*>(scores) + t));
+        highest = max(x, highest);
+        store(scores + t, x);
+    }
+    return reduce_max(highest);
+}
+
 template <int R> void attend_block(const SpanRows& b, float* partials) {
     const int32_t n = b.a.kv.head_size;
     take_queries(b);
     score_block<R>(b);
     copy_scales(b);
     for (int32_t r = 0; r < R; ++r) {
-        const int32_t* sums = b.scratch.sums + r * kScoreStride;
-        soften_row(b, r, partials + r * partial_floats(n) + n, [&](int32_t t) { return load_i32(sums + t); });
+        soften_row(b, r, score_row(b, r), partials + r * partial_floats(n) + n);
     }
     weigh_block<R>(b, partials);
 }

@@ -6,28 +6,46 @@
 #include <cstring>
 #include <new>
 
+#if defined(STOKER_GUARD)
+#include "guarded.hpp"
+#endif
+
 namespace stoker {
 
 #if defined(MADV_POPULATE_WRITE)
 constexpr size_t kSystemPage = size_t(1) << 16;  // the largest there is
 #endif
 
+namespace {
+
+#if defined(STOKER_GUARD)
+void* take_pages(size_t bytes) { return take_guarded(bytes); }
+void give_back_pages(void* memory, size_t bytes) { give_back_guarded(memory, bytes); }
+#else
+void* take_pages(size_t bytes) {
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+        throw std::bad_alloc();
+    }
+#if defined(MADV_HUGEPAGE)
+    madvise(memory, bytes, MADV_HUGEPAGE);  // a wish: without it, it only takes more misses of the TLB
+#endif
+    return memory;
+}
+void give_back_pages(void* memory, size_t bytes) { munmap(memory, bytes); }
+#endif
+
+}  // namespace
+
 KvCache::KvCache(KvType type, int32_t num_layers, int32_t num_heads, int32_t head_size, int32_t num_pages)
     : layout_{type, head_size, 0}, num_heads_(num_heads), num_pages_(num_pages),
       num_planes_(size_t(num_layers) * num_heads * 2) {
     layout_.page_bytes = num_planes_ * layout_.plane_bytes();
     bytes_ = layout_.page_bytes * num_pages;
-    void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) {
-        throw std::bad_alloc();
-    }
-#if defined(MADV_HUGEPAGE)
-    madvise(memory, bytes_, MADV_HUGEPAGE);  // a wish: without it, it only takes more misses of the TLB
-#endif
-    memory_ = static_cast<uint8_t*>(memory);
+    memory_ = static_cast<uint8_t*>(take_pages(bytes_));
 }
 
-KvCache::~KvCache() { munmap(memory_, bytes_); }
+KvCache::~KvCache() { give_back_pages(memory_, bytes_); }
 
 void KvCache::touch([[maybe_unused]] int32_t first, [[maybe_unused]] int32_t last) {
 #if defined(MADV_POPULATE_WRITE)

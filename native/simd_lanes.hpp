@@ -56,14 +56,18 @@ STOKER_FIX f32x16 sub(const f32x16& a, const f32x16& b) { STOKER_EACH(f32x16, a.
 STOKER_FIX f32x16 mul(const f32x16& a, const f32x16& b) { STOKER_EACH(f32x16, a.v[i] * b.v[i]); }
 STOKER_FIX f32x16 div(const f32x16& a, const f32x16& b) { STOKER_EACH(f32x16, a.v[i] / b.v[i]); }
 
-// Integers, and the same bits as the other kind
+// Integers, and the same bits as the other kind. Sums are taken modulo 2^32.
 STOKER_FIX i32x16 set1_i32(int32_t x) { STOKER_EACH(i32x16, x - Integers{}); }
 STOKER_FIX i32x16 load_i32(const int32_t* p) { STOKER_EACH(i32x16, reinterpret_cast<const IntegersAt*>(p)[i]); }
 STOKER_FIX void store_i32(int32_t* p, const i32x16& x) {
     for (int i = 0; i < kParts; ++i) reinterpret_cast<IntegersAt*>(p)[i] = x.v[i];
 }
-STOKER_FIX i32x16 add_i32(const i32x16& a, const i32x16& b) { STOKER_EACH(i32x16, a.v[i] + b.v[i]); }
-STOKER_FIX i32x16 sub_i32(const i32x16& a, const i32x16& b) { STOKER_EACH(i32x16, a.v[i] - b.v[i]); }
+STOKER_FIX i32x16 add_i32(const i32x16& a, const i32x16& b) {
+    STOKER_EACH(i32x16, Integers(Naturals(a.v[i]) + Naturals(b.v[i])));
+}
+STOKER_FIX i32x16 sub_i32(const i32x16& a, const i32x16& b) {
+    STOKER_EACH(i32x16, Integers(Naturals(a.v[i]) - Naturals(b.v[i])));
+}
 STOKER_FIX i32x16 and_i32(const i32x16& a, const i32x16& b) { STOKER_EACH(i32x16, a.v[i] & b.v[i]); }
 STOKER_FIX i32x16 max_i32(const i32x16& a, const i32x16& b) { STOKER_EACH(i32x16, a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
 template <int n> STOKER_FIX i32x16 shl_i32(const i32x16& a) { STOKER_EACH(i32x16, Integers(Naturals(a.v[i]) << n)); }

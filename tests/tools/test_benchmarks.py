@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -35,13 +36,18 @@ WORK = Work(
 def test_a_small_batch_is_limited_by_memory_and_a_large_one_by_arithmetic() -> None:
     assert least_step_s(MACHINE, WORK, batch=1, length=0) == pytest.approx(0.1)
     assert least_step_s(MACHINE, WORK, batch=1, length=10**5) == pytest.approx(0.1 + (2000e5 + 1000 * 100) / 10e9)
-    arithmetic_s = 1000 * 3e9 / 1e12 + 1000 * (1000 * 200 + 500 * 100) / 1e11
+    arithmetic_s = 1000 * 3e9 / 1e12 + 1000 * 3 * (1000 * 200 + 500 * 100) / 1e12
     assert least_step_s(MACHINE, WORK, batch=1000, length=200) == pytest.approx(arithmetic_s)
 
 
 def test_a_prompt_computes_one_row_of_logits_and_attends_to_what_stands_before() -> None:
     attention = sum(1000 * position + 500 * min(position, 100) for position in range(1, 501))
-    assert least_prefill_s(MACHINE, WORK, 500) == pytest.approx((500 * 2e9 + 1e9) / 1e12 + attention / 1e11)
+    assert least_prefill_s(MACHINE, WORK, 500) == pytest.approx((500 * 2e9 + 1e9 + 3 * attention) / 1e12)
+
+
+def test_attention_is_limited_by_three_products_of_bytes_or_one_of_floats() -> None:
+    assert MACHINE.attention_ops_per_s == pytest.approx(1e12 / 3)
+    assert replace(MACHINE, float32_ops_per_s=5e11).attention_ops_per_s == 5e11
 
 
 def test_the_work_of_a_real_model_is_counted_from_its_tensors(smollm2_path: Path) -> None:

@@ -12,7 +12,7 @@ from stoker import _native
 from tests.unit.native.tiny import Built, Slots, Tiny, build, token_ids
 
 _LENGTH = 75
-_SHAPES = [(7, 1, 64), (5, 1, 96), (2, 1, 144), (6, 2, 80), (8, 1, 128)]
+_SHAPES = [(7, 1, 64), (5, 1, 96), (2, 1, 144), (6, 2, 80), (8, 1, 128), (16, 1, 48), (40, 1, 16)]
 """Query heads, KV heads, head size: groups of each number of rows at once, heads of whole and of broken vectors."""
 
 
@@ -39,14 +39,15 @@ def test_heads_and_groups(shape: tuple[int, int, int], kernels: str, kv_type: st
     np.testing.assert_array_equal(rows, _wanted(*shape, kv_type))
 
 
+@pytest.mark.parametrize("kv_type", ["f16", "q16"])
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
-def test_rows_of_different_pasts_on_more_and_fewer_threads_than_they_are(threads: int) -> None:
+def test_rows_of_different_pasts_on_more_and_fewer_threads_than_they_are(threads: int, kv_type: str) -> None:
     """Threads have units of their own and take those of others; all of them are computed, and once."""
     built = build(Tiny(num_heads=6, num_kv_heads=2, head_size=64, hidden_size=32, num_layers=3))
     ids = [token_ids(count, built.tiny, seed=count) for count in (60, 1, 33, 90)]
-    one = built.open(kv_type="f16")
+    one = built.open(kv_type=kv_type)
     wanted = [Slots(one, built).all_logits(slot, each) for slot, each in enumerate(ids)]
-    slots = Slots(built.open(kv_type="f16", num_threads=threads), built)
+    slots = Slots(built.open(kv_type=kv_type, num_threads=threads), built)
     for slot, each in enumerate(ids):
         if len(each) > 3:
             slots.step([(slot, each[:-3], 0)])

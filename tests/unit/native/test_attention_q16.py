@@ -36,7 +36,7 @@ class CodedReference(Reference):
             span = slice(begin, begin + _SPAN)
             highest = exponents[..., span].max(-1, keepdims=True)
             highest = np.where(np.isfinite(highest), highest, 0.0)
-            weights = 2.0 ** (exponents[..., span] - highest + 14.994)
+            weights = _MOST * 2.0 ** (exponents[..., span] - highest)
             share = 2.0 ** np.where(np.isfinite(highest), highest - offset, -np.inf)
             sums = sums + coded_product("hij,jhd->hid", rounded(weights), v_codes[span]) * share
             totals = totals + (weights / v_scale[span].T[:, None, :]).sum(-1, keepdims=True) * share
@@ -85,6 +85,15 @@ def test_spans_have_maxima_of_their_own() -> None:
     ids = token_ids(1100, built.tiny)
     rows = Slots(built.open(num_pages=160, kv_type="q16"), built, pages_each=40).all_logits(0, ids, [550])
     assert relative_error(rows, CodedReference(built).logits(ids)) < 4e-5
+
+
+@pytest.mark.parametrize("kernels", _native.kernel_names())
+def test_the_largest_weight_of_huge_scores_is_a_code(kernels: str) -> None:
+    built = build(Tiny(num_layers=1, head_size=64, sharpness=1e5))
+    ids = token_ids(100, built.tiny)
+    rows = computed(built, ids, kv_type="q16", kernels=kernels)
+    assert relative_error(rows, CodedReference(built).logits(ids)) < 1e-4
+    np.testing.assert_array_equal(rows, computed(built, ids, kv_type="q16", kernels="scalar"))
 
 
 def with_tokens(tiny: Tiny, columns: Mapping[str, Mapping[int, float]]) -> Built:

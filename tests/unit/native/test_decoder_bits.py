@@ -49,9 +49,10 @@ def test_threads(reference: tuple[str, NDArray[np.float32]], threads: int, sizes
     np.testing.assert_array_equal(rows_with(sizes, num_threads=threads, kv_type=kv_type), wanted)
 
 
-def test_batch_mates() -> None:
-    wanted = rows_with([100])
-    decoder = BUILT.open(kv_type="f16", num_threads=2)
+@pytest.mark.parametrize("kv_type", ["f16", "q16"])
+def test_batch_mates(kv_type: str) -> None:
+    wanted = rows_with([100], kv_type=kv_type)
+    decoder = BUILT.open(kv_type=kv_type, num_threads=2)
     slots = Slots(decoder, BUILT)
     rng, found, at = np.random.default_rng(9), list[NDArray[np.float32]](), 0
     while at < len(IDS):
@@ -66,24 +67,27 @@ def test_batch_mates() -> None:
     np.testing.assert_array_equal(np.concatenate(found), wanted)
 
 
+@pytest.mark.parametrize("kv_type", ["f16", "q16"])
 @pytest.mark.parametrize("threads", [1, 4])
-def test_spans_computed_apart_or_one_after_the_other(threads: int) -> None:
+def test_spans_computed_apart_or_one_after_the_other(threads: int, kv_type: str) -> None:
     """Long pasts: with several threads and one row each span is a piece of work, with one thread it is not."""
     built = build(Tiny(num_kv_heads=1, num_heads=2, windows=(700, 0)))
     ids = token_ids(1800, built.tiny)
-    whole = Slots(built.open(num_pages=240, kv_type="f16"), built, pages_each=60).all_logits(0, ids)
-    slots = Slots(built.open(num_pages=240, kv_type="f16", num_threads=threads), built, pages_each=60)
+    whole = Slots(built.open(num_pages=240, kv_type=kv_type), built, pages_each=60).all_logits(0, ids)
+    slots = Slots(built.open(num_pages=240, kv_type=kv_type, num_threads=threads), built, pages_each=60)
     rows = slots.all_logits(0, ids, [500, 10, 1, 1, 1, 1, 509, 1, 1, 1, 500, 1, 2, 3, 300])
     np.testing.assert_array_equal(rows, whole)
 
 
-def test_what_lies_in_pages_behind_the_end_is_not_seen() -> None:
-    """Not even as 0 times not-a-number."""
-    wanted = rows_with([7])
-    decoder = BUILT.open(kv_type="f16")
+@pytest.mark.parametrize("kernels", _native.kernel_names())
+@pytest.mark.parametrize("kv_type", ["f32", *KV_TYPES])
+def test_what_lies_in_pages_behind_the_end_is_not_seen(kv_type: str, kernels: str) -> None:
+    """Not even as 0 times not-a-number, which all bits set are as an element and as a scale."""
+    wanted = rows_with([7], kv_type=kv_type)
+    decoder = BUILT.open(kv_type=kv_type, kernels=kernels)
     for page in range(80):
-        decoder.import_page(page, np.full(decoder.page_bytes // 2, np.nan, np.float16).tobytes(), 0, 32)
-    np.testing.assert_array_equal(Slots(decoder, BUILT).all_logits(0, IDS, [7]), wanted)
+        decoder.import_page(page, b"\xff" * decoder.page_bytes, 0, 32)
+    np.testing.assert_array_equal(Slots(decoder, BUILT).all_logits(0, IDS, [7, 20]), wanted)
 
 
 def test_a_later_token_that_is_not_a_number_does_not_reach_back() -> None:
@@ -128,6 +132,20 @@ def test_pages_are_copied_exported_and_taken_over_in_part(kv_type: str) -> None:
     into.lengths[1] = 50
     rows = np.concatenate([into.step([(1, [token], 1)]) for token in ids[50:]])
     np.testing.assert_array_equal(rows, wanted)
+
+
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8", "q16"])
+def test_what_is_taken_over_in_part_leaves_the_other_positions_as_they_are(kv_type: str) -> None:
+    """Each byte of a page belongs to one position."""
+    decoder = build(Tiny(head_size=48)).open(kv_type=kv_type)
+    zeros, ones, owners = b"\0" * decoder.page_bytes, b"\1" * decoder.page_bytes, np.zeros(decoder.page_bytes, int)
+    for first, last in ((0, 1), (1, 3), (3, 10), (10, 12), (12, 31), (31, 32)):
+        decoder.import_page(7, zeros, 0, 32)
+        decoder.import_page(7, ones, first, last)
+        changed = np.frombuffer(exported(decoder, 7), np.uint8)
+        assert changed.sum() == decoder.page_bytes * (last - first) // 32
+        owners += changed
+    np.testing.assert_array_equal(owners, 1)
 
 
 @pytest.mark.parametrize("threads", [1, 3])

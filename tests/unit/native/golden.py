@@ -1,0 +1,59 @@
+"""Digests of logits as they are on every CPU, and of what they were computed from."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+
+import numpy as np
+
+from tests.unit.native.packed import TYPES
+from tests.unit.native.tiny import Built, Slots, Tiny, build, rope_table, token_ids
+
+MODELS = {
+    "types": Tiny(
+        types=TYPES, hidden_size=256, feed_forward_size=256, num_heads=8, num_kv_heads=2, head_size=32, rope_dim=32,
+        is_tied=False, has_head_norms=True, has_biases=True,
+    ),
+    "features": Tiny(
+        types=("Q8_0", "Q4_0", "F16"), activation="gelu_tanh", pairs="adjacent", head_size=48, rope_dim=40,
+        windows=(33, 0), attention_softcap=2.0, logit_softcap=3.0, embedding_scale=8.0, has_post_norms=True,
+    ),
+}  # fmt: skip
+INPUTS = {"types": "c93e5e3def5e3522", "features": "d05b89e5fd7b97e5"}
+"""Of weights, rotations and token ids. Where they differ, NumPy draws or computes others, and the logits differ too."""
+LOGITS = {
+    ("types", "f32"): "dc835a19012a3465",
+    ("types", "f16"): "6ce74a1aa74cc285",
+    ("types", "q8"): "8ec7c08f4bcab2ab",
+    ("types", "q16"): "925f2e951c508b9c",
+    ("features", "f32"): "b0cd4669e0a49712",
+    ("features", "f16"): "9ce21a933c1bcc62",
+    ("features", "q8"): "f8b550e9d2b33c97",
+    ("features", "q16"): "e1510f826884bbb1",
+}
+"""By model and type of keys and values. Who changes the arithmetic on purpose writes down what the tests then find."""
+_LENGTH = 75
+
+
+def inputs(model: str) -> str:
+    floats = [each.astype(np.float32).tobytes() for each in _built(model).floats.values()]
+    return _digest(*floats, rope_table(MODELS[model]).tobytes(), bytes(token_ids(_LENGTH, MODELS[model])))
+
+
+def logits(model: str, kv_type: str, kernels: str = "") -> str:
+    """Of a sequence that comes in chunks of several sizes."""
+    decoder = _built(model).open(kv_type=kv_type, kernels=kernels)
+    rows = Slots(decoder, _built(model)).all_logits(0, token_ids(_LENGTH, MODELS[model]), [1, 1, 40, 3, 20, 1])
+    decoder.close()
+    assert np.isfinite(rows).all()
+    return _digest(rows.tobytes())
+
+
+@cache
+def _built(model: str) -> Built:
+    return build(MODELS[model])
+
+
+def _digest(*parts: bytes) -> str:
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
