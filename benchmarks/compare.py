@@ -110,7 +110,7 @@ CASES = {
         *_speed("smollm2-q8_0"),
         *_speed("smollm2-q4_k_m"),
         *_speed("gemma3"),
-        *_speed("llama-1b-q4_k", (1, 8)),
+        *_speed("llama-1b-q4_k"),
         *_speed("llama-1b-q8_0", (1, 8)),
         *(_one(scenario, "smollm2") for scenario in ("shared", "mixed", "cold")),
         replace(_one("restart", "smollm2"), keeps_prefixes=True),
