@@ -19,7 +19,7 @@ namespace stoker {
 // What one thread has for itself.
 struct alignas(64) Worker {
     Buffer<uint8_t> matmul;
-    Buffer<float> attention;  // scores
+    Buffer<float> attention;  // scores, and codes
     Buffer<float> partials;   // of the rows of one piece, twice: all spans so far, and one span
     Buffer<float> x, normed;  // a few rows
     Buffer<uint8_t> codes;    // of these

@@ -47,7 +47,7 @@ inline void store_block(int8_t* p, i32x16 low, i32x16 high, int32_t (&sums)[2]) 
     sums[0] = _mm256_cvtsi256_si32(halves) - 16 * 128;
     sums[1] = _mm_cvtsi128_si32(_mm256_extracti128_si256(halves, 1)) - 16 * 128;
 }
-// Likewise the one in attention_q16.inl: two vectors of codes, then four, are packed into one.
+// Likewise the one in attention_codes.inl: two vectors of codes, then four, are packed into one.
 #define STOKER_STORE_SPLIT
 inline void store_split(int8_t* high, int8_t* low, const i32x16 (&x)[4], i32x16 (&sums)[2]) {
     const auto pairs = [&](int i) { return _mm512_packs_epi32(__m512i(x[i].v[0]), __m512i(x[i + 1].v[0])); };

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-from stoker.engine.config import EngineConfig
+from stoker.engine.config import EngineConfig, llama_cache_types
 from stoker.errors import ConfigError, ModelUnsupported
 
 if TYPE_CHECKING:
-    from stoker.backends.llama import AttentionOptions, CacheType, ControlVector, DeviceOptions
+    from stoker.backends.llama import AttentionOptions, ControlVector, DeviceOptions
     from stoker.models.gguf import GGUFFile
 
 _ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 _NO_WEIGHTS = frozenset({"F64", "I8", "I16", "I64"})
-_KV_TYPES: dict[str, CacheType] = {"f16": "f16", "f32": "f32", "q8": "q8_0"}
 
 
 def only_llama(config: EngineConfig) -> str | None:
@@ -69,13 +68,8 @@ def attention_options(config: EngineConfig) -> AttentionOptions:
     """
     from stoker.backends.llama import AttentionOptions
 
-    kind = _KV_TYPES.get(config.kv_type or "f16")
-    if kind is None:
-        message = f"libllama does not keep keys and values as {config.kv_type}; give --kv-type {' or '.join(_KV_TYPES)}"
-        raise ConfigError(message, key="kv_type")
-    return AttentionOptions(
-        type_k=config.cache_type_k or kind, type_v=config.cache_type_v or kind, flash=config.flash_attn or "auto"
-    )
+    type_k, type_v = llama_cache_types(config, "libllama")
+    return AttentionOptions(type_k=type_k, type_v=type_v, flash=config.flash_attn or "auto")
 
 
 def device_options(config: EngineConfig) -> DeviceOptions:

@@ -19,10 +19,7 @@ from tests.reference.native_runs import all_rows, open_native
 from tests.reference.vocabulary_files import our_tokenizer
 
 MAX_DIVERGENCE = 0.005
-"""In nats, the mean over a text, from exact logits. About as far from them are the native executor and libllama: all
-round activations."""
-MAX_APART = 0.008
-"""Of two that round: between them lie the errors of both."""
+"""In nats, the mean over a text. About as far apart are the native executor and libllama: all round activations."""
 CHUNKS = (150, 1, 1, 1)
 
 
@@ -42,7 +39,8 @@ def expected(smollm2_path: Path, text: str) -> Rows:
 
 
 def native_rows(path: Path, text: str) -> Rows:
-    with open_native(path) as backend:
+    """With keys and values as exact as the graph keeps them: only the rounding of activations is compared."""
+    with open_native(path, kv_type="f32") as backend:
         return all_rows(backend, tokens(path, text))
 
 
@@ -61,8 +59,8 @@ def test_logits_of_a_model_with_windows(gemma3_path: Path, gemma3_folder: Path, 
 
 
 def check(found: Rows, expected: Rows) -> None:
-    assert divergence(expected, found) <= MAX_APART
-    assert np.mean(expected.argmax(-1) == found.argmax(-1)) > 0.85
+    assert divergence(expected, found) <= MAX_DIVERGENCE
+    assert np.mean(expected.argmax(-1) == found.argmax(-1)) > 0.9
 
 
 _GENAI = """
@@ -88,7 +86,7 @@ print(json.dumps({"prompt": prompt_ids, "answer": found, "text": tokenizer.decod
 def test_logits_are_as_near_to_exact_ones_as_the_native_executors(
     smollm2_path: Path, smollm2_folder: Path, expected: Rows, text: str
 ) -> None:
-    """Both round activations to 8 bits, each in its own way."""
+    """Both round activations to 8 bits, each in its own way: between them lie the errors of both."""
     token_ids = tokens(smollm2_path, text)
     exact = unrounded(smollm2_folder).rows(token_ids)
     found = divergence(exact, ExportedModel(smollm2_folder).rows(token_ids, CHUNKS))

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias, get_args
 import msgspec
 
 from stoker.core.params import SamplingParams
-from stoker.errors import InvalidInput
+from stoker.errors import ConfigError, InvalidInput
 
 BackendName: TypeAlias = Literal["auto", "native", "llama", "onnx", "scripted"]
 KVType: TypeAlias = Literal["f16", "f32", "q8", "q16"]
@@ -29,6 +29,9 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "flash_attn": get_args(FlashAttention),
     "split_mode": get_args(SplitMode),
 }
+
+_LLAMA_TYPES: dict[KVType, CacheType] = {"f16": "f16", "f32": "f32", "q8": "q8_0"}
+"""What llama.cpp calls ours."""
 
 
 class AdapterSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,3 +224,17 @@ def _check_range(name: str, value: int | None, low: int, high: int) -> None:
 def _check_choice(name: str, value: str | None, choices: tuple[str, ...]) -> None:
     if value is not None and value not in choices:
         raise InvalidInput(f"`{name}` must be one of {', '.join(choices)}, not {value}", parameter=name)
+
+
+def llama_cache_types(config: EngineConfig, program: str) -> tuple[CacheType, CacheType]:
+    """What llama.cpp is to keep keys and values as, whether as `program` libllama or llama-server.
+
+    Raises:
+        ConfigError: it does not keep them so.
+    """
+    usual = _LLAMA_TYPES.get(config.kv_type or "f16")
+    if usual is None:
+        kinds = " or ".join(_LLAMA_TYPES)
+        message = f"{program} does not keep keys and values as {config.kv_type}; give --kv-type {kinds}"
+        raise ConfigError(message, key="kv_type")
+    return config.cache_type_k or usual, config.cache_type_v or usual

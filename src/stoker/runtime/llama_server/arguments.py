@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
 from stoker.backends.cores import usable_cores
-from stoker.engine.config import EngineConfig
+from stoker.engine.config import EngineConfig, llama_cache_types
 from stoker.errors import ConfigError
 from stoker.runtime.llama_server.binary import Binary
-from stoker.runtime.llama_server.model_file import ModelFile, Task, cache_types
+from stoker.runtime.llama_server.model_file import ModelFile, Task
 
 _SYNONYMS = (
     ("--spec-draft-n-max", "--draft-max", "--draft-n", "--draft"),
@@ -96,7 +96,7 @@ def _if_known(binary: Binary, flag: str, *values: str) -> list[str]:
 
 def _computing(binary: Binary, config: EngineConfig) -> Iterator[str]:
     """What only some versions have is asked for only if somebody wants it."""
-    kinds = cache_types(config)
+    kinds = llama_cache_types(config, "llama-server")
     wanted: dict[str, object] = {
         "--cache-type-k": None if kinds[0] == "f16" else kinds[0],  # what every version takes by itself
         "--cache-type-v": None if kinds[1] == "f16" else kinds[1],

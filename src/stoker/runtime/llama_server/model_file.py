@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -10,9 +9,8 @@ from pathlib import Path
 from stoker.backends.llama.options import AttentionOptions
 from stoker.core.embedding import Pooling
 from stoker.core.params import SamplingParams
-from stoker.engine.config import CacheType, EngineConfig, KVType
+from stoker.engine.config import EngineConfig, llama_cache_types
 from stoker.engine.tiers import ram_tier_mib
-from stoker.errors import ConfigError
 from stoker.models.description import ModelDescription, describe
 from stoker.models.embedding import read_pooling
 from stoker.models.gguf import GGUFFile, read_gguf
@@ -21,7 +19,6 @@ from stoker.models.memory_plan import MemoryNeeds, memory_needs
 from stoker.models.model_defaults import model_defaults
 
 _POOL_BYTES = 4 << 30
-_KV_TYPES: Mapping[KVType, CacheType] = {"f16": "f16", "f32": "f32", "q8": "q8_0"}
 
 
 class Task(Enum):
@@ -86,20 +83,6 @@ def read_model_file(config: EngineConfig, *, can_unify: bool) -> ModelFile:
         )
 
 
-def cache_types(config: EngineConfig) -> tuple[CacheType, CacheType]:
-    """What keys and values are kept as.
-
-    Raises:
-        ConfigError: llama-server does not keep them so.
-    """
-    usual = _KV_TYPES.get(config.kv_type or "f16")
-    if usual is None:
-        kinds = " or ".join(_KV_TYPES)
-        message = f"llama-server does not keep keys and values as {config.kv_type}; give --kv-type {kinds}"
-        raise ConfigError(message, key="kv_type")
-    return config.cache_type_k or usual, config.cache_type_v or usual
-
-
 def measure_model_file(config: EngineConfig) -> MemoryNeeds:
     """What serving the file `config.model_path` will take. `cache_ram` counts if it is given.
 
@@ -129,7 +112,7 @@ def _needs(gguf: GGUFFile, config: EngineConfig, task: Task) -> MemoryNeeds:
 
     llama-server fails running neighbours when its KV is full, so it is not to come to that.
     """
-    type_k, type_v = cache_types(config)
+    type_k, type_v = llama_cache_types(config, "llama-server")
     needs = memory_needs(
         gguf,
         ctx_size=config.ctx_size,
