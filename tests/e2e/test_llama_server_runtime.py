@@ -19,7 +19,7 @@ from psutil import Process
 
 from stoker.engine.config import EngineConfig
 from stoker.engine.protocol import Embed
-from stoker.errors import ConfigError, EngineCrashed
+from stoker.errors import ConfigError, EngineCrashed, ModelNotLoaded
 from stoker.runtime.llama_server.binary import find_binary
 from stoker.runtime.llama_server.config import RuntimeConfig
 from stoker.runtime.llama_server.runtime import LlamaServerRuntime
@@ -30,15 +30,27 @@ WAIT_S = 120
 MESSAGES: Any = [{"role": "user", "content": "Count from one to ten in words."}]
 
 
-def has_binary() -> bool:
+@pytest.fixture(scope="module", autouse=True)
+def computes_here(smollm2_path: Path) -> None:
+    """Skips everything where there is no llama-server, or only one that was built for another CPU."""
+
+    async def start() -> None:
+        config = EngineConfig(model="m", model_path=str(smollm2_path), ctx_size=256, parallel=1)
+        runtime = LlamaServerRuntime(config, RuntimeConfig())
+        try:
+            await runtime.start()
+        finally:
+            await runtime.close()
+
     try:
         find_binary()
-    except ConfigError:
-        return False
-    return True
-
-
-pytestmark = pytest.mark.skipif(not has_binary(), reason="no llama-server is installed")
+        asyncio.run(start())
+    except ConfigError as error:
+        pytest.skip(error.message)
+    except ModelNotLoaded as error:
+        if "built for another CPU" not in error.message:
+            raise
+        pytest.skip(error.message)
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import signal
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ PROBE_S = 3.0
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 2.0
 _TELL_EVERY_S = 10.0
 _WARM_UP_S = 30.0
+DEATH_S = 3.0
+"""A connection may break so long before the process that held it is known to be gone."""
 _MAX_PORTS = 3
 _KEY_VARIABLE = "LLAMA_API_KEY"
 _OUR_VARIABLES = (
@@ -63,7 +66,7 @@ class Incarnation:
 
         Raises:
             EngineCrashed: it ended; the message has its last words.
-            ModelNotLoaded: it was not ready in time.
+            ModelNotLoaded: it was not ready in time, or was built for another CPU.
             ResourceExhausted: no process can be had.
         """
         for _ in range(_MAX_PORTS):
@@ -104,7 +107,7 @@ class Incarnation:
         is_ready = False
         try:
             await found._become_ready(order, name, port)
-            await found._warm_up(order.task)
+            await found._warm_up(order)
             is_ready = True
         finally:
             if not is_ready:
@@ -130,7 +133,16 @@ class Incarnation:
                 logger.info("llama-server has not answered yet: %.0f of %g s", told_at - began_at, order.start_s)
         if await asyncio.to_thread(_is_taken, port):
             raise _PortTaken(f"port {port} was taken before llama-server had it")
-        raise EngineCrashed(f"llama-server {self.process.describe_end()}")
+        raise self._ended(order.binary)
+
+    def _ended(self, binary: Binary) -> StokerError:
+        if self.process.exited.result() != -signal.SIGILL:
+            return EngineCrashed(f"llama-server {self.process.describe_end()}")
+        return ModelNotLoaded(
+            f"{binary.path} was built for another CPU: this one lacks an instruction that it uses (SIGILL). Install a "
+            "llama-server that was built for this CPU and say where it is with --llama-server-path, or leave "
+            "--runtime llama-server out: Stoker computes GGUF files itself"
+        )
 
     async def _is_healthy(self) -> bool:
         """Also no, at once, if it ends meanwhile: somebody else may hold its port, and say nothing."""
@@ -151,8 +163,8 @@ class Incarnation:
         if not any(model.id == name for model in models):
             raise _PortTaken(f"another server answers at port {port}")
 
-    async def _warm_up(self, task: Task) -> None:
-        """One token, so that the first request does not pay for touching the weights. Failure is no reason to stop."""
+    async def _warm_up(self, order: Order) -> None:
+        """One token, so that the first request does not pay for touching the weights. An error is no reason to stop."""
         paths = {Task.TEXT: "/completion", Task.EMBEDDING: "/embedding", Task.RANK: "/rerank"}
         bodies: dict[Task, object] = {
             Task.TEXT: {"prompt": "hi", "n_predict": 1, "temperature": 0, "cache_prompt": False},
@@ -160,8 +172,10 @@ class Incarnation:
             Task.RANK: {"query": "hi", "documents": ["hi"]},
         }
         try:
-            await self.client.post(paths[task], bodies[task], _WARM_UP_S)
+            await self.client.post(paths[order.task], bodies[order.task], _WARM_UP_S)
         except (BrokenOff, StokerError, Timeout) as error:
+            if await self.process.wait(DEATH_S if isinstance(error, BrokenOff) else 0.0):
+                raise self._ended(order.binary) from error
             logger.warning("llama-server could not be warmed up: %s", error)
 
 

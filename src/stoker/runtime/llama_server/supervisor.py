@@ -21,12 +21,9 @@ from stoker.engine.config import SupervisionConfig
 from stoker.engine.supervisor import State
 from stoker.errors import EngineCrashed, ModelNotLoaded, StokerError
 from stoker.runtime.llama_server.client import BrokenOff
-from stoker.runtime.llama_server.incarnation import PROBE_S, Incarnation, Order
+from stoker.runtime.llama_server.incarnation import DEATH_S, PROBE_S, Incarnation, Order
 
 logger = logging.getLogger(__name__)
-
-_DEATH_S = 3.0
-"""A connection may break so long before the process that held it is known to be gone."""
 
 
 class LlamaServerSupervisor:
@@ -106,7 +103,7 @@ class LlamaServerSupervisor:
 
     async def death_of(self, incarnation: Incarnation) -> str | None:
         """Why that server is gone; None if it is not, a moment after its connection broke."""
-        deadline = asyncio.get_running_loop().time() + _DEATH_S
+        deadline = asyncio.get_running_loop().time() + DEATH_S
         while self._present is incarnation:
             if not await self._wait_for_change(deadline):
                 return None

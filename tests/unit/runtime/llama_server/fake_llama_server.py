@@ -97,6 +97,8 @@ def misbehave(what: str) -> None:
             os._exit(1)
         case "hang":
             time.sleep(600)
+        case "illegal":
+            os.kill(os.getpid(), signal.SIGILL)
         case "pause":
             time.sleep(0.3)
         case _:
@@ -142,6 +144,7 @@ class Handler(BaseHTTPRequestHandler):
             case "/detokenize":
                 self.reply({"content": bytes(t for t in body["tokens"] if t < 256).decode("utf-8", "replace")})
             case "/completion" if is_warm_up:
+                misbehave(plan().get("warming", ""))
                 self.reply({"content": "x"}, plan().get("warm_up", 200))
             case "/completion":
                 self.complete()
@@ -211,6 +214,8 @@ def main() -> int:
             return 1
         case "hang":
             time.sleep(600)
+        case "illegal":
+            os.kill(os.getpid(), signal.SIGILL)
         case _:
             pass
     server = Server(("127.0.0.1", int(option("--port"))), Handler)

@@ -47,6 +47,21 @@ def test_its_last_words_are_in_the_error_if_it_does_not_start(fake: Fake):
     assert not any(map(is_running, fake.pids()))
 
 
+@pytest.mark.parametrize("plan", [{"start": "illegal"}, {"warming": "illegal"}])
+def test_one_that_was_built_for_another_cpu_is_said_to_be(fake: Fake, plan: dict[str, str]):
+    fake.plan(**plan)
+
+    async def test() -> None:
+        runtime = fake.runtime()
+        with pytest.raises(ModelNotLoaded, match=r"was built for another CPU.* --llama-server-path"):
+            await runtime.start()
+        await runtime.close()
+
+    run(test())
+    assert len(fake.pids()) == 1, "it was not tried again"
+    assert not any(map(is_running, fake.pids()))
+
+
 def test_one_that_is_not_ready_in_time_is_killed(fake: Fake):
     fake.plan(start="hang", ignores_term=True)
 
