@@ -38,11 +38,12 @@ void Adapters::begin(const Batch& batch) {
         const Chunk& chunk = batch.chunks[c];
         for (int32_t turn = 0; use < batch.uses + batch.num_uses && use->chunk == c; ++use, ++turn) {
             const Adapter& adapter = loaded_.at(use->adapter);
+            const float scale = batch.use_scales[use - batch.uses];
             for (int32_t i = 0; i < chunk.length; ++i) {
-                rows_[0].push_back({row + i, turn, use->adapter, &adapter, batch.use_scales[use - batch.uses]});
+                rows_[0].push_back({row + i, turn, use->adapter, &adapter, scale});
             }
             for (int32_t i = 0; i < chunk.num_logits; ++i) {
-                rows_[1].push_back({logit + i, turn, use->adapter, &adapter, batch.use_scales[use - batch.uses]});
+                rows_[1].push_back({logit + i, turn, use->adapter, &adapter, scale});
             }
             for (size_t place = 0; place < adapter.size(); ++place) {
                 is_changed_[place] |= adapter[place].rank > 0;
@@ -52,9 +53,8 @@ void Adapters::begin(const Batch& batch) {
         row += chunk.length;
         logit += chunk.num_logits;
     }
-    const auto key = [](const Row& r) { return std::tuple(r.turn, r.id, r.row); };
     for (auto& rows : rows_) {
-        std::ranges::sort(rows, {}, key);
+        std::ranges::sort(rows, {}, [](const Row& r) { return std::tuple(r.turn, r.id, r.row); });
     }
     t_.at_least(kMaxParts * rows_[0].size() * stride_);
 }

@@ -29,8 +29,6 @@ struct LowRank {
     float scale = 0;
     const void* a = nullptr;
     const void* b = nullptr;
-
-    size_t element_bytes() const { return is_half ? 2 : 4; }
 };
 
 using Adapter = std::vector<LowRank>;  // by place, see DecoderSpec

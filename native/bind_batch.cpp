@@ -1,6 +1,4 @@
 // Python's view of a batch: the chunks of a step, which are tuples, become the arrays that a forward pass reads.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/tuple.h>
 
 #include <cstddef>
@@ -8,19 +6,13 @@
 #include <tuple>
 
 #include "bindings.hpp"
-#include "spec.hpp"
 
 namespace stoker {
 
 namespace {
 
-namespace nb = nanobind;
-
-using Numbers = nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Rows = nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-
 // The numbers of entries and of rows of logits, and whether any chunk names adapters.
-std::tuple<int32_t, int32_t, bool> write_batch(const nb::tuple& chunks, Numbers tokens, Rows rows) {
+std::tuple<int32_t, int32_t, bool> write_batch(const nb::tuple& chunks, Array<int32_t, 1> tokens, Array<int32_t, 2> rows) {
     require(rows.shape(1) == 4 && chunks.size() <= rows.shape(0), "more chunks than there is room for");
     auto* out = reinterpret_cast<Chunk*>(rows.data());
     size_t num_tokens = 0;

@@ -1,11 +1,10 @@
-// Python's view of the decoder: its description, its KV pages and the forward pass.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
+// Python's view of the decoder: the forward pass, its KV pages and its adapters.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -13,7 +12,6 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -22,137 +20,23 @@
 #include "cores.hpp"
 #include "cpu.hpp"
 #include "decoder.hpp"
-#include "pack.hpp"
 #include "sampling.hpp"
 
 namespace stoker {
 
 namespace {
 
-namespace nb = nanobind;
-
-template <class T, int dims> using Array = nb::ndarray<T, nb::ndim<dims>, nb::c_contig, nb::device::cpu>;
-using Table = Array<const float, 3>;
-
 // Of an adapter: place, rank, whether the elements are half floats, scale, offset of a, offset of b.
 using Change = std::tuple<int32_t, int32_t, bool, float, int64_t, int64_t>;
 
 constexpr int32_t kMaxCpus = 1024;  // what a set of them has place for
 
-// The part of the memory that begins at `offset`.
-const uint8_t* part_of(const Bytes& memory, int64_t offset, size_t bytes) {
-    require(offset >= 0 && offset % 64 == 0 && size_t(offset) <= memory.size() && bytes <= memory.size() - size_t(offset),
-            "a tensor is outside of the memory");
-    return memory.data() + offset;
-}
-
-// Reads the description that backends/native/decoder.py makes; offsets are into the packed memory.
-class Description {
-public:
-    Description(const nb::dict& dict, const Bytes& memory, std::vector<Table>& tables)
-        : dict_(dict), memory_(memory), tables_(tables) {}
-
-    DecoderSpec spec() const {
-        DecoderSpec out = {};
-        out.vocab_size = get<int32_t>("vocab_size");
-        out.hidden_size = get<int32_t>("hidden_size");
-        out.num_heads = get<int32_t>("num_heads");
-        out.num_kv_heads = get<int32_t>("num_kv_heads");
-        out.head_size = get<int32_t>("head_size");
-        out.feed_forward_size = get<int32_t>("feed_forward_size");
-        out.norm_eps = get<float>("norm_eps");
-        out.activation = activation(get<std::string>("activation"));
-        out.attention_scale = get<float>("attention_scale");
-        out.attention_softcap = get<float>("attention_softcap");
-        out.embedding_scale = get<float>("embedding_scale");
-        out.logit_softcap = get<float>("logit_softcap");
-        out.embedding = projection("embedding");
-        out.head = projection("head");
-        out.output_norm = norm("output_norm", out.hidden_size);
-        for (nb::handle rope : get<nb::list>("ropes")) {
-            out.ropes.push_back(of(rope).rope());
-        }
-        for (nb::handle layer : get<nb::list>("layers")) {
-            out.layers.push_back(of(layer).layer(out));
-        }
-        return out;
-    }
-
-private:
-    Description of(nb::handle dict) const { return {nb::cast<nb::dict>(dict), memory_, tables_}; }
-
-    template <class T> T get(const char* key) const {
-        T out{};
-        require(dict_.contains(key) && nb::try_cast(dict_[key], out), "the description lacks a key, or something else is there");
-        return out;
-    }
-
-    static Activation activation(const std::string& name) {
-        require(name == "silu" || name == "gelu_tanh", "no such activation");
-        return name == "silu" ? Activation::silu : Activation::gelu_tanh;
-    }
-
-    const uint8_t* at(int64_t offset, size_t bytes) const { return part_of(memory_, offset, bytes); }
-
-    const float* vector(int64_t offset, int32_t size) const {
-        require(size >= 0, "a size is negative");
-        const size_t padded = (size_t(size) + 15) / 16 * 16;
-        return offset < 0 ? nullptr : reinterpret_cast<const float*>(at(offset, padded * sizeof(float)));
-    }
-
-    const float* norm(const char* key, int32_t size) const { return vector(get<int64_t>(key), size); }
-
-    Projection projection(const char* key) const {
-        const auto [type, rows, cols, offset, bias] = get<std::tuple<int32_t, int32_t, int32_t, int64_t, int64_t>>(key);
-        require(rows > 0 && cols > 0 && can_pack(type, cols), "a matrix has a type or size without kernels");
-        return {{type, rows, cols, at(offset, packed_bytes(type, rows, cols))}, vector(bias, rows)};
-    }
-
-    Rope rope() const {
-        const auto pairs = get<std::string>("pairs");
-        require(pairs == "adjacent" || pairs == "halves", "no such way to pair elements");
-        const auto table = get<Table>("table");
-        const auto dim = get<int32_t>("dim");
-        require(table.shape(1) == 2 && 2 * int64_t(table.shape(2)) == dim && table.shape(0) < (1u << 31),
-                "a table of rotations has the wrong shape");
-        tables_.push_back(table);
-        return {pairs == "adjacent", dim, int32_t(table.shape(0)), table.data()};
-    }
-
-    Layer layer(const DecoderSpec& spec) const {
-        return {
-            .attention_norm = norm("attention_norm", spec.hidden_size),
-            .query = projection("query"),
-            .key = projection("key"),
-            .value = projection("value"),
-            .output = projection("output"),
-            .query_norm = norm("query_norm", spec.head_size),
-            .key_norm = norm("key_norm", spec.head_size),
-            .post_attention_norm = norm("post_attention_norm", spec.hidden_size),
-            .feed_forward_norm = norm("feed_forward_norm", spec.hidden_size),
-            .gate = projection("gate"),
-            .up = projection("up"),
-            .down = projection("down"),
-            .post_feed_forward_norm = norm("post_feed_forward_norm", spec.hidden_size),
-            .rope = get<int32_t>("rope"),
-            .window = get<int32_t>("window"),
-        };
-    }
-
-    nb::dict dict_;
-    const Bytes& memory_;
-    std::vector<Table>& tables_;
-};
-
 KvType kv_type_named(const std::string& name) {
-    constexpr std::pair<std::string_view, KvType> kTypes[] = {
-        {"f32", KvType::f32}, {"f16", KvType::f16}, {"q8", KvType::q8}, {"q16", KvType::q16}};
-    for (const auto& [known, type] : kTypes) {
-        if (name == known) {
-            return type;
-        }
-    }
-    throw std::invalid_argument("kv_type must be f32, f16, q8 or q16");
+    if (name == "f32") return KvType::f32;
+    if (name == "f16") return KvType::f16;
+    if (name == "q8") return KvType::q8;
+    require(name == "q16", "kv_type must be f32, f16, q8 or q16");
+    return KvType::q16;
 }
 
 // The decoder with the Python objects whose memory it reads.
@@ -164,10 +48,8 @@ public:
         : memory_(memory, false) {
         require(num_pages > 0 && max_batch_tokens > 0 && num_threads > 0, "a size is zero or negative");
         require(reinterpret_cast<uintptr_t>(memory_.data()) % 64 == 0, "the memory must begin at a multiple of 64 bytes");
-        for (const int32_t cpu : cpus) {
-            require(cpu >= 0 && cpu < kMaxCpus, "no such CPU");
-        }
-        decoder_ = std::make_unique<Decoder>(Description(description, memory_, tables_).spec(), kernels_or_best(kernels),
+        require(std::ranges::all_of(cpus, [](int32_t cpu) { return cpu >= 0 && cpu < kMaxCpus; }), "no such CPU");
+        decoder_ = std::make_unique<Decoder>(read_description(description, memory_, tables_), kernels_or_best(kernels),
                                              kv_type_named(kv_type), num_pages, max_batch_tokens, num_threads, cores, cpus);
     }
 
@@ -211,9 +93,8 @@ public:
         auto bytes = std::make_unique<Bytes>(memory, false);
         Adapter adapter(decoder.spec().num_places());
         for (const Change& change : changes) {
-            const int32_t place = std::get<0>(change);
-            require(place >= 0 && place < decoder.spec().num_places(), "a change has no place");
-            adapter[place] = change_of(decoder.spec(), *bytes, change);
+            const LowRank read = change_of(decoder.spec(), *bytes, change);
+            adapter[std::get<0>(change)] = read;
         }
         decoder.add_adapter(id, std::move(adapter));
         adapter_memory_[id] = std::move(bytes);
@@ -281,20 +162,19 @@ private:
 
     static LowRank change_of(const DecoderSpec& spec, const Bytes& memory, const Change& fields) {
         const auto [place, rank, is_half, scale, offset_a, offset_b] = fields;
+        require(place >= 0 && place < spec.num_places(), "a change has no place");
         require(rank > 0 && rank % kRankBlock == 0 && rank < (1 << 20), "a change has a rank without kernels");
-        LowRank change = {rank, is_half, scale, nullptr, nullptr};
         const Matrix& w = spec.at(place).w;
         const bool is_embedding = place == DecoderSpec::kEmbedding;
-        require(!is_embedding || !change.is_half, "a change of the embedding must be of floats");
-        const size_t row_bytes = size_t(rank) * change.element_bytes();
-        const int32_t outputs = is_embedding ? w.cols : w.rows;
-        change.a = part_of(memory, offset_a, row_bytes * (is_embedding ? w.rows : w.cols));
-        change.b = part_of(memory, offset_b, row_bytes * ((size_t(outputs) + kTile - 1) / kTile * kTile));
-        return change;
+        require(!is_embedding || !is_half, "a change of the embedding must be of floats");
+        const size_t row_bytes = size_t(rank) * (is_half ? 2 : 4);
+        const auto [inputs, outputs] = is_embedding ? std::pair(w.rows, w.cols) : std::pair(w.cols, w.rows);
+        return {rank, is_half, scale, memory.part(offset_a, row_bytes * inputs),
+                memory.part(offset_b, row_bytes * ((size_t(outputs) + kTile - 1) / kTile * kTile))};
     }
 
     Bytes memory_;
-    std::vector<Table> tables_;
+    std::vector<RopeTable> tables_;
     std::map<int32_t, std::unique_ptr<Bytes>> adapter_memory_;
     std::unique_ptr<Decoder> decoder_;
     std::mutex closing_;  // never waited for with the GIL
@@ -302,7 +182,7 @@ private:
 
 }  // namespace
 
-void bind_decoder(nanobind::module_& module) {
+void bind_decoder(nb::module_& module) {
     nb::class_<BoundDecoder>(module, "Decoder")
         .def(nb::init<const nb::dict&, nb::handle, int32_t, int32_t, int32_t, const std::string&, const std::string&,
                       SharedCores*, const std::vector<int32_t>&>(),

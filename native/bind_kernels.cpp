@@ -1,10 +1,7 @@
 // Python's view of the kernels: packing for the weights' loader; single products for the tests and the benchmarks.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -16,12 +13,6 @@
 namespace stoker {
 
 namespace {
-
-namespace nb = nanobind;
-
-using Floats = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using ConstFloats = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Row = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // Changes whenever packed matrices of an earlier version can no longer be read.
 constexpr int kLayoutVersion = 2;
@@ -39,8 +30,7 @@ Matrix matrix_of(int32_t type, int32_t rows, int32_t columns, const Bytes& packe
 
 void bind_packing(nb::module_& module) {
     module.attr("LAYOUT_VERSION") = kLayoutVersion;
-    module.def("can_pack", [](int32_t type, int32_t columns) { return can_pack(type, columns); }, nb::arg("type"),
-               nb::arg("columns"));
+    module.def("can_pack", &can_pack, nb::arg("type"), nb::arg("columns"));
     module.def(
         "packed_bytes",
         [](int32_t type, int32_t rows, int32_t columns) {
@@ -56,12 +46,13 @@ void bind_packing(nb::module_& module) {
             require(from.size() >= size_t(rows) * file_row_bytes(type, columns), "the source buffer is too small");
             require(to.size() >= packed_bytes(type, rows, columns), "the packed buffer is too small");
             nb::gil_scoped_release release;
-            pack(type, from.data(), rows, columns, to.data(), 0, (rows + kTile - 1) / kTile);
+            pack(type, from.data(), rows, columns, to.data());
         },
         nb::arg("type"), nb::arg("source"), nb::arg("rows"), nb::arg("columns"), nb::arg("packed"));
 }
 
-void unpack(int32_t type, nb::handle packed, int32_t rows, int32_t columns, int32_t row, Row out, const std::string& kernels) {
+void unpack(int32_t type, nb::handle packed, int32_t rows, int32_t columns, int32_t row, Array<float, 1> out,
+            const std::string& kernels) {
     const Bytes from(packed, false);
     const Matrix matrix = matrix_of(type, rows, columns, from);
     require(row >= 0 && row < rows, "no such row");
@@ -69,8 +60,8 @@ void unpack(int32_t type, nb::handle packed, int32_t rows, int32_t columns, int3
     kernels_or_best(kernels).unpack_row(matrix, row, out.data());
 }
 
-void multiply(int32_t type, nb::handle packed, int32_t rows, int32_t columns, ConstFloats x, Floats y, int32_t first_tile,
-              int32_t last_tile, const std::string& kernels) {
+void multiply(int32_t type, nb::handle packed, int32_t rows, int32_t columns, Array<const float, 2> x,
+              Array<float, 2> y, int32_t first_tile, int32_t last_tile, const std::string& kernels) {
     const Bytes from(packed, false);
     const Matrix matrix = matrix_of(type, rows, columns, from);
     const Kernels& table = kernels_or_best(kernels);
@@ -93,7 +84,7 @@ void multiply(int32_t type, nb::handle packed, int32_t rows, int32_t columns, Co
 
 }  // namespace
 
-void bind_kernels(nanobind::module_& module) {
+void bind_kernels(nb::module_& module) {
     bind_packing(module);
     module.def("kernel_names", [] {
         std::vector<std::string> names;
@@ -102,7 +93,7 @@ void bind_kernels(nanobind::module_& module) {
         }
         return names;
     });
-    module.def("best_kernels", [] { return std::string(best_kernels().name); });
+    module.def("best_kernels", [] { return best_kernels().name; });
     module.def("unpack_row", unpack, nb::arg("type"), nb::arg("packed"), nb::arg("rows"), nb::arg("columns"), nb::arg("row"),
                nb::arg("out"), nb::arg("kernels") = "");
     module.def("matmul", multiply, nb::arg("type"), nb::arg("packed"), nb::arg("rows"), nb::arg("columns"), nb::arg("x"),

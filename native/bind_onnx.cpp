@@ -188,10 +188,6 @@ const ort::Operator kBlockProduct{
     .input_need = [](const ort::Operator*, size_t) { return ort::kRequired; },
     .output_need = [](const ort::Operator*, size_t) { return ort::kRequired; },
     .input_memory = [](const ort::Operator*, size_t) { return ort::kUsualMemory; },
-    .min_inputs = [](const ort::Operator*) { return 1; },
-    .inputs_alike = [](const ort::Operator*) { return 0; },
-    .min_outputs = [](const ort::Operator*) { return 1; },
-    .outputs_alike = [](const ort::Operator*) { return 0; },
     .create = create,
     .compute = [](void* node, ort::KernelContext* context) { return static_cast<const Node*>(node)->compute(context); },
 };

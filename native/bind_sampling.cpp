@@ -1,6 +1,4 @@
 // Python's view of sampling: requests are compiled once; then rows of logits in, token ids out.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -10,6 +8,8 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <ranges>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -24,22 +24,17 @@ namespace stoker {
 
 namespace {
 
-namespace nb = nanobind;
-
-using Rows = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Row = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using TokenIds = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Maxima = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Rows = Array<float, 2>;
+using Row = Array<const float, 1>;
 // Window (0 = all), repetition, presence, frequency.
 using PenaltyNumbers = std::tuple<size_t, float, float, float>;
 
 // Rows shorter than so many logits together are chosen from sooner than another thread gives the interpreter back.
 constexpr size_t kLongWork = 1 << 20;
 
-template <class TokenIds>
-void check_ids(const TokenIds& first, const TokenIds& last, int32_t n) {
+template <class TokenIds> void check_ids(const TokenIds& token_ids, int32_t n) {
     const auto is_known = [n](int64_t token_id) { return token_id >= 0 && token_id < n; };
-    require(std::all_of(first, last, is_known), "no such token id");
+    require(std::ranges::all_of(token_ids, is_known), "no such token id");
 }
 
 // How to choose the next token of one request: everything that does not change, and its history.
@@ -56,15 +51,13 @@ CompiledRow compile_row(int32_t vocab_size, const std::tuple<double, int32_t, do
     require(std::isfinite(temperature) && temperature >= 0, "a temperature is negative or no number");
     require(top_p >= 0 && min_p_distance >= 0, "top_p or the distance of min_p is negative or no number");
     require(temperature == 0 || (top_k == 0 ? top_p < 1 : top_k > 0 && top_k < vocab_size), "top_k is out of range");
-    for (const auto& bias : biases) {
-        check_ids(&bias.first, &bias.first + 1, vocab_size);
-    }
-    check_ids(ends.begin(), ends.end(), vocab_size);
-    check_ids(history.begin(), history.end(), vocab_size);
-    std::vector<Penalties> compiled;
+    check_ids(std::views::keys(biases), vocab_size);
+    check_ids(ends, vocab_size);
+    check_ids(history, vocab_size);
+    std::optional<Penalties> compiled;
     if (penalties) {
         const auto& [window, repetition, presence, frequency] = *penalties;
-        compiled.push_back({repetition, presence, frequency, TokenCounts(window, history)});
+        compiled = {repetition, presence, frequency, TokenCounts(window, history)};
     }
     const Chain chain = {temperature, top_k, top_p, min_p_distance, seed, 0};
     return {chain, RowEdits(biases, ends, min_tokens, std::move(compiled)), vocab_size};
@@ -79,22 +72,27 @@ public:
         require(n > 0 && logits.shape(0) == rows.size(), "each row of logits needs to be compiled");
         require(!maxima || (maxima->shape(0) == rows.size() && maxima->shape(1) == size_t(num_maxima(n))),
                 "the maxima are not those of the logits");
-        require(std::all_of(rows.begin(), rows.end(), [n](const CompiledRow* row) { return !row || row->vocab_size == n; }),
+        require(std::ranges::all_of(rows, [n](const CompiledRow* row) { return !row || row->vocab_size == n; }),
                 "a row was compiled for another vocabulary");
-        float* found = maxima ? maxima->data() : nullptr;
-        if (logits.size() < kLongWork || found != nullptr) {
-            return choose(logits.data(), n, rows, found);
+        std::optional<nb::gil_scoped_release> release;
+        if (logits.size() >= kLongWork && !maxima) {
+            release.emplace();
         }
-        nb::gil_scoped_release release;
-        return choose(logits.data(), n, rows, found);
+        std::vector<int32_t> out;
+        for (size_t i = 0; i < rows.size(); ++i) {
+            float* found = maxima ? maxima->data() + i * num_maxima(n) : nullptr;
+            out.push_back(rows[i] == nullptr ? -1 : choose_one(logits.data() + i * n, n, *rows[i], found));
+        }
+        return out;
     }
 
-    void renew(Row row, Maxima maxima, TokenIds token_ids) const {
+    void renew(Row row, Array<float, 1> maxima, Array<const int64_t, 1> token_ids) const {
         const auto n = int32_t(row.shape(0));
         require(maxima.shape(0) == size_t(num_maxima(n)), "the maxima are not those of the row");
-        check_ids(token_ids.data(), token_ids.data() + token_ids.shape(0), n);
-        for (size_t i = 0; i < token_ids.shape(0); ++i) {
-            const auto from = int32_t(token_ids.data()[i]) / kMaximaBlock * kMaximaBlock;
+        const std::span ids(token_ids.data(), token_ids.shape(0));
+        check_ids(ids, n);
+        for (const int64_t token_id : ids) {
+            const auto from = int32_t(token_id) / kMaximaBlock * kMaximaBlock;
             const int32_t count = std::min(kMaximaBlock, n - from);
             kernels_.block_maxima(row.data() + from, count, maxima.data() + from / kMaximaBlock);
         }
@@ -115,20 +113,11 @@ public:
     }
 
 private:
-    std::vector<int32_t> choose(float* logits, int32_t n, const std::vector<CompiledRow*>& rows, float* maxima) {
-        std::vector<int32_t> out;
-        for (size_t row = 0; row < rows.size(); ++row) {
-            float* found = maxima == nullptr ? nullptr : maxima + row * num_maxima(n);
-            out.push_back(rows[row] == nullptr ? -1 : choose_one(logits + row * n, n, *rows[row], found));
-        }
-        return out;
-    }
-
     int32_t choose_one(float* row, int32_t n, CompiledRow& compiled, float* maxima) {
         if (!compiled.edits.can_edit(row)) {
             return -1;
         }
-        EditedRow edited(kernels_, row, n, maxima, before_, tops_);
+        EditedRow edited(kernels_, row, n, maxima, edits_);
         compiled.edits.apply(edited);
         const int32_t chosen = sampler_.choose(row, n, compiled.chain, maxima);
         edited.undo();
@@ -141,8 +130,7 @@ private:
 
     const SamplingKernels& kernels_;
     RowSampler sampler_;
-    std::vector<Ranked> before_;
-    std::vector<float> tops_;
+    std::vector<EditedRow::Edit> edits_;
 };
 
 }  // namespace
@@ -156,8 +144,8 @@ void bind_sampling(nb::module_& module) {
         .def_static("open", &compile_row, nb::arg("vocab_size"), nb::arg("chain"), nb::arg("seed"), nb::kw_only(),
                     nb::arg("biases"), nb::arg("ends"), nb::arg("min_tokens"), nb::arg("penalties").none(),
                     nb::arg("history"))
-        .def("choose", nb::overload_cast<Rows, const std::vector<CompiledRow*>&, std::optional<Rows>>(&BoundSampler::choose),
-             nb::arg("logits").noconvert(), nb::arg("rows"), nb::arg("maxima").noconvert() = nb::none())
+        .def("choose", &BoundSampler::choose, nb::arg("logits").noconvert(), nb::arg("rows"),
+             nb::arg("maxima").noconvert() = nb::none())
         .def("renew", &BoundSampler::renew, nb::arg("row").noconvert(), nb::arg("maxima").noconvert(), nb::arg("token_ids"))
         .def("exp_sum", &BoundSampler::exp_sum, nb::arg("row").noconvert(), nb::arg("peak"))
         .def("largest", &BoundSampler::largest, nb::arg("row").noconvert(), nb::arg("count"));

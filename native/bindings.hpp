@@ -2,26 +2,32 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "spec.hpp"
 
 namespace stoker {
 
-void bind_kernels(nanobind::module_& module);
-void bind_cores(nanobind::module_& module);
-void bind_batch(nanobind::module_& module);
-void bind_decoder(nanobind::module_& module);
-void bind_sampling(nanobind::module_& module);
+namespace nb = nanobind;
+
+void bind_kernels(nb::module_& module);
+void bind_cores(nb::module_& module);
+void bind_batch(nb::module_& module);
+void bind_decoder(nb::module_& module);
+void bind_sampling(nb::module_& module);
+
+template <class T, int dims> using Array = nb::ndarray<T, nb::ndim<dims>, nb::c_contig, nb::device::cpu>;
 
 // A Python buffer, held while this lives.
 class Bytes {
 public:
-    Bytes(nanobind::handle object, bool writable) {
+    Bytes(nb::handle object, bool writable) {
         if (PyObject_GetBuffer(object.ptr(), &view_, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0) {
-            throw nanobind::python_error();
+            throw nb::python_error();
         }
     }
     ~Bytes() { PyBuffer_Release(&view_); }
@@ -30,9 +36,21 @@ public:
 
     uint8_t* data() const { return static_cast<uint8_t*>(view_.buf); }
     size_t size() const { return size_t(view_.len); }
+    // What begins at `offset`.
+    const uint8_t* part(int64_t offset, size_t bytes) const {
+        require(offset >= 0 && offset % 64 == 0 && size_t(offset) <= size() && bytes <= size() - size_t(offset),
+                "a tensor is outside of the memory");
+        return data() + offset;
+    }
 
 private:
     Py_buffer view_ = {};
 };
+
+using RopeTable = Array<const float, 3>;
+
+// The spec that is described as backends/native/decoder.py does; offsets are into the packed `memory`. It points into that
+// and into the `tables` that are added here.
+DecoderSpec read_description(const nb::dict& description, const Bytes& memory, std::vector<RopeTable>& tables);
 
 }  // namespace stoker

@@ -79,7 +79,7 @@ BlockProduct::BlockProduct(int32_t outputs, int32_t inputs, int bits, int block,
                                  scales + size_t(row) * scales_of_row + at / block, to);
             }
         }
-        pack(matrix_.type, rows.data(), n, inputs, packed_.get() + first / kTile * tile_bytes, 0, 1);
+        pack(matrix_.type, rows.data(), n, inputs, packed_.get() + first / kTile * tile_bytes);
     }
 }
 

@@ -16,9 +16,7 @@
 
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <ctime>
-#include <thread>
 
 namespace stoker {
 
@@ -28,8 +26,6 @@ constexpr uint32_t kMagic = 0x53544b31;
 constexpr int32_t kMaxCores = 4096;
 constexpr int kPatienceSeconds = 2;
 constexpr long kNapNanoseconds = 10'000'000;  // who dies wakes nobody
-// Helpers look again from time to time: between two passes of a model its seat is not worth taking.
-constexpr auto kHelperNap = std::chrono::milliseconds(1);
 
 enum Wanted : uint32_t { kNotWanted, kIsWanted, kIsPromised };
 
@@ -100,12 +96,12 @@ struct SharedCores::Shared {
 SharedCores::SharedCores(const char* path, int32_t num_cores) {
     const File file(path);
     const bool is_new = file.size() == 0;
-    bytes_ = is_new ? Shared::bytes(num_cores) : file.size();
-    if (num_cores < 1 || num_cores > kMaxCores || (is_new && ftruncate(file.number(), off_t(bytes_)) != 0) ||
-        bytes_ < sizeof(Shared)) {
+    const size_t bytes = is_new ? Shared::bytes(num_cores) : file.size();
+    if (num_cores < 1 || num_cores > kMaxCores || (is_new && ftruncate(file.number(), off_t(bytes)) != 0) ||
+        bytes < sizeof(Shared)) {
         throw std::runtime_error("cores cannot be shared: wrong number, or no memory");
     }
-    void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file.number(), 0);
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.number(), 0);
     if (memory == MAP_FAILED) {
         throw std::runtime_error("the memory for sharing cores cannot be mapped");
     }
@@ -118,18 +114,15 @@ SharedCores::SharedCores(const char* path, int32_t num_cores) {
         shared_->num_seats = num_cores;
         shared_->magic = kMagic;
     }
-    if (shared_->magic != kMagic || bytes_ < Shared::bytes(shared_->num_seats)) {
-        munmap(memory, bytes_);
+    if (shared_->magic != kMagic || bytes < Shared::bytes(shared_->num_seats)) {
+        munmap(memory, bytes);
         throw std::runtime_error("the file for sharing cores is something else");
     }
 }
 
-// The memory stays mapped until the process ends: a thread that still has a seat keeps a list of it in there.
-SharedCores::~SharedCores() = default;
-
 int32_t SharedCores::size() const { return shared_->num_seats; }
 
-int32_t SharedCores::take_any() {
+std::optional<int32_t> SharedCores::take_any() {
     thread_local int32_t last = 0;  // where this thread computed before, and its data may still be near
     const int32_t n = shared_->num_seats;
     for (int32_t i = 0; i < n; ++i) {
@@ -138,7 +131,7 @@ int32_t SharedCores::take_any() {
             return last = seat;
         }
     }
-    return kNone;
+    return std::nullopt;
 }
 
 // Whoever had the queue may have died, and wants nothing any more.
@@ -154,23 +147,23 @@ bool SharedCores::is_wanted() {
     return false;
 }
 
-int32_t SharedCores::acquire() {
-    int32_t seat = is_wanted() ? kNone : take_any();
-    if (seat != kNone) {
+std::optional<int32_t> SharedCores::acquire() {
+    std::optional<int32_t> seat = try_acquire();
+    if (seat) {
         return seat;
     }
     timespec deadline, now;
     clock_gettime(CLOCK_REALTIME, &deadline);
     deadline.tv_sec += kPatienceSeconds;
     if (!is_locked(pthread_mutex_timedlock(&shared_->queue, &deadline), shared_->queue)) {
-        return kNone;
+        return std::nullopt;
     }
     for (;;) {
         shared_->wanted.store(kIsWanted);
         const uint32_t freed = shared_->freed.load();
         seat = take_any();
         clock_gettime(CLOCK_REALTIME, &now);
-        if (seat != kNone || now.tv_sec > deadline.tv_sec) {
+        if (seat || now.tv_sec > deadline.tv_sec) {
             break;
         }
         sleep_on(shared_->freed, freed);
@@ -180,17 +173,9 @@ int32_t SharedCores::acquire() {
     return seat;
 }
 
-int32_t SharedCores::try_acquire() { return is_wanted() ? kNone : take_any(); }
-
-int32_t SharedCores::wait_for_spare() {
-    std::this_thread::sleep_for(kHelperNap);
-    return try_acquire();
-}
+std::optional<int32_t> SharedCores::try_acquire() { return is_wanted() ? std::nullopt : take_any(); }
 
 void SharedCores::release(int32_t seat) {
-    if (seat == kNone) {
-        return;
-    }
     pthread_mutex_unlock(&shared_->seats[seat].mutex);
     shared_->freed.fetch_add(1);
     if (shared_->wanted.load() != kNotWanted) {
@@ -212,13 +197,9 @@ namespace stoker {
 struct SharedCores::Shared {};
 
 SharedCores::SharedCores(const char*, int32_t) { throw std::runtime_error("cores can be shared on Linux only"); }
-SharedCores::~SharedCores() = default;
 int32_t SharedCores::size() const { return 0; }
-int32_t SharedCores::take_any() { return kNone; }
-bool SharedCores::is_wanted() { return false; }
-int32_t SharedCores::acquire() { return kNone; }
-int32_t SharedCores::try_acquire() { return kNone; }
-int32_t SharedCores::wait_for_spare() { return kNone; }
+std::optional<int32_t> SharedCores::acquire() { return std::nullopt; }
+std::optional<int32_t> SharedCores::try_acquire() { return std::nullopt; }
 void SharedCores::release(int32_t) {}
 bool SharedCores::promise() { return false; }
 

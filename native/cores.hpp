@@ -8,32 +8,27 @@
 // So models that compute at the same time split the cores between them, and one that is alone has them all.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
+#include <optional>
 
 namespace stoker {
 
 class SharedCores {
 public:
-    static constexpr int32_t kNone = -1;
-
     // `path`: an empty file, which is set up for `num_cores`, or one that another process has set up.
     // Throws std::runtime_error if there cannot be shared memory, or it is something else.
     SharedCores(const char* path, int32_t num_cores);
-    ~SharedCores();
     SharedCores(const SharedCores&) = delete;
     SharedCores& operator=(const SharedCores&) = delete;
 
     int32_t size() const;
 
-    // Takes a seat, after those that waited before. kNone after two seconds: a process that was stopped while it had a seat
+    // Takes a seat, after those that waited before. None after two seconds: a process that was stopped while it had a seat
     // must not stop all others, so the caller then computes without one.
-    int32_t acquire();
+    std::optional<int32_t> acquire();
     // Takes a seat if one is free that no caller waits for.
-    int32_t try_acquire();
-    // The same, after a millisecond's sleep.
-    int32_t wait_for_spare();
-    // By the thread that took it; kNone is no seat.
+    std::optional<int32_t> try_acquire();
+    // By the thread that took it.
     void release(int32_t seat);
     // Whether a caller waits for a seat and nobody has promised it one: who gets `true` must release its own now.
     bool promise();
@@ -41,11 +36,11 @@ public:
 private:
     struct Shared;
 
-    int32_t take_any();
+    std::optional<int32_t> take_any();
     bool is_wanted();
 
+    // Mapped until the process ends: a thread that still has a seat keeps a list of it in there.
     Shared* shared_ = nullptr;
-    size_t bytes_ = 0;
 };
 
 // The seat of one thread, or a seat where nothing is shared, which everybody has.
@@ -57,8 +52,8 @@ public:
     Seat& operator=(const Seat&) = delete;
 
     // Its number; where nothing is shared, that of the thread.
-    int32_t place(int32_t thread) const { return cores_ == nullptr ? thread : number_; }
-    bool is_taken() const { return cores_ == nullptr || number_ != SharedCores::kNone; }
+    int32_t place(int32_t thread) const { return cores_ == nullptr ? thread : number_.value_or(-1); }
+    bool is_taken() const { return cores_ == nullptr || number_.has_value(); }
     void acquire() {
         if (cores_ != nullptr) {
             number_ = cores_->acquire();
@@ -70,25 +65,24 @@ public:
         }
         return is_taken();
     }
-    void wait() { number_ = cores_->wait_for_spare(); }
     void release() {
-        if (cores_ != nullptr) {
-            cores_->release(number_);
-            number_ = SharedCores::kNone;
+        if (number_) {
+            cores_->release(*number_);
+            number_.reset();
         }
     }
     // Leaves the seat to a caller that waits for one.
     bool yield() {
-        if (cores_ == nullptr || number_ == SharedCores::kNone || !cores_->promise()) {
-            return false;
+        const bool is_wanted = number_ && cores_->promise();
+        if (is_wanted) {
+            release();
         }
-        release();
-        return true;
+        return is_wanted;
     }
 
 private:
     SharedCores* cores_;
-    int32_t number_ = SharedCores::kNone;
+    std::optional<int32_t> number_;
 };
 
 }  // namespace stoker

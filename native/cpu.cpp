@@ -51,7 +51,7 @@ uint64_t saved_state() {
 }
 
 // Linux gives a process the tile registers (8 KB a thread) only if it asks.
-bool request_tiles() {
+[[maybe_unused]] bool request_tiles() {
 #if defined(__linux__)
     constexpr long arch_req_xcomp_perm = 0x1023, tile_data = 18;
     return syscall(SYS_arch_prctl, arch_req_xcomp_perm, tile_data) == 0;
@@ -77,7 +77,11 @@ Features detect() {
     f.avx2 = (saved & 0x6) == 0x6 && all(seven.b, {5, 8});  // AVX2, BMI2
     f.avxvnni = f.avx2 && all(seven1.a, {4});
     f.avx512 = f.avx2 && (saved & 0xe6) == 0xe6 && all(seven.b, {16, 17, 30, 31}) && all(seven.c, {11});  // F DQ BW VL, VNNI
-    f.amx = f.avx512 && (saved & 0x60000) == 0x60000 && all(seven.d, {24, 25}) && request_tiles();        // TILE, INT8
+#if defined(STOKER_SOFTWARE_TILES)
+    f.amx = f.avx512;
+#else
+    f.amx = f.avx512 && (saved & 0x60000) == 0x60000 && all(seven.d, {24, 25}) && request_tiles();  // TILE, INT8
+#endif
     return f;
 }
 

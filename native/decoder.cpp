@@ -2,8 +2,6 @@
 #include "decoder.hpp"
 
 #include <algorithm>
-#include <initializer_list>
-#include <limits>
 #include <utility>
 
 #include "attention.hpp"
@@ -13,76 +11,16 @@ namespace stoker {
 
 namespace {
 
-void require_shape(const Projection& p, int32_t rows, int32_t cols) {
-    require(p.w.rows == rows && p.w.cols == cols, "a matrix has another shape than the sizes say");
-}
-
 size_t scratch_bytes(const Kernels& kernels, const DecoderSpec& spec, int32_t rows) {
     size_t most = 0;
-    const auto add = [&](const Projection& p) {
-        most = std::max(most, kernels.matmul_scratch_bytes(p.w.type, rows, p.w.cols));
-    };
-    add(spec.head);
-    for (const Layer& layer : spec.layers) {
-        for (const Projection* p : {&layer.query, &layer.key, &layer.value, &layer.output, &layer.gate, &layer.up,
-                                    &layer.down}) {
-            add(*p);
-        }
+    for (int32_t place = DecoderSpec::kHead; place < spec.num_places(); ++place) {
+        const Matrix& w = spec.at(place).w;
+        most = std::max(most, kernels.matmul_scratch_bytes(w.type, rows, w.cols));
     }
     return most;
 }
 
-int32_t widest(const DecoderSpec& spec) {
-    return std::max(spec.hidden_size, spec.query_size());
-}
-
 }  // namespace
-
-int32_t DecoderSpec::num_positions() const {
-    int32_t n = std::numeric_limits<int32_t>::max();
-    for (const Rope& rope : ropes) {
-        n = std::min(n, rope.num_positions);
-    }
-    return n;
-}
-
-const Projection& DecoderSpec::at(int32_t place) const {
-    if (place < kFirstLayer) {
-        return place == kEmbedding ? embedding : head;
-    }
-    const Layer& l = layers[(place - kFirstLayer) / kLayerPlaces];
-    const Projection* const places[kLayerPlaces] = {&l.query, &l.key, &l.value, &l.output, &l.gate, &l.up, &l.down};
-    return *places[(place - kFirstLayer) % kLayerPlaces];
-}
-
-void DecoderSpec::check() const {
-    require(vocab_size > 0 && hidden_size > 0 && num_kv_heads > 0 && head_size > 0 && feed_forward_size > 0 &&
-                num_heads > 0 && !layers.empty() && !ropes.empty(),
-            "a size is zero or negative");
-    require(num_heads % num_kv_heads == 0, "query heads cannot be shared out to KV heads");
-    require(head_size % 16 == 0, "the head size is no multiple of 16");
-    require(hidden_size % 32 == 0 && feed_forward_size % 32 == 0 && query_size() % 32 == 0,
-            "a row of activations is no multiple of 32");
-    require_shape(embedding, vocab_size, hidden_size);
-    require_shape(head, vocab_size, hidden_size);
-    require(embedding.bias == nullptr && head.bias == nullptr, "the embedding and the head cannot have biases");
-    require(output_norm != nullptr, "a norm is missing");
-    for (const Rope& rope : ropes) {
-        require(rope.dim > 0 && rope.dim % 2 == 0 && rope.dim <= head_size, "a rotation does not fit a head");
-    }
-    for (const Layer& layer : layers) {
-        require_shape(layer.query, query_size(), hidden_size);
-        require_shape(layer.key, kv_size(), hidden_size);
-        require_shape(layer.value, kv_size(), hidden_size);
-        require_shape(layer.output, hidden_size, query_size());
-        require_shape(layer.gate, feed_forward_size, hidden_size);
-        require_shape(layer.up, feed_forward_size, hidden_size);
-        require_shape(layer.down, hidden_size, feed_forward_size);
-        require(layer.attention_norm != nullptr && layer.feed_forward_norm != nullptr, "a norm is missing");
-        require(layer.rope >= 0 && size_t(layer.rope) < ropes.size(), "a layer has no rotation");
-        require(layer.window >= 0, "a window is negative");
-    }
-}
 
 Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32_t num_pages,
                  int32_t max_batch_tokens, int32_t num_threads, SharedCores* cores, std::vector<int32_t> cpus)
@@ -92,8 +30,8 @@ Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32
       plan_(spec_, kernels.attention->rows_at_once(kv_type), max_batch_tokens, num_threads),
       pool_(num_threads, cores, std::move(cpus)) {
     require(kv_type != KvType::q16 || spec_.head_size <= kMaxCodedHead, "heads are too large for q16");
-    const size_t rows = max_batch_tokens, few = Plan::kFewRows, hidden = spec_.hidden_size;
-    const int32_t wide = widest(spec_);
+    const size_t rows = max_batch_tokens, few = Stage::kFewRows, hidden = spec_.hidden_size;
+    const int32_t wide = std::max(spec_.hidden_size, spec_.query_size());
     x_[0] = Buffer<float>(rows * hidden);
     x_[1] = Buffer<float>(few * hidden);
     normed_ = Buffer<float>(rows * hidden);
@@ -112,7 +50,7 @@ Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32
         worker.partials = Buffer<float>(2 * size_t(plan_.piece_rows()) * partial_floats(spec_.head_size));
         worker.x = Buffer<float>(few * hidden);
         worker.normed = Buffer<float>(few * hidden);
-        worker.codes = Buffer<uint8_t>(Activations::bytes(Plan::kFewRows, wide));
+        worker.codes = Buffer<uint8_t>(Activations::bytes(Stage::kFewRows, wide));
         worker.row = Buffer<float>(hidden);
         worker.gate = Buffer<float>(Plan::gate_floats(max_batch_tokens));
         worker.up = Buffer<float>(Plan::gate_floats(max_batch_tokens));

@@ -34,7 +34,7 @@ class Decoder {
 public:
     // `cores` and `cpus`: as of the pool.
     Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32_t num_pages, int32_t max_batch_tokens,
-            int32_t num_threads, SharedCores* cores = nullptr, std::vector<int32_t> cpus = {});
+            int32_t num_threads, SharedCores* cores, std::vector<int32_t> cpus);
 
     // Throws std::invalid_argument before anything is computed.
     void forward(const Batch& batch);

@@ -11,6 +11,9 @@
 #include "simd_avx512.hpp"
 // clang-format off: the layer comes first
 #include "operands.inl"
+#if defined(STOKER_SOFTWARE_TILES)
+#include "software_tiles.hpp"
+#endif
 
 namespace stoker {
 

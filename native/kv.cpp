@@ -12,10 +12,6 @@
 
 namespace stoker {
 
-#if defined(MADV_POPULATE_WRITE)
-constexpr size_t kSystemPage = size_t(1) << 16;  // the largest there is
-#endif
-
 namespace {
 
 #if defined(STOKER_GUARD)
@@ -35,29 +31,6 @@ void* take_pages(size_t bytes) {
 void give_back_pages(void* memory, size_t bytes) { munmap(memory, bytes); }
 #endif
 
-}  // namespace
-
-KvCache::KvCache(KvType type, int32_t num_layers, int32_t num_heads, int32_t head_size, int32_t num_pages)
-    : layout_{type, head_size, 0}, num_heads_(num_heads), num_pages_(num_pages),
-      num_planes_(size_t(num_layers) * num_heads * 2) {
-    layout_.page_bytes = num_planes_ * layout_.plane_bytes();
-    bytes_ = layout_.page_bytes * num_pages;
-    memory_ = static_cast<uint8_t*>(take_pages(bytes_));
-}
-
-KvCache::~KvCache() { give_back_pages(memory_, bytes_); }
-
-void KvCache::touch([[maybe_unused]] int32_t first, [[maybe_unused]] int32_t last) {
-#if defined(MADV_POPULATE_WRITE)
-    const size_t begin = first * page_bytes() / kSystemPage * kSystemPage;
-    madvise(memory_ + begin, last * page_bytes() - begin, MADV_POPULATE_WRITE);
-#endif
-}
-
-void KvCache::copy_page(int32_t source, int32_t target) { std::memcpy(page(target), page(source), page_bytes()); }
-
-namespace {
-
 // `runs` runs of 32 elements, one a position: of each, positions [first, last).
 void copy_columns(uint8_t* to, const uint8_t* from, size_t runs, size_t element, int32_t first, int32_t last) {
     for (size_t run = 0; run < runs; ++run) {
@@ -66,8 +39,23 @@ void copy_columns(uint8_t* to, const uint8_t* from, size_t runs, size_t element,
     }
 }
 
+// Of a plane of elements, and of its scales if there are any.
+void copy_elements(uint8_t* to, const uint8_t* from, const KvLayout& kv, bool are_keys, int32_t first, int32_t last) {
+    const size_t head_size = kv.head_size, element = kv.type == KvType::f32 ? 4 : kv.type == KvType::f16 ? 2 : 1;
+    if (are_keys) {
+        copy_columns(to, from, head_size, element, first, last);
+    } else {
+        const size_t row = head_size * element;
+        std::memcpy(to + first * row, from + first * row, (last - first) * row);
+    }
+    if (kv.type == KvType::q8) {
+        const size_t codes = head_size * kPageTokens;
+        copy_columns(to + codes, from + codes, head_size / kv.group(), sizeof(float), first, last);
+    }
+}
+
 // Of a plane of type q16.
-void copy_codes(uint8_t* to, const uint8_t* from, bool are_keys, size_t head_size, int32_t first, int32_t last) {
+void copy_codes(uint8_t* to, const uint8_t* from, size_t head_size, bool are_keys, int32_t first, int32_t last) {
     const size_t bytes = 2 * head_size * kPageTokens;
     copy_columns(to + bytes, from + bytes, 1, sizeof(uint16_t), first, last);
     if (are_keys) {
@@ -85,32 +73,38 @@ void copy_codes(uint8_t* to, const uint8_t* from, bool are_keys, size_t head_siz
 
 }  // namespace
 
+KvCache::KvCache(KvType type, int32_t num_layers, int32_t num_heads, int32_t head_size, int32_t num_pages)
+    : layout_{type, head_size, 0}, num_heads_(num_heads), num_pages_(num_pages),
+      num_planes_(size_t(num_layers) * num_heads * 2) {
+    layout_.page_bytes = num_planes_ * layout_.plane_bytes();
+    bytes_ = layout_.page_bytes * num_pages;
+    memory_ = static_cast<uint8_t*>(take_pages(bytes_));
+}
+
+KvCache::~KvCache() { give_back_pages(memory_, bytes_); }
+
+void KvCache::touch([[maybe_unused]] int32_t first, [[maybe_unused]] int32_t last) {
+#if defined(MADV_POPULATE_WRITE)
+    constexpr size_t kSystemPage = size_t(1) << 16;  // the largest there is
+    const size_t begin = first * page_bytes() / kSystemPage * kSystemPage;
+    madvise(memory_ + begin, last * page_bytes() - begin, MADV_POPULATE_WRITE);
+#endif
+}
+
+void KvCache::copy_page(int32_t source, int32_t target) { std::memcpy(page(target), page(source), page_bytes()); }
+
 void KvCache::import_positions(int32_t page, const uint8_t* data, int32_t first, int32_t last) {
-    const size_t head_size = layout_.head_size;
-    const size_t element = layout_.type == KvType::f32 ? 4 : layout_.type == KvType::f16 ? 2 : 1;
-    const size_t codes = head_size * kPageTokens * element;
     uint8_t* to = this->page(page);
     if (last - first == kPageTokens) {
         std::memcpy(to, data, page_bytes());
         return;
     }
-    if (layout_.type == KvType::q16) {
-        for (size_t plane = 0; plane < num_planes_; ++plane) {
-            copy_codes(to, data, plane % 2 == 0, head_size, first, last);
-            to += layout_.plane_bytes();
-            data += layout_.plane_bytes();
-        }
-        return;
-    }
     for (size_t plane = 0; plane < num_planes_; ++plane) {
-        if (plane % 2 == 0) {
-            copy_columns(to, data, head_size, element, first, last);
+        const bool are_keys = plane % 2 == 0;
+        if (layout_.type == KvType::q16) {
+            copy_codes(to, data, layout_.head_size, are_keys, first, last);
         } else {
-            const size_t row = head_size * element;
-            std::memcpy(to + first * row, data + first * row, (last - first) * row);
-        }
-        if (layout_.type == KvType::q8) {
-            copy_columns(to + codes, data + codes, head_size / layout_.group(), sizeof(float), first, last);
+            copy_elements(to, data, layout_, are_keys, first, last);
         }
         to += layout_.plane_bytes();
         data += layout_.plane_bytes();

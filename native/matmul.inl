@@ -20,8 +20,10 @@
 namespace stoker::STOKER_ISA {
 
 constexpr int kPanelBlocks = 16;   // blocks of a decoded panel: two tiles of them stay in the first-level cache
-constexpr int kStreamRows = 16;    // up to here the weights are decoded for every pass of rows
 constexpr size_t kRowBytes = 1 << 20;  // codes of activations that stay in the second-level cache
+
+// Up to so many rows the weights are decoded for every pass of rows, unless they have two scales a block, which costs more.
+template <Format F> constexpr int most_streamed() { return F.subs() == 1 ? kStreamRows : 16; }
 
 template <Format F> constexpr bool takes_unsigned() { return F.offset == 0 || kUnsignedCodes(F.max_code); }
 
@@ -198,7 +200,7 @@ template <Format F>
 void matmul_quantised(const Matrix& w, const Activations& a, int32_t tile0, int32_t tile1, float* y, int32_t ldy,
                       void* scratch) {
     const Corrections c = correct<F, takes_unsigned<F>()>(a, scratch);
-    if (a.rows <= kStreamRows) {
+    if (a.rows <= most_streamed<F>()) {
         return matmul_stream<F>(w, a, c, tile0, tile1, y, ldy);
     }
     uint8_t* code = static_cast<uint8_t*>(scratch) + correction_bytes(a.rows, a.cols);

@@ -6,17 +6,18 @@
 #endif
 
 NB_MODULE(_native, module) {
-    nanobind::set_leak_warnings(false);  // a forked child ends with what its parent had
+    using namespace stoker;
+    nb::set_leak_warnings(false);  // a forked child ends with what its parent had
     module.doc() = "Kernels and the forward pass of the native executor.";
-    stoker::bind_kernels(module);
-    stoker::bind_cores(module);
-    stoker::bind_batch(module);
-    stoker::bind_decoder(module);
-    stoker::bind_sampling(module);
-    module.def("trim_heap", [] {  // of all native code of this process
+    bind_kernels(module);
+    bind_cores(module);
+    bind_batch(module);
+    bind_decoder(module);
+    bind_sampling(module);
+    const auto trim_heap = [] {  // of all native code of this process
 #ifdef __GLIBC__
-        nanobind::gil_scoped_release release;
         malloc_trim(0);
 #endif
-    });
+    };
+    module.def("trim_heap", trim_heap, nb::call_guard<nb::gil_scoped_release>());
 }

@@ -78,10 +78,10 @@ struct Operator {
     int (*input_need)(const Operator*, size_t);
     int (*output_need)(const Operator*, size_t);
     int (*input_memory)(const Operator*, size_t);
-    int (*min_inputs)(const Operator*);
-    int (*inputs_alike)(const Operator*);
-    int (*min_outputs)(const Operator*);
-    int (*outputs_alike)(const Operator*);
+    int (*min_inputs)(const Operator*) = nullptr;  // these four only of inputs and outputs whose number may vary
+    int (*inputs_alike)(const Operator*) = nullptr;
+    int (*min_outputs)(const Operator*) = nullptr;
+    int (*outputs_alike)(const Operator*) = nullptr;
     Status* (*create)(const Operator*, const Api*, const KernelInfo*, void**);
     Status* (*compute)(void*, KernelContext*);
 };

@@ -1,6 +1,7 @@
 // Packing: read a block of an output from the file's layout, spread it over the tile's planes.
 #include "pack.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "formats.hpp"
@@ -17,6 +18,7 @@ uint32_t word(const uint8_t* p) {
 }
 
 // Codes of a block: out[k] for its 32 inputs, before any table; without sign (the format's offset added), but bytes as they are.
+// `out` is 0 at first.
 // ---------------------------------------------------------------------------------------------------------------------
 
 // Sixteen bytes: low nibbles are inputs 0..15, high nibbles 16..31.
@@ -35,13 +37,7 @@ void add_fifth_bits(const uint8_t* p, uint8_t* out) {
 }
 
 // Thirty-two bytes, `mask` bits of each from `shift` on, moved up by `up`.
-void take_bits(const uint8_t* p, int shift, int mask, int up, uint8_t* out) {
-    for (int i = 0; i < 32; ++i) {
-        out[i] = uint8_t((p[i] >> shift & mask) << up);
-    }
-}
-
-void or_bits(const uint8_t* p, int shift, int mask, int up, uint8_t* out) {
+void add_bits(const uint8_t* p, int shift, int mask, int up, uint8_t* out) {
     for (int i = 0; i < 32; ++i) {
         out[i] |= uint8_t((p[i] >> shift & mask) << up);
     }
@@ -64,17 +60,17 @@ void read_codes(int32_t type, const uint8_t* p, int b, uint8_t* out) {
         case 8: std::memcpy(out, p + 2, 32); return;         // Q8_0: d, bytes
         case kBytes: std::memcpy(out, p + 4, 32); return;    // f, bytes
         case kBytes16: std::memcpy(out, p + 8, 32); return;  // f[2], bytes
-        case 10: return take_bits(p + 16 + b / 4 * 32, b % 4 * 2, 3, 0, out);  // Q2_K: scales, codes, d, m
-        case 11:                                                               // Q3_K: third bits, codes, scales, d
-            take_bits(p + 32 + b / 4 * 32, b % 4 * 2, 3, 0, out);
-            return or_bits(p, b, 1, 2, out);
-        case 12: return take_bits(p + 16 + b / 2 * 32, b % 2 * 4, 15, 0, out);  // Q4_K: d, m, scales, nibbles
-        case 13:                                                                // Q5_K: d, m, scales, fifth bits, nibbles
-            take_bits(p + 48 + b / 2 * 32, b % 2 * 4, 15, 0, out);
-            return or_bits(p + 16, b, 1, 4, out);
-        case 14:                                                                // Q6_K: nibbles, upper bits, scales, d
-            take_bits(p + b / 4 * 64 + b % 2 * 32, b % 4 / 2 * 4, 15, 0, out);
-            return or_bits(p + 128 + b / 4 * 32, b % 4 * 2, 3, 4, out);
+        case 10: return add_bits(p + 16 + b / 4 * 32, b % 4 * 2, 3, 0, out);  // Q2_K: scales, codes, d, m
+        case 11:                                                              // Q3_K: third bits, codes, scales, d
+            add_bits(p + 32 + b / 4 * 32, b % 4 * 2, 3, 0, out);
+            return add_bits(p, b, 1, 2, out);
+        case 12: return add_bits(p + 16 + b / 2 * 32, b % 2 * 4, 15, 0, out);  // Q4_K: d, m, scales, nibbles
+        case 13:                                                               // Q5_K: d, m, scales, fifth bits, nibbles
+            add_bits(p + 48 + b / 2 * 32, b % 2 * 4, 15, 0, out);
+            return add_bits(p + 16, b, 1, 4, out);
+        case 14:                                                               // Q6_K: nibbles, upper bits, scales, d
+            add_bits(p + b / 4 * 64 + b % 2 * 32, b % 4 / 2 * 4, 15, 0, out);
+            return add_bits(p + 128 + b / 4 * 32, b % 4 * 2, 3, 4, out);
     }
 }
 
@@ -199,7 +195,7 @@ void pack_quantised(const Format& f, const uint8_t* source, int outputs, int32_t
         alignas(64) uint8_t w[8][64] = {};
         for (int o = 0; o < outputs; ++o) {
             const uint8_t* p = source + o * row_bytes + unit * f.file_bytes;
-            alignas(64) uint8_t code[32];
+            alignas(64) uint8_t code[32] = {};
             read_codes(f.type, p, b % blocks_in_file_block, code);
             for (int g = 0; g < 8; ++g) {
                 std::memcpy(&w[g][4 * o], code + 4 * g, 4);
@@ -238,11 +234,10 @@ size_t packed_bytes(int32_t type, int32_t rows, int32_t cols) {
     return find_format(type)->tile_bytes(cols) * ((size_t(rows) + kTile - 1) / kTile);
 }
 
-void pack(int32_t type, const uint8_t* source, int32_t rows, int32_t cols, uint8_t* packed, int32_t tile0, int32_t tile1) {
+void pack(int32_t type, const uint8_t* source, int32_t rows, int32_t cols, uint8_t* packed) {
     const Format& f = *find_format(type);
-    for (int32_t t = tile0; t < tile1; ++t) {
-        const int32_t left = rows - t * kTile;
-        const int outputs = left < kTile ? left : kTile;
+    for (int32_t t = 0; t < divided_up(rows, kTile); ++t) {
+        const int outputs = std::min(rows - t * kTile, kTile);
         uint8_t* tile = packed + t * f.tile_bytes(cols);
         const uint8_t* from = source + size_t(t) * kTile * file_row_bytes(type, cols);
         if (outputs < kTile) {

@@ -13,8 +13,8 @@ bool can_pack(int32_t type, int32_t cols);
 size_t file_row_bytes(int32_t type, int32_t cols);
 size_t packed_bytes(int32_t type, int32_t rows, int32_t cols);
 
-// Packs tiles [tile0, tile1) of `source` (rows x file_row_bytes, as in the file) into their places in `packed`. Outputs
-// beyond `rows` become zeros. Any bytes are accepted. Threads may pack disjoint ranges of tiles at the same time.
-void pack(int32_t type, const uint8_t* source, int32_t rows, int32_t cols, uint8_t* packed, int32_t tile0, int32_t tile1);
+// Packs `source` (rows x file_row_bytes, as in the file); outputs beyond `rows` become zeros. Any bytes are accepted. Tiles
+// know nothing of each other: threads may pack rows from any multiple of 16 on as if they were a matrix.
+void pack(int32_t type, const uint8_t* source, int32_t rows, int32_t cols, uint8_t* packed);
 
 }  // namespace stoker

@@ -21,14 +21,14 @@ void Pass::compute(int32_t index, int32_t piece, int32_t thread) {
     const Stage& stage = plan_.stages[index];
     Worker& me = d_.workers_[thread];
     switch (stage.kind) {
-        case StageKind::embed: return embed(stage, rows_of(stage, piece));
+        case StageKind::embed: return embed(stage, share(stage, piece, stage.rows));
         case StageKind::input: {
             const Stage& behind = plan_.stages[products_behind(index)];
-            return prepare(me, behind, rows_of(stage, piece), place_input(me, behind));
+            return prepare(me, behind, share(stage, piece, stage.rows), place_input(me, behind));
         }
-        case StageKind::project: return project(me, index, rows_of(stage, piece));
+        case StageKind::project: return project(me, index, share(stage, piece, stage.rows));
         case StageKind::rotate: {
-            const auto [begin, end] = rows_of(stage, piece);
+            const auto [begin, end] = share(stage, piece, stage.rows);
             for (int32_t row = begin; row < end; ++row) {
                 for (int32_t head = 0; head < spec_.num_kv_heads; ++head) {
                     rotate_and_write(stage.layer, row, head);
@@ -40,7 +40,7 @@ void Pass::compute(int32_t index, int32_t piece, int32_t thread) {
         case StageKind::join_spans: return join_spans(stage.layer, piece);
         case StageKind::keep_rows: return keep_rows(stage);
         case StageKind::hidden: {
-            const auto [begin, end] = rows_of(stage, piece);
+            const auto [begin, end] = share(stage, piece, stage.rows);
             for (int32_t row = begin; row < end; ++row) {
                 final_row(me, stage, row, batch_.hidden + size_t(row) * spec_.hidden_size);
             }
@@ -51,8 +51,8 @@ void Pass::compute(int32_t index, int32_t piece, int32_t thread) {
     }
 }
 
-Pass::Range Pass::rows_of(const Stage& stage, int32_t piece) const {
-    return {piece * stage.grain, std::min((piece + 1) * stage.grain, stage.rows)};
+Pass::Range Pass::share(const Stage& stage, int32_t piece, int32_t all) {
+    return {piece * stage.grain, std::min((piece + 1) * stage.grain, all)};
 }
 
 void Pass::embed(const Stage& stage, Range rows) {
@@ -84,13 +84,12 @@ Activations Pass::input(Worker& me, int32_t index, bool is_first_piece) {
     const Stage& stage = plan_.stages[index];
     const Activations a = place_input(me, stage);
     const uint64_t key = d_.num_passes_ << 16 | uint64_t(index);
-    if (stage.is_few && stage.kind != StageKind::down && me.prepared != key) {
+    if (stage.is_few() && stage.kind != StageKind::down && me.prepared != key) {
         prepare(me, stage, {0, stage.rows}, a);
         me.prepared = key;
     }
     // All threads have the same sums; one of them hands them on.
-    const bool added_y = stage.kind == StageKind::gate_up || (stage.kind == StageKind::query_key_value && stage.layer > 0);
-    if (stage.is_few && is_first_piece && added_y) {
+    if (stage.is_few() && is_first_piece && stage.adds_y()) {
         std::memcpy(d_.x_[1 - stage.x].get(), me.x.get(), size_t(stage.rows) * spec_.hidden_size * sizeof(float));
     }
     return a;
@@ -98,8 +97,8 @@ Activations Pass::input(Worker& me, int32_t index, bool is_first_piece) {
 
 Activations Pass::place_input(Worker& me, const Stage& products) const {
     int32_t cols = spec_.hidden_size;
-    const float* from = products.is_few ? me.normed.get() : d_.normed_.get();
-    uint8_t* codes = products.is_few ? me.codes.get() : d_.codes_.get();
+    const float* from = normed_rows(me, products);
+    uint8_t* codes = products.is_few() ? me.codes.get() : d_.codes_.get();
     if (products.kind == StageKind::output) {
         cols = spec_.query_size();
         from = d_.attended_.get();
@@ -117,11 +116,12 @@ Activations Pass::place_input(Worker& me, const Stage& products) const {
 void Pass::prepare(Worker& me, const Stage& products, Range rows, const Activations& out) {
     const Layer& layer = spec_.layers[products.layer];
     if (products.kind == StageKind::query_key_value) {
-        normalise(me, products, post_norm_before(products), layer.attention_norm, rows);
+        const float* post_norm = products.adds_y() ? spec_.layers[products.layer - 1].post_feed_forward_norm : nullptr;
+        normalise(me, products, post_norm, layer.attention_norm, rows);
     } else if (products.kind == StageKind::gate_up) {
         normalise(me, products, layer.post_attention_norm, layer.feed_forward_norm, rows);
     } else if (products.kind == StageKind::head) {
-        float* normed = products.is_few ? me.normed.get() : d_.normed_.get();
+        float* normed = normed_rows(me, products);
         for (int32_t i = rows.begin; i < rows.end; ++i) {
             final_row(me, products, plan_.keeps_rows ? i : plan_.logit_row[i], normed + size_t(i) * spec_.hidden_size);
         }
@@ -129,26 +129,25 @@ void Pass::prepare(Worker& me, const Stage& products, Range rows, const Activati
     k_.quantize(out.x, out.ldx, rows.begin, rows.end, 0, out.blocks(), out);
 }
 
-const float* Pass::post_norm_before(const Stage& products) const {
-    return products.layer > 0 ? spec_.layers[products.layer - 1].post_feed_forward_norm : nullptr;
+float* Pass::normed_rows(Worker& me, const Stage& products) const {
+    return products.is_few() ? me.normed.get() : d_.normed_.get();
 }
 
 void Pass::normalise(Worker& me, const Stage& products, const float* post_norm, const float* norm, Range rows) {
     const int32_t n = spec_.hidden_size;
-    const bool has_y = products.kind == StageKind::gate_up || products.layer > 0;
     float* shared = d_.x_[products.x].get();
-    float* x = products.is_few ? me.x.get() : shared;
-    float* normed = products.is_few ? me.normed.get() : d_.normed_.get();
+    float* x = products.is_few() ? me.x.get() : shared;
+    float* normed = normed_rows(me, products);
     const uint64_t version = d_.num_passes_ << 16 | uint64_t(products.num_added);
-    if (products.is_few) {
+    if (products.is_few()) {
         if (me.added != version) {
             std::memcpy(x, shared, size_t(products.rows) * n * sizeof(float));
         }
-        me.added = version + (has_y ? 1 : 0);
+        me.added = version + (products.adds_y() ? 1 : 0);
     }
     for (int32_t row = rows.begin; row < rows.end; ++row) {
         const size_t at = size_t(row) * n;
-        if (has_y) {
+        if (products.adds_y()) {
             add_y(x + at, row, post_norm, normed + at);
         }
         k_.rows->rms_norm(x + at, norm, n, spec_.norm_eps, normed + at);
@@ -188,18 +187,12 @@ void Pass::project(Worker& me, int32_t index, Range units) {
 }
 
 void Pass::products(Worker& me, const Stage& stage, int32_t piece, const Activations& a) {
-    const Layer& layer = spec_.layers[stage.layer];
-    const auto tiles = [&](const Projection& p) {
-        return Range{piece * stage.grain, std::min((piece + 1) * stage.grain, p.w.tiles())};
-    };
+    const auto tiles = [&] { return share(stage, piece, spec_.at(stage.place()).w.tiles()); };
     switch (stage.kind) {
         case StageKind::query_key_value: return query_key_value(me, stage, piece, a);
-        case StageKind::gate_up: return gate_and_up(me, stage, tiles(layer.gate), a);
-        case StageKind::head: return head(me, stage, tiles(spec_.head), a);
-        default: {
-            const Projection& p = stage.kind == StageKind::output ? layer.output : layer.down;
-            return multiply(me, stage, 0, a, tiles(p), d_.y_.get(), spec_.hidden_size);
-        }
+        case StageKind::gate_up: return gate_and_up(me, stage, tiles(), a);
+        case StageKind::head: return head(me, stage, tiles(), a);
+        default: return multiply(me, stage, 0, a, tiles(), d_.y_.get(), spec_.hidden_size);
     }
 }
 
@@ -207,9 +200,9 @@ void Pass::query_key_value(Worker& me, const Stage& stage, int32_t piece, const 
     float* y = d_.qkv_.get();
     for (int32_t part = 0; part < 3; ++part) {
         const Matrix& w = spec_.at(stage.place() + part).w;
-        const int32_t tiles = w.tiles(), count = divided_up(tiles, stage.grain);
+        const int32_t count = divided_up(w.tiles(), stage.grain);
         if (piece < count) {
-            return multiply(me, stage, part, a, {piece * stage.grain, std::min((piece + 1) * stage.grain, tiles)}, y, ldqkv_);
+            return multiply(me, stage, part, a, share(stage, piece, w.tiles()), y, ldqkv_);
         }
         piece -= count;
         y += w.rows;
@@ -217,9 +210,8 @@ void Pass::query_key_value(Worker& me, const Stage& stage, int32_t piece, const 
 }
 
 void Pass::gate_and_up(Worker& me, const Stage& stage, Range tiles, const Activations& a) {
-    const Layer& layer = spec_.layers[stage.layer];
     const int32_t from = tiles.begin * kTile, width = (tiles.end - tiles.begin) * kTile, ff = spec_.feed_forward_size;
-    const bool is_float = layer.down.w.is_float();
+    const bool is_float = spec_.layers[stage.layer].down.w.is_float();
     const bool is_kept = is_float || d_.adapters_.changes(stage.place() + 2);  // down's adapters take floats
     // Both begin where output 0 would be.
     float* gate = is_kept ? d_.gate_.get() : me.gate.get() - from;
@@ -240,12 +232,15 @@ void Pass::gate_and_up(Worker& me, const Stage& stage, Range tiles, const Activa
 void Pass::head(Worker& me, const Stage& stage, Range tiles, const Activations& a) {
     multiply(me, stage, 0, a, tiles, batch_.logits, spec_.vocab_size);
     const int32_t from = tiles.begin * kTile, to = std::min(tiles.end * kTile, spec_.vocab_size);
-    for (int32_t row = 0; spec_.logit_softcap > 0 && row < a.rows; ++row) {
-        k_.rows->softcap(batch_.logits + size_t(row) * spec_.vocab_size + from, spec_.logit_softcap, to - from);
-    }
-    for (int32_t row = 0; batch_.maxima != nullptr && row < a.rows; ++row) {
-        float* maxima = batch_.maxima + size_t(row) * num_maxima(spec_.vocab_size) + from / kMaximaBlock;
-        k_.sampling->block_maxima(batch_.logits + size_t(row) * spec_.vocab_size + from, to - from, maxima);
+    for (int32_t row = 0; row < a.rows; ++row) {
+        float* logits = batch_.logits + size_t(row) * spec_.vocab_size + from;
+        if (spec_.logit_softcap > 0) {
+            k_.rows->softcap(logits, spec_.logit_softcap, to - from);
+        }
+        if (batch_.maxima != nullptr) {
+            float* maxima = batch_.maxima + size_t(row) * num_maxima(spec_.vocab_size) + from / kMaximaBlock;
+            k_.sampling->block_maxima(logits, to - from, maxima);
+        }
     }
 }
 
@@ -308,14 +303,14 @@ void Pass::attend(int32_t thread, int32_t layer) {
         }
         return;
     }
-    const int32_t stride = partial_floats(spec_.head_size), last = rows.last_span();
+    const int32_t last = rows.last_span();
     float* all = me.partials.get();
-    float* one = all + plan_.piece_rows() * stride;
+    float* one = all + plan_.piece_rows() * partial_floats(spec_.head_size);
     for (int32_t span = rows.first_span(); span <= last; ++span) {
         const bool is_first = span == rows.first_span();
         attend_span(me, rows, span, span == last ? next : rows.pages_of(span + 1), is_first ? all : one);
-        for (int32_t row = 0; !is_first && row < rows.rows(); ++row) {
-            k_.attention->merge(all + row * stride, one + row * stride, spec_.head_size);
+        if (!is_first) {
+            merge(all, one, rows.rows());
         }
     }
     finish(piece, unit.head, all);
@@ -355,16 +350,20 @@ void Pass::join_spans(int32_t layer, int32_t index) {
     if (unit.span != 0 || !plan_.is_wanted(layer, piece)) {
         return;
     }
-    const int32_t n = spec_.head_size, stride = partial_floats(n);
     const auto partials = [&](int32_t span) { return d_.span_partials_.get() + plan_.units[index + span].partials; };
     const AttentionRows rows = attention_rows(layer, piece, unit.head);
     float* all = partials(rows.first_span());
     for (int32_t span = rows.first_span() + 1; span <= rows.last_span(); ++span) {
-        for (int32_t row = 0; row < rows.rows(); ++row) {
-            k_.attention->merge(all + row * stride, partials(span) + row * stride, n);
-        }
+        merge(all, partials(span), rows.rows());
     }
     finish(piece, unit.head, all);
+}
+
+void Pass::merge(float* all, const float* later, int32_t rows) const {
+    const int32_t n = spec_.head_size, stride = partial_floats(n);
+    for (int32_t row = 0; row < rows; ++row) {
+        k_.attention->merge(all + row * stride, later + row * stride, n);
+    }
 }
 
 void Pass::finish(const AttentionPiece& piece, int32_t head, const float* partials) {

@@ -17,7 +17,8 @@ private:
         int32_t begin, end;
     };
 
-    Range rows_of(const Stage& stage, int32_t piece) const;
+    // Which of all rows, tiles or units are a piece of the stage.
+    static Range share(const Stage& stage, int32_t piece, int32_t all);
     void embed(const Stage& stage, Range rows);
     void keep_rows(const Stage& stage);
 
@@ -26,7 +27,7 @@ private:
     Activations place_input(Worker& me, const Stage& products) const;
     void prepare(Worker& me, const Stage& products, Range rows, const Activations& out);
     void normalise(Worker& me, const Stage& products, const float* post_norm, const float* norm, Range rows);
-    const float* post_norm_before(const Stage& products) const;
+    float* normed_rows(Worker& me, const Stage& products) const;
     void add_y(float* x, int32_t row, const float* post_norm, float* scratch) const;
     void final_row(Worker& me, const Stage& stage, int32_t row, float* out) const;
 
@@ -48,6 +49,7 @@ private:
     // The pages of a unit's first span from the first that is seen on.
     AttentionAhead pages_of(int32_t layer, int32_t unit) const;
     void join_spans(int32_t layer, int32_t unit);
+    void merge(float* all, const float* later, int32_t rows) const;
     void finish(const AttentionPiece& piece, int32_t head, const float* partials);
     AttentionRows attention_rows(int32_t layer, const AttentionPiece& piece, int32_t head) const;
 

@@ -26,7 +26,8 @@ int32_t Stage::place() const {
 }
 
 Plan::Plan(const DecoderSpec& spec, int32_t attention_rows, int32_t max_batch_tokens, int32_t num_threads)
-    : spec_(spec), max_batch_tokens_(max_batch_tokens), num_threads_(num_threads), piece_tokens_(std::max(1, attention_rows / spec.group())) {
+    : spec_(spec), max_batch_tokens_(max_batch_tokens), num_threads_(num_threads),
+      piece_tokens_(std::max(1, attention_rows / spec.group())) {
     const size_t partial = partial_floats(spec.head_size), rows = max_batch_tokens;
     const size_t spans = spec.num_positions() / kSpanTokens + 1;
     num_span_partials_ =
@@ -41,7 +42,7 @@ Plan::Plan(const DecoderSpec& spec, int32_t attention_rows, int32_t max_batch_to
 }
 
 void Plan::make(const Batch& batch, const Adapters& adapters) {
-    keeps_rows = batch.hidden == nullptr && batch.num_rows < batch.num_tokens && batch.num_tokens > kFewRows;
+    keeps_rows = batch.hidden == nullptr && batch.num_rows < batch.num_tokens && batch.num_tokens > Stage::kFewRows;
     make_rows(batch);
     make_attention(batch);
     make_units();
@@ -120,85 +121,88 @@ int32_t Plan::next_unit(int32_t layer, int32_t thread) const {
 
 void Plan::make_stages(const Batch& batch, const Adapters& adapters) {
     stages.clear();
-    adapters_ = &adapters;
-    of_logits_ = false;
-    rows_ = batch.num_tokens;
-    x_ = 0;
-    num_added_ = 0;
-    add_rows(StageKind::embed, 0);
+    next_ = {};
+    next_.rows = batch.num_tokens;
+    add_rows(StageKind::embed);
     const auto num_units = int32_t(units.size());
-    for (int32_t i = 0; i < int32_t(spec_.layers.size()); ++i) {
-        const Layer& layer = spec_.layers[i];
-        add_products(StageKind::query_key_value, i, {&layer.query, &layer.key, &layer.value}, i > 0);
+    for (next_.layer = 0; next_.layer < int32_t(spec_.layers.size()); ++next_.layer) {
+        add_products(StageKind::query_key_value, adapters);
         if (!rotates_with_attention) {
-            add_rows(StageKind::rotate, i);
+            add_rows(StageKind::rotate);
         }
-        add(StageKind::attend, i, num_units);
-        add(StageKind::join_spans, i, spans_apart ? num_units : 0);
-        if (keeps_rows && is_last(i)) {
-            add(StageKind::keep_rows, i, 1);
-            rows_ = batch.num_rows;
-            of_logits_ = true;
+        add(StageKind::attend, num_units);
+        add(StageKind::join_spans, spans_apart ? num_units : 0);
+        if (keeps_rows && is_last(next_.layer)) {
+            add(StageKind::keep_rows, 1);
+            next_.rows = batch.num_rows;
+            next_.of_logits = true;
         }
-        if (rows_ == 0) {
+        if (next_.rows == 0) {
             return;
         }
-        add_products(StageKind::output, i, {&layer.output}, false);
-        add_products(StageKind::gate_up, i, {&layer.gate}, true);
-        add_products(StageKind::down, i, {&layer.down}, false);
+        add_products(StageKind::output, adapters);
+        add_products(StageKind::gate_up, adapters);
+        add_products(StageKind::down, adapters);
     }
+    next_.layer = 0;
     if (batch.hidden != nullptr) {
-        add_rows(StageKind::hidden, 0);
+        add_rows(StageKind::hidden);
     }
-    rows_ = batch.num_rows;
-    of_logits_ = true;
-    if (rows_ > 0) {
-        add_products(StageKind::head, 0, {&spec_.head}, false);
+    next_.rows = batch.num_rows;
+    next_.of_logits = true;
+    if (next_.rows > 0) {
+        add_products(StageKind::head, adapters);
     }
 }
 
-void Plan::add(StageKind kind, int32_t layer, int32_t num_pieces, int32_t grain) {
-    stages.push_back({kind, rows_ <= kFewRows, x_, num_added_, layer, rows_, grain, num_pieces, of_logits_});
+void Plan::add(StageKind kind, int32_t num_pieces, int32_t grain) {
+    next_.kind = kind;
+    next_.num_pieces = num_pieces;
+    next_.grain = grain;
+    stages.push_back(next_);
 }
 
-void Plan::add_rows(StageKind kind, int32_t layer) {
-    const int32_t grain = std::clamp(rows_ / (kPiecesPerThread * num_threads_), 1, 16);
-    add(kind, layer, divided_up(rows_, grain), grain);
+void Plan::add_rows(StageKind kind) {
+    const int32_t grain = std::clamp(next_.rows / (kPiecesPerThread * num_threads_), 1, 16);
+    add(kind, divided_up(next_.rows, grain), grain);
 }
 
-void Plan::add_products(StageKind kind, int32_t layer, std::initializer_list<const Projection*> parts, bool adds_y) {
-    if (rows_ > kFewRows && kind != StageKind::down) {
-        add(StageKind::input, layer, divided_up(rows_, kTile), kTile);
+void Plan::add_products(StageKind kind, const Adapters& adapters) {
+    if (!next_.is_few() && kind != StageKind::down) {
+        add(StageKind::input, divided_up(next_.rows, kTile), kTile);
     }
-    add_project(kind, layer);
-    int32_t tiles = 0, num_pieces = 0;
-    for (const Projection* part : parts) {
-        tiles += part->w.tiles();
-    }
-    int32_t grain = tiles_at_once(tiles);
+    next_.kind = kind;
+    add_project(adapters);
+    const int32_t place = next_.place(), num_parts = kind == StageKind::gate_up ? 1 : next_.num_parts();  // up with gate
+    const auto num_pieces = [&](int32_t grain) {
+        int32_t n = 0;
+        for (int32_t part = 0; part < num_parts; ++part) {
+            n += divided_up(spec_.at(place + part).w.tiles(), grain);
+        }
+        return n;
+    };
+    int32_t grain = tiles_at_once(num_pieces(1));
     if (kind == StageKind::head) {
         grain = divided_up(grain, kMaximaBlock / kTile) * (kMaximaBlock / kTile);  // whole blocks of logits
     }
     if (kind == StageKind::gate_up) {
-        grain = std::min(grain, gate_floats(max_batch_tokens_) / (rows_ * kTile) / 2 * 2);
+        grain = std::min(grain, gate_floats(max_batch_tokens_) / (next_.rows * kTile) / 2 * 2);
     }
-    for (const Projection* part : parts) {
-        num_pieces += divided_up(part->w.tiles(), grain);
-    }
-    add(kind, layer, num_pieces, grain);
-    if (adds_y) {
-        x_ = rows_ <= kFewRows ? int8_t(1 - x_) : x_;
-        ++num_added_;
+    add(kind, num_pieces(grain), grain);
+    if (next_.adds_y()) {
+        next_.x = next_.is_few() ? int8_t(1 - next_.x) : next_.x;
+        ++next_.num_added;
     }
 }
 
-void Plan::add_project(StageKind kind, int32_t layer) {
-    const Stage products = {kind, false, 0, 0, layer, 0, 0, 0, of_logits_};
-    const int32_t num_parts = kind == StageKind::query_key_value ? 3 : kind == StageKind::gate_up ? 2 : 1;
-    if (const int32_t units = adapters_->num_units(products.place(), num_parts, of_logits_); units > 0) {
+// Before the products that come next.
+void Plan::add_project(const Adapters& adapters) {
+    const Stage products = next_;
+    if (const int32_t units = adapters.num_units(products.place(), products.num_parts(), products.of_logits); units > 0) {
         const int32_t grain = divided_up(units, kPiecesPerThread * num_threads_);
-        add(StageKind::project, layer, divided_up(units, grain), grain);
+        add(StageKind::project, divided_up(units, grain), grain);
         stages.back().rows = units;
+        next_ = products;
     }
 }
 

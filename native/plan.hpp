@@ -26,18 +26,25 @@ enum class StageKind : int8_t {
 };
 
 struct Stage {
-    StageKind kind;
-    bool is_few;         // rows are prepared by each thread for itself
-    int8_t x;            // where the residual stream is; a few rows with a y to be added go on in the other place
-    int32_t num_added;   // how many y it has in it
-    int32_t layer;
-    int32_t rows;        // of a `project`: its units
-    int32_t grain;       // rows, tiles or units of a piece
-    int32_t num_pieces;
-    bool of_logits;      // the rows are those that want logits
+    static constexpr int32_t kFewRows = kTile;  // a row tile: see Kernels::quantize
 
-    // The first of the matrices that its products are with; see DecoderSpec.
+    StageKind kind;
+    int8_t x;           // where the residual stream is; a few rows with a y to be added go on in the other place
+    int32_t num_added;  // how many y it has in it
+    int32_t layer;
+    int32_t rows;       // of a `project`: its units
+    int32_t grain;      // rows, tiles or units of a piece
+    int32_t num_pieces;
+    bool of_logits;     // the rows are those that want logits
+
+    // Whether rows are prepared by each thread for itself, and whether a y is added to them then.
+    bool is_few() const { return rows <= kFewRows; }
+    bool adds_y() const {
+        return kind == StageKind::gate_up || (kind == StageKind::query_key_value && layer > 0);
+    }
+    // The first of the matrices that its products are with (see DecoderSpec), and how many there are.
     int32_t place() const;
+    int32_t num_parts() const { return kind == StageKind::query_key_value ? 3 : kind == StageKind::gate_up ? 2 : 1; }
 };
 
 // Consecutive tokens of a chunk, for attention.
@@ -54,8 +61,6 @@ struct AttentionUnit {
 
 class Plan {
 public:
-    static constexpr int32_t kFewRows = kTile;  // a row tile: see Kernels::quantize
-
     Plan(const DecoderSpec& spec, int32_t attention_rows, int32_t max_batch_tokens, int32_t num_threads);
 
     // Floats that a piece of gate and up may have of each: both stay in the second-level cache until they are quantised.
@@ -93,10 +98,10 @@ private:
     void make_attention(const Batch& batch);
     void make_units();
     void make_stages(const Batch& batch, const Adapters& adapters);
-    void add(StageKind kind, int32_t layer, int32_t num_pieces, int32_t grain = 1);
-    void add_rows(StageKind kind, int32_t layer);
-    void add_products(StageKind kind, int32_t layer, std::initializer_list<const Projection*> parts, bool adds_y);
-    void add_project(StageKind kind, int32_t layer);
+    void add(StageKind kind, int32_t num_pieces, int32_t grain = 1);
+    void add_rows(StageKind kind);
+    void add_products(StageKind kind, const Adapters& adapters);
+    void add_project(const Adapters& adapters);
     int32_t tiles_at_once(int32_t tiles) const;
 
     std::atomic<int32_t>& num_taken(int32_t layer, int32_t thread) const {
@@ -109,11 +114,7 @@ private:
     const int32_t piece_tokens_;
     size_t num_span_partials_ = 0;
     std::unique_ptr<std::atomic<int32_t>[]> num_taken_;  // of each thread's units, in each layer
-    const Adapters* adapters_ = nullptr;  // while stages are made, like the next ones
-    int32_t rows_ = 0;                    // as in Stage
-    bool of_logits_ = false;
-    int8_t x_ = 0;
-    int32_t num_added_ = 0;
+    Stage next_ = {};  // while stages are made
 };
 
 }  // namespace stoker

@@ -12,6 +12,7 @@ namespace stoker {
 namespace {
 
 constexpr auto kSpin = std::chrono::microseconds(50);
+constexpr auto kNap = std::chrono::milliseconds(1);  // without a seat: one that is free between two passes is not worth taking
 constexpr int kPieceBits = 24;
 constexpr uint64_t kPieceMask = (uint64_t(1) << kPieceBits) - 1;
 
@@ -77,7 +78,7 @@ void Pool::serve(int32_t thread) {
             stay_at(seat.place(thread));
             work(thread, seat);
         } else {
-            seat.wait();
+            std::this_thread::sleep_for(kNap);
         }
     }
 }

@@ -33,9 +33,9 @@ protected:
 
 class Pool {
 public:
-    // `cores`: if they are shared; must outlive this. `cpus`: where the thread on each seat is to stay, or of each number if
-    // nothing is shared, the caller of `run` first; or empty.
-    explicit Pool(int32_t num_threads, SharedCores* cores = nullptr, std::vector<int32_t> cpus = {});
+    // `cores`: nullptr if they are not shared; must outlive this. `cpus`: where the thread on each seat is to stay, or of each
+    // number if nothing is shared, the caller of `run` first; or empty.
+    Pool(int32_t num_threads, SharedCores* cores, std::vector<int32_t> cpus);
     ~Pool();  // joins
     Pool(const Pool&) = delete;
     Pool& operator=(const Pool&) = delete;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <ranges>
 
 namespace stoker {
 
@@ -23,13 +24,13 @@ float penalised(float logit, float count, const Penalties& penalties) {
 
 void EditedRow::set(int32_t token_id, float logit) {
     const float before = row_[token_id];
-    before_.push_back({before, token_id});
     row_[token_id] = logit;
     if (maxima_ == nullptr) {
+        edits_.push_back({token_id, before, 0});
         return;
     }
     float& top = maxima_[token_id / kMaximaBlock];
-    tops_.push_back(top);
+    edits_.push_back({token_id, before, top});
     if (!(logit < kInfinite)) {
         top = kInfinite;
     } else if (logit >= top) {
@@ -41,10 +42,10 @@ void EditedRow::set(int32_t token_id, float logit) {
 }
 
 void EditedRow::undo() {
-    for (size_t i = before_.size(); i-- > 0;) {
-        row_[before_[i].token_id] = before_[i].logit;
+    for (const auto& [token_id, logit, top] : std::views::reverse(edits_)) {
+        row_[token_id] = logit;
         if (maxima_ != nullptr) {
-            maxima_[before_[i].token_id / kMaximaBlock] = tops_[i];
+            maxima_[token_id / kMaximaBlock] = top;
         }
     }
 }
@@ -55,22 +56,20 @@ TokenCounts::TokenCounts(size_t window, const std::vector<int32_t>& history) : w
     if (window != 0) {
         recent_.assign(sorted.begin(), sorted.end());
     }
-    std::sort(sorted.begin(), sorted.end());
+    std::ranges::sort(sorted);
     for (auto run = sorted.begin(); run != sorted.end();) {
         const auto end = std::upper_bound(run, sorted.end(), *run);
-        token_ids_.push_back(*run);
-        counts_.push_back(float(end - run));
+        entries_.push_back({*run, float(end - run)});
         run = end;
     }
 }
 
 void TokenCounts::push(int32_t token_id) {
-    const size_t index = find(token_id);
-    if (index == token_ids_.size()) {
-        token_ids_.push_back(token_id);
-        counts_.push_back(0);
+    if (const auto entry = find(token_id); entry != entries_.end()) {
+        entry->count += 1;
+    } else {
+        entries_.push_back({token_id, 1});
     }
-    counts_[index] += 1;
     if (window_ != 0) {
         recent_.push_back(token_id);
         if (recent_.size() > window_) {
@@ -80,29 +79,20 @@ void TokenCounts::push(int32_t token_id) {
     }
 }
 
-size_t TokenCounts::find(int32_t token_id) const {
-    return size_t(std::find(token_ids_.begin(), token_ids_.end(), token_id) - token_ids_.begin());
-}
-
 void TokenCounts::forget(int32_t token_id) {
-    const size_t index = find(token_id);
-    counts_[index] -= 1;
-    if (counts_[index] == 0) {
-        token_ids_[index] = token_ids_.back();
-        counts_[index] = counts_.back();
-        token_ids_.pop_back();
-        counts_.pop_back();
+    const auto entry = find(token_id);
+    entry->count -= 1;
+    if (entry->count == 0) {
+        *entry = entries_.back();
+        entries_.pop_back();
     }
 }
 
 bool RowEdits::can_edit(const float* row) const {
     const auto is_usable = [row](int32_t token_id) { return row[token_id] < kInfinite; };
-    return std::all_of(biases_.begin(), biases_.end(), [&](const auto& bias) { return is_usable(bias.first); }) &&
-           (!bans_ends() || std::all_of(ends_.begin(), ends_.end(), is_usable)) &&
-           std::all_of(penalties_.begin(), penalties_.end(), [&](const Penalties& penalties) {
-               const std::vector<int32_t>& seen = penalties.seen.token_ids();
-               return std::all_of(seen.begin(), seen.end(), is_usable);
-           });
+    return std::ranges::all_of(std::views::keys(biases_), is_usable) &&
+           (!bans_ends() || std::ranges::all_of(ends_, is_usable)) &&
+           (!penalties_ || std::ranges::all_of(penalties_->seen.entries(), is_usable, &TokenCounts::Entry::token_id));
 }
 
 void RowEdits::apply(EditedRow& row) const {
@@ -112,18 +102,17 @@ void RowEdits::apply(EditedRow& row) const {
     for (size_t i = 0; bans_ends() && i < ends_.size(); ++i) {
         row.set(ends_[i], -kInfinite);
     }
-    for (const Penalties& penalties : penalties_) {
-        const std::vector<int32_t>& seen = penalties.seen.token_ids();
-        for (size_t i = 0; i < seen.size(); ++i) {
-            row.set(seen[i], penalised(row[seen[i]], penalties.seen.counts()[i], penalties));
+    if (penalties_) {
+        for (const auto& [token_id, count] : penalties_->seen.entries()) {
+            row.set(token_id, penalised(row[token_id], count, *penalties_));
         }
     }
 }
 
 void RowEdits::push(int32_t token_id) {
     num_left_ -= num_left_ > 0;
-    for (Penalties& penalties : penalties_) {
-        penalties.seen.push(token_id);
+    if (penalties_) {
+        penalties_->seen.push(token_id);
     }
 }
 

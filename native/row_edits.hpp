@@ -2,9 +2,11 @@
 // penalties.py do, to the bit, with the history that it needs.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -15,11 +17,16 @@ namespace stoker {
 // A row while it is edited. Its maxima, if there are any, stay those of its blocks; few of them have to be taken again.
 class EditedRow {
 public:
-    EditedRow(const SamplingKernels& kernels, float* row, int32_t n, float* maxima, std::vector<Ranked>& before,
-              std::vector<float>& tops)
-        : kernels_(kernels), row_(row), n_(n), maxima_(maxima), before_(before), tops_(tops) {
-        before_.clear();
-        tops_.clear();
+    // What a logit was before, and the maximum of its block.
+    struct Edit {
+        int32_t token_id;
+        float logit, top;
+    };
+
+    // `edits`: memory.
+    EditedRow(const SamplingKernels& kernels, float* row, int32_t n, float* maxima, std::vector<Edit>& edits)
+        : kernels_(kernels), row_(row), n_(n), maxima_(maxima), edits_(edits) {
+        edits_.clear();
     }
 
     float operator[](int32_t token_id) const { return row_[token_id]; }
@@ -32,8 +39,7 @@ private:
     float* row_;
     int32_t n_;
     float* maxima_;
-    std::vector<Ranked>& before_;  // what `set` has replaced, in its order
-    std::vector<float>& tops_;     // the maximum of its block, each time
+    std::vector<Edit>& edits_;
 };
 
 // How often each token occurs in the last `window` tokens; 0 = in all.
@@ -41,20 +47,24 @@ class TokenCounts {
 public:
     TokenCounts(size_t window, const std::vector<int32_t>& history);
 
-    // Distinct, in no particular order; and parallel to them, at least 1 each.
-    const std::vector<int32_t>& token_ids() const { return token_ids_; }
-    const std::vector<float>& counts() const { return counts_; }
+    struct Entry {
+        int32_t token_id;
+        float count;  // at least 1
+    };
+    using Entries = std::vector<Entry>;
+
+    // Of distinct tokens, in no particular order.
+    const Entries& entries() const { return entries_; }
     void push(int32_t token_id);
 
 private:
     // There are few, so that a search is faster than a table that the forward pass has driven out of the cache.
-    size_t find(int32_t token_id) const;
+    Entries::iterator find(int32_t token_id) { return std::ranges::find(entries_, token_id, &Entry::token_id); }
     void forget(int32_t token_id);
 
     size_t window_;
     std::deque<int32_t> recent_;
-    std::vector<int32_t> token_ids_;
-    std::vector<float> counts_;
+    Entries entries_;
 };
 
 // Repetition, presence and frequency penalties. A window of 0 tokens is the whole history.
@@ -68,7 +78,7 @@ struct Penalties {
 class RowEdits {
 public:
     RowEdits(std::vector<std::pair<int32_t, float>> biases, std::vector<int32_t> ends, int64_t min_tokens,
-             std::vector<Penalties> penalties)
+             std::optional<Penalties> penalties)
         : biases_(std::move(biases)), ends_(std::move(ends)), num_left_(min_tokens), penalties_(std::move(penalties)) {}
 
     // Whether each logit that would be changed is a number below +inf: else nothing can be chosen, and an edit could hide it.
@@ -82,7 +92,7 @@ private:
     std::vector<std::pair<int32_t, float>> biases_;
     std::vector<int32_t> ends_;
     int64_t num_left_;
-    std::vector<Penalties> penalties_;  // one or none
+    std::optional<Penalties> penalties_;
 };
 
 }  // namespace stoker

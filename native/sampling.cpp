@@ -9,10 +9,8 @@ namespace stoker {
 
 namespace {
 
-struct RanksBefore {
-    bool operator()(const Ranked& a, const Ranked& b) const {
-        return a.logit > b.logit || (a.logit == b.logit && a.token_id < b.token_id);
-    }
+constexpr auto ranks_before = [](const Ranked& a, const Ranked& b) {
+    return a.logit > b.logit || (a.logit == b.logit && a.token_id < b.token_id);
 };
 
 uint64_t mix(uint64_t value) {
@@ -72,7 +70,7 @@ bool RowSampler::look(const float* row, int32_t n, const float* maxima) {
     }
     tops_.resize(num_maxima(num_blocks_));
     kernels_.block_maxima(blocks_, num_blocks_, tops_.data());
-    peak_ = *std::max_element(tops_.begin(), tops_.end());
+    peak_ = std::ranges::max(tops_);
     return std::isfinite(peak_);
 }
 
@@ -102,10 +100,10 @@ void RowSampler::rank(const float* row, int32_t n, int32_t count) {
         }
     }
     if (size_t(count) < ranked_.size()) {
-        std::nth_element(ranked_.begin(), ranked_.begin() + count, ranked_.end(), RanksBefore());
+        std::nth_element(ranked_.begin(), ranked_.begin() + count, ranked_.end(), ranks_before);
         ranked_.resize(count);
     }
-    std::sort(ranked_.begin(), ranked_.end(), RanksBefore());
+    std::sort(ranked_.begin(), ranked_.end(), ranks_before);
 }
 
 // The maxima are folded into a few times as many columns as are wanted: so many columns reach a bound, so at least as many
@@ -127,11 +125,11 @@ float RowSampler::bound_of(int32_t count) {
 // What top-p keeps of all logits: ranks more of them until they are enough.
 void RowSampler::rank_mass(const float* row, int32_t n, double top_p) {
     const double total = kernels_.exp_sum(row, n, peak_);
-    int64_t count = 256;
-    for (rank(row, n, int32_t(std::min<int64_t>(count, n))); accumulate(1) < top_p * total && count < n;) {
+    int64_t count = 32;
+    do {
         count *= 8;
         rank(row, n, int32_t(std::min<int64_t>(count, n)));
-    }
+    } while (accumulate(1) < top_p * total && count < n);
     keep_mass(top_p, total);
 }
 

@@ -26,6 +26,7 @@ constexpr bool kUnsignedCodes(int max_code) {
 constexpr int kSmallRows = 4;
 constexpr int kPanelRows = 4;
 constexpr int kPanelTiles = 1;
+constexpr int kStreamRows = 16;
 
 STOKER_FIX f32x16 fma(f32x16 a, f32x16 b, f32x16 c) { STOKER_EACH(f32x16, _mm256_fmadd_ps(a.v[i], b.v[i], c.v[i])); }
 STOKER_FIX f32x16 max(f32x16 a, f32x16 b) { STOKER_EACH(f32x16, _mm256_max_ps(a.v[i], b.v[i])); }

@@ -22,6 +22,7 @@ constexpr bool kUnsignedCodes(int) { return true; }
 constexpr int kSmallRows = 8;
 constexpr int kPanelRows = 4;
 constexpr int kPanelTiles = 2;
+constexpr int kStreamRows = 48;
 
 STOKER_FIX f32x16 fma(f32x16 a, f32x16 b, f32x16 c) { return {{_mm512_fmadd_ps(a.v[0], b.v[0], c.v[0])}}; }
 STOKER_FIX f32x16 max(f32x16 a, f32x16 b) { return {{_mm512_max_ps(a.v[0], b.v[0])}}; }

@@ -26,6 +26,7 @@ constexpr bool kUnsignedCodes(int max_code) {
 constexpr int kSmallRows = 4;  // their sums take half of the 32 registers
 constexpr int kPanelRows = 4;
 constexpr int kPanelTiles = 1;
+constexpr int kStreamRows = 16;
 
 STOKER_FIX f32x16 fma(f32x16 a, f32x16 b, f32x16 c) { STOKER_EACH(f32x16, vfmaq_f32(c.v[i], a.v[i], b.v[i])); }
 // Not vmaxq and vminq: where one operand is not a number, the result is the second one.

@@ -13,6 +13,7 @@ constexpr bool kUnsignedCodes(int) { return true; }  // may dot() take the codes
 constexpr int kSmallRows = 1;                        // rows of one pass while weights stream from memory
 constexpr int kPanelRows = 1;                        // rows and weight tiles of one pass over a decoded panel
 constexpr int kPanelTiles = 1;
+constexpr int kStreamRows = 16;
 
 // a * b + c, rounded once
 inline f32x16 fma(const f32x16& a, const f32x16& b, const f32x16& c) {

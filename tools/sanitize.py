@@ -1,7 +1,9 @@
 """Builds the C++ extension with sanitizers and runs its tests under them: `tools/sanitize.py address,undefined`.
 
-They do not see what tiles and masked instructions read and write. For these there is `tools/sanitize.py guard`: at full
-speed, with all memory that the extension takes between pages that nobody may touch (native/guarded.hpp).
+They do not see what tiles and masked instructions read and write. So tiles are plain C++ in all these builds, which
+every CPU with AVX-512 can run (native/software_tiles.hpp); `tools/sanitize.py tiles` is that alone, at full speed. And
+with `tools/sanitize.py guard` all memory that the extension takes lies between pages that nobody may touch
+(native/guarded.hpp).
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 MODULE = "stoker._native"
 TESTS = ("tests/unit/native",)
 RUNTIMES = {"address": "libasan.so", "undefined": "libubsan.so", "thread": "libtsan.so"}
-GUARD = "guard"
-"""Alone; needs no runtime."""
+BUILDS = ("guard", "tiles")
+"""Alone; they need no runtime."""
 OPTIONS = {
     "OPENBLAS_NUM_THREADS": "1",  # its threads would be seen without their locks
     "ASAN_OPTIONS": "detect_leaks=0",  # the interpreter itself keeps memory until it ends
@@ -34,7 +36,7 @@ def main(sanitizers: str, *pytest_arguments: str) -> int:
     """Starts itself again with the sanitizer's runtime loaded before everything else, as it demands."""
     if "STOKER_SANITIZED" not in os.environ:
         extension = build(sanitizers)
-        preload = " ".join(runtime(name) for name in sanitizers.split(",") if name != GUARD)
+        preload = " ".join(runtime(name) for name in sanitizers.split(",") if name in RUNTIMES)
         environment = {**os.environ, **OPTIONS, "LD_PRELOAD": preload, "STOKER_SANITIZED": str(extension)}
         command = [sys.executable, __file__, sanitizers, *pytest_arguments]
         return subprocess.run(command, env=environment, check=False).returncode
@@ -88,7 +90,7 @@ def use(extension: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or (sys.argv[1] != GUARD and not set(sys.argv[1].split(",")) <= set(RUNTIMES)):
-        known = f"some of {','.join(RUNTIMES)}, or {GUARD}"
+    if len(sys.argv) < 2 or (sys.argv[1] not in BUILDS and not set(sys.argv[1].split(",")) <= set(RUNTIMES)):
+        known = f"some of {','.join(RUNTIMES)}, or {' or '.join(BUILDS)}"
         sys.exit(f"usage: {sys.argv[0]} SANITIZERS [pytest arguments]    SANITIZERS: {known}")
     sys.exit(main(*sys.argv[1:]))

@@ -190,7 +190,7 @@ class Decoder:
         num_pages: of KV.
         max_batch_tokens: most rows of one forward pass.
         num_threads: that compute, the caller's included.
-        kv_type: `f32`, `f16` or `q8`.
+        kv_type: `f32`, `f16`, `q8` or `q16`.
         kernels: their name; not given: the best.
         cores: with which other processes' threads they share the cores.
         cpus: on which CPU the thread on each seat is to stay, or each thread if nothing is shared. Empty: on any.
