@@ -36,6 +36,19 @@ _SCALES_AT: Mapping[str, Mapping[int, float]] = {
 minima, so many times larger that weights are zero on average."""
 
 
+_OWN_KEYS: Mapping[str, Mapping[str, Any]] = {
+    "gemma2": {"attention.sliding_window": 24, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0},
+    "granite": {
+        "attention.scale": 0.4,
+        "embedding_scale": 3.0,
+        "logit_scale": 2.5,
+        "residual_scale": 0.4,
+        "attention.layer_norm_rms_epsilon": 0.5,
+    },
+}
+"""Which no file of these architectures lacks; the numbers are such that leaving one out shows."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TinyModel:
     """What to write. `keys` are own keys of the architecture; a value of None leaves the key out."""
@@ -118,6 +131,7 @@ def _write_sizes(writer: GGUFWriter, model: TinyModel) -> None:
         "attention.layer_norm_rms_epsilon": 1e-6,
         "rope.dimension_count": model.head_size,
         "rope.freq_base": 10000.0,
+        **_OWN_KEYS.get(model.architecture, {}),
         **model.keys,
     }
     write_values(writer, {f"{model.architecture}.{key}": value for key, value in keys.items()})
@@ -163,7 +177,7 @@ def _layer_shapes(
 ) -> list[tuple[str, tuple[int, ...]]]:
     shapes: list[tuple[str, tuple[int, ...]]] = [
         ("attn_norm.weight", (hidden,)),
-        ("ffn_norm.weight", (hidden,)),
+        ("post_attention_norm.weight" if model.architecture == "seed_oss" else "ffn_norm.weight", (hidden,)),
         ("attn_output.weight", (hidden, heads)),
         ("ffn_down.weight", (hidden, size)),
     ]
@@ -173,14 +187,17 @@ def _layer_shapes(
             ("attn_qkv.weight", (heads + 2 * kv_heads, hidden)),
             ("ffn_up.weight", (2 * size, hidden)),
         ]
-    shapes += [("ffn_gate.weight", (size, hidden)), ("ffn_up.weight", (size, hidden))]
+    if model.architecture == "glm4":
+        shapes += [("ffn_up.weight", (2 * size, hidden))]
+    else:
+        shapes += [("ffn_gate.weight", (size, hidden)), ("ffn_up.weight", (size, hidden))]
     rows = {"q": heads, "k": kv_heads, "v": kv_heads}
     shapes += [(f"attn_{part}.weight", (count, hidden)) for part, count in rows.items()]
-    if model.architecture == "qwen2":
+    if model.architecture in ("glm4", "qwen2", "seed_oss"):
         shapes += [(f"attn_{part}.bias", (count,)) for part, count in rows.items()]
     if model.architecture in ("qwen3", "gemma3"):
         shapes += [(f"attn_{part}_norm.weight", (model.head_size,)) for part in "qk"]
-    if model.architecture == "gemma3":
+    if model.architecture in ("gemma2", "gemma3", "glm4"):
         shapes += [("post_attention_norm.weight", (hidden,)), ("post_ffw_norm.weight", (hidden,))]
     return shapes
 

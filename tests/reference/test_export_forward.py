@@ -27,6 +27,16 @@ MODELS: dict[str, TinyModel] = {
     "phi3, partly rotated": TinyModel(architecture="phi3", head_size=32, keys={"rope.dimension_count": 16}),
     "gemma3, windows": TinyModel(architecture="gemma3", num_layers=7, keys=SWA),
     "gemma3, soft caps": TinyModel(architecture="gemma3", keys={"final_logit_softcapping": 2.0}, has_head=False),
+    "gemma": TinyModel(architecture="gemma", has_head=False),
+    "gemma2": TinyModel(architecture="gemma2", num_layers=3, has_head=False),
+    "granite": TinyModel(architecture="granite"),
+    "smollm3": TinyModel(architecture="smollm3", num_layers=5),
+    "ernie4_5": TinyModel(architecture="ernie4_5"),
+    "seed_oss": TinyModel(architecture="seed_oss"),
+    "exaone": TinyModel(architecture="exaone", vectors={"rope_freqs.weight": DIVISORS}),
+    "glm4, partly rotated": TinyModel(architecture="glm4", head_size=32, keys={"rope.dimension_count": 16}),
+    "minicpm": TinyModel(architecture="minicpm"),
+    "internlm2": TinyModel(architecture="internlm2"),
 }
 TOKENS = np.random.default_rng(0).integers(0, 256, 80).tolist()
 CHUNKS = (30, 25, 1, 1)

@@ -32,6 +32,7 @@ MODELS = {
     "qwen3": TinyModel(architecture="qwen3"),
     "gemma3": TinyModel(architecture="gemma3", keys={"final_logit_softcapping": 2.0}),
     "phi3": TinyModel(architecture="phi3"),
+    "granite": TinyModel(architecture="granite", has_head=False),
 }
 TOLERANCE = 2e-5
 

@@ -27,6 +27,7 @@ MODELS = {
         architecture="gemma3", type="Q8_0", num_layers=2, keys={"attention.sliding_window": 40}, has_head=False
     ),
     "phi3 F16": TinyModel(architecture="phi3", type="F16"),
+    "gemma2 Q4_0": TinyModel(architecture="gemma2", type="Q4_0", has_head=False),
 }
 
 

@@ -103,7 +103,7 @@ def test_byte_pairs_with_every_way_to_cut_words(
     check(path, TEXTS)
 
 
-@pytest.mark.parametrize("name", ["glm4", "chatglm-bpe", "gpt-2"])
+@pytest.mark.parametrize("name", ["glm4", "glm5", "chatglm-bpe", "gpt-2"])
 def test_a_file_without_special_ids_has_those_of_its_kind(
     name: str, byte_pairs: tuple[list[str], list[str]], tmp_path: Path
 ) -> None:

@@ -15,11 +15,21 @@ from stoker.export.tokenizer_json import JSON, added_token
 from stoker.text.vocabulary.special_tokens import SpecialTokens
 
 _CLASSES = {
+    "ernie4_5": ("Ernie4_5ForCausalLM", "ernie4_5"),
+    "exaone": ("ExaoneForCausalLM", "exaone"),
+    "gemma": ("GemmaForCausalLM", "gemma"),
+    "gemma2": ("Gemma2ForCausalLM", "gemma2"),
     "gemma3": ("Gemma3ForCausalLM", "gemma3_text"),
+    "glm4": ("Glm4ForCausalLM", "glm4"),
+    "granite": ("GraniteForCausalLM", "granite"),
+    "internlm2": ("InternLM2ForCausalLM", "internlm2"),
     "llama": ("LlamaForCausalLM", "llama"),
+    "minicpm": ("MiniCPMForCausalLM", "minicpm"),
     "phi3": ("Phi3ForCausalLM", "phi3"),
     "qwen2": ("Qwen2ForCausalLM", "qwen2"),
     "qwen3": ("Qwen3ForCausalLM", "qwen3"),
+    "seed_oss": ("SeedOssForCausalLM", "seed_oss"),
+    "smollm3": ("SmolLM3ForCausalLM", "smollm3"),
 }
 """By GGUF's name of the architecture: the class in transformers, and its `model_type`."""
 _ROLES = {"bos": "bos_token", "eos": "eos_token", "unk": "unk_token", "pad": "pad_token"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from stoker.backends.native.file import ModelParts
 from stoker.backends.native.spec import Activation, Norm
 from stoker.export.graph import Graph
@@ -67,4 +69,5 @@ class Operators:
         return x if factor == 1 else self._graph.node("Mul", [x, self._graph.scalar(factor)], name)
 
     def _weight(self, norm: Norm, name: str) -> str:
-        return self._graph.constant(vector(self._parts, norm.weight, 0, norm.size), f"{name}.weight")
+        weight = vector(self._parts, norm.weight, 0, norm.size) * np.float32(norm.scale)
+        return self._graph.constant(weight, f"{name}.weight")

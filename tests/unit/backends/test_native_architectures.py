@@ -15,7 +15,7 @@ from stoker.backends.native.layout import plan_layout
 from stoker.backends.native.spec import Activation, DecoderSpec, RopePairs
 from stoker.errors import ModelFileInvalid, ModelUnsupported
 from stoker.models.gguf import read_gguf
-from tests.reference.native_reference import NativeReference
+from tests.reference.native_reference import ADJACENT, NativeReference
 from tests.tiny_models import TinyModel, write_tiny_model
 
 DIVISORS = np.linspace(1, 6, 8).astype(np.float32)
@@ -47,6 +47,12 @@ def describe(path: Path, context_size: int = 100) -> DecoderSpec:
         (TinyModel(architecture="phi3", keys=LONG_ROPE, vectors=FACTORS), 4097),
         (TinyModel(architecture="phi3", keys={"rope.dimension_count": 12}), 100),
         (TinyModel(architecture="gemma3", num_layers=7, keys={"attention.sliding_window": 20, **YARN}), 100),
+        (TinyModel(architecture="exaone", vectors={"rope_freqs.weight": DIVISORS}), 100),
+        (TinyModel(architecture="gemma2", keys=YARN), 100),
+        (TinyModel(architecture="glm4", keys={"rope.dimension_count": 8}), 100),
+        (TinyModel(architecture="granite", vectors={"rope_freqs.weight": DIVISORS}), 100),
+        (TinyModel(architecture="granite", keys={"rope.scaling.finetuned": False}), 100),
+        (TinyModel(architecture="smollm3", num_layers=9, keys=YARN), 100),
     ],
 )
 def test_every_layer_rotates_as_the_reference_does(tmp_path: Path, model: TinyModel, context_size: int) -> None:
@@ -54,7 +60,7 @@ def test_every_layer_rotates_as_the_reference_does(tmp_path: Path, model: TinyMo
     spec, reference = describe(path, context_size), NativeReference(path, context_size)
     for index, layer in enumerate(spec.layers):
         rope = spec.ropes[layer.rope]
-        assert rope.pairs is (RopePairs.ADJACENT if model.architecture == "llama" else RopePairs.HALVES)
+        assert rope.pairs is (RopePairs.ADJACENT if model.architecture in ADJACENT else RopePairs.HALVES)
         angles, magnitude = reference.angles(index, rope.dim, 50)
         expected = np.stack([np.cos(angles), np.sin(angles)], axis=1) * magnitude
         np.testing.assert_allclose(rope.tables(50), expected, atol=1e-7)
@@ -106,6 +112,39 @@ def test_gemma3_27b_scales_by_another_size(tmp_path: Path) -> None:
     assert describe(write_tiny_model(tmp_path / "m.gguf", model)).attention_scale == 1 / sqrt(32)
 
 
+def test_gemma2_of_an_old_file_has_the_windows_and_caps_of_its_family(tmp_path: Path) -> None:
+    said_nothing = dict.fromkeys(["attention.sliding_window", "attn_logit_softcapping", "final_logit_softcapping"])
+    model = TinyModel(architecture="gemma2", num_layers=5, keys=said_nothing, has_head=False)
+    spec = describe(write_tiny_model(tmp_path / "m.gguf", model))
+    assert [layer.window for layer in spec.layers] == [4096, None, 4096, None, 4096]
+    assert (spec.attention_softcap, spec.logit_softcap) == (50, 30)
+
+
+def test_granite_divides_its_residuals_by_their_scale(tmp_path: Path) -> None:
+    keys = {"attention.scale": 0.015625, "embedding_scale": 12.0, "logit_scale": 8.0, "residual_scale": 0.25}
+    spec = describe(write_tiny_model(tmp_path / "m.gguf", TinyModel(architecture="granite", keys=keys)))
+    assert (spec.embedding_scale, spec.norm_eps, spec.attention_scale) == (48, 8, 0.015625)
+    assert spec.output_norm.scale == 1 / 8
+    plain = TinyModel(architecture="granite", keys=dict.fromkeys(keys) | {"logit_scale": 1.0})
+    spec = describe(write_tiny_model(tmp_path / "plain.gguf", plain))
+    assert (spec.embedding_scale, spec.norm_eps, spec.attention_scale) == (1, 0.5, 0.25)
+
+
+def test_granite_without_a_scale_of_logits_is_not_whole(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel(architecture="granite", keys={"logit_scale": None}))
+    with pytest.raises(ModelFileInvalid, match=r"`granite\.logit_scale` is missing"):
+        describe(path)
+
+
+@pytest.mark.parametrize("key", ["embedding_scale", "residual_scale", "logit_scale"])
+@pytest.mark.parametrize("scale", [1e-30, 1e-9, 1e9, 1e38])
+@pytest.mark.parametrize("architecture", ["granite", "minicpm"])
+def test_scales_beyond_all_sense_are_refused(tmp_path: Path, architecture: str, scale: float, key: str) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel(architecture=architecture, keys={key: scale}))
+    with pytest.raises(ModelFileInvalid, match="makes no sense"):
+        describe(path)
+
+
 def test_fused_matrices_are_taken_apart(tmp_path: Path) -> None:
     layer = describe(write_tiny_model(tmp_path / "m.gguf", TinyModel(architecture="phi3"))).layers[0]
     rows = [(linear.first_row, linear.num_rows) for linear in (layer.query, layer.key, layer.value)]
@@ -133,6 +172,8 @@ def test_every_architecture_has_a_tiny_model(tmp_path: Path) -> None:
     [
         (TinyModel(architecture="falcon"), "does not know the architecture `falcon`"),
         (TinyModel(keys={"rope.scaling.type": "su"}), "rope scaling `su`"),
+        (TinyModel(architecture="glm4", keys={"rope.dimension_sections": [2, 3, 3, 0]}), "along several axes"),
+        (TinyModel(keys={"expert_count": 8, "expert_used_count": 2}), "a mixture of experts"),
         (TinyModel(keys={"attention.head_count_kv": [2, 1]}), "differs from layer to layer"),
         (TinyModel(architecture="gemma3", keys={"rope.dimension_count_swa": 8}), "another part of each head"),
         (TinyModel(keys={"attention.value_length": 32}), "differ"),

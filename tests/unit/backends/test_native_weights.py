@@ -63,7 +63,7 @@ def check(path: Path, weights: Weights) -> None:
         np.testing.assert_array_equal(found, bias[first : first + place.size])
     for norm, place in weights.layout.norms.items():
         found = np.frombuffer(weights.memory, dtype="<f4", count=place.size, offset=place.offset)
-        np.testing.assert_array_equal(found, tensors[norm.weight].data)
+        np.testing.assert_array_equal(found, tensors[norm.weight].data * np.float32(norm.scale))
 
 
 @pytest.mark.parametrize("type_name", ALL_TYPES)
@@ -75,8 +75,8 @@ def test_every_type_is_packed_without_loss(tmp_path: Path, type_name: str) -> No
     assert weights.layout.num_bytes <= 1.3 * sum(t.n_bytes for t in GGUFReader(path).tensors)
 
 
-@pytest.mark.parametrize("architecture", ["phi3", "qwen2"])
-def test_fused_matrices_and_biases_arrive(tmp_path: Path, architecture: str) -> None:
+@pytest.mark.parametrize("architecture", ["granite", "phi3", "qwen2"])
+def test_scaled_norms_fused_matrices_and_biases_arrive(tmp_path: Path, architecture: str) -> None:
     path = write_tiny_model(tmp_path / "m.gguf", TinyModel(architecture=architecture, type="Q8_0"))
     check(path, load(path, tmp_path / "packed"))
 
@@ -151,6 +151,19 @@ def test_vectors_must_be_floats(tmp_path: Path) -> None:
     data[at : at + 4] = (26).to_bytes(4, "little")
     path.write_bytes(data)
     with pytest.raises(ModelUnsupported, match=r"`blk\.0\.attn_norm\.weight` is of type I32"), opened(path):
+        pass
+
+
+def test_nobody_is_asked_to_compute_with_a_matrix_of_integers(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel())
+    data = bytearray(path.read_bytes())
+    at = data.index(b"blk.0.attn_k.weight") + len("blk.0.attn_k.weight") + 4 + 2 * 8
+    data[at : at + 4] = (26).to_bytes(4, "little")
+    path.write_bytes(data)
+    with (
+        pytest.raises(ModelFileInvalid, match=r"`blk\.0\.attn_k\.weight` is of type I32, as no weights are"),
+        opened(path),
+    ):
         pass
 
 

@@ -79,6 +79,11 @@ class Hyperparameters:
         key = self._file.own_key(suffix)
         return self.number(suffix) if self._file.get_float(key) else None
 
+    def flag(self, suffix: str, *, default: bool) -> bool:
+        """Yes or no."""
+        value = self._file.get_bool(self._file.own_key(suffix))
+        return default if value is None else value
+
     def same_in_all_layers(self, suffix: str, default: int | None = None) -> int:
         """A count that a file gives once for all layers, or once for each.
 
@@ -93,6 +98,10 @@ class Hyperparameters:
             self.refuse(f"`{key}` differs from layer to layer")
         return values[0] if 1 <= values[0] <= _MAX_SIZE else self.fail(f"`{key}` is {values[0]}")
 
+    def lists(self, suffix: str) -> bool:
+        """Whether the file has a list of this name."""
+        return self._file.is_array(self._file.own_key(suffix))
+
     def flags_of_layers(self, suffix: str) -> list[bool] | None:
         """What a file says of each layer, yes or no; None if it does not list them.
 
@@ -100,7 +109,7 @@ class Hyperparameters:
             ModelFileInvalid: not as many as there are layers, or neither booleans nor integers.
         """
         key = self._file.own_key(suffix)
-        if not self._file.is_array(key):
+        if not self.lists(suffix):
             return None
         flags = self._file.get_ints(key) or []
         if len(flags) != self.num_layers:
@@ -116,9 +125,9 @@ class Hyperparameters:
             self.refuse("layers with a window rotate another part of each head")
         return dim
 
-    def rope_base(self, suffix: str = "rope.freq_base") -> float:
+    def rope_base(self, suffix: str = "rope.freq_base", default: float = 10000.0) -> float:
         """The slowest pair of elements turns about so many times slower than the fastest; above 1."""
-        base = self.number(suffix, 10000.0)
+        base = self.number(suffix, default)
         return base if base > 1 else self.fail(f"`{self._file.own_key(suffix)}` is {base}, not above 1")
 
     def rope_scaling(self) -> RopeScaling:
@@ -162,9 +171,9 @@ class Hyperparameters:
             weight=f"{stem}.weight", num_rows=num_rows, num_columns=num_columns, first_row=first_row, bias=bias
         )
 
-    def norm(self, stem: str, size: int | None = None) -> Norm:
+    def norm(self, stem: str, size: int | None = None, *, scale: float = 1.0) -> Norm:
         """The vector `<stem>.weight`, of the hidden size unless told otherwise."""
-        return Norm(weight=f"{stem}.weight", size=size or self.hidden_size)
+        return Norm(weight=f"{stem}.weight", size=size or self.hidden_size, scale=scale)
 
     def refuse(self, what: str) -> NoReturn:
         """Raises ModelUnsupported."""
@@ -199,5 +208,7 @@ class Hyperparameters:
                 self.fail(f"rows of {size} elements")
             if size % _ROW_GRANULE:
                 self.refuse(f"rows of {size} elements (multiples of {_ROW_GRANULE} can)")
-        if self._file.get_bool(self._file.own_key("attention.causal")) is False:
+        if self.integer("expert_count", 0, low=0):
+            self.refuse("it is a mixture of experts")
+        if not self.flag("attention.causal", default=True):
             self.refuse("its attention looks forward")

@@ -19,6 +19,8 @@ from stoker.errors import ModelFileInvalid, ModelUnsupported
 ALIGNMENT = 64
 _VECTOR_GRANULE = 16
 """Vectors are filled up with zeros to a multiple of this many floats."""
+_NO_WEIGHTS = frozenset({"I8", "I16", "I32", "I64"})
+"""Nothing else computes with them either; some of them end libllama's process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,11 @@ def _check_all_are_used(spec: DecoderSpec, parts: ModelParts) -> None:
 def _check_linear(parts: ModelParts, linear: Linear, num_rows: Counter[str]) -> TensorEntry:
     """All rows of a tensor belong to some matrix, or something in it would be lost."""
     entry = _tensor(parts, linear.weight, (linear.num_columns, num_rows[linear.weight]))
+    if entry.type.name in _NO_WEIGHTS:
+        path = parts.first.path
+        raise ModelFileInvalid(
+            f"{path} cannot be used: `{linear.weight}` is of type {entry.type.name}, as no weights are", path=str(path)
+        )
     if not _native.can_pack(entry.type.number, linear.num_columns):
         path = parts.first.path
         raise ModelUnsupported(

@@ -52,6 +52,11 @@ def scaled_rope(
     return Rope(pairs=pairs, frequencies=stretched * (1 - keep) + trained * keep, magnitude=magnitude)
 
 
+def no_rope(pairs: RopePairs, dim: int) -> Rope:
+    """Layers that rotate nothing."""
+    return Rope(pairs=pairs, frequencies=np.zeros(dim // 2))
+
+
 def _yarn_share_kept(dim: int, base: float, original_context: int) -> NDArray[np.float64]:
     """1 for the fast frequencies, 0 for the slow ones, a ramp between them."""
 

@@ -72,10 +72,12 @@ class Linear:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Norm:
-    """RMS norm: `x / sqrt(mean(x²) + eps) * weight`."""
+    """RMS norm: `x / sqrt(mean(x²) + eps) * scale * weight`."""
 
     weight: str
     size: int
+    scale: float = 1.0
+    """Packed into the weights. Before the head it scales the logits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,8 @@ from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from pathlib import Path
 from typing import TypeAlias
 
+import numpy as np
+
 from stoker import _native
 from stoker.backends.native.file import ModelParts
 from stoker.backends.native.huge_pages import prefer_huge_pages
@@ -124,8 +126,8 @@ class _Piece:
 
 def _pack_all(parts: ModelParts, layout: Layout, sink: Sink, threads: int, progress: PackProgress | None) -> None:
     """Every byte of the layout is written once; what lies between is zero already."""
-    for name, size, first, place in _vectors(layout):
-        values = parts.floats(name)[first : first + size]
+    for name, scale, first, place in _vectors(layout):
+        values = parts.floats(name)[first : first + place.size] * np.float32(scale)
         sink.write(place.offset, memoryview(values.tobytes()))
     done, total = 0, sum(place.num_bytes for place in _placed_once(layout).values())
     with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="stoker-pack") as pool:
@@ -170,10 +172,10 @@ def _placed_once(layout: Layout) -> dict[Linear, PlacedMatrix]:
     return dict(by_offset.values())
 
 
-def _vectors(layout: Layout) -> Iterator[tuple[str, int, int, PlacedVector]]:
-    """Name, number of elements, first element, and place."""
+def _vectors(layout: Layout) -> Iterator[tuple[str, float, int, PlacedVector]]:
+    """Name, scale, first element, and place."""
     for norm, place in layout.norms.items():
-        yield norm.weight, place.size, 0, place
+        yield norm.weight, norm.scale, 0, place
     for linear, place in layout.biases.items():
         assert linear.bias is not None
-        yield linear.bias, place.size, linear.first_row, place
+        yield linear.bias, 1.0, linear.first_row, place

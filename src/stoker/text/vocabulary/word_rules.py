@@ -96,7 +96,7 @@ _RULES: dict[tuple[str, ...], WordRule] = {
     ),
     ("dbrx", "smaug-bpe"): _rule(_LLAMA3),
     ("chatglm-bpe",): WordRule(patterns=(_LLAMA3,), has_default_bos=False),
-    ("glm4",): WordRule(patterns=(_LLAMA3,), has_default_bos=False, ignores_merges=True),
+    ("glm4", "glm5"): WordRule(patterns=(_LLAMA3,), has_default_bos=False, ignores_merges=True),
     ("jais-2",): _rule(
         _LLAMA3.removesuffix(r"|\s+(?!\S)|\s+")
         + "".join(rf"|\s{{{count}}}(?!\S)" for count in ("512", "256", "128", "64", "32", "16", "8", "4", "1,2"))

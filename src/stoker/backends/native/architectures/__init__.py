@@ -4,18 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from stoker.backends.native.architectures import gemma3, llama, phi3, qwen2, qwen3
+from stoker.backends.native.architectures import (
+    ernie4_5,
+    exaone,
+    gemma,
+    gemma2,
+    gemma3,
+    glm4,
+    granite,
+    internlm2,
+    llama,
+    minicpm,
+    phi3,
+    qwen2,
+    qwen3,
+    seed_oss,
+    smollm3,
+)
 from stoker.backends.native.file import ModelParts
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.spec import DecoderSpec
 from stoker.errors import ModelUnsupported
 
 ARCHITECTURES: Mapping[str, Callable[[Hyperparameters], DecoderSpec]] = {
+    "ernie4_5": ernie4_5.describe,
+    "exaone": exaone.describe,
+    "gemma": gemma.describe,
+    "gemma2": gemma2.describe,
     "gemma3": gemma3.describe,
+    "glm4": glm4.describe,
+    "granite": granite.describe,
+    "internlm2": internlm2.describe,
     "llama": llama.describe,
+    "minicpm": minicpm.describe,
     "phi3": phi3.describe,
     "qwen2": qwen2.describe,
     "qwen3": qwen3.describe,
+    "seed_oss": seed_oss.describe,
+    "smollm3": smollm3.describe,
 }
 
 

@@ -8,6 +8,8 @@ from typing import Any
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.spec import Activation, DecoderSpec, Layer, Linear, Rope
 
+_MAX_SCALE = 1e6
+
 
 def decoder(
     model: Hyperparameters, *, architecture: str, ropes: tuple[Rope, ...], layers: tuple[Layer, ...], **more: Any
@@ -26,6 +28,8 @@ def decoder(
     defaults: dict[str, Any] = {
         "activation": Activation.SILU,
         "attention_scale": 1 / sqrt(model.head_size),
+        "norm_eps": model.norm_eps,
+        "output_norm": model.norm("output_norm"),
         "head": head if model.has(head.weight) else embedding,
     }
     return DecoderSpec(
@@ -36,13 +40,41 @@ def decoder(
         num_kv_heads=model.num_kv_heads,
         head_size=model.head_size,
         feed_forward_size=model.feed_forward_size,
-        norm_eps=model.norm_eps,
         embedding=embedding,
-        output_norm=model.norm("output_norm"),
         ropes=ropes,
         layers=layers,
         trained_context=model.trained_context,
         **defaults | more,
+    )
+
+
+def scaled_decoder(
+    model: Hyperparameters, *, embedding_scale: float, residual_scale: float, logit_divisor: float, **more: Any
+) -> DecoderSpec:
+    """The same, where everything that a layer adds is multiplied with `residual_scale`.
+
+    The stream is kept divided by it instead. Nobody sees it but norms, which make it one size anyway once their epsilon
+    is divided by the square.
+
+    Args:
+        model: the file.
+        embedding_scale: of the embedding.
+        residual_scale: of the output of attention and of feed-forward.
+        logit_divisor: of the logits.
+        more: as in `decoder`.
+
+    Raises:
+        ModelFileInvalid: numbers would leave what floats can say.
+    """
+    for scale in (embedding_scale, residual_scale, logit_divisor):
+        if not 1 / _MAX_SCALE <= scale <= _MAX_SCALE:
+            model.fail(f"a scale of {scale} makes no sense")
+    return decoder(
+        model,
+        embedding_scale=embedding_scale / residual_scale,
+        norm_eps=model.norm_eps / residual_scale**2,
+        output_norm=model.norm("output_norm", scale=1 / logit_divisor),
+        **more,
     )
 
 
@@ -58,18 +90,32 @@ def layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
     hidden, heads = model.hidden_size, model.num_heads * model.head_size
     query, key, value = _query_key_value(model, block)
     gate, up = _gate_up(model, block)
+    defaults: dict[str, Any] = {"feed_forward_norm": model.norm(f"{block}.ffn_norm")}
     return Layer(
         attention_norm=model.norm(f"{block}.attn_norm"),
         query=query,
         key=key,
         value=value,
         output=model.linear(f"{block}.attn_output", hidden, heads),
-        feed_forward_norm=model.norm(f"{block}.ffn_norm"),
         gate=gate,
         up=up,
         down=model.linear(f"{block}.ffn_down", hidden, model.feed_forward_size),
-        **more,
+        **defaults | more,
     )
+
+
+def windowed_layers(model: Hyperparameters, period: int) -> list[bool]:
+    """Which layers have the window: all but each so-many-th, or as the file lists them; a period of 0 spares none.
+
+    Args:
+        model: the file.
+        period: of a file that says nothing.
+    """
+    listed = model.flags_of_layers("attention.sliding_window_pattern")
+    if listed is not None:
+        return listed
+    period = model.integer("attention.sliding_window_pattern", period, low=0)
+    return [period == 0 or bool((index + 1) % period) for index in range(model.num_layers)]
 
 
 def _query_key_value(model: Hyperparameters, block: str) -> tuple[Linear, Linear, Linear]:

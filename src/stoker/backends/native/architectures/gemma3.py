@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import sqrt
 
-from stoker.backends.native.architectures.common import decoder, layer
+from stoker.backends.native.architectures.common import decoder, layer, windowed_layers
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.rope import RopeScaling, scaled_rope
 from stoker.backends.native.spec import Activation, DecoderSpec, Layer, Rope, RopePairs
@@ -19,7 +19,7 @@ _EVERYTHING, _WINDOW = 0, 1
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`. The converter has already added 1 to the weights of all norms."""
     window = model.integer("attention.sliding_window", 0, low=0, high=2**31 - 1)
-    is_windowed = _windowed(model)
+    is_windowed = windowed_layers(model, _PERIOD)
     # The one size whose heads are not scaled by their own size; no file says so.
     scaled_by = model.hidden_size // model.num_heads if model.num_layers == _LAYERS_OF_27B else model.head_size
     return decoder(
@@ -34,15 +34,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
             _layer(model, index, window if window and is_windowed[index] else None) for index in range(model.num_layers)
         ),
     )
-
-
-def _windowed(model: Hyperparameters) -> list[bool]:
-    """Which layers have the window: all but each so-many-th, or as the file lists them; a period of 0 spares none."""
-    listed = model.flags_of_layers("attention.sliding_window_pattern")
-    if listed is not None:
-        return listed
-    period = model.integer("attention.sliding_window_pattern", _PERIOD, low=0)
-    return [period == 0 or bool((index + 1) % period) for index in range(model.num_layers)]
 
 
 def _ropes(model: Hyperparameters) -> tuple[Rope, Rope]:

@@ -1,0 +1,58 @@
+"""gemma2: Gemma 2. Norms on both sides, soft caps, every other layer windowed."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+from stoker.backends.native.architectures.common import decoder, layer, windowed_layers
+from stoker.backends.native.hyperparameters import Hyperparameters
+from stoker.backends.native.rope import scaled_rope
+from stoker.backends.native.spec import Activation, DecoderSpec, Layer, Rope, RopePairs
+
+_PERIOD = 2
+"""Each so-many-th layer sees everything."""
+_LAYERS_OF_27B = 46
+_WINDOW_SIZE, _SCORE_CAP, _LOGIT_CAP = 4096, 50.0, 30.0
+"""Of all models of this family; old files do not say."""
+_EVERYTHING, _WINDOW = 0, 1
+"""Indices of the two ropes."""
+
+
+def describe(model: Hyperparameters) -> DecoderSpec:
+    """See `describe_decoder`. The converter has already added 1 to the weights of all norms."""
+    window = model.integer("attention.sliding_window", _WINDOW_SIZE, high=2**31 - 1)
+    is_windowed = windowed_layers(model, _PERIOD)
+    # The one size whose heads are not scaled by their own size; no file says so.
+    scaled_by = model.hidden_size // model.num_heads if model.num_layers == _LAYERS_OF_27B else model.head_size
+    return decoder(
+        model,
+        architecture="gemma2",
+        activation=Activation.GELU_TANH,
+        attention_scale=1 / sqrt(scaled_by),
+        attention_softcap=model.number("attn_logit_softcapping", _SCORE_CAP),
+        embedding_scale=sqrt(model.hidden_size),
+        logit_softcap=model.number("final_logit_softcapping", _LOGIT_CAP),
+        ropes=_ropes(model),
+        layers=tuple(_layer(model, index, window if is_windowed[index] else None) for index in range(model.num_layers)),
+    )
+
+
+def _ropes(model: Hyperparameters) -> tuple[Rope, Rope]:
+    base = model.rope_base()
+    dim, scaling, window_base = model.rope_dim(), model.rope_scaling(), model.rope_base("rope.freq_base_swa", base)
+    return (
+        scaled_rope(pairs=RopePairs.HALVES, dim=dim, base=base, scaling=scaling),
+        scaled_rope(pairs=RopePairs.HALVES, dim=dim, base=window_base, scaling=scaling),
+    )
+
+
+def _layer(model: Hyperparameters, index: int, window: int | None) -> Layer:
+    block = f"blk.{index}"
+    return layer(
+        model,
+        index,
+        post_attention_norm=model.norm(f"{block}.post_attention_norm"),
+        post_feed_forward_norm=model.norm(f"{block}.post_ffw_norm"),
+        rope=_WINDOW if window else _EVERYTHING,
+        window=window,
+    )
