@@ -17,6 +17,11 @@ from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
 
+GEMMA = ("gemma", "gemma2", "gemma3")
+ADJACENT = ("ernie4_5", "glm4", "granite", "internlm2", "llama", "minicpm", "smollm3")
+PERIODS = {"gemma2": 2, "gemma3": 6}
+LAYERS_OF_27B = {"gemma2": 46, "gemma3": 62}
+
 
 class NativeReference:
     """One model. `context_size` matters for LongRoPE alone."""
@@ -39,6 +44,12 @@ class NativeReference:
         assert value is not None, suffix
         return value
 
+    def scale(self, of: str) -> float:
+        usual = {"embedding": 12, "residual": 1.4 / np.sqrt(self.key("block_count")), "logit": 256 / self.hidden_size}
+        if self.architecture in ("granite", "minicpm"):
+            return self.key(f"{of}_scale", usual[of] if self.architecture == "minicpm" else 1.0)
+        return 1.0
+
     def _weight(self, name: str) -> F64:
         tensor = self.tensors[name]
         return np.asarray(dequantize(tensor.data, tensor.tensor_type), dtype=np.float64)
@@ -52,11 +63,17 @@ class NativeReference:
 
     def logits(self, token_ids: list[int], num_rows: int | None = None) -> F64:
         """Rows of the last `num_rows` positions (all if None), shape `(num_rows, vocab_size)`."""
+        return self.capped_head(self.hidden(token_ids)[-num_rows if num_rows else 0 :])
+
+    def hidden(self, token_ids: list[int]) -> F64:
+        """What the head is multiplied with, of all positions."""
         x = self.embed(token_ids)
         for index in range(self.key("block_count")):
             x = self.layer(index, x)
-        x = self.norm("output_norm", x)[-num_rows if num_rows else 0 :]
-        y = self.head(x)
+        return self.norm("output_norm", x)
+
+    def capped_head(self, x: F64) -> F64:
+        y = self.head(x) / self.scale("logit")
         cap = self.key("final_logit_softcapping", 0.0)
         return cap * np.tanh(y / cap) if cap else y
 
@@ -75,14 +92,16 @@ class NativeReference:
     def embed(self, token_ids: list[int]) -> F64:
         tensor = self.tensors["token_embd.weight"]
         x = np.asarray(dequantize(tensor.data[token_ids], tensor.tensor_type), dtype=np.float64)
-        return x * np.sqrt(self.hidden_size) if self.architecture == "gemma3" else x
+        return x * (np.sqrt(self.hidden_size) if self.architecture in GEMMA else self.scale("embedding"))
 
     def layer(self, index: int, x: F64) -> F64:
-        block, is_gemma = f"blk.{index}", self.architecture == "gemma3"
+        block, scale = f"blk.{index}", self.scale("residual")
+        has_post_norms = self.architecture in ("gemma2", "gemma3", "glm4")
         y = self.attention(index, self.norm(f"{block}.attn_norm", x))
-        x = x + (self.norm(f"{block}.post_attention_norm", y) if is_gemma else y)
-        y = self.feed_forward(block, self.norm(f"{block}.ffn_norm", x))
-        return x + (self.norm(f"{block}.post_ffw_norm", y) if is_gemma else y)
+        x = x + (self.norm(f"{block}.post_attention_norm", y) if has_post_norms else y) * scale
+        inner_norm = "post_attention_norm" if self.architecture == "seed_oss" else "ffn_norm"
+        y = self.feed_forward(block, self.norm(f"{block}.{inner_norm}", x))
+        return x + (self.norm(f"{block}.post_ffw_norm", y) if has_post_norms else y) * scale
 
     def feed_forward(self, block: str, x: F64) -> F64:
         up = self.linear(f"{block}.ffn_up", x)
@@ -93,7 +112,7 @@ class NativeReference:
         return self.linear(f"{block}.ffn_down", self.activation(gate) * up)
 
     def activation(self, x: F64) -> F64:
-        if self.architecture == "gemma3":
+        if self.architecture in GEMMA:
             return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
         return x / (1 + np.exp(-x))
 
@@ -118,9 +137,11 @@ class NativeReference:
         return k[:, kv_head], v[:, kv_head]
 
     def one_head(self, index: int, q: F64, k: F64, v: F64) -> F64:
-        is_27b = self.architecture == "gemma3" and self.key("block_count") == 62
+        is_27b = self.key("block_count") == LAYERS_OF_27B.get(self.architecture)
         scaled_by = self.hidden_size // self.num_heads if is_27b else self.head_size
-        scores = q @ k.T / np.sqrt(scaled_by)
+        scores = q @ k.T * self.key("attention.scale", 1 / np.sqrt(scaled_by))
+        if cap := self.key("attn_logit_softcapping", 0.0):
+            scores = cap * np.tanh(scores / cap)
         at = np.arange(len(q))
         distance = at[:, None] - at
         is_seen = distance >= 0
@@ -131,10 +152,10 @@ class NativeReference:
         return weights @ v / weights.sum(-1, keepdims=True)
 
     def is_windowed(self, index: int) -> bool:
-        period = self.key("attention.sliding_window_pattern", 6)
+        period = self.key("attention.sliding_window_pattern", PERIODS.get(self.architecture, 0))
         if isinstance(period, list):
             return bool(period[index])
-        return self.architecture == "gemma3" and self.key("attention.sliding_window", 0) and index % period < period - 1
+        return self.architecture in PERIODS and self.key("attention.sliding_window", 0) and index % period < period - 1
 
     def rotate(self, index: int, x: F64) -> F64:
         dim = self.key("rope.dimension_count", self.head_size)
@@ -142,17 +163,21 @@ class NativeReference:
         cos, sin = (f(angles)[:, None, :] * magnitude for f in (np.cos, np.sin))
         y = x.copy()
         first, second = (slice(0, dim, 2), slice(1, dim, 2))
-        if self.architecture != "llama":
+        if self.architecture not in ADJACENT:
             first, second = slice(0, dim // 2), slice(dim // 2, dim)
         y[..., first] = x[..., first] * cos - x[..., second] * sin
         y[..., second] = x[..., first] * sin + x[..., second] * cos
         return y
 
     def angles(self, index: int, dim: int, length: int) -> tuple[F64, float]:
+        if (self.architecture == "smollm3" and index % 4 == 3) or not self.key("rope.scaling.finetuned", True):
+            return np.zeros((length, dim // 2)), 1.0
         base, factor = self.key("rope.freq_base", 10000.0), self.key("rope.scale_linear", 1.0)
         factor = self.key("rope.scaling.factor", factor)
         kind, magnitude = self.key("rope.scaling.type", "linear"), self.key("rope.scaling.attn_factor", 1.0)
-        if self.is_windowed(index):
+        if self.architecture == "gemma2" and self.is_windowed(index):
+            base = self.key("rope.freq_base_swa", base)
+        if self.architecture == "gemma3" and self.is_windowed(index):
             base, factor, kind = self.key("rope.freq_base_swa", 10000.0), 1.0, "none"
         original = self.key("rope.scaling.original_context_length", self.key("context_length"))
         found = np.empty((length, dim // 2))

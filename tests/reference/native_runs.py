@@ -65,24 +65,29 @@ def libllama_model(path: Path) -> Generator[Any]:
         lib.llama_model_free(model)
 
 
-def libllama_rows(path: Path, token_ids: Sequence[int], context_size: int | None = None) -> Rows:
+def libllama_rows(path: Path, token_ids: Sequence[int]) -> Rows:
     """libllama's rows of all positions, the whole prompt as one batch."""
-    lib, length = library(), len(token_ids)
     with libllama_model(path) as model:
-        params = lib.llama_context_default_params()
-        params.n_ctx, params.n_batch, params.n_ubatch = context_size or length, length, length
-        params.n_threads = params.n_threads_batch = 1
-        context = lib.llama_init_from_model(model, params)
-        batch = lib.llama_batch_init(length, 0, 1)
-        batch.n_tokens = length
-        for index, token_id in enumerate(token_ids):
-            batch.token[index], batch.pos[index], batch.logits[index] = token_id, index, 1
-            batch.n_seq_id[index], batch.seq_id[index][0] = 1, 0
-        assert lib.llama_decode(context, batch) == 0
-        vocab_size = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
-        rows = np.ctypeslib.as_array(lib.llama_get_logits(context), shape=(length, vocab_size)).copy()
-        lib.llama_batch_free(batch)
-        lib.llama_free(context)
+        return rows_of(model, token_ids)
+
+
+def rows_of(model: Any, token_ids: Sequence[int]) -> Rows:
+    """The same, of a model that is open."""
+    lib, length = library(), len(token_ids)
+    params = lib.llama_context_default_params()
+    params.n_ctx = params.n_batch = params.n_ubatch = length
+    params.n_threads = params.n_threads_batch = 1
+    context = lib.llama_init_from_model(model, params)
+    batch = lib.llama_batch_init(length, 0, 1)
+    batch.n_tokens = length
+    for index, token_id in enumerate(token_ids):
+        batch.token[index], batch.pos[index], batch.logits[index] = token_id, index, 1
+        batch.n_seq_id[index], batch.seq_id[index][0] = 1, 0
+    assert lib.llama_decode(context, batch) == 0
+    vocab_size = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
+    rows = np.ctypeslib.as_array(lib.llama_get_logits(context), shape=(length, vocab_size)).copy()
+    lib.llama_batch_free(batch)
+    lib.llama_free(context)
     return rows
 
 
@@ -91,9 +96,13 @@ def relative_error(found: NDArray[Any], expected: NDArray[Any]) -> float:
     return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 
 
-def perplexity(rows: Rows, token_ids: Sequence[int]) -> float:
-    """Of each token but the first, from the row before it."""
+def token_losses(rows: Rows, token_ids: Sequence[int]) -> NDArray[np.float64]:
+    """In nats, of each token but the first, from the row before it; perplexity is e to their mean."""
     wide = rows[:-1].astype(np.float64)
     wide -= wide.max(axis=-1, keepdims=True)
-    chosen = wide[np.arange(len(wide)), np.asarray(token_ids[1:])]
-    return float(np.exp(np.mean(np.log(np.exp(wide).sum(axis=-1)) - chosen)))
+    return np.log(np.exp(wide).sum(axis=-1)) - wide[np.arange(len(wide)), np.asarray(token_ids[1:])]
+
+
+def standard_error(values: Sequence[float] | NDArray[np.float64]) -> float:
+    """Of their mean."""
+    return float(np.std(values, ddof=1) / np.sqrt(len(values)))
