@@ -77,8 +77,9 @@ class Channel:
         """The next frame. Lets others run first, also if it is there already. One task at a time waits."""
         if self._take():
             await asyncio.sleep(0)
-        while not self._take():
+        while self._held is None:
             await self._arrival()
+            self._take()
         frame, self._held = self._held, None
         assert frame is not None
         return frame

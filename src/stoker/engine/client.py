@@ -77,10 +77,11 @@ class _Switch:
         self._requests.on_ready(card)
 
     def on_event(self, event: Accepted | Output | Failed | Answer) -> None:
-        if isinstance(event, Accepted | Output | Failed):
-            self._requests.on_event(event)
-        else:
-            self._questions.on_answer(event)
+        match event:
+            case Output() | Accepted() | Failed():
+                self._requests.on_event(event)
+            case _:
+                self._questions.on_answer(event)
 
     def on_down(self, reason: str) -> None:
         self._requests.on_down(reason)
@@ -158,7 +159,7 @@ class EngineClient:
         request = self._requests.open(submit)
         try:
             while True:
-                event = await _next_event(request)
+                event = await (request.inbox.get() if request.deadline is None else _in_time(request, request.deadline))
                 self._requests.note_read(request)
                 yield event
                 if isinstance(event, Output) and event.finish_reason is not None:
@@ -280,11 +281,9 @@ class EngineClient:
         self._supervisor.send(command)
 
 
-async def _next_event(request: PendingRequest) -> Accepted | Output:
-    if request.deadline is None:
-        return await request.inbox.get()
+async def _in_time(request: PendingRequest, deadline: float) -> Accepted | Output:
     try:
-        async with asyncio.timeout_at(request.deadline + _TIMEOUT_GRACE_S):
+        async with asyncio.timeout_at(deadline + _TIMEOUT_GRACE_S):
             return await request.inbox.get()
     except TimeoutError as error:
         timeout_s = request.submit.timeout_s

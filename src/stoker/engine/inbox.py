@@ -42,14 +42,15 @@ class Inbox:
         self._unread: deque[Accepted | Output] = deque()
         self._num_bytes = 0
         self._read_at = clock()
-        """When the reader last had nothing left to read, or took something."""
+        """When the reader last had nothing left to read, or took something. Only of use while something is unread."""
         self._error: StokerError | None = None
-        self._changed = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
+        """The reader's, while it waits."""
 
     @property
     def is_overdue(self) -> bool:
         """The reader has fallen too far behind."""
-        return self.patience_s <= 0 or self._num_bytes > self._limits.max_bytes
+        return bool(self._unread) and (self.patience_s <= 0 or self._num_bytes > self._limits.max_bytes)
 
     @property
     def patience_s(self) -> float:
@@ -72,12 +73,12 @@ class Inbox:
             self._read_at = self._clock()
         self._unread.append(event)
         self._num_bytes += _size(event)
-        self._changed.set()
+        self._wake()
 
     def end(self, error: StokerError) -> None:
         """Nothing more will come: after what is unread, the reader gets the error."""
         self._error = error
-        self._changed.set()
+        self._wake()
 
     async def get(self) -> Accepted | Output:
         """The next event; outputs are merged for a reader who is late.
@@ -86,19 +87,26 @@ class Inbox:
             StokerError: everything is read, and the request has ended with this.
         """
         while not self._unread and self._error is None:
-            self._changed.clear()
-            await self._changed.wait()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
         if not self._unread:
             assert self._error is not None
             raise self._error
-        self._read_at = self._clock()
         event = self._unread.popleft()
         if isinstance(event, Output) and len(self._unread) >= self._limits.max_separate:
             rest = [later for later in self._unread if isinstance(later, Output)]
             self._unread.clear()
             event = merge([event, *rest])
-        self._num_bytes = self._num_bytes - _size(event) if self._unread else 0
+        if not self._unread:
+            self._num_bytes = 0
+            return event
+        self._num_bytes -= _size(event)
+        self._read_at = self._clock()
         return event
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 def merge(outputs: Sequence[Output]) -> Output:
@@ -122,5 +130,8 @@ def _size(event: Accepted | Output) -> int:
     """Bytes in memory, roughly."""
     if isinstance(event, Accepted):
         return 64
-    num_logprobs = sum(1 + len(position.top) for position in (*(event.logprobs or ()), *(event.prompt or ())))
-    return 256 + 4 * len(event.text) + 36 * len(event.token_ids) + 160 * num_logprobs
+    num_bytes = 256 + 4 * len(event.text) + 36 * len(event.token_ids)
+    if event.logprobs is None and event.prompt is None:
+        return num_bytes
+    positions = (*(event.logprobs or ()), *(event.prompt or ()))
+    return num_bytes + 160 * sum(1 + len(position.top) for position in positions)

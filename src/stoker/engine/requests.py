@@ -122,13 +122,13 @@ class Requests:
         if request is None:
             return
         match event:
+            case Output():
+                if request.is_accepted:  # else it is one of an aborted request of the same id
+                    self._put(request, event)
             case Accepted():
                 if not request.is_accepted:
                     request.is_accepted = True
                     request.inbox.put(event)
-            case Output():
-                if request.is_accepted:  # else it is one of an aborted request of the same id
-                    self._put(request, event)
             case Failed():
                 self._leave(event.request_id)
                 request.inbox.end(event.error())

@@ -317,6 +317,8 @@ class Supervisor:
         self._heard_at = asyncio.get_running_loop().time()
         for event in frame:
             match event:
+                case Output():  # first: nearly all are
+                    self._listener.on_event(event)
                 case Ready():
                     self._is_outdated = _adapters_of(self._launched) != _adapters_of(self._config)
                     if not self._is_outdated:

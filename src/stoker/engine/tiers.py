@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from functools import partial
@@ -69,7 +70,7 @@ def least_ram_mib(config: EngineConfig) -> int:
 def _disk_limit(config: EngineConfig, folder: Path) -> int:
     if config.cache_disk is not None:
         return config.cache_disk * _MIB
-    existing = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+    existing = next((path for path in (folder, *folder.parents) if os.path.exists(path)), folder)
     try:
         free_bytes = shutil.disk_usage(existing).free
     except OSError:  # the disk's thread will find out, and say so

@@ -189,7 +189,8 @@ class RequestWatch:
         self._last_s = now
         self._num_tokens += num_tokens
         metrics.completion_tokens[self._key_name] += num_tokens
-        metrics.longest_sequence = max(metrics.longest_sequence, output.usage.prompt_tokens + self._num_tokens)
+        if (size := output.usage.prompt_tokens + self._num_tokens) > metrics.longest_sequence:
+            metrics.longest_sequence = size
         if output.finish_reason is not None:
             self._finish(output.usage, now)
             self._end(output.finish_reason)

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.types import Receive
+from starlette.types import Receive, Scope
 
 from stoker.errors import Cancelled
 from stoker.server.config import ServerConfig
 
 ABORT = "abort_connection"
 """In a scope's state: a call that ends the connection, with what is not sent yet. Set by the protocol."""
+WRITE = "write_chunk"
+"""In a scope's state: a `WriteChunk`. Set by the protocol."""
+
+WriteChunk: TypeAlias = Callable[[bytes], bool]
+"""Gives the next bytes of a body to the connection at once. False: nothing was written, because one has to wait first,
+or nobody is there; whoever asks sends them the usual way.
+"""
 
 T = TypeVar("T")
 
@@ -71,6 +78,14 @@ async def race(work: Coroutine[Any, Any, T], *guards: Coroutine[Any, Any, NoRetu
     return ended[0].result() if worker.cancelled() else worker.result()
 
 
+def chunk_writer(scope: Scope) -> WriteChunk:
+    """The short way for a body without a declared length, once the response has begun. What a token costs on the usual
+    one, through all layers around the application, is more than everything else that is done for it here.
+    """
+    is_chunked = scope["http_version"] == "1.1" and scope["method"] != "HEAD"
+    return scope["state"].get(WRITE, _no_short_way) if is_chunked else _no_short_way
+
+
 async def client_left(receive: Receive) -> NoReturn:
     """Waits until the client closes the connection.
 
@@ -80,6 +95,10 @@ async def client_left(receive: Receive) -> NoReturn:
     while (await receive())["type"] != "http.disconnect":
         pass
     raise Cancelled("the client left before its answer was complete")
+
+
+def _no_short_way(_body: bytes) -> bool:
+    return False
 
 
 async def _read_bounded(request: Request, config: ServerConfig) -> bytes:

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from stoker.errors import Cancelled
 from stoker.server.config import ServerConfig
-from stoker.server.connection import ABORT, client_left, race
+from stoker.server.connection import ABORT, WriteChunk, chunk_writer, client_left, race
 from stoker.server.errors import ErrorBody
 
 DONE = b"data: [DONE]\n\n"
@@ -75,7 +75,7 @@ class EventStream:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self._framing.headers})
-            await race(self._write(send), *self._guards(receive, send))
+            await race(self._write(send, chunk_writer(scope)), *self._guards(receive, send))
         except Cancelled:
             scope["state"]["client_left"] = True
             await _cut_off(scope)
@@ -86,10 +86,13 @@ class EventStream:
         line = self._framing.keep_alive
         return [client_left(receive), self._watch_writes(), *([self._keep_alive(send, line)] if line else [])]
 
-    async def _write(self, send: Send) -> None:
+    async def _write(self, send: Send, write: WriteChunk) -> None:
         async with aclosing(self._events):
             async for event in self._events:
-                await self._send(send, event)
+                if write(event):
+                    self._last_sent_s = time.monotonic()
+                else:
+                    await self._send(send, event)
         await self._send(send, b"", more_body=False)
 
     async def _keep_alive(self, send: Send, line: bytes) -> NoReturn:

@@ -2,13 +2,17 @@
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
 from typing import Any, TypeVar
 
+import h11
 import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
+from stoker.server.config import ServerConfig
 from stoker.server.protocol import ImpatientH11Protocol
+from stoker.server.sse import EventStream
 
 WAIT_S = 20
 HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -139,5 +143,123 @@ def test_what_is_no_http_is_told_so_in_json():
         assert head.startswith(b"HTTP/1.1 400 ")
         assert b"content-length: %d\r\n" % len(body) in head
         assert json.loads(body)["error"]["code"] == "bad_request"
+
+    asyncio.run(scenario())
+
+
+class Streaming:
+    """An application that streams: the first event at once, each other one when it is let."""
+
+    def __init__(self, *events: bytes) -> None:
+        self._events = events
+        self.gate = asyncio.Semaphore(1)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await EventStream(self._stream(), self._close, ServerConfig())(scope, receive, send)
+
+    async def _stream(self) -> AsyncGenerator[bytes, None]:
+        for event in self._events:
+            await self.gate.acquire()
+            yield event
+
+    async def _close(self) -> None: ...
+
+
+async def turns() -> None:
+    """Everybody has done what can be done now."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def body_of(method: str, sent: bytes, *, is_closed: bool = False) -> list[bytes]:
+    """The parts of a response's body as a client gets them; the last one is "end" if the response is complete."""
+    client = h11.Connection(h11.CLIENT)
+    client.send(h11.Request(method=method, target="/", headers=[("host", "x")]))
+    client.receive_data(sent)
+    if is_closed:
+        client.receive_data(b"")
+    parts: list[bytes] = []
+    while (event := client.next_event()) not in (h11.NEED_DATA, h11.PAUSED):
+        if isinstance(event, h11.Data):
+            parts.append(bytes(event.data))
+        elif isinstance(event, h11.EndOfMessage):
+            assert client.trailing_data[0] == b"", "what follows is taken for the next response"
+            return [*parts, b"end"]
+    return parts
+
+
+def test_each_event_of_a_stream_leaves_at_once_and_the_connection_goes_on():
+    async def scenario() -> None:
+        app = Streaming(b"one", b"x" * 300, b"three")
+        wire, protocol = connect(app, Wire())
+        protocol.timeout_keep_alive = WAIT_S
+        protocol.data_received(HEAD)
+        await turns()
+        assert body_of("GET", wire.sent) == [b"one"]
+        app.gate.release()
+        await turns()
+        assert body_of("GET", wire.sent) == [b"one", b"x" * 300]
+        app.gate.release()
+        await turns()
+        assert body_of("GET", wire.sent) == [b"one", b"x" * 300, b"three", b"end"]
+        wire.sent = b""
+        protocol.data_received(HEAD)
+        app.gate = asyncio.Semaphore(3)
+        await turns()
+        assert body_of("GET", wire.sent) == [b"one", b"x" * 300, b"three", b"end"]
+        protocol.connection_lost(None)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("request_head", "method", "body"),
+    [(b"GET / HTTP/1.0\r\n\r\n", "GET", [b"onetwo", b"end"]), (HEAD.replace(b"GET", b"HEAD"), "HEAD", [b"end"])],
+)
+def test_stream_is_framed_as_its_client_reads_it(request_head: bytes, method: str, body: list[bytes]):
+    async def scenario() -> None:
+        app = Streaming(b"one", b"two")
+        app.gate.release()
+        wire, protocol = connect(app, Wire())
+        protocol.data_received(request_head)
+        await turns()
+        assert body_of(method, wire.sent, is_closed=True) == body
+        protocol.connection_lost(None)
+
+    asyncio.run(scenario())
+
+
+def test_stream_waits_for_a_client_that_is_behind():
+    async def scenario() -> None:
+        app = Streaming(b"one", b"two", b"three")
+        wire, protocol = connect(app, Wire())
+        protocol.data_received(HEAD)
+        await turns()
+        protocol.pause_writing()
+        app.gate.release()
+        app.gate.release()
+        await turns()
+        assert body_of("GET", wire.sent) == [b"one"]
+        assert not app.gate.locked(), "the third one is not even asked for"
+        protocol.resume_writing()
+        await turns()
+        assert body_of("GET", wire.sent) == [b"one", b"two", b"three", b"end"]
+        protocol.connection_lost(None)
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_written_to_a_client_that_has_left():
+    async def scenario() -> None:
+        app = Streaming(b"one", b"two")
+        wire, protocol = connect(app, Wire())
+        protocol.data_received(HEAD)
+        await turns()
+        before = wire.sent
+        wire.close()
+        app.gate.release()
+        protocol.connection_lost(None)
+        await turns()
+        assert wire.sent == before
 
     asyncio.run(scenario())

@@ -59,7 +59,8 @@ class OpenAIStream(Generic[ChunkT]):
     def _step(self, index: int, output: Output) -> bytes:
         chunks = self._shape.push(index, output)
         if output.finish_reason is None:
-            return b"".join([self._chunk(chunk, self._running_tail()) for chunk in chunks])
+            tail = self._running_tail()
+            return b"".join([self._chunk(chunk, tail) for chunk in chunks])
         self._num_open -= 1
         *others, last = chunks
         return b"".join(
