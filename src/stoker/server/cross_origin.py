@@ -27,8 +27,9 @@ class CrossOrigin(CORSMiddleware):
             allow_origins=listed(config.cors_origins),
             allow_methods=["GET", "POST", "DELETE", "HEAD"],
             allow_headers=["*"],
+            allow_private_network=True,  # who may ask a server of this machine at all, may ask it from the Internet
             allow_credentials=config.cors_credentials,
-            expose_headers=["x-request-id", "request-id", "retry-after"],
+            expose_headers=["x-request-id", "request-id", "retry-after", "x-should-retry"],
         )
 
     def is_allowed_origin(self, origin: str) -> bool:

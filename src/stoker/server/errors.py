@@ -62,6 +62,14 @@ _STATUS: dict[type[StokerError], tuple[int, str]] = {
 
 _NO_ENDPOINT = "there is no such endpoint here; GET /openapi.json lists those that there are"
 
+_BASE_URL_HINTS = {
+    "/v1/v1/": "leave `/v1` out of the client's base URL: it adds it by itself",
+    "/v1/api/": "leave `/v1` out of the client's base URL: Ollama's API has none",
+    "/api/api/": "leave `/api` out of the client's base URL: it adds it by itself",
+    "//": "the client's base URL ends with a slash too many",
+}
+"""What is wrong when such a path is asked for: nearly always a base URL that was meant for another client."""
+
 _HTTP_CODES = {
     404: "not_found",
     405: "method_not_allowed",
@@ -100,6 +108,8 @@ def error_response(error: StokerError, scope: Scope) -> Response:
     headers = {"Retry-After": str(_retry_after_s(error))} if status in (429, 503) else {}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, Timeout):
+        headers["x-should-retry"] = "false"  # OpenAI's and Anthropic's clients would try it twice more, for as long
     return _dialect_response(scope, status, error_body(error).error, headers)
 
 
@@ -132,7 +142,7 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     """Starlette's handler for protocol errors: unknown paths, wrong methods, bodies that are too large."""
     assert isinstance(error, HTTPException)
     code = _HTTP_CODES.get(error.status_code, "http_error")
-    said = _NO_ENDPOINT if error.status_code == 404 else error.detail
+    said = _no_endpoint(request.url.path) if error.status_code == 404 else error.detail
     message = f"{request.method} {request.url.path}: {said}"
     detail = ErrorDetail(message, "invalid_request_error", None, code)
     headers = dict(error.headers) if error.headers else None
@@ -142,6 +152,11 @@ async def on_http_error(request: Request, error: Exception) -> Response:
 async def on_bug(request: Request, _error: Exception) -> Response:
     """Starlette's handler for everything else; it raises the error on, and the outermost layer logs it."""
     return _dialect_response(request.scope, 500, internal_error_body().error)
+
+
+def _no_endpoint(path: str) -> str:
+    hints = [hint for part, hint in _BASE_URL_HINTS.items() if part in path]
+    return "; ".join([_NO_ENDPOINT, *hints])
 
 
 def _dialect_response(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from stoker.server.wire import anthropic_fields
-from tests.unit.server.field_probes import GENERATION_PROBES, LORA, EndpointProbes, Probe, sampled, submitted
+from tests.unit.server.field_probes import GENERATION_PROBES, LORA, EndpointProbes, Probe, rendered, sampled, submitted
 
 PROMPT = {
     "messages": Probe([{"role": "user", "content": "probe"}], lambda x: x.runtime.rendered[0][0][-1].text == "probe"),
     "model": GENERATION_PROBES["model"],
+    "output_config": Probe({"effort": "low"}, rendered("reasoning_effort", "low")),
     "system": Probe("Be brief.", lambda x: x.runtime.rendered[0][0][0].text == "Be brief."),
 }
 

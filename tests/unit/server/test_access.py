@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -280,8 +282,9 @@ def test_a_page_of_the_servers_own_name_may_ask(origin: str, status: int):
     assert request("GET", "/v1/models", headers=headers, allowed_hosts="box.example.com").status_code == status
 
 
-def preflight(origin: str, **settings: Any) -> httpx.Response:
+def preflight(origin: str, more: Mapping[str, str] = MappingProxyType({}), **settings: Any) -> httpx.Response:
     headers = {
+        **more,
         "Origin": origin,
         "Access-Control-Request-Method": "POST",
         "Access-Control-Request-Headers": "authorization,content-type",
@@ -310,6 +313,16 @@ def test_a_page_of_this_machine_gets_permission_without_being_named(settings: di
         assert (reply.status_code, reply.headers["Access-Control-Allow-Origin"]) == (200, origin)
     for origin in ("https://evil.example.com", "http://8.8.8.8", "null", "http://10.0.0.1", "http://box.local"):
         assert "Access-Control-Allow-Origin" not in preflight(origin, **settings).headers
+
+
+def test_a_named_page_of_the_internet_may_ask_a_server_in_a_private_network():
+    """Chromium asks for that in the preflight, and takes an error for a no."""
+    asked, granted = "Access-Control-Request-Private-Network", "Access-Control-Allow-Private-Network"
+    named = preflight("https://chat.example.com", {asked: "true"}, cors_origins="https://chat.example.com")
+    assert (named.status_code, named.headers[granted]) == (200, "true")
+    stranger = preflight("https://evil.example.com", {asked: "true"}, cors_origins="https://chat.example.com")
+    assert stranger.status_code == 400
+    assert "Access-Control-Allow-Origin" not in stranger.headers
 
 
 def test_a_page_of_the_network_gets_permission_from_a_server_for_the_network():

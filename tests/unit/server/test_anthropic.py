@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from stoker.errors import BackendError, ContextLengthExceeded, ModelNotLoaded, Overloaded, StokerError
-from tests.unit.server.fake_runtime import LOADING, FakeRuntime, RawClient, ask, make_app
+from tests.unit.server.fake_runtime import CARD, LOADING, FakeRuntime, RawClient, ask, make_app
 from tests.unit.server.test_connection import held_open, run
 
 HI = [{"role": "user", "content": "hi"}]
@@ -164,6 +164,15 @@ def test_history_of_thoughts_and_tools_reaches_the_template():
     assert (sent[1].reasoning, sent[1].text) == ("hm", "wait")
     assert sent[1].tool_calls[0]["function"] == {"name": "clock", "arguments": {"zone": "UTC"}}
     assert (sent[2].tool_call_id, sent[2].text) == ("t1", "noon")
+
+
+def test_document_of_plain_text_is_text_with_its_title():
+    runtime = FakeRuntime()
+    source = {"type": "text", "media_type": "text/plain", "data": "It rains."}
+    titled = {"type": "document", "source": source, "title": "Weather", "context": "of today"}
+    content = [titled, {"type": "document", "source": source, "title": None}, {"type": "text", "text": "so?"}]
+    assert message(runtime, messages=[{"role": "user", "content": content}]).status_code == 200
+    assert runtime.rendered[-1][0][0].text == "Weather\nof today\nIt rains.\nIt rains.\nso?"
 
 
 @pytest.mark.parametrize("kind", ["image", "document", "search_result", "server_tool_use", "something_new"])
@@ -332,6 +341,7 @@ def test_models_have_the_shape_of_the_client_that_asks():
     (entry,) = listed["data"]
     assert (listed["first_id"], listed["last_id"], listed["has_more"]) == ("tiny", "tiny", False)
     assert (entry["id"], entry["type"], entry["created_at"]) == ("tiny", "model", "2023-11-14T22:13:20+00:00")
+    assert entry["max_input_tokens"] == entry["max_tokens"] == CARD.context_size
     assert ask(app, "GET", "/v1/models/tiny", headers=headers).json() == entry
     missing = ask(app, "GET", "/v1/models/other", headers=headers)
     assert (missing.status_code, missing.json()["error"]["type"]) == (404, "not_found_error")

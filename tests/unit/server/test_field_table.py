@@ -141,4 +141,5 @@ def test_nested_honoured_fields_are_those_of_a_wire_type():
         ("stream_options", "include_usage"),
         ("stream_options", "continuous_usage_stats"),
         ("reasoning", "effort"),
+        ("output_config", "effort"),
     }

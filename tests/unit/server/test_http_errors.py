@@ -57,6 +57,7 @@ def test_refusal_comes_before_the_stream_opens(error: StokerError, status: int, 
     assert (body["type"], body["code"]) == (kind, error.code)
     assert body["param"] == error.fields.get("parameter")
     assert ("retry-after" in response.headers) == (status in (429, 503))
+    assert response.headers.get("x-should-retry") == ("false" if status == 504 else None)
     assert runtime.held == set()
 
 
@@ -134,6 +135,23 @@ def test_unknown_path_and_wrong_method_have_the_shape():
     wrong = ask(app, "GET", "/v1/completions")
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
     assert "POST" in wrong.headers["allow"]
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("/v1/v1/messages", "leave `/v1` out"),
+        ("/v1/api/chat", "leave `/v1` out"),
+        ("/api/api/chat", "leave `/api` out"),
+        ("//v1/chat/completions", "a slash too many"),
+        ("/v1/nothing", ""),
+    ],
+)
+def test_path_of_a_wrong_base_url_says_what_is_wrong(path: str, hint: str):
+    response = ask(make_app(FakeRuntime()), "POST", f"http://localhost{path}", json={})
+    assert response.status_code == 404
+    assert hint in response.text
+    assert ("base URL" in response.text) == bool(hint)
 
 
 @pytest.mark.parametrize("stream", [False, True])

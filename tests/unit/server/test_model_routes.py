@@ -29,7 +29,7 @@ def test_width_of_a_model_is_told_as_llama_server_does(pooling: str, size: int |
 
 def test_one_model_by_id_or_alias_with_a_slash():
     app = make_app(FakeRuntime())
-    for name in ("tiny", "alias/of-tiny", "alias%2Fof-tiny"):
+    for name in ("tiny", "tiny:latest", "alias/of-tiny", "alias%2Fof-tiny"):
         assert ask(app, "GET", f"/v1/models/{name}").json()["id"] == "tiny"
     missing = ask(app, "GET", "/v1/models/other")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")

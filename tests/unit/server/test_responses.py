@@ -44,7 +44,7 @@ def test_whole_response():
     assert item["content"] == [{"type": "output_text", "text": "Hello!", "annotations": [], "logprobs": []}]
     assert reply["usage"] == {
         "input_tokens": 8,
-        "input_tokens_details": {"cached_tokens": 3},
+        "input_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 0},
         "output_tokens": 3,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": 11,

@@ -20,7 +20,13 @@ from stoker.server.sse import EventStream
 from stoker.server.translate.anthropic import message_request, render
 from stoker.server.translate.anthropic_reply import ANTHROPIC_SSE, AnthropicStream, message_reply
 from stoker.server.wire.anthropic import CountTokensRequest, MessagesRequest, TokenCount
-from stoker.server.wire.anthropic_fields import COUNT_TOKENS, COUNT_TOKENS_FIELDS, MESSAGES, MESSAGES_FIELDS
+from stoker.server.wire.anthropic_fields import (
+    COUNT_TOKENS,
+    COUNT_TOKENS_FIELDS,
+    MESSAGES,
+    MESSAGES_FIELDS,
+    MESSAGES_NESTED,
+)
 from stoker.server.wire.fields import decode_request
 
 
@@ -37,7 +43,7 @@ class AnthropicRoutes:
     async def messages(self, request: Request) -> Response | EventStream:
         """Everything that can be refused is refused in here, before a response begins."""
         body = await read_body(request, self._config)
-        wire = decode_request(body, MESSAGES_FIELDS, MessagesRequest)
+        wire = decode_request(body, MESSAGES_FIELDS, MessagesRequest, MESSAGES_NESTED)
         served = await leased(request, self._registry, wire.model)
         caller = caller_of(request, "msg", "_")
         # A template may compute for seconds; the streams of the others must not wait for it.
@@ -52,7 +58,7 @@ class AnthropicRoutes:
 
     async def count_tokens(self, request: Request) -> Response:
         body = await read_body(request, self._config)
-        wire = decode_request(body, COUNT_TOKENS_FIELDS, CountTokensRequest)
+        wire = decode_request(body, COUNT_TOKENS_FIELDS, CountTokensRequest, MESSAGES_NESTED)
         runtime = (await leased(request, self._registry, wire.model)).runtime
         prompt = await asyncio.to_thread(render, wire, runtime)
         tokenized = await while_connected(request.receive, runtime.tokenize(prompt))

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from stoker.errors import InvalidInput, ModelNotLoaded
+from stoker.errors import InvalidInput, ModelNotFound, ModelNotLoaded
 from stoker.runtime.registry import ModelStatus, Registry
 from stoker.server.config import ServerConfig
 from stoker.server.connection import read_body, while_connected
@@ -18,6 +18,7 @@ from stoker.server.sse import EventStream
 from stoker.server.translate import anthropic_reply
 from stoker.server.translate.errors import is_anthropic
 from stoker.server.translate.models import adapter_entries, model_entry, news_event
+from stoker.server.translate.ollama_names import own_name
 from stoker.server.wire.fields import decode_request
 from stoker.server.wire.models import LoadRequest, ModelsDone, UnloadRequest
 from stoker.server.wire.models_fields import LOAD, LOAD_FIELDS, MODELS_SSE, UNLOAD, UNLOAD_FIELDS
@@ -50,8 +51,15 @@ class ModelRoutes:
 
     async def get_model(self, request: Request) -> Response:
         name: str = request.path_params["model"]
-        entry = self._find_adapter(name) or model_entry(self._registry.find(name))
+        entry = self._find_adapter(name) or model_entry(self._find(name))
         return json_response(anthropic_reply.model_entry(entry) if is_anthropic(request.scope) else entry)
+
+    def _find(self, name: str) -> ModelStatus:
+        """Clients that know a model from `/api/tags` write `:latest` behind its name in the other APIs too."""
+        try:
+            return self._registry.find(name)
+        except ModelNotFound:
+            return self._registry.find(own_name(name))
 
     async def load(self, request: Request) -> Response:
         wire = decode_request(await read_body(request, self._config), LOAD_FIELDS, LoadRequest)

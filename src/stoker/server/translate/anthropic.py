@@ -52,7 +52,13 @@ def render(wire: CountTokensRequest, runtime: Runtime) -> str:
     """
     messages = conversation(wire)
     is_begun = messages[-1].role == "assistant"
-    return runtime.render_chat(messages, add_generation_prompt=not is_begun, continue_final_message=is_begun)
+    effort = wire.output_config.effort if wire.output_config is not None else None
+    return runtime.render_chat(
+        messages,
+        add_generation_prompt=not is_begun,
+        continue_final_message=is_begun,
+        template_kwargs={} if effort is None else {"reasoning_effort": effort},
+    )
 
 
 def conversation(wire: CountTokensRequest) -> list[Message]:
@@ -110,6 +116,8 @@ def _sort(turn: _Turn, block: object, where: str) -> None:
     match fields:
         case {"type": "text"}:
             turn.texts.append(fields)
+        case {"type": "document", "source": {"type": "text", "data": str(text)}}:
+            turn.texts.append({"type": "text", "text": _titled(fields, text)})
         case {"type": "thinking", "thinking": str(thought)}:
             turn.thoughts.append(thought)
         case {"type": "tool_use", "id": str(call_id), "name": str(name)}:
@@ -124,3 +132,9 @@ def _sort(turn: _Turn, block: object, where: str) -> None:
         case _:
             message = f"`{where}`: blocks of type {fields['type']!r} are not supported, only text"
             raise UnsupportedParameter(message, parameter=where)
+
+
+def _titled(document: Mapping[str, Any], text: str) -> str:
+    """A document of plain text, with what the client says about it in front."""
+    about = [document.get("title"), document.get("context")]
+    return "\n".join([*(line for line in about if isinstance(line, str)), text])

@@ -117,7 +117,13 @@ class AnthropicStream:
 def model_entry(entry: ModelEntry) -> AnthropicModel:
     """A model as Anthropic's clients list them, loaded or not, or one of its adapters."""
     created = datetime.fromtimestamp(entry.created, UTC)
-    return AnthropicModel(id=entry.id, display_name=[entry.id, *entry.aliases][-1], created_at=created.isoformat())
+    return AnthropicModel(
+        id=entry.id,
+        display_name=[entry.id, *entry.aliases][-1],
+        created_at=created.isoformat(),
+        max_input_tokens=entry.max_model_len,
+        max_tokens=entry.max_model_len,
+    )
 
 
 def model_list(entries: Sequence[ModelEntry]) -> AnthropicModelList:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from stoker.server.wire.sampling import Int, Lora
 
@@ -15,6 +16,11 @@ from stoker.server.wire.sampling import Int, Lora
 class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     user_id: str | None = None
     """Requests of one user share one fair share of the machine."""
+
+
+class OutputConfig(msgspec.Struct, frozen=True, kw_only=True):
+    effort: str | None = None
+    """Given to the chat template as `reasoning_effort`."""
 
 
 class CountTokensRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +31,7 @@ class CountTokensRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Text, and what answers were made of before: `translate.anthropic` reads them. A last message of the assistant is
     continued."""
     system: str | list[dict[str, Any]] | None = None
+    output_config: OutputConfig | None = None
 
 
 class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True):
@@ -86,6 +93,9 @@ class AnthropicModel(msgspec.Struct, frozen=True, kw_only=True):
     display_name: str
     created_at: str
     """RFC 3339."""
+    max_input_tokens: int | UnsetType = UNSET
+    """Prompt and answer together; this and `max_tokens` are there if it is loaded."""
+    max_tokens: int | UnsetType = UNSET
     lifecycle: str = "active"
     type: str = "model"
 

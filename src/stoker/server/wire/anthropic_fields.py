@@ -7,10 +7,11 @@ from stoker.server.wire.anthropic import (
     MessageEvent,
     MessageReply,
     MessagesRequest,
+    OutputConfig,
     TokenCount,
 )
 from stoker.server.wire.errors import AnthropicError
-from stoker.server.wire.fields import Endpoint, FieldTable, Ignored, Refused, honoured
+from stoker.server.wire.fields import Endpoint, FieldTable, Ignored, NestedTables, Refused, honoured
 
 _TOOLS = "tool calls are not available yet"
 _GRAMMAR = "answers cannot be constrained to a format yet"
@@ -19,8 +20,9 @@ _NOTHING_BILLED = "nothing is billed here"
 _SHARED: FieldTable = {
     "tools": Refused(_TOOLS, ([],)),
     "tool_choice": Refused(_TOOLS, ({"type": "auto"}, {"type": "none"})),
-    "thinking": Refused("reasoning is not told apart from the answer yet", ({"type": "disabled"},)),
-    "output_config": Refused(_GRAMMAR + ", and local models have no setting for effort", ({},)),
+    "thinking": Refused(
+        "reasoning is not told apart from the answer yet", ({"type": "disabled"}, {"type": "adaptive"})
+    ),
     "output_format": Refused(_GRAMMAR),
     "container": Refused("nothing is executed here"),
     "mcp_servers": Refused("this server calls no others", ([],)),
@@ -44,6 +46,15 @@ _UNCOUNTED: FieldTable = dict.fromkeys(
     MessagesRequest.__struct_fields__, Ignored("it does not change how many tokens a prompt has")
 )
 
+MESSAGES_NESTED: NestedTables = {
+    "output_config": honoured(
+        OutputConfig,
+        {
+            "format": Refused(_GRAMMAR),
+            "task_budget": Ignored("a model is not told how many tokens it may still spend"),
+        },
+    )
+}
 MESSAGES_FIELDS: FieldTable = honoured(MessagesRequest, _SHARED)
 COUNT_TOKENS_FIELDS: FieldTable = honoured(CountTokensRequest, _UNCOUNTED, _SHARED)
 
@@ -55,6 +66,7 @@ MESSAGES = Endpoint(
     summary="Answers a conversation.",
     request=MessagesRequest,
     fields=MESSAGES_FIELDS,
+    nested=MESSAGES_NESTED,
     reply=MessageReply,
     event=MessageEvent,
     error=AnthropicError,
@@ -67,6 +79,7 @@ COUNT_TOKENS = Endpoint(
     summary="Counts the tokens of a conversation's prompt, and computes nothing.",
     request=CountTokensRequest,
     fields=COUNT_TOKENS_FIELDS,
+    nested=MESSAGES_NESTED,
     reply=TokenCount,
     error=AnthropicError,
 )

@@ -64,6 +64,8 @@ SHARED: FieldTable = {
     "n_cache_reuse": Ignored("everything that can be reused is"),
     "prompt_cache_key": Ignored("the prefix cache finds shared prefixes by itself"),
     "prompt_cache_retention": Ignored("the prefix cache keeps what fits"),
+    "prompt_cache_options": Ignored("the prefix cache finds shared prefixes by itself, and keeps what fits"),
+    "moderation": Refused("nothing is moderated here"),
     "timings_per_token": Ignored("timings come on the last chunk"),
     "return_progress": Ignored("keep-alive lines bridge the time before the first token"),
     "spaces_between_special_tokens": Ignored("control tokens are never part of the answer"),

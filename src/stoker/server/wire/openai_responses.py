@@ -97,6 +97,8 @@ class ResponseError(msgspec.Struct, frozen=True):
 
 class InputTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
+    cache_write_tokens: int = 0
+    """Always 0: keeping a prefix costs nothing, so nothing is counted for it. Clients take it for granted."""
 
 
 class OutputTokensDetails(msgspec.Struct, frozen=True):

@@ -31,6 +31,10 @@ _OWN: FieldTable = {
     "truncation": Ignored("a prompt that is too long is refused, never cut"),
     "context_management": Refused("a prompt is never cut; send a shorter one", ([],)),
     "logprobs": Refused('ask for them with `include: ["message.output_text.logprobs"]`', (False,)),
+    "background_options": Ignored("what runs in the background begins as soon as there is room"),
+    "image": Ignored("images are refused"),
+    "personality": Ignored("local models have no such setting"),
+    "access_programs": Ignored("there are no such programs"),
     "stream_options": Ignored("events are never padded, and the last one always has the token counts"),
 }
 
