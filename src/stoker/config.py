@@ -10,6 +10,7 @@ import dataclasses
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -45,6 +46,21 @@ _NOT_SETTINGS = frozenset({"adapters", "has_siblings", "model", "model_path", "n
 _PREFIX = "STOKER_"
 _OTHER_VARIABLES = frozenset({"STOKER_CONFIG", "STOKER_LOG_LEVEL", "STOKER_CACHE_DIR"})
 """Variables of ours that are no settings."""
+_FLAGS = {"kv_cache_dir": "cache-dir", "volatile_headers": "volatile-header"}
+"""Options that are called otherwise than their keys."""
+_PATHS = frozenset(
+    {
+        "api_key_file",
+        "kv_cache_dir",
+        "llama_server_path",
+        "models_dir",
+        "slot_save_path",
+        "tls_certificate",
+        "tls_key",
+        "unix_socket",
+    }
+)
+"""Settings that may begin with `~`: a shell leaves it as it is behind `=`, and in a file nobody else replaces it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,16 +158,36 @@ def _fields(cls: type[Any]) -> dict[str, tuple[Any, object]]:
 
 
 def _find_file(file: Path | None, environ: Mapping[str, str]) -> Path | None:
-    named = file or (Path(environ["STOKER_CONFIG"]) if environ.get("STOKER_CONFIG") else None)
-    if named is not None:
-        named = named.expanduser()
+    chosen = str(file or environ.get("STOKER_CONFIG") or "")
+    if not chosen:
+        return _usual_file()
+    named = Path(_in_home(chosen, "flag --config" if file else "environment STOKER_CONFIG", "config"))
+    with suppress(OSError):  # but for this one, reading it says what is wrong
         if not named.exists():
             raise ConfigError(f"config file {named} does not exist", path=str(named))
-        return named
+    return named
+
+
+def _usual_file() -> Path | None:
+    """There is none either where nobody may look, or where this user has no home."""
     import platformdirs
 
-    usual = platformdirs.user_config_path("stoker") / "stoker.toml"
-    return usual if usual.is_file() else None
+    with suppress(RuntimeError, OSError):
+        usual = platformdirs.user_config_path("stoker") / "stoker.toml"
+        return usual if usual.is_file() else None
+    return None
+
+
+def _in_home(path: str, where: str, key: str) -> str:
+    """The path with the home folder that a `~` at its beginning stands for.
+
+    Raises:
+        ConfigError: nobody here has that home.
+    """
+    found = os.path.expanduser(path)
+    if path.startswith("~") and found == path:
+        raise ConfigError(f"{where}: {path!r} begins with a home folder that is not known here", key=key)
+    return found
 
 
 def _from_flags(flags: Mapping[str, object]) -> Layer:
@@ -159,7 +195,8 @@ def _from_flags(flags: Mapping[str, object]) -> Layer:
     layer: dict[str, dict[str, tuple[object, str]]] = {}
     for key, value in flags.items():
         if value is not None:
-            layer.setdefault(sections[key], {})[key] = (value, f"flag --{key.replace('_', '-')}")
+            origin = f"flag --{_FLAGS.get(key, key.replace('_', '-'))}"
+            layer.setdefault(sections[key], {})[key] = (_with_home(value, origin, key), origin)
     return layer
 
 
@@ -187,6 +224,7 @@ def _from_file(path: Path | None) -> Layer:
         keys = setting_keys(section)
         for key, value in cast(dict[str, object], table).items():
             _check_known(key, keys, f"{path}: unknown key `{key}` in [{section}]")
+            _check_tables(value, keys[key], f"{section}.{key}", path)
             checked = _checked(value, keys[key], f"{path}: `{key}` in [{section}]", key, is_text=False)
             layer.setdefault(section, {})[key] = (checked, f"file {path}")
     return layer
@@ -194,10 +232,32 @@ def _from_file(path: Path | None) -> Layer:
 
 def _read_toml(path: Path) -> dict[str, object]:
     try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors mark a text as UTF-8
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
         raise ConfigError(f"{path} cannot be read as TOML: {error}", path=str(path)) from error
+
+
+def _check_tables(value: object, hint: Any, name: str, path: Path) -> None:
+    """Names the table and the key that is wrong, where a setting is a table of tables, as `registry.models` is.
+
+    Raises:
+        ConfigError: one is no table, or holds what it must not.
+    """
+    item = next((kind for table in get_args(hint) for kind in get_args(table)[1:] if _is_struct(kind)), None)
+    if item is None or not isinstance(value, dict):
+        return
+    keys = {field.name: field.type for field in msgspec.structs.fields(item)}
+    for inner, table in cast(dict[str, object], value).items():
+        where = f"[{name}.{inner}]"
+        if not isinstance(table, dict):
+            raise ConfigError(f"{path}: `{inner}` must be a table, written as {where}", path=str(path), key=inner)
+        for key, given in cast(dict[str, object], table).items():
+            _check_known(key, keys, f"{path}: unknown key `{key}` in {where}")
+            _checked(given, keys[key], f"{path}: `{key}` in {where}", key, is_text=False)
+
+
+def _is_struct(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
 def _check_known(name: str, known: Mapping[str, object], complaint: str) -> None:
@@ -211,10 +271,16 @@ def _check_known(name: str, known: Mapping[str, object], complaint: str) -> None
 def _checked(value: object, hint: Any, where: str, key: str, *, is_text: bool) -> object:
     try:
         if is_text and isinstance(value, str) and value[0] in "[{":
-            return msgspec.json.decode(value, type=hint)
-        return msgspec.convert(value, type=hint, strict=not is_text, str_keys=True)
+            checked = msgspec.json.decode(value, type=hint)
+        else:
+            checked = msgspec.convert(value, type=hint, strict=not is_text, str_keys=True)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
         raise ConfigError(f"{where}: must be {_describe(hint)}, not {value!r}", key=key) from error
+    return _with_home(checked, where, key)
+
+
+def _with_home(value: object, where: str, key: str) -> object:
+    return _in_home(value, where, key) if key in _PATHS and isinstance(value, str) else value
 
 
 def _describe(hint: Any) -> str:
@@ -228,6 +294,8 @@ def _describe(hint: Any) -> str:
     if hint in names:
         return names[hint]
     items = get_args(hint)
+    if get_origin(hint) is dict and (items[1] is Any or _is_struct(items[1])):
+        return "a table"
     if len(items) == 2 and items[1] is not Ellipsis:
         return f"a table from {_describe(items[0])} to {_describe(items[1])}"
     return f"a list, each item {_describe(items[0])}" if items else str(hint)

@@ -198,3 +198,75 @@ def test_replicas_are_a_number_or_a_range_wherever_they_come_from(tmp_path: Path
 
 def test_every_sampling_parameter_is_a_setting() -> None:
     assert set(setting_keys("sampling")) == set(SamplingParams.__slots__)
+
+
+@pytest.mark.parametrize("key", ["kv_cache_dir", "models_dir", "api_key_file", "slot_save_path", "tls_key"])
+def test_a_home_that_nobody_has_is_named_wherever_it_stands(key: str, tmp_path: Path) -> None:
+    section = next(name for name in ("engine", "server", "registry") if key in setting_keys(name))
+    file = write(tmp_path / "a.toml", f"[{section}]\n{key} = '~no.such.user/x'\n")
+    with pytest.raises(ConfigError, match=f"`{key}`.*home folder that is not known"):
+        load_config(file=file, environ=NO_ENVIRONMENT)
+    with pytest.raises(ConfigError, match=f"STOKER_{key.upper()}: .*home folder"):
+        load_config(environ={f"STOKER_{key.upper()}": "~no.such.user/x"})
+    with pytest.raises(ConfigError, match=r"flag --.*home folder"):
+        load_config({key: "~no.such.user/x"}, environ=NO_ENVIRONMENT)
+
+
+def test_a_config_file_may_lie_in_no_such_home() -> None:
+    with pytest.raises(ConfigError, match=r"flag --config: .*home folder"):
+        load_config(file=Path("~no.such.user/a.toml"), environ=NO_ENVIRONMENT)
+    with pytest.raises(ConfigError, match=r"STOKER_CONFIG: .*home folder"):
+        load_config(environ={"STOKER_CONFIG": "~no.such.user/a.toml"})
+
+
+def test_every_path_may_begin_with_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file = write(tmp_path / "a.toml", "[server]\ntls_key = '~/key.pem'\n[engine]\nkv_cache_dir = '~/kept'\n")
+    config = load_config({"tls_certificate": "~/all.pem"}, file=Path("~/a.toml"), environ=NO_ENVIRONMENT)
+    assert (config.server.tls_key, config.server.tls_certificate) == (f"{tmp_path}/key.pem", f"{tmp_path}/all.pem")
+    assert config.engine.kv_cache_dir == f"{tmp_path}/kept"
+    assert origin(config, "tls_key") == f"file {file}"
+
+
+def test_a_config_file_that_cannot_even_be_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="too long"):
+        load_config(file=tmp_path / ("x" * 300), environ=NO_ENVIRONMENT)
+
+
+@pytest.mark.parametrize("has_home", [True, False])
+def test_where_the_usual_file_cannot_be_looked_for_there_is_none(
+    has_home: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def folder(name: str) -> Path:
+        if not has_home:
+            raise RuntimeError("could not determine the home directory")
+        return tmp_path / ("x" * 300) / name
+
+    monkeypatch.setattr("platformdirs.user_config_path", folder)
+    assert load_config(environ=NO_ENVIRONMENT).engine == EngineConfig()
+
+
+def test_an_option_is_called_as_it_is_on_the_command_line() -> None:
+    config = load_config({"kv_cache_dir": "/a", "volatile_headers": ["b"]}, environ=NO_ENVIRONMENT)
+    assert origin(config, "kv_cache_dir") == "flag --cache-dir"
+    assert origin(config, "volatile_headers") == "flag --volatile-header"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[registry.models.fast]\nsource = 5", r"`source` in \[registry\.models\.fast\]: must be a string, not 5"),
+        ("[registry.models.fast]\nsuorce = 'a'", r"unknown key `suorce` in .*models\.fast\].*mean `source`"),
+        ("[registry.models.fast]\nengine = 5", r"`engine` in .*models\.fast\]: must be a table, not 5"),
+        ("[registry.models]\nfast = 'a'", r"`fast` must be a table, written as \[registry\.models\.fast\]"),
+        ("[registry]\nmodels = 5", r"`models` in \[registry\]: must be a table, not 5"),
+    ],
+)
+def test_a_mistake_in_a_models_own_table_is_named(text: str, complaint: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        load_config(file=write(tmp_path / "a.toml", text), environ=NO_ENVIRONMENT)
+
+
+def test_a_file_may_be_marked_as_utf8(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.toml", "\ufeff[engine]\nctx_size = 5\n")
+    assert load_config(file=file, environ=NO_ENVIRONMENT).engine.ctx_size == 5

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
+import pickle
 import queue
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -178,6 +181,48 @@ def test_sampling_must_be_sampling_params(llm: LLM) -> None:
         dry_sequence_breakers=["x"],
     )
     assert llm.generate("a", every).usage.completion_tokens == 3
+
+
+@pytest.mark.parametrize(
+    "option", [{"ctx_size": "64"}, {"parallel": None}, {"threads": 2.0}, {"kv_tokens": 1.5}, {"lora": 5}]
+)
+@pytest.mark.parametrize("kind", [LLM, AsyncLLM])
+def test_an_option_of_a_wrong_type_is_named(kind: Any, option: dict[str, Any]) -> None:
+    (name,) = option
+    with pytest.raises(InvalidInput, match=f"`{name}` must be") as caught:
+        kind("scripted", backend="scripted", **option)
+    assert caught.value.fields["parameter"] == name
+
+
+@pytest.mark.parametrize("model", [None, 5, b"smollm2"])
+def test_a_model_must_be_a_name_or_a_path(model: Any) -> None:
+    with pytest.raises(InvalidInput, match="`model` must be a name"):
+        LLM(model, backend="scripted")
+
+
+def test_adapters_may_be_given_in_several_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = tmp_path / "sql.gguf"
+    path.touch()
+    given: list[Any] = [str(path), path, [str(path)], {"sql": path}, {"sql": "~/sql.gguf"}]
+    for lora in given:
+        with LLM("scripted", backend="scripted", lora=lora) as llm:
+            assert [adapter.name for adapter in llm.card.adapters] == ["sql"]
+    for wrong in ({"sql": None}, {1: path}, [path, None]):
+        with pytest.raises(InvalidInput, match="`lora` must be"):
+            LLM("scripted", backend="scripted", lora=cast("Any", wrong))
+
+
+def test_texts_are_no_conversations(llm: LLM) -> None:
+    with pytest.raises(InvalidInput, match="not str"):
+        llm.chat(cast("Any", ["Hi", "Ho"]))
+
+
+def test_a_model_is_neither_pickled_nor_copied(llm: LLM) -> None:
+    for model in (llm, AsyncLLM("scripted", backend="scripted")):
+        for take in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match="lives in one process"):
+                take(model)
 
 
 def test_each_prompt_may_have_its_own_sampling(llm: LLM) -> None:

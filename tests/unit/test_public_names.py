@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.resources import files
 
 import stoker
 
@@ -29,6 +30,10 @@ def test_the_public_names_are_these() -> None:
     assert stoker.__all__ == PUBLIC
     for name in PUBLIC:
         assert getattr(stoker, name) is not None
+
+
+def test_type_checkers_are_told_that_the_types_are_meant_for_them() -> None:
+    assert files("stoker").joinpath("py.typed").is_file()
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -10,8 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-
-from stoker.engine import garbage, spare
+from typing import TextIO, cast
 
 _STDERR = 2
 _NO_ENGINE = frozenset(("--help", "llama-server", "--runtime=llama-server"))
@@ -20,17 +19,17 @@ _NO_ENGINE = frozenset(("--help", "llama-server", "--runtime=llama-server"))
 
 def main() -> None:
     """Runs the command line and exits with a documented code."""
-    open_standard_files()
-    if not will_need_engine(sys.argv[1:]):
-        _run()
-        return
-    spare.start()
-    garbage.look_rarely()
     try:
-        _run()
-    finally:
-        spare.discard()
-        garbage.look_as_usual()
+        open_standard_files()
+        sys.stderr = cast(TextIO, Stderr(cast("TextIO | None", sys.stderr)))
+        if will_need_engine(sys.argv[1:]):
+            _run_beside_engine()
+        else:
+            _run()
+    except KeyboardInterrupt:
+        from stoker.cli.report import INTERRUPTED
+
+        raise SystemExit(INTERRUPTED) from None
 
 
 def will_need_engine(arguments: Sequence[str]) -> bool:
@@ -52,6 +51,47 @@ def open_standard_files() -> None:
         os.close(opened)
 
 
+class Stderr:
+    """What is said to a stderr that nobody reads any more, or that is full or closed, is lost, and nothing else.
+
+    An answer or a server does not end because of who read its messages, as in `stoker serve 2>&1 | head -1`.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (as long as the process)
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+            self.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError:
+            # What waits in the stream would be tried again at the end of the process, and change its exit code.
+            with suppress(OSError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, self._stream.fileno())
+                os.close(nowhere)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+
+def _run_beside_engine() -> None:
+    from stoker.engine import garbage, spare
+
+    spare.start()
+    garbage.look_rarely()
+    try:
+        _run()
+    finally:
+        spare.discard()
+        garbage.look_as_usual()
+
+
 def _run() -> None:
     from stoker.errors import StokerError
 
@@ -64,7 +104,11 @@ def _run() -> None:
 
         say_error(error)
         raise SystemExit(exit_code(error)) from None
-    except KeyboardInterrupt:
-        from stoker.cli.report import INTERRUPTED
+    except OSError as error:
+        # Who knew what was being done has not caught it; where it was done, `-v` says.
+        from stoker.cli.report import ERROR, say_error
 
-        raise SystemExit(INTERRUPTED) from None
+        refused = StokerError(f"the operating system refused it: {error}")
+        refused.__cause__ = error
+        say_error(refused)
+        raise SystemExit(ERROR) from None

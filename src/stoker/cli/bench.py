@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -152,6 +155,8 @@ def _json_object(text: str | None) -> dict[str, Any]:
 
 
 def _target_fields(flags: Flags) -> dict[str, Any]:
+    if not flags.values.get("stall_after", 1.0) > 0:
+        raise InvalidInput(f"--stall-after must be above 0, not {flags.values['stall_after']}", parameter="stall_after")
     return {name: flags.values[key] for key, name in _TARGET_KEYS.items() if key in flags.values}
 
 
@@ -216,7 +221,11 @@ def _measure(servers: Sequence[Server], flags: Flags, *, seed: int) -> None:
     from stoker.bench.results import write_results
     from stoker.cli.bench_tables import print_comparisons, print_results
 
-    results = _run(servers, _plans(flags, seed))
+    for option in ("json", "plot"):
+        if option in flags.values:
+            _check_place(flags.values[option], option)
+    with _terminated_as_interrupted():
+        results = _run(servers, _plans(flags, seed))
     if "json" in flags.values:
         write_results(results, flags.values["json"])
     print_results(results)
@@ -228,6 +237,33 @@ def _measure(servers: Sequence[Server], flags: Flags, *, seed: int) -> None:
         print_comparisons(compared(results))
     if results.num_failed or results.absent:
         raise typer.Exit(ERROR)
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Generator[None]:
+    """Who ends this program with SIGTERM, as `timeout` does, ends the servers that it has started, too."""
+
+    def interrupt(number: int, frame: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _check_place(path: Path, option: str) -> None:
+    """Before minutes of measuring, and not after them.
+
+    Raises:
+        InvalidInput: no file can be written there.
+    """
+    if os.path.isdir(path) or not os.path.isdir(path.parent):
+        problem = "it is a folder" if os.path.isdir(path) else f"there is no folder {path.parent}"
+        raise InvalidInput(f"--{option}: {path} cannot be written: {problem}", parameter=option)
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InvalidInput(f"--{option}: {path} cannot be written: no permission", parameter=option)
 
 
 def _run(servers: Sequence[Server], plans: Sequence[Plan]) -> Results:

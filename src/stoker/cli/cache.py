@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stoker.cli.answer import write
 from stoker.cli.options import ENGINE, Flags, shared_options
 from stoker.cli.report import EXIT_CODES, say
 from stoker.cli.table import print_table
@@ -47,7 +49,7 @@ def check(flags: Flags) -> None:
             if fault:
                 say(f"removed {entry.path}: {fault}")
     seconds = time.perf_counter() - began
-    typer.echo(f"{num_blocks} blocks, {_size(num_bytes)}, {_size(round(num_bytes / seconds))} per second")
+    write(f"{num_blocks} blocks, {_size(num_bytes)}, {_size(round(num_bytes / seconds))} per second\n")
 
 
 @cache.command(epilog=EXIT_CODES)
@@ -66,7 +68,7 @@ def clear(
     if model is not None and not chosen:
         raise ConfigError(f"nothing is kept of {model!r}; see `stoker cache list`", key="model")
     freed = sum(directory.clear(fingerprint) for fingerprint in chosen)
-    typer.echo(f"{_size(freed)} freed")
+    write(f"{_size(freed)} freed\n")
 
 
 def _directory(flags: Flags) -> BlockDirectory:
@@ -75,7 +77,22 @@ def _directory(flags: Flags) -> BlockDirectory:
     folder = flags.load().engine.kv_cache_dir
     if not folder:
         raise ConfigError("no folder: give --cache-dir, or set STOKER_KV_CACHE_DIR", key="kv_cache_dir")
-    return BlockDirectory(Path(folder).expanduser())
+    _check_folder(folder)
+    return BlockDirectory(Path(folder))
+
+
+def _check_folder(folder: str) -> None:
+    """Nothing is kept where nothing was ever written, which may be a slip of the keyboard.
+
+    Raises:
+        ConfigError: conversations can never be kept there, or not be seen.
+    """
+    try:
+        os.scandir(folder).close()
+    except FileNotFoundError:
+        say(f"note: there is no folder {folder} yet")
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be read: {error.strerror}", key="kv_cache_dir") from error
 
 
 def _row(directory: BlockDirectory, fingerprint: str) -> tuple[str, ...]:

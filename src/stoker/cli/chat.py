@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _LEAVE = frozenset({"/exit", "/quit", "/bye"})
 _CLEAR = "/clear"
+_HELP = frozenset({"/help", "/?"})
+_COMMANDS = "Ctrl-C stops the answer, /clear begins anew, Ctrl-D or /exit leaves"
 
 
 @shared_options(ENGINE, SAMPLING)
@@ -29,7 +31,7 @@ def chat(flags: Flags, model: Model, system: System = None) -> None:
 
     sampling = flags.sampling()
     with LLM(flags.engine_config(model), progress=DownloadBar()) as llm:
-        say(f"{llm.card.name}: Ctrl-C stops the answer, /clear begins anew, Ctrl-D or /exit leaves")
+        say(f"{llm.card.name}: {_COMMANDS}")
         _Conversation(llm, sampling, system).hold()
 
 
@@ -48,6 +50,8 @@ class _Conversation:
             if line == _CLEAR:
                 self._messages = list(self._opening)
                 say("(a new conversation)")
+            elif line in _HELP:
+                say(f"({_COMMANDS})")
             elif line:
                 try:
                     self._take_turn(line)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from stoker import __version__
+from stoker.cli.answer import write
 from stoker.cli.report import EXIT_CODES
 
 COMMANDS = ("run", "chat", "serve", "pull", "models", "export", "bench", "cache", "config")
@@ -50,7 +51,7 @@ def _add(app: typer.Typer, name: str) -> None:
 
 def _print_version(is_wanted: bool) -> None:
     if is_wanted:
-        typer.echo(f"stoker {__version__}")
+        write(f"stoker {__version__}\n")
         raise typer.Exit
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from stoker.cli.answer import write
 from stoker.cli.download_bar import DownloadBar
 from stoker.cli.options import Flags, shared_options
 from stoker.cli.report import say
@@ -87,7 +88,7 @@ def export(
     )
     path = resolve(model, progress=DownloadBar())
     _say_what(export_model(path, folder, options, force=force, progress=DownloadBar()))
-    typer.echo(folder)
+    write(f"{folder}\n")
 
 
 def _say_what(report: ExportReport) -> None:

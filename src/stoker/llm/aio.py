@@ -214,6 +214,10 @@ class AsyncLLM:
             return
         await asyncio.to_thread(session.close)
 
+    def __getstate__(self) -> object:
+        """Refuses to be pickled or copied, as `multiprocessing` would."""
+        raise TypeError("a model lives in one process: make the AsyncLLM in the process that uses it")
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from numbers import Integral, Real
@@ -29,6 +30,9 @@ Adapters: TypeAlias = str | Mapping[str, float] | None
 Lora: TypeAlias = Adapters | Sequence[Adapters]
 """One for all prompts, or one for each."""
 
+_MAY_BE_NONE = frozenset({"ctx_size", "kv_tokens", "threads"})
+_SIZES = _MAY_BE_NONE | {"parallel"}
+
 NOTHING_GIVEN = SamplingParams()
 GENERATE_DEFAULTS = SamplingParams(max_tokens=512)
 
@@ -43,22 +47,49 @@ class EngineOptions(TypedDict, total=False):
     threads: int | None
     kv_type: KVType | None
     pooling: PoolingName | None
-    lora: Mapping[str, str | Path] | Sequence[str]
-    """Adapters: files by name, or texts as behind `--lora`."""
+    lora: Mapping[str, str | Path] | Sequence[str] | Path
+    """Adapters: files by name, or texts as behind `--lora`, or one such text."""
 
 
 def engine_config(model: str | Path | EngineConfig, options: EngineOptions) -> EngineConfig:
-    """The configuration of a model under these options."""
-    fields: dict[str, Any] = dict(options)
-    lora = options.get("lora")
-    if isinstance(lora, Mapping):
-        del fields["lora"]
-        fields["adapters"] = tuple(AdapterSpec(name=name, path=str(path)) for name, path in lora.items())
-    elif lora is not None:
-        fields["lora"] = list(lora)
+    """The configuration of a model under these options.
+
+    Raises:
+        InvalidInput: one is of a wrong type, or outside its range; `fields["parameter"]` names it.
+    """
+    fields: dict[str, Any] = {name: _checked_size(name, value) for name, value in options.items() if name != "lora"}
+    fields |= _lora_fields(options.get("lora"))
     if isinstance(model, EngineConfig):
         return msgspec.structs.replace(model, **fields)
+    if not isinstance(cast("object", model), str | Path):
+        complaint = "`model` must be a name, a path or an EngineConfig"
+        raise InvalidInput(f"{complaint}, not {type(model).__name__}", parameter="model")
     return EngineConfig(model=str(model), **fields)
+
+
+def _checked_size(name: str, value: object) -> object:
+    """The same value. Names and words are checked by the configuration, types of numbers by nobody."""
+    if name not in _SIZES or (value is None and name in _MAY_BE_NONE):
+        return value
+    try:
+        return operator.index(cast("Any", value))
+    except TypeError:
+        raise InvalidInput(f"`{name}` must be a whole number, not {value!r}", parameter=name) from None
+
+
+def _lora_fields(lora: object) -> dict[str, Any]:
+    if lora is None:
+        return {}
+    if isinstance(lora, str | Path):
+        return {"lora": [str(lora)]}
+    if isinstance(lora, Mapping):
+        files = cast("Mapping[object, object]", lora)
+        if all(isinstance(name, str) and isinstance(path, str | Path) for name, path in files.items()):
+            specs = (AdapterSpec(name=str(name), path=os.path.expanduser(str(path))) for name, path in files.items())
+            return {"adapters": tuple(specs)}
+    elif _is_all(str, lora):
+        return {"lora": list(cast("Collection[str]", lora))}
+    raise InvalidInput("`lora` must be files of adapters by name, or a list of NAME=PATH[:SCALE]", parameter="lora")
 
 
 def as_batch(prompts: Prompt | Prompts) -> tuple[list[Prompt], bool]:
@@ -102,12 +133,15 @@ def as_conversations(messages: Conversation | Sequence[Conversation]) -> tuple[l
     """All conversations, and whether it was a single one.
 
     Raises:
-        InvalidInput: it is no list.
+        InvalidInput: it is no list, or texts are in it.
     """
     if isinstance(cast("object", messages), str) or not isinstance(cast("object", messages), Sequence):
         raise InvalidInput(f"`messages` must be a list, not {type(messages).__name__}", parameter="messages")
     if not messages or isinstance(messages[0], Message | Mapping):
         return [cast("Conversation", messages)], True
+    for conversation in messages:
+        if isinstance(cast("object", conversation), str):
+            raise InvalidInput("`messages` must hold messages, or lists of messages, not str", parameter="messages")
     return list(cast("Sequence[Conversation]", messages)), False
 
 

@@ -258,6 +258,10 @@ class LLM:
         """Ends every request and frees the model. Calling it twice is allowed."""
         self._close()
 
+    def __getstate__(self) -> object:
+        """Refuses to be pickled or copied, as `multiprocessing` would."""
+        raise TypeError("a model lives in one process: make the LLM in the process that uses it")
+
     def __enter__(self) -> Self:
         return self
 

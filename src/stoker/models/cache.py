@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 import platformdirs
 
-from stoker.errors import ModelError, ResourceExhausted
+from stoker.errors import ConfigError, ModelError, ResourceExhausted
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
@@ -40,9 +40,20 @@ class Receipt(msgspec.Struct, frozen=True):
 
 
 def cache_dir() -> Path:
-    """`STOKER_CACHE_DIR` if set, else the platform's cache directory for this application."""
+    """`STOKER_CACHE_DIR` if set, else the platform's cache directory for this application.
+
+    Raises:
+        ConfigError: it is in a home that is not known here.
+    """
     chosen = os.environ.get("STOKER_CACHE_DIR")
-    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("stoker"))
+    try:
+        return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("stoker"))
+    except RuntimeError:
+        problem = f"environment STOKER_CACHE_DIR: {chosen!r} is in" if chosen else "this user has"
+        raise ConfigError(
+            f"{problem} no home folder that is known here; set STOKER_CACHE_DIR to the path of a folder for models",
+            key="STOKER_CACHE_DIR",
+        ) from None
 
 
 def models_dir() -> Path:

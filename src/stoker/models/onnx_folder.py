@@ -10,7 +10,9 @@ GenAI's builder     FOLDER/model.onnx, model.onnx.data, genai_config.json, token
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -78,7 +80,7 @@ class OnnxFolder:
 
 def is_onnx_model(path: Path) -> bool:
     """A `.onnx` file, or a folder that holds one where models have them."""
-    if path.is_dir():
+    if os.path.isdir(path):
         return any(_graphs_in(path))
     return path.suffix.lower() == ".onnx"
 
@@ -144,7 +146,11 @@ def _named_by_genai(folder: Path) -> str | None:
 
 
 def _graphs_in(folder: Path) -> list[Path]:
-    return sorted(file for name in _GRAPH_FOLDERS for file in (folder / name).glob("*.onnx") if file.is_file())
+    found: list[Path] = []
+    for name in _GRAPH_FOLDERS:
+        with suppress(OSError):  # a folder that may not be read has none for us
+            found += [file for file in (folder / name).glob("*.onnx") if file.is_file()]
+    return sorted(found)
 
 
 def _variant(file: str) -> str:

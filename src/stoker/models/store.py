@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
@@ -22,6 +24,8 @@ from stoker.models.progress import NoProgress, Progress
 
 __all__ = ["InstalledModel", "downloaded_parts", "list_models", "resolve"]
 
+logger = logging.getLogger(__name__)
+
 _HUB_SITES = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/", re.IGNORECASE)
 _HUB_PAGE = re.compile(r"([^/]+/[^/]+)/(?:blob|resolve|tree)/[^/]+(?:/([^?]+))?(?:\?.*)?")
 """Where the address of a page names a file: behind the repository and a revision."""
@@ -29,7 +33,7 @@ _HUB_NAME = re.compile(r"(?P<repo>[\w][\w.-]*/[\w][\w.-]*)(?::(?P<file>.+))?", r
 _CHOICE_NOTE = ".choice-"
 """Files of this name remember what a repository stands for when no file, or only a quantisation, is named."""
 _HUB_LIST_S = 10.0
-_KINDS = ("gguf", "onnx")
+_RECEIPT_ENDINGS = (".gguf.json", ".onnx.json")
 _MAX_NAME_BYTES = 200
 _MAX_LISTED = 20
 
@@ -112,13 +116,23 @@ def _resolve_bare(model: str, progress: Progress) -> Path:
 def list_models() -> list[InstalledModel]:
     """All whole models in the cache, by name."""
     found: list[InstalledModel] = []
-    for receipt_file in sorted(file for kind in _KINDS for file in models_dir().rglob(f"*.{kind}.json")):
+    for receipt_file in sorted(_receipts()):
         path = receipt_file.with_suffix("")
         receipt, parts = read_receipt(path), downloaded_parts(path)
         if receipt is None or path != parts[0] or not all(part.is_file() for part in parts):
             continue
         found.append(InstalledModel(receipt.model, path, sum(part.stat().st_size for part in parts)))
     return sorted(found, key=lambda model: model.name)
+
+
+def _receipts() -> Iterator[Path]:
+    for folder, _, names in os.walk(models_dir(), onerror=_warn_unreadable):
+        yield from (Path(folder, name) for name in names if name.endswith(_RECEIPT_ENDINGS))
+
+
+def _warn_unreadable(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        logger.warning("models that lie in %s are not seen: %s", error.filename, error.strerror)
 
 
 def downloaded_parts(path: Path) -> list[Path]:
@@ -179,14 +193,22 @@ def _bring_onnx(repo: str, graph: str, progress: Progress) -> Path:
             _bring_from_hub(repo, part, graph, progress)
         note = parts_note(path)
         with writing(note, None):
-            note.write_text("\n".join(parts))
+            note.write_text("\n".join(parts), encoding="utf-8")
     return path
 
 
 def _noted_parts(graph: Path) -> list[str]:
     note = parts_note(graph)
-    parts = note.read_text().splitlines() if note.is_file() else []
+    parts = _read_note(note).splitlines()
     return parts if all(_is_safe(part) for part in parts) else []
+
+
+def _read_note(note: Path) -> str:
+    """What was noted; nothing if it cannot be read: then the hub is asked again."""
+    try:
+        return note.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def _bring_from_hub(repo: str, file: str, first_part: str, progress: Progress) -> Path:
@@ -203,10 +225,9 @@ def _bring_from_hub(repo: str, file: str, first_part: str, progress: Progress) -
 def _chosen_file(repo: str, quantization: str | None) -> str:
     """The file that a repository stands for; asked of the hub once, then remembered as long as it is here."""
     note = _repo_dir(repo) / f"{_CHOICE_NOTE}{quantization or ''}"
-    if note.is_file():
-        remembered = note.read_text()
-        if _is_safe(remembered) and is_whole(_repo_dir(repo) / remembered):
-            return remembered
+    remembered = _read_note(note)
+    if remembered and _is_safe(remembered) and is_whole(_repo_dir(repo) / remembered):
+        return remembered
     _check_hub_address()
     from stoker.models import hub  # see above
 
@@ -214,7 +235,7 @@ def _chosen_file(repo: str, quantization: str | None) -> str:
     chosen = choose_file(repo, files, quantization)
     with writing(note, len(chosen)):
         note.parent.mkdir(parents=True, exist_ok=True)
-        note.write_text(chosen)
+        note.write_text(chosen, encoding="utf-8")
     return chosen
 
 
@@ -243,8 +264,7 @@ def _is_safe(file: str) -> bool:
 def _resolve_path(model: str) -> Path:
     # os.path, because pathlib raises for what cannot be a path at all.
     name = os.path.expanduser(model)
-    if not os.path.exists(name):
-        raise ModelFileNotFound(_unknown(model), path=model)
+    _check_reachable(name, model)
     path = Path(name)
     if is_onnx_model(path):
         return path
@@ -263,7 +283,19 @@ def _resolve_path(model: str) -> Path:
     return parts[0]
 
 
+def _check_reachable(name: str, model: str) -> None:
+    try:
+        os.stat(name)
+    except PermissionError:
+        complaint = f"{model} cannot be reached: no permission for a folder on its path"
+        raise ModelFileNotFound(complaint, path=model) from None
+    except (OSError, ValueError):
+        raise ModelFileNotFound(_unknown(model), path=model) from None
+
+
 def _nothing_in(path: Path, model: str) -> str:
+    if not os.access(path, os.R_OK | os.X_OK):
+        return f"{model} is a folder that may not be read"
     names = sorted(file.name for file in path.glob("*.gguf"))
     if not names and any(path.glob("*.safetensors")):
         return (
@@ -279,6 +311,13 @@ def _unknown(model: str) -> str:
     near = difflib.get_close_matches(model, CATALOG, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return (
-        f"no model {model!r}: there is no such file (looked for {os.path.abspath(os.path.expanduser(model))}), "
+        f"no model {model!r}: there is no such file (looked for {_absolute(os.path.expanduser(model))}), "
         f"and it is neither a name of the catalog ({', '.join(sorted(CATALOG))}) nor org/repo[:file] of the hub.{hint}"
     )
+
+
+def _absolute(path: str) -> str:
+    try:
+        return os.path.abspath(path)
+    except OSError:  # the working directory was removed
+        return path

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from stoker.bench.results import read_results, write_results
 from stoker.cli.bench import _as_arguments
+from stoker.cli.report import INTERRUPTED
 from tests.unit.bench.bench_samples import make_answer, make_figures, make_results, make_sample
 from tests.unit.bench.scripted_server import LIMIT_S, Exchange, Script, Scripted, answer, scripted
 from tests.unit.cli.conftest import Stoker
@@ -43,6 +49,40 @@ def served(script: Script = answer) -> Generator[Scripted]:
     finally:
         stop[0]()  # type: ignore[operator]
         thread.join(LIMIT_S)
+
+
+@pytest.mark.parametrize("option", ["--json", "--plot"])
+@pytest.mark.parametrize("place", ["nowhere/a.png", "."])
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
+    stoker: Stoker, tmp_path: Path, option: str, place: str
+) -> None:
+    with served() as server:
+        done = stoker("bench", "serve", server.url, *SMALL, option, str(tmp_path / place))
+        assert not server.requests
+    assert (done.code, done.out) == (2, "")
+    assert f"{option}: " in done.err
+    assert "cannot be written" in done.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_ends_it_ends_the_server_that_it_started(number: signal.Signals, tmp_path: Path) -> None:
+    environment = {**os.environ, "STOKER_BACKEND": "scripted", "STOKER_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-m", "stoker", "bench", "babble", "--requests", "100000", "--output-tokens", "400"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
+        started: list[psutil.Process] = []
+        while not started and process.poll() is None:
+            started = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(number)
+        assert process.wait(LIMIT_S) == INTERRUPTED
+    assert started
+    assert not psutil.wait_procs(started, LIMIT_S)[1]
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan"])
+def test_a_silence_must_last_some_time(stoker: Stoker, seconds: str) -> None:
+    done = stoker("bench", "serve", "http://127.0.0.1:1", "--stall-after", seconds)
+    assert done.code == 2
+    assert "--stall-after must be above 0" in done.err
 
 
 def test_a_running_server_is_measured_and_written_down(stoker: Stoker, tmp_path: Path) -> None:

@@ -42,6 +42,16 @@ def test_the_folder_is_a_setting_like_any_other(stoker: Stoker, folder: Path, mo
 def test_a_folder_that_is_not_there_is_empty(stoker: Stoker, tmp_path: Path) -> None:
     done = stoker("cache", "list", "--cache-dir", str(tmp_path / "nowhere"))
     assert (done.code, len(done.out.splitlines())) == (0, 1)
+    assert f"there is no folder {tmp_path / 'nowhere'}" in done.err
+
+
+@pytest.mark.parametrize("command", ["list", "check", "clear"])
+@pytest.mark.parametrize("name", ["a.file", "x" * 300])
+def test_what_can_be_no_folder_is_refused(stoker: Stoker, tmp_path: Path, command: str, name: str) -> None:
+    (tmp_path / "a.file").touch()
+    done = stoker("cache", command, "--cache-dir", str(tmp_path / name))
+    assert (done.code, done.out) == (2, "")
+    assert "cannot be read" in done.err
 
 
 def test_check_removes_what_is_damaged_and_names_it(stoker: Stoker, folder: Path) -> None:

@@ -26,6 +26,13 @@ def test_exit_leaves(stoker: Stoker, leave: bytes) -> None:
     assert (done.code, done.out) == (0, f"{REPLY}\n")
 
 
+@pytest.mark.parametrize("asked", [b"/help", b"/?"])
+def test_help_is_no_question_for_the_model(stoker: Stoker, asked: bytes) -> None:
+    done = stoker("chat", REPLY, stdin=asked + b"\n")
+    assert (done.code, done.out) == (0, "")
+    assert done.err.count("/clear begins anew") == 2
+
+
 def test_a_turn_that_does_not_fit_is_refused_and_the_talk_goes_on(stoker: Stoker) -> None:
     stdin = b"Hi\n" + b"x" * 600 + b"\n/clear\nHi\n"
     done = stoker("chat", REPLY, "--max-tokens", "20", stdin=stdin)

@@ -66,7 +66,10 @@ def test_help_of_config_tells_the_exit_codes(stoker: Stoker) -> None:
         assert "130 interrupted" in stoker(*args, "--help").out
 
 
-@pytest.mark.parametrize("command", ["run model Hi", "models", "config show"])
+@pytest.mark.parametrize(
+    "command",
+    ["run model Hi", "models", "config show", "--version", "cache check --cache-dir .", "pull pyproject.toml"],
+)
 @pytest.mark.parametrize(("stdout", "said"), [(">&-", "it is closed"), (">/dev/full", "No space left")])
 def test_a_stdout_that_takes_nothing_is_a_clear_error(command: str, stdout: str, said: str) -> None:
     shell = f'exec "$0" -m stoker {command} {stdout}'
@@ -89,6 +92,53 @@ def test_a_table_that_nobody_reads_is_no_error() -> None:
         check=False,
     )
     assert done.stderr == "0\n"
+
+
+def test_help_for_a_full_disk_is_no_traceback() -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$0" -m stoker --help >/dev/full', sys.executable],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith("error: ")
+    assert "No space left" in done.stderr
+
+
+@pytest.mark.parametrize("stderr", ["closed", "full", "left"])
+@pytest.mark.parametrize(("prompt", "code", "answer"), [("Hi", 0, "fine\n"), ("", 2, "")])
+def test_nobody_need_read_what_is_said_beside_the_answer(stderr: str, prompt: str, code: int, answer: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)  # as behind `2>&1 | head -1`
+    full = os.open("/dev/full", os.O_WRONLY)
+    shell = f'exec "$0" -m stoker run fine "$1" {"2>&-" if stderr == "closed" else ""}'
+    try:
+        done = subprocess.run(
+            ["sh", "-c", shell, sys.executable, prompt],
+            env={**os.environ, "STOKER_BACKEND": "scripted"},
+            stdout=subprocess.PIPE,
+            stderr=full if stderr == "full" else writer,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+        os.close(full)
+    assert (done.returncode, done.stdout) == (code, answer)
+
+
+def test_what_the_system_refuses_is_said_in_a_line(stoker: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> None:
+        raise PermissionError(13, "Permission denied", "/a/folder")
+
+    monkeypatch.setattr("stoker.models.store.list_models", refused)
+    done = stoker("models")
+    assert (done.code, done.err.count("\n")) == (1, 1)
+    assert "Permission denied: '/a/folder'" in done.err
+    assert "Traceback" in stoker("models", "-v").err
 
 
 def test_version(stoker: Stoker) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stoker.cli.app import will_need_engine
+from stoker.cli.app import main, will_need_engine
 from stoker.cli.commands import COMMANDS, command_line
 from stoker.cli.report import INTERRUPTED
 from tests.spawns import record_spawns
@@ -120,6 +120,21 @@ except SystemExit as end:
 
 def test_next_to_nothing_is_imported_before_the_engine_is_started() -> None:
     assert imported("import stoker.cli.app", (*HEAVY, "typer", "msgspec", "logging", "asyncio", "inspect")) == []
+
+
+def test_next_to_nothing_is_imported_before_an_interrupt_is_understood() -> None:
+    assert imported("import stoker.cli.app", ("stoker.engine", "pathlib", "subprocess")) == []
+
+
+def test_an_interrupt_before_any_command_has_its_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.argv", ["stoker", "serve", "x"])
+    monkeypatch.setattr("stoker.engine.spare.start", interrupted)
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == INTERRUPTED
 
 
 def test_a_server_imports_neither_what_computes_nor_what_downloads() -> None:

@@ -318,6 +318,42 @@ def test_an_unknown_model_says_what_was_tried(model: str, tmp_path: Path, monkey
     assert ("Did you mean 'smollm2'?" in caught.value.message) == (model == "smollm")
 
 
+def test_an_unknown_model_in_a_folder_that_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    with pytest.raises(ModelFileNotFound, match=r"no model 'm\.gguf'"):
+        resolve("m.gguf")
+
+
+def test_a_file_that_nobody_may_reach_is_not_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, original = write_tiny_gguf(tmp_path / "m.gguf"), os.stat
+
+    def refused(name: Any, **more: Any) -> os.stat_result:
+        if str(name) == str(path):
+            raise PermissionError(errno.EACCES, "Permission denied", str(name))
+        return original(name, **more)
+
+    monkeypatch.setattr(os, "stat", refused)
+    with pytest.raises(ModelFileNotFound, match="no permission"):
+        resolve(str(path))
+
+
+def test_a_folder_that_may_not_be_read_is_not_said_to_be_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = os.scandir
+
+    def refused(name: Any = ".") -> Any:
+        if str(name).startswith(str(tmp_path)):
+            raise PermissionError(errno.EACCES, "Permission denied", str(name))
+        return original(name)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    monkeypatch.setattr(os, "access", lambda name, mode: False)
+    with pytest.raises(ModelFileNotFound, match="may not be read"):
+        resolve(str(tmp_path))
+
+
 def test_a_directory_lists_its_models(tmp_path: Path) -> None:
     (tmp_path / "a.gguf").touch()
     with pytest.raises(ModelFileNotFound, match=r"is a directory.*a\.gguf"):
@@ -329,6 +365,38 @@ def test_the_cache_directory_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_
     assert cache_dir() == tmp_path
     monkeypatch.delenv("STOKER_CACHE_DIR")
     assert cache_dir().name == "stoker"
+
+
+def test_a_cache_directory_in_no_home_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STOKER_CACHE_DIR", "~no.such.user/models")
+    with pytest.raises(ConfigError, match="STOKER_CACHE_DIR"):
+        list_models()
+
+    def homeless(name: str) -> str:
+        raise RuntimeError("could not determine the home directory")
+
+    monkeypatch.delenv("STOKER_CACHE_DIR")
+    monkeypatch.setattr("platformdirs.user_cache_dir", homeless)
+    with pytest.raises(ConfigError, match="set STOKER_CACHE_DIR"):
+        resolve("smollm2")
+
+
+def test_a_cache_that_cannot_be_looked_into_has_no_models(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("STOKER_CACHE_DIR", str(tmp_path / ("x" * 300)))
+    assert list_models() == []
+    assert "too long" in caplog.text
+
+
+@pytest.mark.parametrize("noted", [b"\xff\xfe", b"../../tiny.gguf", b""])
+def test_a_note_without_sense_is_made_again(hub: FakeHub, cache: Path, content: bytes, noted: bytes) -> None:
+    path = resolve("hf:org/tiny")
+    (note,) = path.parent.glob(".choice-*")
+    good = note.read_bytes()
+    note.write_bytes(noted)
+    assert resolve("hf:org/tiny") == path
+    assert note.read_bytes() == good
 
 
 def test_a_pipe_is_no_model(tmp_path: Path) -> None:
