@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from stoker.models.gguf import GGUFFile
 
 _ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
+_WINDOWED = ("gemma2", "gemma3")
 _NO_WEIGHTS = frozenset({"F64", "I8", "I16", "I64"})
 
 
@@ -37,12 +38,25 @@ def refuse_what_kills_it(gguf: GGUFFile) -> None:
     scaling = gguf.get_str(gguf.own_key("rope.scaling.type"))
     if scaling not in (None, *_ROPE_SCALINGS):
         _refuse(gguf, f"its rope scaling `{scaling}` is none of {', '.join(_ROPE_SCALINGS)}")
-    if gguf.architecture == "gemma3" and gguf.get_int(_window_key(gguf)) and not _has_windowed_layer(gguf):
+    if gguf.architecture in _WINDOWED and gguf.get_int(_window_key(gguf)) and not _has_windowed_layer(gguf):
         _refuse(gguf, f"`{_window_key(gguf)}` is given, but no layer has such a window")
+    _refuse_other_heads(gguf)
     for tensor in gguf.tensors.values():
         is_vector = len(tensor.shape) == 1 and tensor.name.endswith(("norm.weight", ".bias"))
-        if tensor.type.name in _NO_WEIGHTS or (is_vector and tensor.type.name != "F32"):
+        is_matrix = len(tensor.shape) > 1 and tensor.name.endswith(".weight")
+        refused = _NO_WEIGHTS | {"I32"} if is_matrix else _NO_WEIGHTS
+        if tensor.type.name in refused or (is_vector and tensor.type.name != "F32"):
             _refuse(gguf, f"it does not compute with the tensor `{tensor.name}` of type {tensor.type.name}")
+
+
+def _refuse_other_heads(gguf: GGUFFile) -> None:
+    """Each layer may have a number of KV heads of its own, but its keys must have as many."""
+    key = gguf.own_key("attention.head_count_kv")
+    counts = gguf.get_ints(key) or []
+    layers = {i: gguf.tensors.get(f"blk.{i}.attn_k.weight") for i in range(len(counts))}
+    rows = {i: tensor.shape[-1] for i, tensor in layers.items() if tensor is not None and counts[i] > 0}
+    if len({rows[i] / counts[i] for i in rows}) > 1:
+        _refuse(gguf, f"`{key}` says other numbers of heads than its tensors have")
 
 
 def _window_key(gguf: GGUFFile) -> str:

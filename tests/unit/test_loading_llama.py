@@ -215,6 +215,7 @@ def test_layers_without_a_vector(model: Path) -> None:
     ("tiny", "reasons"),
     [
         (TinyModel(keys={"rope.scaling.type": "su"}), ["native", "libllama cannot run", "rope scaling `su`"]),
+        (TinyModel(keys={"attention.head_count_kv": [2, 1]}), ["native", "libllama cannot run", "numbers of heads"]),
         (TinyModel(architecture="falcon", vector_type="F16"), ["`falcon`", "libllama cannot run", "norm.weight"]),
         (
             TinyModel(vectors={"blk.0.odd.weight": np.zeros(8, np.float32)}),
@@ -232,13 +233,16 @@ def test_what_nobody_runs_is_refused_for_the_reasons_of_each(
         assert reason in caught.value.message
 
 
+@pytest.mark.parametrize("architecture", ["gemma2", "gemma3"])
 @pytest.mark.parametrize(
     ("pattern", "is_refused"), [(1, True), ([False, False], True), (2, False), (0, False), (None, False)]
 )
-def test_libllama_is_not_given_a_window_that_no_layer_has(model: Path, pattern: object, *, is_refused: bool) -> None:
+def test_libllama_is_not_given_a_window_that_no_layer_has(
+    model: Path, architecture: str, pattern: object, *, is_refused: bool
+) -> None:
     """It would end the process. The native executor computes such a model."""
     window = {"attention.sliding_window": 24, "attention.sliding_window_pattern": pattern}
-    path = write_tiny_model(model, TinyModel(architecture="gemma3", keys=window))
+    path = write_tiny_model(model, TinyModel(architecture=architecture, has_head=False, keys=window))
     words = "attention.sliding_window` is given, but no layer has"
     expected = pytest.raises(ModelUnsupported, match=words) if is_refused else nullcontext()
     with expected, loaded(path, backend="llama"):
@@ -247,13 +251,14 @@ def test_libllama_is_not_given_a_window_that_no_layer_has(model: Path, pattern: 
         assert found.backend_name == "native"
 
 
-def test_libllama_is_not_given_weights_that_it_crashes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("dtype", "type_name"), [(np.float64, "F64"), (np.int32, "I32")])
+def test_libllama_is_not_given_weights_that_it_crashes_on(tmp_path: Path, dtype: type, type_name: str) -> None:
     path = tmp_path / "m.gguf"
     writer = GGUFWriter(path, "llama")
-    writer.add_tensor("output.weight", np.zeros((4, 32)))
+    writer.add_tensor("output.weight", np.zeros((4, 32), dtype))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with read_gguf(path) as gguf, pytest.raises(ModelUnsupported, match=r"`output\.weight` of type F64"):
+    with read_gguf(path) as gguf, pytest.raises(ModelUnsupported, match=rf"`output\.weight` of type {type_name}"):
         refuse_what_kills_it(gguf)
