@@ -118,7 +118,7 @@ def test_a_character_that_is_split_between_chunks_survives(fake: Fake):
 
 @pytest.mark.parametrize("cut", ["close", ""])
 def test_a_stream_without_an_end_is_an_error(fake: Fake, cut: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(supervisor, "_DEATH_S", 0.1)
+    monkeypatch.setattr(supervisor, "DEATH_S", 0.1)
     fake.plan(answer=[event("x"), *([cut] if cut else [])])
 
     async def test() -> None:
