@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 _WINDOWED = ("gemma2", "gemma3")
 _NO_WEIGHTS = frozenset({"F64", "I8", "I16", "I64"})
+_NO_MATRICES = _NO_WEIGHTS | {"I32"}
 
 
 def only_llama(config: EngineConfig) -> str | None:
@@ -44,7 +45,7 @@ def refuse_what_kills_it(gguf: GGUFFile) -> None:
     for tensor in gguf.tensors.values():
         is_vector = len(tensor.shape) == 1 and tensor.name.endswith(("norm.weight", ".bias"))
         is_matrix = len(tensor.shape) > 1 and tensor.name.endswith(".weight")
-        refused = _NO_WEIGHTS | {"I32"} if is_matrix else _NO_WEIGHTS
+        refused = _NO_MATRICES if is_matrix else _NO_WEIGHTS
         if tensor.type.name in refused or (is_vector and tensor.type.name != "F32"):
             _refuse(gguf, f"it does not compute with the tensor `{tensor.name}` of type {tensor.type.name}")
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import sqrt
 from typing import Any
 
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.spec import Activation, DecoderSpec, Layer, Linear, Rope
+from stoker.backends.native.rope import scaled_rope
+from stoker.backends.native.spec import Activation, DecoderSpec, Layer, Linear, Rope, RopePairs
+
+DIVISORS = "rope_freqs.weight"
+"""What Llama 3, and who borrowed it, divides frequencies by."""
 
 _MAX_SCALE = 1e6
 
@@ -78,6 +83,24 @@ def scaled_decoder(
     )
 
 
+def rope(model: Hyperparameters, pairs: RopePairs, *, divisors: str = "", base: float | None = None) -> Rope:
+    """The rotation that the file describes.
+
+    Args:
+        model: the file.
+        pairs: which elements belong together.
+        divisors: the tensor that has them; nothing if it is not there.
+        base: another one than the file's own.
+    """
+    return scaled_rope(
+        pairs=pairs,
+        dim=model.rope_dim(),
+        base=model.rope_base() if base is None else base,
+        scaling=model.rope_scaling(),
+        divisors=model.rope_divisors(divisors) if divisors else None,
+    )
+
+
 def layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
     """A layer with norms before attention and feed-forward, whose matrices may be fused.
 
@@ -102,6 +125,11 @@ def layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
         down=model.linear(f"{block}.ffn_down", hidden, model.feed_forward_size),
         **defaults | more,
     )
+
+
+def layers(model: Hyperparameters, make: Callable[[Hyperparameters, int], Layer] = layer) -> tuple[Layer, ...]:
+    """All layers, each made in the same way from its index."""
+    return tuple(make(model, index) for index in range(model.num_layers))
 
 
 def windowed_layers(model: Hyperparameters, period: int) -> list[bool]:

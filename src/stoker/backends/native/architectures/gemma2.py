@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from math import sqrt
 
-from stoker.backends.native.architectures.common import decoder, layer, windowed_layers
+from stoker.backends.native.architectures.common import decoder, layer, rope, windowed_layers
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.rope import scaled_rope
 from stoker.backends.native.spec import Activation, DecoderSpec, Layer, Rope, RopePairs
 
 _PERIOD = 2
@@ -38,12 +37,8 @@ def describe(model: Hyperparameters) -> DecoderSpec:
 
 
 def _ropes(model: Hyperparameters) -> tuple[Rope, Rope]:
-    base = model.rope_base()
-    dim, scaling, window_base = model.rope_dim(), model.rope_scaling(), model.rope_base("rope.freq_base_swa", base)
-    return (
-        scaled_rope(pairs=RopePairs.HALVES, dim=dim, base=base, scaling=scaling),
-        scaled_rope(pairs=RopePairs.HALVES, dim=dim, base=window_base, scaling=scaling),
-    )
+    window_base = model.rope_base("rope.freq_base_swa", model.rope_base())
+    return rope(model, RopePairs.HALVES), rope(model, RopePairs.HALVES, base=window_base)
 
 
 def _layer(model: Hyperparameters, index: int, window: int | None) -> Layer:

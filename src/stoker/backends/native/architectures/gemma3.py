@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import sqrt
 
-from stoker.backends.native.architectures.common import decoder, layer, windowed_layers
+from stoker.backends.native.architectures.common import decoder, layer, rope, windowed_layers
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.rope import RopeScaling, scaled_rope
 from stoker.backends.native.spec import Activation, DecoderSpec, Layer, Rope, RopePairs
@@ -38,13 +38,10 @@ def describe(model: Hyperparameters) -> DecoderSpec:
 
 def _ropes(model: Hyperparameters) -> tuple[Rope, Rope]:
     """Only layers that see everything are stretched; the window fits into the trained context anyway."""
-    dim, scaling = model.rope_dim(), model.rope_scaling()
-    base, window_base = model.rope_base(), model.rope_base("rope.freq_base_swa")
-    plain = RopeScaling(original_context=scaling.original_context)
-    return (
-        scaled_rope(pairs=RopePairs.HALVES, dim=dim, base=base, scaling=scaling),
-        scaled_rope(pairs=RopePairs.HALVES, dim=dim, base=window_base, scaling=plain),
-    )
+    everything = rope(model, RopePairs.HALVES)
+    window_base = model.rope_base("rope.freq_base_swa")
+    plain = RopeScaling(original_context=model.rope_scaling().original_context)
+    return everything, scaled_rope(pairs=everything.pairs, dim=everything.dim, base=window_base, scaling=plain)
 
 
 def _layer(model: Hyperparameters, index: int, window: int | None) -> Layer:

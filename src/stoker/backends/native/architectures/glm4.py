@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from stoker.backends.native.architectures.common import decoder, layer
+from stoker.backends.native.architectures.common import decoder, layer, layers, rope
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.rope import scaled_rope
 from stoker.backends.native.spec import DecoderSpec, Layer, RopePairs
 
 
@@ -12,14 +11,7 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
     if model.lists("rope.dimension_sections"):  # their pairs are others, too
         model.refuse("it rotates along several axes, as models that see do")
-    rope = scaled_rope(
-        pairs=RopePairs.ADJACENT,
-        dim=model.rope_dim(),
-        base=model.rope_base(),
-        scaling=model.rope_scaling(),
-    )
-    layers = tuple(_layer(model, index) for index in range(model.num_layers))
-    return decoder(model, architecture="glm4", ropes=(rope,), layers=layers)
+    return decoder(model, architecture="glm4", ropes=(rope(model, RopePairs.ADJACENT),), layers=layers(model, _layer))
 
 
 def _layer(model: Hyperparameters, index: int) -> Layer:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import sqrt
 
-from stoker.backends.native.architectures.common import layer, scaled_decoder
+from stoker.backends.native.architectures.common import DIVISORS, layers, rope, scaled_decoder
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.rope import no_rope, scaled_rope
+from stoker.backends.native.rope import no_rope
 from stoker.backends.native.spec import DecoderSpec, Rope, RopePairs
 
 
@@ -20,8 +20,8 @@ def describe(model: Hyperparameters) -> DecoderSpec:
         logit_divisor=model.number("logit_scale"),
         attention_scale=model.optional_number("attention.scale") or 1 / sqrt(model.head_size),
         ropes=(_rope(model),),
-        layers=tuple(layer(model, index) for index in range(model.num_layers)),
-        unused=frozenset({"rope_freqs.weight"}),
+        layers=layers(model),
+        unused=frozenset({DIVISORS}),
     )
 
 
@@ -29,10 +29,4 @@ def _rope(model: Hyperparameters) -> Rope:
     """Models that know no positions say so by this key."""
     if not model.flag("rope.scaling.finetuned", default=True):
         return no_rope(RopePairs.ADJACENT, model.rope_dim())
-    return scaled_rope(
-        pairs=RopePairs.ADJACENT,
-        dim=model.rope_dim(),
-        base=model.rope_base(),
-        scaling=model.rope_scaling(),
-        divisors=model.rope_divisors("rope_freqs.weight"),
-    )
+    return rope(model, RopePairs.ADJACENT, divisors=DIVISORS)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from math import sqrt
 
-from stoker.backends.native.architectures.common import layer, scaled_decoder
+from stoker.backends.native.architectures.common import DIVISORS, layers, rope, scaled_decoder
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.rope import scaled_rope
 from stoker.backends.native.spec import DecoderSpec, RopePairs
 
 _EMBEDDING_SCALE, _DEPTH_SCALE, _BASE_SIZE = 12.0, 1.4, 256
@@ -15,20 +14,13 @@ _EMBEDDING_SCALE, _DEPTH_SCALE, _BASE_SIZE = 12.0, 1.4, 256
 
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
-    rope = scaled_rope(
-        pairs=RopePairs.ADJACENT,
-        dim=model.rope_dim(),
-        base=model.rope_base(),
-        scaling=model.rope_scaling(),
-        divisors=model.rope_divisors("rope_freqs.weight"),
-    )
     return scaled_decoder(
         model,
         architecture="minicpm",
         embedding_scale=model.number("embedding_scale", _EMBEDDING_SCALE),
         residual_scale=model.number("residual_scale", _DEPTH_SCALE / sqrt(model.num_layers)),
         logit_divisor=model.number("logit_scale", _BASE_SIZE / model.hidden_size),
-        ropes=(rope,),
-        layers=tuple(layer(model, index) for index in range(model.num_layers)),
-        unused=frozenset({"rope_freqs.weight"}),
+        ropes=(rope(model, RopePairs.ADJACENT, divisors=DIVISORS),),
+        layers=layers(model),
+        unused=frozenset({DIVISORS}),
     )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from stoker.backends.native.architectures.common import decoder, layer
+from stoker.backends.native.architectures.common import decoder, layers, rope
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.rope import scaled_rope
 from stoker.backends.native.spec import DecoderSpec, RopePairs
 
 _SHORT, _LONG = "rope_factors_short.weight", "rope_factors_long.weight"
@@ -16,19 +15,11 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     The sliding window of the 4k models is left alone, as libllama does: their files do not say it reliably, and it is
     half of the context.
     """
-    scaling = model.rope_scaling()
-    is_long = model.context_size > scaling.original_context
-    rope = scaled_rope(
-        pairs=RopePairs.HALVES,
-        dim=model.rope_dim(),
-        base=model.rope_base(),
-        scaling=scaling,
-        divisors=model.rope_divisors(_LONG if is_long else _SHORT),
-    )
+    is_long = model.context_size > model.rope_scaling().original_context
     return decoder(
         model,
         architecture="phi3",
-        ropes=(rope,),
-        layers=tuple(layer(model, index) for index in range(model.num_layers)),
+        ropes=(rope(model, RopePairs.HALVES, divisors=_LONG if is_long else _SHORT),),
+        layers=layers(model),
         unused=frozenset({_SHORT, _LONG}),
     )

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from stoker.backends.native.architectures.common import decoder, layer
+from stoker.backends.native.architectures.common import decoder, layer, layers, rope
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.rope import scaled_rope
 from stoker.backends.native.spec import DecoderSpec, Layer, RopePairs
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
-    rope = scaled_rope(
-        pairs=RopePairs.HALVES,
-        dim=model.rope_dim(),
-        base=model.rope_base(),
-        scaling=model.rope_scaling(),
-    )
-    layers = tuple(_layer(model, index) for index in range(model.num_layers))
-    return decoder(model, architecture="seed_oss", ropes=(rope,), layers=layers)
+    return decoder(model, architecture="seed_oss", ropes=(rope(model, RopePairs.HALVES),), layers=layers(model, _layer))
 
 
 def _layer(model: Hyperparameters, index: int) -> Layer:

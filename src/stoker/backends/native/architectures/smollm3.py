@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stoker.backends.native.architectures.common import decoder, layer
+from stoker.backends.native.architectures.common import decoder, layer, rope
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.rope import no_rope, scaled_rope
+from stoker.backends.native.rope import no_rope
 from stoker.backends.native.spec import DecoderSpec, RopePairs
 
 _PERIOD = 4
@@ -15,16 +15,11 @@ _ROTATES, _STANDS = 0, 1
 
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
-    rope = scaled_rope(
-        pairs=RopePairs.ADJACENT,
-        dim=model.rope_dim(),
-        base=model.rope_base(),
-        scaling=model.rope_scaling(),
-    )
+    rotates = rope(model, RopePairs.ADJACENT)
     ropes = [_ROTATES if (index + 1) % _PERIOD else _STANDS for index in range(model.num_layers)]
     return decoder(
         model,
         architecture="smollm3",
-        ropes=(rope, no_rope(rope.pairs, rope.dim)),
+        ropes=(rotates, no_rope(rotates.pairs, rotates.dim)),
         layers=tuple(layer(model, index, rope=which) for index, which in enumerate(ropes)),
     )
