@@ -36,7 +36,10 @@ void Pass::compute(int32_t index, int32_t piece, int32_t thread) {
             }
             return;
         }
-        case StageKind::attend: return attend(thread, stage.layer);
+        case StageKind::attend: {
+            const Range own = units_of(thread);
+            return attend(me, stage.layer, piece, piece < own.begin ? Range{} : Range{piece + 1, own.end});
+        }
         case StageKind::join_spans: return join_spans(stage.layer, piece);
         case StageKind::keep_rows: return keep_rows(stage);
         case StageKind::hidden: {
@@ -285,9 +288,13 @@ void Pass::rotate_and_write(int32_t index, int32_t row, int32_t head) {
     k_.attention->write(d_.kv_.layout(), memory, position % kPageTokens, key, key + spec_.kv_size());
 }
 
-void Pass::attend(int32_t thread, int32_t layer) {
-    Worker& me = d_.workers_[thread];
-    const AttentionUnit& unit = plan_.units[plan_.take_unit(layer, thread)];
+Pass::Range Pass::units_of(int32_t thread) const {
+    const auto count = int32_t(plan_.units.size()), num_threads = int32_t(d_.workers_.size());
+    return {Pool::first_piece(count, thread, num_threads), Pool::first_piece(count, thread + 1, num_threads)};
+}
+
+void Pass::attend(Worker& me, int32_t layer, int32_t index, Range left) {
+    const AttentionUnit& unit = plan_.units[index];
     const AttentionPiece& piece = plan_.pieces[unit.piece];
     if (plan_.rotates_with_attention) {
         rotate_and_write(layer, piece.row, unit.head);
@@ -296,7 +303,7 @@ void Pass::attend(int32_t thread, int32_t layer) {
         return;
     }
     AttentionRows rows = attention_rows(layer, piece, unit.head);
-    const AttentionAhead next = pages_of(layer, plan_.next_unit(layer, thread));
+    const AttentionAhead next = pages_of(layer, left);
     if (plan_.spans_apart) {
         if (unit.span >= rows.first_span()) {
             attend_span(me, rows, unit.span, next, d_.span_partials_.get() + unit.partials);
@@ -325,7 +332,7 @@ void Pass::attend_span(Worker& me, AttentionRows& rows, int32_t span, const Atte
 
 void Pass::fetch_keys(int32_t thread, int32_t layer) {
     Worker& me = d_.workers_[thread];
-    AttentionAhead pages = pages_of(layer, plan_.next_unit(layer, thread));
+    AttentionAhead pages = pages_of(layer, units_of(thread));
     const size_t key_bytes = d_.kv_.layout().plane_bytes();
     pages.count = std::min(pages.count, std::max(1, int32_t(kFetchedBytes / key_bytes)));
     if (pages.memory != me.fetched.memory || pages.pages != me.fetched.pages) {
@@ -334,11 +341,11 @@ void Pass::fetch_keys(int32_t thread, int32_t layer) {
     }
 }
 
-AttentionAhead Pass::pages_of(int32_t layer, int32_t unit) const {
-    if (unit < 0) {
+AttentionAhead Pass::pages_of(int32_t layer, Range units) const {
+    if (units.begin >= units.end) {
         return {};
     }
-    const AttentionUnit& u = plan_.units[unit];
+    const AttentionUnit& u = plan_.units[units.begin];
     const AttentionRows rows = attention_rows(layer, plan_.pieces[u.piece], u.head);
     return rows.pages_of(plan_.spans_apart ? std::max(u.span, rows.first_span()) : rows.first_span());
 }

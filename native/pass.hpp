@@ -42,12 +42,15 @@ private:
     void multiply(Worker& me, const Stage& stage, int32_t part, const Activations& a, Range tiles, float* y, int32_t ldy);
 
     void rotate_and_write(int32_t layer, int32_t row, int32_t head);
-    void attend(int32_t thread, int32_t layer);
+    // Its range of the units of attention (see Pool).
+    Range units_of(int32_t thread) const;
+    // `left`: what it has left of its range, and so takes next.
+    void attend(Worker& me, int32_t layer, int32_t unit, Range left);
     void attend_span(Worker& me, AttentionRows& rows, int32_t span, const AttentionAhead& ahead, float* partials);
     // Keys that attention will begin with come from memory while Q, K and V are multiplied.
     void fetch_keys(int32_t thread, int32_t layer);
-    // The pages of a unit's first span from the first that is seen on.
-    AttentionAhead pages_of(int32_t layer, int32_t unit) const;
+    // The pages of the first unit's first span from the first that is seen on; none of no units.
+    AttentionAhead pages_of(int32_t layer, Range units) const;
     void join_spans(int32_t layer, int32_t unit);
     void merge(float* all, const float* later, int32_t rows) const;
     void finish(const AttentionPiece& piece, int32_t head, const float* partials);

@@ -37,7 +37,6 @@ Plan::Plan(const DecoderSpec& spec, int32_t attention_rows, int32_t max_batch_to
     row_chunk.resize(rows);
     logit_row.resize(rows);
     pieces.reserve(rows);
-    num_taken_ = std::make_unique<std::atomic<int32_t>[]>(spec.layers.size() * num_threads);
     units.reserve(std::max(rows * spec.num_kv_heads, num_span_partials_ / partial));
 }
 
@@ -46,9 +45,6 @@ void Plan::make(const Batch& batch, const Adapters& adapters) {
     make_rows(batch);
     make_attention(batch);
     make_units();
-    for (size_t i = 0; i < spec_.layers.size() * num_threads_; ++i) {
-        num_taken_[i].store(0, std::memory_order_relaxed);
-    }
     make_stages(batch, adapters);
 }
 
@@ -85,38 +81,24 @@ void Plan::make_attention(const Batch& batch) {
     rotates_with_attention = batch.num_chunks == batch.num_tokens && !spans_apart;
 }
 
-// The pieces of a chunk that see most come first, so that no thread begins a long one last.
+// The pieces of a chunk that see most come first in each thread's range (see Pool), so that none begins a long one last. The
+// spans of a piece and head stay together.
 void Plan::make_units() {
     units.clear();
     const size_t unit_floats = size_t(piece_rows()) * partial_floats(spec_.head_size);
-    size_t partials = 0;
-    for (int32_t p = int32_t(pieces.size()) - 1; p >= 0; --p) {
+    const auto add = [&](int32_t p) {
         const int32_t last = (pieces[p].position + pieces[p].num_tokens - 1) / kSpanTokens;
         for (int32_t head = 0; head < spec_.num_kv_heads; ++head) {
             for (int32_t span = spans_apart ? 0 : last; span <= last; ++span) {
-                units.push_back({p, head, span, partials});
-                partials += spans_apart ? unit_floats : 0;
+                units.push_back({p, head, span, spans_apart ? units.size() * unit_floats : 0});
             }
         }
-    }
-}
-
-int32_t Plan::take_unit(int32_t layer, int32_t thread) {
-    for (int32_t owner = thread;; owner = (owner + 1) % num_threads_) {
-        std::atomic<int32_t>& taken = num_taken(layer, owner);
-        const int32_t unit = owner + num_threads_ * taken.load(std::memory_order_relaxed);
-        if (unit < int32_t(units.size())) {
-            const int32_t mine = owner + num_threads_ * taken.fetch_add(1, std::memory_order_relaxed);
-            if (mine < int32_t(units.size())) {
-                return mine;
-            }
+    };
+    for (int32_t thread = 0; thread < num_threads_; ++thread) {
+        for (int32_t p = int32_t(pieces.size()) - 1 - thread; p >= 0; p -= num_threads_) {
+            add(p);
         }
     }
-}
-
-int32_t Plan::next_unit(int32_t layer, int32_t thread) const {
-    const int32_t unit = thread + num_threads_ * num_taken(layer, thread).load(std::memory_order_relaxed);
-    return unit < int32_t(units.size()) ? unit : -1;
 }
 
 void Plan::make_stages(const Batch& batch, const Adapters& adapters) {

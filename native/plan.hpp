@@ -10,10 +10,8 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "adapters.hpp"
@@ -74,12 +72,6 @@ public:
 
     void make(const Batch& batch, const Adapters& adapters);
 
-    // Units of attention are dealt out in turn, so that each thread knows its next one; who has none left takes another's.
-    // Once for each piece of the layer's stage.
-    int32_t take_unit(int32_t layer, int32_t thread);
-    // What this thread takes next if nobody else does; -1 = nothing.
-    int32_t next_unit(int32_t layer, int32_t thread) const;
-
     std::vector<Stage> stages;
     std::vector<int32_t> row_position, row_chunk, logit_row;
     std::vector<AttentionPiece> pieces;
@@ -104,16 +96,11 @@ private:
     void add_project(const Adapters& adapters);
     int32_t tiles_at_once(int32_t tiles) const;
 
-    std::atomic<int32_t>& num_taken(int32_t layer, int32_t thread) const {
-        return num_taken_[size_t(layer) * num_threads_ + thread];
-    }
-
     const DecoderSpec& spec_;
     const int32_t max_batch_tokens_;
     const int32_t num_threads_;
     const int32_t piece_tokens_;
     size_t num_span_partials_ = 0;
-    std::unique_ptr<std::atomic<int32_t>[]> num_taken_;  // of each thread's units, in each layer
     Stage next_ = {};  // while stages are made
 };
 

@@ -18,8 +18,8 @@ constexpr uint64_t kPieceMask = (uint64_t(1) << kPieceBits) - 1;
 
 int32_t stage_of(uint64_t ticket) { return int32_t(ticket >> (2 * kPieceBits)); }
 int32_t num_pieces_of(uint64_t ticket) { return int32_t(ticket >> kPieceBits & kPieceMask); }
-int32_t next_piece_of(uint64_t ticket) { return int32_t(ticket & kPieceMask); }
-bool has_pieces(uint64_t ticket) { return next_piece_of(ticket) < num_pieces_of(ticket); }
+int32_t num_taken_of(uint64_t ticket) { return int32_t(ticket & kPieceMask); }
+bool has_pieces(uint64_t ticket) { return num_taken_of(ticket) < num_pieces_of(ticket); }
 
 void pause() {
 #if defined(__x86_64__)
@@ -32,7 +32,8 @@ void pause() {
 }  // namespace
 
 Pool::Pool(int32_t num_threads, SharedCores* cores, std::vector<int32_t> cpus)
-    : cores_(cores), cpus_(std::move(cpus)), owner_(getpid()) {
+    : cores_(cores), cpus_(std::move(cpus)), owner_(getpid()), num_threads_(num_threads),
+      next_(std::make_unique<Next[]>(num_threads)) {
     try {
         for (int32_t thread = 1; thread < num_threads; ++thread) {
             threads_.emplace_back([this, thread] { serve(thread); });
@@ -103,13 +104,26 @@ uint64_t Pool::work(int32_t thread, Seat& seat) {
         if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acquire)) {
             continue;
         }
-        program_->compute(stage_of(ticket), next_piece_of(ticket), thread);
+        program_->compute(stage_of(ticket), take_piece(num_pieces_of(ticket), thread), thread);
         if (num_done_.fetch_add(1, std::memory_order_acq_rel) + 1 == uint32_t(num_pieces_of(ticket))) {
             begin_stage(stage_of(ticket) + 1);
         }
         ticket = ticket_.load(std::memory_order_acquire);
     }
     return ticket;
+}
+
+int32_t Pool::take_piece(int32_t num_pieces, int32_t thread) {
+    for (int32_t owner = thread;; owner = (owner + 1) % num_threads_) {
+        const int32_t end = first_piece(num_pieces, owner + 1, num_threads_);
+        std::atomic<int32_t>& next = next_[owner].piece;
+        if (next.load(std::memory_order_relaxed) < end) {
+            const int32_t piece = next.fetch_add(1, std::memory_order_relaxed);
+            if (piece < end) {
+                return piece;
+            }
+        }
+    }
 }
 
 // The first stage from `stage` on that has pieces. Only one thread is here at a time, and nobody holds a piece.
@@ -119,9 +133,15 @@ void Pool::begin_stage(int32_t stage) {
         ++stage;
     }
     num_done_.store(0, std::memory_order_relaxed);
-    const uint64_t ticket = uint64_t(stage) << (2 * kPieceBits);
-    ticket_.store(stage < num_stages ? ticket | uint64_t(program_->num_pieces(stage)) << kPieceBits : kIdle,
-                  std::memory_order_release);
+    uint64_t ticket = kIdle;
+    if (stage < num_stages) {
+        const int32_t num_pieces = program_->num_pieces(stage);
+        for (int32_t thread = 0; thread < num_threads_; ++thread) {
+            next_[thread].piece.store(first_piece(num_pieces, thread, num_threads_), std::memory_order_relaxed);
+        }
+        ticket = uint64_t(stage) << (2 * kPieceBits) | uint64_t(num_pieces) << kPieceBits;
+    }
+    ticket_.store(ticket, std::memory_order_release);
     version_.fetch_add(1, std::memory_order_release);
     version_.notify_all();
 }
