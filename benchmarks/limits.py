@@ -14,8 +14,9 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -107,14 +108,20 @@ def measure_machine(threads: int) -> Machine:
 
 def read_sweep(threads: int) -> float:
     """Bytes per second that all threads read together: each takes the maximum of its part of a buffer."""
-    buffer = np.ones(_SWEEP_BYTES // 4, np.float32)
-    parts = np.array_split(buffer, threads)
+    with reading(_SWEEP_BYTES, threads) as sweep:
+        return _SWEEP_BYTES / _best_s(sweep, _SWEEPS)
+
+
+@contextmanager
+def reading(num_bytes: int, threads: int) -> Generator[Callable[[], None]]:
+    """What reads a buffer of so many bytes once, each thread its part."""
+    parts = np.array_split(np.ones(num_bytes // 4, np.float32), threads)
     with ThreadPoolExecutor(threads) as pool:
 
         def sweep() -> None:
             list(pool.map(np.max, parts))
 
-        return _SWEEP_BYTES / _best_s(sweep, _SWEEPS)
+        yield sweep
 
 
 def _product(size: int, kind: str, threads: int) -> float:

@@ -2,8 +2,9 @@
 
     python benchmarks/native_forward.py smollm2 --rows 1 8 --pasts 0 1024 --threads 1
 
-Random tokens, every row in a sequence of its own. The best of many runs counts: the others measure the neighbours. With
-one thread it is CPU time, with several the wall's.
+Random tokens, every row in a sequence of its own. The best of many runs shows the code, the median the machine with its
+neighbours. With one thread it is CPU time, with several the wall's. `--reads` reads as many bytes as the weights have
+after each pass, and says how much longer the pass took: one row cannot take less time than that.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from limits import reading, work_of
+from numpy.typing import NDArray
 
 from stoker.backends.cores import usable_cores
 from stoker.backends.native import NativeBackend, NativeOptions
@@ -35,13 +38,14 @@ class Bench:
     clock: Callable[[], float]
     runs: int
 
-    def best_s(self, work: Callable[[], object]) -> float:
-        times = list[float]()
-        for _ in range(self.runs):
-            begin = self.clock()
-            work()
-            times.append(self.clock() - begin)
-        return min(times)
+    def times_s(self, work: Callable[[], object], *others: Callable[[], object]) -> NDArray[np.float64]:
+        """Shaped (runs, 1 + others): of each, in turn."""
+        return np.array([[self.time_s(each) for each in (work, *others)] for _ in range(self.runs)])
+
+    def time_s(self, work: Callable[[], object]) -> float:
+        begin = self.clock()
+        work()
+        return self.clock() - begin
 
     def tokens(self, count: int) -> tuple[int, ...]:
         high = self.backend.info.vocab_size
@@ -77,6 +81,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--kv-type", choices=("f32", "f16", "q8", "q16"), default=None)
     parser.add_argument("--runs", type=int, default=8)
+    parser.add_argument("--reads", action="store_true")
     options = parser.parse_args()
     longest = max([*options.prompts, *options.pasts]) + 1
     sizes = NativeOptions(
@@ -90,21 +95,32 @@ def main() -> None:
     with ExitStack() as opened:
         files = [opened.enter_context(read_gguf(part)) for part in part_paths(Path(resolve(options.model)))]
         backend = opened.enter_context(NativeBackend(files, sizes))
-        clock = time.thread_time if options.threads == 1 else time.perf_counter
-        report(Bench(backend, clock, options.runs), options)
+        clock = time.thread_time if options.threads == 1 and not options.reads else time.perf_counter
+        read = list[Callable[[], None]]()
+        if options.reads:
+            read.append(opened.enter_context(reading(work_of(files[0]).weight_bytes, options.threads)))
+        report(Bench(backend, clock, options.runs), options, read)
 
 
-def report(bench: Bench, options: argparse.Namespace) -> None:
+def report(bench: Bench, options: argparse.Namespace, read: list[Callable[[], None]]) -> None:
     kv_type = bench.backend.info.kv_format.split()[2]
     print(f"{options.model}, {options.threads} threads, keys and values {kv_type}")
+    print(f"{'':26} {'best ms':>9} {'median ms':>10} {'tok/s':>6}{'  over a read' if read else ''}")
     for length in options.prompts:
-        took = bench.best_s(partial(bench.prompt, length))
-        print(f"prompt of {length:5}          {1e3 * took:9.2f} ms {length / took:8.0f} tok/s")
+        times = bench.times_s(partial(bench.prompt, length))
+        print(row(f"prompt of {length}", times, length))
     for rows in options.rows:
         for past in options.pasts:
             bench.fill(rows, past)
-            took = bench.best_s(partial(bench.decode, rows, past))
-            print(f"{rows:3} rows with pasts of {past:5} {1e3 * took:8.2f} ms {rows / took:8.0f} tok/s")
+            times = bench.times_s(partial(bench.decode, rows, past), *read)
+            print(row(f"{rows:3} rows, pasts of {past}", times, rows))
+
+
+def row(name: str, times: NDArray[np.float64], num_tokens: int) -> str:
+    passes = times[:, 0]
+    median = float(np.median(passes))
+    over = "".join(f"{float(np.median(passes / other)):13.2f}" for other in times[:, 1:].T)
+    return f"{name:26} {1e3 * passes.min():9.2f} {1e3 * median:10.2f} {num_tokens / median:6.0f}{over}"
 
 
 if __name__ == "__main__":

@@ -23,6 +23,9 @@
 #include <cstddef>
 #include <cstdint>
 
+// What kernels compiled for one CPU share with other files must not become a function: one of them all would be linked.
+#define STOKER_INLINED [[gnu::always_inline]]
+
 namespace stoker {
 
 enum class Codes : uint8_t { nibble, nibble1, nibble2, two, two1, byte, f32, f16, bf16 };
@@ -55,16 +58,18 @@ struct Format {
     int max_code;      // the largest stored code (after the table)
     Table table = Table::none;
 
-    constexpr bool is_float() const { return scales == Scales::none; }
-    constexpr bool has_min() const {
+    STOKER_INLINED constexpr bool is_float() const { return scales == Scales::none; }
+    STOKER_INLINED constexpr bool has_min() const {
         return scales == Scales::half_min || scales == Scales::super32_min || scales == Scales::super16_min;
     }
     // Scales of a block of 32 inputs: one, or one for each half.
-    constexpr int subs() const {
+    STOKER_INLINED constexpr int subs() const {
         return scales == Scales::super16 || scales == Scales::super16_min || scales == Scales::single16 ? 2 : 1;
     }
-    constexpr int unit_inputs() const { return scales >= Scales::super32 && scales <= Scales::super16_min ? 256 : 32; }
-    constexpr int code_bytes() const {  // of a block of a tile; of an input for the float types
+    STOKER_INLINED constexpr int unit_inputs() const {
+        return scales >= Scales::super32 && scales <= Scales::super16_min ? 256 : 32;
+    }
+    STOKER_INLINED constexpr int code_bytes() const {  // of a block of a tile; of an input for the float types
         switch (codes) {
             case Codes::nibble: return 256;
             case Codes::nibble1: return 320;
@@ -76,7 +81,7 @@ struct Format {
             default: return 32;
         }
     }
-    constexpr int scale_bytes() const {  // of a unit of a tile
+    STOKER_INLINED constexpr int scale_bytes() const {  // of a unit of a tile
         switch (scales) {
             case Scales::none: return 0;
             case Scales::half: return 32;
@@ -90,10 +95,10 @@ struct Format {
             default: return 64 + 256;
         }
     }
-    constexpr size_t codes_plane(int32_t cols) const {
+    STOKER_INLINED constexpr size_t codes_plane(int32_t cols) const {
         return size_t(is_float() ? cols : cols / 32) * code_bytes();
     }
-    constexpr size_t tile_bytes(int32_t cols) const {
+    STOKER_INLINED constexpr size_t tile_bytes(int32_t cols) const {
         return (codes_plane(cols) + size_t(cols / unit_inputs()) * scale_bytes() + 63) / 64 * 64;
     }
 };

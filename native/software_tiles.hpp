@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
-namespace stoker::software_tiles {
+namespace stoker::STOKER_ISA::software_tiles {
 
 struct Tile {
     int rows = 0, row_bytes = 0;
@@ -74,7 +74,7 @@ template <class OfB> void multiply(int to, int left, int right) {
     }
 }
 
-}  // namespace stoker::software_tiles
+}  // namespace stoker::STOKER_ISA::software_tiles
 
 #undef _tile_loadconfig
 #undef _tile_release
@@ -83,10 +83,10 @@ template <class OfB> void multiply(int to, int left, int right) {
 #undef _tile_stored
 #undef _tile_dpbssd
 #undef _tile_dpbsud
-#define _tile_loadconfig(config) stoker::software_tiles::configure(config)
+#define _tile_loadconfig(config) stoker::STOKER_ISA::software_tiles::configure(config)
 #define _tile_release() ((void)0)
-#define _tile_zero(tile) stoker::software_tiles::clear(tile)
-#define _tile_loadd(tile, from, stride) stoker::software_tiles::load(tile, from, stride)
-#define _tile_stored(tile, to, stride) stoker::software_tiles::store(tile, to, stride)
-#define _tile_dpbssd(c, a, b) stoker::software_tiles::multiply<int8_t>(c, a, b)
-#define _tile_dpbsud(c, a, b) stoker::software_tiles::multiply<uint8_t>(c, a, b)
+#define _tile_zero(tile) stoker::STOKER_ISA::software_tiles::clear(tile)
+#define _tile_loadd(tile, from, stride) stoker::STOKER_ISA::software_tiles::load(tile, from, stride)
+#define _tile_stored(tile, to, stride) stoker::STOKER_ISA::software_tiles::store(tile, to, stride)
+#define _tile_dpbssd(c, a, b) stoker::STOKER_ISA::software_tiles::multiply<int8_t>(c, a, b)
+#define _tile_dpbsud(c, a, b) stoker::STOKER_ISA::software_tiles::multiply<uint8_t>(c, a, b)
