@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -90,8 +91,8 @@ def create_registry(config: Config, models: Sequence[str], *, progress: Progress
         option = "--lora" if config.engine.lora else "--control-vector"
         message = f"{option} is for one model; give several theirs in the file, under [registry.models.NAME.engine]"
         raise ConfigError(message, key=option[2:].replace("-", "_"))
-    if folder and not Path(folder).expanduser().is_dir():
-        raise ConfigError(f"--models-dir: {folder} is no folder", key="models_dir")
+    if folder:
+        _check_folder(Path(folder).expanduser())
     life = _life(config)
     makers = _Makers(config, _usual_cache_mib(config, len(named)), _kv_share_mib(config, len(named)))
     specs = [life.applied(makers.named(name, model, progress)) for name, model in named]
@@ -103,6 +104,15 @@ def create_registry(config: Config, models: Sequence[str], *, progress: Progress
         strict=config.server.strict_models,
         discover=(lambda: [life.applied(spec) for spec in makers.found(Path(folder).expanduser())]) if folder else None,
     )
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ConfigError(f"--models-dir: {folder} is no folder", key="models_dir")
+    try:
+        os.scandir(folder).close()
+    except OSError as error:
+        raise ConfigError(f"--models-dir: {folder} cannot be read: {error.strerror}", key="models_dir") from error
 
 
 def run_server(registry: Registry, config: Config, on_ready: Callable[[str], None]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -63,6 +63,8 @@ def test_what_cannot_be_done_is_refused(llm: LLM):
         llm.rank("q", ["a"])
     with pytest.raises(InvalidInput, match="empty"):
         llm.embed([])
+    with pytest.raises(InvalidInput, match="`dimensions` must be a whole number, not '3'"):
+        llm.embed("a", dimensions=cast("Any", "3"))
     assert llm.embed("a").shape == (8,)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -137,6 +139,17 @@ def test_files_of_one_name_are_called_by_their_paths(
 def test_what_cannot_be_meant(tmp_path: Path, models: Sequence[str], flags: Any, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         registry_of(settings(tmp_path, **flags), *models)
+
+
+def test_a_folder_of_models_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system decides, and lets an administrator read everything: so it is asked in its place."""
+
+    def refuse(_folder: Path) -> NoReturn:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(ConfigError, match="cannot be read: Permission denied"):
+        registry_of(settings(tmp_path, models_dir=str(tmp_path)))
 
 
 def test_an_engine_is_told_of_no_file_that_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

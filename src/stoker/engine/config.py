@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, fields
 from math import isfinite, isinf
@@ -178,7 +179,7 @@ def _adapter_spec(text: str) -> AdapterSpec:
     path, scale = (found[1], float(found[2])) if found else (path, 0.0 if name else 1.0)
     if not path:
         raise InvalidInput(f"`lora`: {text!r} has no path: write NAME=PATH", parameter="lora")
-    return AdapterSpec(name=name or PurePath(path).stem.replace(":", "_"), path=path, scale=scale)
+    return AdapterSpec(name=name or PurePath(path).stem.replace(":", "_"), path=os.path.expanduser(path), scale=scale)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

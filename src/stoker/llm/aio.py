@@ -35,6 +35,7 @@ from stoker.llm.inputs import (
     as_conversations,
     as_prompt,
     as_sampling,
+    embed_dimensions,
     engine_config,
     spread,
     spread_lora,
@@ -196,7 +197,7 @@ class AsyncLLM:
     ) -> NDArray[np.float32]:
         """See `LLM.embed`."""
         batch, is_single = as_batch(texts)
-        rows = (await self._embed(Embed(batch, dimensions=dimensions, truncates=truncate))).rows()
+        rows = (await self._embed(Embed(batch, dimensions=embed_dimensions(dimensions), truncates=truncate))).rows()
         return (rows[0] if is_single else rows).copy()
 
     async def rank(self, query: str, documents: Sequence[str], *, truncate: bool = False) -> list[float]:

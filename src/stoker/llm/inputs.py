@@ -67,10 +67,21 @@ def engine_config(model: str | Path | EngineConfig, options: EngineOptions) -> E
     return EngineConfig(model=str(model), **fields)
 
 
+def embed_dimensions(value: object) -> int | None:
+    """The same value.
+
+    Raises:
+        InvalidInput: neither a whole number nor None.
+    """
+    return None if value is None else _whole_number("dimensions", value)
+
+
 def _checked_size(name: str, value: object) -> object:
     """The same value. Names and words are checked by the configuration, types of numbers by nobody."""
-    if name not in _SIZES or (value is None and name in _MAY_BE_NONE):
-        return value
+    return value if name not in _SIZES or (value is None and name in _MAY_BE_NONE) else _whole_number(name, value)
+
+
+def _whole_number(name: str, value: object) -> int:
     try:
         return operator.index(cast("Any", value))
     except TypeError:

@@ -36,6 +36,7 @@ from stoker.llm.inputs import (
     as_conversations,
     as_prompt,
     as_sampling,
+    embed_dimensions,
     engine_config,
     spread,
     spread_lora,
@@ -242,7 +243,7 @@ class LLM:
             ...     print(float(a @ b))
         """
         batch, is_single = as_batch(texts)
-        rows = self._embed(Embed(batch, dimensions=dimensions, truncates=truncate)).rows()
+        rows = self._embed(Embed(batch, dimensions=embed_dimensions(dimensions), truncates=truncate)).rows()
         return (rows[0] if is_single else rows).copy()
 
     def rank(self, query: str, documents: Sequence[str], *, truncate: bool = False) -> list[float]:

@@ -258,6 +258,7 @@ def test_how_busy_each_adapter_is(bench: Bench) -> None:
     [
         ("sql=/m/s.gguf", ("sql", "/m/s.gguf", 0.0)),
         ("sql=/m/s.gguf:0.5", ("sql", "/m/s.gguf", 0.5)),
+        ("sql=~/s.gguf:0.5", ("sql", str(Path.home() / "s.gguf"), 0.5)),
         ("/m/s.gguf", ("s", "/m/s.gguf", 1.0)),
         ("/m/s.gguf:0.5", ("s", "/m/s.gguf", 0.5)),
         ("/m/a=b.gguf", ("a=b", "/m/a=b.gguf", 1.0)),
