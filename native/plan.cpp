@@ -86,7 +86,7 @@ void Plan::make_attention(const Batch& batch) {
 void Plan::make_units() {
     units.clear();
     const size_t unit_floats = size_t(piece_rows()) * partial_floats(spec_.head_size);
-    const auto add = [&](int32_t p) {
+    const auto add_units_of = [&](int32_t p) {
         const int32_t last = (pieces[p].position + pieces[p].num_tokens - 1) / kSpanTokens;
         for (int32_t head = 0; head < spec_.num_kv_heads; ++head) {
             for (int32_t span = spans_apart ? 0 : last; span <= last; ++span) {
@@ -96,7 +96,7 @@ void Plan::make_units() {
     };
     for (int32_t thread = 0; thread < num_threads_; ++thread) {
         for (int32_t p = int32_t(pieces.size()) - 1 - thread; p >= 0; p -= num_threads_) {
-            add(p);
+            add_units_of(p);
         }
     }
 }

@@ -31,6 +31,21 @@ from tests.unit.cli.conftest import Stoker
 COMMANDS = ["run", "chat", "serve", "pull", "models", "export", "bench", "config"]
 
 
+def in_shell(
+    script: str, *arguments: str, stderr: int = subprocess.PIPE, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """A script in which `$0` is Python."""
+    return subprocess.run(
+        ["sh", "-c", script, sys.executable, *arguments],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
 def test_help_lists_every_command_and_the_exit_codes(stoker: Stoker) -> None:
     done = stoker("--help")
     assert done.code == 0
@@ -73,10 +88,7 @@ def test_help_of_config_tells_the_exit_codes(stoker: Stoker) -> None:
 @pytest.mark.parametrize(("stdout", "said"), [(">&-", "it is closed"), (">/dev/full", "No space left")])
 def test_a_stdout_that_takes_nothing_is_a_clear_error(command: str, stdout: str, said: str) -> None:
     shell = f'exec "$0" -m stoker {command} {stdout}'
-    environment = {**os.environ, "STOKER_BACKEND": "scripted"}
-    done = subprocess.run(
-        ["sh", "-c", shell, sys.executable], env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = in_shell(shell, STOKER_BACKEND="scripted")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("error: cannot write to standard output: ")
     assert said in done.stderr
@@ -84,24 +96,12 @@ def test_a_stdout_that_takes_nothing_is_a_clear_error(command: str, stdout: str,
 
 
 def test_a_table_that_nobody_reads_is_no_error() -> None:
-    done = subprocess.run(
-        ["sh", "-c", '{ "$0" -m stoker models; echo $? >&2; } | :', sys.executable],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = in_shell('{ "$0" -m stoker models; echo $? >&2; } | :')
     assert done.stderr == "0\n"
 
 
 def test_help_for_a_full_disk_is_no_traceback() -> None:
-    done = subprocess.run(
-        ["sh", "-c", 'exec "$0" -m stoker --help >/dev/full', sys.executable],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = in_shell('exec "$0" -m stoker --help >/dev/full')
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert done.stderr.startswith("error: ")
     assert "No space left" in done.stderr
@@ -115,15 +115,7 @@ def test_nobody_need_read_what_is_said_beside_the_answer(stderr: str, prompt: st
     full = os.open("/dev/full", os.O_WRONLY)
     shell = f'exec "$0" -m stoker run fine "$1" {"2>&-" if stderr == "closed" else ""}'
     try:
-        done = subprocess.run(
-            ["sh", "-c", shell, sys.executable, prompt],
-            env={**os.environ, "STOKER_BACKEND": "scripted"},
-            stdout=subprocess.PIPE,
-            stderr=full if stderr == "full" else writer,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = in_shell(shell, prompt, stderr=full if stderr == "full" else writer, STOKER_BACKEND="scripted")
     finally:
         os.close(writer)
         os.close(full)

@@ -127,6 +127,18 @@ def layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
     )
 
 
+def layer_between_norms(model: Hyperparameters, index: int, **more: Any) -> Layer:
+    """A layer whose attention and feed-forward have a norm behind them, too."""
+    block = f"blk.{index}"
+    return layer(
+        model,
+        index,
+        post_attention_norm=model.norm(f"{block}.post_attention_norm"),
+        post_feed_forward_norm=model.norm(f"{block}.post_ffw_norm"),
+        **more,
+    )
+
+
 def layers(model: Hyperparameters, make: Callable[[Hyperparameters, int], Layer] = layer) -> tuple[Layer, ...]:
     """All layers, each made in the same way from its index."""
     return tuple(make(model, index) for index in range(model.num_layers))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import sqrt
 
-from stoker.backends.native.architectures.common import decoder, layer, rope, windowed_layers
+from stoker.backends.native.architectures.common import decoder, layer_between_norms, rope, windowed_layers
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.spec import Activation, DecoderSpec, Layer, Rope, RopePairs
 
@@ -42,12 +42,4 @@ def _ropes(model: Hyperparameters) -> tuple[Rope, Rope]:
 
 
 def _layer(model: Hyperparameters, index: int, window: int | None) -> Layer:
-    block = f"blk.{index}"
-    return layer(
-        model,
-        index,
-        post_attention_norm=model.norm(f"{block}.post_attention_norm"),
-        post_feed_forward_norm=model.norm(f"{block}.post_ffw_norm"),
-        rope=_WINDOW if window else _EVERYTHING,
-        window=window,
-    )
+    return layer_between_norms(model, index, rope=_WINDOW if window else _EVERYTHING, window=window)

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from stoker.backends.native.architectures.common import decoder, layer, layers, rope
+from stoker.backends.native.architectures.common import decoder, layer_between_norms, layers, rope
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.spec import DecoderSpec, Layer, RopePairs
+from stoker.backends.native.spec import DecoderSpec, RopePairs
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
     if model.lists("rope.dimension_sections"):  # their pairs are others, too
         model.refuse("it rotates along several axes, as models that see do")
-    return decoder(model, architecture="glm4", ropes=(rope(model, RopePairs.ADJACENT),), layers=layers(model, _layer))
-
-
-def _layer(model: Hyperparameters, index: int) -> Layer:
-    block = f"blk.{index}"
-    return layer(
+    return decoder(
         model,
-        index,
-        post_attention_norm=model.norm(f"{block}.post_attention_norm"),
-        post_feed_forward_norm=model.norm(f"{block}.post_ffw_norm"),
+        architecture="glm4",
+        ropes=(rope(model, RopePairs.ADJACENT),),
+        layers=layers(model, layer_between_norms),
     )
