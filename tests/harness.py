@@ -71,6 +71,8 @@ class Loop:
     """What moving KV takes: never the time of the machine that the test runs on."""
     num_preempted: int = 0
     num_paused: int = 0
+    num_drafted: int = 0
+    num_accepted: int = 0
 
     def __post_init__(self) -> None:
         self.backend = ScriptedBackend(self.info, before_forward=self.before_forward)
@@ -109,12 +111,21 @@ class Loop:
             if self.transfers is not None:
                 self.transfers.restore(batch)
             assert self.backend.num_cells == self.scheduler.kv.used, "cells held are not the cells promised"
-            ids = [s.request.request_id for s in self.scheduler.sequences(batch)]
-            rows = [None if i in self.unusable else int(row.argmax()) for i, row in zip(ids, logits, strict=True)]
-            events = self.scheduler.update(batch, rows)
+            events = self._update(batch, [int(row.argmax()) for row in logits])
         for event in events:
             self._take(event)
         self.scheduler.check_integrity()
+
+    def _update(self, batch: Batch, largest: list[int]) -> list[TokenEvent]:
+        ids = [s.request.request_id for s in self.scheduler.sequences(batch)]
+        if batch.num_drafted:
+            self.num_drafted += batch.num_drafted
+            found = verified(batch, largest)
+            found = [[None] if i in self.unusable else its for i, its in zip(ids, found, strict=True)]
+            self.num_accepted += sum(len(token_ids) - 1 for token_ids in found)
+            return [event for events in self.scheduler.update_drafted(batch, found) for event in events]
+        rows = [None if i in self.unusable else token_id for i, token_id in zip(ids, largest, strict=True)]
+        return self.scheduler.update(batch, rows)
 
     def run(self) -> dict[str, list[int]]:
         for _ in range(MAX_STEPS):
@@ -131,6 +142,17 @@ class Loop:
             self.reasons[event.request_id] = event.finish_reason
             self.num_preempted += self.scheduler.sequence(event.request_id).num_preempted
             self.num_paused += self.scheduler.sequence(event.request_id).num_paused
+
+
+def verified(batch: Batch, largest: list[int]) -> list[list[int | None]]:
+    """Of what each row of a batch would give: for each chunk what its draft really gave, and one more."""
+    found: list[list[int | None]] = []
+    rows = iter(largest)
+    for chunk in batch.chunks:
+        its = [next(rows) for _ in range(chunk.num_logits)]
+        num_right = next((i for i, entry in enumerate(chunk.entries[1:]) if entry != its[i]), len(its) - 1)
+        found.append([*its[: num_right + 1]])
+    return found
 
 
 def answer_alone(request: Request, context_size: int, kv_tokens: int) -> list[int]:

@@ -113,7 +113,9 @@ def _scheduling(config: EngineConfig, loaded: Loaded) -> SchedulerConfig:
             f"--parallel {parallel} is too much: {info.name} can run at most {info.num_slots} at the same time",
             key="parallel",
         )
-    return SchedulerConfig(max_running=min(parallel, info.max_batch_tokens), max_waiting=config.max_queue)
+    return SchedulerConfig(
+        max_running=min(parallel, info.max_batch_tokens), max_waiting=config.max_queue, max_draft=config.max_draft
+    )
 
 
 def _row_kernels() -> RowKernels | None:

@@ -132,4 +132,5 @@ def test_dashboards_of_other_servers_find_all_that_they_ask_for(http: httpx.Clie
     assert 0 < after["llamacpp:n_busy_slots_per_decode"] <= 8
     times = [f"vllm:request_{name}_time_seconds_sum" for name in ("inference", "prefill", "decode")]
     assert more[times[0]] >= more[times[1]] > 0
-    assert not any(after[name] for name in names if "spec_decode" in name)
+    drafted, accepted = (after[f"vllm:spec_decode_num_{name}_tokens_total"] for name in ("draft", "accepted"))
+    assert drafted >= accepted > 0 == after["vllm:mm_cache_queries_total"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,14 +11,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from stoker.backends.base import Logits
 from stoker.backends.native import NativeBackend
+from stoker.core import sequence as core
 from stoker.core.batch import AdapterSet, Batch, Chunk, Truncate
 from stoker.core.request import Request
 from stoker.core.scheduler import Scheduler, SchedulerConfig
-from stoker.core.sequence import FinishReason
+from stoker.core.sequence import FinishReason, TokenEvent
+from stoker.core.speculation import Speculation
 from tests import harness
 from tests.adapter_files import random_pairs, write_adapter
-from tests.harness import random_requests
+from tests.harness import random_requests, verified
 from tests.reference.native_runs import open_native
 from tests.tiny_models import TinyModel, write_tiny_model
 
@@ -77,11 +80,27 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     found.close()
 
 
-def check_answers(pool: Pool, backend: NativeBackend, seed: int) -> int:
+class Clumsy(Speculation):
+    """Puts something else into every other draft: these models only ever repeat themselves."""
+
+    def __init__(self, rng: random.Random, max_entries: int) -> None:
+        super().__init__(rng.choice([0, 15]), max_entries)
+        self._rng = rng
+
+    def drafts(self, sequences: Sequence[core.Sequence], room: int) -> list[list[int]] | None:
+        found = super().drafts(sequences, room)
+        for draft in filter(None, found or []):
+            if self._rng.random() < 0.5:
+                draft[self._rng.randrange(len(draft))] = self._rng.randrange(250)
+        return found
+
+
+def check_answers(pool: Pool, backend: NativeBackend, seed: int) -> tuple[int, Scheduler]:
     """Random requests arrive, run and are aborted at random; returns how often one was preempted."""
     rng = random.Random(seed)
     info = backend.info
     scheduler = Scheduler(info, SchedulerConfig(max_running=min(4, info.num_slots, info.max_batch_tokens)))
+    scheduler.speculation = Clumsy(rng, info.max_batch_tokens)
     found = [replace(request, adapters=rng.choice(SETS)) for request in random_requests(rng, 8, CONTEXT)]
     requests = {request.request_id: request for request in found}
     waiting, rows = list(requests.values()), {name: list[bytes]() for name in requests}
@@ -99,19 +118,31 @@ def check_answers(pool: Pool, backend: NativeBackend, seed: int) -> int:
         assert batch is not None
         logits = backend.forward(batch)
         names = [sequence.request.request_id for sequence in scheduler.sequences(batch)]
-        for name, row in zip(names, logits, strict=True):
-            rows[name].append(row.tobytes())
-        for event in scheduler.update(batch, [int(row.argmax()) for row in logits]):
+        for event, row in update(scheduler, batch, logits, names):
+            rows[event.request_id].append(row)
             if event.finish_reason not in (None, FinishReason.CANCELLED):
                 assert rows[event.request_id] == pool.alone(requests[event.request_id])
                 num_preempted += scheduler.sequence(event.request_id).num_preempted
+        scheduler.observe(batch, 0.01)  # as if a draft cost nothing
         scheduler.check_integrity()
     assert not scheduler.has_work
     for name, request in requests.items():
         assert rows[name] == pool.alone(request)[: len(rows[name])]
     backend.forward(Batch(0, (), tuple(Truncate(slot, 0) for slot in range(info.num_slots))))
     assert backend.num_used_pages == 0
-    return num_preempted
+    return num_preempted, scheduler
+
+
+def update(scheduler: Scheduler, batch: Batch, logits: Logits, names: list[str]) -> Iterator[tuple[TokenEvent, bytes]]:
+    """Every token, and the row that gave it."""
+    largest = [int(row.argmax()) for row in logits]
+    if not batch.num_drafted:
+        yield from zip(scheduler.update(batch, largest), [row.tobytes() for row in logits], strict=True)
+        return
+    first = 0
+    for chunk, events in zip(batch.chunks, scheduler.update_drafted(batch, verified(batch, largest)), strict=True):
+        yield from zip(events, [row.tobytes() for row in logits[first:]], strict=False)
+        first += chunk.num_logits
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -121,6 +152,10 @@ def test_logits_depend_on_nothing_but_the_request(pool: Pool, seed: int) -> None
         check_answers(pool, backend, seed)
 
 
-def test_the_random_runs_do_preempt(pool: Pool) -> None:
+def test_the_random_runs_do_preempt_and_draft(pool: Pool) -> None:
     """The property above would be empty if nothing ever happened."""
-    assert sum(check_answers(pool, pool.backends[0], seed) for seed in range(12)) > 3
+    runs = [check_answers(pool, pool.backends[index], seed) for seed in range(12) for index in (0, 2)]
+    assert sum(num_preempted for num_preempted, _ in runs) > 3
+    drafts = [scheduler.speculation for _, scheduler in runs]
+    assert sum(draft.num_accepted for draft in drafts) > 20
+    assert sum(draft.num_drafted - draft.num_accepted for draft in drafts) > 20

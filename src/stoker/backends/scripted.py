@@ -57,6 +57,7 @@ def scripted_info(
         max_batch_tokens=max_batch_tokens,
         traits=traits,
         mixes_adapters=mixes_adapters,
+        is_batch_invariant=True,
         kv_format="scripted 1",
     )
 

@@ -116,6 +116,9 @@ ENGINE: OptionGroup = {
     "kv_type": _model(
         KVType, "How keys and values are kept; q8 is smallest. [default: q16 where it is faster, else f16]"
     ),
+    "max_draft": _model(
+        int, "Most tokens that are guessed ahead for a stream, where that is faster; 0 = none. [default: 15]"
+    ),
     **_ADAPTERS,
     "provider": _model(str, "ONNX: who computes, such as cpu or cuda. [default: the fastest that is there]"),
     "device_id": _model(int, "ONNX: which of several devices of the provider. [default: 0]"),

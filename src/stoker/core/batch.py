@@ -47,7 +47,7 @@ class Transfer:
 
 
 class Chunk(NamedTuple):
-    """Consecutive entries of one slot. A decode is a chunk of one entry.
+    """Consecutive entries of one slot. A decode is a chunk of one entry; with a draft of k entries, a chunk of k + 1.
 
     ```
     slot:   [ 0 … start-1 | start … start+len(entries)-1 ]
@@ -79,6 +79,8 @@ class Batch(NamedTuple):
     chunks: tuple[Chunk, ...]
     ops: tuple[CacheOp, ...] = ()
     imports: tuple[Transfer, ...] = ()
+    num_drafted: int = 0
+    """Entries that are only guessed. If there are any, all chunks are decodes, with drafts or without."""
 
     @property
     def num_tokens(self) -> int:
@@ -87,6 +89,8 @@ class Batch(NamedTuple):
     def prompt_sizes(self) -> tuple[int, int, int]:
         """Of the chunks of several entries: how many there are, their entries, and the positions these look back at."""
         num_chunks = num_entries = num_attended = 0
+        if self.num_drafted:
+            return 0, 0, 0
         for _, start, entries, _, _ in self.chunks:
             size = len(entries)
             if size > 1:

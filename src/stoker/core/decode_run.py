@@ -6,7 +6,8 @@
 ```
 
 What it gives is what `StepPlanner` would plan, which need not be asked before something else has happened
-(tests/properties/test_decode_runs.py). Most steps are such, and with a small model planning is a good part of one.
+(tests/properties/test_decode_runs.py). Most steps are such, and with a small model planning is a good part of one. They
+are also those in which entries are drafted: a step with prompts has enough to compute.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 from stoker.core.batch import Batch, Chunk
 from stoker.core.kv_cache import KVCache
 from stoker.core.sequence import Sequence
+from stoker.core.speculation import Speculation
 from stoker.core.step_plan import RANK, StepPlan
 from stoker.core.turns import Turns
 from stoker.core.waiting import WaitingQueue
@@ -27,14 +29,18 @@ class DecodeRun:
     Args:
         kv: the ledger in which cells are promised.
         turns: told of every step.
+        speculation: drafts entries where that pays; nowhere else are any drafted.
         running: all that run, by slot, in the order of their rank. Each has one pending entry before every step.
     """
 
-    __slots__ = ("_kv", "_lane", "_num_steps", "_running", "_turns", "batch", "sequences")
+    __slots__ = ("_kv", "_lane", "_num_steps", "_running", "_speculation", "_turns", "batch", "sequences")
 
-    def __init__(self, kv: KVCache, turns: Turns, running: list[tuple[int, Sequence]]) -> None:
+    def __init__(
+        self, kv: KVCache, turns: Turns, speculation: Speculation, running: list[tuple[int, Sequence]]
+    ) -> None:
         self._kv = kv
         self._turns = turns
+        self._speculation = speculation
         self._running = running
         self._num_steps = 0
         """Planned so far."""
@@ -45,11 +51,18 @@ class DecodeRun:
         """What was planned last."""
 
     @classmethod
-    def behind(cls, plan: StepPlan, running: Mapping[int, Sequence], kv: KVCache, turns: Turns) -> DecodeRun | None:
+    def behind(
+        cls,
+        plan: StepPlan,
+        running: Mapping[int, Sequence],
+        kv: KVCache,
+        turns: Turns,
+        speculation: Speculation,
+    ) -> DecodeRun | None:
         """What follows a step, if nobody waits; None if it is not all decodes, or somebody has no part in it."""
         if plan.imports or not plan.num_decodes == len(plan.chunks) == len(running):
             return None
-        return cls(kv, turns, sorted(running.items(), key=lambda item: RANK(item[1])))
+        return cls(kv, turns, speculation, sorted(running.items(), key=lambda item: RANK(item[1])))
 
     @property
     def has_room(self) -> bool:
@@ -60,11 +73,20 @@ class DecodeRun:
         """The next step, promised. Needs `has_room`."""
         self._num_steps += 1
         self._turns.take(self._lane)
-        chunks = tuple(
-            [Chunk(slot, s.num_computed, (s.entries[-1],), 1, s.request.adapters) for slot, s in self._running]
-        )
+        drafts = self._speculation.drafts(self.sequences, self._kv.free) if self._speculation.is_on else None
+        if drafts is None:
+            chunks = tuple(
+                [Chunk(slot, s.num_computed, (s.entries[-1],), 1, s.request.adapters) for slot, s in self._running]
+            )
+        else:
+            chunks = tuple(
+                [
+                    Chunk(slot, s.num_computed, (s.entries[-1], *draft), 1 + len(draft), s.request.adapters)
+                    for (slot, s), draft in zip(self._running, drafts, strict=True)
+                ]
+            )
         self._kv.promise_each(chunks)
-        self.batch = Batch(step_id, chunks, self._kv.take_ops())
+        self.batch = Batch(step_id, chunks, self._kv.take_ops(), num_drafted=sum(map(len, drafts or ())))
         return self.batch
 
     def end(self, waiting: WaitingQueue) -> None:

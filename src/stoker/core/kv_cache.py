@@ -179,10 +179,15 @@ class KVCache:
             self._num_promised += len(entries)
 
     def withdraw(self, slot: int, length: int) -> None:
-        """Takes back what was promised to a slot beyond `length` entries: its import failed there."""
+        """Takes back what was promised to a slot beyond `length` entries, as when its import failed there."""
         kept = self._promised[slot][: length - self.tree.length(slot)]
         self._num_promised -= len(self._promised[slot]) - len(kept)
         self._promised[slot] = kept
+
+    def reject(self, slot: int, length: int) -> None:
+        """Of what this step computed in a slot, nothing beyond `length` entries is kept: it was guessed wrongly."""
+        self.withdraw(slot, length)
+        self._ops.append(Truncate(slot, length))
 
     def commit(self) -> None:
         """The step is computed: what was promised is held."""

@@ -50,6 +50,8 @@ class ModelInfo:
     """What one cell of the pool takes; 0 = not known."""
     mixes_adapters: bool = False
     """Chunks of one step may be computed with different sets of adapters."""
+    is_batch_invariant: bool = False
+    """Logits of an entry are the same to the bit whatever is computed in the same pass, behind it in its chunk too."""
     can_generate: bool = True
     """False: an encoder. It embeds, and has no logits."""
 

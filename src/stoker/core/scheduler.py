@@ -7,6 +7,7 @@ each a little further. The idea, and most of the words, are those of vLLM's v1 s
 from __future__ import annotations
 
 from collections.abc import Container
+from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 
 from stoker.core.admission import LOOKAHEAD, Admission
@@ -17,6 +18,7 @@ from stoker.core.model_info import ModelInfo
 from stoker.core.request import Request
 from stoker.core.sequence import FinishReason, Sequence, TokenEvent
 from stoker.core.slots import Slots
+from stoker.core.speculation import Speculation
 from stoker.core.step_plan import RANK, StepPlan, StepPlanner
 from stoker.core.tiering import Tiering
 from stoker.core.tiers import Tiers
@@ -43,6 +45,9 @@ class SchedulerConfig:
     """How long a step may take while streams run, so that a long prompt slows them by a bounded amount."""
     idle_step_s: float = 1.0
     """How long a step may take when only prompts are computed."""
+    max_draft: int = 0
+    """Most entries that are drafted for one sequence in one step, where a backend computes drafts without changing
+    what comes out; 0 = none."""
 
 
 class Scheduler:
@@ -75,6 +80,8 @@ class Scheduler:
         """Those that ended since the last `schedule`."""
         self._paused: dict[str, Sequence] = {}
         """Neither running nor waiting: nobody reads what they would become."""
+        can_draft = info.is_batch_invariant and info.traits.can_truncate
+        self.speculation = Speculation(config.max_draft if can_draft else 0, info.max_batch_tokens)
         self._run: DecodeRun | None = None
         """What goes on as it was, as long as nobody is added, resumed or loses the slot."""
         self._turns = Turns(info)
@@ -247,7 +254,7 @@ class Scheduler:
             if not sequence.has_begun:
                 self._note_begin(sequence)
         if not len(self._waiting):
-            self._run = DecodeRun.behind(plan, self._running, self.kv, self._turns)
+            self._run = DecodeRun.behind(plan, self._running, self.kv, self._turns, self.speculation)
         imports = tuple([transfer for transfers in plan.imports.values() for transfer in transfers])
         return Batch(self._next_step_id(), tuple(plan.chunks.values()), self.kv.take_ops(), imports)
 
@@ -256,7 +263,7 @@ class Scheduler:
         self.kv.withdraw(transfer.slot, transfer.start)
         self._running[transfer.slot].num_restorable = 0
 
-    def update(self, batch: Batch, token_ids: list[int | None]) -> list[TokenEvent]:
+    def update(self, batch: Batch, token_ids: Ordered[int | None]) -> list[TokenEvent]:
         """Takes what the step gave: one token id for each of `sequences`, or None where its row was unusable."""
         self.kv.commit()
         if batch.imports:
@@ -268,6 +275,30 @@ class Scheduler:
             if sequence.request.scores_prompt:
                 sequence.num_scored = max(sequence.num_scored, min(end, sequence.num_prompt))
         return [self._accept(*pair) for pair in zip(self.sequences(batch), token_ids, strict=True)]
+
+    def update_drafted(self, batch: Batch, token_ids: Ordered[Ordered[int | None]]) -> list[list[TokenEvent]]:
+        """As `update`, for a step with drafts.
+
+        Args:
+            batch: of which `num_drafted` is not 0.
+            token_ids: for each of `sequences` what its rows gave, as far as they gave what was drafted, and one more.
+
+        Returns:
+            For each of them one event a token, up to its end.
+        """
+        sequences = self.sequences(batch)
+        accepted = [_until_end(sequence, found) for sequence, found in zip(sequences, token_ids, strict=True)]
+        for chunk, sequence, found in zip(batch.chunks, sequences, accepted, strict=True):
+            num_drafted, num_accepted = len(chunk.entries) - 1, len(found) - 1
+            sequence.num_computed = chunk.start + 1 + num_accepted
+            if num_accepted < num_drafted:
+                self.kv.reject(chunk.slot, sequence.num_computed)
+            self.speculation.observe(sequence, num_drafted, num_accepted)
+        self.kv.commit()
+        return [
+            [self._accept(sequence, token_id) for token_id in found]
+            for sequence, found in zip(sequences, accepted, strict=True)
+        ]
 
     def fail(self, batch: Batch) -> list[TokenEvent]:
         """The forward pass of this batch failed: everybody else goes on, and those without a token try once more."""
@@ -285,10 +316,13 @@ class Scheduler:
         if batch.step_id == 1:
             return
         num_prompts, num_tokens, num_attended = batch.prompt_sizes()
+        num_decodes = len(batch.chunks) - num_prompts
+        if num_decodes and not num_prompts:
+            self.speculation.observe_step(num_decodes, batch.num_drafted, step_s)
         self._budget.observe(
             num_tokens,
             step_s,
-            num_decodes=len(batch.chunks) - num_prompts,
+            num_decodes=num_decodes + batch.num_drafted,
             num_attended=num_attended,
             num_prompts=num_prompts,
         )
@@ -400,3 +434,11 @@ class Scheduler:
         del self._running[sequence.slot]
         sequence.slot, sequence.num_computed, sequence.num_restorable = None, 0, 0
         self._admission.reconsider()
+
+
+def _until_end(sequence: Sequence, token_ids: Ordered[int | None]) -> Ordered[int | None]:
+    """Up to the first token that ends a sequence."""
+    for index, token_id in enumerate(token_ids, 1):
+        if token_id in sequence.ends:
+            return token_ids[:index]
+    return token_ids

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from stoker.core.batch import Entry
 from stoker.core.blocks import Chain
+from stoker.core.drafter import Drafter
 from stoker.core.model_info import ModelInfo
 from stoker.core.request import Request
 
@@ -71,6 +72,8 @@ class Sequence:
     """What is being read from disk for it."""
     num_restorable: int = 0
     """Entries that are in the slot once the tiers have given what they have; up to there nothing is computed."""
+    drafter: Drafter | None = None
+    """Guesses how it goes on, once that was asked for."""
     is_isolated: bool = False
     """Its prompt failed once: it is tried again, alone, with nothing that others left and leaving nothing behind."""
     finish_reason: FinishReason | None = None

@@ -77,6 +77,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_type: KVType | None = None
     """What keys and values are kept as; q8 takes a little more than half of f16. Not given: on the native executor q16,
     where this CPU is faster with it; else f16."""
+    max_draft: int = 15
+    """Most tokens that are guessed for a stream in one step, from what it has written and read before, and computed
+    together; 0 = none. The native executor does it where it pays; answers stay the same. Range 0 … 63."""
     provider: str = "auto"
     """What of ONNX Runtime computes: `auto` = the fastest that is there, `cpu`, `cuda` …"""
     device_id: int = 0
@@ -128,6 +131,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             _check_choice(name, getattr(self, name), choices)
         _check_range("parallel", self.parallel, 1, 1024)
         _check_range("max_queue", self.max_queue, 0, 65536)
+        _check_range("max_draft", self.max_draft, 0, 63)
         _check_range("max_queue_tokens", self.max_queue_tokens, 1, 2**31 - 1)
         _check_range("cache_ram", self.cache_ram, 0, 2**31 - 1)
         _check_range("device_id", self.device_id, 0, 1023)

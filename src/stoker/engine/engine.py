@@ -34,6 +34,7 @@ from stoker.engine.protocol import (
 from stoker.engine.slot_files import SlotPort
 from stoker.engine.stream import Stream
 from stoker.engine.transfers import Transfers
+from stoker.engine.verification import sample_drafted
 from stoker.errors import BackendError, InvalidInput, StokerError, Timeout
 from stoker.sampling.row_kernels import RowKernels
 from stoker.sampling.sampler import Choice, RowState, Sampler
@@ -195,7 +196,7 @@ class Engine:
         self._scheduler.resume(request_id)
 
     def step(self) -> list[Event]:
-        """One turn for everybody who is alive: at most one event per request.
+        """One turn for everybody who is alive: one event per request, or none, or a last text and then an error.
 
         Raises:
             Exception: not by one request's fault; the engine cannot go on.
@@ -228,24 +229,19 @@ class Engine:
         except BackendError as error:
             return [*expired, *self._fail(batch, error)]
         self._mark("forward")
-        streams, rows = self._streams_of(self._scheduler.sequences(batch))
-        maxima = None if self._maxima_port is None else self._maxima_port.maxima
-        if len(streams) < len(logits):
-            logits, maxima = self._score_prompts(batch, logits), None
-        choices = self._sampler.sample(logits, rows, maxima)
+        streams, chosen = self._sample(batch, logits)
         self._mark("sample")
-        token_ids = [c.token_id if s.is_usable else None for s, c in zip(streams, choices, strict=True)]
         step_s = self._clock() - began
         if self._transfers is not None:
             if batch.imports:
                 self._transfers.restore(batch)
             self._may_export = True
-        events = self._scheduler.update(batch, token_ids)
+        sampled = self._update(batch, streams, chosen)
         self._scheduler.observe(batch, step_s)
-        self._metrics.stepped(batch, step_s)
+        self._metrics.stepped(batch, len(sampled) - len(streams), step_s)
         self._num_steps += 1
         self._mark("schedule")
-        return [*expired, *self._publish(zip(streams, choices, events, strict=True))]
+        return [*expired, *self._publish(sampled)]
 
     def warm_up(self) -> None:
         """Computes a short answer: the first request shall not pay for touching the weights, and what a prompt and what
@@ -286,6 +282,9 @@ class Engine:
             kv_capacity=scheduler.kv_capacity,
             stalled_s=0.0,
             num_preemptions=scheduler.num_preemptions,
+            num_drafts=scheduler.speculation.num_drafts,
+            drafted_tokens=scheduler.speculation.num_drafted,
+            accepted_tokens=scheduler.speculation.num_accepted,
             step_s=self._metrics.step_s.snapshot(),
             queue_s=self._metrics.queue_s.snapshot(),
             prefill_s=self._metrics.prefill_s.snapshot(),
@@ -340,6 +339,32 @@ class Engine:
             self._rows = [stream.row for stream in self._sampled]
         return self._sampled, self._rows
 
+    def _sample(self, batch: Batch, logits: Logits) -> tuple[list[Stream], list[list[Choice]]]:
+        """Who gets something of a step, and what: one token, or of a draft as many as came out, and one more."""
+        streams, rows = self._streams_of(self._scheduler.sequences(batch))
+        maxima = None if self._maxima_port is None else self._maxima_port.maxima
+        if batch.num_drafted:
+            return streams, sample_drafted(batch, logits, maxima, rows, self._sampler)
+        if len(streams) < len(logits):
+            logits, maxima = self._score_prompts(batch, logits), None
+        return streams, [[choice] for choice in self._sampler.sample(logits, rows, maxima)]
+
+    def _update(
+        self, batch: Batch, streams: list[Stream], chosen: list[list[Choice]]
+    ) -> list[tuple[Stream, Choice, TokenEvent]]:
+        """Has the scheduler take what was sampled; returns what became of it, token by token."""
+        if batch.num_drafted:
+            found = [[choice.token_id for choice in choices] for choices in chosen]
+            events = self._scheduler.update_drafted(batch, found)
+            return [
+                (stream, *pair)
+                for stream, choices, its in zip(streams, chosen, events, strict=True)
+                for pair in zip(choices, its, strict=False)  # nothing comes of what stands behind an end
+            ]
+        first = [choices[0] for choices in chosen]
+        token_ids = [c.token_id if s.is_usable else None for s, c in zip(streams, first, strict=True)]
+        return list(zip(streams, first, self._scheduler.update(batch, token_ids), strict=True))
+
     def _score_prompts(self, batch: Batch, logits: Logits) -> Logits:
         """Takes the log-probabilities of prompt tokens; returns the rows that are to be sampled."""
         rows = self._scheduler.rows(batch)
@@ -350,23 +375,29 @@ class Engine:
 
     def _publish(self, rows: Iterable[tuple[Stream, Choice, TokenEvent]]) -> list[Event]:
         published: list[Event] = []
-        pushed: list[tuple[Stream, TokenEvent]] = []
+        pushed: dict[Stream, None] = {}
         for stream, choice, event in rows:
+            if stream.finish_reason is not None:
+                continue  # of a draft, what stands behind a stop string
             if event.finish_reason is FinishReason.ERROR:
+                if stream in pushed:
+                    del pushed[stream]
+                    published.append(stream.take())
                 error = BackendError("the model's numbers for the next token cannot be sampled (NaN or all -inf)")
                 published.append(self._end_failed(stream.request_id, error))
                 continue
             if not stream.num_completion:
                 self._metrics.has_token(stream.request_id)
             stream.push(choice, event)
-            pushed.append((stream, event))
+            pushed[stream] = None
         self._mark("detokenize")
-        for stream, event in pushed:
-            if stream.finish_reason is not None:
-                if event.finish_reason is None:
+        for stream in pushed:
+            sequence = stream.sequence
+            if stream.finish_reason is not None and sequence is not None:
+                if sequence.finish_reason is None:
                     self._scheduler.finish(stream.request_id, FinishReason.STOP)
                 self._take_leave(stream.request_id)
-                stream.timing = self._metrics.finished(stream.request_id)
+                stream.timing = self._metrics.finished(sequence)
             published.append(stream.take())
         self._mark("publish")
         return published

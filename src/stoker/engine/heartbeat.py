@@ -46,6 +46,12 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True):
     """Of both; 0 if the backend does not say what a token takes, as the next one."""
     kv_capacity_bytes: int = 0
     num_preemptions: int = 0
+    num_drafts: int = 0
+    """How often tokens were guessed ahead for a request, since the start."""
+    drafted_tokens: int = 0
+    """How many these were."""
+    accepted_tokens: int = 0
+    """Those of them that came out."""
     step_s: Distribution = Distribution()
     """Seconds, as the next two; their buckets are those of `engine.metrics`."""
     queue_s: Distribution = Distribution()

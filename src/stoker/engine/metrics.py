@@ -41,7 +41,7 @@ class LoopMetrics:
         self.num_step_sequences = 0
         """Requests that had a part in a step, added up over all steps."""
         self._clock = clock
-        self._steps: list[tuple[Batch, float]] = []
+        self._steps: list[tuple[Batch, int, float]] = []
         """Not counted yet."""
         self._num_prompt_tokens = 0
         self._queued: dict[str, tuple[Sequence, float]] = {}
@@ -79,26 +79,32 @@ class LoopMetrics:
             self._running[request_id] = begun, now
             self.prefill_s.observe(now - begun)
 
-    def stepped(self, batch: Batch, step_s: float) -> None:
-        """A step was computed. What it means for the numbers is left for later: the next step is not to wait for it."""
-        self._steps.append((batch, step_s))
+    def stepped(self, batch: Batch, num_accepted: int, step_s: float) -> None:
+        """A step was computed. What it means for the numbers is left for later: the next step is not to wait for it.
+
+        Args:
+            num_accepted: of what was drafted. The rest was computed for nothing, and is not counted.
+        """
+        self._steps.append((batch, num_accepted, step_s))
         if len(self._steps) >= _MAX_STEPS:
             self.settle()
 
     def settle(self) -> None:
         """Has all steps counted; to be called before the numbers are looked at."""
-        for batch, step_s in self._steps:
+        for batch, num_accepted, step_s in self._steps:
             self.step_s.observe(step_s)
-            self.step_tokens.observe(batch.num_tokens)
+            self.step_tokens.observe(batch.num_tokens - batch.num_drafted + num_accepted)
             self.num_step_sequences += len(batch.chunks)
         self._steps.clear()
 
-    def finished(self, request_id: str) -> Timing:
+    def finished(self, sequence: Sequence) -> Timing:
         """A request was given its last token."""
         now = self._clock()
-        begun, first = self._running.pop(request_id)
+        begun, first = self._running.pop(sequence.request.request_id)
         self.running_s.observe(now - begun)
-        return Timing(first - begun, now - first)
+        drafter = sequence.drafter
+        drafted = (0, 0) if drafter is None else (drafter.num_drafted, drafter.num_accepted)
+        return Timing(first - begun, now - first, *drafted)
 
     def left(self, request_id: str) -> None:
         """A request has ended before its last token."""

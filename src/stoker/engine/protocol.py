@@ -272,6 +272,10 @@ class Timing(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """From the first step that computed a part of it to its first token."""
     decode_s: float
     """From there to the last one."""
+    num_drafted: int = 0
+    """Tokens that were guessed ahead,"""
+    num_accepted: int = 0
+    """and those of them that came out."""
 
 
 class Output(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

@@ -163,7 +163,12 @@ class Generation:
         What an engine does not say is taken from the clock here, which stands still while others are served.
         """
         if len(self._timings) == self.num_choices:
-            return Timing(max(t.prefill_s for t in self._timings), max(t.decode_s for t in self._timings))
+            return Timing(
+                max(timing.prefill_s for timing in self._timings),
+                max(timing.decode_s for timing in self._timings),
+                sum(timing.num_drafted for timing in self._timings),
+                sum(timing.num_accepted for timing in self._timings),
+            )
         now_s = time.monotonic()
         first_s = now_s if self.first_output_s is None else self.first_output_s
         return Timing(first_s - self.opened_s, now_s - first_s)

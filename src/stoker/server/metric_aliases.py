@@ -2,7 +2,7 @@
 
 What is there: all that has a meaning here, with their labels, and what is really nought. What is not: what vLLM exposes
 only if asked to (blocks' lifetimes, corrupted requests), sleeping engines, reasons for waiting, cached tokens that were
-computed again; llama-server's speculation by position, which is absent there too without speculation.
+computed again; drafts by position.
 
 Names and labels are those of `vllm/v1/metrics/loggers.py` and `tools/server/server-task.cpp`.
 """
@@ -41,6 +41,11 @@ class Alias:
 
 
 _VLLM_LABELS = {"model": "model_name"}
+_DRAFTS = {
+    "spec_decode_num_drafts": "drafts",
+    "spec_decode_num_draft_tokens": "drafted_tokens",
+    "spec_decode_num_accepted_tokens": "accepted_drafted_tokens",
+}
 _LLAMA_LABELS = {"model": "model"}
 _VLLM = {
     "num_requests_running": "requests_running",
@@ -70,6 +75,7 @@ _VLLM = {
     "request_max_num_generation_tokens": "request_longest_completion_tokens",
     "request_params_max_tokens": "request_max_tokens",
     "request_params_n": "request_n",
+    **_DRAFTS,
 }
 _VLLM_BY_TIER = {
     "prefix_cache_hits": _POOL,
@@ -79,9 +85,6 @@ _VLLM_BY_TIER = {
 _VLLM_NOUGHT = {
     "mm_cache_queries": "Images looked for in a cache: models that see are not served",
     "mm_cache_hits": "Images found there",
-    "spec_decode_num_drafts": "Drafts: nothing is computed on speculation",
-    "spec_decode_num_draft_tokens": "Their tokens",
-    "spec_decode_num_accepted_tokens": "Those of them that were kept",
 }
 _LLAMA = {
     "prompt_tokens": "computed_prompt_tokens",
@@ -98,8 +101,8 @@ _LLAMA = {
     "requests_deferred": "requests_waiting",
     "kv_cache_usage_ratio": "kv_usage_ratio",
     "kv_cache_tokens": "kv_used_tokens",
+    **_DRAFTS,
 }
-_LLAMA_NOUGHT = {name: text for name, text in _VLLM_NOUGHT.items() if name.startswith("spec_")}
 ALIASES = (
     *(Alias(f"vllm:{name}", of, _VLLM_LABELS, _ENGINE) for name, of in _VLLM.items()),
     *(
@@ -174,14 +177,13 @@ def _names_in_use(samples: Iterable[Sample], model: str) -> str:
 
 
 def _noughts(own: Mapping[str, Metric]) -> Iterator[Metric]:
-    """Not of llama-server, which can be told to speculate, and counts no step that we know of."""
+    """Of models whose steps are known, so not of llama-server."""
     models = [model for model, steps in _by_model(own["stoker_steps"]) if steps]
-    for prefix, labels, texts in (("vllm:", _LABELS, _VLLM_NOUGHT), ("llamacpp:", ("model",), _LLAMA_NOUGHT)):
-        for name, text in texts.items():
-            family = CounterMetricFamily(prefix + name, text, labels=labels)
-            for model in models:
-                family.add_metric((model, "0")[: len(labels)], 0)
-            yield family
+    for name, text in _VLLM_NOUGHT.items():
+        family = CounterMetricFamily(f"vllm:{name}", text, labels=_LABELS)
+        for model in models:
+            family.add_metric((model, "0"), 0)
+        yield family
 
 
 def _by_model(family: Metric) -> Iterator[tuple[str, float]]:

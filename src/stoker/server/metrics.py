@@ -57,6 +57,9 @@ _COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "engine_restarts": ("How often the engine process was started again", _MODEL),
     "replica_restarts": ("How often the process of this engine of several was started again", _REPLICA),
     "steps": ("Steps of the engine", _MODEL),
+    "drafts": ("How often tokens were guessed ahead for a request", _MODEL),
+    "drafted_tokens": ("Tokens that were guessed ahead", _MODEL),
+    "accepted_drafted_tokens": ("Those of them that came out", _MODEL),
     "preemptions": ("Requests that had to give their place back for a while", _MODEL),
     "prompt_tokens": ("Tokens of prompts, cached ones too", ("model", "key")),
     "cached_tokens": ("Prompt tokens that were not computed", ("model", "key")),
@@ -157,7 +160,7 @@ def _add_replicas(found: _Families, model: str, health: Health) -> None:
 
 def _add_heartbeat(found: _Families, model: str, beat: Heartbeat) -> None:
     tiers = beat.tiers
-    values: Mapping[str, float] = {
+    values: dict[str, float] = {
         "requests_running": beat.num_running,
         "requests_waiting": beat.num_waiting,
         "requests_paused": beat.num_paused,
@@ -178,6 +181,12 @@ def _add_heartbeat(found: _Families, model: str, beat: Heartbeat) -> None:
         "prefill_busy_seconds": beat.prefill_s.total,
         "prompt_tokens_per_second": _rate(beat.prompt_tokens - beat.cached_tokens, beat.prefill_s.total),
     }
+    if beat.num_steps:  # else it is a llama-server's, which does not say
+        values |= {
+            "drafts": beat.num_drafts,
+            "drafted_tokens": beat.drafted_tokens,
+            "accepted_drafted_tokens": beat.accepted_tokens,
+        }
     for name, value in values.items():
         _add(found, name, value, model)
     for tier, value in (("ram", tiers.ram_bytes), ("disk", tiers.disk_bytes)):

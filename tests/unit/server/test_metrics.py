@@ -189,10 +189,15 @@ def test_adapters_in_use_are_named_with_the_time():
     assert f"vllm:lora_requests_info {labels}" in found
 
 
-def test_nobody_speculates_but_who_cannot_say_it_is_not_spoken_for():
+def test_drafts_are_counted_but_who_cannot_say_it_is_not_spoken_for():
     drafts = "vllm:spec_decode_num_drafts_total engine=0 model_name=tiny"
-    assert scrape(make_app(beating()))[drafts] == 0
     runtime = FakeRuntime()
+    drafting = msgspec.structs.replace(BEAT, num_drafts=3, drafted_tokens=9, accepted_tokens=5)
+    runtime.state = Health(is_ready=True, state="ready", heartbeat=drafting)
+    found = scrape(make_app(runtime))
+    assert found[drafts] == 3
+    assert found["stoker_accepted_drafted_tokens_total model=tiny"] == 5
+    assert found["llamacpp:spec_decode_num_draft_tokens_total model=tiny"] == 9
     runtime.state = Health(is_ready=True, state="ready", heartbeat=msgspec.structs.replace(BEAT, num_steps=0))
     assert drafts not in scrape(make_app(runtime))
 

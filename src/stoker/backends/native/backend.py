@@ -415,6 +415,7 @@ def _model_info(
         num_slots=options.num_slots,
         max_batch_tokens=min(options.max_batch_tokens, options.kv_tokens),
         mixes_adapters=True,
+        is_batch_invariant=True,
         traits=CacheTraits(can_truncate=True, can_copy=True, shares_cells=True, can_export=True),
         tile_rows=_TILE_ROWS,
         kv_format=_kv_format(spec, kv_type),

@@ -152,6 +152,8 @@ def timings(generation: Generation) -> Timings:
         predicted_ms=predicted_ms,
         predicted_per_token_ms=_ratio(predicted_ms, usage.completion_tokens),
         predicted_per_second=_ratio(1e3 * usage.completion_tokens, predicted_ms),
+        draft_n=timing.num_drafted or msgspec.UNSET,
+        draft_n_accepted=timing.num_accepted if timing.num_drafted else msgspec.UNSET,
     )
 
 

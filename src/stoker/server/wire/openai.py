@@ -106,6 +106,9 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     predicted_ms: float
     predicted_per_token_ms: float
     predicted_per_second: float
+    draft_n: int | UnsetType = UNSET
+    """Tokens that were guessed ahead; there if any were, as the next one."""
+    draft_n_accepted: int | UnsetType = UNSET
 
 
 class TopLogprob(msgspec.Struct, frozen=True):

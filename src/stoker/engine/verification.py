@@ -1,0 +1,43 @@
+"""Samples what was drafted: row by row, as it would be without drafts, for as long as the draft is what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from stoker.backends.base import Logits
+from stoker.core.batch import Batch
+from stoker.sampling.sampler import Choice, RowState, Sampler
+
+
+def sample_drafted(
+    batch: Batch, logits: Logits, maxima: Logits | None, rows: Sequence[RowState], sampler: Sampler
+) -> list[list[Choice]]:
+    """
+    ```
+        chunk     last    d1      d2      d3
+        rows      row 0   row 1   row 2   row 3
+        chosen    d1      d2      x               a row is looked at if the one before gave what its entry is
+    ```
+
+    Args:
+        batch: decodes, each with a row for every entry.
+        logits: its rows, `(batch.num_rows, vocab_size)`.
+        maxima: as in `Sampler.sample`.
+        rows: of each chunk the sampler's state, which notes every choice.
+        sampler: as it is used without drafts.
+
+    Returns:
+        For each chunk one choice or more.
+    """
+    first_rows = accumulate([chunk.num_logits for chunk in batch.chunks], initial=0)
+    chosen: list[list[Choice]] = []
+    for chunk, state, first in zip(batch.chunks, rows, first_rows, strict=False):
+        choices: list[Choice] = []
+        for row, expected in enumerate((*chunk.entries[1:], None), first):
+            span = slice(row, row + 1)
+            choices += sampler.sample(logits[span], [state], None if maxima is None else maxima[span])
+            if choices[-1].token_id != expected:
+                break
+        chosen.append(choices)
+    return chosen
