@@ -63,7 +63,7 @@ def compare(asked: argparse.Namespace) -> None:
     with (
         serving(asked.model, asked.threads) as port,
         engine_here(asked.model, asked.threads) as engine,
-        LLM(asked.model, parallel=1, threads=asked.threads) as llm,
+        LLM(asked.model, parallel=1, threads=asked.threads, max_draft=0) as llm,
     ):
         paths = {
             _BARE: partial(token_s_bare, engine, asked.tokens),
@@ -116,7 +116,7 @@ def interval_of_median(values: np.ndarray) -> tuple[float, float]:
 
 @contextmanager
 def engine_here(model: str, threads: int | None) -> Generator[Engine]:
-    engine, _ = build_engine(EngineConfig(model=model, parallel=1, threads=threads))
+    engine, _ = build_engine(EngineConfig(model=model, parallel=1, threads=threads, max_draft=0))
     try:
         engine.warm_up()
         yield engine
@@ -200,7 +200,19 @@ def mean_gap_s(times: list[float], num_tokens: int) -> float:
 def serving(model: str, threads: int | None) -> Generator[int]:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "stoker", "serve", model, "--port", str(port), "--parallel", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "stoker",
+        "serve",
+        model,
+        "--port",
+        str(port),
+        "--parallel",
+        "1",
+        "--max-draft",
+        "0",
+    ]
     queue = ["--max-queue", str(max(2 * NUM_IDLE, EngineConfig().max_queue))]
     if threads is not None:
         queue += ["--threads", str(threads)]

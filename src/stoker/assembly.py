@@ -54,6 +54,8 @@ _USUAL = (
 )
 """What loading nearly every model takes; whoever has time imports it before it is told which."""
 
+_MAX_DRAFT = 15
+"""With the last entry, as many rows as a tile of the native executor has."""
 _SWITCH_S = 0.0005
 """So long a thread that computes in Python may keep the next step waiting. Python's own 5 ms are two steps."""
 
@@ -113,8 +115,13 @@ def _scheduling(config: EngineConfig, loaded: Loaded) -> SchedulerConfig:
             f"--parallel {parallel} is too much: {info.name} can run at most {info.num_slots} at the same time",
             key="parallel",
         )
+    if config.max_draft and not info.is_batch_invariant:
+        message = f"only the native executor guesses tokens ahead; {loaded.backend_name} would answer otherwise"
+        raise ConfigError(f"--max-draft {config.max_draft}: {message}", key="max_draft")
     return SchedulerConfig(
-        max_running=min(parallel, info.max_batch_tokens), max_waiting=config.max_queue, max_draft=config.max_draft
+        max_running=min(parallel, info.max_batch_tokens),
+        max_waiting=config.max_queue,
+        max_draft=_MAX_DRAFT if config.max_draft is None else config.max_draft,
     )
 
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from stoker.backends.base import Logits
 from stoker.backends.native import NativeBackend
+from stoker.backends.native.kv_types import KVType
 from stoker.core import sequence as core
 from stoker.core.batch import AdapterSet, Batch, Chunk, Truncate
 from stoker.core.request import Request
@@ -37,11 +39,18 @@ SETS: list[AdapterSet] = [(), (), (("0", 1.0),), (("1", 0.5),), (("1", 1.0), ("0
 class Pool:
     """Backends of every size, made once, and the lonely answers, computed once."""
 
-    def __init__(self, path: Path) -> None:
-        self._lonely = open_native(path, context_size=CONTEXT, kv_tokens=CONTEXT, num_slots=1)
+    def __init__(self, path: Path, kv_type: str) -> None:
+        self._lonely = open_native(path, context_size=CONTEXT, kv_tokens=CONTEXT, num_slots=1, kv_type=kv_type)
         self._answers: dict[tuple[tuple[int, ...], int, AdapterSet], list[bytes]] = {}
         self.backends = [
-            open_native(path, context_size=CONTEXT, kv_tokens=kv_tokens, num_slots=slots, max_batch_tokens=batch)
+            open_native(
+                path,
+                context_size=CONTEXT,
+                kv_tokens=kv_tokens,
+                num_slots=slots,
+                max_batch_tokens=batch,
+                kv_type=kv_type,
+            )
             for kv_tokens, slots, batch in ((90, 4, 8), (140, 5, 3), (400, 8, 64), (400, 5, 1))
         ]
         for number in range(2):
@@ -73,9 +82,9 @@ class Pool:
             backend.close()
 
 
-@pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    found = Pool(write_tiny_model(tmp_path_factory.mktemp("tiny") / "m.gguf", MODEL))
+@pytest.fixture(scope="module", params=get_args(KVType))
+def pool(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Pool]:
+    found = Pool(write_tiny_model(tmp_path_factory.mktemp("tiny") / "m.gguf", MODEL), request.param)
     yield found
     found.close()
 

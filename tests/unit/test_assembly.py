@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from stoker import assembly
 from stoker.assembly import build_engine
+from stoker.backends import scripted
 from stoker.backends.scripted import ScriptedBackend
 from stoker.core.params import SamplingParams
 from stoker.engine import process
@@ -66,6 +68,16 @@ def test_more_running_requests_than_slots_are_refused_and_the_model_is_freed(mon
     with pytest.raises(ConfigError, match="--parallel 17 is too much: scripted can run at most 16"):
         build_engine(EngineConfig(model="scripted", backend="scripted", parallel=17))
     assert len(closed) == 1
+
+
+def test_drafts_are_refused_where_answers_would_depend_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_info = scripted.scripted_info
+    changed = {"is_batch_invariant": False}
+    monkeypatch.setattr(scripted, "scripted_info", lambda **sizes: replace(make_info(**sizes), **changed))
+    with pytest.raises(ConfigError, match="--max-draft 4: only the native executor guesses"):
+        build_engine(EngineConfig(model="scripted", backend="scripted", max_draft=4))
+    engine, _ = build_engine(EngineConfig(model="scripted", backend="scripted", max_draft=0))
+    engine.close()
 
 
 def test_bad_files_are_refused(tmp_path: Path) -> None:

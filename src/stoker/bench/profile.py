@@ -97,7 +97,8 @@ def profile_engine(
     clock = StageClock()
     ctx_size = config.ctx_size or _CTX_SIZE
     parallel = max(batch_sizes)
-    config = msgspec.structs.replace(config, ctx_size=ctx_size, kv_tokens=ctx_size * parallel, parallel=parallel)
+    sizes = {"ctx_size": ctx_size, "kv_tokens": ctx_size * parallel, "parallel": parallel}
+    config = msgspec.structs.replace(config, **sizes, max_draft=0)
     engine, card = build_engine(config, progress=progress, mark=clock.mark)
     return card, _profiles(engine, clock, batch_sizes)
 

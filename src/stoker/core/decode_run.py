@@ -1,4 +1,4 @@
-"""Steps that repeat: the same sequences take one entry each, and nobody comes, goes or lacks room. It decides nothing.
+"""Steps that repeat: the same sequences take one entry each, and nobody comes, goes or lacks room.
 
 ```
     step      | prompts | decodes | decodes | decodes | … | decodes | somebody has come, or has ended, …
@@ -7,7 +7,7 @@
 
 What it gives is what `StepPlanner` would plan, which need not be asked before something else has happened
 (tests/properties/test_decode_runs.py). Most steps are such, and with a small model planning is a good part of one. They
-are also those in which entries are drafted: a step with prompts has enough to compute.
+are also the only ones with drafts: those with prompts, and those that somebody waits for, have enough to compute.
 """
 
 from __future__ import annotations
@@ -33,7 +33,17 @@ class DecodeRun:
         running: all that run, by slot, in the order of their rank. Each has one pending entry before every step.
     """
 
-    __slots__ = ("_kv", "_lane", "_num_steps", "_running", "_speculation", "_turns", "batch", "sequences")
+    __slots__ = (
+        "_kv",
+        "_lane",
+        "_num_drafted",
+        "_num_steps",
+        "_running",
+        "_speculation",
+        "_turns",
+        "batch",
+        "sequences",
+    )
 
     def __init__(
         self, kv: KVCache, turns: Turns, speculation: Speculation, running: list[tuple[int, Sequence]]
@@ -44,6 +54,8 @@ class DecodeRun:
         self._running = running
         self._num_steps = 0
         """Planned so far."""
+        self._num_drafted = [0] * len(running)
+        """In them, for each."""
         self.sequences = [sequence for _, sequence in running]
         """In the order of their rows."""
         self._lane = turns.lane_of(self.sequences[0])
@@ -73,7 +85,9 @@ class DecodeRun:
         """The next step, promised. Needs `has_room`."""
         self._num_steps += 1
         self._turns.take(self._lane)
-        drafts = self._speculation.drafts(self.sequences, self._kv.free) if self._speculation.is_on else None
+        drafts = None
+        if (wanted := self._speculation.room) > 0:
+            drafts = self._speculation.drafts(self.sequences, self._kv.make_room(len(self.sequences) + wanted))
         if drafts is None:
             chunks = tuple(
                 [Chunk(slot, s.num_computed, (s.entries[-1],), 1, s.request.adapters) for slot, s in self._running]
@@ -85,11 +99,12 @@ class DecodeRun:
                     for (slot, s), draft in zip(self._running, drafts, strict=True)
                 ]
             )
+            self._num_drafted = [before + len(draft) for before, draft in zip(self._num_drafted, drafts, strict=True)]
         self._kv.promise_each(chunks)
         self.batch = Batch(step_id, chunks, self._kv.take_ops(), num_drafted=sum(map(len, drafts or ())))
         return self.batch
 
     def end(self, waiting: WaitingQueue) -> None:
         """Something else happens: charges the clients for what they were given meanwhile."""
-        for sequence in self.sequences:
-            waiting.charge(sequence.request.client_key, self._num_steps)
+        for sequence, num_drafted in zip(self.sequences, self._num_drafted, strict=True):
+            waiting.charge(sequence.request.client_key, self._num_steps + num_drafted)

@@ -1,4 +1,4 @@
-"""What is known of one sequence for which entries are drafted: where they come from, and how often they come out."""
+"""Guesses for one sequence, and how often they came out. How many are made of it is decided by `speculation`."""
 
 from __future__ import annotations
 

@@ -40,9 +40,10 @@ class Histogram:
         self._counts = [0] * (len(bounds) + 1)
         self._total = 0.0
 
-    def observe(self, value: float) -> None:
-        self._counts[bisect_left(self.bounds, value)] += 1
-        self._total += value
+    def observe(self, value: float, count: int = 1) -> None:
+        """Counts `count` equal values."""
+        self._counts[bisect_left(self.bounds, value)] += count
+        self._total += value * count
 
     def snapshot(self) -> Distribution:
         return Distribution(tuple(self._counts), self._total)

@@ -189,6 +189,11 @@ class KVCache:
         self.withdraw(slot, length)
         self._ops.append(Truncate(slot, length))
 
+    def shorten(self, slot: int, length: int) -> None:
+        """A running slot keeps its first `length` entries."""
+        assert slot in self._running
+        self._cut(slot, length)
+
     def commit(self) -> None:
         """The step is computed: what was promised is held."""
         assert self.free >= 0, "more was promised than there is"

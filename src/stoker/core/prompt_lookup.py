@@ -22,7 +22,7 @@ _MAX_PLACES = 32
 
 
 class PromptLookup:
-    """Where each entry of a sequence stood before: 4 bytes an entry, and one place for each that is different.
+    """Where each entry of a sequence stood before: about ten bytes an entry.
 
     Args:
         entries: of the sequence; what is appended to them later is found, too.
@@ -57,7 +57,7 @@ class PromptLookup:
         return start, best
 
     def guess(self, start: int, count: int) -> list[Entry]:
-        """So many entries from where `find` said; what reaches beyond the end repeats."""
+        """So many entries, at least one, from where `find` said; what reaches beyond the end repeats."""
         run = self._entries[start : start + count]
         return (run * -(-count // len(run)))[:count]
 

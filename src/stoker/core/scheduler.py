@@ -150,7 +150,7 @@ class Scheduler:
         return self._alive.get(request_id) or self._finished[request_id]
 
     def sequences(self, batch: Batch) -> list[Sequence]:
-        """Who gets a token of a batch, in the order of their rows."""
+        """Who gets a token of a batch, or several, in the order of their rows."""
         if self._run is not None and self._run.batch is batch:
             return self._run.sequences
         found: list[Sequence] = []
@@ -218,9 +218,19 @@ class Scheduler:
             self._waiting.push_front(sequence)
             self._admission.reconsider()
 
-    def finish(self, request_id: str, reason: FinishReason) -> None:
-        """Ends a running request for a reason that only its text shows, such as a stop string."""
-        self._end(self._alive[request_id], reason)
+    def finish(self, request_id: str, reason: FinishReason, num_completion: int) -> None:
+        """Ends a running request for a reason that only its text shows, such as a stop string.
+
+        Args:
+            num_completion: tokens up to there; those behind, of a draft, are forgotten.
+        """
+        sequence = self._alive[request_id]
+        self.speculation.withdraw(sequence, sequence.num_completion - num_completion)
+        del sequence.entries[sequence.num_prompt + num_completion :]
+        if sequence.slot is not None and sequence.num_computed >= len(sequence.entries):
+            sequence.num_computed = len(sequence.entries) - 1
+            self.kv.shorten(sequence.slot, sequence.num_computed)
+        self._end(sequence, reason)
 
     def exports(self) -> list[Transfer]:
         """What is to be exported now. Asked before `schedule`: what the ledger says of a slot is then really in it."""
@@ -293,7 +303,7 @@ class Scheduler:
             sequence.num_computed = chunk.start + 1 + num_accepted
             if num_accepted < num_drafted:
                 self.kv.reject(chunk.slot, sequence.num_computed)
-            self.speculation.observe(sequence, num_drafted, num_accepted)
+            self.speculation.observe(sequence, num_drafted, num_accepted, is_over=found[-1] in sequence.ends)
         self.kv.commit()
         return [
             [self._accept(sequence, token_id) for token_id in found]
@@ -301,8 +311,15 @@ class Scheduler:
         ]
 
     def fail(self, batch: Batch) -> list[TokenEvent]:
-        """The forward pass of this batch failed: everybody else goes on, and those without a token try once more."""
+        """The forward pass of this batch failed: everybody else goes on, and those without a token try once more.
+
+        With drafts it took more than it had to, and nobody has seen anything of it: all go on without.
+        """
         self.kv.abandon()
+        if batch.num_drafted:
+            self.kv.repeat_ops(batch.ops)
+            self.speculation.has_failed()
+            return []
         sequences = [self._running[chunk.slot] for chunk in batch.chunks]
         for slot in self.kv.repeat_ops(batch.ops):
             if slot in self._running and self._running[slot] not in sequences:

@@ -9,7 +9,8 @@ A draft is computed with the last entry, in one chunk of several rows. Each row 
 long as the one before gave what was drafted: the answer is the same to the bit. What was drafted wrongly is cut off.
 
 The chance is learned, for each sequence and length of the match that led to the draft; what the rows cost is measured
-(`draft_times`). Drafts that would not pay, as in a step that already waits for arithmetic, are not made.
+(`draft_times`). Drafts that would not pay, as in a step that already waits for arithmetic, are not made; nor are those
+for which another sequence, that has nothing to gain, would have to wait long.
 Speculative decoding: arXiv:2211.17192.
 """
 
@@ -35,8 +36,14 @@ _FORGIVENESS = 0.01
 """Part of the way back to the usual chance, for each step in which nothing was drafted although it could have been."""
 _LEAST_CHANCE = 0.05
 """Of all that is drafted for a sequence to come out."""
-_WORTHWHILE = 1.03
+_WORTHWHILE = 1.06
 """So many times the tokens a second are worth a draft: times are not known better."""
+_PATIENCE = 1.2
+"""No sequence is expected to take so many times as long for its tokens, because others are drafted for."""
+_REST = 4
+"""Of so many sequences each one makes it a step longer until drafts are thought of again, after there were none."""
+_SICK_LEAVE = 1024
+"""Steps without drafts, after a step with drafts has failed."""
 
 
 class Speculation:
@@ -52,6 +59,8 @@ class Speculation:
         self._max_entries = max_entries
         self._usual = list(_USUAL)
         self._times = DraftTimes()
+        self._num_resting = 0
+        """Steps in which nothing is to be drafted."""
         self.num_drafts = 0
         self.num_drafted = 0
         """Entries of them."""
@@ -59,8 +68,12 @@ class Speculation:
         """Entries that came out."""
 
     @property
-    def is_on(self) -> bool:
-        return self._most > 0
+    def room(self) -> int:
+        """Entries that one sequence might want drafted in the next step; 0 = none are thought of."""
+        if self._num_resting > 0:
+            self._num_resting -= 1
+            return 0
+        return self._most
 
     def drafts(self, sequences: Ordered[Sequence], room: int) -> list[list[Entry]] | None:
         """What to compute behind the last entry of each sequence; None = nothing behind any.
@@ -70,27 +83,30 @@ class Speculation:
             room: free cells of the pool, before any is given away.
         """
         num_sequences = len(sequences)
-        room = min(MAX_DRAFTED, min(room, self._max_entries) - num_sequences)
+        room = min(MAX_DRAFTED, self._most * num_sequences, min(room, self._max_entries) - num_sequences)
         seconds = self._times.curve(num_sequences, room) if room > 0 else []
-        if not seconds or not _may_pay(num_sequences, seconds):
+        if len(seconds) < 2 or not _may_pay(num_sequences, seconds):
+            self._num_resting = num_sequences // _REST
             return None
         offers = [offer for index, sequence in enumerate(sequences) for offer in self._offers(index, sequence)]
         offers.sort(reverse=True)
-        expected, best, num_taken = float(num_sequences), _WORTHWHILE * num_sequences / seconds[0], 0
-        for count, (chance, _) in enumerate(offers[: len(seconds) - 1], 1):
-            expected += chance
-            if expected > best * seconds[count]:
-                best, num_taken = expected / seconds[count], count
-        if num_taken == 0:
+        counts = _choose(offers, seconds, num_sequences)
+        if not any(counts):
+            self._num_resting = num_sequences // _REST
             self._forgive(sequences)
             return None
-        counts = [0] * num_sequences
-        for _, index in offers[:num_taken]:
-            counts[index] += 1
         return [self._draft(sequence, count) for sequence, count in zip(sequences, counts, strict=True)]
 
-    def observe(self, sequence: Sequence, num_drafted: int, num_accepted: int) -> None:
-        """So many of the entries that were drafted for a sequence came out."""
+    def has_failed(self) -> None:
+        """A step with drafts could not be computed, as when there was no memory for its rows."""
+        self._num_resting = _SICK_LEAVE
+
+    def observe(self, sequence: Sequence, num_drafted: int, num_accepted: int, *, is_over: bool = False) -> None:
+        """So many of the entries that were drafted for a sequence came out.
+
+        Args:
+            is_over: the sequence has ended with them; else the next one was wrong, if there was one.
+        """
         drafter = sequence.drafter
         if num_drafted == 0 or drafter is None:
             return
@@ -99,7 +115,7 @@ class Speculation:
         self.num_accepted += num_accepted
         drafter.num_drafted += num_drafted
         drafter.num_accepted += num_accepted
-        outcomes = [1.0] * num_accepted + [0.0] * (num_accepted < num_drafted)
+        outcomes = [1.0] * num_accepted + [0.0] * (num_accepted < num_drafted and not is_over)
         at = drafter.match - 1
         for outcome in outcomes:
             self._usual[at] += _SLOW_GAIN * (outcome - self._usual[at])
@@ -111,12 +127,19 @@ class Speculation:
         if self._most > 0 and step_s > 0:
             self._times.observe(num_sequences, num_drafted, step_s)
 
+    def withdraw(self, sequence: Sequence, num_accepted: int) -> None:
+        """So many entries that came out are not part of the answer: they stand behind its end."""
+        self.num_accepted -= num_accepted
+        if sequence.drafter is not None:
+            sequence.drafter.num_accepted -= num_accepted
+
     def _offers(self, index: int, sequence: Sequence) -> list[tuple[float, int]]:
         """Chances that a sequence gets a first, second … token more, each with its index."""
         if sequence.drafter is None:
             sequence.drafter = Drafter(sequence.entries, list(self._usual))
         most = min(self._most, sequence.max_entries - len(sequence.entries) - 1)
         if most <= 0:
+            sequence.drafter.match = 0
             return []
         chance = sequence.drafter.look()
         offers: list[tuple[float, int]] = []
@@ -137,6 +160,21 @@ class Speculation:
             if drafter is not None and drafter.match:
                 at = drafter.match - 1
                 drafter.chances[at] += _FORGIVENESS * (_USUAL[at] - drafter.chances[at])
+
+
+def _choose(offers: list[tuple[float, int]], seconds: list[float], num_sequences: int) -> list[int]:
+    """How many of the offers, which begin with the best, make the most tokens a second: for each sequence a number."""
+    gains = [1.0] * num_sequences
+    expected, best, num_taken = float(num_sequences), _WORTHWHILE * num_sequences / seconds[0], 0
+    for count, (chance, index) in enumerate(offers[: len(seconds) - 1], 1):
+        expected += chance
+        gains[index] += chance
+        if expected > best * seconds[count] and seconds[count] <= _PATIENCE * min(gains) * seconds[0]:
+            best, num_taken = expected / seconds[count], count
+    counts = [0] * num_sequences
+    for _, index in offers[:num_taken]:
+        counts[index] += 1
+    return counts
 
 
 def _may_pay(num_sequences: int, seconds: list[float]) -> bool:

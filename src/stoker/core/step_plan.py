@@ -106,6 +106,8 @@ class StepPlanner:
 
         while (admitted := self._admission.admit_next(prompts, num_tokens())) is not None:
             prompts.append(admitted)
+        # Who had to make way for a decode may be back already, and is among the prompts then.
+        ends = [sequence for sequence in ends if sequence not in prompts]
         seconds = self._budget.limit_s(num_decodes, has_others=has_streams, num_sharing=num_sharing)
         self._plan_imports(plan, prompts, seconds)
         if plan.imports and not plan.num_decodes and not any(_is_behind(plan, sequence) for sequence in prompts):

@@ -77,9 +77,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_type: KVType | None = None
     """What keys and values are kept as; q8 takes a little more than half of f16. Not given: on the native executor q16,
     where this CPU is faster with it; else f16."""
-    max_draft: int = 15
-    """Most tokens that are guessed for a stream in one step, from what it has written and read before, and computed
-    together; 0 = none. The native executor does it where it pays; answers stay the same. Range 0 … 63."""
+    max_draft: int | None = None
+    """Most tokens that are guessed for a stream in one step, from what it has read and written before, and computed
+    together; 0 = none. Not given: 15 on the native executor, where it pays; others do not guess. Range 0 … 63."""
     provider: str = "auto"
     """What of ONNX Runtime computes: `auto` = the fastest that is there, `cpu`, `cuda` …"""
     device_id: int = 0

@@ -393,9 +393,10 @@ class Engine:
         self._mark("detokenize")
         for stream in pushed:
             sequence = stream.sequence
-            if stream.finish_reason is not None and sequence is not None:
+            assert sequence is not None, "whoever has a token was added"
+            if stream.finish_reason is not None:
                 if sequence.finish_reason is None:
-                    self._scheduler.finish(stream.request_id, FinishReason.STOP)
+                    self._scheduler.finish(stream.request_id, FinishReason.STOP, stream.num_completion)
                 self._take_leave(stream.request_id)
                 stream.timing = self._metrics.finished(sequence)
             published.append(stream.take())

@@ -13,7 +13,8 @@ from stoker.sampling.sampler import Choice, RowState, Sampler
 def sample_drafted(
     batch: Batch, logits: Logits, maxima: Logits | None, rows: Sequence[RowState], sampler: Sampler
 ) -> list[list[Choice]]:
-    """
+    """Samples a step with drafts.
+
     ```
         chunk     last    d1      d2      d3
         rows      row 0   row 1   row 2   row 3

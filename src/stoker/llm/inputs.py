@@ -30,8 +30,8 @@ Adapters: TypeAlias = str | Mapping[str, float] | None
 Lora: TypeAlias = Adapters | Sequence[Adapters]
 """One for all prompts, or one for each."""
 
-_MAY_BE_NONE = frozenset({"ctx_size", "kv_tokens", "threads"})
-_SIZES = _MAY_BE_NONE | {"parallel", "max_draft"}
+_MAY_BE_NONE = frozenset({"ctx_size", "kv_tokens", "threads", "max_draft"})
+_SIZES = _MAY_BE_NONE | {"parallel"}
 
 NOTHING_GIVEN = SamplingParams()
 GENERATE_DEFAULTS = SamplingParams(max_tokens=512)
@@ -46,7 +46,7 @@ class EngineOptions(TypedDict, total=False):
     parallel: int
     threads: int | None
     kv_type: KVType | None
-    max_draft: int
+    max_draft: int | None
     pooling: PoolingName | None
     lora: Mapping[str, str | Path] | Sequence[str] | Path
     """Adapters: files by name, or texts as behind `--lora`, or one such text."""

@@ -183,8 +183,8 @@ class RequestWatch:
             metrics.prompt_tokens[self._key_name] += output.usage.prompt_tokens
             metrics.cached_tokens[self._key_name] += output.usage.cached_tokens
         elif num_tokens > 0:
-            # Several tokens come at once if the reader was late; each took its part of the time.
-            metrics.token_s.observe((now - self._last_s) / num_tokens)
+            # Several tokens come at once if they were drafted, or the reader was late; each took its part of the time.
+            metrics.token_s.observe((now - self._last_s) / num_tokens, num_tokens)
             metrics.num_later_tokens += num_tokens
         self._last_s = now
         self._num_tokens += num_tokens

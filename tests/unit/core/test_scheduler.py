@@ -199,7 +199,7 @@ def test_a_sequence_that_is_finished_from_outside_leaves_its_prefix() -> None:
     loop = Loop()
     loop.add(make_request("a", SYSTEM, 20))
     loop.step()
-    loop.scheduler.finish("a", FinishReason.STOP)
+    loop.scheduler.finish("a", FinishReason.STOP, 1)
     assert not loop.scheduler.has_work
     assert loop.scheduler.sequence("a").finish_reason is FinishReason.STOP
     assert loop.scheduler.kv_retained == len(SYSTEM)

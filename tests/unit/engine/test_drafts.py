@@ -17,6 +17,7 @@ from stoker.core.params import SamplingParams
 from stoker.core.scheduler import SchedulerConfig
 from stoker.engine.engine import Engine
 from stoker.engine.protocol import Failed, Output, Submit
+from stoker.errors import BackendError
 
 REFRAIN = b"row, row, row your boat gently down the stream. "
 NUM_PROMPT = 3
@@ -124,6 +125,34 @@ def test_an_unusable_row_inside_a_draft_loses_nothing_before_it() -> None:
     assert answers(found) == answers(expected)
     assert isinstance(found[-1], Failed)
     assert len(answers(found)["r"][0]) > 100
+
+
+def test_a_step_that_fails_for_its_drafts_is_repeated_without() -> None:
+    plain, drafting = make_engine(0), make_engine(15)
+    forward = drafting._backend.forward
+
+    def forward_little(batch: Batch) -> Any:
+        if batch.num_drafted > 8:
+            raise BackendError("no memory for so many rows")
+        return forward(batch)
+
+    drafting._backend.forward = forward_little  # type: ignore[method-assign]
+    for engine in (plain, drafting):
+        add(engine, "r", temperature=0)
+        add(engine, "s", temperature=0, max_tokens=100)
+    assert answers(run(drafting)) == answers(run(plain))
+
+
+def test_what_was_drafted_behind_a_stop_string_is_forgotten() -> None:
+    plain, drafting = make_engine(0), make_engine(15)
+    for engine in (plain, drafting):
+        add(engine, "r", temperature=0, stop="stream. r", min_tokens=100)
+    expected, found = run(plain), run(drafting)
+    assert answers(found) == answers(expected)
+    assert drafting.heartbeat().kv_retained == plain.heartbeat().kv_retained
+    timing = found[-1].timing  # type: ignore[union-attr]
+    assert timing is not None
+    assert timing.num_accepted == drafting.heartbeat().accepted_tokens < len(answers(found)["r"][1])
 
 
 def break_rows(engine: Engine, *, at: int) -> None:

@@ -244,7 +244,7 @@ def test_durations_are_measured_from_submission_to_the_end():
         watch.output(Output("r", "", [0], Usage(5, tokens, 2), finish_reason=reason))
     watch.close()
     assert watch.ttft_s == 2.0
-    assert metrics.token_s.snapshot().total == 0.5 + 4.0
+    assert metrics.token_s.snapshot().total == 2 * 0.5 + 4.0
     assert metrics.request_s.snapshot().total == 7.0
     assert metrics.decode_s.snapshot().total == 5.0
     assert (metrics.request_prompt.snapshot().total, metrics.request_completion.snapshot().total) == (5, 4)

@@ -16,6 +16,7 @@ _OURS = {
     "backend": "--backend",
     "kv_cache_dir": "--cache-dir",
     "cache_disk": "--cache-disk",
+    "max_draft": "--max-draft",
     "provider": "--provider",
     "onnx_variant": "--onnx-variant",
     "lora": "--lora",
