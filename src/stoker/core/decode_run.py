@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stoker.core.batch import Batch, Chunk
+from stoker.core.batch import Batch, Chunk, Entry
 from stoker.core.kv_cache import KVCache
 from stoker.core.sequence import Sequence
 from stoker.core.speculation import Speculation
@@ -36,6 +36,7 @@ class DecodeRun:
     __slots__ = (
         "_kv",
         "_lane",
+        "_no_drafts",
         "_num_drafted",
         "_num_steps",
         "_running",
@@ -56,6 +57,7 @@ class DecodeRun:
         """Planned so far."""
         self._num_drafted = [0] * len(running)
         """In them, for each."""
+        self._no_drafts: list[list[Entry]] = [[] for _ in running]
         self.sequences = [sequence for _, sequence in running]
         """In the order of their rows."""
         self._lane = turns.lane_of(self.sequences[0])
@@ -85,24 +87,25 @@ class DecodeRun:
         """The next step, promised. Needs `has_room`."""
         self._num_steps += 1
         self._turns.take(self._lane)
-        drafts = None
-        if (wanted := self._speculation.room) > 0:
-            drafts = self._speculation.drafts(self.sequences, self._kv.make_room(len(self.sequences) + wanted))
-        if drafts is None:
-            chunks = tuple(
-                [Chunk(slot, s.num_computed, (s.entries[-1],), 1, s.request.adapters) for slot, s in self._running]
-            )
-        else:
-            chunks = tuple(
-                [
-                    Chunk(slot, s.num_computed, (s.entries[-1], *draft), 1 + len(draft), s.request.adapters)
-                    for (slot, s), draft in zip(self._running, drafts, strict=True)
-                ]
-            )
-            self._num_drafted = [before + len(draft) for before, draft in zip(self._num_drafted, drafts, strict=True)]
+        drafts = self._drafts()
+        chunks = tuple(
+            [
+                Chunk(slot, s.num_computed, (s.entries[-1], *draft), 1 + len(draft), s.request.adapters)
+                for (slot, s), draft in zip(self._running, drafts, strict=True)
+            ]
+        )
         self._kv.promise_each(chunks)
-        self.batch = Batch(step_id, chunks, self._kv.take_ops(), num_drafted=sum(map(len, drafts or ())))
+        self.batch = Batch(step_id, chunks, self._kv.take_ops(), num_drafted=sum(map(len, drafts)))
         return self.batch
+
+    def _drafts(self) -> list[list[Entry]]:
+        """For each sequence what is guessed to come behind its last entry."""
+        if (wanted := self._speculation.begin_step()) > 0:
+            room = self._kv.make_room(len(self.sequences) + wanted)
+            if (drafts := self._speculation.drafts(self.sequences, room)) is not None:
+                self._num_drafted = [before + len(its) for before, its in zip(self._num_drafted, drafts, strict=True)]
+                return drafts
+        return self._no_drafts
 
     def end(self, waiting: WaitingQueue) -> None:
         """Something else happens: charges the clients for what they were given meanwhile."""

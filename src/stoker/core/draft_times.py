@@ -22,7 +22,7 @@ _LIFETIME = 128
 _REFRESH = 64
 """So often, at least, a step has no drafts: all others are compared with it."""
 _FIRST_STEP = 3
-"""Entries to be tried first; then about twice as many as were tried before."""
+"""Entries to be tried first, and one for every four sequences; then about twice as many as were tried before."""
 _FIRST_SHARE, _FIRST_ROW = 0.04, 0.5
 """What an entry costs before anything is known, as parts of a step without any, and of one of its rows; the smaller of
 the two, which is low enough to be tried."""
@@ -72,7 +72,8 @@ class DraftTimes:
             seconds += [left_s + slope * step for step in range(1, right - left + 1)]
         last = points[-1][0]
         entry_s = self._first_guess_s(num_sequences, seconds[0]) if self._entry_s is None else self._entry_s
-        seconds += [seconds[last] + entry_s * step for step in range(1, last + _FIRST_STEP + 1)]
+        leap = last + _FIRST_STEP + num_sequences // 4
+        seconds += [seconds[last] + entry_s * step for step in range(1, leap + 1)]
         return seconds[: most + 1]
 
     def _learn_entry(self, num_sequences: int, num_drafted: int, measured: dict[int, _Measured]) -> None:

@@ -41,7 +41,7 @@ _WORTHWHILE = 1.06
 _PATIENCE = 1.2
 """No sequence is expected to take so many times as long for its tokens, because others are drafted for."""
 _REST = 4
-"""Of so many sequences each one makes it a step longer until drafts are thought of again, after there were none."""
+"""For so many sequences a step passes until drafts are thought of again, if there were none: that takes time, too."""
 _SICK_LEAVE = 1024
 """Steps without drafts, after a step with drafts has failed."""
 
@@ -67,9 +67,8 @@ class Speculation:
         self.num_accepted = 0
         """Entries that came out."""
 
-    @property
-    def room(self) -> int:
-        """Entries that one sequence might want drafted in the next step; 0 = none are thought of."""
+    def begin_step(self) -> int:
+        """A step of decodes is to be planned. Returns how many entries one sequence may want; 0 = none are wanted."""
         if self._num_resting > 0:
             self._num_resting -= 1
             return 0
@@ -80,7 +79,7 @@ class Speculation:
 
         Args:
             sequences: each has one pending entry.
-            room: free cells of the pool, before any is given away.
+            room: cells of the pool for the whole step.
         """
         num_sequences = len(sequences)
         room = min(MAX_DRAFTED, self._most * num_sequences, min(room, self._max_entries) - num_sequences)

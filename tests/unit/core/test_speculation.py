@@ -120,7 +120,7 @@ def test_who_repeats_is_drafted_as_far_as_others_do_not_wait_long_for_it() -> No
 def test_no_drafts_are_made_if_none_may_be() -> None:
     speculation = Speculation(0, 512)
     speculation.observe_step(1, 0, 1.0)
-    assert speculation.room == 0
+    assert speculation.begin_step() == 0
     assert speculation.drafts([make_sequence(LOOP * 4)], 100) is None
 
 
@@ -175,5 +175,5 @@ def test_after_a_failure_nothing_is_drafted_for_a_while() -> None:
     speculation, sequence = Speculation(15, 512), make_sequence(LOOP * 4)
     speculation.observe_step(1, 0, 1.0)
     speculation.has_failed()
-    assert [speculation.room for _ in range(1025)] == [0] * 1024 + [15]
+    assert [speculation.begin_step() for _ in range(1025)] == [0] * 1024 + [15]
     assert speculation.drafts([sequence], 100) is not None
