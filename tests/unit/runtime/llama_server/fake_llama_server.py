@@ -98,7 +98,7 @@ def misbehave(what: str) -> None:
         case "hang":
             time.sleep(600)
         case "illegal":
-            os.kill(os.getpid(), signal.SIGILL)
+            signal.raise_signal(signal.SIGILL)  # this thread, before it could answer
         case "pause":
             time.sleep(0.3)
         case _:
@@ -215,7 +215,7 @@ def main() -> int:
         case "hang":
             time.sleep(600)
         case "illegal":
-            os.kill(os.getpid(), signal.SIGILL)
+            signal.raise_signal(signal.SIGILL)  # this thread, before it could answer
         case _:
             pass
     server = Server(("127.0.0.1", int(option("--port"))), Handler)
