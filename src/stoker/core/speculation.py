@@ -96,6 +96,10 @@ class Speculation:
             return None
         return [self._draft(sequence, count) for sequence, count in zip(sequences, counts, strict=True)]
 
+    def forget_counts(self) -> None:
+        """Counts anew; what was learned stays."""
+        self.num_drafts = self.num_drafted = self.num_accepted = 0
+
     def has_failed(self) -> None:
         """A step with drafts could not be computed, as when there was no memory for its rows."""
         self._num_resting = _SICK_LEAVE

@@ -259,6 +259,7 @@ class Engine:
             if prompt:
                 self._compute_once(prompt, max_tokens)
         self._metrics = LoopMetrics(self._clock)
+        self._scheduler.speculation.forget_counts()
 
     def answer(self, question: Question) -> Answer:
         """Answers a question. Those about texts may be asked by any thread, the others by the one that calls `step`.

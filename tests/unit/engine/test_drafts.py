@@ -143,6 +143,19 @@ def test_a_step_that_fails_for_its_drafts_is_repeated_without() -> None:
     assert answers(run(drafting)) == answers(run(plain))
 
 
+def test_what_the_warm_up_drafts_is_not_counted() -> None:
+    info = scripted_info()
+    engine = Engine(
+        ScriptedBackend(info, next_token=lambda _: 7),
+        ScriptedTokenizer(),
+        config=SchedulerConfig(max_running=1, max_draft=15),
+        clock=count(1.0).__next__,
+    )
+    engine.warm_up()
+    beat = engine.heartbeat()
+    assert (beat.num_drafts, beat.drafted_tokens, beat.accepted_tokens) == (0, 0, 0)
+
+
 def test_what_was_drafted_behind_a_stop_string_is_forgotten() -> None:
     plain, drafting = make_engine(0), make_engine(15)
     for engine in (plain, drafting):
