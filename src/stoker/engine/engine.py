@@ -196,7 +196,7 @@ class Engine:
         self._scheduler.resume(request_id)
 
     def step(self) -> list[Event]:
-        """One turn for everybody who is alive: one event per request, or none, or a last text and then an error.
+        """One turn for everybody who is alive: an output for each token, and an error for who cannot go on.
 
         Raises:
             Exception: not by one request's fault; the engine cannot go on.
@@ -380,10 +380,10 @@ class Engine:
         for stream, choice, event in rows:
             if stream.finish_reason is not None:
                 continue  # of a draft, what stands behind a stop string
+            if stream in pushed:
+                published.append(stream.take())  # one output a token: many clients count them
             if event.finish_reason is FinishReason.ERROR:
-                if stream in pushed:
-                    del pushed[stream]
-                    published.append(stream.take())
+                pushed.pop(stream, None)
                 error = BackendError("the model's numbers for the next token cannot be sampled (NaN or all -inf)")
                 published.append(self._end_failed(stream.request_id, error))
                 continue
