@@ -200,23 +200,11 @@ def mean_gap_s(times: list[float], num_tokens: int) -> float:
 def serving(model: str, threads: int | None) -> Generator[int]:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    command = [
-        sys.executable,
-        "-m",
-        "stoker",
-        "serve",
-        model,
-        "--port",
-        str(port),
-        "--parallel",
-        "1",
-        "--max-draft",
-        "0",
-    ]
-    queue = ["--max-queue", str(max(2 * NUM_IDLE, EngineConfig().max_queue))]
+    command = [sys.executable, "-m", "stoker", "serve", model, "--port", str(port), "--parallel", "1"]
+    options = ["--max-draft", "0", "--max-queue", str(max(2 * NUM_IDLE, EngineConfig().max_queue))]
     if threads is not None:
-        queue += ["--threads", str(threads)]
-    process = subprocess.Popen([*command, *queue], env={**os.environ, "STOKER_LOG_LEVEL": "warning"})
+        options += ["--threads", str(threads)]
+    process = subprocess.Popen([*command, *options], env={**os.environ, "STOKER_LOG_LEVEL": "warning"})
     try:
         wait_until_ready(port, process.poll)
         yield port

@@ -126,8 +126,7 @@ def check_answers(pool: Pool, backend: NativeBackend, seed: int) -> tuple[int, S
         batch = scheduler.schedule()
         assert batch is not None
         logits = backend.forward(batch)
-        names = [sequence.request.request_id for sequence in scheduler.sequences(batch)]
-        for event, row in update(scheduler, batch, logits, names):
+        for event, row in update(scheduler, batch, logits):
             rows[event.request_id].append(row)
             if event.finish_reason not in (None, FinishReason.CANCELLED):
                 assert rows[event.request_id] == pool.alone(requests[event.request_id])
@@ -142,7 +141,7 @@ def check_answers(pool: Pool, backend: NativeBackend, seed: int) -> tuple[int, S
     return num_preempted, scheduler
 
 
-def update(scheduler: Scheduler, batch: Batch, logits: Logits, names: list[str]) -> Iterator[tuple[TokenEvent, bytes]]:
+def update(scheduler: Scheduler, batch: Batch, logits: Logits) -> Iterator[tuple[TokenEvent, bytes]]:
     """Every token, and the row that gave it."""
     largest = [int(row.argmax()) for row in logits]
     if not batch.num_drafted:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker.backends.scripted import EOS, ScriptedBackend, ScriptedTokenizer, scripted_info
+from stoker.backends.scripted import EOS, NextToken, ScriptedBackend, ScriptedTokenizer, scripted_info
 from stoker.core.batch import Batch, Entry
 from stoker.core.model_info import CacheTraits, ModelInfo
 from stoker.core.params import SamplingParams
@@ -31,9 +31,9 @@ def sing(entries: Sequence[Entry]) -> int:
     return SONG[position] if position < len(SONG) else EOS
 
 
-def make_engine(max_draft: int, info: ModelInfo | None = None) -> Engine:
+def make_engine(max_draft: int, info: ModelInfo | None = None, next_token: NextToken = sing) -> Engine:
     """On a clock by which every step takes as long as any."""
-    backend = ScriptedBackend(info, next_token=sing)
+    backend = ScriptedBackend(info, next_token=next_token)
     config = SchedulerConfig(max_running=4, max_draft=max_draft)
     return Engine(backend, ScriptedTokenizer(), config=config, clock=count(1.0).__next__)
 
@@ -146,13 +146,7 @@ def test_a_step_that_fails_for_its_drafts_is_repeated_without() -> None:
 
 
 def test_what_the_warm_up_drafts_is_not_counted() -> None:
-    info = scripted_info()
-    engine = Engine(
-        ScriptedBackend(info, next_token=lambda _: 7),
-        ScriptedTokenizer(),
-        config=SchedulerConfig(max_running=1, max_draft=15),
-        clock=count(1.0).__next__,
-    )
+    engine = make_engine(15, next_token=lambda _: 7)
     engine.warm_up()
     beat = engine.heartbeat()
     assert (beat.num_drafts, beat.drafted_tokens, beat.accepted_tokens) == (0, 0, 0)
