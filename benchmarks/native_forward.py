@@ -3,7 +3,8 @@
     python benchmarks/native_forward.py smollm2 --rows 1 8 --pasts 0 1024 --threads 1
 
 Random tokens, every row in a sequence of its own. The best of many runs shows the code, the median the machine with its
-neighbours. With one thread it is CPU time, with several the wall's. `--reads` reads as many bytes as the weights have
+neighbours. With one thread it is CPU time, with several the wall's. Several types of keys and values take turns;
+figures are of the first one, and how much longer the others took. `--reads` reads as many bytes as the weights have
 after each pass, and says how much longer the pass took: one row cannot take less time than that.
 """
 
@@ -16,13 +17,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from limits import reading, work_of
 from numpy.typing import NDArray
 
 from stoker.backends.cores import usable_cores
-from stoker.backends.native import NativeBackend, NativeOptions
+from stoker.backends.native import KVType, NativeBackend, NativeOptions
 from stoker.core.batch import Batch, CacheOp, Chunk, Truncate
 from stoker.models.gguf import part_paths, read_gguf
 from stoker.models.store import resolve
@@ -79,47 +81,51 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 2, 4, 8, 16])
     parser.add_argument("--pasts", type=int, nargs="*", default=[0, 256, 1024])
     parser.add_argument("--threads", type=int, default=usable_cores())
-    parser.add_argument("--kv-type", choices=("f32", "f16", "q8", "q16"), default=None)
+    parser.add_argument("--kv-types", choices=get_args(KVType), nargs="+", default=[None])
     parser.add_argument("--runs", type=int, default=8)
     parser.add_argument("--reads", action="store_true")
     options = parser.parse_args()
     longest = max([*options.prompts, *options.pasts]) + 1
-    sizes = NativeOptions(
+    sizes = partial(
+        NativeOptions,
         context_size=longest,
         kv_tokens=max(longest, max(options.rows, default=1) * (max(options.pasts, default=0) + 1)),
         num_slots=max([1, *options.rows]),
         max_batch_tokens=_STEP_TOKENS,
         threads=options.threads,
-        kv_type=options.kv_type,
     )
     with ExitStack() as opened:
         files = [opened.enter_context(read_gguf(part)) for part in part_paths(Path(resolve(options.model)))]
-        backend = opened.enter_context(NativeBackend(files, sizes))
+        backends = [opened.enter_context(NativeBackend(files, sizes(kv_type=each))) for each in options.kv_types]
         clock = time.thread_time if options.threads == 1 and not options.reads else time.perf_counter
         read = list[Callable[[], None]]()
         if options.reads:
             read.append(opened.enter_context(reading(work_of(files[0]).weight_bytes, options.threads)))
-        report(Bench(backend, clock, options.runs), options, read)
+        report([Bench(each, clock, options.runs) for each in backends], options, read)
 
 
-def report(bench: Bench, options: argparse.Namespace, read: list[Callable[[], None]]) -> None:
-    kv_type = bench.backend.info.kv_format.split()[2]
+def report(benches: list[Bench], options: argparse.Namespace, read: list[Callable[[], None]]) -> None:
+    kv_type, *others = (each.backend.info.kv_format.split()[2] for each in benches)
+    columns = [f"{other} / {kv_type}" for other in others] + [f"{kv_type} / read" for _ in read]
     print(f"{options.model}, {options.threads} threads, keys and values {kv_type}")
-    print(f"{'':26} {'best ms':>9} {'median ms':>10} {'tok/s':>6}{'  over a read' if read else ''}")
+    print(f"{'':26} {'best ms':>9} {'median ms':>10} {'tok/s':>6}{''.join(f'{each:>13}' for each in columns)}")
     for length in options.prompts:
-        times = bench.times_s(partial(bench.prompt, length))
-        print(row(f"prompt of {length}", times, length))
+        times = benches[0].times_s(*(partial(each.prompt, length) for each in benches))
+        print(row(f"prompt of {length}", times, length, len(benches)))
     for rows in options.rows:
         for past in options.pasts:
-            bench.fill(rows, past)
-            times = bench.times_s(partial(bench.decode, rows, past), *read)
-            print(row(f"{rows:3} rows, pasts of {past}", times, rows))
+            for each in benches:
+                each.fill(rows, past)
+            times = benches[0].times_s(*(partial(each.decode, rows, past) for each in benches), *read)
+            print(row(f"{rows:3} rows, pasts of {past}", times, rows, len(benches)))
 
 
-def row(name: str, times: NDArray[np.float64], num_tokens: int) -> str:
+def row(name: str, times: NDArray[np.float64], num_tokens: int, num_types: int) -> str:
+    """Args: times: shaped (runs, types + reads)."""
     passes = times[:, 0]
     median = float(np.median(passes))
-    over = "".join(f"{float(np.median(passes / other)):13.2f}" for other in times[:, 1:].T)
+    ratios = [times[:, i] / passes for i in range(1, num_types)] + [passes / read for read in times[:, num_types:].T]
+    over = "".join(f"{float(np.median(each)):13.2f}" for each in ratios)
     return f"{name:26} {1e3 * passes.min():9.2f} {1e3 * median:10.2f} {num_tokens / median:6.0f}{over}"
 
 

@@ -27,7 +27,9 @@ constexpr int32_t kSpanTokens = 512;  // positions that share one maximum and on
 constexpr int32_t kMaxCodedHead = 512;
 static_assert(kSpanTokens <= kMaxCodedHead && (256ll + 2) * 127 * 127 * kMaxCodedHead <= INT32_MAX);
 
-enum class KvType : int32_t { f32, f16, q8, q16 };
+enum class KvType : int32_t { f32, f16, q8, q16, i16 };
+
+constexpr bool is_coded(KvType type) { return type == KvType::q16 || type == KvType::i16; }  // computed in integers
 
 struct KvLayout {
     KvType type;

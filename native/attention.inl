@@ -60,17 +60,17 @@ constexpr int32_t kFetchedPages = 2;  // ahead among the keys, where nobody has 
 struct Fetch {
     const uint8_t* plane;
     size_t step_bytes;  // 36 to 128
-    size_t end_bytes;   // of the steps; the scales of q16 lie behind
+    size_t end_bytes;   // of the steps; scales for whole heads lie behind
 
     Fetch(const KvLayout& kv, const uint8_t* p)
-        : plane(p), step_bytes(kv.type == KvType::q16 ? 64 : kv.plane_bytes() / kv.head_size),
+        : plane(p), step_bytes(is_coded(kv.type) ? 64 : kv.plane_bytes() / kv.head_size),
           end_bytes(step_bytes * kv.head_size) {}
     template <KvType type> inline void step(int32_t index) const {
         prefetch_far(plane + index * step_bytes);
         if constexpr (type == KvType::f32) {
             prefetch_far(plane + index * step_bytes + 64);
         }
-        if (type == KvType::q16 && index == 0) {
+        if (is_coded(type) && index == 0) {
             prefetch_far(plane + end_bytes);
         }
     }

@@ -1,4 +1,4 @@
-// The products of attention_q16.inl on AMX tiles, for up to sixteen rows at a time. Included by kernels_amx.cpp only.
+// The products of q16 on AMX tiles, for up to sixteen rows at a time. Included by kernels_amx.cpp only.
 //
 //   scores   A [rows][64 elements]    x  B [64/4 elements][16 positions][4]   -> C [rows][16 positions]   s32, one C for
 //   values   A [rows][32 positions]   x  B [32/4 positions][16 elements][4]   -> C [rows][16 elements]    each of two sums
@@ -209,12 +209,12 @@ inline void attend_tiles(const SpanRows& b, float* partials) {
     copy_scales(b);
     for (int32_t part = 0; part * kScoredRows < b.rows; ++part) {
         const SpanRows scored = b.scored(part);
-        take_queries(scored);
+        take_queries<KvType::q16>(scored);
         RowScores row_scores(scored);
         score_tiles(scored, row_scores);
         for (int32_t r = 0; r < scored.rows; ++r) {
             float* partial = partials + (part * kScoredRows + r) * partial_floats(n);
-            soften_row(scored, r, reduce_max(load(row_scores.highest[r])), partial + n);
+            soften_row<KvType::q16>(scored, r, reduce_max(load(row_scores.highest[r])), partial + n);
         }
     }
     b.rows > kScoredRows ? weigh_two_tiles(b, partials) : weigh_tiles(b, partials);

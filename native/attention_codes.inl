@@ -1,20 +1,26 @@
-// Codes of 16 bits that attention is computed with: of queries and of weights, and the memory that they lie in. What multiplies
-// them is in attention_q16.inl and attention_amx.inl. Included once per instruction set, after attention.inl.
+// Attention in integers: codes of 16 bits of queries and of weights, the memory that they lie in, and how scores become
+// weights. What multiplies codes is in attention_q16.inl, attention_i16.inl and attention_amx.inl. Included once per
+// instruction set, after attention.inl.
 //
-//   code = 256 * high + low, signed bytes both, times a scale: of a query's head, or one step of a weight
+//   code x scale, the scale being that of a query's head, or one step of a weight
+//   q16: code = 256 * high + low, signed bytes both, which lie apart         i16: code whole
 namespace stoker::STOKER_ISA {
 
-constexpr int32_t kMostCode = 127 * 256 + 127;
+constexpr int32_t kMostCode = 127 * 256 + 127;    // of type q16
+constexpr int32_t kMostWhole = 32767;             // of type i16, but for
+constexpr int32_t kMostValue = 8191;              // those of values, and
+constexpr int32_t kMostLength = 46300;            // the length of those of a query or key, as a vector
 constexpr int32_t kScoredRows = 16;                // whose scores are there at a time: those of a tile
 constexpr int32_t kMostRows = 2 * kScoredRows;     // of a block: their weights are there at a time
 constexpr int32_t kCodeStride = kSpanTokens + 64;  // not a power of two, like kScoreStride
 
-// Rows of codes. Their sums correct what is 128 too large.
+// Rows of codes: bytes, the sums of which correct what is 128 too large, or whole ones, which take the place of both planes.
 struct CodeRows {
-    int8_t *high, *low;  // [row][stride]
+    int8_t *high, *low;  // [row][stride]; low ones follow high ones
     int32_t stride;
     int32_t *sum_high, *sum_low;  // [row]
 
+    int16_t* whole(int32_t row) const { return reinterpret_cast<int16_t*>(high) + size_t(row) * stride; }
     CodeRows from(int32_t row) const {
         return {high + size_t(row) * stride, low + size_t(row) * stride, stride, sum_high + row, sum_low + row};
     }
@@ -103,8 +109,10 @@ inline const uint16_t* scales_of(const KvLayout& kv, const uint8_t* plane) {
     return reinterpret_cast<const uint16_t*>(plane + 2 * size_t(kv.head_size) * kPageTokens);
 }
 
-// What one step of the codes of x is worth; not a number if something in x is not finite.
-inline float code_scale(const float* x, int32_t n) {
+inline f32x16 steps_per_unit(float scale) { return set1(scale > 1e-35f ? 1.0f / scale : 0.0f); }
+
+// The largest magnitude in x; not a number if something in it is not finite.
+inline float largest_of(const float* x, int32_t n) {
     i32x16 largest = set1_i32(0);
     for (int32_t i = 0; i < n; i += 16) {
         largest = max_i32(as_i32(abs(load(x + i))), largest);  // what is not a number has the largest bits
@@ -116,7 +124,23 @@ inline float code_scale(const float* x, int32_t n) {
     }
     float value;
     __builtin_memcpy(&value, lane, 4);
-    return lane[0] < 0x7f800000 ? value / float(kMostCode) : __builtin_nanf("");
+    return lane[0] < 0x7f800000 ? value : __builtin_nanf("");
+}
+
+// What one step of the codes of x, a query or key, is worth.
+template <KvType type> inline float code_scale(const float* x, int32_t n) {
+    const float largest = largest_of(x, n);
+    if constexpr (type == KvType::q16) {
+        return largest / kMostCode;
+    }
+    const f32x16 per_largest = steps_per_unit(largest);
+    f32x16 squares = set1(0);
+    for (int32_t i = 0; i < n; i += 16) {
+        const f32x16 part = mul(load(x + i), per_largest);
+        squares = fma(part, part, squares);
+    }
+    const float by_length = largest * (__builtin_sqrtf(reduce_add(squares)) / kMostLength), by_largest = largest / kMostWhole;
+    return by_length > by_largest ? by_length : by_largest;
 }
 
 // The power of two above a scale, from 2^-60 on: weights have its logarithm in them, and must not leave the range of floats
@@ -140,8 +164,6 @@ inline float rounded_up(float scale) {
     return scale;
 }
 
-inline f32x16 steps_per_unit(float scale) { return set1(scale > 1e-35f ? 1.0f / scale : 0.0f); }
-
 #ifndef STOKER_STORE_SPLIT
 // 64 codes as bytes; a low one is never -128, so that products of two add up in 16 bits. Adds them to `sums` of high and low.
 // What was not a number becomes any code.
@@ -159,7 +181,14 @@ inline void store_split(int8_t* high, int8_t* low, const i32x16 (&x)[4], i32x16 
 #endif
 
 // Row `row` of `rows` at elements [begin, end), multiples of 64, from codes(element), of 16.
-template <class Codes> inline void fill_codes(const CodeRows& rows, int32_t row, int32_t begin, int32_t end, Codes codes) {
+template <KvType type, class Codes>
+inline void fill_codes(const CodeRows& rows, int32_t row, int32_t begin, int32_t end, Codes codes) {
+    if constexpr (type == KvType::i16) {
+        for (int32_t i = begin; i < end; i += 16) {
+            store_i16(rows.whole(row) + i, codes(i));
+        }
+        return;
+    }
     const size_t at = size_t(row) * rows.stride;
     i32x16 sums[2] = {set1_i32(0), set1_i32(0)};
     for (int32_t i = begin; i < end; i += 64) {
@@ -172,16 +201,17 @@ template <class Codes> inline void fill_codes(const CodeRows& rows, int32_t row,
 
 constexpr float kLog2E = 1.44269504088896341f;
 
-STOKER_FLATTEN inline void take_queries(const SpanRows& b) {
+template <KvType type> STOKER_FLATTEN void take_queries(const SpanRows& b) {
+    constexpr float unit = type == KvType::q16 ? 256 : 1;  // of the sums of products
     const int32_t n = b.a.kv.head_size;
     for (int32_t r = 0; r < b.rows; ++r) {
         const int32_t row = b.row + r;
         const float* x = b.a.queries + size_t(row / b.a.group) * b.a.ldq + size_t(row % b.a.group) * n;
-        const float scale = code_scale(x, n);
+        const float scale = code_scale<type>(x, n);
         const f32x16 steps = steps_per_unit(scale);
-        fill_codes(b.scratch.queries, r, 0, SpanScratch::query_stride(n),
+        fill_codes<type>(b.scratch.queries, r, 0, SpanScratch::query_stride(n),
                    [&](int32_t d) { return d < n ? to_i32(mul(load(x + d), steps)) : set1_i32(0); });
-        b.scratch.query_scales[r] = scale * (b.a.softcap > 0 ? 256 : 256 * kLog2E);
+        b.scratch.query_scales[r] = scale * unit * (b.a.softcap > 0 ? 1 : kLog2E);
     }
 }
 
@@ -191,10 +221,10 @@ STOKER_FLATTEN inline void take_queries(const SpanRows& b) {
 constexpr float kUnseen = -3.4e38f;  // a score below all
 
 // The weight that is 2^x of the largest one, x <= 0, within 3e-6 of itself; below -140 it stays at 1e-38; not a number stays
-// one. The largest is kMostCode, so a weight is its code. Scores have nothing added to them for that: among huge ones the sum
+// one. The largest is most_code, so a weight is its code. Scores have nothing added to them for that: among huge ones the sum
 // would round to more. A polynomial of what is left of x behind its integer. 11 operations.
-inline f32x16 weight_of(f32x16 x) {
-    constexpr float most = kMostCode / 32768.0f;        // the rest of it, 2^15, is in the exponent
+template <int32_t most_code> inline f32x16 weight_of(f32x16 x) {
+    constexpr float most = most_code / 32768.0f;        // the rest of it, 2^15, is in the exponent
     const f32x16 magic = set1(12582912.0f + 127 + 15);  // adding it rounds, and the last bits are an exponent's
     const f32x16 t = max(set1(-140), x);
     const f32x16 n = add(t, magic), r = sub(t, sub(n, magic));
@@ -244,7 +274,8 @@ inline f32x16 score(const SpanRows& b, int32_t r, int32_t t, i32x16 sum) {
 
 // Row r's scores, the largest of which is given, become codes of its weights; writes the maximum and the sum of its partial
 // result.
-STOKER_FLATTEN inline void soften_row(const SpanRows& b, int32_t r, float highest, float* partial) {
+template <KvType type> STOKER_FLATTEN void soften_row(const SpanRows& b, int32_t r, float highest, float* partial) {
+    constexpr int32_t most_code = type == KvType::i16 ? kMostWhole : kMostCode;
     const SpanScratch& s = b.scratch;
     const Seen seen = b.seen[r];
     const bool sees = seen.from < seen.to;
@@ -252,16 +283,82 @@ STOKER_FLATTEN inline void soften_row(const SpanRows& b, int32_t r, float highes
     const f32x16 largest = set1(highest);
     const float* scores = s.scores(r);
     f32x16 total = set1(0);
-    fill_codes(s.weights, r, b.first_coded(), b.end_coded(), [&](int32_t t) {
+    fill_codes<type>(s.weights, r, b.first_coded(), b.end_coded(), [&](int32_t t) {
         if (t < first || t >= last) {
             return set1_i32(0);
         }
-        const f32x16 weight = weight_of(sub(load(scores + t), largest));
+        const f32x16 weight = weight_of<most_code>(sub(load(scores + t), largest));
         total = fma(weight, only_seen(load(s.values_per_scale + t), t, seen, 0), total);
         return to_i32(weight);
     });
     partial[0] = highest * 0.693147180559945f;
     partial[1] = sees ? reduce_add(total) : 0;
+}
+
+// Blocks of rows
+// ---------------------------------------------------------------------------------------------------------------------
+
+// Keys of later pages come from memory, as in `score` of attention.inl.
+inline void fetch_keys(const SpanRows& b, int32_t page) {
+    const int32_t unfetched = b.first_page + b.a.num_fetched, next = page == b.first_page ? page : page + kFetchedPages;
+    for (int32_t i = next > unfetched ? next : unfetched; i <= page + kFetchedPages && i < b.end_page; ++i) {
+        Fetch(b.a.kv, b.keys(i)).steps<KvType::q16>(0, b.a.kv.head_size);
+    }
+}
+
+// Row r's sums become scores where they lie; returns the largest.
+STOKER_FLATTEN inline float score_row(const SpanRows& b, int32_t r) {
+    float* scores = b.scratch.scores(r);
+    f32x16 highest = set1(kUnseen);
+    for (int32_t t = b.seen[r].from / 16 * 16; t < b.seen[r].to; t += 16) {
+        const f32x16 x = score(b, r, t, load_i32(reinterpret_cast<const int32_t*>(scores) + t));
+        highest = max(x, highest);
+        store(scores + t, x);
+    }
+    return reduce_max(highest);
+}
+
+// By `Products` of one type of codes, of at most so many rows that R is known when compiled.
+template <class Products, int R = Products::rows> void attend_rows_of(const SpanRows& b, float* partials) {
+    if constexpr (R > 1) {
+        if (b.rows < R) {
+            return attend_rows_of<Products, R - 1>(b, partials);
+        }
+    }
+    take_queries<Products::type>(b);
+    for (int32_t page = b.first_page; page < b.end_page; ++page) {
+        if (b.row == 0) {
+            fetch_keys(b, page);
+        }
+        Products::template score<R>(b, page, Fetch(b.a.kv, b.values(page)));
+    }
+    copy_scales(b);
+    const int32_t n = b.a.kv.head_size;
+    for (int32_t r = 0; r < R; ++r) {
+        soften_row<Products::type>(b, r, score_row(b, r), partials + r * partial_floats(n) + n);
+    }
+    Products::template weigh<R>(b, partials);
+}
+
+// In blocks of at most `rows_at_once` rows, each by `attend`. Returns of how many pages ahead the keys were fetched.
+template <class Attend>
+inline int32_t attend_blocks(const AttentionRows& a, int32_t span, float* partials, float* scratch, int32_t rows_at_once,
+                             Attend attend) {
+    int32_t pages = 0;
+    for (int32_t row = 0, rows; row < a.rows(); row += rows) {
+        rows = a.rows() - row < rows_at_once ? a.rows() - row : rows_at_once;
+        const SpanRows block(a, span, row, rows, scratch);
+        attend(block, partials + size_t(row) * partial_floats(a.kv.head_size));
+        pages = block.end_page - block.first_page;
+    }
+    pages = pages > 0 ? pages : 0;
+    return pages < a.ahead.count ? pages : a.ahead.count;
+}
+
+template <class Products>
+inline int32_t attend_coded(const AttentionRows& a, int32_t span, float* partials, float* scratch) {
+    return attend_blocks(a, span, partials, scratch, Products::rows,
+                         [](const SpanRows& b, float* to) { attend_rows_of<Products>(b, to); });
 }
 
 }  // namespace stoker::STOKER_ISA

@@ -119,23 +119,6 @@ template <int R, int V> STOKER_FLATTEN void score_page(const SpanRows& b, int32_
     }
 }
 
-// Keys of later pages come from memory, as in `score` of attention.inl.
-inline void fetch_keys(const SpanRows& b, int32_t page) {
-    const int32_t unfetched = b.first_page + b.a.num_fetched, next = page == b.first_page ? page : page + kFetchedPages;
-    for (int32_t i = next > unfetched ? next : unfetched; i <= page + kFetchedPages && i < b.end_page; ++i) {
-        Fetch(b.a.kv, b.keys(i)).steps<KvType::q16>(0, b.a.kv.head_size);
-    }
-}
-
-template <int R> void score_block(const SpanRows& b) {
-    for (int32_t page = b.first_page; page < b.end_page; ++page) {
-        if (b.row == 0) {
-            fetch_keys(b, page);
-        }
-        score_page<R, kDotVectors>(b, page, Fetch(b.a.kv, b.values(page)));
-    }
-}
-
 // V x 16 elements of the head from d on: sums over the positions of all pages.
 template <int R, int V> STOKER_FLATTEN void weigh_elements(const SpanRows& b, int32_t d, float* partials) {
     const CodeRows weights = b.scratch.weights;
@@ -157,72 +140,29 @@ template <int R, int V> STOKER_FLATTEN void weigh_elements(const SpanRows& b, in
     end_sums(sums, [&](int r, int v, i32x16 sum) { store(to + r * stride + 16 * v, mul(to_f32(sum), set1(256))); });
 }
 
-template <int R> void weigh_block(const SpanRows& b, float* partials) {
-    const int32_t n = b.a.kv.head_size;
-    int32_t d = 0;
-    if constexpr (kDotVectors == 2 && R <= 3) {
-        for (; d + 64 <= n; d += 64) {
-            weigh_elements<R, 4>(b, d, partials);
+// Products for blocks of rows.
+struct Fours {
+    static constexpr KvType type = KvType::q16;
+    static constexpr int rows = kDotRows;
+
+    template <int R> static void score(const SpanRows& b, int32_t page, const Fetch& fetch) {
+        score_page<R, kDotVectors>(b, page, fetch);
+    }
+    template <int R> static void weigh(const SpanRows& b, float* partials) {
+        const int32_t n = b.a.kv.head_size;
+        int32_t d = 0;
+        if constexpr (kDotVectors == 2 && R <= 3) {
+            for (; d + 64 <= n; d += 64) {
+                weigh_elements<R, 4>(b, d, partials);
+            }
+        }
+        for (; d + 16 * kDotVectors <= n; d += 16 * kDotVectors) {
+            weigh_elements<R, kDotVectors>(b, d, partials);
+        }
+        if (d < n) {
+            weigh_elements<R, 1>(b, d, partials);
         }
     }
-    for (; d + 16 * kDotVectors <= n; d += 16 * kDotVectors) {
-        weigh_elements<R, kDotVectors>(b, d, partials);
-    }
-    if (d < n) {
-        weigh_elements<R, 1>(b, d, partials);
-    }
-}
-
-// Row r's sums become scores where they lie; returns the largest.
-STOKER_FLATTEN inline float score_row(const SpanRows& b, int32_t r) {
-    float* scores = b.scratch.scores(r);
-    f32x16 highest = set1(kUnseen);
-    for (int32_t t = b.seen[r].from / 16 * 16; t < b.seen[r].to; t += 16) {
-        const f32x16 x = score(b, r, t, load_i32(reinterpret_cast<const int32_t*>(scores) + t));
-        highest = max(x, highest);
-        store(scores + t, x);
-    }
-    return reduce_max(highest);
-}
-
-template <int R> void attend_block(const SpanRows& b, float* partials) {
-    const int32_t n = b.a.kv.head_size;
-    take_queries(b);
-    score_block<R>(b);
-    copy_scales(b);
-    for (int32_t r = 0; r < R; ++r) {
-        soften_row(b, r, score_row(b, r), partials + r * partial_floats(n) + n);
-    }
-    weigh_block<R>(b, partials);
-}
-
-template <int R = kDotRows> void attend_rows_of(const SpanRows& b, float* partials) {
-    if constexpr (R > 1) {
-        if (b.rows < R) {
-            return attend_rows_of<R - 1>(b, partials);
-        }
-    }
-    attend_block<R>(b, partials);
-}
-
-// In blocks of at most `rows_at_once` rows, each by `attend`. Returns of how many pages ahead the keys were fetched.
-template <class Attend>
-inline int32_t attend_blocks(const AttentionRows& a, int32_t span, float* partials, float* scratch, int32_t rows_at_once,
-                             Attend attend) {
-    int32_t pages = 0;
-    for (int32_t row = 0, rows; row < a.rows(); row += rows) {
-        rows = a.rows() - row < rows_at_once ? a.rows() - row : rows_at_once;
-        const SpanRows block(a, span, row, rows, scratch);
-        attend(block, partials + size_t(row) * partial_floats(a.kv.head_size));
-        pages = block.end_page - block.first_page;
-    }
-    pages = pages > 0 ? pages : 0;
-    return pages < a.ahead.count ? pages : a.ahead.count;
-}
-
-inline int32_t attend_q16(const AttentionRows& a, int32_t span, float* partials, float* scratch) {
-    return attend_blocks(a, span, partials, scratch, kDotRows,
-                         [](const SpanRows& b, float* to) { attend_rows_of(b, to); });
-}
+};
 
 }  // namespace stoker::STOKER_ISA

@@ -6,7 +6,8 @@ inline int32_t attend(const AttentionRows& a, int32_t span, float* partials, flo
         case KvType::f32: attend_span<KvType::f32>(a, span, partials, scratch); break;
         case KvType::f16: attend_span<KvType::f16>(a, span, partials, scratch); break;
         case KvType::q8: attend_span<KvType::q8>(a, span, partials, scratch); break;
-        case KvType::q16: return attend_q16(a, span, partials, scratch);
+        case KvType::q16: return attend_coded<Fours>(a, span, partials, scratch);
+        case KvType::i16: return attend_coded<Pairs>(a, span, partials, scratch);
     }
     const int32_t from = seen_in_span(a, a.rows() - 1, span).from, to = seen_in_span(a, 0, span).to;  // what all rows see
     const int32_t pages = from < to ? (to + kPageTokens - 1) / kPageTokens - from / kPageTokens : 0;
@@ -42,10 +43,12 @@ inline void finish(const float* partial, int32_t head_size, float* out) {
     }
 }
 
-inline int32_t rows_at_once(KvType type) { return type == KvType::q16 ? kDotRows : kAttentionRows; }
+inline int32_t rows_at_once(KvType type) {
+    return type == KvType::q16 ? Fours::rows : type == KvType::i16 ? Pairs::rows : kAttentionRows;
+}
 
 inline size_t scratch_floats(const KvLayout& kv) {
-    return kv.type == KvType::q16 ? SpanScratch::floats(kv.head_size) : size_t(kScoreStride) * kAttentionRows;
+    return is_coded(kv.type) ? SpanScratch::floats(kv.head_size) : size_t(kScoreStride) * kAttentionRows;
 }
 
 constexpr AttentionKernels kAttentionKernels = {rows_at_once, scratch_floats, fetch, write, attend, merge, finish};

@@ -1,4 +1,4 @@
-// Writing keys and values, of every type, at one position. Included once per instruction set, after attention_q16.inl.
+// Writing keys and values, of every type, at one position. Included once per instruction set, after attention_i16.inl.
 namespace stoker::STOKER_ISA {
 
 // Sixteen elements of a head as codes with one scale for the group they are in.
@@ -55,9 +55,15 @@ inline void store_fourth(uint8_t* line, int32_t first, i32x16 x) {
 }
 #endif
 
+inline void set_scale(const KvLayout& kv, uint8_t* plane, int32_t slot, float scale) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, &scale, 4);
+    const_cast<uint16_t*>(scales_of(kv, plane))[slot] = uint16_t(bits >> 16);
+}
+
 // A key's bytes lie by fours, a value's alone.
 inline void write_q16(const KvLayout& kv, uint8_t* plane, const float* x, int32_t slot, bool is_key) {
-    const float most = code_scale(x, kv.head_size), scale = is_key ? rounded_up(most) : power_above(most);
+    const float most = code_scale<KvType::q16>(x, kv.head_size), scale = is_key ? rounded_up(most) : power_above(most);
     const f32x16 steps = steps_per_unit(scale);
     for (int32_t d = 0; d < kv.head_size; d += 16) {
         const i32x16 code = to_i32(mul(load(x + d), steps));
@@ -75,9 +81,26 @@ inline void write_q16(const KvLayout& kv, uint8_t* plane, const float* x, int32_
             __builtin_memcpy(at + i * 128 + slot * 4, bytes[i % 2] + i / 2 * 4, 4);
         }
     }
-    uint32_t bits;
-    __builtin_memcpy(&bits, &scale, 4);
-    const_cast<uint16_t*>(scales_of(kv, plane))[slot] = uint16_t(bits >> 16);
+    set_scale(kv, plane, slot, scale);
+}
+
+// Likewise, in pairs of whole codes.
+inline void write_i16(const KvLayout& kv, uint8_t* plane, const float* x, int32_t slot, bool is_key) {
+    const int32_t n = kv.head_size;
+    const float scale = is_key ? rounded_up(code_scale<KvType::i16>(x, n)) : power_above(largest_of(x, n) / kMostValue);
+    const f32x16 steps = steps_per_unit(scale);
+    alignas(32) int16_t codes[16];
+    for (int32_t d = 0; d < n; d += 16) {
+        store_i16(codes, to_i32(mul(load(x + d), steps)));
+        uint8_t* at = plane + d * 2 * kPageTokens;
+        for (int i = 0; i < 8 && is_key; ++i) {
+            __builtin_memcpy(at + i * 128 + slot * 4, codes + 2 * i, 4);
+        }
+        for (int i = 0; i < 16 && !is_key; ++i) {
+            __builtin_memcpy(at + slot / 2 * 64 + i * 4 + slot % 2 * 2, codes + i, 2);
+        }
+    }
+    set_scale(kv, plane, slot, scale);
 }
 
 inline void write_plane(const KvLayout& kv, uint8_t* plane, const float* x, int32_t slot, int32_t step, int32_t start) {
@@ -86,6 +109,7 @@ inline void write_plane(const KvLayout& kv, uint8_t* plane, const float* x, int3
         case KvType::f16: return write_plain<uint16_t>(kv, plane, x, step, start);
         case KvType::q8: return write_q8(kv, plane, x, slot, step, start);
         case KvType::q16: return write_q16(kv, plane, x, slot, step == kPageTokens);
+        case KvType::i16: return write_i16(kv, plane, x, slot, step == kPageTokens);
     }
 }
 
@@ -99,7 +123,8 @@ inline void fetch(const KvLayout& kv, const AttentionAhead& pages) {
         const Fetch keys(kv, pages.memory + pages.pages[i] * kv.page_bytes);
         switch (kv.type) {
             case KvType::f32: keys.steps<KvType::f32>(0, kv.head_size); break;
-            case KvType::q16: keys.steps<KvType::q16>(0, kv.head_size); break;
+            case KvType::q16:
+            case KvType::i16: keys.steps<KvType::q16>(0, kv.head_size); break;
             default: keys.steps<KvType::f16>(0, kv.head_size);
         }
     }

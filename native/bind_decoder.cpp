@@ -35,8 +35,9 @@ KvType kv_type_named(const std::string& name) {
     if (name == "f32") return KvType::f32;
     if (name == "f16") return KvType::f16;
     if (name == "q8") return KvType::q8;
-    require(name == "q16", "kv_type must be f32, f16, q8 or q16");
-    return KvType::q16;
+    if (name == "q16") return KvType::q16;
+    require(name == "i16", "kv_type must be f32, f16, q8, q16 or i16");
+    return KvType::i16;
 }
 
 // The decoder with the Python objects whose memory it reads.

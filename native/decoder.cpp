@@ -29,7 +29,7 @@ Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32
       max_batch_tokens_(max_batch_tokens), adapters_(spec_),
       plan_(spec_, kernels.attention->rows_at_once(kv_type), max_batch_tokens, num_threads),
       pool_(num_threads, cores, std::move(cpus)) {
-    require(kv_type != KvType::q16 || spec_.head_size <= kMaxCodedHead, "heads are too large for q16");
+    require(!is_coded(kv_type) || spec_.head_size <= kMaxCodedHead, "heads are too large for q16 and i16");
     const size_t rows = max_batch_tokens, few = Stage::kFewRows, hidden = spec_.hidden_size;
     const int32_t wide = std::max(spec_.hidden_size, spec_.query_size());
     x_[0] = Buffer<float>(rows * hidden);

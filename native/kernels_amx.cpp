@@ -290,7 +290,6 @@ size_t matmul_scratch_bytes(int32_t type, int32_t rows, int32_t cols) {
 #include "math.inl"
 #include "attention.inl"
 #include "attention_codes.inl"
-#include "attention_q16.inl"
 #include "attention_amx.inl"
 
 namespace stoker {

@@ -54,18 +54,19 @@ void copy_elements(uint8_t* to, const uint8_t* from, const KvLayout& kv, bool ar
     }
 }
 
-// Of a plane of type q16.
-void copy_codes(uint8_t* to, const uint8_t* from, size_t head_size, bool are_keys, int32_t first, int32_t last) {
-    const size_t bytes = 2 * head_size * kPageTokens;
+// Of a plane of codes of 16 bits, whole or in bytes that lie apart.
+void copy_codes(uint8_t* to, const uint8_t* from, const KvLayout& kv, bool are_keys, int32_t first, int32_t last) {
+    const size_t head_size = kv.head_size, bytes = 2 * head_size * kPageTokens, whole = kv.type == KvType::i16;
     copy_columns(to + bytes, from + bytes, 1, sizeof(uint16_t), first, last);
     if (are_keys) {
         return copy_columns(to, from, head_size / 2, 4, first, last);
     }
-    for (size_t line = 0; line < bytes; line += 64) {  // of 16 elements and 4 positions
-        const int32_t position = int32_t(line % (32 * kPageTokens) / 128) * 4;
-        for (int32_t i = std::max(first - position, 0); i < std::min(last - position, 4); ++i) {
-            for (size_t at = line + i; at < line + 64; at += 4) {
-                to[at] = from[at];
+    const int32_t positions = whole ? 2 : 4, element = whole ? 2 : 1;
+    for (size_t line = 0; line < bytes; line += 64) {  // of 16 elements and 2 or 4 positions
+        const int32_t position = int32_t(line % (32 * kPageTokens) / (whole ? 64 : 128)) * positions;
+        for (int32_t i = std::max(first - position, 0); i < std::min(last - position, positions); ++i) {
+            for (size_t at = line + i * element; at < line + 64; at += 4) {
+                std::memcpy(to + at, from + at, element);
             }
         }
     }
@@ -101,8 +102,8 @@ void KvCache::import_positions(int32_t page, const uint8_t* data, int32_t first,
     }
     for (size_t plane = 0; plane < num_planes_; ++plane) {
         const bool are_keys = plane % 2 == 0;
-        if (layout_.type == KvType::q16) {
-            copy_codes(to, data, layout_.head_size, are_keys, first, last);
+        if (is_coded(layout_.type)) {
+            copy_codes(to, data, layout_, are_keys, first, last);
         } else {
             copy_elements(to, data, layout_, are_keys, first, last);
         }

@@ -24,6 +24,8 @@ STOKER_VECTOR(Integers, int32_t);
 STOKER_VECTOR(Naturals, uint32_t);
 STOKER_VECTOR(Bytes, uint8_t);
 #undef STOKER_VECTOR
+typedef int16_t Shorts __attribute__((vector_size(STOKER_REGISTER_BYTES / 2)));
+typedef int16_t ShortsAt __attribute__((vector_size(STOKER_REGISTER_BYTES / 2), aligned(1), may_alias));
 
 struct f32x16 { Floats v[kParts]; };
 struct i32x16 { Integers v[kParts]; };
@@ -76,6 +78,11 @@ STOKER_FIX f32x16 to_f32(const i32x16& a) { STOKER_EACH(f32x16, __builtin_conver
 STOKER_FIX f32x16 as_f32(const i32x16& a) { STOKER_EACH(f32x16, Floats(a.v[i])); }
 STOKER_FIX i32x16 as_i32(const f32x16& a) { STOKER_EACH(i32x16, Integers(a.v[i])); }
 STOKER_FIX f32x16 abs(const f32x16& a) { STOKER_EACH(f32x16, Floats(Integers(a.v[i]) & 0x7fffffff)); }
+
+// The low halves of integers.
+STOKER_FIX void store_i16(int16_t* p, const i32x16& x) {
+    for (int i = 0; i < kParts; ++i) reinterpret_cast<ShortsAt*>(p)[i] = __builtin_convertvector(x.v[i], Shorts);
+}
 
 // Codes: 64 bytes of weights
 STOKER_FIX codes load_codes(const uint8_t* p) { STOKER_EACH(codes, reinterpret_cast<const BytesAt*>(p)[i]); }

@@ -116,5 +116,15 @@ template <int max_code, bool is_unsigned> STOKER_FIX i32x16 dot(i32x16 acc, code
     return out;
 #endif
 }
+STOKER_FIX i32x16 dot_pairs(i32x16 acc, codes w, quad a) {
+    const int16x8_t x = vreinterpretq_s16_u8(a.v);
+    i32x16 out;
+    for (int i = 0; i < 4; ++i) {
+        const int16x8_t pairs = vreinterpretq_s16_u8(w.v[i]);
+        const int32x4_t low = vmull_s16(vget_low_s16(pairs), vget_low_s16(x));
+        out.v[i] = vaddq_s32(acc.v[i], vpaddq_s32(low, vmull_high_s16(pairs, x)));
+    }
+    return out;
+}
 
 }  // namespace stoker::STOKER_ISA

@@ -5,6 +5,7 @@
 #include "attention.inl"
 #include "attention_codes.inl"
 #include "attention_q16.inl"
+#include "attention_i16.inl"
 #include "attention_write.inl"
 #include "attention_table.inl"
 #include "sampling.inl"

@@ -44,7 +44,7 @@ System = Annotated[
     typer.Option("--system", metavar="TEXT", show_default=False, help="What the model should know before it answers."),
 ]
 Backend = Literal["auto", "native", "llama", "onnx"]
-KVType = Literal["f16", "f32", "q8", "q16"]
+KVType = Literal["f16", "f32", "q8", "q16", "i16"]
 PoolingName = Literal["mean", "cls", "last"]
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 FlashAttention = Literal["auto", "on", "off"]
@@ -114,7 +114,7 @@ ENGINE: OptionGroup = {
     "parallel": _model(int, "Most requests computed at the same time. [default: 8; run and chat: 1]"),
     "threads": _model(int, "CPU threads. [default: one per usable core]"),
     "kv_type": _model(
-        KVType, "How keys and values are kept; q8 is smallest. [default: q16 where it is faster, else f16]"
+        KVType, "How keys and values are kept; q8 is smallest. [default: i16 or q16 where it is faster, else f16]"
     ),
     "max_draft": _model(
         int, "Most tokens that are guessed ahead for a stream, where that is faster; 0 = none. [default: 15]"

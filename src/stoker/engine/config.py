@@ -15,7 +15,7 @@ from stoker.core.params import SamplingParams
 from stoker.errors import ConfigError, InvalidInput
 
 BackendName: TypeAlias = Literal["auto", "native", "llama", "onnx", "scripted"]
-KVType: TypeAlias = Literal["f16", "f32", "q8", "q16"]
+KVType: TypeAlias = Literal["f16", "f32", "q8", "q16", "i16"]
 PoolingName: TypeAlias = Literal["mean", "cls", "last"]
 CacheType: TypeAlias = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 FlashAttention: TypeAlias = Literal["auto", "on", "off"]
@@ -75,8 +75,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     """Threads that compute. Not given: one per physical core that this process may use."""
     kv_type: KVType | None = None
-    """What keys and values are kept as; q8 takes a little more than half of f16. Not given: on the native executor q16,
-    where this CPU is faster with it; else f16."""
+    """What keys and values are kept as; q8 takes a little more than half of f16. Not given: on the native executor i16
+    or q16, where this CPU is faster with it; else f16."""
     max_draft: int | None = None
     """Most tokens that are guessed for a stream in one step, from what it has read and written before, and computed
     together; 0 = none. Not given: 15 on the native executor, where it pays; others do not guess. Range 0 … 63."""

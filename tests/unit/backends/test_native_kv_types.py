@@ -12,7 +12,7 @@ from stoker.backends.native.kv_types import choose_kv_type, element_bytes
 from stoker.errors import ConfigError
 from tests.unit.native.tiny import PAGE, Tiny, build
 
-_USUAL = {"avxvnni": "q16", "avx512": "q16", "amx": "q16"}
+_USUAL = {"avx2": "i16", "avxvnni": "i16", "avx512": "i16", "amx": "q16"}
 
 
 @pytest.mark.parametrize("kernels", _native.kernel_names())
@@ -23,10 +23,11 @@ def test_codes_are_usual_where_they_are_faster(kernels: str, monkeypatch: pytest
     assert choose_kv_type("q8", 64) == "q8"
 
 
-def test_heads_too_large_for_codes_are_refused_by_name() -> None:
-    assert choose_kv_type("q16", 512) == "q16"
-    with pytest.raises(ConfigError, match=r"528.*--kv-type f16"):
-        choose_kv_type("q16", 528)
+@pytest.mark.parametrize("kv_type", ["q16", "i16"])
+def test_heads_too_large_for_codes_are_refused_by_name(kv_type: KVType) -> None:
+    assert choose_kv_type(kv_type, 512) == kv_type
+    with pytest.raises(ConfigError, match=rf"528.*{kv_type}; --kv-type f16"):
+        choose_kv_type(kv_type, 528)
 
 
 def test_kernels_that_cannot_run_are_a_mistake_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,10 +27,12 @@ LOGITS = {
     ("types", "f16"): "6ce74a1aa74cc285",
     ("types", "q8"): "8ec7c08f4bcab2ab",
     ("types", "q16"): "925f2e951c508b9c",
+    ("types", "i16"): "16d5f7fcc82e8ed8",
     ("features", "f32"): "b0cd4669e0a49712",
     ("features", "f16"): "9ce21a933c1bcc62",
     ("features", "q8"): "f8b550e9d2b33c97",
     ("features", "q16"): "e1510f826884bbb1",
+    ("features", "i16"): "92b015943f225a05",
 }
 """By model and type of keys and values. Who changes the arithmetic on purpose writes down what the tests then find."""
 _LENGTH = 75

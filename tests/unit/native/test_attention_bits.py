@@ -29,7 +29,7 @@ def _wanted(heads: int, kv_heads: int, head_size: int, kv_type: str) -> NDArray[
     return slots.all_logits(0, token_ids(_LENGTH, built.tiny), [1])
 
 
-@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8", "q16"])
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8", "q16", "i16"])
 @pytest.mark.parametrize("kernels", _native.kernel_names())
 @pytest.mark.parametrize("shape", _SHAPES)
 def test_heads_and_groups(shape: tuple[int, int, int], kernels: str, kv_type: str) -> None:
@@ -39,7 +39,7 @@ def test_heads_and_groups(shape: tuple[int, int, int], kernels: str, kv_type: st
     np.testing.assert_array_equal(rows, _wanted(*shape, kv_type))
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q16"])
+@pytest.mark.parametrize("kv_type", ["f16", "q16", "i16"])
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
 def test_rows_of_different_pasts_on_more_and_fewer_threads_than_they_are(threads: int, kv_type: str) -> None:
     """Threads have units of their own and take those of others; all of them are computed, and once."""

@@ -17,7 +17,7 @@ MIXED = Tiny(
 )  # fmt: skip
 BUILT = build(MIXED)
 IDS = token_ids(100, MIXED)
-KV_TYPES = ("f16", "q8", "q16")
+KV_TYPES = ("f16", "q8", "q16", "i16")
 
 
 def rows_with(sizes: Sequence[int], **options: object) -> NDArray[np.float32]:
@@ -49,7 +49,7 @@ def test_threads(reference: tuple[str, NDArray[np.float32]], threads: int, sizes
     np.testing.assert_array_equal(rows_with(sizes, num_threads=threads, kv_type=kv_type), wanted)
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q16"])
+@pytest.mark.parametrize("kv_type", ["f16", "q16", "i16"])
 def test_batch_mates(kv_type: str) -> None:
     wanted = rows_with([100], kv_type=kv_type)
     decoder = BUILT.open(kv_type=kv_type, num_threads=2)
@@ -67,7 +67,7 @@ def test_batch_mates(kv_type: str) -> None:
     np.testing.assert_array_equal(np.concatenate(found), wanted)
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q16"])
+@pytest.mark.parametrize("kv_type", ["f16", "q16", "i16"])
 @pytest.mark.parametrize("threads", [1, 4])
 def test_spans_computed_apart_or_one_after_the_other(threads: int, kv_type: str) -> None:
     """Long pasts: with several threads and one row each span is a piece of work, with one thread it is not."""
@@ -114,7 +114,7 @@ def exported(decoder: _native.Decoder, page: int) -> bytearray:
     return into
 
 
-@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8", "q16"])
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8", "q16", "i16"])
 def test_pages_are_copied_exported_and_taken_over_in_part(kv_type: str) -> None:
     built = build(Tiny(head_size=48))
     ids = token_ids(60, built.tiny)
@@ -134,7 +134,7 @@ def test_pages_are_copied_exported_and_taken_over_in_part(kv_type: str) -> None:
     np.testing.assert_array_equal(rows, wanted)
 
 
-@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8", "q16"])
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8", "q16", "i16"])
 def test_what_is_taken_over_in_part_leaves_the_other_positions_as_they_are(kv_type: str) -> None:
     """Each byte of a page belongs to one position."""
     decoder = build(Tiny(head_size=48)).open(kv_type=kv_type)

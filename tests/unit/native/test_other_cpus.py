@@ -20,7 +20,7 @@ _QUESTIONS = f"""
 from stoker import _native
 print(_native.best_kernels())
 from tests.unit.native.golden import inputs, logits
-print(inputs("{_MODEL}"), *(logits("{_MODEL}", kv_type) for kv_type in ("f16", "q16")))
+print(inputs("{_MODEL}"), *(logits("{_MODEL}", kv_type) for kv_type in ("f16", "q16", "i16")))
 """
 
 
@@ -39,5 +39,5 @@ def test_nothing_runs_that_a_cpu_does_not_have(cpu: str, table: str) -> None:
         env=environment,
         cwd=_ROOT,
     )
-    answers = [table, INPUTS[_MODEL], LOGITS[_MODEL, "f16"], LOGITS[_MODEL, "q16"]]
+    answers = [table, INPUTS[_MODEL], LOGITS[_MODEL, "f16"], LOGITS[_MODEL, "q16"], LOGITS[_MODEL, "i16"]]
     assert (asked.returncode, asked.stdout.split()) == (0, answers), asked.stderr

@@ -7,12 +7,14 @@ from typing import Literal, TypeAlias
 from stoker import _native
 from stoker.errors import ConfigError
 
-KVType: TypeAlias = Literal["f32", "f16", "q8", "q16"]
+KVType: TypeAlias = Literal["f32", "f16", "q8", "q16", "i16"]
 
 _MAX_CODED_HEAD = 512
 """Elements of a head whose sums of products of 16-bit codes fit into 32 bits: native/attention.hpp."""
-_FASTER_IN_INTEGERS = frozenset(("avxvnni", "avx512", "amx"))
-"""Kernels to which codes of 16 bits are faster than floats, for prompts as well as for decodes."""
+_CODED: frozenset[KVType] = frozenset(("q16", "i16"))
+_USUAL: dict[str, KVType] = {"avx2": "i16", "avxvnni": "i16", "avx512": "i16", "amx": "q16"}
+"""By kernels to which codes of 16 bits are faster than floats. Tiles multiply bytes alone; other kernels pairs of whole
+codes as fast as fours of bytes."""
 
 
 def choose_kv_type(wanted: KVType | None, head_size: int) -> KVType:
@@ -23,9 +25,9 @@ def choose_kv_type(wanted: KVType | None, head_size: int) -> KVType:
             here.
     """
     if wanted is None:
-        return "q16" if head_size <= _MAX_CODED_HEAD and _kernels() in _FASTER_IN_INTEGERS else "f16"
-    if wanted == "q16" and head_size > _MAX_CODED_HEAD:
-        message = f"This model's heads of {head_size} elements are too large for q16; --kv-type f16 keeps them."
+        return _USUAL.get(_kernels(), "f16") if head_size <= _MAX_CODED_HEAD else "f16"
+    if wanted in _CODED and head_size > _MAX_CODED_HEAD:
+        message = f"This model's heads of {head_size} elements are too large for {wanted}; --kv-type f16 keeps them."
         raise ConfigError(message, parameter="kv_type")
     return wanted
 
@@ -33,7 +35,8 @@ def choose_kv_type(wanted: KVType | None, head_size: int) -> KVType:
 def element_bytes(kv_type: KVType, head_size: int) -> float:
     """What one number of keys and values takes, its share of scales included."""
     elements_per_scale = 32 if head_size % 32 == 0 else 16
-    return {"f32": 4.0, "f16": 2.0, "q8": 1 + 4 / elements_per_scale, "q16": 2 + 2 / head_size}[kv_type]
+    coded = 2 + 2 / head_size
+    return {"f32": 4.0, "f16": 2.0, "q8": 1 + 4 / elements_per_scale, "q16": coded, "i16": coded}[kv_type]
 
 
 def _kernels() -> str:
