@@ -12,6 +12,11 @@
 //
 //   keys   [head_size/4][high, low][32 positions][4 elements]              then bf16 scales [32 positions]
 //   values [head_size/16][8 x 4 positions][high, low][16 elements][4 positions]          likewise
+//
+// Or as i16: whole codes, as dot products of pairs take them:
+//
+//   keys   [head_size/2][32 positions][2 elements]                         then bf16 scales [32 positions]
+//   values [head_size/16][16 x 2 positions][16 elements][2 positions]      likewise
 #pragma once
 
 #include <algorithm>

@@ -10,7 +10,7 @@
 // exceeds 2^31; nor do 8 products of weights below 2^15 and values below 2^13. What a row does not see has weight 0, and adds 0.
 namespace stoker::STOKER_ISA {
 
-constexpr int32_t kPairRows = kSmallRows >= 8 ? 12 : 4;  // by the number of registers
+constexpr int32_t kPairRows = kSmallRows >= 8 ? 12 : 6;  // by the number of registers
 constexpr int32_t kWeighedRows = kPairRows / 2;          // that share a vector of values: their sums take two registers
 constexpr int32_t kFlushed = 8;                          // positions whose products are summed up in 32 bits
 static_assert(int64_t(kMostLength + 12) * (kMostLength + 12) <= INT32_MAX);  // rounding makes 512 codes longer by 11.3
@@ -38,7 +38,7 @@ template <int R, int V> STOKER_FLATTEN void score_pairs(const SpanRows& b, int32
                 const quad query = pair_at(queries + r * stride + d);
 #pragma GCC unroll 2
                 for (int v = 0; v < V; ++v) {
-                    sums[r][v] = dot_pairs(sums[r][v], key[v], query);
+                    sums[r][v] = dot_whole(sums[r][v], key[v], query);
                 }
             }
         }
@@ -84,7 +84,7 @@ template <int R, int V> STOKER_FLATTEN void weigh_pairs(const SpanRows& b, int32
                     const quad pair = pair_at(weight + r * kCodeStride + 2 * j);
 #pragma GCC unroll 4
                     for (int v = 0; v < V; ++v) {
-                        part[r][v] = dot_pairs(part[r][v], value[v], pair);
+                        part[r][v] = dot_whole(part[r][v], value[v], pair);
                     }
                 }
             }

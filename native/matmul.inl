@@ -19,7 +19,7 @@
 
 namespace stoker::STOKER_ISA {
 
-constexpr int kPanelBlocks = 16;   // blocks of a decoded panel: two tiles of them stay in the first-level cache
+constexpr int kPanelBlocks = 20;   // blocks of a decoded panel: two tiles of them stay in the first-level cache
 constexpr size_t kRowBytes = 1 << 20;  // codes of activations that stay in the second-level cache
 
 // Up to so many rows the weights are decoded for every pass of rows, unless they have two scales a block, which costs more.
@@ -111,13 +111,13 @@ inline void add_block(f32x16 (&acc)[R][T], const Block (&block)[T], const Rows& 
     }
 }
 
-// T tiles x R rows, `blocks` blocks. sums [R][T][16]: read first unless `fresh`, written last.
+// T tiles x R rows, `blocks` blocks. sums [R][T][16], of the blocks before these, or none; out [R][T][16], rows `ldo` apart.
 template <Format F, int R, class Tile, int T>
-STOKER_FLATTEN void multiply(const Tile (&tiles)[T], const Rows& rows, int blocks, bool fresh, float* sums) {
+STOKER_FLATTEN void multiply(const Tile (&tiles)[T], const Rows& rows, int blocks, const float* sums, float* out, int32_t ldo) {
     f32x16 acc[R][T];
     for (int r = 0; r < R; ++r) {
         for (int t = 0; t < T; ++t) {
-            acc[r][t] = fresh ? set1(0) : load(sums + 16 * (r * T + t));
+            acc[r][t] = sums ? load(sums + 16 * (r * T + t)) : set1(0);
         }
     }
     for (int b = 0; b < blocks; ++b) {
@@ -129,7 +129,7 @@ STOKER_FLATTEN void multiply(const Tile (&tiles)[T], const Rows& rows, int block
     }
     for (int r = 0; r < R; ++r) {
         for (int t = 0; t < T; ++t) {
-            store(sums + 16 * (r * T + t), acc[r][t]);
+            store(out + r * ptrdiff_t(ldo) + 16 * t, acc[r][t]);
         }
     }
 }
@@ -150,14 +150,18 @@ void matmul_stream(const Matrix& w, const Activations& a, const Corrections& c, 
     alignas(64) float sums[kSmallRows * 16];
     for (int32_t tile = tile0; tile < tile1; ++tile) {
         const PackedTile<F, takes_unsigned<F>()> packed[1] = {{w, tile}};
+        const bool is_whole = (tile + 1) * 16 <= w.rows;
         for (int32_t row = 0, next; row < a.rows; row = next) {
             const int32_t end = row / kTile * kTile + a.rows_in_tile(row), left = end - row;
             const int32_t passes = (left + kSmallRows - 1) / kSmallRows;
             next = row + (left + passes - 1) / passes;
             with_rows<kSmallRows>(next - row, [&](auto n) {
-                multiply<F, n.value>(packed, Rows(a, c, row, 0), a.blocks(), true, sums);
+                float* out = is_whole ? y + row * ptrdiff_t(ldy) + tile * 16 : sums;
+                multiply<F, n.value>(packed, Rows(a, c, row, 0), a.blocks(), nullptr, out, is_whole ? ldy : 16);
             });
-            write_outputs(sums, 1, next - row, row, tile, w.rows, y, ldy);
+            if (!is_whole) {
+                write_outputs(sums, 1, next - row, row, tile, w.rows, y, ldy);
+            }
         }
     }
 }
@@ -167,8 +171,10 @@ template <Format F, int T>
 void matmul_panel(const Matrix& w, const Activations& a, const Corrections& c, int32_t tile, int32_t row0, int32_t row1,
                   float* y, int32_t ldy, uint8_t* code, float* scale, float* sums) {
     PanelTile<F> panel[T];
-    for (int b0 = 0; b0 < a.blocks(); b0 += kPanelBlocks) {
-        const int b1 = b0 + kPanelBlocks < a.blocks() ? b0 + kPanelBlocks : a.blocks();
+    const bool is_whole = (tile + T) * 16 <= w.rows;
+    const int runs = (a.blocks() + kPanelBlocks - 1) / kPanelBlocks, run = (a.blocks() + runs - 1) / runs;
+    for (int b0 = 0; b0 < a.blocks(); b0 += run) {
+        const int b1 = b0 + run < a.blocks() ? b0 + run : a.blocks();
         for (int t = 0; t < T; ++t) {
             panel[t] = {code + t * kPanelBlocks * 512, scale + t * kPanelBlocks * PanelBlock<F>::kFloats};
             panel[t].fill(PackedTile<F, takes_unsigned<F>()>(w, tile + t), b0, b1);
@@ -177,13 +183,17 @@ void matmul_panel(const Matrix& w, const Activations& a, const Corrections& c, i
             const int32_t left = row / kTile * kTile + a.rows_in_tile(row) - row;
             const int32_t passes = (left + kPanelRows - 1) / kPanelRows;
             n = (left + passes - 1) / passes;
+            float* own = sums + size_t(row - row0) * T * 16;
+            const bool is_last = is_whole && b1 == a.blocks();
             with_rows<kPanelRows>(n, [&](auto rows) {
-                multiply<F, rows.value>(panel, Rows(a, c, row, b0), b1 - b0, b0 == 0,
-                                        sums + size_t(row - row0) * T * 16);
+                multiply<F, rows.value>(panel, Rows(a, c, row, b0), b1 - b0, b0 > 0 ? own : nullptr,
+                                        is_last ? y + row * ptrdiff_t(ldy) + tile * 16 : own, is_last ? ldy : T * 16);
             });
         }
     }
-    write_outputs(sums, T, row1 - row0, row0, tile, w.rows, y, ldy);
+    if (!is_whole) {
+        write_outputs(sums, T, row1 - row0, row0, tile, w.rows, y, ldy);
+    }
 }
 
 // How many rows go over a panel: what the second-level cache holds of their codes, in whole row tiles.

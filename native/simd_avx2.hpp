@@ -109,7 +109,7 @@ template <int max_code, bool is_unsigned> STOKER_FIX i32x16 dot(i32x16 acc, code
     return out;
 #endif
 }
-STOKER_FIX i32x16 dot_pairs(i32x16 acc, codes w, quad a) {
+STOKER_FIX i32x16 dot_whole(i32x16 acc, codes w, quad a) {
 #if defined(__AVXVNNI__)
     STOKER_EACH(i32x16, Integers(_mm256_dpwssd_avx_epi32(__m256i(acc.v[i]), __m256i(w.v[i]), __m256i(a.v))));
 #else

@@ -99,7 +99,7 @@ template <int max_code, bool is_unsigned> STOKER_FIX i32x16 dot(i32x16 acc, code
     static_assert(is_unsigned);
     return {{Integers(_mm512_dpbusd_epi32(__m512i(acc.v[0]), __m512i(w.v[0]), __m512i(a.v)))}};
 }
-STOKER_FIX i32x16 dot_pairs(i32x16 acc, codes w, quad a) {
+STOKER_FIX i32x16 dot_whole(i32x16 acc, codes w, quad a) {
     return {{Integers(_mm512_dpwssd_epi32(__m512i(acc.v[0]), __m512i(w.v[0]), __m512i(a.v)))}};
 }
 

@@ -116,7 +116,7 @@ template <int max_code, bool is_unsigned> STOKER_FIX i32x16 dot(i32x16 acc, code
     return out;
 #endif
 }
-STOKER_FIX i32x16 dot_pairs(i32x16 acc, codes w, quad a) {
+STOKER_FIX i32x16 dot_whole(i32x16 acc, codes w, quad a) {
     const int16x8_t x = vreinterpretq_s16_u8(a.v);
     i32x16 out;
     for (int i = 0; i < 4; ++i) {

@@ -105,7 +105,7 @@ template <int max_code, bool is_unsigned> inline i32x16 dot(i32x16 acc, const co
     return acc;
 }
 // acc[o] += w[o][0] * a[0] + w[o][1] * a[1] of pairs of 16 bits, of which none is -32768.
-inline i32x16 dot_pairs(i32x16 acc, const codes& w, quad a) {
+inline i32x16 dot_whole(i32x16 acc, const codes& w, quad a) {
     int16_t x[2], y[2];
     std::memcpy(y, &a.v, 4);
     for (int i = 0; i < 16; ++i) {

@@ -48,9 +48,9 @@ def read_control_vectors(given: Sequence[str], *, num_layers: int, hidden_size: 
     total = np.zeros((num_layers - 1, hidden_size), dtype=np.float32)
     for text in given:
         found = _WITH_SCALE.fullmatch(text)
-        path, scale = (Path(found[1]), float(found[2])) if found else (Path(text), 1.0)
+        path, scale = (found[1], float(found[2])) if found else (text, 1.0)
         try:
-            with read_gguf(path) as file:
+            with read_gguf(Path(path).expanduser()) as file:
                 _add(total, file, scale)
         except ModelError as error:
             raise ConfigError(f"{error.message}. A control vector in GGUF is needed", key="control_vector") from error

@@ -34,6 +34,12 @@ def test_files_add_up_by_their_scales(tmp_path: Path) -> None:
     assert found.identity == read(f"{second}:-0.5", str(first)).identity
 
 
+def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write_control_vector(tmp_path / "a.gguf", {1: ONES})
+    assert read("~/a.gguf", "~/a.gguf:2").values.tolist() == [[3] * 4, [0] * 4, [0] * 4]
+
+
 def test_what_does_not_fit(tmp_path: Path) -> None:
     short = write_control_vector(tmp_path / "short.gguf", {1: np.ones(3, dtype=np.float32)})
     deep = write_control_vector(tmp_path / "deep.gguf", {4: ONES})
