@@ -56,7 +56,8 @@ void copy_elements(uint8_t* to, const uint8_t* from, const KvLayout& kv, bool ar
 
 // Of a plane of codes of 16 bits, whole or in bytes that lie apart.
 void copy_codes(uint8_t* to, const uint8_t* from, const KvLayout& kv, bool are_keys, int32_t first, int32_t last) {
-    const size_t head_size = kv.head_size, bytes = 2 * head_size * kPageTokens, whole = kv.type == KvType::i16;
+    const bool whole = kv.type == KvType::i16;
+    const size_t head_size = kv.head_size, bytes = 2 * head_size * kPageTokens;
     copy_columns(to + bytes, from + bytes, 1, sizeof(uint16_t), first, last);
     if (are_keys) {
         return copy_columns(to, from, head_size / 2, 4, first, last);
