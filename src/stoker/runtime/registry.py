@@ -89,6 +89,11 @@ class Registry:
         return tuple(instance.served for instance in instances if instance is not None)
 
     @property
+    def takes_any_name(self) -> bool:
+        """Whatever a request names means the only model."""
+        return not self._strict and len(self._entries) == 1 and self._discover is None
+
+    @property
     def is_starting(self) -> bool:
         """Models are still loading that shall be there from the beginning."""
         return not (self._is_open or self._is_closed) and any(e.instance is None for e in self._entries.values())
@@ -329,8 +334,7 @@ class Registry:
 
     def _resolve(self, model: str | None) -> ModelEntry:
         entries = list(self._entries.values())
-        is_only = len(entries) == 1 and self._discover is None
-        if model and (self._strict or not is_only):
+        if model and not self.takes_any_name:
             return self._find(without_adapter(model, self._taken_names()))
         first = next((entry for entry in entries if entry.spec.loads_at_start or len(entries) == 1), None)
         if first is None:

@@ -8,6 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from stoker.errors import ModelNotLoaded
 from stoker.runtime.registry import Lease, Registry, ServedModel
 from stoker.server.connection import while_connected
+from stoker.server.translate.adapters import check_named
 
 _LEASES = "leases"
 """In a scope's state."""
@@ -26,12 +27,14 @@ async def leased(
 
     Raises:
         Cancelled: the client left meanwhile.
+        ModelNotFound: see `check_named`.
         StokerError: see `Registry.lease`.
     """
     lease = registry.lease_loaded(model, keep_alive_s=keep_alive_s)
     if lease is None:
         lease = await while_connected(request.receive, registry.lease(model, keep_alive_s=keep_alive_s))
     request.scope["state"].setdefault(_LEASES, []).append(lease)
+    check_named(model, lease.served, takes_any_name=registry.takes_any_name)
     return lease.served
 
 

@@ -156,6 +156,7 @@ class FakeRuntime:
         self, *, load: AdapterSpec | None = None, unload: str | None = None, scales: dict[int, float] | None = None
     ) -> list[AdapterCard]:
         self.adapter_changes.append((load, unload, scales))
+        self.model_card = msgspec.structs.replace(self.model_card, adapters=self.adapters)
         return self.adapters
 
     def begin_with(self, adapters: Sequence[AdapterSpec]) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from stoker.engine.cards import AdapterCard
@@ -14,6 +15,13 @@ from stoker.engine.protocol import AdapterChoice
 from tests.unit.server.fake_runtime import FakeRuntime, ask, complete, make_app
 
 ADMIN = {"authorization": "Bearer admin"}
+
+
+def with_adapters() -> FakeRuntime:
+    runtime = FakeRuntime()
+    card = AdapterCard(adapter_id=0, name="sql", path="/m/sql.gguf", scale=0.0, rank=8, size_bytes=9)
+    runtime.model_card = msgspec.structs.replace(runtime.model_card, adapters=[card])
+    return runtime
 
 
 def send(runtime: FakeRuntime, method: str, path: str = "/lora-adapters", **more: Any) -> httpx.Response:
@@ -116,17 +124,29 @@ def test_changing_takes_the_admin_key_and_looking_does_not():
     ],
 )
 def test_which_adapters_are_asked_for(body: dict[str, Any], expected: list[AdapterChoice] | None):
-    runtime = FakeRuntime()
+    runtime = with_adapters()
     assert complete(runtime, **body).status_code == 200
     assert runtime.submits[0].adapters == expected
 
 
 def test_a_strict_server_knows_its_model_with_an_adapter_behind_it():
-    runtime = FakeRuntime()
+    runtime = with_adapters()
     app = make_app(runtime, strict=True)
     asked = [("tiny:sql", 200), ("alias/of-tiny:sql", 200), ("tin:sql", 404), ("tinysql", 404)]
     for model, status in asked:
         assert ask(app, "POST", "/v1/completions", json={"prompt": "hi", "model": model}).status_code == status
+
+
+def test_a_tag_of_ollamas_is_no_adapter_of_a_model_that_has_none():
+    runtime = FakeRuntime()
+    for path in ("/v1/completions", "/api/generate"):
+        assert ask(make_app(runtime), "POST", path, json={"prompt": "hi", "model": "tiny:135m"}).status_code == 200
+    assert [submit.adapters for submit in runtime.submits] == [None, None]
+    reply = ask(make_app(runtime, strict=True), "POST", "/v1/completions", json={"prompt": "hi", "model": "tiny:135m"})
+    error = reply.json()["error"]
+    assert (reply.status_code, error["code"], error["param"]) == (404, "model_not_found", "model")
+    assert "`tiny:135m`" in error["message"]
+    assert "`tiny` is, and it has no adapters" in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +154,7 @@ def test_a_strict_server_knows_its_model_with_an_adapter_behind_it():
     [{"model": "tiny:sql", "lora": []}, {"lora": [{"scale": 1}]}, {"lora": [{"id": 1, "name": "a"}]}, {"lora": 3}],
 )
 def test_what_cannot_be_meant(body: dict[str, Any]):
-    runtime = FakeRuntime()
+    runtime = with_adapters()
     reply = complete(runtime, **body)
     assert reply.status_code == 400
     assert "lora" in reply.json()["error"]["param"]

@@ -10,7 +10,7 @@ import msgspec
 from stoker.engine.cards import AdapterCard
 from stoker.engine.config import AdapterSpec
 from stoker.engine.protocol import AdapterChoice
-from stoker.errors import InvalidInput
+from stoker.errors import InvalidInput, ModelNotFound
 from stoker.runtime.registry import ServedModel
 from stoker.runtime.served import adapter_in
 from stoker.server.wire.adapters import AdapterEntry, AdapterScale, LoadAdapterRequest
@@ -33,15 +33,29 @@ def with_named_adapter(
 ) -> list[AdapterChoice] | None:
     """The same, or the adapter that stands behind the model's name, as in `smollm2:sql`.
 
+    What stands there for a model without adapters is a tag, as in `smollm2:135m`: `check_named` has let it pass.
+
     Raises:
         InvalidInput: both are given.
     """
     adapter = adapter_in(model, served.names) if model else None
-    if adapter is None:
+    if adapter is None or not served.runtime.card.adapters:
         return choices
     if choices is not None:
         raise InvalidInput("name adapters behind the model's name or in `lora`, not in both", parameter="lora")
     return [AdapterChoice(name=adapter)]
+
+
+def check_named(model: str | None, served: ServedModel, *, takes_any_name: bool) -> None:
+    """Whether `model` can mean this one.
+
+    Raises:
+        ModelNotFound: something stands behind its name, which has no adapters, and names count here.
+    """
+    if takes_any_name or not model or served.runtime.card.adapters or adapter_in(model, served.names) is None:
+        return
+    message = f"The model `{model}` is not served here; `{served.model_id}` is, and it has no adapters"
+    raise ModelNotFound(message, model=model, parameter="model")
 
 
 def load_request(wire: LoadAdapterRequest) -> AdapterSpec:
