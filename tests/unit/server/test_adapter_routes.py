@@ -15,12 +15,12 @@ from stoker.engine.protocol import AdapterChoice
 from tests.unit.server.fake_runtime import FakeRuntime, ask, complete, make_app
 
 ADMIN = {"authorization": "Bearer admin"}
+SQL = AdapterCard(adapter_id=0, name="sql", path="/m/sql.gguf", scale=0.0, rank=8, size_bytes=9)
 
 
 def with_adapters() -> FakeRuntime:
     runtime = FakeRuntime()
-    card = AdapterCard(adapter_id=0, name="sql", path="/m/sql.gguf", scale=0.0, rank=8, size_bytes=9)
-    runtime.model_card = msgspec.structs.replace(runtime.model_card, adapters=[card])
+    runtime.model_card = msgspec.structs.replace(runtime.model_card, adapters=[SQL])
     return runtime
 
 
@@ -56,7 +56,7 @@ def test_what_is_neither(content: bytes):
 
 def test_they_are_listed_beside_their_model():
     runtime = FakeRuntime()
-    runtime.adapters = [AdapterCard(adapter_id=0, name="sql", path="/m/sql.gguf", scale=0.0, rank=8, size_bytes=9)]
+    runtime.adapters = [SQL]
     app = make_app(runtime)
     assert ask(app, "POST", "/lora-adapters", json={"path": "/m/sql.gguf"}).status_code == 200
     base, adapter = ask(app, "GET", "/v1/models").json()["data"]
@@ -79,7 +79,7 @@ def test_they_are_listed_beside_their_model():
 def test_to_ollamas_clients_they_are_models_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("STOKER_CACHE_DIR", str(tmp_path))
     runtime = FakeRuntime()
-    runtime.adapters = [AdapterCard(adapter_id=0, name="sql", path="/m/sql.gguf", scale=0.0, rank=8, size_bytes=9)]
+    runtime.adapters = [SQL]
     app = make_app(runtime)
     assert ask(app, "POST", "/lora-adapters", json={"path": "/m/sql.gguf"}).status_code == 200
     base, _alias, adapter = ask(app, "GET", "/api/tags").json()["models"]

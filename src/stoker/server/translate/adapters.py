@@ -52,7 +52,7 @@ def check_named(model: str | None, served: ServedModel, *, takes_any_name: bool)
     Raises:
         ModelNotFound: something stands behind its name, which has no adapters, and names count here.
     """
-    if takes_any_name or not model or served.runtime.card.adapters or adapter_in(model, served.names) is None:
+    if takes_any_name or not model or adapter_in(model, served.names) is None or served.runtime.card.adapters:
         return
     message = f"The model `{model}` is not served here; `{served.model_id}` is, and it has no adapters"
     raise ModelNotFound(message, model=model, parameter="model")
