@@ -1,6 +1,7 @@
 """Fixtures for every test: the real models, downloaded once into the platform's cache directory."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -12,6 +13,12 @@ from stoker.export import export_model
 from stoker.models.cache import cache_dir
 from stoker.models.store import resolve
 from tests.bert_models import Bert, download_minilm, read_minilm, write_bert
+
+
+def pytest_configure() -> None:
+    """A shell without job control starts what is behind `&` deaf to Ctrl-C, and so would be all that tests start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure() -> None:

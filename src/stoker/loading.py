@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,8 @@ from stoker.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from stoker.models.lora import LoraFile
     from stoker.models.progress import Progress
+
+logger = logging.getLogger(__name__)
 
 _MIN_SLOTS, _SLOTS_PER_RUNNING = 16, 4
 """Of a script; of models their own modules know."""
@@ -87,6 +90,7 @@ def load_gguf(config: EngineConfig, progress: Progress | None, mark: Mark) -> Lo
     from stoker.models.model_defaults import model_defaults
 
     path = Path(config.model_path)
+    _warn_of_onnx_options(config)
     with ExitStack() as opened:
         files = [opened.enter_context(read_gguf(part)) for part in part_paths(path)]
         facts = describe(files[0])
@@ -108,6 +112,17 @@ def load_gguf(config: EngineConfig, progress: Progress | None, mark: Mark) -> Lo
         size_bytes=facts.weights_bytes,
         weight_files=tuple(part_paths(path)),
     )
+
+
+def _warn_of_onnx_options(config: EngineConfig) -> None:
+    """They are no error: a server may have models of both kinds."""
+    usual = EngineConfig()
+    options = [
+        name for name in ("provider", "device_id", "onnx_variant") if getattr(config, name) != getattr(usual, name)
+    ]
+    if options:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in options)
+        logger.warning("%s is a GGUF file, and has no use for %s", config.model or config.model_path, flags)
 
 
 def load_onnx(config: EngineConfig, mark: Mark) -> Loaded:

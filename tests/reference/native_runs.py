@@ -71,12 +71,12 @@ def libllama_rows(path: Path, token_ids: Sequence[int]) -> Rows:
         return rows_of(model, token_ids)
 
 
-def rows_of(model: Any, token_ids: Sequence[int]) -> Rows:
+def rows_of(model: Any, token_ids: Sequence[int], *, threads: int = 1) -> Rows:
     """The same, of a model that is open."""
     lib, length = library(), len(token_ids)
     params = lib.llama_context_default_params()
     params.n_ctx = params.n_batch = params.n_ubatch = length
-    params.n_threads = params.n_threads_batch = 1
+    params.n_threads = params.n_threads_batch = threads
     context = lib.llama_init_from_model(model, params)
     batch = lib.llama_batch_init(length, 0, 1)
     batch.n_tokens = length

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
@@ -18,7 +19,6 @@ from tests.reference.native_reference import NativeReference
 from tests.reference.native_runs import (
     all_rows,
     libllama_model,
-    libllama_rows,
     open_native,
     relative_error,
     rows_of,
@@ -37,7 +37,7 @@ NUM_PROMPTS = 8
 otherwise on every CPU. The ratio of errors varies by 3 % from prompt to prompt with tiny models, by 20 % with SmolLM2.
 """
 
-NUM_WINDOWS = 16
+WINDOW = 512
 
 DIVISORS = np.linspace(1, 6, 8).astype(np.float32)
 SWA: dict[str, Any] = {"attention.sliding_window": 24, "rope.freq_base": 1e6}
@@ -177,21 +177,27 @@ def test_real_models_are_no_farther_from_float64_than_libllama(
     assert_no_larger(*errors(path, prompts, 512, packed_directory))
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(1800)
 def test_perplexity_of_a_real_text_is_libllamas(smollm2_path: Path, text: str, packed_directory: Path) -> None:
-    """Both round, each differently. That alone is about 0.14 % over 4,096 tokens, so it takes more of them."""
-    (token_ids,) = tokenize(smollm2_path, text[:50_000])
-    windows = [token_ids[at : at + 512] for at in range(0, NUM_WINDOWS * 512, 512)]
+    """Both round, each differently: that alone is about 0.14 % over 4,096 tokens, in another text another 0.14 %. So
+    the text is read until it is clear on which side of 0.2 % they are, as a rule after some 10,000 tokens of 110,000.
+    """
+    (token_ids,) = tokenize(smollm2_path, text)
+    starts = np.random.default_rng(0).permutation(np.arange(0, len(token_ids) - WINDOW + 1, WINDOW))
     means: list[float] = []
-    with open_native(smollm2_path, packed_directory=packed_directory, threads=None) as backend:
-        for window in windows:
+    with (
+        libllama_model(smollm2_path) as libllama,
+        open_native(smollm2_path, packed_directory=packed_directory, threads=None) as backend,
+    ):
+        for start in starts:
+            window = token_ids[start : start + WINDOW]
             found = token_losses(all_rows(backend, window), window)
             step(backend, ops=[Truncate(0, 0)])
-            found -= token_losses(libllama_rows(smollm2_path, window), window)
+            found -= token_losses(rows_of(libllama, window, threads=os.cpu_count() or 1), window)
             means += [float(part.mean()) for part in np.array_split(found, 16)]  # neighbours are not independent
-    assert len(means) == NUM_WINDOWS * 16
-    assert standard_error(means) < 0.0015, "or nothing would be shown"
-    assert abs(np.mean(means)) < 0.002
+            if len(means) >= 16 * 16 and abs(abs(np.mean(means)) - 0.002) > 2 * standard_error(means):
+                break
+    assert abs(np.mean(means)) < 0.002, (np.mean(means), standard_error(means), len(means))
 
 
 def test_only_the_rows_asked_for_come_back(tmp_path: Path) -> None:

@@ -57,6 +57,16 @@ def test_auto_takes_the_native_executor_and_says_so(
     assert len(list((cache_dir / "packed").glob("*.stoker"))) == 1
 
 
+def test_options_for_onnx_models_are_said_to_have_no_use(
+    tmp_path: Path, cache_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel())
+    with loaded(path):
+        assert not caplog.messages
+    with loaded(path, provider="cuda", onnx_variant="q4"):
+        assert caplog.messages == [f"{path} is a GGUF file, and has no use for --provider, --onnx-variant"]
+
+
 def test_auto_takes_libllama_for_the_rest_and_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write_tiny_model(tmp_path / "m.gguf", UNKNOWN_TYPE)
     with loaded(path) as found:

@@ -31,7 +31,7 @@ def write(text: str) -> None:
     """
     stdout = cast("TextIO | None", sys.stdout)
     if stdout is None:
-        raise ResourceExhausted("cannot write to standard output: it is closed")
+        raise _refused("it is closed")
     try:
         stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
         stdout.buffer.flush()
@@ -40,7 +40,28 @@ def write(text: str) -> None:
         raise typer.Exit from None
     except OSError as error:
         _forget_stdout()
-        raise ResourceExhausted(f"cannot write to standard output: {error.strerror}") from error
+        raise _refused(error.strerror) from error
+
+
+def flush() -> None:
+    """Writes what others printed and waits in the stream, such as a help page, unless nobody reads it any more.
+
+    Raises:
+        ResourceExhausted: the disk is full.
+    """
+    stdout = cast("TextIO | None", sys.stdout)
+    try:
+        if stdout is not None:
+            stdout.flush()
+    except BrokenPipeError:
+        _forget_stdout()
+    except OSError as error:
+        _forget_stdout()
+        raise _refused(error.strerror) from error
+
+
+def _refused(why: str | None) -> ResourceExhausted:
+    return ResourceExhausted(f"cannot write to standard output: {why}")
 
 
 def _forget_stdout() -> None:

@@ -96,9 +96,13 @@ def _run() -> None:
     from stoker.errors import StokerError
 
     try:
+        from stoker.cli.answer import flush
         from stoker.cli.commands import command_line
 
-        command_line(sys.argv[1:])()
+        try:
+            command_line(sys.argv[1:])()
+        finally:
+            flush()
     except StokerError as error:
         from stoker.cli.report import exit_code, say_error
 

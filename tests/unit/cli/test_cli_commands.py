@@ -100,8 +100,10 @@ def test_a_table_that_nobody_reads_is_no_error() -> None:
     assert done.stderr == "0\n"
 
 
-def test_help_for_a_full_disk_is_no_traceback() -> None:
-    done = in_shell('exec "$0" -m stoker --help >/dev/full')
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("command", ["--help", "serve --help"])
+def test_help_for_a_full_disk_is_no_traceback(command: str, unbuffered: str) -> None:
+    done = in_shell(f'exec "$0" -m stoker {command} >/dev/full', PYTHONUNBUFFERED=unbuffered)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert done.stderr.startswith("error: ")
     assert "No space left" in done.stderr
