@@ -10,6 +10,7 @@ from ast import literal_eval
 from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import blake2b
+from math import ceil
 from pathlib import Path
 from typing import TypeAlias
 
@@ -326,6 +327,10 @@ class ScriptedTokenizer:
             token_ids.append(special)
             text = text[at + len(SPECIAL_TEXT[special]) :]
         return token_ids
+
+    def fewest_tokens(self, text: str) -> int:
+        """See `Tokenizer.fewest_tokens`."""
+        return ceil(len(text) / max(map(len, SPECIAL_TEXT.values())))
 
     def token_bytes(self, token_id: int, *, render_special: bool = False) -> bytes:
         """See `Tokenizer.token_bytes`."""

@@ -51,12 +51,18 @@ class Request:
             check_token_ids(name, tuple(getattr(params, name) or ()), info.vocab_size)
         limit = info.max_sequence_tokens
         if len(self.prompt) >= limit:
-            raise ContextLengthExceeded(
-                f"This model's maximum context length is {limit} tokens, but the prompt has {len(self.prompt)} tokens: "
-                f"the request exceeds the available context size. Shorten it, or raise --ctx-size and --kv-tokens.",
-                num_prompt_tokens=len(self.prompt),
-                context_size=limit,
-            )
+            raise prompt_too_long(len(self.prompt), limit)
+
+
+def prompt_too_long(num_tokens: int, limit: int, *, at_least: bool = False) -> ContextLengthExceeded:
+    """The refusal of a prompt of so many tokens or, with `at_least`, of a text that is so many or more."""
+    count = f"at least {num_tokens}" if at_least else num_tokens
+    return ContextLengthExceeded(
+        f"This model's maximum context length is {limit} tokens, but the prompt has {count} tokens: "
+        f"the request exceeds the available context size. Shorten it, or raise --ctx-size and --kv-tokens.",
+        num_prompt_tokens=num_tokens,
+        context_size=limit,
+    )
 
 
 def check_token_ids(name: str, token_ids: tuple[int, ...], vocab_size: int) -> None:

@@ -9,9 +9,9 @@ from math import inf
 
 from stoker.core.model_info import ModelInfo
 from stoker.core.params import BUILT_IN, SamplingParams
-from stoker.core.request import Request
+from stoker.core.request import Request, prompt_too_long
 from stoker.engine.adapters import Adapters
-from stoker.engine.prompt import echo, prompt_token_ids, with_text_bias
+from stoker.engine.prompt import echo, fewest_prompt_tokens, prompt_token_ids, with_text_bias
 from stoker.engine.protocol import Submit
 from stoker.engine.stream import Stream
 from stoker.errors import InvalidInput
@@ -59,6 +59,7 @@ class Admission:
         if not self._info.can_generate:
             message = f"{self._info.name} writes no text: it is an encoder, for embeddings or ranking"
             raise InvalidInput(f"{message}. Ask /v1/embeddings, or serve another model", parameter="model")
+        self._check_length(submit)
         now = self._clock()
         sampling = submit.sampling.filled_from(self._defaults, BUILT_IN)
         sampling = with_text_bias(self._tokenizer, sampling, submit.text_bias)
@@ -82,3 +83,10 @@ class Admission:
         return Stream(
             request, row, self._tokenizer, prompt=prompt, timeout_s=submit.timeout_s, deadline=deadline, lease=lease
         )
+
+    def _check_length(self, submit: Submit) -> None:
+        """Many megabytes of text are refused at once, instead of after a minute's work for nothing."""
+        fewest = fewest_prompt_tokens(self._tokenizer, submit.prompt)
+        if fewest >= self._info.max_sequence_tokens:
+            has_text = isinstance(submit.prompt, str) or any(isinstance(part, str) for part in submit.prompt)
+            raise prompt_too_long(fewest, self._info.max_sequence_tokens, at_least=has_text)

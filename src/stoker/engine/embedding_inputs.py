@@ -22,6 +22,8 @@ def embedding_token_ids(tokenizer: Tokenizer, info: EmbeddingInfo, embed: Embed)
     found: list[list[int]] = []
     for index, given in enumerate(embed.inputs):
         name = f"`{embed.parameter}[{index}]`"
+        if isinstance(given, str) and not embed.truncates:
+            _check_length(tokenizer.fewest_tokens(given), info.max_tokens, name, at_least=True)
         try:
             token_ids = _token_ids(tokenizer, info, embed, given)
         except UnicodeEncodeError as error:  # a lone surrogate: JSON can spell one
@@ -45,15 +47,21 @@ def _token_ids(tokenizer: Tokenizer, info: EmbeddingInfo, embed: Embed, given: s
     return with_bos(tokenizer, [*query, *info.separator, *document, *info.suffix])
 
 
+def _check_length(num_tokens: int, limit: int, name: str, *, at_least: bool) -> None:
+    if num_tokens > limit:
+        count = f"at least {num_tokens}" if at_least else num_tokens
+        raise ContextLengthExceeded(
+            f"{name} has {count} tokens, but this model takes at most {limit}: it exceeds the available context size. "
+            f"Shorten it, or have it cut.",
+            num_prompt_tokens=num_tokens,
+            context_size=limit,
+        )
+
+
 def _fitting(token_ids: list[int], num_suffix: int, limit: int, name: str, *, truncates: bool) -> list[int]:
     if len(token_ids) <= limit:
         return token_ids
     if not truncates:
-        raise ContextLengthExceeded(
-            f"{name} has {len(token_ids)} tokens, but this model takes at most {limit}: it exceeds the available "
-            f"context size. Shorten it, or have it cut.",
-            num_prompt_tokens=len(token_ids),
-            context_size=limit,
-        )
+        _check_length(len(token_ids), limit, name, at_least=False)
     kept = max(limit - num_suffix, 0)
     return [*token_ids[:kept], *token_ids[len(token_ids) - (limit - kept) :]]

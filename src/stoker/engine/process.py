@@ -79,7 +79,8 @@ EXIT_OK, EXIT_ENGINE_DIED = 0, 1
 _MAX_OUTBOX = 1024
 """Frames that wait for a parent that does not read; then the engine waits with them."""
 _NUM_TOKENIZERS = 2
-"""A very long prompt must not hold up the short one behind it."""
+_LONG_TEXT = 1 << 18
+"""Characters, or ids. Texts that are longer, which take half a second each, wait for each other only."""
 _POLL_S = 1.0
 _RETRY_S = 0.002
 """Between two looks whether a parent that was behind reads again."""
@@ -133,6 +134,7 @@ class _EngineProcess:
         self._engine = engine
         self._worker = EngineWorker(engine, self._publish, max_waiting_tokens=launch.config.max_queue_tokens)
         self._tokenizers = ThreadPoolExecutor(_NUM_TOKENIZERS, thread_name_prefix="stoker-tokenizer")
+        self._long_tokenizer = ThreadPoolExecutor(1, thread_name_prefix="stoker-long-tokenizer")
         # Thousands of texts to embed must not hold up anybody's prompt.
         self._embedding_tokenizer = ThreadPoolExecutor(1, thread_name_prefix="stoker-embedding-tokenizer")
         self._files = ThreadPoolExecutor(1, thread_name_prefix="stoker-slot-files")
@@ -148,7 +150,7 @@ class _EngineProcess:
         self._take_commands()
         has_died = self._worker.death is not None
         self._end()
-        for threads in (self._tokenizers, self._embedding_tokenizer, self._files):
+        for threads in (self._tokenizers, self._long_tokenizer, self._embedding_tokenizer, self._files):
             threads.shutdown(wait=False, cancel_futures=True)
         is_closed = self._worker.close(_STOP_S)
         self._writer.join(_STOP_S)
@@ -216,8 +218,8 @@ class _EngineProcess:
                 return self._embedding_tokenizer
             case SaveSlot() | RestoreSlot() | ChangeAdapters():
                 return self._files
-            case _:
-                return self._tokenizers
+            case Submit() | Tokenize() | Detokenize():
+                return self._long_tokenizer if _size(command) > _LONG_TEXT else self._tokenizers
 
     def _accept(self, submit: Submit) -> None:
         """On a tokenizer thread. `Accepted` leaves before the engine can add anything to it."""
@@ -338,6 +340,20 @@ class _EngineProcess:
                 self._events.send(frame, zmq.DONTWAIT)
                 return
             self._is_ending.wait(_RETRY_S)
+
+
+def _size(command: Submit | Tokenize | Detokenize) -> int:
+    """About how much there is to encode or decode."""
+    match command:
+        case Submit():
+            prompt = command.prompt
+            if isinstance(prompt, str) or len(prompt) > _LONG_TEXT:
+                return len(prompt)
+            return sum(len(part) if isinstance(part, str) else 1 for part in prompt)
+        case Tokenize():
+            return len(command.text)
+        case Detokenize():
+            return len(command.token_ids)
 
 
 def _tell(events: zmq.Socket[bytes], loading: Loading) -> None:

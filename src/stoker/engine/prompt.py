@@ -37,6 +37,14 @@ def prompt_token_ids(tokenizer: Tokenizer, submit: Submit) -> list[int]:
     return with_bos(tokenizer, token_ids) if any(isinstance(part, str) for part in prompt) else token_ids
 
 
+def fewest_prompt_tokens(tokenizer: Tokenizer, prompt: str | Sequence[int | str]) -> int:
+    """So many tokens the prompt has at least, found without encoding it."""
+    if isinstance(prompt, str):
+        return tokenizer.fewest_tokens(prompt)
+    texts = [part for part in prompt if isinstance(part, str)]
+    return len(prompt) - len(texts) + sum(map(tokenizer.fewest_tokens, texts))
+
+
 def echo(tokenizer: Tokenizer, prompt: str | Sequence[int | str], token_ids: Sequence[int]) -> list[PromptToken]:
     """The prompt's tokens with the bytes that each adds to its text.
 

@@ -26,6 +26,10 @@ class Tokenizer(Protocol):
         """
         ...
 
+    def fewest_tokens(self, text: str) -> int:
+        """So many tokens `encode` gives at least, found without encoding; 0 if nothing is known."""
+        ...
+
     def token_bytes(self, token_id: int, *, render_special: bool = False) -> bytes:
         """The bytes that this token adds to a text; control tokens add none unless `render_special`.
 

@@ -79,6 +79,10 @@ class JSONTokenizer:
         tokenizer = self._tokenizer if parse_special else self._plain
         return tokenizer.encode(text, add_special_tokens=False).ids
 
+    def fewest_tokens(self, text: str) -> int:
+        """0: nothing is known, as a file may say what becomes of a text first."""
+        return 0
+
     def token_bytes(self, token_id: int, *, render_special: bool = False) -> bytes:
         """The bytes that this token adds to a text; control tokens, and ids of no token, add none.
 

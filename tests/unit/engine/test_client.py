@@ -195,6 +195,23 @@ def test_slow_tokenizing_stops_neither_aborts_nor_others():
     run(test())
 
 
+def test_long_texts_wait_for_each_other_only():
+    async def test() -> None:
+        async with started(parallel=2) as client:
+            text = "SLOW" + "x" * 300_000
+            slow = [
+                asyncio.create_task(task)
+                for task in (answer(client, text), client.tokenize(text), answer(client, text))
+            ]
+            assert await answer(client) == ANSWER
+            assert await client.detokenize([65]) == "A"
+            for task in slow:
+                task.cancel()
+            await asyncio.wait(slow)
+
+    run(test())
+
+
 def test_killed_child_ends_begun_answers_and_repeats_the_others():
     async def test() -> None:
         async with started(parallel=1) as client:

@@ -70,6 +70,10 @@ class LlamaTokenizer:
         assert count >= 0, "libllama asked for this much room"
         return token_ids[:count]
 
+    def fewest_tokens(self, text: str) -> int:
+        """0: nothing is known."""
+        return 0
+
     def token_bytes(self, token_id: int, *, render_special: bool = False) -> bytes:
         """The bytes that this token adds to a text; control tokens add none unless `render_special`.
 

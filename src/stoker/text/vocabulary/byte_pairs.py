@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, filterfalse
 
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Encoding, Tokenizer, models, pre_tokenizers
 from tokenizers.pre_tokenizers import PreTokenizer
 
 from stoker.core.vocabulary import Vocabulary
@@ -16,6 +16,10 @@ from stoker.text.vocabulary.unicode_classes import compile_pattern
 from stoker.text.vocabulary.word_rules import WordRule
 
 _NEWLINES = re.compile(r"(\n+)")
+SLICE = 1 << 16
+"""Characters that are encoded at once: `tokenizers` takes up to 400 bytes for each meanwhile."""
+_MARGIN = 16
+"""Words at the end of a slice that what comes behind it might have cut otherwise."""
 
 
 def _letters_of_bytes() -> list[str]:
@@ -37,25 +41,31 @@ class BytePairEncoder:
 
     Args:
         token_ids: ids by text.
+        slice_size: longer texts are encoded so many characters at a time, if their words allow it, to the same tokens.
 
     Raises:
         ModelFileInvalid: there are no merges, or no tokens for bytes where they are needed.
     """
 
-    def __init__(self, vocabulary: Vocabulary, token_ids: Mapping[str, int], rule: WordRule) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, token_ids: Mapping[str, int], rule: WordRule, *, slice_size: int = SLICE
+    ) -> None:
         if vocabulary.merges is None and vocabulary.pre_tokenizer != "kimi-k2":
             raise ModelFileInvalid("the vocabulary has no `tokenizer.ggml.merges`")
         if not rule.is_byte_level and not all(f"<0x{byte:02X}>" in token_ids for byte in range(256)):
             raise ModelFileInvalid("the vocabulary has no token for some of the 256 bytes")
         self._token_ids = token_ids
+        self._slice_size = slice_size
         self._num_tokens = len(vocabulary.tokens)
         self._is_byte_level = rule.is_byte_level
         self._keeps_newline_runs = rule.keeps_newline_runs
+        self._looks_far_ahead = rule.looks_far_ahead
         merges = _pairs(vocabulary.merges or ())
         known = _unicode_tokens(token_ids)
         needed = chain(BYTE_LETTERS if rule.is_byte_level else (), chain.from_iterable(merges), map("".join, merges))
         unreal = sorted(set(filterfalse(known.__contains__, needed)))
         self._bytes_of_unreal = [self._bytes(text) for text in unreal]
+        self.lost_characters = _lost_characters(unreal)
         model = models.BPE(
             known | {text: self._num_tokens + n for n, text in enumerate(unreal)},
             merges,
@@ -68,12 +78,41 @@ class BytePairEncoder:
     def encode(self, fragments: Sequence[Fragment]) -> list[int]:
         if not self._is_byte_level:
             fragments = [*self._escaped(fragments)]
-        texts = [fragment for fragment in fragments if isinstance(fragment, str)]
-        encoded = iter(self._tokenizer.encode_batch_fast(texts, add_special_tokens=False))
         found: list[int] = []
-        for fragment in fragments:
-            found += [fragment] if isinstance(fragment, int) else next(encoded).ids
+        for run in _runs(fragments, self._slice_size):
+            texts = [fragment for fragment in run if isinstance(fragment, str)]
+            if len(texts) == 1 and len(texts[0]) > self._slice_size:
+                self._append_slices(texts[0], found)
+                continue
+            encoded = iter(self._tokenizer.encode_batch_fast(texts, add_special_tokens=False))
+            for fragment in run:
+                found += [fragment] if isinstance(fragment, int) else next(encoded).ids
         return self._real(found) if self._bytes_of_unreal else found
+
+    def _append_slices(self, text: str, found: list[int]) -> None:
+        """Words are cut from left to right, each where the last one ended: so one may go on at the end of any word."""
+        begin, size = 0, self._slice_size
+        while len(text) - begin > size:
+            part = text[begin : begin + size]
+            encoding = self._tokenizer.encode(part, add_special_tokens=False)
+            num_settled, end = self._settled(encoding, part)
+            if not num_settled:
+                size *= 2  # few words, long ones
+                continue
+            found += encoding.ids[:num_settled]
+            begin, size = begin + end, self._slice_size
+        found += self._tokenizer.encode(text[begin:], add_special_tokens=False).ids
+
+    def _settled(self, encoding: Encoding, text: str) -> tuple[int, int]:
+        """How many tokens stay as they are whatever comes behind the text, and where the last of them ends."""
+        last_word = encoding.token_to_word(len(encoding.ids) - 1) if encoding.ids else None
+        for word in range((last_word or 0) - _MARGIN, 0, -1):
+            tokens, place = encoding.word_to_tokens(word), encoding.word_to_chars(word)
+            if tokens is None or place is None:
+                break
+            if not (self._looks_far_ahead and text[place[0]].isnumeric()):
+                return tokens[0], place[0]
+        return 0, 0
 
     def _escaped(self, fragments: Sequence[Fragment]) -> Iterator[Fragment]:
         for fragment in fragments:
@@ -96,6 +135,31 @@ class BytePairEncoder:
             unreal = token_id - self._num_tokens
             found += [token_id] if unreal < 0 else self._bytes_of_unreal[unreal]
         return found
+
+
+def _runs(fragments: Sequence[Fragment], max_size: int) -> Iterator[list[Fragment]]:
+    """The fragments in order, in runs of at most so many characters; one that is longer is a run of its own."""
+    run: list[Fragment] = []
+    size = 0
+    for fragment in fragments:
+        length = len(fragment) if isinstance(fragment, str) else 0
+        if run and size + length > max_size:
+            yield run
+            run, size = [], 0
+        run.append(fragment)
+        size += length
+    if run:
+        yield run
+
+
+def _lost_characters(unreal: Sequence[str]) -> str | None:
+    """Of vocabularies without merges to what is no token: the ASCII characters among bytes without a token. Others
+    have several bytes, of which those behind the first nearly always have one.
+    """
+    if not set(unreal) <= set(BYTE_LETTERS):
+        return None
+    lost = [BYTE_LETTERS.index(letter) for letter in unreal]
+    return None if any(0x80 <= byte < 0xC0 for byte in lost) else "".join(chr(byte) for byte in lost if byte < 0x80)
 
 
 def _pairs(merges: Sequence[str]) -> list[tuple[str, str]]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import TypeAlias
 
-_SPACES = " \t\n\v\f\r"
+SPACES = " \t\n\v\f\r"
+"""What a token may strip."""
 
 Fragment: TypeAlias = str | int
 """A piece of text, never empty, or the id of a special token."""
@@ -104,12 +105,12 @@ def _cut(text: str, token: ParsedToken, into: list[Fragment]) -> None:
     while (found := text.find(token.text, start)) >= 0:
         left = text[start:found]
         if token.strips_left:
-            left = left.rstrip(_SPACES)
+            left = left.rstrip(SPACES)
         if left:
             into.append(left)
         into.append(token.token_id)
         start = found + len(token.text)
         if token.strips_right:
-            start += len(text) - start - len(text[start:].lstrip(_SPACES))
+            start += len(text) - start - len(text[start:].lstrip(SPACES))
     if start < len(text):
         into.append(text[start:])

@@ -36,6 +36,10 @@ class ScoredPairEncoder:
         self._words = _word_pattern(vocabulary.tokens)
         self._remembered: dict[str, list[int]] = {}
 
+    @property
+    def lost_characters(self) -> str | None:
+        return None if None in self._byte_ids else ""
+
     def encode(self, fragments: Sequence[Fragment]) -> list[int]:
         found: list[int] = []
         is_after_special = True

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from math import ceil
 
 from stoker.core.vocabulary import Vocabulary
 from stoker.errors import InvalidInput, ModelUnsupported
 from stoker.text.vocabulary.byte_pairs import BytePairEncoder
 from stoker.text.vocabulary.fragment_encoder import FragmentEncoder
-from stoker.text.vocabulary.fragments import FragmentSplitter, ParsedToken
+from stoker.text.vocabulary.fragments import SPACES, FragmentSplitter, ParsedToken
 from stoker.text.vocabulary.pieces import token_piece
 from stoker.text.vocabulary.scored_pairs import ScoredPairEncoder
 from stoker.text.vocabulary.special_tokens import Attribute, SpecialTokens, find_special_tokens
@@ -32,6 +33,12 @@ class VocabularyTokenizer:
         self._without_special = self._splitter(
             token_id for token_id in special.parsed_ids if not special.attributes[token_id] & Attribute.HIDDEN
         )
+        self._strips_spaces = any(
+            special.attributes[token_id] & (Attribute.STRIPS_LEFT | Attribute.STRIPS_RIGHT)
+            for token_id in special.parsed_ids
+        )
+        self._longest = max(map(len, self._tokens), default=1) or 1
+        """Characters."""
         self._pieces: list[bytes | None] = [None] * len(self._tokens)
 
     @property
@@ -68,6 +75,15 @@ class VocabularyTokenizer:
         _check_unicode(text)
         splitter = self._with_special if parse_special else self._without_special
         return self._encoder.encode(splitter.split(text))
+
+    def fewest_tokens(self, text: str) -> int:
+        """As if each token were the longest of the vocabulary; 0 if texts may lose any character."""
+        lost = self._encoder.lost_characters
+        if lost is None:
+            return 0
+        if self._strips_spaces:
+            lost = {*lost, *SPACES}
+        return ceil((len(text) - sum(map(text.count, lost))) / self._longest)
 
     def token_bytes(self, token_id: int, *, render_special: bool = False) -> bytes:
         """The bytes that this token adds to a text; control tokens add none unless `render_special`.

@@ -43,6 +43,10 @@ class WordPieceEncoder:
         self._normal_form = _NormalForm(lowercase=lowercase, strip_accents=strip_accents)
         self._remembered: dict[str, list[int]] = {}
 
+    @property
+    def lost_characters(self) -> None:
+        return None
+
     def encode(self, fragments: Sequence[Fragment]) -> list[int]:
         found: list[int] = []
         for fragment in fragments:

@@ -72,6 +72,11 @@ class WordRule:
     keeps_newline_runs: bool = False
     """A run of newlines that is a token is that token."""
 
+    @property
+    def looks_far_ahead(self) -> bool:
+        """Where a run of digits is cut depends on where it ends."""
+        return any("(?=" in pattern for pattern in self.patterns)
+
 
 def _rule(*patterns: str) -> WordRule:
     return WordRule(patterns=patterns)
