@@ -29,7 +29,7 @@ def bug(patch: Patch) -> Patch:
 @bug
 def reuses_the_last_prompt_entry_too(monkeypatch: pytest.MonkeyPatch) -> None:
     def find(self: Admission, sequence):
-        return self._kv.find_reuse(sequence.entries, len(sequence.entries), None)
+        return self._kv.find_reuse(sequence.entries, len(sequence.entries), sequence.cache_key)
 
     monkeypatch.setattr(Admission, "_find_reuse", find)
 

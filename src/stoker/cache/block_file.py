@@ -9,6 +9,7 @@
 Numbers are little-endian. A version is never reused: any change of the format or of what the fields mean is a new one.
 Version 2 is for small blocks and is packed as drawn. In version 3 there are zeros before and behind the KV: it begins
 at 4096, and the file ends at a multiple of that, so that it can be written and read past the system's page cache.
+Version 4 is no block, but a slot that somebody saved: it is packed, and what the KV is of stands behind it.
 """
 
 from __future__ import annotations
@@ -17,17 +18,20 @@ import struct
 import zlib
 from dataclasses import dataclass
 
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64
 
 from stoker.core.tiers import KVBytes
 
-PACKED, ALIGNED = 2, 3
+PACKED, ALIGNED, SLOT = 2, 3, 4
 """The versions that are known."""
+BLOCKS = PACKED, ALIGNED
 PAGE_BYTES = 4096
 ALIGNED_FROM_BYTES = 64 * 1024
 """KV of this size and more is aligned; of less, the zeros would be too much."""
 FINGERPRINT_BYTES = 32
 KEY_BYTES = 16
+_HASHED_AT_ONCE_BYTES = 16 * 2**20
+"""Meanwhile no other thread runs Python."""
 _MAGIC = b"STOKERKV"
 _FIELDS = struct.Struct(f"<8sI{FINGERPRINT_BYTES}s{KEY_BYTES}sQQ")
 _CHECK = struct.Struct("<I")
@@ -55,7 +59,7 @@ class Header:
 
     def check_content(self, state: KVBytes) -> None:
         """Raises BadBlockFile if this is not the KV that was written."""
-        if xxh3_64_intdigest(state) != self.checksum:
+        if _digest(state) != self.checksum:
             raise BadBlockFile("its content is damaged")
 
 
@@ -68,12 +72,15 @@ def encode_header(fingerprint: bytes, key: bytes, state: KVBytes, version: int =
     """What a file begins with."""
     assert len(fingerprint) == FINGERPRINT_BYTES
     assert len(key) == KEY_BYTES
-    fields = _FIELDS.pack(_MAGIC, version, fingerprint, key, len(state), xxh3_64_intdigest(state))
+    fields = _FIELDS.pack(_MAGIC, version, fingerprint, key, len(state), _digest(state))
     return fields + _CHECK.pack(zlib.crc32(fields))
 
 
-def decode_header(head: bytes | memoryview, file_bytes: int) -> Header:
+def decode_header(head: bytes | memoryview, file_bytes: int, known: tuple[int, ...] = BLOCKS) -> Header:
     """The header of a file of this size.
+
+    Args:
+        known: versions that are expected here.
 
     Raises:
         BadBlockFile: it is foreign, newer, damaged or cut short.
@@ -84,14 +91,15 @@ def decode_header(head: bytes | memoryview, file_bytes: int) -> Header:
     magic, version, fingerprint, key, num_bytes, checksum = _FIELDS.unpack(fields)
     if magic != _MAGIC:
         raise BadBlockFile("no block of a Stoker cache")
-    if version not in (PACKED, ALIGNED):
-        raise BadBlockFile(f"format {version}, while this version of Stoker knows {PACKED} and {ALIGNED}")
+    if version not in known:
+        names = " and ".join(map(str, known))
+        raise BadBlockFile(f"format {version}, while this version of Stoker knows {names}")
     if zlib.crc32(fields) != _CHECK.unpack_from(head, _FIELDS.size)[0]:
         raise BadBlockFile("its header is damaged")
-    whole = HEADER_BYTES + num_bytes if version == PACKED else PAGE_BYTES + whole_pages(num_bytes)
-    if file_bytes != whole:
+    whole = PAGE_BYTES + whole_pages(num_bytes) if version == ALIGNED else HEADER_BYTES + num_bytes
+    if file_bytes < whole or (file_bytes > whole and version != SLOT):
         raise BadBlockFile(f"{file_bytes} bytes instead of {whole}")
-    return Header(fingerprint, key, num_bytes, checksum, HEADER_BYTES if version == PACKED else PAGE_BYTES)
+    return Header(fingerprint, key, num_bytes, checksum, PAGE_BYTES if version == ALIGNED else HEADER_BYTES)
 
 
 def check_padding(*parts: bytes | memoryview) -> None:
@@ -113,3 +121,10 @@ def decode(content: bytes | memoryview, fingerprint: bytes, key: bytes) -> KVByt
     state = whole[header.begin : end]
     header.check_content(state)
     return state
+
+
+def _digest(state: KVBytes) -> int:
+    view, digest = memoryview(state).cast("B"), xxh3_64()
+    for begin in range(0, len(view), _HASHED_AT_ONCE_BYTES):
+        digest.update(view[begin : begin + _HASHED_AT_ONCE_BYTES])
+    return digest.intdigest()

@@ -87,13 +87,13 @@ class BlockFiles:
         content = memoryview(state).cast("B")
         if len(content) < ALIGNED_FROM_BYTES:
             parts = [memoryview(encode_header(fingerprint, key, state)), content]
-            _write_all(file, parts)
+            write_all(file, parts)
             return sum(map(len, parts))
         parts = self._pages_of(encode_header(fingerprint, key, state, ALIGNED), content)
         if _set_direct(file, is_on=True):
             _write_direct(file, parts)
         else:
-            _write_all(file, parts)
+            write_all(file, parts)
         return sum(map(len, parts))
 
     def read(self, path: Path | str, fingerprint: bytes, key: bytes) -> memoryview:
@@ -147,7 +147,7 @@ class BlockFiles:
         header.check_names(fingerprint, key)
         state = self._arena.take(header.num_bytes, at_once=False)
         padding = file.read(header.begin - HEADER_BYTES)
-        _read_all(file, state)
+        read_all(file, state)
         check_padding(padding, file.read(PAGE_BYTES))
         return header, state
 
@@ -174,18 +174,28 @@ def _write_direct(file: FileIO, parts: Sequence[memoryview]) -> None:
     if num_bytes < sum(map(len, parts)):
         _set_direct(file, is_on=False)
         file.seek(0)
-        _write_all(file, parts)
+        write_all(file, parts)
 
 
-def _write_all(file: FileIO, parts: Sequence[memoryview]) -> None:
+def write_all(file: FileIO, parts: Sequence[memoryview]) -> None:
+    """One part behind the other. The system takes at most two gigabytes at once.
+
+    Raises:
+        OSError: the disk is full, or fails.
+    """
     for part in parts:
         left = part
         while left:
             left = left[file.write(left) :]
 
 
-def _read_all(file: FileIO, content: memoryview) -> None:
-    """A file may be shorter than it was a moment ago: what is missing is anything, and the checksum notices."""
+def read_all(file: FileIO, content: memoryview) -> None:
+    """Fills memory from a file, which may be shorter than it was a moment ago: what is missing is anything, and the
+    checksum notices.
+
+    Raises:
+        OSError: the disk fails.
+    """
     left = content
     while left and (num_bytes := file.readinto(left)):  # the system gives at most two gigabytes at once
         left = left[num_bytes:]

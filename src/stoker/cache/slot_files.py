@@ -1,7 +1,9 @@
 """What a slot held, as a file of its own that somebody asked for by name; it decides nothing and knows no backend.
 
-The content is that of a block's file, see `block_file`: fingerprint and checksums come with it. The key is that of the
-entries, and what stands behind the header are the entries and then the KV.
+```
+    header of `block_file`, version 4    KV               what it is of
+    its key is that of what it is of     `length` bytes   msgpack: [entries, [[adapter, scale], …]]
+```
 """
 
 from __future__ import annotations
@@ -11,19 +13,25 @@ import re
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from io import FileIO
 from pathlib import Path
 
 import msgspec
 
-from stoker.cache.block_file import HEADER_BYTES, BadBlockFile, decode, decode_header, encode_header
+from stoker.cache.arena import new_memory
+from stoker.cache.block_file import HEADER_BYTES, SLOT, BadBlockFile, decode_header, encode_header
+from stoker.cache.file_io import opened, read_all, write_all
+from stoker.core.batch import AdapterSet
 from stoker.core.blocks import Chain, root_key
 from stoker.core.tiers import KVBytes
-from stoker.errors import InvalidInput, ResourceExhausted
+from stoker.errors import InvalidInput, ModelError, ResourceExhausted
 
 NOTES = ".weights.json"
 """Where the folder notes the digests of weights; no name that a client may choose."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", re.ASCII)
+_MAX_CONTENTS_BYTES = 64 * 2**20
+"""More than the entries of any context take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +40,35 @@ class SlotImage:
 
     entries: tuple[int, ...]
     state: KVBytes
+    adapters: AdapterSet = ()
+    """Those that it was computed with."""
 
     @property
     def key(self) -> bytes:
-        """The name of the entries, computed without adapters."""
-        return Chain(root_key(())).key_at(self.entries, len(self.entries))
+        """The name of the entries, computed with these adapters."""
+        return Chain(root_key(self.adapters)).key_at(self.entries, len(self.entries))
 
 
-class _Content(msgspec.Struct, frozen=True, array_like=True):
-    entries: list[int]
-    state: memoryview
+class _Contents(msgspec.Struct, frozen=True, array_like=True):
+    """What the KV is of."""
+
+    entries: tuple[int, ...]
+    adapters: AdapterSet
 
 
-_decoder = msgspec.msgpack.Decoder(_Content)
+_decoder = msgspec.msgpack.Decoder(_Contents)
+
+
+def take_memory(num_bytes: int) -> memoryview:
+    """For the KV of one slot, which may be most of what there is.
+
+    Raises:
+        ResourceExhausted: there is not so much.
+    """
+    try:
+        return memoryview(new_memory(max(1, num_bytes)))[:num_bytes]
+    except (OSError, MemoryError) as error:
+        raise ResourceExhausted(f"there is no memory for a copy of {num_bytes} bytes of KV") from error
 
 
 class SlotFiles:
@@ -65,31 +89,37 @@ class SlotFiles:
 
         Raises:
             InvalidInput: that is no name for a file here.
+            ModelError: the model's own files are not those that were loaded any more.
             ResourceExhausted: the disk is full, or the folder cannot be written to; nothing has changed.
         """
-        path = self._path(filename)
-        content = msgspec.msgpack.encode(_Content(list(image.entries), memoryview(image.state)))
+        path, fingerprint = self._path(filename), self._identity()
+        contents = msgspec.msgpack.encode(_Contents(image.entries, image.adapters))
+        state = memoryview(image.state).cast("B")
+        parts = [encode_header(fingerprint, image.key, state, SLOT), state, contents]
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._write(path, encode_header(self._identity(), image.key, content), content)
+            self._write(path, [memoryview(part) for part in parts])
         except OSError as error:
-            raise ResourceExhausted(f"{filename} cannot be written: {error.strerror}") from error
-        return HEADER_BYTES + len(content)
+            raise ResourceExhausted(f"{filename} cannot be written: {error.strerror or error}") from error
+        return sum(map(len, parts))
 
     def read(self, filename: str) -> tuple[SlotImage, int]:
         """What a file holds, and its size in bytes.
 
         Raises:
-            InvalidInput: there is no such file; it is another model's, or damaged.
+            InvalidInput: there is no such file; it is another model's, of another version, or damaged.
+            ModelError: see `write`.
+            ResourceExhausted: there is no memory for what it holds.
         """
         path = self._path(filename)
         try:
-            content = path.read_bytes()
-            return _image(content, self._identity()), len(content)
+            with opened(os.path.realpath(path)) as (file, size):
+                return _image(file, size, self._identity()), size
         except FileNotFoundError:
             raise InvalidInput(f"there is no saved slot {filename}", parameter="filename") from None
         except (OSError, BadBlockFile, msgspec.DecodeError) as error:
-            raise InvalidInput(f"{filename} cannot be restored: {error}", parameter="filename") from error
+            reason = getattr(error, "strerror", None) or error
+            raise InvalidInput(f"{filename} cannot be restored: {reason}", parameter="filename") from error
 
     def _path(self, filename: str) -> Path:
         if not _NAME.fullmatch(filename):
@@ -98,15 +128,20 @@ class SlotFiles:
         return self._folder / filename
 
     def _identity(self) -> bytes:
-        self._fingerprint = self._fingerprint or self._identify()
+        if not self._fingerprint:
+            try:
+                self._fingerprint = self._identify()
+            except OSError as error:
+                raise ModelError(
+                    f"it cannot be told of which model a slot is: {error}; load the model again"
+                ) from error
         return self._fingerprint
 
-    def _write(self, path: Path, head: bytes, content: bytes) -> None:
+    def _write(self, path: Path, parts: list[memoryview]) -> None:
         descriptor, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=self._folder)
         try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(head)
-                file.write(content)
+            with FileIO(descriptor, "wb") as file:
+                write_all(file, parts)
             os.replace(temporary, path)
         except OSError:
             with suppress(OSError):
@@ -114,12 +149,20 @@ class SlotFiles:
             raise
 
 
-def _image(content: bytes, fingerprint: bytes) -> SlotImage:
-    header = decode_header(content[:HEADER_BYTES], len(content))
+def _image(file: FileIO, size: int, fingerprint: bytes) -> SlotImage:
+    header = decode_header(file.read(HEADER_BYTES), size, (SLOT,))
     if header.fingerprint != fingerprint:
         raise BadBlockFile("it was saved with another model, or with KV of another kind")
-    parts = _decoder.decode(decode(content, fingerprint, header.key))
-    image = SlotImage(tuple(parts.entries), parts.state)
+    end = header.begin + header.num_bytes
+    if size - end > _MAX_CONTENTS_BYTES:
+        raise BadBlockFile("it has more tokens than any context")
+    file.seek(end)
+    contents = _decoder.decode(file.read(size - end))
+    image = SlotImage(contents.entries, b"", contents.adapters)
     if not image.entries or image.key != header.key:
         raise BadBlockFile("its tokens are not those that it was saved with")
-    return image
+    state = take_memory(header.num_bytes)
+    file.seek(header.begin)
+    read_all(file, state)
+    header.check_content(state)
+    return replace(image, state=state.toreadonly())

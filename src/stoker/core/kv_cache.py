@@ -230,17 +230,18 @@ class KVCache:
         self._drop(slot)
         return length
 
-    def left_in(self, slot: int) -> list[Entry]:
-        """What an idle slot holds that everybody may read."""
-        is_public = slot in self._retained and self._keys[slot] is None
-        return self.tree.entries(slot) if is_public else []
+    def left_in(self, slot: int) -> tuple[list[Entry], Hashable]:
+        """What a retained slot holds, and under which key; nothing if it is none."""
+        if slot not in self._retained:
+            return [], None
+        return self.tree.entries(slot), self._keys[slot]
 
-    def adopt(self, slot: int, entries: Sequence[Entry]) -> None:
+    def adopt(self, slot: int, entries: Sequence[Entry], key: Hashable = None) -> None:
         """An empty slot was filled from outside: it holds these entries, as if a conversation had left them."""
         assert len(entries) <= self.free
         self._free_slots.remove(slot)
-        self.tree.insert(slot)
-        self._keys[slot] = None
+        self.tree.insert(slot, key)
+        self._keys[slot] = key
         self.tree.extend(slot, entries)
         self._retained[slot] = None
 

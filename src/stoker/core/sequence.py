@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from stoker.core.batch import Entry
+from stoker.core.batch import AdapterSet, Entry
 from stoker.core.blocks import Chain
 from stoker.core.drafter import Drafter
 from stoker.core.model_info import ModelInfo
@@ -24,6 +23,16 @@ class FinishReason(Enum):
     """`max_tokens` reached, or the context is full."""
     CANCELLED = "cancelled"
     ERROR = "error"
+
+
+class CacheKey(NamedTuple):
+    """Under which KV lies in the pool: it is found under no other one."""
+
+    adapters: AdapterSet = ()
+    owner: str | None = None
+    """The group or the request that alone may read it; None = everybody who computes with these adapters."""
+    is_isolated: bool = False
+    """The owner is a request that is tried again, alone."""
 
 
 @dataclass(slots=True, eq=False)
@@ -94,13 +103,12 @@ class Sequence:
         return cls(request, arrival, ends, max_entries)
 
     @property
-    def cache_key(self) -> Hashable:
+    def cache_key(self) -> CacheKey:
         """Whose KV it may read: that of all with the same adapters, or with `cache_prompt=False` its group's only."""
         request = self.request
         if self.is_isolated:
-            return ("isolated", request.request_id)
-        private = None if request.cache_prompt else request.group or request.request_id
-        return (private, request.adapters) if request.adapters else private
+            return CacheKey(owner=request.request_id, is_isolated=True)
+        return CacheKey(request.adapters, None if request.cache_prompt else request.group or request.request_id)
 
     @property
     def is_shared(self) -> bool:

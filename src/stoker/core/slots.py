@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from stoker.core.batch import Batch, Entry, Transfer
+from stoker.core.batch import AdapterSet, Batch, Entry, Transfer
 from stoker.core.kv_cache import KVCache
 from stoker.core.model_info import ModelInfo
-from stoker.core.sequence import Sequence
+from stoker.core.sequence import CacheKey, Sequence
 from stoker.core.slot_state import SlotState
 from stoker.core.tiering import Tiering
 from stoker.errors import InvalidInput, ResourceExhausted
@@ -51,17 +51,20 @@ class Slots:
         self._check_idle(slot)
         return self._kv.erase(slot)
 
-    def left_in(self, slot: int) -> tuple[Entry, ...]:
-        """What a finished conversation left in a slot, computed without adapters and for everybody.
+    def left_in(self, slot: int) -> tuple[tuple[Entry, ...], AdapterSet]:
+        """What a finished conversation left in a slot for everybody, and the adapters that it was computed with.
 
         Raises:
-            InvalidInput: there is no such slot, a request runs in it, or there is nothing.
+            InvalidInput: there is no such slot, a request runs in it, there is nothing, or not for everybody.
         """
         self._check_idle(slot)
-        entries = self._kv.left_in(slot)
+        entries, key = self._kv.left_in(slot)
         if not entries:
             raise InvalidInput(f"slot {slot} is empty", parameter="slot")
-        return tuple(entries)
+        assert isinstance(key, CacheKey), "all is computed or adopted under one"
+        if key.owner is not None:
+            raise InvalidInput(f"only the request that is paused in slot {slot} may read it", parameter="slot")
+        return tuple(entries), key.adapters
 
     def vacate_for(self, slot: int, entries: tuple[Entry, ...], key: bytes) -> Batch:
         """Empties a slot, into which these entries are then to be imported; `adopt` ends it.
@@ -79,10 +82,10 @@ class Slots:
             raise ResourceExhausted(f"there is no room for {len(entries)} tokens now", retry_after_s=1.0)
         return Batch(self._next_step_id(), (), self._kv.take_ops(), (Transfer(slot, 0, len(entries), key),))
 
-    def adopt(self, slot: int, entries: tuple[Entry, ...]) -> None:
-        """The slot of `vacate_for` is filled."""
-        self._kv.adopt(slot, entries)
-        self._tiering.adopt(slot, list(entries))
+    def adopt(self, slot: int, entries: tuple[Entry, ...], adapters: AdapterSet = ()) -> None:
+        """The slot of `vacate_for` is filled, with what was computed with these adapters."""
+        self._kv.adopt(slot, entries, CacheKey(adapters))
+        self._tiering.adopt(slot, list(entries), adapters)
 
     def _check_idle(self, slot: int) -> None:
         if slot not in self._kv.lengths():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain as joined
 
-from stoker.core.batch import Entry, Transfer
+from stoker.core.batch import AdapterSet, Entry, Transfer
 from stoker.core.blocks import BLOCK_ENTRIES, Chain, root_key
 from stoker.core.kv_cache import KVCache
 from stoker.core.model_info import ModelInfo
@@ -116,11 +116,11 @@ class Tiering:
             entries = sequence.entries[: sequence.num_computed]
             self._retained[slot] = self._portions.retain(sequence.chain, entries)
 
-    def adopt(self, slot: int, entries: list[Entry]) -> None:
-        """An empty slot was filled from outside with entries that everybody may read."""
+    def adopt(self, slot: int, entries: list[Entry], adapters: AdapterSet) -> None:
+        """An empty slot was filled from outside with entries that everybody may read who uses these adapters."""
         self._retained.pop(slot, None)
         if self._portions is not None:
-            self._retained[slot] = self._portions.retain(Chain(root_key(())), entries)
+            self._retained[slot] = self._portions.retain(Chain(root_key(adapters)), entries)
 
     @property
     def may_export(self) -> bool:

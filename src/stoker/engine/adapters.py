@@ -152,6 +152,11 @@ class Adapters:
             self._leases.add(lease)
         return lease
 
+    def has_all(self, adapters: AdapterSet) -> bool:
+        """Whether some name means each of these."""
+        with self._lock:
+            return {key for key, _ in adapters} <= {adapter.file.key for adapter in self._by_name.values()}
+
     def check_embeds(self, choices: Sequence[AdapterChoice] | None) -> None:
         """Embeddings are computed without adapters.
 

@@ -101,7 +101,7 @@ class Engine:
             self._embeddings = EmbeddingRequests.beside(config, embedder, tokenizer, name=info.name, clock=clock)
         self.adapters = adapters or Adapters()
         self.slot_files = slot_files
-        self.slot_port = None if kv_port is None else SlotPort(backend, kv_port, self._scheduler)
+        self.slot_port = None if kv_port is None else SlotPort(backend, kv_port, self._scheduler, self.adapters)
         """For the thread that calls `step`; None: the backend's KV cannot be had."""
         self._may_export = False
         self.is_waiting = False

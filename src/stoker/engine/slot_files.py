@@ -9,10 +9,11 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from stoker.backends.base import Backend, KVPort
-from stoker.cache.slot_files import SlotFiles, SlotImage
+from stoker.cache.slot_files import SlotFiles, SlotImage, take_memory
 from stoker.core.scheduler import Scheduler
+from stoker.engine.adapters import Adapters
 from stoker.engine.protocol import RestoreSlot, SaveSlot, SlotFiled
-from stoker.errors import BackendError, ModelNotLoaded, UnsupportedParameter
+from stoker.errors import BackendError, InvalidInput, ModelNotLoaded, ResourceExhausted, UnsupportedParameter
 
 _TURN_S = 50.0
 """Bound of one wait for the end of a step; who asked waits a little longer."""
@@ -27,31 +28,42 @@ class SlotPort:
         backend: computes the scheduler's batches.
         port: the same again.
         scheduler: owns the ledger of the slots.
+        adapters: those that are loaded.
     """
 
-    def __init__(self, backend: Backend, port: KVPort, scheduler: Scheduler) -> None:
+    def __init__(self, backend: Backend, port: KVPort, scheduler: Scheduler, adapters: Adapters) -> None:
         self._backend = backend
         self._port = port
         self._scheduler = scheduler
+        self._adapters = adapters
 
     def export(self, slot: int) -> SlotImage:
         """A copy of what a finished conversation left in a slot, which stays as it is.
 
         Raises:
-            InvalidInput: there is no such slot, a request runs in it, or it is empty.
+            InvalidInput: there is no such slot, a request runs in it, it is empty, or what it holds is private.
+            ResourceExhausted: there is no memory for a copy.
             BackendError: its KV cannot be had.
         """
-        entries = self._scheduler.slots.left_in(slot)
-        return SlotImage(entries, self._port.export_kv(slot, 0, len(entries)))
+        entries, adapters = self._scheduler.slots.left_in(slot)
+        try:
+            state = self._port.export_kv(slot, 0, len(entries), take_memory)
+        except MemoryError as error:
+            raise ResourceExhausted(f"there is no memory for a copy of slot {slot}") from error
+        return SlotImage(entries, state, adapters)
 
     def restore(self, slot: int, image: SlotImage) -> None:
         """Fills a slot as it was; whatever a finished conversation left in it is forgotten.
 
         Raises:
-            InvalidInput: there is no such slot, a request runs in it, or it is longer than a sequence may be.
+            InvalidInput: there is no such slot, a request runs in it, it is longer than a sequence may be, or was
+                computed with adapters that are not loaded.
             ResourceExhausted: running requests need the room.
             BackendError: the KV cannot be taken; the slot is empty.
         """
+        if not self._adapters.has_all(image.adapters):
+            message = "it was computed with LoRA adapters that are not loaded here; load the same files first"
+            raise InvalidInput(message, parameter="filename")
         batch = self._scheduler.slots.vacate_for(slot, image.entries, image.key)
         try:
             self._backend.forward(batch)
@@ -59,7 +71,7 @@ class SlotPort:
             self._scheduler.fail(batch)
             raise
         self._port.import_kv(slot, 0, len(image.entries), image.state)
-        self._scheduler.slots.adopt(slot, image.entries)
+        self._scheduler.slots.adopt(slot, image.entries, image.adapters)
 
 
 class Turns(Protocol):

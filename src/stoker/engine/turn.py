@@ -29,6 +29,8 @@ class Turn(Generic[T]):
             self.future.set_exception(error)
 
     def end(self, error: StokerError) -> None:
-        """It will not be done."""
-        if self.future.set_running_or_notify_cancel():
+        """It will not be done, or not to its end."""
+        if self.future.done():
+            return
+        if self.future.running() or self.future.set_running_or_notify_cancel():
             self.future.set_exception(error)

@@ -92,6 +92,8 @@ class EngineWorker:
         self._commands: deque[_Command] = deque()
         """Bounded by the door: at most one `Work` and one `Abort` per request inside. Who asks bounds questions, and
         who reads, pauses: between two of them the reader takes what some steps have given."""
+        self._taken: deque[_Command] = deque()
+        """What the engine's thread has still to apply before the step. Its own, until it ends."""
         self._live: dict[str, Work | None] = {}
         """Everybody inside; None while the prompt is still being tokenized."""
         self._unqueued: dict[str, Stream] = {}
@@ -170,6 +172,8 @@ class EngineWorker:
             ModelNotLoaded: closed or dead since `reserve`.
         """
         with self._changed:
+            if isinstance(stream, Stream) and self._unqueued.get(stream.request_id) is not stream:
+                raise Cancelled("the request was aborted before it was queued")
             self._unqueued.pop(stream.request_id, None)
             self._check_open()
             if stream.request_id in self._left:
@@ -186,6 +190,8 @@ class EngineWorker:
                 del self._live[request_id]
                 self._door.note_departure(self._clock())
                 self._push(Abort(request_id))
+            elif request_id in self._unqueued:
+                del self._unqueued[request_id], self._live[request_id]
             elif request_id in self._live:
                 self._left.add(request_id)
 
@@ -287,12 +293,12 @@ class EngineWorker:
             self._engine.close()
 
     def _loop(self) -> None:
-        while (commands := self._next_commands()) is not None:
-            replies = [event for command in commands if (event := self._apply(command))]
+        while self._take_commands():
+            replies = self._apply_taken()
             self._hand_over([*replies, *self._engine.step()])
 
-    def _next_commands(self) -> list[_Command] | None:
-        """Sleeps until there is something to do. None: it is time to end."""
+    def _take_commands(self) -> bool:
+        """Sleeps until there is something to do. False: it is time to end."""
         with self._changed:
             while not (self._commands or self._engine.has_work or self._is_closing):
                 # Whoever is paused may be late meanwhile.
@@ -300,9 +306,20 @@ class EngineWorker:
             if self._engine.is_waiting and not (self._commands or self._is_closing or self._has_arrival):
                 self._changed.wait(_TIER_WAIT_S)
             self._has_arrival = False
-            commands = list(self._commands)
+            if self._is_closing:
+                return False
+            self._taken.extend(self._commands)
             self._commands.clear()
-            return None if self._is_closing else commands
+            return True
+
+    def _apply_taken(self) -> list[Event]:
+        """Keeps none of them: a turn may hold gigabytes."""
+        replies: list[Event] = []
+        while self._taken:
+            if (event := self._apply(self._taken[0])) is not None:
+                replies.append(event)
+            self._taken.popleft()
+        return replies
 
     def _note_arrival(self) -> None:
         with self._changed:
@@ -371,7 +388,8 @@ class EngineWorker:
             self._waits_since = None
             live, self._live = self._live, {}
             self._left.clear()
-            turns = [command for command in self._commands if isinstance(command, Turn)]
+            turns = [command for command in (*self._taken, *self._commands) if isinstance(command, Turn)]
+            self._taken.clear()
             self._commands.clear()
         for turn in turns:
             turn.end(error)

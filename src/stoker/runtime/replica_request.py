@@ -39,17 +39,19 @@ class ReplicaRequest:
         """For its next event, as long as it may be recalled."""
         self._left: int | None = None
         """The replica that would have computed it: it takes it again, if no other one does."""
+        self._is_here = False
+        """Its replica has accepted it. Until then its id may be known there although it has left."""
         self._is_accepted = self._has_crashed = self._was_recalled = False
         self._num_attempts = 0
 
     @property
     def may_be_recalled(self) -> bool:
-        """Once: nobody is sent about for ever."""
-        return not (self.has_begun or self._was_recalled)
+        """Once: nobody is sent about for ever. And from where it can come back to, if no other replica takes it."""
+        return self._is_here and not (self.has_begun or self._was_recalled)
 
     def go_to(self, replica: int) -> None:
         """It is given to this one."""
-        self.replica, self.is_recalled = replica, False
+        self.replica, self.is_recalled, self._is_here = replica, False, False
 
     def recall(self) -> None:
         """Has `followed` end, as soon as nobody has to be interrupted in the middle of something."""
@@ -79,7 +81,7 @@ class ReplicaRequest:
             self.has_begun, self.is_recalled = True, False
             return True
         is_news = not self._is_accepted
-        self._is_accepted = True
+        self._is_accepted = self._is_here = True
         return is_news
 
     def may_move(self, error: StokerError, replica: int) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from stoker.backends.native.packed_file import HEAD_BYTES, PackedStore, Sink
 
@@ -129,11 +130,14 @@ def test_an_error_while_packing_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.stoker")) == list(tmp_path.glob(".*.part")) == []
 
 
-def test_what_a_dead_process_left_is_removed(tmp_path: Path) -> None:
-    leftover = tmp_path / f".{NAME}.123.abcd.part"
-    leftover.touch()
-    assert PackedStore(tmp_path, PLENTY).open(NAME, len(CONTENT), Filler()) is not None
-    assert not leftover.exists()
+def test_what_dead_processes_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    leftover, others, living = (tmp_path / f".{letter * 40}.123.abcd.part" for letter in "fea")
+    mine = tmp_path / ".my.part"
+    for path in (leftover, others, living, mine):
+        path.touch()
+    with FileLock(tmp_path / f".{'a' * 40}.lock"):
+        assert PackedStore(tmp_path, PLENTY).open(NAME, len(CONTENT), Filler()) is not None
+    assert sorted(tmp_path.glob(".*.part")) == [living, mine]
 
 
 def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from stoker.cache.block_file import (
     HEADER_BYTES,
     PACKED,
     PAGE_BYTES,
+    SLOT,
     BadBlockFile,
     decode,
     decode_header,
@@ -25,7 +26,7 @@ STATE = b"keys and values" * 20
 
 def content(version: int = PACKED, state: bytes = STATE) -> bytes:
     head = encode_header(OURS, KEY, state, version)
-    if version == PACKED:
+    if version != ALIGNED:
         return head + state
     return head.ljust(PAGE_BYTES, b"\0") + state.ljust(PAGE_BYTES, b"\0")
 
@@ -55,9 +56,14 @@ def test_a_block_of_another_model_or_name_is_refused() -> None:
 
 
 def test_a_newer_format_says_so_although_nothing_else_of_it_is_known() -> None:
-    newer = b"STOKERKV" + struct.pack("<I", ALIGNED + 1) + b"who knows" * 20
-    with pytest.raises(BadBlockFile, match=f"format {ALIGNED + 1}"):
+    newer = b"STOKERKV" + struct.pack("<I", SLOT + 1) + b"who knows" * 20
+    with pytest.raises(BadBlockFile, match=f"format {SLOT + 1}"):
         decode_header(newer[:HEADER_BYTES], len(newer))
+
+
+def test_a_saved_slot_is_no_block() -> None:
+    with pytest.raises(BadBlockFile, match=f"format {SLOT}"):
+        decode(content(SLOT), OURS, KEY)
 
 
 def test_a_foreign_file_says_so() -> None:
@@ -65,12 +71,13 @@ def test_a_foreign_file_says_so() -> None:
         decode(b"PK\x03\x04" * 100, OURS, KEY)
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [2, 3, 4])
 def test_the_layout_of_a_version_does_not_change(version: int) -> None:
     """Files of these versions lie on disks: whoever changes the layout raises the version."""
     numbers = struct.pack("<QQ", len(STATE), xxh3_64_intdigest(STATE))
     fields = b"STOKERKV" + struct.pack("<I", version) + OURS + KEY + numbers
     head = fields + struct.pack("<I", zlib.crc32(fields))
-    whole = {2: head + STATE, 3: head + bytes(4096 - len(head)) + STATE + bytes(4096 - len(STATE))}
-    assert content(version) == whole[version]
-    assert decode_header(head, len(whole[version])).begin == whole[version].index(STATE)
+    aligned = head + bytes(4096 - len(head)) + STATE + bytes(4096 - len(STATE))
+    whole = {2: head + STATE, 3: aligned, 4: head + STATE + b"what it is of"}
+    assert whole[version].startswith(content(version))
+    assert decode_header(head, len(whole[version]), (version,)).begin == whole[version].index(STATE)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
+import numpy as np
 import pytest
 
 from stoker.backends.scripted import scripted_info
@@ -27,11 +29,85 @@ from stoker.errors import ContextLengthExceeded, InvalidInput
         ("allowed_token_ids", []),
         ("logit_bias", {1: float("nan")}),
         ("repetition_penalty", 0.0),
+        ("temperature", "1"),
+        ("temperature", np.array([1.0, 2.0])),
+        ("top_k", 2.5),
+        ("top_k", "5"),
+        ("seed", np.int64(-1)),
+        ("max_tokens", np.array([1, 2])),
+        ("mirostat", np.array([0, 2])),
+        ("ignore_eos", "yes"),
+        ("ignore_eos", np.array([True, False])),
+        ("stop", 5),
+        ("stop", ["ok", 5]),
+        ("stop", "\ud800"),
+        ("dry_sequence_breakers", "x"),
+        ("dry_sequence_breakers", ["\n", "\udfff"]),
+        ("allowed_token_ids", 5),
+        ("allowed_token_ids", np.array(5)),
+        ("allowed_token_ids", np.array([], dtype=np.int64)),
+        ("stop_token_ids", ["a"]),
+        ("stop_token_ids", np.array([1.5])),
+        ("stop_token_ids", np.array([[1, 2], [3, 4]])),
+        ("banned_token_ids", {5: 1}),
+        ("logit_bias", 5.0),
+        ("logit_bias", {"a": 1}),
+        ("logit_bias", {1: "a"}),
+        ("logit_bias", {1: np.float32("nan")}),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(name: str, value: object) -> None:
     with pytest.raises(InvalidInput, match=name) as caught:
         SamplingParams(**{name: value})  # type: ignore[arg-type]
+    assert caught.value.fields["parameter"] == name
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [
+        ({"seed": np.int64(5)}, 5),
+        ({"seed": np.uint64(2**64 - 1)}, 2**64 - 1),
+        ({"max_tokens": np.int8(120)}, 120),
+        ({"logprobs": np.array(3)}, 3),
+        ({"mirostat": np.uint8(2)}, 2),
+        ({"temperature": np.float32(0.5)}, 0.5),
+        ({"top_p": np.array(0.25)}, 0.25),
+        ({"ignore_eos": np.True_}, True),
+        ({"stop_token_ids": np.array([3, 4])}, (3, 4)),
+        ({"allowed_token_ids": range(3)}, (0, 1, 2)),
+        ({"banned_token_ids": [np.int32(3), 4]}, (3, 4)),
+        ({"stop": np.array(["a", "b"])}, ("a", "b")),
+        ({"logit_bias": {np.int64(3): np.float32(1.5), 4: 1}}, {3: 1.5, 4: 1}),
+    ],
+)
+def test_numbers_and_lists_of_any_type_become_plain_ones(given: dict[str, Any], plain: object) -> None:
+    (name,) = given
+    kept = getattr(SamplingParams(**given), name)
+    assert kept == plain
+    assert type(kept) is type(plain)
+    numbers = [*kept.keys(), *kept.values()] if isinstance(kept, dict) else kept if isinstance(kept, tuple) else [kept]
+    assert {type(number) for number in numbers} <= {int, float, bool, str, np.str_}
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "limit"),
+    [
+        ("stop", ["x"] * 256, "256"),
+        ("stop", ["x" * 16384], "16384"),
+        ("stop", "x" * 16384, "16384"),
+        ("dry_sequence_breakers", ["x" * 64] * 256, "256"),
+        ("dry_sequence_breakers", ["x" * 8192] * 2, "16384"),
+        ("allowed_token_ids", range(2**20), "1048576"),
+        ("banned_token_ids", range(2**20), "1048576"),
+        ("stop_token_ids", range(2**20), "1048576"),
+        ("logit_bias", dict.fromkeys(range(2**20), 0.0), "1048576"),
+    ],
+)
+def test_what_is_too_long_is_refused_with_its_limit(name: str, most: Any, limit: str) -> None:
+    SamplingParams(**{name: most})
+    more: Any = most + "x" if isinstance(most, str) else [*most, most[0]] if name != "logit_bias" else {**most, -1: 0.0}
+    with pytest.raises(InvalidInput, match=f"`{name}` has .*, more than {limit}") as caught:
+        SamplingParams(**{name: more})
     assert caught.value.fields["parameter"] == name
 
 

@@ -8,7 +8,7 @@ from stoker.backends.scripted import scripted_info
 from stoker.core.params import SamplingParams
 from stoker.core.request import Request
 from stoker.core.scheduler import Scheduler, SchedulerConfig
-from stoker.core.sequence import FinishReason
+from stoker.core.sequence import CacheKey, FinishReason
 from stoker.errors import InvalidInput, Overloaded
 from tests.harness import ALL_TRAITS, Loop, answer_alone, make_request, prompt_step
 
@@ -112,7 +112,8 @@ def test_least_recently_used_prefixes_leave_first() -> None:
     loop.run()
     loop.add(make_request("big", range(150, 250), 1))
     loop.run()
-    kept = {start: loop.scheduler.kv.tree.match(list(range(start, start + 50))).length for start in (0, 50, 100)}
+    tree = loop.scheduler.kv.tree
+    kept = {start: tree.match(list(range(start, start + 50)), CacheKey()).length for start in (0, 50, 100)}
     assert kept[0] == 50
     assert kept[50] < 50
 

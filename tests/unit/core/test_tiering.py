@@ -9,9 +9,10 @@ import pytest
 
 from stoker.backends.scripted import IM_END, scripted_info
 from stoker.cache.store import KVStore
+from stoker.core.batch import AdapterSet
 from stoker.core.blocks import BLOCK_ENTRIES, Chain, root_key
 from stoker.core.model_info import CacheTraits, ModelInfo
-from stoker.core.sequence import FinishReason
+from stoker.core.sequence import CacheKey, FinishReason
 from stoker.core.tiers import KVBytes, TakeMemory, new_memory
 from stoker.errors import BackendError
 from tests.harness import ALL_TRAITS, Loop, answer_alone, make_request, prompt_step
@@ -103,7 +104,7 @@ def test_a_conversation_that_left_the_pool_comes_back() -> None:
     loop = tiered()
     answer(loop, "first", SYSTEM)
     flood(loop)
-    assert loop.scheduler.kv.tree.match(SYSTEM).length < BLOCK_ENTRIES
+    assert loop.scheduler.kv.tree.match(SYSTEM, CacheKey()).length < BLOCK_ENTRIES
     before = loop.backend.num_computed
     assert answer(loop, "again", [*SYSTEM, 7]) == len(SYSTEM)
     assert loop.backend.num_computed - before == 2
@@ -242,15 +243,16 @@ def test_what_is_in_a_slot_is_never_given_away_under_the_name_of_what_was_in_it(
     loop.run()
 
 
-def test_what_was_put_into_a_slot_from_outside_is_kept_under_its_own_name() -> None:
+@pytest.mark.parametrize("adapters", [(), (("poet", 0.5),)])
+def test_what_was_put_into_a_slot_from_outside_is_kept_under_its_own_name(adapters: AdapterSet) -> None:
     loop = tiered(SlowTiers(), num_slots=2)
     answer(loop, "first", SYSTEM)
     scheduler = loop.scheduler
     (slot,) = scheduler.kv.retained_slots
     entries = tuple(range(100, 200))
     scheduler.slots.vacate_for(slot, entries, b"")
-    scheduler.slots.adopt(slot, entries)
-    expected = Chain(root_key(()))
+    scheduler.slots.adopt(slot, entries, adapters)
+    expected = Chain(root_key(adapters))
     expected.extend(entries)
     assert [t.key for t in scheduler.tiering.exports([], 1.0)][:3] == expected.keys
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import pytest
 
@@ -16,10 +16,13 @@ from stoker.cache.store import KVStore
 from stoker.core.model_info import CacheTraits
 from stoker.core.params import SamplingParams
 from stoker.core.scheduler import SchedulerConfig
+from stoker.engine.adapters import Adapters
+from stoker.engine.config import AdapterSpec
 from stoker.engine.engine import Engine
-from stoker.engine.protocol import ListSlots, RestoreSlot, SaveSlot, SlotFiled, SlotList, Submit
+from stoker.engine.protocol import AdapterChoice, ListSlots, Output, RestoreSlot, SaveSlot, SlotFiled, SlotList, Submit
 from stoker.engine.slot_files import file_slot
 from stoker.errors import InvalidInput, ResourceExhausted, StokerError, UnsupportedParameter
+from stoker.loading import scripted_adapter
 from tests.harness import ALL_TRAITS
 from tests.unit.engine.test_engine import add, outputs
 from tests.unit.engine.test_engine import run as run_engine
@@ -47,8 +50,15 @@ def make_engine(
     backend = ScriptedBackend(info, next_token=reply_with("abc"))
     config = SchedulerConfig(max_running=2)
     port, store = (backend, KVStore(10**6)) if has_port else (None, None)
-    files = SlotFiles(folder, lambda: b"m" * 32)
-    return Engine(backend, ScriptedTokenizer(), config=config, kv_port=port, kv_store=store, slot_files=files)
+    return Engine(
+        backend,
+        ScriptedTokenizer(),
+        config=config,
+        kv_port=port,
+        kv_store=store,
+        slot_files=SlotFiles(folder, lambda: b"m" * 32),
+        adapters=Adapters(backend, scripted_adapter),
+    )
 
 
 def left_slot(engine: Engine, prompt: str = "a prompt that was long") -> int:
@@ -125,8 +135,73 @@ def test_private_kv_is_not_saved(tmp_path: Path):
     states = engine.answer(ListSlots("q"))
     assert isinstance(states, SlotList)
     for state in states.slots:
-        with pytest.raises(InvalidInput, match="empty"):
+        with pytest.raises(InvalidInput, match="may read it" if state.num_tokens else "empty"):
             save(engine, state.slot)
+
+
+def adapted(folder: Path, engine: Engine, *names: str) -> Engine:
+    """The same engine, with files of these names as adapters."""
+    for name in names:
+        path = folder / f"{name}.gguf"
+        path.write_text(name)
+        engine.adapters.load([AdapterSpec(name=name, path=str(path))])
+    return engine
+
+
+def answer(engine: Engine, prompt: str, *choices: AdapterChoice) -> list[Output]:
+    sampling = SamplingParams(temperature=0, max_tokens=3)
+    engine.add(engine.admit(Submit("r", prompt, sampling, adapters=list(choices))))
+    return outputs(run_engine(engine)["r"])
+
+
+@pytest.mark.parametrize("traits", EXPORTING)
+def test_what_was_computed_with_adapters_is_restored_for_them_only(tmp_path: Path, traits: CacheTraits):
+    poet, twin = AdapterChoice(name="poet"), AdapterChoice(name="verse")
+    engine = adapted(tmp_path, make_engine(tmp_path / "slots", traits=traits), "poet")
+    first = answer(engine, "a prompt that was long", poet)
+    states = engine.answer(ListSlots("q"))
+    assert isinstance(states, SlotList)
+    saved = save(engine, max(states.slots, key=lambda state: state.num_tokens).slot)
+    second = make_engine(tmp_path / "slots", traits=traits)
+    (tmp_path / "verse.gguf").write_text("poet")
+    second.adapters.load([AdapterSpec(name="verse", path=str(tmp_path / "verse.gguf"))])
+    assert restore(second, 3).num_tokens == saved.num_tokens
+    second.check_integrity()
+    prompt = "a prompt that was long" + "".join(output.text for output in first) + " and goes on"
+    for choices in ((), (AdapterChoice(name="verse", scale=0.5),)):
+        assert answer(second, prompt, *choices)[-1].usage.cached_tokens == 0
+    got = answer(second, prompt, twin)
+    assert got[-1].usage.cached_tokens == saved.num_tokens
+    fresh = adapted(tmp_path, make_engine(tmp_path, traits=traits), "poet")
+    expected = answer(fresh, prompt, poet)
+    assert [output.token_ids for output in got] == [output.token_ids for output in expected]
+
+
+def test_what_was_computed_with_adapters_is_refused_without_them(tmp_path: Path):
+    engine = adapted(tmp_path, make_engine(tmp_path / "slots"), "poet")
+    answer(engine, "a prompt that was long", AdapterChoice(name="poet"))
+    save(engine, 0)
+    other = adapted(tmp_path, make_engine(tmp_path / "slots"), "clerk")
+    left_slot(other)
+    before = other.answer(ListSlots("q"))
+    with pytest.raises(InvalidInput, match="adapters that are not loaded"):
+        restore(other, 0)
+    assert other.answer(ListSlots("q")) == before
+    other.check_integrity()
+
+
+def test_no_memory_for_a_copy_is_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    engine = make_engine(tmp_path)
+    slot = left_slot(engine)
+
+    def fail(*_: object) -> NoReturn:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ScriptedBackend, "export_kv", fail)
+        with pytest.raises(ResourceExhausted):
+            save(engine, slot)
+    assert save(engine, slot).num_tokens
 
 
 def test_running_requests_keep_their_room(tmp_path: Path):

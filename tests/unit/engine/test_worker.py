@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
@@ -18,7 +19,7 @@ from stoker.engine.engine import Engine
 from stoker.engine.protocol import Event, Failed, Output, Submit
 from stoker.engine.stream import Stream
 from stoker.engine.worker import EngineWorker
-from stoker.errors import Cancelled, InvalidInput, ModelNotLoaded, Overloaded
+from stoker.errors import Cancelled, EngineCrashed, InvalidInput, ModelNotLoaded, Overloaded
 
 BOUND_S = 10.0
 ENDLESS = SamplingParams(temperature=0, ignore_eos=True)
@@ -166,6 +167,19 @@ def test_id_aborted_while_it_is_tokenized_is_free_again_only_after_that():
         sink.wait_for_end("a")
 
 
+def test_id_aborted_after_it_was_tokenized_is_free_again_at_once():
+    sink = Sink()
+    with running(sink, reply_with("x")) as worker:
+        worker.reserve("a")
+        left = worker.admit(submit("a", ENDLESS))
+        worker.abort("a")
+        worker.reserve("a")
+        with pytest.raises(Cancelled):
+            worker.enqueue(left)
+        worker.enqueue(worker.admit(submit("a")))
+        sink.wait_for_end("a")
+
+
 def test_next_request_of_an_id_hears_nothing_of_the_aborted_one():
     sink, gate = Sink(), Gate()
     with running(sink, reply_with("x"), before_forward=gate) as worker:
@@ -241,6 +255,40 @@ def test_close_ends_live_requests():
     }
     with pytest.raises(ModelNotLoaded):
         worker.submit(submit("c"))
+
+
+def test_close_ends_turns_that_nobody_has_taken():
+    gate = Gate()
+    with running(Sink(), before_forward=gate) as worker:
+        worker.submit(submit("a", ENDLESS))
+        assert gate.entered.wait(BOUND_S)
+        turn = worker.perform(lambda: 1)
+        assert not worker.close(timeout_s=0.01)
+        gate.opened.set()
+        with pytest.raises(ModelNotLoaded):
+            turn.result(BOUND_S)
+
+
+def test_turn_that_kills_the_engine_ends_all_of_them():
+    gate = Gate()
+    with running(Sink(), before_forward=gate) as worker:
+        worker.submit(submit("a", ENDLESS))
+        assert gate.entered.wait(BOUND_S)
+        turns = [worker.perform(lambda: 1), worker.perform(lambda: 1 // 0), worker.perform(lambda: 2)]
+        gate.opened.set()
+        assert turns[0].result(BOUND_S) == 1
+        for turn in turns[1:]:
+            with pytest.raises(EngineCrashed):
+                turn.result(BOUND_S)
+
+
+def test_nothing_of_a_turn_is_kept():
+    is_gone = threading.Event()
+    with running(Sink()) as worker:
+        turn = worker.perform(Gate)
+        weakref.finalize(turn.result(BOUND_S), is_gone.set)
+        del turn
+        assert is_gone.wait(BOUND_S)
 
 
 def test_close_of_a_stuck_engine_is_bounded(caplog: pytest.LogCaptureFixture):
@@ -354,6 +402,8 @@ def test_door_tells_it_from_how_long_nobody_left_too():
     now[0] = 112.5
     door.check(1)
     assert door.retry_after_s() == 12.5, "before anybody has left"
+    with pytest.raises(Overloaded, match="try again in 13 s"):  # as the header says
+        door.check(2)
     door.note_departure(112.5)
     assert door.retry_after_s() == 1
     now[0] = 1000.0

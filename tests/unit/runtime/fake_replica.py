@@ -39,6 +39,8 @@ class FakeReplica:
         self.load_gate = asyncio.Event()
         self.load_error: StokerError | None = None
         self.refuses: StokerError | None = None
+        self.accept_gate = asyncio.Event()
+        self.accept_gate.set()
         self.open: dict[str, asyncio.Queue[Output | StokerError]] = {}
         self.submits: list[Submit] = []
         self.embeds: list[Embed] = []
@@ -80,6 +82,7 @@ class FakeReplica:
         self.submits.append(submit)
         events = self.open[submit.request_id] = asyncio.Queue()
         try:
+            await self.accept_gate.wait()
             yield Accepted(submit.request_id, 10)
             while True:
                 event = await events.get()

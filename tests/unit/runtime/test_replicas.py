@@ -6,6 +6,7 @@ import asyncio
 import threading
 from typing import Any
 
+import msgspec
 import pytest
 
 from stoker.core.params import SamplingParams
@@ -625,6 +626,38 @@ def test_who_is_called_away_and_refused_waits_where_he_was():
     play(stage, test())
 
 
+def test_who_is_not_accepted_yet_is_not_called_away():
+    """As long as an engine reads a prompt, it knows its id, and would not take it back."""
+    stage = Stage(2)
+
+    async def test() -> None:
+        asked = {f"r{number}": stage.ask(f"r{number}", f"prompt {number}") for number in range(4)}
+        await stage.held(*asked)
+        for fake in stage.made:
+            fake.accept_gate.clear()
+        asked["late"] = stage.ask("late", "another prompt")
+        await stage.held("late")
+        crowded = stage.holder("late")
+        (other,) = [fake for fake in stage.made if fake is not crowded]
+        for request_id in list(other.open):
+            other.finish(request_id)
+            await asked[request_id]
+        stage.runtime.check()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert "late" in crowded.open
+        crowded.accept_gate.set()
+        other.accept_gate.set()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        stage.runtime.check()
+        await until(lambda: "late" in other.open)
+        stage.finish_all()
+        await asyncio.gather(*asked.values())
+
+    play(stage, test())
+
+
 def test_who_is_called_away_and_leaves_holds_nothing():
     stage = Stage(2)
 
@@ -709,6 +742,27 @@ def test_a_replica_that_cannot_be_added_is_tried_again_later():
         await asyncio.gather(*asked)
 
     play(stage, test())
+
+
+def test_a_replica_that_found_another_model_in_the_file_is_not_added(caplog: pytest.LogCaptureFixture):
+    stage = Stage("1-2", scale_up_waiting=1, scale_down_open=0, **QUICK)
+
+    async def test() -> None:
+        asked = [stage.ask(f"r{number}") for number in range(3)]
+        await stage.held("r0", "r1", "r2")
+        stage.loads_freely = False
+        stage.later(0)
+        stage.later(10)
+        await until(lambda: len(stage.made) == 2)
+        stage.made[1].card = msgspec.structs.replace(CARD, chat_template="another")
+        stage.made[1].load_gate.set()
+        await until(lambda: stage.made[1].is_closed)
+        assert list(stage.runtime.health().replicas) == [0]
+        stage.finish_all()
+        await asyncio.gather(*asked)
+
+    play(stage, test())
+    assert "the file was changed since it was loaded" in caplog.text
 
 
 def test_one_that_has_failed_for_good_is_replaced():

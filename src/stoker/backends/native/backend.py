@@ -337,8 +337,9 @@ class NativeBackend:
         if num_rows == len(self._rows_of_logits):
             return self._rows_of_logits  # a new view takes longer than it seems, so shortly after a forward pass
         if num_rows > len(self._logits):
-            self._logits = np.empty((num_rows, self._logits.shape[1]), dtype=np.float32)
-            self._maxima = np.empty((num_rows, self._maxima.shape[1]), dtype=np.float32)
+            logits = np.empty((num_rows, self._logits.shape[1]), dtype=np.float32)
+            maxima = np.empty((num_rows, self._maxima.shape[1]), dtype=np.float32)
+            self._logits, self._maxima = logits, maxima
         self._rows_of_logits, self._row_maxima = self._logits[:num_rows], self._maxima[:num_rows]
         return self._rows_of_logits
 

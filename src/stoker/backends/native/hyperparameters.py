@@ -16,6 +16,7 @@ from stoker.errors import ModelFileInvalid, ModelUnsupported
 _MAX_LAYERS = 512
 _MAX_SIZE = 1 << 22
 """Of a vector anywhere in a model: far above what exists, far below what would exhaust the memory."""
+_MAX_CONTEXT = 2**31 - 1
 _MAX_HEAD_SIZE = 512
 _HEAD_GRANULE, _ROW_GRANULE = 16, 32
 """What the length of a head, and of a row that is multiplied with a matrix, is a multiple of."""
@@ -44,7 +45,7 @@ class Hyperparameters:
         self.num_kv_heads = self.same_in_all_layers("attention.head_count_kv", self.num_heads)
         self.feed_forward_size = self.same_in_all_layers("feed_forward_length")
         self.norm_eps = self.number("attention.layer_norm_rms_epsilon")
-        self.trained_context = self.integer("context_length", high=2**31 - 1)
+        self.trained_context = self._trained_context()
         self.head_size = self.integer("attention.key_length", max(1, self.hidden_size // self.num_heads))
         self.vocab_size = self._vocab_size()
         self._check()
@@ -121,7 +122,7 @@ class Hyperparameters:
         dim = self.integer("rope.dimension_count", self.head_size)
         if dim % 2 or dim > self.head_size:
             self.fail(f"`{self._file.own_key('rope.dimension_count')}` is {dim}, with heads of {self.head_size}")
-        if self.integer("rope.dimension_count_swa", dim) != dim:
+        if self.integer("rope.dimension_count_swa", dim, low=0) != dim:
             self.refuse("layers with a window rotate another part of each head")
         return dim
 
@@ -139,11 +140,15 @@ class Hyperparameters:
         kind = self._file.get_str(self._file.own_key("rope.scaling.type")) or "linear"
         if kind not in _SCALINGS:
             self.refuse(f"its rope scaling `{kind}`")
+        key = "rope.scaling.original_context_length"
+        original_context = self.integer(key, self.trained_context, low=0, high=_MAX_CONTEXT)
+        if not original_context:  # not for all architectures the same as if it were missing
+            self.refuse(f"`{self._file.own_key(key)}` is 0")
         factor = self.optional_number("rope.scaling.factor") or self.optional_number("rope.scale_linear") or 1.0
         return RopeScaling(
             factor=1.0 if kind == "none" else factor,
             is_yarn=kind == "yarn",
-            original_context=self.integer("rope.scaling.original_context_length", self.trained_context, high=2**31 - 1),
+            original_context=original_context,
             attention_factor=self.number("rope.scaling.attn_factor", 1.0),
         )
 
@@ -185,6 +190,12 @@ class Hyperparameters:
     def fail(self, what: str) -> NoReturn:
         """Raises ModelFileInvalid."""
         raise ModelFileInvalid(f"{self._file.path} cannot be used: {what}", path=str(self._file.path))
+
+    def _trained_context(self) -> int:
+        """Raises ModelUnsupported if the file says that there is none, or no bound."""
+        key = self._file.own_key("context_length")
+        length = self._file.require_int(key)
+        return length if 1 <= length <= _MAX_CONTEXT else self.refuse(f"`{key}` is {length}")
 
     def _vocab_size(self) -> int:
         entry = self._parts.tensors.get("token_embd.weight")

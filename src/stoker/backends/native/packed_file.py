@@ -16,10 +16,11 @@ import hashlib
 import json
 import logging
 import os
+import re
 import secrets
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from mmap import ACCESS_READ, ALLOCATIONGRANULARITY, mmap
 from pathlib import Path
 from typing import Protocol
@@ -42,6 +43,7 @@ _SAMPLE_BYTES = 4096
 _MAGIC = b"STOKER packed\x00\x00\x01"
 _SIZE = struct.Struct("<Q")
 _SUFFIX = ".stoker"
+_PART_NAME = re.compile(r"\.(\w+)\.\d+\.[0-9a-f]+\.part")
 _WAIT_S = 600.0
 """Longest wait for another process that packs the same model; after that this one keeps its own copy in memory."""
 
@@ -106,7 +108,7 @@ class PackedStore:
             return found
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            with FileLock(self._directory / f".{name}.lock", timeout=_WAIT_S):
+            with self._lock(name, _WAIT_S):
                 found = _map(path, name, num_bytes)
                 if found is None:
                     self._write(path, name, num_bytes, fill)
@@ -117,8 +119,7 @@ class PackedStore:
         return found
 
     def _write(self, path: Path, name: str, num_bytes: int, fill: Callable[[Sink], None]) -> None:
-        for leftover in self._directory.glob(f".{name}.*.part"):  # of a process that died: we hold the lock
-            leftover.unlink(missing_ok=True)
+        self._remove_leftovers(name)
         self._make_room(path, num_bytes)
         part = self._directory / f".{name}.{os.getpid()}.{secrets.token_hex(4)}.part"
         try:
@@ -128,6 +129,17 @@ class PackedStore:
             os.replace(part, path)
         finally:
             part.unlink(missing_ok=True)
+
+    def _remove_leftovers(self, name: str) -> None:
+        """Of processes that died, whatever they packed: one that lives holds its lock. That of `name` is ours."""
+        for part in self._directory.glob(".*.part"):
+            if found := _PART_NAME.fullmatch(part.name):
+                held = nullcontext() if found[1] == name else self._lock(found[1], 0.0)
+                with suppress(OSError, LockTimeout), held:
+                    part.unlink()
+
+    def _lock(self, name: str, wait_s: float) -> FileLock:
+        return FileLock(self._directory / f".{name}.lock", timeout=wait_s)
 
     def _make_room(self, path: Path, num_bytes: int) -> None:
         """Removes what was not opened for longest until the rest and the new file are small enough."""

@@ -102,6 +102,20 @@ def test_an_answer_with_everything_that_was_asked(fake: Fake):
     assert biases == {97: 2.0, 98: 2.0, 7: False, 8: 1.5, 9: False}
 
 
+def test_filling_in_is_a_stage_among_the_usual_ones(fake: Fake):
+    fake.plan(answer=[end(tokens_predicted=1)] * 2)
+
+    async def test() -> None:
+        async with fake.started() as runtime:
+            await answer(runtime, ask(infill=True))
+            await answer(runtime, ask(infill=False))
+
+    run(test())
+    with_it, without = (asked["body"] for asked in fake.asked("/completion"))
+    assert with_it["samplers"][-2:] == ["infill", "temperature"]
+    assert "samplers" not in without
+
+
 def test_a_character_that_is_split_between_chunks_survives(fake: Fake):
     raw = event("é🙂") + ": ping\n\n" + event("ß\n")[:-2] + "\r\n\r\n" + end(tokens_predicted=3)
 
