@@ -15,7 +15,7 @@ from stoker.backends.base import AdapterPort, Backend, Embedder, KVPort, MaximaP
 from stoker.core.embedding import Pooling
 from stoker.core.stages import Mark
 from stoker.engine.config import EngineConfig, adapter_specs
-from stoker.errors import ConfigError, ModelError, ModelUnsupported, StokerError
+from stoker.errors import ConfigError, ModelError, ModelFileInvalid, ModelUnsupported, StokerError
 from stoker.loading_llama import attention_options, control_vector, device_options, only_llama, refuse_what_kills_it
 from stoker.text.tokenizer import Tokenizer
 
@@ -121,7 +121,13 @@ def _native_tokenizer(files: list[GGUFFile]) -> VocabularyTokenizer:
     if read_pooling(files[0]) is Pooling.RANK:
         raise ModelUnsupported("the native executor has no classifiers, as a reranking model needs")
     check_supported(files)
-    return build_tokenizer(read_vocabulary(files[0]))
+    try:
+        return build_tokenizer(read_vocabulary(files[0]))
+    except ModelFileInvalid as error:
+        if "path" in error.fields:
+            raise
+        path = str(files[0].path)
+        raise ModelFileInvalid(f"{path} cannot be used: {error.message}", path=path) from error
 
 
 def _check_no_gpu() -> None:

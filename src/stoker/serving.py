@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from stoker.models.progress import Progress
     from stoker.runtime.base import Runtime
     from stoker.runtime.registry import ModelSpec, Registry
+
+logger = logging.getLogger(__name__)
 
 _FOUND_KEEP_ALIVE_S = 300.0
 """Of models that nobody named: as Ollama has it."""
@@ -142,6 +146,8 @@ class _Makers:
         self._volatile = VolatileHeaders(config.server.volatile_headers)
         self._cache_ram_mib = cache_ram_mib
         self._kv_share_mib = kv_share_mib
+        self._told: set[str] = set()
+        """Why found files are no models here, as far as it was said."""
 
     def named(self, name: str, model: ModelConfig, progress: Progress | None) -> ModelSpec:
         """A model of the command line or of the configuration file."""
@@ -164,7 +170,10 @@ class _Makers:
         return spec
 
     def found(self, folder: Path) -> list[ModelSpec]:
-        """The models of a folder, and those that were downloaded. It reads directories."""
+        """The models of a folder, and those that were downloaded. It reads directories.
+
+        What cannot be served is left out with a warning, one for each: nobody named it.
+        """
         from stoker.models.folder import find_models
         from stoker.models.store import list_models
         from stoker.runtime.served import served_names
@@ -174,8 +183,16 @@ class _Makers:
             engine = msgspec.structs.replace(
                 self._config.engine, model=str(found.path), model_path=str(found.path), name=found.name
             )
-            specs.append(self._spec(served_names(found.name), engine, keep_alive_s=_FOUND_KEEP_ALIVE_S))
+            try:
+                specs.append(self._spec(served_names(found.name), engine, keep_alive_s=_FOUND_KEEP_ALIVE_S))
+            except ConfigError as error:
+                self._warn_once(error.message)
         return specs
+
+    def _warn_once(self, complaint: str) -> None:
+        if complaint not in self._told:
+            self._told.add(complaint)
+            logger.warning("no model is made of what was found: %s", complaint)
 
     def _spec(self, names: tuple[str, ...], engine: EngineConfig, **more: Any) -> ModelSpec:
         from stoker.runtime.registry import ModelSpec
@@ -185,14 +202,12 @@ class _Makers:
         def make(plan: MemoryPlan | None) -> Runtime:
             return self._make(engine, plan)
 
-        path = Path(engine.model_path)
-        created = int(path.stat().st_mtime) if engine.model_path and path.exists() else 0
         return ModelSpec(
             names=names,
             make=make,
             measure=lambda: self._measure(engine),
             path=engine.model_path,
-            created=created,
+            created=_changed_at(engine.model_path),
             **more,
         )
 
@@ -221,6 +236,13 @@ class _Makers:
             kv_tokens = plan.kv_tokens * plan.num_replicas
             engine = msgspec.structs.replace(engine, ctx_size=plan.ctx_size, kv_tokens=kv_tokens)
         return create_runtime(engine, self._volatile, config.supervision, config.replicas, config.runtime)
+
+
+def _changed_at(path: str) -> int:
+    """Unix time in seconds; 0: there is no such file, or no more."""
+    with suppress(OSError):
+        return int(os.stat(path).st_mtime)
+    return 0
 
 
 def _needs(engine: EngineConfig, runtime: str) -> MemoryNeeds | None:

@@ -18,7 +18,7 @@ from stoker import LLM, SamplingParams, loading_gguf
 from stoker.core.batch import Batch, Chunk
 from stoker.core.stages import no_mark
 from stoker.engine.config import EngineConfig
-from stoker.errors import ConfigError, InvalidInput, ModelUnsupported
+from stoker.errors import ConfigError, InvalidInput, ModelFileInvalid, ModelUnsupported
 from stoker.loading import Loaded, load_gguf
 from stoker.loading_gguf import prepare_gguf
 from tests.tiny_models import TinyModel, split_model, write_tiny_model
@@ -74,6 +74,21 @@ def test_auto_takes_libllama_for_the_rest_and_says_why(tmp_path: Path, caplog: p
     assert any("libllama computes: " in message and "TQ2_0" in message for message in caplog.messages)
 
 
+@pytest.mark.parametrize(
+    "tiny",
+    [
+        TinyModel(context_length=0),
+        TinyModel(context_length=2**32 - 1),
+        TinyModel(keys={"rope.scaling.original_context_length": 0}),
+        TinyModel(keys={"rope.dimension_count_swa": 0}),
+    ],
+    ids=["no_context", "no_bound", "no_original_context", "no_window_rope"],
+)
+def test_auto_leaves_numbers_to_libllama_that_it_makes_sense_of(tmp_path: Path, tiny: TinyModel) -> None:
+    with loaded(write_tiny_model(tmp_path / "m.gguf", tiny)) as found:
+        assert found.backend_name == "llama"
+
+
 @pytest.mark.parametrize("tiny", [TinyModel(), UNKNOWN_TYPE], ids=["native", "llama"])
 def test_parts_that_are_links_are_one_model(tmp_path: Path, tiny: TinyModel) -> None:
     """As the hub's own cache lays them out: names in one folder, contents under other names elsewhere."""
@@ -87,6 +102,14 @@ def test_parts_that_are_links_are_one_model(tmp_path: Path, tiny: TinyModel) -> 
         (links / part.name).symlink_to(part.rename(tmp_path / f"blob{number}"))
     with loaded(links / "m-00001-of-00003.gguf") as found:
         np.testing.assert_array_equal(found.backend.forward(batch), expected)
+
+
+def test_a_vocabulary_that_lacks_something_is_named_by_its_file(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel())
+    path.write_bytes(path.read_bytes().replace(b"tokenizer.ggml.merges", b"tokenizer.ggml.merged"))
+    with pytest.raises(ModelFileInvalid, match=r"m\.gguf cannot be used: .*`tokenizer\.ggml\.merges`") as caught:
+        load_gguf(EngineConfig(model_path=str(path), ctx_size=64), None, no_mark)
+    assert caught.value.fields == {"path": str(path)}
 
 
 def test_native_refuses_what_it_cannot_and_names_it(tmp_path: Path) -> None:

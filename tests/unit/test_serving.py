@@ -196,6 +196,21 @@ def test_models_of_a_folder_are_found_by_name(tmp_path: Path) -> None:
     assert specs["a"].created > 1_600_000_000
 
 
+def test_a_found_file_that_cannot_be_served_is_left_out_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    for name in (b"a.gguf", b"caf\xe9.gguf", b"m-00000-of-00003.gguf"):
+        Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_bytes(b"x")
+    registry = registry_of(settings(tmp_path, models_dir=str(folder)), "named")
+    assert registry._discover is not None
+    for _ in range(2):
+        assert [spec.model_id for spec in registry._discover()] == ["a", "m-00000-of-00003"]
+    (warning,) = caplog.messages
+    assert "caf\\udce9.gguf' is not valid UTF-8" in warning
+
+
 def test_promise_is_what_the_engine_is_told(
     tmp_path: Path, smollm2_path: Path, gemma3_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from typing import Literal, Protocol, TypeAlias
 import msgspec
 
 from stoker.bench.client import get
+from stoker.bench.guard import Guard
 from stoker.bench.process_usage import pid_of
 from stoker.bench.request import NOWHERE, Target
 from stoker.bench.results import ModelIdentity
@@ -120,7 +121,7 @@ class RunningServer:
 
 @dataclass(slots=True)
 class LaunchedServer:
-    """A server that is a child of ours, on a free port of this machine.
+    """A server that is a child of ours, on a free port of this machine. It ends with us, however we end.
 
     Args:
         command: `{port}` in it stands for the port.
@@ -141,6 +142,7 @@ class LaunchedServer:
     start_timeout_s: float = 900.0
     stop_timeout_s: float = 60.0
     _process: asyncio.subprocess.Process | None = field(default=None, init=False)
+    _guard: Guard | None = field(default=None, init=False)
     _log: Path | None = field(default=None, init=False)
 
     @property
@@ -186,6 +188,8 @@ class LaunchedServer:
             raise StokerError(f"{self.name} cannot be started: {self.command[0]}: {error.strerror}") from error
         finally:
             os.close(handle)
+        with contextlib.suppress(OSError):  # where there is no shell, only what we live to see ends it
+            self._guard = Guard(self._process.pid)
         return self.target
 
     def check_alive(self) -> None:
@@ -194,20 +198,30 @@ class LaunchedServer:
             raise ModelNotLoaded(f"{self.name} ended with code {self._process.returncode}{self._last_words()}")
 
     async def stop(self) -> None:
-        """See `Server.stop`. It is asked first, then killed with all its children."""
+        """See `Server.stop`. It is asked first, then killed with all its children; at once if we are told to hurry."""
         process, self._process = self._process, None
-        if process is not None:
+        try:
+            if process is not None:
+                await self._end(process)
+        finally:
+            if self._guard is not None:
+                self._guard.close()
+                self._guard = None
+            if self._log is not None:
+                self._log.unlink(missing_ok=True)
+                self._log = None
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
+        try:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.stop_timeout_s):
                     await process.wait()
+        finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-        if self._log is not None:
-            self._log.unlink(missing_ok=True)
-            self._log = None
+        await process.wait()
 
     def _last_words(self) -> str:
         text = "" if self._log is None else self._log.read_text(encoding="utf-8", errors="replace")

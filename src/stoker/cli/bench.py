@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -224,7 +225,7 @@ def _measure(servers: Sequence[Server], flags: Flags, *, seed: int) -> None:
     for option in ("json", "plot"):
         if option in flags.values:
             _check_place(flags.values[option], option)
-    with _terminated_as_interrupted():
+    with _ended_as_interrupted():
         results = _run(servers, _plans(flags, seed))
     if "json" in flags.values:
         write_results(results, flags.values["json"])
@@ -240,17 +241,26 @@ def _measure(servers: Sequence[Server], flags: Flags, *, seed: int) -> None:
 
 
 @contextmanager
-def _terminated_as_interrupted() -> Generator[None]:
-    """Who ends this program with SIGTERM, as `timeout` does, ends the servers that it has started, too."""
+def _ended_as_interrupted() -> Generator[None]:
+    """Who ends this program as `timeout` does, or closes its terminal, ends the servers that it has started, too."""
 
-    def interrupt(number: int, frame: object) -> None:
-        signal.raise_signal(signal.SIGINT)
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        # That of asyncio, while it runs. In a job that a script runs beside itself, Ctrl-C alone is ignored.
+        handler = signal.getsignal(signal.SIGINT)
+        (handler if callable(handler) else signal.default_int_handler)(number, frame)
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.getsignal(number) for number in _ENDS}
+    heard = [number for number, handler in before.items() if handler is not signal.SIG_IGN]  # `nohup` ignores SIGHUP
+    for number in heard:
+        signal.signal(number, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number in heard:
+            signal.signal(number, before[number])
+
+
+_ENDS = (signal.SIGTERM, signal.SIGHUP)
 
 
 def _check_place(path: Path, option: str) -> None:

@@ -78,3 +78,13 @@ class ModelCard(msgspec.Struct, frozen=True):
     """False: it embeds, and writes no text."""
     adapters: list[AdapterCard] = []
     """Those that it began with."""
+
+
+def is_same_model(one: ModelCard, other: ModelCard) -> bool:
+    """Whether two engines have found the same model in its file, for whoever has the card of one of them."""
+    return _counted_on(one) == _counted_on(other)
+
+
+def _counted_on(card: ModelCard) -> tuple[object, ...]:
+    sizes = card.vocab_size, card.trained_context, card.num_parameters
+    return card.architecture, *sizes, card.chat_template, card.bos_token, card.eos_token

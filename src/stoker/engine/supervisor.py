@@ -22,7 +22,7 @@ from typing import Protocol
 import msgspec
 import zmq.asyncio
 
-from stoker.engine.cards import ModelCard
+from stoker.engine.cards import ModelCard, is_same_model
 from stoker.engine.channel import Channel
 from stoker.engine.child import Child, describe_exit
 from stoker.engine.config import AdapterSpec, EngineConfig, SupervisionConfig
@@ -123,6 +123,8 @@ class Supervisor:
         """What the present child was told."""
         self._is_outdated = False
         """The adapters were changed while it was loaded with those before."""
+        self._is_other_model = False
+        """The present child has found another model in the file than the first one had."""
         self._state = State.STARTING
         self.heartbeat: Heartbeat | None = None
         """The newest one of the present child."""
@@ -239,6 +241,7 @@ class Supervisor:
         assert self._context is not None
         self._load_error, self.loaded_part = None, None
         self._launched = self._config
+        self._is_other_model = False
         try:
             self._child = await Child.start(
                 self._command, self._config, self._context, self._times.heartbeat_every_s, self._template
@@ -272,6 +275,11 @@ class Supervisor:
                 return describe_exit(child.exited.result())
             if self._is_outdated:
                 return "was loaded with other adapters than it is to have"
+            if self._is_other_model:
+                return (
+                    f"found another model in {self._config.model_path}: the file was changed since it was loaded; have "
+                    "it loaded again, or bring back the old one"
+                )
             if hearing.done():
                 return f"cannot be understood: {hearing.exception()!r}"
             if clock() - asked_at > 2 * every_s:
@@ -305,7 +313,7 @@ class Supervisor:
         return self.heartbeat.stalled_s - sum(max(0.0, end - max(begin, since)) for begin, end in self._naps)
 
     async def _hear(self, channel: Channel) -> None:
-        while not self._is_outdated:
+        while not (self._is_outdated or self._is_other_model):
             self._take(await channel.receive())
 
     async def _hear_last_words(self, child: Child) -> None:
@@ -334,6 +342,9 @@ class Supervisor:
 
     def _note_ready(self, card: ModelCard) -> None:
         assert self._first is not None
+        self._is_other_model = self._first.done() and not is_same_model(card, self._first.result())
+        if self._is_other_model:
+            return
         self._state, self._ready_at = State.READY, self._heard_at
         self._config = same_sizes(self._config, card)
         self._listener.on_ready(card)

@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from stoker.models.progress import Progress
 
 _LOCK_TIMEOUT_S = 3600.0
 """How long another process may take for the same file before we stop waiting for it."""
+_LOOK_EVERY_S = 1.0
+"""How long such a wait may go on before `Progress` is asked whether it shall."""
 _KEPT_S = 7 * 86400.0
 """How long what was broken off may wait to be gone on with."""
 HUB_ANSWER_S = 2.0
@@ -52,16 +54,16 @@ def download(target: Target, progress: Progress) -> None:
         ResourceExhausted: the disk is full; nothing is left behind.
         ModelError: the cache cannot be written, or another process holds the file for too long.
     """
-    with writing(target.path, target.size_bytes):
-        target.path.parent.mkdir(parents=True, exist_ok=True)
-        _sweep()
-        lock = _lock(target.path)
-    try:
-        if not is_whole(target.path, target.sha256):
-            _download_from_any(target, progress)
-    finally:
-        lock.release()
-        progress.close()
+    with closing(progress):
+        with writing(target.path, target.size_bytes):
+            target.path.parent.mkdir(parents=True, exist_ok=True)
+            _sweep()
+            lock = _lock(target.path, progress)
+        try:
+            if not is_whole(target.path, target.sha256):
+                _download_from_any(target, progress)
+        finally:
+            lock.release()
 
 
 def _download_from_any(target: Target, progress: Progress) -> None:
@@ -135,13 +137,26 @@ def _age_of_part(directory: Path) -> float | None:
         return None
 
 
-def _lock(path: Path) -> filelock.BaseFileLock:
+def _lock(path: Path, progress: Progress) -> filelock.BaseFileLock:
+    """Waits for another process that brings the same file, for as long as `progress` lets it."""
+    lock = filelock.FileLock(lock_path(path))
+    if _acquire(lock, 0):
+        return lock
+    until_s = time.monotonic() + _LOCK_TIMEOUT_S
+    progress.start(None, path.name)
+    while time.monotonic() < until_s:
+        if _acquire(lock, _LOOK_EVERY_S):
+            return lock
+        progress.advance(0)
+    raise ModelError(f"another process has been downloading {path} for too long", path=str(path))
+
+
+def _acquire(lock: filelock.BaseFileLock, within_s: float) -> bool:
     try:
-        lock = filelock.FileLock(lock_path(path), timeout=_LOCK_TIMEOUT_S)
-        lock.acquire()
+        lock.acquire(timeout=within_s)
     except filelock.Timeout:
-        raise ModelError(f"another process has been downloading {path} for too long", path=str(path)) from None
-    return lock
+        return False
+    return True
 
 
 def _sweep() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
-from stoker.models.gguf import part_paths
-from stoker.models.store import InstalledModel
+from stoker.models.gguf import model_stem, part_paths
+from stoker.models.store import InstalledModel, size_of_all
 
-_PART = re.compile(r"-\d{5}-of-\d{5}$")
 _PROJECTOR = "mmproj"
 _MAX_FILES = 10_000
 
@@ -17,19 +17,39 @@ def find_models(folder: Path) -> list[InstalledModel]:
     """Every `.gguf` file in a folder and below it, by name; parts of one model are one, and projectors are none.
 
     A model is called like its file, without `.gguf` and without the number of its part; of two with one name, the one
-    whose path comes first is found. A folder that is not there has no models.
+    whose path comes first is found. Links to folders are followed. A folder that is not there has no models, and what
+    disappears meanwhile is none.
     """
     found: dict[str, InstalledModel] = {}
-    files = sorted(file for file in folder.rglob("*.gguf") if not _is_other(file.relative_to(folder)))
-    for path in files[:_MAX_FILES]:
+    for path in sorted(_files(folder))[:_MAX_FILES]:
         parts = part_paths(path)
-        if path != parts[0] or not all(part.is_file() for part in parts):
-            continue
-        name = _PART.sub("", path.stem)
-        found.setdefault(name, InstalledModel(name, path, sum(part.stat().st_size for part in parts)))
+        size_bytes = size_of_all(parts) if path == parts[0] else None
+        if size_bytes is not None:
+            name = model_stem(path)
+            found.setdefault(name, InstalledModel(name, path, size_bytes))
     return [found[name] for name in sorted(found)]
 
 
-def _is_other(file: Path) -> bool:
-    """A projector, or hidden, as downloads under way are."""
-    return file.name.startswith(_PROJECTOR) or any(part.startswith(".") for part in file.parts)
+def _files(folder: Path) -> Iterator[Path]:
+    """Nothing hidden, as downloads under way are."""
+    seen: set[tuple[int, int]] = set()
+    _is_new(folder, seen)
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in sorted(folders) if name[0] != "." and _is_new(Path(parent, name), seen)]
+        yield from (Path(parent, name) for name in names if _is_model(name))
+
+
+def _is_new(folder: Path, seen: set[tuple[int, int]]) -> bool:
+    """Links may lead to where one was, and round in circles."""
+    try:
+        status = folder.stat()
+    except OSError:
+        return False
+    is_new = (status.st_dev, status.st_ino) not in seen
+    seen.add((status.st_dev, status.st_ino))
+    return is_new
+
+
+def _is_model(name: str) -> bool:
+    lower = name.lower()
+    return lower.endswith(".gguf") and not lower.startswith(".") and _PROJECTOR not in lower

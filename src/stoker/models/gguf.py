@@ -17,7 +17,7 @@ from typing import NoReturn
 from stoker.errors import ModelFileInvalid, ModelFileNotFound
 from stoker.models.gguf_parse import GGUFArray, HeaderParser, MetadataValue, TensorInfo
 
-__all__ = ["GGUFArray", "GGUFFile", "MetadataValue", "TensorInfo", "part_paths", "read_gguf"]
+__all__ = ["GGUFArray", "GGUFFile", "MetadataValue", "TensorInfo", "model_stem", "part_paths", "read_gguf"]
 
 _MAGIC = b"GGUF"
 _PART_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
@@ -29,6 +29,22 @@ _NO_MODELS = {
     "imatrix": "it is an importance matrix, for those who quantise a model",
 }
 """Other files in this format, by `general.architecture` or `general.type`."""
+_HEAD_BYTES = 512
+"""So much is looked at to tell what a file is that is none in this format."""
+_MAX_QUOTED = 200
+_BOM = b"\xef\xbb\xbf"
+_OLD = "it is in a format older than GGUF; convert the model again"
+_COMPRESSED = "it is compressed; unpack it first"
+_CHECKPOINT = "it is a PyTorch checkpoint; get the model as GGUF"
+_OTHERS = {
+    b"version https://git-lfs": "it is a Git LFS pointer; fetch the real file with `git lfs pull`",
+    _MAGIC[::-1]: "it is a big-endian GGUF, and only little-endian files are supported",
+    **dict.fromkeys((b"lmgg", b"tjgg", b"fmgg", b"algg"), _OLD),
+    b"PK\x03\x04": "it is a zip archive, perhaps a PyTorch checkpoint; get the model as GGUF",
+    **dict.fromkeys((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"), _CHECKPOINT),
+    **dict.fromkeys((b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\0", b"7z\xbc\xaf"), _COMPRESSED),
+}
+"""Files in other formats, by what they begin with."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,19 +198,24 @@ def read_gguf(path: str | Path) -> GGUFFile:
 
 
 def part_paths(path: Path) -> list[Path]:
-    """All files of a model that is split as `name-00001-of-00003.gguf`, in order; `[path]` if it is not split.
-
-    Raises:
-        ModelFileInvalid: the name counts impossibly.
-    """
-    match = _PART_NAME.fullmatch(path.name)
+    """All files of a model that is split as `name-00001-of-00003.gguf`, in order; `[path]` if it is not split."""
+    match = _counted(path)
     if match is None:
         return [path]
-    count = int(match["count"])
-    if not 1 <= int(match["number"]) <= count:
-        raise ModelFileInvalid(f"{path} has an impossible part number in its name", path=str(path))
-    stem = match["stem"]
-    return [path.with_name(f"{stem}-{number:05d}-of-{count:05d}.gguf") for number in range(1, count + 1)]
+    before, after = path.name[: match.start("number")], path.name[match.end("number") :]
+    return [path.with_name(f"{before}{number:05d}{after}") for number in range(1, int(match["count"]) + 1)]
+
+
+def model_stem(path: Path) -> str:
+    """The file's name without its ending, and without the number of its part."""
+    match = _counted(path)
+    return path.stem if match is None else match["stem"]
+
+
+def _counted(path: Path) -> re.Match[str] | None:
+    """The name of a part; one that counts impossibly is a name like any other."""
+    match = _PART_NAME.fullmatch(path.name)
+    return match if match is not None and 1 <= int(match["number"]) <= int(match["count"]) else None
 
 
 def _check_part(path: Path, metadata: Mapping[str, MetadataValue]) -> None:
@@ -224,7 +245,7 @@ def _map(path: Path) -> mmap:
             kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
             raise ModelFileInvalid(f"{path} is {kind}, not a GGUF file", path=str(path))
         with path.open("rb") as file:
-            head = file.read(512)
+            head = file.read(_HEAD_BYTES)
             _check_magic(path, head)
             return mmap(file.fileno(), 0, access=ACCESS_READ)
     except (FileNotFoundError, NotADirectoryError):
@@ -240,27 +261,28 @@ def _check_magic(path: Path, head: bytes) -> None:
 
 
 def _what_it_is(head: bytes) -> str:
-    """A guess, for the error message, at what a file is that should be a GGUF."""
-    start = head.lstrip().lower()
+    """A guess, for the error message, at what a file is that should be a GGUF; `head` is all of a shorter one."""
+    known = next((what for beginning, what in _OTHERS.items() if head.startswith(beginning)), None)
     if not head:
         return "it is empty"
-    if head.startswith(b"version https://git-lfs"):
-        return "it is a Git LFS pointer; fetch the real file with `git lfs pull`"
-    if start.startswith((b"<!doctype", b"<html", b"<?xml")):
+    if known is not None:
+        return known
+    if head.removeprefix(_BOM).lstrip().lower().startswith((b"<!doctype", b"<!--", b"<html", b"<?xml")):
         return "it is a web page, perhaps an error page saved in place of the model"
-    if head.startswith(_MAGIC[::-1]):
-        return "it is a big-endian GGUF, and only little-endian files are supported"
-    if head.startswith((b"lmgg", b"tjgg", b"fmgg", b"algg")):
-        return "it is in a format older than GGUF; convert the model again"
-    if head[8:10] == b'{"':
+    if head[4:9] == b"\0\0\0\0{":  # behind the length of the header, in 8 bytes
         return "it is a safetensors file; get the model as GGUF, or convert it with llama.cpp's convert_hf_to_gguf.py"
-    if head.startswith(b"PK\x03\x04"):
-        return "it is a zip archive, perhaps a PyTorch checkpoint; get the model as GGUF"
-    if head.startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd")):
-        return "it is compressed; unpack it first"
+    if head[257:262] == b"ustar":
+        return "it is a tar archive; unpack it first"
     if _MAGIC.startswith(head):
         return f"it is truncated after {len(head)} bytes"
-    return "it is a text file" if _is_text(head) else f"it begins with {head[:4]!r} instead of {_MAGIC!r}"
+    return _text_said(head) if _is_text(head) else f"it begins with {head[:4]!r} instead of {_MAGIC!r}"
+
+
+def _text_said(head: bytes) -> str:
+    """A short text may be a server's answer, which says what went wrong."""
+    lines = head.removeprefix(_BOM).decode("utf-8", "replace").split("\n")
+    first = next((line.strip() for line in lines if line.strip()), "")
+    return f"it is a text file: {first[:_MAX_QUOTED]!r}" if first and len(head) < _HEAD_BYTES else "it is a text file"
 
 
 def _is_text(head: bytes) -> bool:

@@ -16,6 +16,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import TypeVar
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import httpx2
 import msgspec
@@ -36,6 +38,7 @@ _RESUME_PAUSE_S = 0.5
 _PARTIAL_CONTENT = 206
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PART = re.compile(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18}|[*])")
+_CREDENTIALS = re.compile("^(.*//)?.*@")
 _MAX_LISTING_BYTES = 32 << 20
 _HUB_ERRORS = (OSError, httpx2.HTTPError, httpx2.InvalidURL, ValueError)
 """What the hub's client raises when the hub, and not we, is at fault."""
@@ -202,7 +205,8 @@ def _open(url: str, offset: int, within_s: float) -> httpx2.Response:
         request = session.build_request("GET", url, headers=_headers(offset), timeout=timeout)
         return session.send(request, stream=True, follow_redirects=True)
 
-    response = _answer(ask, within_s, discard=httpx2.Response.close)
+    with _naming_proxy(url):
+        response = _answer(ask, within_s, discard=httpx2.Response.close)
     if response.is_success:
         return response
     response.close()
@@ -249,7 +253,7 @@ def _answer(ask: Callable[[], _T], within_s: float, discard: Callable[[_T], None
     def run() -> None:
         try:
             result = ask()
-        except _HUB_ERRORS as error:
+        except Exception as error:  # noqa: BLE001  # raised where it is waited for
             future.set_exception(error)
         else:
             future.set_result(result)
@@ -261,6 +265,34 @@ def _answer(ask: Callable[[], _T], within_s: float, discard: Callable[[_T], None
         if discard is not None:
             future.add_done_callback(lambda late: None if late.exception() else discard(late.result()))
         raise TimeoutError(f"no answer within {within_s:g} s") from None
+
+
+@contextmanager
+def _naming_proxy(url: str) -> Generator[None]:
+    """Says what stands between us and a hub that does not answer: it may be that which does not."""
+    try:
+        yield
+    except ImportError as error:  # it prepares for every proxy of the environment, also one that is not asked
+        socks = [proxy for proxy in getproxies().values() if proxy.startswith("socks")]
+        needs = [f"the proxy {_without_password(proxy)} needs socksio: pip install 'httpx2[socks]'" for proxy in socks]
+        raise DownloadFailed(needs[0] if needs else _reason(error)) from error
+    except (httpx2.TransportError, TimeoutError) as error:
+        proxy = _proxy_of(url)
+        if proxy is None:
+            raise
+        raise DownloadFailed(f"{_reason(error)} (through the proxy {proxy})") from error
+
+
+def _proxy_of(url: str) -> str | None:
+    """The proxy that the environment names for `url`, without its password; None if it names none."""
+    scheme, host = urlsplit(url)[:2]
+    proxies = getproxies()
+    proxy = None if proxy_bypass(host) else proxies.get(scheme) or proxies.get("all")
+    return proxy and _without_password(proxy)
+
+
+def _without_password(proxy: str) -> str:
+    return _CREDENTIALS.sub(r"\1", proxy)
 
 
 @contextmanager

@@ -85,7 +85,7 @@ def read_lora(path: Path, target: LoraTarget) -> LoraFile:
                 _fail(path, "it was changed while it was being read")
             return LoraFile(path, key, rank, alpha, len(pairs), file.size_bytes, version)
     except ModelError as error:
-        raise AdapterInvalid(f"{error.message}. {_WHAT}", path=str(path)) from error
+        raise AdapterInvalid(f"{error.message.removesuffix('.')}. {_WHAT}", path=str(path)) from error
 
 
 def content_key(path: Path) -> str:

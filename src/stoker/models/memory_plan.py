@@ -296,6 +296,8 @@ def _refuse_shape(gguf: GGUFFile, suffix: str, what: str) -> NoReturn:
 
 
 def _default_context(gguf: GGUFFile, kv_tokens: int | None) -> int:
+    if gguf.get_int(gguf.own_key("context_length")) == 0:
+        _refuse_shape(gguf, "context_length", "is 0: say how long a request may be with --ctx-size")
     wanted = min(_number(gguf, "context_length"), _DEFAULT_CONTEXT)
     return wanted if kv_tokens is None else min(wanted, kv_tokens)
 

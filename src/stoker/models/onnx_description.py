@@ -139,7 +139,9 @@ def _template(value: object) -> str | None:
 
 def _defaults(folder: OnnxFolder, generation: Mapping[str, Any]) -> SamplingParams:
     """What the model recommends. `max_length` counts the prompt too, and so says nothing about an answer."""
-    values = {key: value for key in _SAMPLING_KEYS if _is_number(value := generation.get(key))}
+    values: dict[str, float | None] = {
+        key: _plain(value) for key in _SAMPLING_KEYS if _is_number(value := generation.get(key))
+    }
     if generation.get("do_sample") is False:
         values["temperature"] = 0.0
     values["max_tokens"] = _first_positive(generation, "max_new_tokens")
@@ -188,6 +190,11 @@ def _integer(value: object) -> int | None:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _plain(value: Any) -> float:
+    """JSON may write a whole number as 50.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _first_positive(values: Mapping[str, Any], *keys: str) -> int | None:

@@ -9,6 +9,7 @@ class Progress(Protocol):
     """One transfer after the other: `start`, any number of `advance`, and at the very end one `close`.
 
     A new `start` ends the transfer before it, finished or not. All calls come from the thread that called `resolve`.
+    What `start` and `advance` raise breaks the download off.
     """
 
     def start(self, total_bytes: int | None, label: str) -> None:
@@ -16,7 +17,7 @@ class Progress(Protocol):
         ...
 
     def advance(self, num_bytes: int) -> None:
-        """So many more bytes are here."""
+        """So many more bytes are here; 0 = another process brings them, and is still at it."""
         ...
 
     def close(self) -> None:

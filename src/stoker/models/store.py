@@ -6,7 +6,8 @@ import difflib
 import logging
 import os
 import re
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
@@ -22,7 +23,7 @@ from stoker.models.onnx_folder import is_onnx_model
 from stoker.models.onnx_hub import is_graph, onnx_parts, parts_note
 from stoker.models.progress import NoProgress, Progress
 
-__all__ = ["InstalledModel", "downloaded_parts", "list_models", "resolve"]
+__all__ = ["InstalledModel", "downloaded_parts", "list_models", "resolve", "size_of_all"]
 
 logger = logging.getLogger(__name__)
 
@@ -119,10 +120,19 @@ def list_models() -> list[InstalledModel]:
     for receipt_file in sorted(_receipts()):
         path = receipt_file.with_suffix("")
         receipt, parts = read_receipt(path), downloaded_parts(path)
-        if receipt is None or path != parts[0] or not all(part.is_file() for part in parts):
-            continue
-        found.append(InstalledModel(receipt.model, path, sum(part.stat().st_size for part in parts)))
+        size_bytes = size_of_all(parts) if path == parts[0] else None
+        if receipt is not None and size_bytes is not None:
+            found.append(InstalledModel(receipt.model, path, size_bytes))
     return sorted(found, key=lambda model: model.name)
+
+
+def size_of_all(parts: Sequence[Path]) -> int | None:
+    """The bytes of the files of a model; None: one is missing, which may be so from one moment to the next."""
+    try:
+        found = [part.stat() for part in parts]
+    except OSError:
+        return None
+    return sum(status.st_size for status in found) if all(stat.S_ISREG(status.st_mode) for status in found) else None
 
 
 def _receipts() -> Iterator[Path]:

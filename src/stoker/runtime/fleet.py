@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from stoker.engine.cards import ModelCard
+from stoker.engine.cards import ModelCard, is_same_model
 from stoker.engine.config import AdapterSpec
-from stoker.errors import ModelNotLoaded, StokerError
+from stoker.errors import ModelFileInvalid, ModelNotLoaded, StokerError
 from stoker.runtime.autoscaling import Autoscaler, Demand
 from stoker.runtime.base import Health, Runtime
 from stoker.runtime.replica import Phase, Replica
@@ -128,9 +128,9 @@ class Fleet:
         is_loaded = False
         try:
             first = self._new()
-            await _start(first)
+            await _start(first, None)
             self._first = first
-            await _all_or_first_error([_start(self._new()) for _ in range(self._config.min_replicas - 1)])
+            await _all_or_first_error([_start(self._new(), first.card) for _ in range(self._config.min_replicas - 1)])
             is_loaded = True
         finally:
             if not is_loaded:
@@ -231,7 +231,7 @@ class Fleet:
 
     async def _load(self, replica: Replica) -> None:
         try:
-            await _start(replica)
+            await _start(replica, self.first.card)
             logger.info("replica %d is ready", replica.number)
         except StokerError as error:
             logger.warning("replica %d cannot be loaded: %s", replica.number, error.message)
@@ -262,8 +262,14 @@ class Fleet:
             self.check()
 
 
-async def _start(replica: Replica) -> None:
-    await replica.runtime.start()
+async def _start(replica: Replica, first: ModelCard | None) -> None:
+    """Raises StokerError if it cannot be loaded, or has become another model than the first one."""
+    card = await replica.runtime.start()
+    if first is not None and not is_same_model(card, first):
+        raise ModelFileInvalid(
+            f"found another model in {card.path}: the file was changed since it was loaded; have it loaded again",
+            path=card.path,
+        )
     replica.phase = Phase.SERVING
 
 

@@ -51,10 +51,11 @@ def names_of_source(source: str, *further: str) -> tuple[str, ...]:
 def short_name(model: str) -> str:
     """The last part of a path or of a name of the hub, without the file's ending.
 
-    >>> short_name("hf:org/repo"), short_name("./exported/"), short_name("model.onnx")
-    ('repo', 'exported', 'model')
+    >>> short_name("hf:org/repo"), short_name("./exported/"), short_name("model.onnx"), short_name("/m/TINY.GGUF")
+    ('repo', 'exported', 'model', 'TINY')
     """
-    return re.split(r"[/\\:]", model.rstrip("/\\"))[-1].removesuffix(".gguf").removesuffix(".onnx")
+    last = re.split(r"[/\\:]", model.rstrip("/\\"))[-1]
+    return re.sub(r"\.(gguf|onnx)$", "", last, flags=re.IGNORECASE)
 
 
 def without_adapter(asked: str, names: Iterable[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
@@ -18,7 +19,7 @@ from stoker.bench.process_usage import pid_of, watching
 from stoker.bench.request import Job, Target
 from stoker.bench.server import LaunchedServer, RunningServer, identify
 from stoker.errors import ModelNotLoaded, StokerError
-from tests.unit.bench.scripted_server import scripted
+from tests.unit.bench.scripted_server import LIMIT_S, scripted
 
 HTTP_SERVER = [sys.executable, "-m", "http.server", "{port}", "--bind", "127.0.0.1"]
 BUSY = """
@@ -55,9 +56,15 @@ def test_a_server_is_started_restarted_and_ended() -> None:
 
 
 def test_a_server_that_ends_by_itself_leaves_its_last_words() -> None:
-    server = LaunchedServer("broken", [sys.executable, "-c", "raise SystemExit('no such file')"])
-    with pytest.raises(ModelNotLoaded, match="broken ended with code 1: no such file"):
-        run(server.start())
+    async def main() -> None:
+        server = LaunchedServer("broken", [sys.executable, "-c", "raise SystemExit('no such file')"])
+        try:
+            with pytest.raises(ModelNotLoaded, match="broken ended with code 1: no such file"):
+                await server.start()
+        finally:
+            await server.stop()
+
+    run(main())
 
 
 def test_a_server_that_is_never_ready_is_given_up() -> None:
@@ -84,6 +91,49 @@ def test_a_server_that_does_not_stop_when_asked_is_killed() -> None:
         assert not psutil.pid_exists(pid)
 
     run(main())
+
+
+def test_a_server_is_killed_if_nobody_waits_for_its_end_any_longer() -> None:
+    stubborn = """
+import runpy, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+runpy.run_module("http.server", run_name="__main__", alter_sys=True)
+"""
+
+    async def main() -> None:
+        server = LaunchedServer("stubborn", [sys.executable, "-c", stubborn, *HTTP_SERVER[3:]], ready_path="/")
+        await server.start()
+        assert server.pid is not None
+        process = psutil.Process(server.pid)
+        stopping = asyncio.create_task(server.stop())
+        await asyncio.sleep(0)
+        stopping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stopping
+        assert not (await asyncio.to_thread(psutil.wait_procs, [process], LIMIT_S))[1]
+
+    run(main())
+
+
+def test_a_server_ends_with_who_was_killed() -> None:
+    program = """
+import asyncio, sys
+from stoker.bench.server import LaunchedServer
+
+async def main():
+    server = LaunchedServer("web", sys.argv[1:], ready_path="/")
+    await server.start()
+    print(server.pid, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+    command = [sys.executable, "-c", program, *HTTP_SERVER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        started = psutil.Process(int(process.stdout.readline()))
+        process.kill()
+    assert not psutil.wait_procs([started], LIMIT_S)[1]
 
 
 def test_a_program_that_is_not_there_is_an_error() -> None:

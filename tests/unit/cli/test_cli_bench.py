@@ -64,18 +64,65 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
     assert "cannot be written" in done.err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_who_ends_it_ends_the_server_that_it_started(number: signal.Signals, tmp_path: Path) -> None:
-    environment = {**os.environ, "STOKER_BACKEND": "scripted", "STOKER_CACHE_DIR": str(tmp_path)}
+@contextmanager
+def measuring(cache: Path, *ignored: signal.Signals) -> Generator[subprocess.Popen[bytes]]:
+    """A measurement that takes for ever, in a process that does not hear some signals."""
+
+    def ignore() -> None:
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
+
+    environment = {**os.environ, "STOKER_BACKEND": "scripted", "STOKER_CACHE_DIR": str(cache)}
     command = [sys.executable, "-m", "stoker", "bench", "babble", "--requests", "100000", "--output-tokens", "400"]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
-        started: list[psutil.Process] = []
-        while not started and process.poll() is None:
-            started = psutil.Process(process.pid).children(recursive=True)
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, preexec_fn=ignore) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def started_by(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """Waits until there are some."""
+    started: list[psutil.Process] = []
+    while not started and process.poll() is None:
+        started = psutil.Process(process.pid).children(recursive=True)
+    assert started
+    return started
+
+
+@pytest.mark.parametrize(
+    ("number", "ignored"),
+    [
+        pytest.param(signal.SIGINT, (), id="Ctrl-C"),
+        pytest.param(signal.SIGTERM, (), id="timeout"),
+        pytest.param(signal.SIGHUP, (), id="terminal"),
+        pytest.param(signal.SIGTERM, (signal.SIGINT,), id="job-of-a-script"),
+    ],
+)
+def test_who_ends_it_ends_the_server_that_it_started(
+    number: signal.Signals, ignored: tuple[signal.Signals, ...], tmp_path: Path
+) -> None:
+    with measuring(tmp_path, *ignored) as process:
+        started = started_by(process)
         process.send_signal(number)
         assert process.wait(LIMIT_S) == INTERRUPTED
-    assert started
     assert not psutil.wait_procs(started, LIMIT_S)[1]
+
+
+def test_a_measurement_that_shall_outlive_its_terminal_does(stoker: Stoker) -> None:
+    """As with `nohup`."""
+
+    async def hang_up(exchange: Exchange) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await answer(exchange)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with served(hang_up) as server:
+            assert stoker("bench", "serve", server.url, *SMALL).code == 0
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan"])

@@ -1,7 +1,8 @@
 """A child process with a scripted engine, for the tests of what happens around it. `python scripted_child.py`.
 
-Any prompt is answered with `ANSWER`; these words in a prompt do something in the forward pass, or before it:
-CRASH dies by SIGKILL, BUG raises, HANG never returns; SLOW is tokenized for ever, FAULT raises while it is tokenized.
+What its file says is its chat template. Any prompt is answered with `ANSWER`; these words in a prompt do something in
+the forward pass, or before it: CRASH dies by SIGKILL, BUG raises, HANG never returns; SLOW is tokenized for ever, FAULT
+raises while it is tokenized.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def build(config: EngineConfig, progress: LoadProgress) -> tuple[Engine, ModelCa
         kv_tokens=info.kv_tokens,
         parallel=config.parallel,
         max_queue=config.max_queue,
-        chat_template=None,
+        chat_template=(Path(config.model_path).read_text() or None) if config.model_path else None,
         bos_token="<s>",
         eos_token="</s>",
         num_parameters=0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from stoker.engine.client import EngineClient
 from stoker.engine.config import AdapterSpec, EngineConfig, SupervisionConfig
 from stoker.engine.protocol import Event, Launch, Output, Ready, Submit
 from stoker.errors import EngineCrashed, InvalidInput, ModelFileInvalid, ModelNotLoaded, ResourceExhausted, StokerError
+from tests.spawns import record_spawns
 
 BOUND_S = 60.0
 NUM_RESTARTS = 20
@@ -291,6 +293,69 @@ def test_load_failure_at_a_restart_is_tried_again(tmp_path: Path, caplog: pytest
     run(test())
     pattern = r"the engine process could not load the model: .*the file has gone.*; starting another"
     assert re.search(pattern, caplog.text)
+
+
+def test_an_engine_that_cannot_be_started_for_want_of_files_comes_back():
+    async def test() -> None:
+        client = make_client()
+        await client.start()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            assert client.child_pid is not None
+            os.kill(client.child_pid, signal.SIGKILL)
+            await until(lambda: "cannot be started" in (client.health().last_error or ""))
+            assert client.health().state == "restarting"
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        await until(lambda: client.health().is_ready)
+        await client.close()
+
+    run(test())
+
+
+def test_an_engine_for_which_no_thread_can_be_started_is_ended_and_another_comes(monkeypatch: pytest.MonkeyPatch):
+    start, denied = threading.Thread.start, list[threading.Thread]()
+
+    def start_later(thread: threading.Thread) -> None:
+        if thread.name == "stoker-child-wait" and not denied:
+            denied.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    async def test() -> None:
+        client = make_client()
+        await client.start()
+        started = record_spawns(monkeypatch)
+        monkeypatch.setattr(threading.Thread, "start", start_later)
+        assert client.child_pid is not None
+        os.kill(client.child_pid, signal.SIGKILL)
+        await until(lambda: client.health().num_restarts == 2 and client.health().is_ready)
+        assert [process.returncode for process in started] == [-signal.SIGKILL, None]
+        await client.close()
+        assert len(channel_folders()) == 0
+
+    run(test())
+
+
+def test_a_file_that_was_changed_is_not_served_as_what_it_was(tmp_path: Path):
+    async def test() -> None:
+        model = tmp_path / "model"
+        model.write_text("A: {{ messages }}")
+        client = make_client(model_path=str(model))
+        assert (await client.start()).chat_template == "A: {{ messages }}"
+        model.write_text("B: {{ messages }}")
+        assert client.child_pid is not None
+        os.kill(client.child_pid, signal.SIGKILL)
+        await until(lambda: f"another model in {model}" in (client.health().last_error or ""))
+        assert client.health().state == "restarting"
+        with pytest.raises(ModelNotLoaded, match="changed since it was loaded"):
+            await client.tokenize("a")
+        model.write_text("A: {{ messages }}")
+        await until(lambda: client.health().is_ready)
+        await client.close()
+
+    run(test())
 
 
 def test_child_that_ignores_everything_is_killed(tmp_path: Path):

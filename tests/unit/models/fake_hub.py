@@ -46,6 +46,10 @@ class FakeHub:
         return f"http://127.0.0.1:{self._server.server_port}"
 
     @property
+    def address(self) -> tuple[str, int]:
+        return "127.0.0.1", self._server.server_port
+
+    @property
     def file_requests(self) -> list[dict[str, str]]:
         return [headers for path, headers in self.requests if "/resolve/" in path]
 

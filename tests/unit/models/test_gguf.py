@@ -195,12 +195,23 @@ def test_a_device_is_not_waited_for() -> None:
     [
         (b"", "it is empty"),
         (b"GG", "truncated after 2 bytes"),
-        (b"This is a story about a model.\n", "it is a text file"),
+        (b"This is a story about a model.\n" * 100, "not a GGUF file: it is a text file"),
+        (b"\nEntry not found\n\n", "it is a text file: 'Entry not found'"),
+        (b'{"error":"Invalid username or password."}', """text file: '{"error":"Invalid username or password."}'"""),
+        ("\ufeff\nNicht gefunden — ü".encode(), "it is a text file: 'Nicht gefunden — ü'"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:00", "Git LFS pointer"),
         (b"\n<!DOCTYPE html><html>404</html>", "it is a web page"),
+        (b"\xef\xbb\xbf<!DOCTYPE html><html></html>", "it is a web page"),
+        (b"<!-- sorry -->\n<html></html>", "it is a web page"),
         (b"PK\x03\x04rest", "zip archive"),
         (b"\x1f\x8b\x08\x00", "it is compressed"),
+        (b"7z\xbc\xaf\x27\x1c\x00", "it is compressed"),
+        (b"BZh91AY&SY", "it is compressed"),
+        (b"\xfd7zXZ\x00\x00", "it is compressed"),
+        (b"model.gguf".ljust(257, b"\0") + b"ustar\x0000", "it is a tar archive"),
+        (b"\x80\x02}q\x00.", "PyTorch checkpoint"),
         (b'\x40\x00\x00\x00\x00\x00\x00\x00{"w":{"dtype"', "safetensors file"),
+        (b'\x40\x00\x00\x00\x00\x00\x00\x00{ "w":{"dtype"', "safetensors file"),
         (b"tjgg\x01\x00\x00\x00", "older than GGUF"),
         (b"\x00\x01\x02\x03\x04", "instead of b'GGUF'"),
     ],
@@ -299,9 +310,10 @@ def test_part_paths(tmp_path: Path) -> None:
     assert part_paths(tmp_path / "m.gguf") == [tmp_path / "m.gguf"]
     expected = [tmp_path / f"m-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
     assert part_paths(tmp_path / "m-00002-of-00003.gguf") == expected
-    for impossible in ("m-00000-of-00003.gguf", "m-00004-of-00003.gguf"):
-        with pytest.raises(ModelFileInvalid, match="part number"):
-            part_paths(tmp_path / impossible)
+    expected = [tmp_path / f"m-0000{number}-OF-00002.GGUF" for number in (1, 2)]
+    assert part_paths(tmp_path / "m-00001-OF-00002.GGUF") == expected, "as the name is written"
+    for impossible in ("m-00000-of-00003.gguf", "m-00004-of-00003.gguf", "m-00001-of-00000.gguf"):
+        assert part_paths(tmp_path / impossible) == [tmp_path / impossible], "a name like any other"
 
 
 def test_sizes_of_types_are_those_of_the_reference() -> None:

@@ -1,7 +1,9 @@
 """Transfers from a hub on this machine, whole and broken."""
 
 import hashlib
+import os
 import socket
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -15,6 +17,7 @@ from stoker.models.catalog import HubFile
 from stoker.models.progress import NoProgress
 from tests.unit.models.conftest import RecordedProgress
 from tests.unit.models.fake_hub import FakeHub, send
+from tests.unit.models.socks_proxy import SocksProxy
 
 CONTENT = bytes(range(256)) * 1000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -139,6 +142,76 @@ def test_an_impossible_endpoint_is_a_failure_like_others(
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", endpoint)
     with pytest.raises(DownloadFailed, match="org/repo"):
+        get(into)
+
+
+@pytest.fixture
+def no_proxy(clean_hub_client: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment names no proxy, and none that must not be used."""
+    for name in list(os.environ):
+        if name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+
+
+def test_a_hub_is_reached_through_a_socks_proxy(
+    stocked_hub: FakeHub, no_proxy: None, into: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SocksProxy(stocked_hub.address) as proxy:
+        monkeypatch.setenv("ALL_PROXY", proxy.url)
+        monkeypatch.setenv("HF_ENDPOINT", "http://hub.example")
+        assert get(into) == SHA256
+        assert proxy.asked == [("hub.example", 80)]
+    assert into.read_bytes() == CONTENT
+
+
+def test_a_client_that_lacks_what_a_proxy_needs_says_so(
+    stocked_hub: FakeHub, no_proxy: None, into: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "socksio", None)
+    monkeypatch.setenv("ALL_PROXY", "socks5://me:secret@127.0.0.1:1")
+    expected = r"the proxy socks5://127\.0\.0\.1:1 needs socksio: pip install 'httpx2\[socks\]'$"
+    with pytest.raises(DownloadFailed, match=expected):
+        get(into)
+    with pytest.raises(DownloadFailed, match=expected):
+        hub.list_files("org/repo", within_s=5)
+
+
+@pytest.mark.parametrize(
+    ("proxy", "named"),
+    [
+        ("socks5://me:secret@127.0.0.1:{port}", "socks5://127.0.0.1:{port}"),
+        ("http://127.0.0.1:{port}", "http://127.0.0.1:{port}"),
+        ("me:secret@127.0.0.1:{port}", "127.0.0.1:{port}"),
+    ],
+)
+def test_a_proxy_that_is_not_there_is_named(
+    no_proxy: None, into: Path, monkeypatch: pytest.MonkeyPatch, proxy: str, named: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    monkeypatch.setenv("ALL_PROXY", proxy.format(port=port))
+    monkeypatch.setenv("HF_ENDPOINT", "http://hub.example")
+    with pytest.raises(DownloadFailed) as caught:
+        get(into)
+    assert caught.value.message.endswith(f"refused (through the proxy {named.format(port=port)})")
+
+
+def test_a_proxy_that_is_not_used_is_not_named(no_proxy: None, into: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
+    with pytest.raises(DownloadFailed, match=r"refused$"):
+        get(into)
+
+
+def test_a_fault_of_ours_is_not_the_hubs(stocked_hub: FakeHub, into: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise AssertionError("our own")
+
+    monkeypatch.setattr("stoker.models.hub.get_session", fail)
+    with pytest.raises(AssertionError, match="our own"):
         get(into)
 
 

@@ -122,7 +122,7 @@ def test_sizes_below_one_are_refused(path: Path, size: str) -> None:
     ("changes", "what"),
     [
         ({"context_length": None}, "context_length"),
-        ({"context_length": 0}, "context_length"),
+        ({"context_length": 0}, "context_length` is 0: .* --ctx-size"),
         ({"block_count": None}, "block_count"),
         ({"embedding_length": None}, "embedding_length"),
         ({"attention__head_count_kv": [1, 2, 3]}, "3 entries for 2 layers"),

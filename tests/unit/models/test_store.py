@@ -5,12 +5,15 @@ import hashlib
 import io
 import os
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import filelock
 import pytest
 
 from stoker.errors import (
+    Cancelled,
     ConfigError,
     DownloadFailed,
     ModelError,
@@ -19,7 +22,7 @@ from stoker.errors import (
     ResourceExhausted,
 )
 from stoker.models import catalog, download, store, wheels
-from stoker.models.cache import cache_dir, is_whole, receipt_path
+from stoker.models.cache import cache_dir, is_whole, lock_path, receipt_path
 from stoker.models.catalog import CatalogEntry, HubFile, WheelPart, Wheels
 from stoker.models.removal import remove_model
 from stoker.models.store import list_models, resolve
@@ -171,18 +174,39 @@ def test_two_processes_download_once(hub: FakeHub, cache: Path, content: bytes) 
     assert paths_asked == ["/org/tiny/resolve/main/tiny.gguf"], "nothing else may be asked, least of all first"
 
 
+def held_elsewhere(cache: Path) -> AbstractContextManager[object]:
+    """As if another process were downloading that file."""
+    path = cache / "models/hf/org/tiny/tiny.gguf"
+    path.parent.mkdir(parents=True)
+    return filelock.FileLock(lock_path(path))
+
+
 def test_another_process_that_takes_too_long(
     hub: FakeHub, cache: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(download, "_LOCK_TIMEOUT_S", 0.05)
-    path = cache / "models/hf/org/tiny/tiny.gguf"
-    path.parent.mkdir(parents=True)
-    holder = download._lock(path)
-    try:
-        with pytest.raises(ModelError, match="another process"):
-            resolve("hf:org/tiny:tiny.gguf")
-    finally:
-        holder.release()
+    monkeypatch.setattr(download, "_LOOK_EVERY_S", 0.01)
+    with held_elsewhere(cache), pytest.raises(ModelError, match="another process"):
+        resolve("hf:org/tiny:tiny.gguf")
+
+
+class Tired(RecordedProgress):
+    """Waits for no file that another process brings."""
+
+    def advance(self, num_bytes: int) -> None:
+        assert not num_bytes
+        raise Cancelled("enough")
+
+
+def test_nobody_has_to_wait_for_another_process(
+    hub: FakeHub, cache: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "_LOOK_EVERY_S", 0.01)
+    progress = Tired()
+    with held_elsewhere(cache), pytest.raises(Cancelled):
+        resolve("hf:org/tiny:tiny.gguf", progress=progress)
+    assert (progress.transfers, progress.is_closed) == ([["tiny.gguf", None, 0]], True)
+    assert resolve("hf:org/tiny:tiny.gguf").read_bytes() == content, "no lock is left behind"
 
 
 def test_a_damaged_file_is_fetched_again(hub: FakeHub, entry: CatalogEntry, content: bytes) -> None:

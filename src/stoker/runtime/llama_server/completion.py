@@ -23,8 +23,13 @@ LOOKS_BACK = {"penalty_last_n": "repeat_last_n", "dry_penalty_last_n": "dry_pena
 """Where -1 means all tokens. llama-server has no word for that any more."""
 TRANSLATED = (
     *("top_k", "dry_sequence_breakers", "logit_bias", "banned_token_ids"),
-    *("seed", "max_tokens", "stop", "logprobs"),
+    *("seed", "max_tokens", "stop", "logprobs", "infill"),
 )
+SAMPLERS = (
+    *("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc"),
+    *("infill", "temperature"),
+)
+"""The stages of a request that fills in; those of others are llama-server's own, which are the same without it."""
 REFUSED = ("allowed_token_ids", "min_tokens", "stop_token_ids")
 """What llama-server has no word for."""
 
@@ -71,6 +76,8 @@ def completion_body(
         body["dry_sequence_breakers"] = list(sampling.dry_sequence_breakers)
     if biases := _biases(sampling):
         body["logit_bias"] = biases
+    if sampling.infill:
+        body["samplers"] = list(SAMPLERS)
     if sampling.logprobs is not None:
         body["n_probs"] = max(sampling.logprobs, 1)
     return body | {
