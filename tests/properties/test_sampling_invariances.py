@@ -25,6 +25,7 @@ PARAMS = st.builds(
     top_n_sigma=st.sampled_from([None, 1.5]),
     xtc_probability=st.sampled_from([None, 0.5]),
     xtc_threshold=st.sampled_from([None, 0.02]),
+    infill=st.sampled_from([None, None, True]),
     dry_multiplier=st.sampled_from([None, 0.8]),
     dry_allowed_length=st.sampled_from([1, 2]),
     repetition_penalty=st.sampled_from([None, 1.3]),

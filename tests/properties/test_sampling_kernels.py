@@ -58,10 +58,19 @@ def logits_of(draw: st.DrawFn, vocab_size: int) -> np.ndarray:
     return rows
 
 
+def leaves_a_token(params: SamplingParams, vocab_size: int) -> bool:
+    """Token 0 is an end; who leaves none is refused."""
+    banned = {token_id for token_id, bias in (params.logit_bias or {}).items() if bias == -inf}
+    if params.min_tokens:
+        banned.add(0)
+    return not banned.issuperset(params.allowed_token_ids or range(vocab_size))
+
+
 @st.composite
 def jobs(draw: st.DrawFn) -> tuple[np.ndarray, list[SamplingParams], int]:
     logits = draw(logits_of(draw(st.sampled_from(VOCAB_SIZES))))
-    return logits, [draw(PARAMS) for _ in logits], draw(st.sampled_from([0, 7, 2**64 - 1]))
+    usable = PARAMS.filter(lambda params: leaves_a_token(params, logits.shape[1]))
+    return logits, [draw(usable) for _ in logits], draw(st.sampled_from([0, 7, 2**64 - 1]))
 
 
 def choices(

@@ -10,6 +10,7 @@ import queue
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,10 +19,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from stoker import LLM, AsyncLLM, Completion, EngineConfig, SamplingParams, Usage
-from stoker.backends.scripted import BOS, EOS
+from stoker import LLM, AsyncLLM, AsyncTextStream, Completion, EngineConfig, SamplingParams, Usage
+from stoker.backends.scripted import BOS, EOS, ScriptedTokenizer
 from stoker.core.batch import Batch
 from stoker.errors import (
+    AdapterInvalid,
     ContextLengthExceeded,
     InvalidInput,
     ModelFileNotFound,
@@ -30,6 +32,9 @@ from stoker.errors import (
     StokerError,
 )
 from stoker.llm.inputs import Prompt
+from stoker.llm.places import Places
+from stoker.llm.session import Session
+from stoker.text.chat_template import ChatTemplate
 from stoker.text.messages import Message
 
 REPLY = "Hello, how are you?"
@@ -167,6 +172,42 @@ def test_a_sampling_value_of_a_wrong_type_is_refused_and_stops_nobody(llm: LLM, 
     assert llm.generate("a", GREEDY).text
 
 
+def test_numbers_of_numpy_are_as_good_as_plain_ones(llm: LLM) -> None:
+    every: dict[str, Any] = {
+        "seed": 5,
+        "temperature": 1.5,
+        "top_k": 0,
+        "top_p": 1.0,
+        "typical_p": 0.875,
+        "dry_multiplier": 0.5,
+        "dry_penalty_last_n": 100,
+        "max_tokens": 120,
+        "penalty_last_n": 64,
+        "repetition_penalty": 1.5,
+        "ignore_eos": True,
+    }
+    smallest = {name: np.min_scalar_type(value).type(value) for name, value in every.items()}
+    plain = llm.generate("a", SamplingParams(**every, stop_token_ids=[3, 4], logit_bias={3: -99, 4: -99}))
+    of_numpy = SamplingParams(
+        **smallest,
+        stop_token_ids=cast("Any", np.array([3, 4])),
+        logit_bias=cast("Any", {np.int64(3): np.float32(-99), np.int8(4): np.int8(-99)}),
+    )
+    assert plain.usage.completion_tokens == 120
+    assert llm.generate("a", of_numpy).token_ids == plain.token_ids
+    assert llm.generate(["a"], [of_numpy])[0].token_ids == plain.token_ids
+
+
+def test_sizes_of_numpy_are_as_good_as_plain_ones() -> None:
+    sizes: dict[str, Any] = {"ctx_size": np.int64(128), "parallel": np.uint8(2), "kv_tokens": np.int32(256)}
+    config = EngineConfig(model="scripted", backend="scripted", **sizes, max_queue=cast("Any", np.int8(100)))
+    for make in (lambda: LLM(config), lambda: LLM("scripted", backend="scripted", **sizes)):
+        with make() as llm:
+            answers = llm.generate(["a"] * 5, SamplingParams(max_tokens=2, ignore_eos=True))
+            assert [answer.usage.completion_tokens for answer in answers] == [2] * 5
+            assert type(llm.card.context_size) is int
+
+
 def test_sampling_must_be_sampling_params(llm: LLM) -> None:
     for wrong in ({"temperature": 0}, "hot", 5):
         with pytest.raises(InvalidInput, match="must be SamplingParams"):
@@ -192,6 +233,36 @@ def test_an_option_of_a_wrong_type_is_named(kind: Any, option: dict[str, Any]) -
     with pytest.raises(InvalidInput, match=f"`{name}` must be") as caught:
         kind("scripted", backend="scripted", **option)
     assert caught.value.fields["parameter"] == name
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"parallel": "5"},
+        {"parallel": None},
+        {"ctx_size": "512"},
+        {"max_queue": 2.5},
+        {"model": 5},
+        {"name": None},
+        {"has_siblings": "yes"},
+        {"lora": "sql.gguf"},
+        {"control_vector": [5]},
+        {"adapters": ("sql.gguf",)},
+        {"sampling": {"temperature": 0}},
+    ],
+)
+def test_a_field_of_a_wrong_type_is_named(field: dict[str, Any]) -> None:
+    (name,) = field
+    with pytest.raises(InvalidInput, match=f"`{name}` must be") as caught:
+        EngineConfig(**field)
+    assert caught.value.fields["parameter"] == name
+
+
+def test_a_path_is_as_good_as_text() -> None:
+    config = EngineConfig(model=cast("Any", Path("scripted")), backend="scripted")
+    assert config == EngineConfig(model="scripted", backend="scripted")
+    with LLM(config) as llm:
+        assert llm.card.name == "scripted"
 
 
 @pytest.mark.parametrize("model", [None, 5, b"smollm2"])
@@ -263,9 +334,36 @@ def test_chat_renders_the_template_for_one_conversation_or_several(parrot: LLM) 
         parrot.chat([])
     with pytest.raises(InvalidInput, match="role"):
         parrot.chat([{"content": "x"}])
-    for wrong in (None, "Hi!", {"role": "user", "content": "Hi!"}):
-        with pytest.raises(InvalidInput, match="must be a list"):
-            parrot.chat(cast("list[Message]", wrong))
+    wrong: Any
+    for wrong in (None, "Hi!", {"role": "user", "content": "Hi!"}, iter(messages)):
+        for ask in (parrot.chat, parrot.stream_chat):
+            with pytest.raises(InvalidInput, match="must be a list, not"):
+                ask(wrong)
+    for wrong in ([None], [5], [messages, None]):
+        with pytest.raises(InvalidInput, match="must hold messages, or lists of messages, not"):
+            parrot.chat(wrong)
+        with pytest.raises(InvalidInput, match="must be an object, not"):
+            parrot.stream_chat(wrong)
+
+
+def test_a_conversation_may_be_any_sequence_of_messages_and_dicts(parrot: LLM) -> None:
+    messages: list[Any] = [Message(role="system", content="Be short."), {"role": "user", "content": "Hi!"}]
+    as_dicts: list[Any] = [{"role": "system", "content": "Be short."}, messages[1]]
+    as_messages = [messages[0], Message(role="user", content="Hi!")]
+    expected = parrot.chat(as_dicts).usage.prompt_tokens
+    for conversation in (messages, tuple(messages), deque(messages), deque(as_dicts), as_messages):
+        assert parrot.chat(conversation).usage.prompt_tokens == expected
+        stream = parrot.stream_chat(conversation)
+        assert "".join(stream) == REPLY
+        assert stream.completion.usage.prompt_tokens == expected
+
+
+@pytest.mark.parametrize("content", [5, [5], "\ud800", {"type": "text"}])
+def test_a_message_is_checked_as_a_dict_is(parrot: LLM, content: Any) -> None:
+    for message in (Message(role="user", content=content), {"role": "user", "content": content}):
+        with pytest.raises(InvalidInput, match=r"messages\[0\]\.content") as caught:
+            parrot.chat([cast("Message", message)])
+        assert str(caught.value.fields["parameter"]).startswith("messages[0].content")
 
 
 def test_a_later_turn_reuses_what_is_resident(parrot: LLM) -> None:
@@ -312,6 +410,25 @@ def test_a_stream_that_nobody_holds_stops_the_model(gate: Gate) -> None:
             assert not has_work(llm)
         finally:
             gc.enable()
+
+
+def test_who_is_interrupted_in_the_queue_gives_no_place_back(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: Session) -> None:
+        raise KeyboardInterrupt
+
+    config = EngineConfig(model="scripted", backend="scripted", ctx_size=100_000, parallel=1, max_queue=0)
+    with LLM(config) as llm:
+        stream = llm.stream("x", ENDLESS)
+        with monkeypatch.context() as patch:
+            patch.setattr("stoker.llm.sync._POLL_S", 0.001)
+            patch.setattr(Session, "check_alive", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                llm.stream("y", ENDLESS)
+        gc.collect()
+        gate.open()
+        assert next(stream)
+        stream.close()
+        assert llm.generate("z", GREEDY).usage.completion_tokens == 6
 
 
 def test_a_stream_keeps_its_model() -> None:
@@ -509,6 +626,133 @@ def test_cancelling_a_task_stops_its_request(gate: Gate) -> None:
     assert asyncio.run(ask()) == 0
 
 
+class Held:
+    """Holds every call of a method from when it is made, until it is let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> None:
+        self.entered = threading.Event()
+        self.opened = threading.Event()
+        original = getattr(kind, name)
+
+        def method(*args: Any, **named: Any) -> Any:
+            self.entered.set()
+            assert self.opened.wait(30)
+            return original(*args, **named)
+
+        monkeypatch.setattr(kind, name, method)
+
+
+def note_return(monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> threading.Event:
+    """Set as soon as the method has been called and has returned or raised."""
+    has_returned = threading.Event()
+    original = getattr(kind, name)
+
+    def method(*args: Any, **named: Any) -> Any:
+        try:
+            return original(*args, **named)
+        finally:
+            has_returned.set()
+
+    monkeypatch.setattr(kind, name, method)
+    return has_returned
+
+
+ENDLESS = SamplingParams(ignore_eos=True, max_tokens=90_000)
+CHAT = [{"role": "user", "content": "x"}]
+ASK: dict[str, Callable[[AsyncLLM], Any]] = {
+    "generate": lambda model: model.generate("x", ENDLESS),
+    "generate several": lambda model: model.generate(["x", "y", "z"], ENDLESS),
+    "chat": lambda model: model.chat(CHAT, ENDLESS),
+    "stream": lambda model: anext(model.stream("x", ENDLESS)),
+    "stream_chat": lambda model: anext(model.stream_chat(CHAT, ENDLESS)),
+    "embed": lambda model: model.embed(["x", "y"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("verb", "moment"),
+    [
+        *((verb, moment) for verb in ASK for moment in ("begin", "tokenize")),
+        ("chat", "render"),
+        ("stream_chat", "render"),
+    ],
+)
+def test_what_is_cancelled_before_the_engine_has_it_is_never_computed(
+    monkeypatch: pytest.MonkeyPatch, verb: str, moment: str
+) -> None:
+    begin = "embed" if verb == "embed" else "submit"
+    places = {"render": (ChatTemplate, "render"), "begin": (Session, begin), "tokenize": (ScriptedTokenizer, "encode")}
+
+    async def ask() -> None:
+        # One place: as long as anything is inside, nobody else comes in.
+        config = EngineConfig(model="scripted", backend="scripted", ctx_size=100_000, parallel=1, max_queue=0)
+        async with AsyncLLM(config) as model:
+            held = Held(monkeypatch, *places[moment])
+            has_begun = note_return(monkeypatch, Session, begin)
+            asked = asyncio.ensure_future(ASK[verb](model))
+            assert await asyncio.to_thread(held.entered.wait, 30)
+            asked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+            later = asyncio.ensure_future(model.generate("later", GREEDY))
+            held.opened.set()
+            assert await asyncio.to_thread(has_begun.wait, 30)
+            assert (await later).usage.completion_tokens == 6
+            assert (await model.generate("barrier", GREEDY)).usage.completion_tokens == 6
+            session = await model._session()
+            assert not session._answers
+            assert not session._embeddings
+            assert not session._worker._live
+
+    asyncio.run(asyncio.wait_for(ask(), 60))
+
+
+def test_one_async_model_serves_several_event_loops_at_the_same_time(gate: Gate) -> None:
+    model = AsyncLLM(EngineConfig(model="scripted", backend="scripted", parallel=1, max_queue=1))
+    inside = threading.Barrier(3)
+    found: queue.Queue[int | BaseException] = queue.Queue(maxsize=2)
+
+    async def ask() -> int:
+        await model.start()
+        asked = asyncio.ensure_future(model.generate(["x"] * 20, SamplingParams(max_tokens=2, ignore_eos=True)))
+        await asyncio.to_thread(inside.wait, 30)
+        return len(await asked)
+
+    def run() -> None:
+        try:
+            found.put(asyncio.run(ask()))
+        except BaseException as error:
+            found.put(error)
+            raise
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    inside.wait(30)
+    gate.open()
+    assert [found.get(timeout=30) for _ in threads] == [20, 20]
+    for thread in threads:
+        thread.join(30)
+    asyncio.run(model.close())
+
+
+def test_a_place_that_comes_too_late_goes_to_the_next() -> None:
+    async def ask() -> None:
+        places = Places(1)
+        await places.take()
+        first, second = (asyncio.ensure_future(places.take()) for _ in range(2))
+        await asyncio.sleep(0)
+        places.give_back()
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        await asyncio.wait_for(second, 30)
+        places.give_back()
+        await asyncio.wait_for(places.take(), 30)
+
+    asyncio.run(ask())
+
+
 def test_async_errors_are_the_typed_ones() -> None:
     async def ask() -> None:
         async with AsyncLLM("scripted", backend="scripted") as model:
@@ -559,3 +803,119 @@ def test_a_stream_never_started_costs_nothing() -> None:
             return stream.completion.usage
 
     assert asyncio.run(ask()) == Usage(0, 0, 0)
+
+
+def test_closing_before_the_first_request_means_that_nothing_is_loaded() -> None:
+    async def ask() -> None:
+        model = AsyncLLM("scripted", backend="scripted")
+        await model.close()
+        for request in (model.generate("x"), model.start(), model.embed("x")):
+            with pytest.raises(ModelNotLoaded, match="closed"):
+                await request
+
+    asyncio.run(ask())
+
+
+def test_after_a_failed_load_the_next_request_tries_again(tmp_path: Path) -> None:
+    adapter = tmp_path / "poet.gguf"
+
+    async def ask() -> str:
+        model = AsyncLLM(REPLY, backend="scripted", lora={"poet": adapter})
+        for _ in range(2):
+            with pytest.raises(AdapterInvalid):
+                await model.generate("x")
+        adapter.write_text("poet")
+        try:
+            return (await model.generate("x")).text
+        finally:
+            await model.close()
+
+    assert asyncio.run(ask()) == REPLY
+
+
+def test_a_program_ends_although_a_model_is_still_downloaded() -> None:
+    code = (
+        "import asyncio, threading\n"
+        "import stoker.models.store as store\n"
+        "from stoker import AsyncLLM\n"
+        "begun = threading.Event()\n"
+        "def resolve(*_, **__):\n"
+        "    begun.set()\n"
+        "    threading.Event().wait()\n"
+        "store.resolve = resolve\n"
+        "async def main():\n"
+        "    loading = asyncio.create_task(AsyncLLM('smollm2').start())\n"
+        "    await asyncio.to_thread(begun.wait)\n"
+        "    loading.cancel()\n"
+        "    print('left', flush=True)\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "left\n", "")
+
+
+def test_another_task_may_close_a_stream_that_is_being_read(gate: Gate) -> None:
+    async def ask() -> None:
+        async with AsyncLLM("scripted", backend="scripted", ctx_size=100_000) as model:
+            stream = model.stream("x", ENDLESS)
+            has_text = asyncio.Event()
+
+            async def read() -> str:
+                texts: list[str] = []
+                async for text in stream:
+                    texts.append(text)
+                    has_text.set()
+                return "".join(texts)
+
+            gate.let(8)
+            reading = asyncio.create_task(read())
+            await has_text.wait()
+            await stream.aclose()
+            await stream.aclose()
+            assert await reading == stream.completion.text
+            assert stream.completion.finish_reason == "cancelled"
+            gate.open()
+            assert (await model.generate("barrier", GREEDY)).usage.completion_tokens == 6
+            assert not (await model._session())._worker._live
+
+    asyncio.run(asyncio.wait_for(ask(), 60))
+
+
+def test_a_stream_may_be_closed_before_its_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held(monkeypatch, Session, "__init__")
+
+    async def ask() -> None:
+        model = AsyncLLM("scripted", backend="scripted")
+        stream = model.stream("x", ENDLESS)
+        reading = asyncio.ensure_future(_texts_of(stream))
+        assert await asyncio.to_thread(held.entered.wait, 30)
+        await stream.aclose()
+        held.opened.set()
+        assert await reading == []
+        assert stream.completion.usage == Usage(0, 0, 0)
+        await model.close()
+
+    asyncio.run(asyncio.wait_for(ask(), 60))
+
+
+async def _texts_of(stream: AsyncTextStream) -> list[str]:
+    return [text async for text in stream]
+
+
+def test_a_stream_that_its_event_loop_has_left_stops_when_nobody_holds_it(gate: Gate) -> None:
+    model = AsyncLLM(EngineConfig(model="scripted", backend="scripted", ctx_size=100_000, parallel=1, max_queue=0))
+    stream = model.stream("x", ENDLESS)
+    gate.let(8)
+    loop = asyncio.new_event_loop()
+    assert loop.run_until_complete(anext(stream))
+    loop.close()
+    del stream
+    gc.collect()
+    gate.open()
+
+    async def ask() -> int:
+        async with model:
+            return (await model.generate("y", GREEDY)).usage.completion_tokens
+
+    # It has the only place, and would keep it for 90,000 tokens.
+    assert asyncio.run(asyncio.wait_for(ask(), 60)) == 6

@@ -53,6 +53,7 @@ def test_one_and_many(llm: LLM):
     np.testing.assert_allclose(np.linalg.norm(many, axis=1), 1, rtol=1e-6)
     one[0] = 5  # it is the caller's own
     assert llm.embed("a", dimensions=2).shape == (2,)
+    np.testing.assert_array_equal(llm.embed("a", dimensions=cast("Any", np.int8(2))), llm.embed("a", dimensions=2))
 
 
 def test_what_cannot_be_done_is_refused(llm: LLM):
@@ -61,6 +62,9 @@ def test_what_cannot_be_done_is_refused(llm: LLM):
     assert llm.embed("a" * 1000, truncate=True).shape == (8,)
     with pytest.raises(InvalidInput, match="no reranking model"):
         llm.rank("q", ["a"])
+    for query, documents in ((5, ["a"]), ("q", "a"), ("q", 5), ("q", [5]), ("q", [[1.5]]), ("q", np.array(5))):
+        with pytest.raises(InvalidInput, match="must be"):
+            llm.rank(cast("Any", query), cast("Any", documents))
     with pytest.raises(InvalidInput, match="empty"):
         llm.embed([])
     with pytest.raises(InvalidInput, match="`dimensions` must be a whole number, not '3'"):

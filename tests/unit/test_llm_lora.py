@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stoker import LLM, AsyncLLM, SamplingParams
+from stoker import LLM, AsyncLLM, EngineConfig, SamplingParams
 from stoker.errors import AdapterInvalid, AdapterNotFound, InvalidInput
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
@@ -75,6 +75,20 @@ def test_what_cannot_be_had(llm: LLM, tmp_path: Path) -> None:
     with pytest.raises(AdapterInvalid, match=r"gone\.gguf"):
         LLM("scripted", backend="scripted", lora={"gone": tmp_path / "gone.gguf"})
     assert llm.generate("Q", GREEDY).token_ids
+
+
+def test_a_wrong_choice_takes_nobodys_place(files: dict[str, Path]) -> None:
+    config = EngineConfig(model="scripted", backend="scripted", parallel=1, max_queue=0)
+    messages = [{"role": "user", "content": "hi"}]
+    with LLM(config, lora=files) as llm:
+        wrong: Any
+        for wrong in (5, {"poet": "1.0"}, {3: 1.0}):
+            for ask in (llm.generate, llm.stream):
+                with pytest.raises(InvalidInput, match="lora"):
+                    ask("Q", GREEDY, lora=wrong)
+            with pytest.raises(InvalidInput, match="lora"):
+                llm.chat(messages, GREEDY, lora=wrong)
+        assert llm.generate("Q", GREEDY, lora="poet").usage.completion_tokens == 6
 
 
 def test_a_default_scale_holds_for_who_chooses_nothing(llm: LLM, files: dict[str, Path]) -> None:

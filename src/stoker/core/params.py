@@ -6,15 +6,23 @@ request > the model's own recommendation > configuration > `BUILT_IN`. Zero and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
 from math import inf
-from typing import TypeAlias
+from typing import Any, SupportsFloat, SupportsIndex, TypeAlias, cast
 
 from stoker.errors import InvalidInput
 
-Bounds: TypeAlias = tuple[float, float]
+Checked: TypeAlias = Callable[[str, object], Any]
+"""From the name and the value of a field to plain Python; raises InvalidInput."""
+
+MAX_TEXTS = 256
+MAX_TEXT_CHARS = 2**14
+"""Of all strings of a list together. Every token is looked at for each of them."""
+MAX_TOKEN_IDS = 2**20
+"""No vocabulary is as large."""
 
 _MAX_INT = 2**31 - 1
 _MAX_SEED = 2**64 - 1
@@ -24,8 +32,11 @@ _MAX_SEED = 2**64 - 1
 class SamplingParams:
     """How to choose tokens and when to stop, for one request.
 
+    Numbers may be of any type, and lists any collection, such as those of NumPy: what is kept is plain Python. A list
+    holds at most 256 strings, with 16384 characters together, or 1048576 token ids.
+
     Raises:
-        InvalidInput: a value is outside its range; `fields["parameter"]` names it.
+        InvalidInput: a value is of a wrong type, outside its range, or too long; `fields["parameter"]` names it.
     """
 
     temperature: float | None = None
@@ -47,6 +58,8 @@ class SamplingParams:
     """Chance that the most likely tokens above `xtc_threshold` are dropped. 0 = off."""
     xtc_threshold: float | None = None
     """Above 0.5 it has no effect."""
+    infill: bool | None = None
+    """End where no text is likely to come next, for answers that fill a gap. Mirostat replaces it."""
     dry_multiplier: float | None = None
     """DRY penalty against repeated token sequences. 0 = off."""
     dry_base: float | None = None
@@ -90,13 +103,15 @@ class SamplingParams:
     """Report the log-probability of each chosen token and of this many alternatives. 0 = chosen token only."""
 
     def __post_init__(self) -> None:
-        for name, bounds in _BOUNDS.items():
-            _check_number(name, getattr(self, name), bounds)
+        for name, checked in _CHECKED.items():
+            value = getattr(self, name)
+            if value is not None and (plain := checked(name, value)) is not value:
+                object.__setattr__(self, name, plain)
         if self.mirostat not in (None, 0, 2):
             raise InvalidInput(f"`mirostat` must be 0 (off) or 2, not {self.mirostat}", parameter="mirostat")
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise InvalidInput("`allowed_token_ids` is empty: no token could be chosen", parameter="allowed_token_ids")
-        if any(not text for text in self.stop_strings):
+        if "" in self.stop_strings:
             raise InvalidInput("`stop` contains an empty string", parameter="stop")
         for token_id, bias in (self.logit_bias or {}).items():
             if bias != bias or bias == inf:
@@ -124,40 +139,158 @@ class SamplingParams:
         return SamplingParams(**values)
 
 
-_BOUNDS: dict[str, Bounds] = {
-    "temperature": (0, 100),
-    "dynatemp_range": (0, 100),
-    "dynatemp_exponent": (0, 100),
-    "top_k": (-1, _MAX_INT),
-    "top_p": (0, 1),
-    "min_p": (0, 1),
-    "typical_p": (0, 1),
-    "top_n_sigma": (-1, 1000),
-    "xtc_probability": (0, 1),
-    "xtc_threshold": (0, 1),
-    "dry_multiplier": (0, 1000),
-    "dry_base": (0, 1000),
-    "dry_allowed_length": (0, _MAX_INT),
-    "dry_penalty_last_n": (-1, _MAX_INT),
-    "repetition_penalty": (1e-3, 1000),
-    "presence_penalty": (-100, 100),
-    "frequency_penalty": (-100, 100),
-    "penalty_last_n": (-1, _MAX_INT),
-    "mirostat_tau": (0, 1000),
-    "mirostat_eta": (0, 1000),
-    "seed": (0, _MAX_SEED),
-    "max_tokens": (0, _MAX_INT),
-    "min_tokens": (0, _MAX_INT),
-    "logprobs": (0, 100),
-}
+def whole_number(name: str, value: object) -> int:
+    """The same number as an `int`, of whatever integer type it is.
+
+    Raises:
+        InvalidInput: it is none; names the parameter.
+    """
+    if type(value) is int:
+        return value
+    if not isinstance(value, bool):
+        try:
+            return operator.index(cast("SupportsIndex", value))
+        except TypeError:
+            pass
+    raise InvalidInput(f"`{name}` must be a whole number, not {value!r}", parameter=name)
 
 
-def _check_number(name: str, value: float | None, bounds: Bounds) -> None:
-    if value is None:
-        return
-    low, high = bounds
-    if isinstance(value, bool) or not low <= value <= high:
+def real_number(name: str, value: object) -> float:
+    """The same number as an `int` or a `float`, of whatever type it is. A text is none.
+
+    Raises:
+        InvalidInput: it is none; names the parameter.
+    """
+    if type(value) is float or type(value) is int:
+        return value
+    if hasattr(value, "__float__") and not isinstance(value, bool):
+        try:
+            return float(cast("SupportsFloat", value))
+        except (TypeError, ValueError, OverflowError):
+            pass
+    raise InvalidInput(f"`{name}` must be a number, not {value!r}", parameter=name)
+
+
+def _truth(name: str, value: object) -> bool:
+    try:
+        return value if isinstance(value, bool) else (False, True).index(cast("bool", value)) == 1
+    except (TypeError, ValueError):  # neither; or an array, which does not say
+        raise InvalidInput(f"`{name}` must be true or false, not {value!r}", parameter=name) from None
+
+
+def _token_ids(name: str, values: object) -> Sequence[int]:
+    ids = _collection(name, values, "a list of token ids", MAX_TOKEN_IDS)
+    if isinstance(ids, list | tuple) and set(map(type, ids)) <= {int}:
+        return cast("Sequence[int]", ids)
+    return tuple(whole_number(name, token_id) for token_id in ids)
+
+
+def _texts(name: str, values: object) -> Sequence[str]:
+    texts = _collection(name, values, "a list of strings", MAX_TEXTS)
+    if not all(isinstance(text, str) for text in texts):
+        raise InvalidInput(f"`{name}` must be a list of strings", parameter=name)
+    _check_texts(name, cast("Collection[str]", texts))
+    return cast("Sequence[str]", texts if isinstance(texts, list | tuple) else tuple(texts))
+
+
+def _text_or_texts(name: str, value: object) -> str | Sequence[str]:
+    if not isinstance(value, str):
+        return _texts(name, value)
+    _check_texts(name, [value])
+    return value
+
+
+def _check_texts(name: str, texts: Collection[str]) -> None:
+    check_num_chars(name, texts, MAX_TEXT_CHARS)
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"`{name}` is not valid Unicode: it has a lone surrogate", parameter=name) from error
+
+
+def check_num_chars(name: str, texts: Collection[str], limit: int) -> None:
+    """Raises InvalidInput, which names the parameter, if texts have more characters together."""
+    num_chars = sum(map(len, texts))
+    if num_chars > limit:
+        raise InvalidInput(f"`{name}` has {num_chars} characters, more than {limit}", parameter=name)
+
+
+def _biases(name: str, value: object) -> Mapping[int, float]:
+    if not isinstance(value, Mapping):
+        raise InvalidInput(f"`{name}` must map token ids to numbers, not be {type(value).__name__}", parameter=name)
+    biases = cast("Mapping[object, object]", value)
+    _check_count(name, len(biases), MAX_TOKEN_IDS)
+    if set(map(type, biases)) <= {int} and set(map(type, biases.values())) <= {int, float}:
+        return cast("Mapping[int, float]", biases)
+    return {whole_number(name, token_id): real_number(name, bias) for token_id, bias in biases.items()}
+
+
+def _collection(name: str, values: object, wanted: str, limit: int) -> Collection[object]:
+    kind = type(values)
+    if not issubclass(kind, Collection) or issubclass(kind, str | bytes | bytearray | Mapping):
+        raise InvalidInput(f"`{name}` must be {wanted}, not {kind.__name__}", parameter=name)
+    items = cast("Collection[object]", values)
+    try:
+        _check_count(name, len(items), limit)
+    except TypeError:  # an array of no dimensions
+        raise InvalidInput(f"`{name}` must be {wanted}, not {items!r}", parameter=name) from None
+    return items
+
+
+def _check_count(name: str, count: int, limit: int) -> None:
+    if count > limit:
+        raise InvalidInput(f"`{name}` has {count} entries, more than {limit}", parameter=name)
+
+
+def _whole(low: int, high: int) -> Checked:
+    return lambda name, value: _in_range(name, whole_number(name, value), low, high)
+
+
+def _real(low: float, high: float) -> Checked:
+    return lambda name, value: _in_range(name, real_number(name, value), low, high)
+
+
+def _in_range(name: str, value: float, low: float, high: float) -> float:
+    if not low <= value <= high:
         raise InvalidInput(f"`{name}` must be between {low} and {high}, not {value}", parameter=name)
+    return value
+
+
+_CHECKED: dict[str, Checked] = {
+    "temperature": _real(0, 100),
+    "dynatemp_range": _real(0, 100),
+    "dynatemp_exponent": _real(0, 100),
+    "top_k": _whole(-1, _MAX_INT),
+    "top_p": _real(0, 1),
+    "min_p": _real(0, 1),
+    "typical_p": _real(0, 1),
+    "top_n_sigma": _real(-1, 1000),
+    "xtc_probability": _real(0, 1),
+    "xtc_threshold": _real(0, 1),
+    "infill": _truth,
+    "dry_multiplier": _real(0, 1000),
+    "dry_base": _real(0, 1000),
+    "dry_allowed_length": _whole(0, _MAX_INT),
+    "dry_penalty_last_n": _whole(-1, _MAX_INT),
+    "dry_sequence_breakers": _texts,
+    "repetition_penalty": _real(1e-3, 1000),
+    "presence_penalty": _real(-100, 100),
+    "frequency_penalty": _real(-100, 100),
+    "penalty_last_n": _whole(-1, _MAX_INT),
+    "mirostat": whole_number,
+    "mirostat_tau": _real(0, 1000),
+    "mirostat_eta": _real(0, 1000),
+    "logit_bias": _biases,
+    "allowed_token_ids": _token_ids,
+    "banned_token_ids": _token_ids,
+    "seed": _whole(0, _MAX_SEED),
+    "max_tokens": _whole(0, _MAX_INT),
+    "min_tokens": _whole(0, _MAX_INT),
+    "ignore_eos": _truth,
+    "stop": _text_or_texts,
+    "stop_token_ids": _token_ids,
+    "logprobs": _whole(0, 100),
+}
 
 
 BUILT_IN = SamplingParams(

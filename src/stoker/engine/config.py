@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from math import isfinite, isinf
 from pathlib import PurePath
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import msgspec
 
-from stoker.core.params import SamplingParams
+from stoker.core.params import SamplingParams, whole_number
 from stoker.errors import ConfigError, InvalidInput
 
 BackendName: TypeAlias = Literal["auto", "native", "llama", "onnx", "scripted"]
@@ -51,8 +52,10 @@ class AdapterSpec(msgspec.Struct, frozen=True, kw_only=True):
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One model with its share of the machine. Sizes are in tokens; crosses the process border as JSON.
 
+    Whole numbers may be of any type, such as those of NumPy, and texts paths: what is kept is plain Python.
+
     Raises:
-        InvalidInput: a value is outside its range; `fields["parameter"]` names it.
+        InvalidInput: a value is of a wrong type, or outside its range; `fields["parameter"]` names it.
     """
 
     model: str = ""
@@ -127,6 +130,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Defaults below the request's own values and the model's recommendation."""
 
     def __post_init__(self) -> None:
+        for name, checked in _CHECKED.items():
+            value = getattr(self, name)
+            if (plain := checked(name, value)) is not value:
+                msgspec.structs.force_setattr(self, name, plain)
         for name, choices in _CHOICES.items():
             _check_choice(name, getattr(self, name), choices)
         _check_range("parallel", self.parallel, 1, 1024)
@@ -147,6 +154,49 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         # JSON has no infinity: it would arrive as null.
         if any(isinf(bias) for bias in (self.sampling.logit_bias or {}).values()):
             raise InvalidInput("`logit_bias` of -inf: use `banned_token_ids`", parameter="logit_bias")
+
+
+def _whole_number_or_none(name: str, value: object) -> int | None:
+    return None if value is None else whole_number(name, value)
+
+
+def _text(name: str, value: object) -> str:
+    if isinstance(value, PurePath):
+        return str(value)
+    return cast("str", _of(str, "text")(name, value))
+
+
+def _of(kind: type, wanted: str) -> Callable[[str, object], object]:
+    def checked(name: str, value: object) -> object:
+        if not isinstance(value, kind):
+            raise InvalidInput(f"`{name}` must be {wanted}, not {value!r}", parameter=name)
+        return value
+
+    return checked
+
+
+def _all_of(kind: type, wanted: str) -> Callable[[str, object], object]:
+    def checked(name: str, values: object) -> object:
+        if not isinstance(values, list | tuple) or not all(isinstance(v, kind) for v in cast("list[object]", values)):
+            raise InvalidInput(f"`{name}` must be {wanted}, not {values!r}", parameter=name)
+        return cast("object", values)
+
+    return checked
+
+
+_BY_TYPE: Mapping[Any, Callable[[str, object], object]] = {
+    int: whole_number,
+    int | None: _whole_number_or_none,
+    str: _text,
+    bool: _of(bool, "true or false"),
+    list[str]: _all_of(str, "a list of texts"),
+    tuple[AdapterSpec, ...]: _all_of(AdapterSpec, "AdapterSpecs"),
+    SamplingParams: _of(SamplingParams, "SamplingParams"),
+}
+_CHECKED = {
+    field.name: _BY_TYPE[field.type] for field in msgspec.structs.fields(EngineConfig) if field.name not in _CHOICES
+}
+"""From the name and the value of a field to plain Python; raises InvalidInput."""
 
 
 def adapter_specs(config: EngineConfig) -> list[AdapterSpec]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, overload
+from types import AsyncGeneratorType, TracebackType
+from typing import TYPE_CHECKING, Any, Self, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from stoker.core.params import SamplingParams
 from stoker.engine.cards import ModelCard
 from stoker.engine.config import EngineConfig
 from stoker.engine.protocol import Embed, Embedded
-from stoker.errors import StokerError
+from stoker.errors import Cancelled, ModelNotLoaded, StokerError
 from stoker.llm.async_completions import AsyncCompletions
 from stoker.llm.inputs import (
     GENERATE_DEFAULTS,
@@ -34,13 +35,16 @@ from stoker.llm.inputs import (
     as_batch,
     as_conversations,
     as_prompt,
+    as_ranking,
     as_sampling,
     embed_dimensions,
     engine_config,
     spread,
     spread_lora,
 )
+from stoker.llm.places import Places
 from stoker.llm.session import Answer, Completion, Session
+from stoker.locating import local_model
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -56,7 +60,8 @@ class _Wake:
         self.changed = asyncio.Event()
 
     def __call__(self, is_ended: bool) -> None:
-        assert self.loop is not None
+        if self.loop is None:  # nobody has begun to read
+            return
         try:
             self.loop.call_soon_threadsafe(self.changed.set)
         except RuntimeError:
@@ -65,10 +70,14 @@ class _Wake:
 
 
 class AsyncTextStream(AsyncIterator[str]):
-    """The pieces of one answer, as they come. Iterate over it; `aclose`, or cancelling the reader, stops the model."""
+    """The pieces of one answer, as they come. Iterate over it; `aclose`, or cancelling the reader, stops the model.
 
-    def __init__(self, texts: AsyncGenerator[str], answer: Answer) -> None:
-        self._texts = texts
+    One task reads it. It stops the model too when nobody holds it any more.
+    """
+
+    def __init__(self, llm: AsyncLLM, texts: AsyncGenerator[str], answer: Answer) -> None:
+        self._llm = llm
+        self._texts = cast("AsyncGeneratorType[str]", texts)
         self._answer = answer
 
     async def __anext__(self) -> str:
@@ -84,8 +93,17 @@ class AsyncTextStream(AsyncIterator[str]):
         return self._answer.completion()
 
     async def aclose(self) -> None:
-        """Stops the model. Calling it twice is allowed."""
-        await self._texts.aclose()
+        """Stops the model; what has come so far can still be read. Calling it twice is allowed.
+
+        Any task may call it. Where another one waits for the next piece, its iteration is over; if it waits for the
+        model to be loaded, or for a place in the engine, then as soon as it has that.
+        """
+        if not self._texts.ag_running:
+            await self._texts.aclose()
+        elif (session := self._llm._loaded) is not None:
+            session.abort(self._answer)
+        else:
+            self._answer.end()
 
     async def __aenter__(self) -> Self:
         return self
@@ -95,9 +113,17 @@ class AsyncTextStream(AsyncIterator[str]):
     ) -> None:
         await self.aclose()
 
+    def __del__(self) -> None:
+        # An event loop that is closed does not end the generator any more.
+        session = self._llm._loaded
+        if session is not None and not self._answer.is_ended:
+            session.forsake(self._answer)
+
 
 class AsyncLLM:
     """A model in this process, for asyncio. It is loaded by `start`, by `async with`, or by the first request.
+
+    Several event loops, one after the other or in several threads, may use it.
 
     Args: as those of `LLM`.
 
@@ -110,17 +136,22 @@ class AsyncLLM:
     def __init__(
         self, model: str | Path | EngineConfig, *, progress: Progress | None = None, **options: Unpack[EngineOptions]
     ) -> None:
-        self._open = partial(Session, engine_config(model, options), progress)
+        self._config = engine_config(model, options)
+        self._progress = progress
         self._loading: Future[Session] | None = None
-        self._places: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
-        self._places = weakref.WeakKeyDictionary()
-        """An asyncio lock serves the loop that first waited for it, and no other."""
+        self._lock = threading.Lock()
+        """Guards the beginning of loading: event loops of several threads may ask."""
+        self._loaded: Session | None = None
+        self._is_closed = False
+        self._places: Places
+        """Of the engine; there are none before it is loaded."""
 
     async def start(self) -> ModelCard:
-        """Loads the model, once; whoever comes in the meantime waits for it.
+        """Loads the model, once; whoever comes in the meantime waits for it. After a failure the next one tries again.
 
         Raises:
             StokerError: the model cannot be loaded.
+            ModelNotLoaded: it was closed.
         """
         return (await self._session()).card
 
@@ -202,15 +233,17 @@ class AsyncLLM:
 
     async def rank(self, query: str, documents: Sequence[str], *, truncate: bool = False) -> list[float]:
         """See `LLM.rank`."""
-        embed = Embed(list(documents), query=query, truncates=truncate, parameter="documents")
-        return (await self._embed(embed)).relevance()
+        return (await self._embed(as_ranking(query, documents, truncate=truncate))).relevance()
 
     async def close(self) -> None:
-        """Ends every request and frees the model. Calling it twice is allowed."""
-        if self._loading is None:
+        """Ends every request and frees the model, which is not loaded again. Calling it twice is allowed."""
+        with self._lock:
+            self._is_closed = True
+            loading = self._loading
+        if loading is None:
             return
         try:
-            session = await self._session()
+            session = await asyncio.shield(asyncio.wrap_future(loading))
         except StokerError:  # whoever asked has been told
             return
         await asyncio.to_thread(session.close)
@@ -229,39 +262,60 @@ class AsyncLLM:
         await self.close()
 
     async def _session(self) -> Session:
-        if self._loading is None:
-            # Not a task: an event loop that is closed in the meantime would take it along.
-            loader = ThreadPoolExecutor(1, "stoker-load")
-            self._loading = loader.submit(self._load)
-            loader.shutdown(wait=False)
-        return await asyncio.shield(asyncio.wrap_future(self._loading))
+        with self._lock:
+            if self._is_closed:
+                raise ModelNotLoaded("the model was closed")
+            loading = self._loading
+            if loading is None:
+                loading = self._loading = Future()
+                # Not a task: an event loop that is closed in the meantime would take it along. A daemon: a program that
+                # ends does not wait for a download.
+                threading.Thread(target=self._load, args=(loading,), name="stoker-load", daemon=True).start()
+        return await asyncio.shield(asyncio.wrap_future(loading))
 
-    def _load(self) -> Session:
-        session = self._open()
+    def _load(self, loading: Future[Session]) -> None:
+        try:
+            config = local_model(self._config, progress=self._progress)
+            # Python would end this thread in the midst of native code, which aborts then; for this one it waits.
+            with ThreadPoolExecutor(1, "stoker-open") as opener:
+                session = opener.submit(self._open, config).result()
+        except BaseException as error:  # noqa: BLE001  # raised where it is waited for
+            with self._lock:
+                self._loading = None
+            loading.set_exception(error)
+        else:
+            loading.set_result(session)
+
+    def _open(self, config: EngineConfig) -> Session:
+        session = Session(config, self._progress)
         weakref.finalize(self, session.close)
+        self._places = Places(session.max_outstanding)
+        self._loaded = session
         return session
-
-    def _places_here(self, session: Session) -> asyncio.Semaphore:
-        loop = asyncio.get_running_loop()
-        return self._places.setdefault(loop, asyncio.Semaphore(session.max_outstanding))
 
     async def _embed(self, embed: Embed) -> Embedded:
         session = await self._session()
-        async with self._places_here(session):
-            starting = asyncio.ensure_future(asyncio.to_thread(session.embed, embed))
+        await self._places.take()
+        future: Future[Embedded] = Future()
+
+        def begin() -> None:
             try:
-                started = await asyncio.shield(starting)
-            except asyncio.CancelledError:
-                starting.add_done_callback(_take_back)
-                raise
-            return await asyncio.wrap_future(started)
+                session.embed(embed, future)
+            finally:
+                future.add_done_callback(lambda _: self._places.give_back())
+
+        try:
+            await _on_thread(begin)
+            return await asyncio.wrap_future(future)
+        finally:
+            future.cancel()
 
     def _stream(
         self, prompt: Callable[[Session], Prompt], sampling: SamplingParams | None, lora: Adapters
     ) -> AsyncTextStream:
         wake = _Wake()
         answer = Answer(wake)
-        return AsyncTextStream(self._texts(answer, wake, prompt, sampling, lora), answer)
+        return AsyncTextStream(self, self._texts(answer, wake, prompt, sampling, lora), answer)
 
     async def _texts(
         self,
@@ -272,24 +326,42 @@ class AsyncLLM:
         lora: Adapters,
     ) -> AsyncGenerator[str]:
         params, adapters = as_sampling(sampling), as_adapters(lora)
-        session = await self._session()
         wake.loop = asyncio.get_running_loop()
-        async with self._places_here(session):
+        session = await self._session()
+        await self._places.take()
+
+        def begin() -> None:
             try:
-                await asyncio.to_thread(lambda: session.submit(answer, prompt(session), params, adapters))
-                while (text := answer.take()) is not None:
-                    if text:
-                        yield text
-                    else:
-                        await wake.changed.wait()
-                    wake.changed.clear()
+                session.submit(answer, prompt(session), params, adapters)
             finally:
-                session.abort(answer)
+                answer.when_ended(self._places.give_back)
+
+        try:
+            with suppress(Cancelled):  # by `aclose`: the answer has ended
+                await _on_thread(begin)
+            while (text := answer.take()) is not None:
+                if text:
+                    yield text
+                else:
+                    await wake.changed.wait()
+                wake.changed.clear()
+        finally:
+            session.abort(answer)
 
 
-def _take_back(starting: asyncio.Future[Future[Embedded]]) -> None:
-    if not starting.cancelled() and starting.exception() is None:
-        starting.result().cancel()
+async def _on_thread(begin: Callable[[], None]) -> None:
+    """As `asyncio.to_thread`; but what has been asked for is done to its end, also if nobody waits for it any more."""
+    beginning = asyncio.get_running_loop().run_in_executor(None, begin)
+    try:
+        await asyncio.shield(beginning)
+    except asyncio.CancelledError:
+        beginning.add_done_callback(_forget_error)
+        raise
+
+
+def _forget_error(beginning: asyncio.Future[None]) -> None:
+    if not beginning.cancelled():
+        beginning.exception()
 
 
 async def _read(stream: AsyncTextStream) -> Completion:

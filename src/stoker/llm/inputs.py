@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cache
-from numbers import Integral, Real
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
-from typing import Any, TypeAlias, TypedDict, cast, get_type_hints
+from typing import Any, TypeAlias, TypedDict, cast
 
 import msgspec
 
-from stoker.core.params import SamplingParams
+from stoker.core.params import SamplingParams, real_number, whole_number
 from stoker.engine.config import AdapterSpec, BackendName, EngineConfig, KVType, PoolingName
-from stoker.engine.protocol import AdapterChoice
+from stoker.engine.protocol import AdapterChoice, Embed
 from stoker.errors import InvalidInput
-from stoker.text.messages import Message, messages_from_dicts
+from stoker.text.messages import Message, checked_message, message_from_dict
 
 Prompt: TypeAlias = str | list[int]
 """Text, or token ids that are taken as they are."""
@@ -29,9 +28,6 @@ Adapters: TypeAlias = str | Mapping[str, float] | None
 """The name of an adapter, or names with scales; `{}` = the model alone, None = what applies by itself."""
 Lora: TypeAlias = Adapters | Sequence[Adapters]
 """One for all prompts, or one for each."""
-
-_MAY_BE_NONE = frozenset({"ctx_size", "kv_tokens", "threads", "max_draft"})
-_SIZES = _MAY_BE_NONE | {"parallel"}
 
 NOTHING_GIVEN = SamplingParams()
 GENERATE_DEFAULTS = SamplingParams(max_tokens=512)
@@ -58,7 +54,7 @@ def engine_config(model: str | Path | EngineConfig, options: EngineOptions) -> E
     Raises:
         InvalidInput: one is of a wrong type, or outside its range; `fields["parameter"]` names it.
     """
-    fields: dict[str, Any] = {name: _checked_size(name, value) for name, value in options.items() if name != "lora"}
+    fields: dict[str, Any] = {name: value for name, value in options.items() if name != "lora"}
     fields |= _lora_fields(options.get("lora"))
     if isinstance(model, EngineConfig):
         return msgspec.structs.replace(model, **fields)
@@ -74,19 +70,7 @@ def embed_dimensions(value: object) -> int | None:
     Raises:
         InvalidInput: neither a whole number nor None.
     """
-    return None if value is None else _whole_number("dimensions", value)
-
-
-def _checked_size(name: str, value: object) -> object:
-    """The same value. Names and words are checked by the configuration, types of numbers by nobody."""
-    return value if name not in _SIZES or (value is None and name in _MAY_BE_NONE) else _whole_number(name, value)
-
-
-def _whole_number(name: str, value: object) -> int:
-    try:
-        return operator.index(cast("Any", value))
-    except TypeError:
-        raise InvalidInput(f"`{name}` must be a whole number, not {value!r}", parameter=name) from None
+    return None if value is None else whole_number("dimensions", value)
 
 
 def _lora_fields(lora: object) -> dict[str, Any]:
@@ -138,22 +122,40 @@ def _items(values: object, complaint: str) -> list[object]:
     kind = type(values)
     if not issubclass(kind, Iterable) or issubclass(kind, bytes | bytearray | Mapping):
         raise InvalidInput(f"{complaint}, not {kind.__name__}", parameter="prompt")
-    return list(cast("Iterable[object]", values))
+    try:
+        return list(cast("Iterable[object]", values))
+    except TypeError as error:  # an array of no dimensions
+        raise InvalidInput(f"{complaint}: {error}", parameter="prompt") from error
+
+
+def as_ranking(query: object, documents: object, *, truncate: bool) -> Embed:
+    """The question how well each document answers a query.
+
+    Raises:
+        InvalidInput: the query is no text, or the documents are no list of texts.
+    """
+    if not isinstance(query, str):
+        raise InvalidInput(f"`query` must be text, not {type(query).__name__}", parameter="query")
+    if isinstance(documents, str):
+        raise InvalidInput("`documents` must be a list of texts, not str", parameter="documents")
+    inputs = [as_prompt(document) for document in _items(documents, "`documents` must be a list of texts")]
+    return Embed(inputs, query=query, truncates=truncate, parameter="documents")
 
 
 def as_conversations(messages: Conversation | Sequence[Conversation]) -> tuple[list[Conversation], bool]:
     """All conversations, and whether it was a single one.
 
     Raises:
-        InvalidInput: it is no list, or texts are in it.
+        InvalidInput: it is no list, or neither messages nor lists are in it.
     """
     if isinstance(cast("object", messages), str) or not isinstance(cast("object", messages), Sequence):
         raise InvalidInput(f"`messages` must be a list, not {type(messages).__name__}", parameter="messages")
     if not messages or isinstance(messages[0], Message | Mapping):
         return [cast("Conversation", messages)], True
     for conversation in messages:
-        if isinstance(cast("object", conversation), str):
-            raise InvalidInput("`messages` must hold messages, or lists of messages, not str", parameter="messages")
+        if isinstance(cast("object", conversation), str) or not isinstance(cast("object", conversation), Sequence):
+            complaint = "`messages` must hold messages, or lists of messages"
+            raise InvalidInput(f"{complaint}, not {type(conversation).__name__}", parameter="messages")
     return list(cast("Sequence[Conversation]", messages)), False
 
 
@@ -163,8 +165,16 @@ def as_messages(conversation: Conversation) -> tuple[Message, ...]:
     Raises:
         InvalidInput: there is none, or one is not valid.
     """
-    ready = tuple(message for message in conversation if isinstance(message, Message))
-    return ready if len(ready) == len(conversation) > 0 else messages_from_dicts(conversation)
+    if isinstance(cast("object", conversation), str) or not isinstance(cast("object", conversation), Sequence):
+        raise InvalidInput(f"`messages` must be a list, not {type(conversation).__name__}", parameter="messages")
+    if not conversation:
+        raise InvalidInput("`messages` must be a list with at least one message", parameter="messages")
+    return tuple(
+        checked_message(message, f"messages[{index}]")
+        if isinstance(message, Message)
+        else message_from_dict(message, f"messages[{index}]")
+        for index, message in enumerate(conversation)
+    )
 
 
 def spread(sampling: Sampling, num_prompts: int, defaults: SamplingParams) -> list[SamplingParams]:
@@ -206,52 +216,23 @@ def as_adapters(adapters: object) -> list[AdapterChoice] | None:
         complaint = "`lora` must be the name of an adapter, or names with scales"
         raise InvalidInput(f"{complaint}, not {type(adapters).__name__}", parameter="lora")
     pairs = cast("Mapping[object, object]", scales).items()
-    if not all(isinstance(name, str) and isinstance(scale, Real) for name, scale in pairs):
+    if not all(isinstance(name, str) for name, _ in pairs):
         raise InvalidInput("`lora` must map names of adapters to numbers", parameter="lora")
-    return [AdapterChoice(name=str(name), scale=float(cast("Any", scale))) for name, scale in pairs]
+    return [AdapterChoice(name=str(name), scale=float(real_number("lora", scale))) for name, scale in pairs]
 
 
 def as_sampling(sampling: object) -> SamplingParams:
-    """The params of one prompt, `NOTHING_GIVEN` for None. A value of a wrong type would stop the engine later.
+    """The params of one prompt, `NOTHING_GIVEN` for None. What they hold was checked when they were made.
 
     Raises:
-        InvalidInput: something else, or a value of a wrong type; `fields["parameter"]` names it.
+        InvalidInput: something else.
     """
     if sampling is None:
         return NOTHING_GIVEN
     if not isinstance(sampling, SamplingParams):
         raise InvalidInput(f"sampling must be SamplingParams, not {type(sampling).__name__}", parameter="sampling")
-    for name, (is_allowed, allowed) in _sampling_types().items():
-        value = getattr(sampling, name)
-        if value is not None and not is_allowed(value):
-            raise InvalidInput(f"`{name}` must be {allowed}, not {value!r}", parameter=name)
     return sampling
 
 
 def _is_all(kind: type, values: object) -> bool:
     return isinstance(values, Collection) and all(isinstance(v, kind) for v in cast("Collection[object]", values))
-
-
-def _is_biases(value: object) -> bool:
-    if not isinstance(value, Mapping):
-        return False
-    biases = cast("Mapping[object, object]", value)
-    return _is_all(Integral, biases.keys()) and _is_all(Real, biases.values())
-
-
-_Check: TypeAlias = tuple[Callable[[object], bool], str]
-_TYPES: Mapping[object, _Check] = {
-    int | None: (lambda value: isinstance(value, Integral), "a whole number"),
-    float | None: (lambda value: isinstance(value, Real), "a number"),
-    bool | None: (lambda value: isinstance(value, bool), "true or false"),
-    str | Sequence[str] | None: (lambda value: _is_all(str, value), "a string or a list of strings"),
-    Sequence[str] | None: (lambda value: not isinstance(value, str) and _is_all(str, value), "a list of strings"),
-    Sequence[int] | None: (lambda value: _is_all(Integral, value), "a list of token ids"),
-    Mapping[int, float] | None: (_is_biases, "a mapping from token ids to numbers"),
-}
-"""What a field of `SamplingParams` may hold, by its annotation."""
-
-
-@cache
-def _sampling_types() -> Mapping[str, _Check]:
-    return {name: _TYPES[hint] for name, hint in get_type_hints(SamplingParams).items()}

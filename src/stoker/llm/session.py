@@ -38,7 +38,7 @@ from stoker.engine.protocol import (
     Usage,
 )
 from stoker.engine.worker import EngineWorker
-from stoker.errors import ModelNotLoaded, StokerError
+from stoker.errors import Cancelled, ModelNotLoaded, StokerError
 from stoker.llm.inputs import Conversation, Prompt, as_messages
 from stoker.runtime.card_template import CardTemplate
 
@@ -80,6 +80,7 @@ class Answer:
         self._last: Output | None = None
         self._error: StokerError | None = None
         self.is_ended = False
+        self._at_end: Callable[[], None] | None = None
 
     def push(self, output: Output) -> None:
         with self._lock:
@@ -93,9 +94,22 @@ class Answer:
             self._notify(False)
 
     def end(self, error: StokerError | None = None) -> None:
+        """Only the first one counts."""
         with self._lock:
+            if self.is_ended:
+                return
             self._error, self.is_ended = error, True
         self._notify(True)
+        if self._at_end is not None:
+            self._at_end()
+
+    def when_ended(self, callback: Callable[[], None]) -> None:
+        """Has something done, once, when the answer has ended; at once if it has. On whatever thread ends it."""
+        with self._lock:
+            if not self.is_ended:
+                self._at_end = callback
+                return
+        callback()
 
     def take(self) -> str | None:
         """The text since the last call; None when there will be no more."""
@@ -152,13 +166,20 @@ class Session:
     def submit(
         self, answer: Answer, prompt: Prompt, sampling: SamplingParams, adapters: list[AdapterChoice] | None = None
     ) -> None:
-        """Starts a request. If this raises, the answer has ended too."""
+        """Starts a request. If this raises, the answer has ended too.
+
+        Raises:
+            StokerError: it was refused.
+            Cancelled: it was aborted, at whatever moment.
+        """
         self._check_process()
         request_id = answer.request_id
         is_accepted = False
         with self._lock:
             self._answers[request_id] = answer
         try:
+            if answer.is_ended:
+                raise Cancelled("the request was aborted before it was submitted")
             if self._is_closed:
                 raise ModelNotLoaded("the model was closed")
             self._worker.submit(Submit(request_id, prompt, sampling, adapters=adapters))
@@ -168,23 +189,25 @@ class Session:
             if not is_accepted or request_id not in self._answers:
                 self.abort(answer)
 
-    def embed(self, embed: Embed) -> Future[Embedded]:
-        """Starts a request for embeddings or ranks. Cancelling what is returned takes it back.
+    def embed(self, embed: Embed, future: Future[Embedded]) -> None:
+        """Starts a request for embeddings or ranks.
 
         Args:
             embed: its `question_id` is given here.
+            future: for the answer. Cancelling it takes the request back, at whatever moment.
 
         Raises:
-            StokerError: it was refused.
+            StokerError: it was refused, and the future is cancelled.
         """
         self._check_process()
         question_id = uuid.uuid4().hex
-        future: Future[Embedded] = Future()
         with self._lock:
             self._embeddings[question_id] = future
         future.add_done_callback(lambda future: self._forget(question_id, future))
         is_accepted = False
         try:
+            if future.cancelled():
+                raise Cancelled("the request was taken back before it was submitted")
             if self._is_closed:
                 raise ModelNotLoaded("the model was closed")
             self._worker.embed(msgspec.structs.replace(embed, question_id=question_id))
@@ -192,7 +215,8 @@ class Session:
         finally:
             if not is_accepted:
                 future.cancel()
-        return future
+            # Whoever cancelled in the meantime came before the engine knew the request.
+            self._forget(question_id, future)
 
     def check_alive(self) -> None:
         """Raises what killed the engine, if something did: then no answer would ever end."""
@@ -204,6 +228,7 @@ class Session:
         """Ends a request wherever it is; nothing happens if it has ended."""
         if self._is_at_home:
             self._worker.abort(answer.request_id)
+            answer.end()  # before it is looked for: who submits it at this moment sees the one or the other
             self._end(answer.request_id)
 
     def forsake(self, answer: Answer) -> None:

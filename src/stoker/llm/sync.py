@@ -6,6 +6,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from functools import partial
@@ -35,6 +36,7 @@ from stoker.llm.inputs import (
     as_batch,
     as_conversations,
     as_prompt,
+    as_ranking,
     as_sampling,
     embed_dimensions,
     engine_config,
@@ -70,9 +72,10 @@ class TextStream(Iterator[str]):
         self._session = session
         self._changed = threading.Event()
         # The callback must not hold this object, or only the garbage collector could ever end it.
-        self._answer = Answer(partial(_wake_reader, self._changed, places))
+        answer = Answer(partial(_wake_reader, self._changed, places))
         _take_place(session, places)
-        session.submit(self._answer, prompt, sampling, adapters)
+        self._answer = answer  # not before: whatever ends it gives the place back
+        session.submit(answer, prompt, sampling, adapters)
 
     def __next__(self) -> str:
         while True:
@@ -252,8 +255,7 @@ class LLM:
         Raises:
             StokerError: a document was refused, or the model is no reranking model.
         """
-        embed = Embed(list(documents), query=query, truncates=truncate, parameter="documents")
-        return self._embed(embed).relevance()
+        return self._embed(as_ranking(query, documents, truncate=truncate)).relevance()
 
     def close(self) -> None:
         """Ends every request and frees the model. Calling it twice is allowed."""
@@ -272,8 +274,9 @@ class LLM:
     def _embed(self, embed: Embed) -> Embedded:
         _take_place(self._session, self._places)
         try:
-            future = self._session.embed(embed)
+            future: Future[Embedded] = Future()
             try:
+                self._session.embed(embed, future)
                 while True:
                     try:
                         return future.result(_POLL_S)

@@ -8,7 +8,7 @@ the text of the tokens, so that it does not matter how a breaker was tokenized.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import log
@@ -36,22 +36,33 @@ class SequenceBreakers:
     def __init__(
         self, breakers: tuple[bytes, ...], token_bytes: Callable[[int], bytes], history: Sequence[int]
     ) -> None:
-        self._breakers = breakers
+        self._breakers = frozenset(breakers)
+        self._lengths = sorted({len(breaker) for breaker in breakers})
         self._token_bytes = token_bytes
         self._tail_length = max(map(len, breakers), default=1) - 1
+        self._is_in: dict[int, bool] = {}
         self.num_since, self._tail = self._search(history)
 
     def push(self, token_id: int) -> None:
         piece = self._token_bytes(token_id)
         text = self._tail + piece
-        is_end = any(text.find(b, max(0, len(self._tail) - len(b) + 1)) >= 0 for b in self._breakers)
-        self.num_since = 0 if is_end else self.num_since + 1
+        self.num_since = 0 if self._is_end_in(text, len(self._tail) + 1) else self.num_since + 1
         self._tail = self._last_bytes(text)
 
     def is_in(self, token_id: int) -> bool:
         """This token alone contains a breaker."""
-        piece = self._token_bytes(token_id)
-        return any(b in piece for b in self._breakers)
+        found = self._is_in.get(token_id)
+        if found is None:
+            found = self._is_in[token_id] = self._is_end_in(self._token_bytes(token_id), 1)
+        return found
+
+    def _is_end_in(self, text: bytes, first: int) -> bool:
+        """A breaker ends at `first` or behind it. Pieces of the text are looked up: there may be many breakers."""
+        return any(
+            text[end - length : end] in self._breakers
+            for length in self._lengths[: bisect_right(self._lengths, len(text))]
+            for end in range(max(length, first), len(text) + 1)
+        )
 
     def _last_bytes(self, text: bytes) -> bytes:
         """What a breaker that ends in the next token may begin with."""

@@ -1,7 +1,8 @@
 """Rows of logits in, one chosen token per row out. Knows no text, no scheduling and no other row's state.
 
 The order of the stages is that of llama.cpp: logit bias and bans, penalties, DRY, top-n-sigma, top-k, typical-p,
-top-p, min-p, XTC, temperature, draw. Mirostat replaces the truncation. Temperature 0 replaces everything after DRY.
+top-p, min-p, XTC, the end of what is filled in, temperature, draw. Mirostat replaces the truncation. Temperature 0
+replaces everything after DRY, unless something is filled in: what is likely enough depends on the truncation.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from stoker.sampling.candidates import Candidates, Row, TokenIds
 from stoker.sampling.draws import Draws
 from stoker.sampling.dry import Dry
 from stoker.sampling.edits import Edit, LogitBias, MinTokens, Vocabulary, as_token_ids
+from stoker.sampling.infill import Infill
 from stoker.sampling.logprobs import token_logprobs
 from stoker.sampling.penalties import Penalties
 from stoker.sampling.pickers import Mirostat2, Picker, pick_largest, pick_randomly
@@ -35,7 +37,6 @@ _TRANSFORMS = (
     TopP.compile,
     MinP.compile,
     XTC.compile,
-    Temperature.compile,
 )
 
 
@@ -172,7 +173,7 @@ class Sampler:
             InvalidInput: the parameters exclude every token, or a sequence breaker is empty.
         """
         edits = tuple(edit for compiled in _EDITS if (edit := compiled(params, self._vocabulary, prompt)) is not None)
-        transforms, pick = _compile_chain(params)
+        transforms, pick = _compile_chain(params, self._vocabulary)
         allowed = self._allowed(params, edits)
         chain = None if allowed is not None else compile_chain(params, transforms, pick, self._vocabulary.size)
         compiled: CompiledRow | None = None
@@ -300,16 +301,28 @@ class Sampler:
     def _allowed(self, params: SamplingParams, edits: tuple[Edit, ...]) -> TokenIds | None:
         allowed = params.allowed_token_ids
         token_ids = None if allowed is None else as_token_ids(allowed, self._vocabulary.size)
-        banned = {i for edit in edits if isinstance(edit, LogitBias) for i in edit.banned_token_ids.tolist()}
+        banned = _banned_at_first(edits)
         if len(banned) == self._vocabulary.size or (token_ids is not None and banned.issuperset(token_ids.tolist())):
-            raise InvalidInput("bans and `allowed_token_ids` leave no token to choose", parameter="allowed_token_ids")
+            message = "bans, `min_tokens` and `allowed_token_ids` leave no token to choose"
+            raise InvalidInput(message, parameter="allowed_token_ids")
         return token_ids
 
 
-def _compile_chain(params: SamplingParams) -> tuple[tuple[Transform, ...], Picker]:
-    if params.is_greedy:
+def _banned_at_first(edits: tuple[Edit, ...]) -> set[int]:
+    """What the first token cannot be."""
+    banned: set[int] = set()
+    for edit in edits:
+        if isinstance(edit, LogitBias):
+            banned.update(edit.banned_token_ids.tolist())
+        elif isinstance(edit, MinTokens):
+            banned.update(edit.token_ids.tolist())
+    return banned
+
+
+def _compile_chain(params: SamplingParams, vocabulary: Vocabulary) -> tuple[tuple[Transform, ...], Picker]:
+    if params.is_greedy and not params.infill:
         return (), pick_largest
     mirostat = Mirostat2.compile(params)
-    stages = _TRANSFORMS if mirostat is None else (Temperature.compile,)
-    compiled = tuple(transform for stage in stages if (transform := stage(params)) is not None)
+    stages = [stage(params) for stage in _TRANSFORMS] + [Infill.compile(params, vocabulary)] if mirostat is None else []
+    compiled = tuple(stage for stage in (*stages, Temperature.compile(params)) if stage is not None)
     return compiled, mirostat or pick_randomly

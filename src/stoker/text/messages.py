@@ -106,6 +106,27 @@ def message_from_dict(raw: object, where: str) -> Message:
     )
 
 
+def checked_message(message: Message, where: str) -> Message:
+    """The same message, its fields checked and brought into their form as those of a dict, see `message_from_dict`.
+
+    Raises:
+        InvalidInput: `fields["parameter"]` is the path of the culprit.
+        UnsupportedParameter: a content part that is no text, such as an image.
+    """
+    extra = plain_json(message.extra, f"{where}.extra")
+    if not isinstance(extra, dict):
+        raise _invalid(f"{where}.extra", f"must be an object, not {_kind(extra)}")
+    return Message(
+        role=_role(message.role, f"{where}.role"),
+        content=_content(message.content, f"{where}.content"),
+        name=_optional_text(message.name, f"{where}.name"),
+        reasoning=_optional_text(message.reasoning, f"{where}.reasoning"),
+        tool_calls=_tool_calls(message.tool_calls, f"{where}.tool_calls"),
+        tool_call_id=_optional_text(message.tool_call_id, f"{where}.tool_call_id"),
+        extra=extra,
+    )
+
+
 def message_to_dict(message: Message, *, parts: bool = False) -> dict[str, Json]:
     """The plain dict that a chat template expects.
 
@@ -167,12 +188,14 @@ def _content(raw: object, where: str) -> Content:
 
 
 def _part(raw: object, where: str) -> TextPart:
+    if isinstance(raw, TextPart):
+        return TextPart(_text(raw.text, f"{where}.text"))
     if isinstance(raw, str):
         return TextPart(_text(raw, where))
     if not isinstance(raw, Mapping):
         raise _invalid(where, f"must be an object, not {_kind(raw)}")
     fields = cast("Mapping[object, object]", raw)
-    kind = _text(fields.get("type", "text"), f"{where}.type")
+    kind = "text" if fields.get("type") is None else _text(fields["type"], f"{where}.type")
     if kind not in _TEXT_FIELDS:
         raise UnsupportedParameter(f"`{where}`: parts of type {kind!r} are not supported, only text", parameter=where)
     name = _TEXT_FIELDS[kind]

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+_CODE_BITS = 21
+"""A character's number has no more."""
+_BRANCH = -1
+"""No character's number: the state does not go on from the one before it."""
 
 
 class StopMatcher:
@@ -26,76 +31,112 @@ class StopMatcher:
     def __init__(self, stops: Sequence[str]) -> None:
         assert all(stops), "empty stop strings are refused at the door"
         self.matched = None
-        self._root = _build_automaton(stops) if stops else None
-        self._state = self._root
+        self._automaton = _Automaton(stops) if stops else None
+        self._first_chars = frozenset(stop[0] for stop in stops)
+        self._state = 0
 
     def push(self, text: str) -> str:
         """The text that is now certain to come before any stop string; after a match always `""`."""
-        if self._root is None or self._state is None:
-            return text
+        if self._automaton is None or (self._state == 0 and self._first_chars.isdisjoint(text)):
+            return text if self.matched is None else ""
         if self.matched is not None:
             return ""
-        before = self._state
-        num_read, num_kept = self._read(self._root, before, text)
-        num_safe = before.depth + num_read - num_kept
-        return before.text[: min(before.depth, num_safe)] + text[: max(0, num_safe - before.depth)]
+        held_back = self._automaton.text(self._state)
+        num_read, num_kept = self._read(self._automaton, text)
+        num_safe = len(held_back) + num_read - num_kept
+        return held_back[:num_safe] + text[: max(0, num_safe - len(held_back))]
 
     def flush(self) -> str:
         """The text that was held back, if no stop string came of it. Nothing may be pushed afterwards."""
-        if self._state is None or self.matched is not None:
+        if self._automaton is None or self.matched is not None:
             return ""
-        return self._state.text[: self._state.depth]
+        return self._automaton.text(self._state)
 
-    def _read(self, root: _Node, node: _Node, text: str) -> tuple[int, int]:
+    def _read(self, automaton: _Automaton, text: str) -> tuple[int, int]:
         """Characters read until a match or the end, and how many of the last ones must not get out."""
-        for position, char in enumerate(text):
-            while char not in node.children and node is not root:
-                node = node.fallback or root
-            node = node.children.get(char, root)
-            if node.match is not None:
-                self.matched = node.match
-                return position + 1, len(node.match)
-        self._state = node
-        return len(text), node.depth
+        for position, code in enumerate(map(ord, text)):
+            self._state = automaton.after(self._state, code)
+            if self._state in automaton.matches:
+                self.matched = automaton.matches[self._state]
+                return position + 1, len(self.matched)
+        return len(text), automaton.depths[self._state]
 
 
-@dataclass(slots=True, eq=False)
-class _Node:
-    """One state: the text read so far ends with `text[:depth]`, and with no longer beginning of a stop string."""
+class _Automaton:
+    """The states in flat arrays: 20 bytes for each character, and nothing for the garbage collector.
 
-    text: str
-    """Some stop string that begins with this state's characters; shared, not copied."""
-    depth: int
-    children: dict[str, _Node] = field(default_factory=dict[str, "_Node"])
-    fallback: _Node | None = None
-    """The state of the longest proper tail that is also a beginning; None at the root."""
-    match: str | None = None
-    """The longest stop string that the text read so far ends with."""
+    A state says that the text read so far ends with the first `depths` characters of a stop string, and with no longer
+    beginning of one. State 0 is that of no beginning. Those of one stop string follow each other, as far as no earlier
+    one begins in the same way:
 
+    ```
+    stops:     "abc", "abd"
+    states:    0  a  b  c     d        going on by c from 2 is adding one, by d it is a branch
+               0  1  2  3     4
+    ```
+    """
 
-def _build_automaton(stops: Sequence[str]) -> _Node:
-    root = _Node("", 0)
-    for stop in stops:
-        node = root
-        for depth, char in enumerate(stop, start=1):
-            node = node.children.setdefault(char, _Node(stop, depth))
-        node.match = stop
-    _link_fallbacks(root)
-    return root
+    def __init__(self, stops: Sequence[str]) -> None:
+        self.depths = array("i", [0])
+        self.matches: dict[int, str] = {}
+        """The longest stop string that the text ends with, in the states in which there is one."""
+        self._stops = stops
+        self._stop_indices = array("i", [0])
+        """Some stop string that begins with the state's characters."""
+        self._codes = array("i", [_BRANCH, _BRANCH])
+        """What leads to a state from the one before it; the last entry is behind all states."""
+        self._branches: dict[int, int] = {}
+        self._fallbacks = array("i", [0])
+        """The state of the longest proper tail that is also a beginning."""
+        parents = array("i", [0])
+        for index, stop in enumerate(stops):
+            state = 0
+            for depth, code in enumerate(map(ord, stop), start=1):
+                state = self._child(state, code) or self._add(state, code, depth, index, parents)
+            self.matches[state] = stop
+        self._link_fallbacks(parents)
 
+    def after(self, state: int, code: int) -> int:
+        """The state behind one more character."""
+        codes, branches = self._codes, self._branches
+        while True:
+            if codes[state + 1] == code:
+                return state + 1
+            child = branches.get(state << _CODE_BITS | code)
+            if child is not None or state == 0:
+                return child or 0
+            state = self._fallbacks[state]
 
-def _link_fallbacks(root: _Node) -> None:
-    level = list(root.children.values())
-    for node in level:
-        node.fallback = root
-    for node in level:  # grows behind the loop: breadth first, so that a fallback is complete before it is needed
-        for char, child in node.children.items():
-            child.fallback = _longest_tail(node.fallback, char) or root
-            child.match = child.match or child.fallback.match
-            level.append(child)
+    def text(self, state: int) -> str:
+        """The beginning of a stop string that the text read so far ends with."""
+        return self._stops[self._stop_indices[state]][: self.depths[state]]
 
+    def _child(self, state: int, code: int) -> int:
+        """0 if there is none."""
+        if self._codes[state + 1] == code:
+            return state + 1
+        return self._branches.get(state << _CODE_BITS | code, 0)
 
-def _longest_tail(node: _Node | None, char: str) -> _Node | None:
-    while node is not None and char not in node.children:
-        node = node.fallback
-    return None if node is None else node.children[char]
+    def _add(self, parent: int, code: int, depth: int, index: int, parents: array[int]) -> int:
+        state = len(parents)
+        if parent > 0 and parent == state - 1:
+            self._codes[state] = code
+        else:
+            self._branches[parent << _CODE_BITS | code] = state
+        self._codes.append(_BRANCH)
+        self._fallbacks.append(0)
+        self._stop_indices.append(index)
+        self.depths.append(depth)
+        parents.append(parent)
+        return state
+
+    def _link_fallbacks(self, parents: array[int]) -> None:
+        # By depth, so that a fallback is complete before it is needed.
+        for state in sorted(range(1, len(parents)), key=self.depths.__getitem__):
+            parent = parents[state]
+            if parent > 0:
+                code = ord(self._stops[self._stop_indices[state]][self.depths[state] - 1])
+                self._fallbacks[state] = self.after(self._fallbacks[parent], code)
+            longest = self.matches.get(self._fallbacks[state])
+            if longest is not None:
+                self.matches.setdefault(state, longest)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf, nan
 
 import numpy as np
@@ -110,8 +111,8 @@ def test_a_row_without_a_finite_logit_has_no_choice(params: SamplingParams) -> N
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_nothing_left_after_the_masks_is_no_choice(temperature: float) -> None:
-    params = SamplingParams(temperature=temperature, allowed_token_ids=[1, 2], min_tokens=1, top_k=0)
-    assert choose(params, row_of()) == [None]
+    params = SamplingParams(temperature=temperature, allowed_token_ids=[1, 2, 3], min_tokens=1, top_k=0)
+    assert choose(params, row_of({3: -inf})) == [None]
     only_banned = np.full(VOCAB, -inf, dtype=np.float32)
     only_banned[6] = 1
     assert choose(SamplingParams(temperature=temperature, banned_token_ids=[6]), only_banned) == [None]
@@ -121,6 +122,21 @@ def test_min_tokens_bans_every_end_until_there_are_enough_tokens() -> None:
     params = SamplingParams(temperature=0, min_tokens=3, stop_token_ids=[9])
     row = row_of({1: 9, 9: 8, 2: 7, 4: 6})
     assert choose(params, row, num_tokens=5) == [4, 4, 4, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(allowed_token_ids=[5], stop_token_ids=[5], min_tokens=3),
+        SamplingParams(allowed_token_ids=[1, 2, 5], banned_token_ids=[5], min_tokens=1),
+        SamplingParams(stop_token_ids=range(VOCAB), min_tokens=1),
+        SamplingParams(allowed_token_ids=[1], ignore_eos=True),
+    ],
+)
+def test_what_leaves_no_first_token_is_refused(params: SamplingParams) -> None:
+    with pytest.raises(InvalidInput, match="leave no token to choose"):
+        open_row(params)
+    open_row(replace(params, min_tokens=0, ignore_eos=False))
 
 
 def test_ignore_eos_bans_the_end_of_generation_set_only() -> None:

@@ -38,6 +38,7 @@ SAMPLER = Sampler(vocab_size=8, eog_token_ids=frozenset({7}), token_bytes=lambda
         SamplingParams(ignore_eos=False),
         SamplingParams(logit_bias={}, banned_token_ids=()),
         SamplingParams(mirostat=0),
+        SamplingParams(infill=False),
     ],
 )
 def test_what_is_off_costs_nothing(off: SamplingParams) -> None:
@@ -48,7 +49,7 @@ def test_what_is_off_costs_nothing(off: SamplingParams) -> None:
 
 def test_the_chain_is_in_the_order_of_llama_cpp() -> None:
     params = SamplingParams(
-        min_p=0.1, top_p=0.9, top_k=5, typical_p=0.9, top_n_sigma=1.0, xtc_probability=0.5, temperature=0.5
+        min_p=0.1, top_p=0.9, top_k=5, typical_p=0.9, top_n_sigma=1.0, xtc_probability=0.5, infill=True, temperature=0.5
     )
     edits = SamplingParams(logit_bias={1: 1.0}, min_tokens=1, presence_penalty=1.0, dry_multiplier=1.0)
     state = SAMPLER.open(params.filled_from(edits, OFF), (1,), seed=0)
@@ -60,12 +61,13 @@ def test_the_chain_is_in_the_order_of_llama_cpp() -> None:
         "TopP",
         "MinP",
         "XTC",
+        "Infill",
         "Temperature",
     ]
 
 
 def test_mirostat_replaces_the_truncation_but_not_the_edits() -> None:
-    params = SamplingParams(mirostat=2, top_k=5, min_p=0.1, temperature=0.5, presence_penalty=1.0)
+    params = SamplingParams(mirostat=2, top_k=5, min_p=0.1, infill=True, temperature=0.5, presence_penalty=1.0)
     state = SAMPLER.open(params.filled_from(BUILT_IN), (1,), seed=0)
     assert [type(transform).__name__ for transform in state.transforms] == ["Temperature"]
     assert len(state.edits) == 1

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 import pytest
 
 from stoker.errors import InvalidInput, UnsupportedParameter
-from stoker.text.messages import Message, TextPart, message_from_dict, message_to_dict, messages_from_dicts, plain_json
+from stoker.text.messages import (
+    Message,
+    TextPart,
+    checked_message,
+    message_from_dict,
+    message_to_dict,
+    messages_from_dicts,
+    plain_json,
+)
 
 
 class Colour(StrEnum):
@@ -40,6 +49,7 @@ def test_every_kind_of_text_part() -> None:
     message = parse(content=content)
     assert message.content == tuple(TextPart(text) for text in "abcdef")
     assert message.text == "a\nb\nc\nd\ne\nf"
+    assert parse(content=[{"type": None, "text": "a"}]).text == "a"
 
 
 def test_parts_and_strings_convert_into_each_other() -> None:
@@ -109,6 +119,7 @@ def test_a_conversation_keeps_its_order_and_repetitions() -> None:
         ({"role": "user", "content": [{"type": "text"}]}, "messages[1].content[0].text"),
         ({"role": "user", "content": [{"type": "text", "text": 1}]}, "messages[1].content[0].text"),
         ({"role": "user", "content": [{"type": 1}]}, "messages[1].content[0].type"),
+        ({"role": "user", "content": [{"type": "", "text": "a"}]}, "messages[1].content[0]"),
         ({"role": "user", "name": 1}, "messages[1].name"),
         ({"role": "user", "thinking": ["x"]}, "messages[1].thinking"),
         ({"role": "user", "tool_calls": {}}, "messages[1].tool_calls"),
@@ -149,3 +160,41 @@ def test_plain_json_refuses_endless_nesting() -> None:
     endless.append(endless)
     with pytest.raises(InvalidInput, match="nested too deep"):
         plain_json(endless, "x")
+
+
+def test_a_valid_message_is_left_as_it_is() -> None:
+    call: dict[str, Any] = {"function": {"name": "f", "arguments": {"x": 1}}}
+    message = Message(
+        role="assistant",
+        content=(TextPart("a"), TextPart("b")),
+        name="n",
+        reasoning="r",
+        tool_calls=(call,),
+        tool_call_id="1",
+        extra={"content": None, "prefix": True},
+    )
+    assert checked_message(message, "messages[0]") == message
+    parts: Any = ["a", {"type": "text", "text": "b"}]
+    assert checked_message(Message(role="user", content=parts), "m").content == message.content
+
+
+@pytest.mark.parametrize(
+    ("field", "where"),
+    [
+        ({"role": ""}, "role"),
+        ({"role": 5}, "role"),
+        ({"content": 5}, "content"),
+        ({"content": (TextPart("a"), TextPart("\ud800"))}, "content[1].text"),
+        ({"name": 5}, "name"),
+        ({"reasoning": ["r"]}, "reasoning"),
+        ({"tool_calls": ("f",)}, "tool_calls[0]"),
+        ({"tool_call_id": 5}, "tool_call_id"),
+        ({"extra": {"x": object()}}, "extra"),
+        ({"extra": 5}, "extra"),
+    ],
+)
+def test_a_wrong_field_of_a_message_is_named(field: dict[str, Any], where: str) -> None:
+    fields: dict[str, Any] = {"role": "user", **field}
+    with pytest.raises(InvalidInput) as caught:
+        checked_message(Message(**fields), "messages[3]")
+    assert caught.value.fields["parameter"] == f"messages[3].{where}"

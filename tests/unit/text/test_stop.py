@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from stoker.text.stop import StopMatcher
@@ -63,3 +65,17 @@ def test_a_long_near_miss_comes_out_a_character_at_a_time() -> None:
     outputs = [matcher.push("a") for _ in range(200)]
     assert outputs == [""] * 50 + ["a"] * 150
     assert (matcher.push("b"), matcher.matched) == ("", "a" * 50 + "b")
+
+
+def test_a_long_stop_string_takes_little_memory() -> None:
+    StopMatcher(["warm-up"])
+    stop = "x" * 10_000
+    tracemalloc.start()
+    try:
+        matcher = StopMatcher([stop])
+        num_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert num_bytes < 50 * len(stop)
+    assert [matcher.push(stop[1:]), matcher.push("yx"), matcher.push(stop)] == ["", stop[1:] + "y", ""]
+    assert matcher.matched == stop

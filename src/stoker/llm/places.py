@@ -1,0 +1,49 @@
+"""How many requests of an `AsyncLLM` may be in its engine, counted for all of its event loops together."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from concurrent.futures import Future
+
+
+class Places:
+    """So many at once; the others wait in turn, each on its own event loop. Safe to use from several threads."""
+
+    def __init__(self, num_places: int) -> None:
+        self._lock = threading.Lock()
+        self._num_free = num_places
+        self._waiting: deque[tuple[asyncio.AbstractEventLoop, Future[None]]] = deque()
+
+    async def take(self) -> None:
+        """Waits for a place. Whoever has one gives it back."""
+        turn: Future[None] = Future()
+        with self._lock:
+            if self._num_free:
+                self._num_free -= 1
+                return
+            self._waiting.append((asyncio.get_running_loop(), turn))
+        is_taken = False
+        try:
+            await asyncio.wrap_future(turn)
+            is_taken = True
+        finally:
+            if not is_taken and not turn.cancel():
+                self.give_back()  # it came together with the cancellation
+
+    def give_back(self) -> None:
+        """Leaves a place to whoever waits first."""
+        with self._lock:
+            turn = self._next_turn()
+            if turn is None:
+                self._num_free += 1
+        if turn is not None:
+            turn.set_result(None)
+
+    def _next_turn(self) -> Future[None] | None:
+        while self._waiting:
+            loop, turn = self._waiting.popleft()
+            if not loop.is_closed() and turn.set_running_or_notify_cancel():
+                return turn
+        return None
