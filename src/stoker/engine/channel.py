@@ -11,9 +11,8 @@ Each child gets a channel of its own, so that nothing of a dead one can reach th
 from __future__ import annotations
 
 import asyncio
-import shutil
 import tempfile
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ _MAX_IPC_PATH = 100
 """Bytes; the operating systems allow 103 to 107 for a local socket's path."""
 _MAX_UNSENT = 4096
 """Commands that wait for a child that does not take them."""
+_COMMANDS, _EVENTS = "commands", "events"
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Frame)
@@ -42,20 +42,22 @@ class Channel:
     """
 
     def __init__(self, context: zmq.Context[Any]) -> None:
-        self._folder = _private_folder() if zmq.has("ipc") else None
-        # Neither is one of zmq's own for event loops: those cost a third of all that a token costs in this process.
-        self._commands: zmq.Socket[bytes] = zmq.Socket(context, zmq.PUSH)
-        self._events: zmq.Socket[bytes] = zmq.Socket(context, zmq.PULL)
-        self._descriptor = int(self._events.get(zmq.FD))
         self._loop = asyncio.get_running_loop()
         self._held: Frame | None = None
         """Taken, and not given yet."""
         self._waiter: asyncio.Future[None] | None = None
-        for socket in (self._commands, self._events):
-            socket.set(zmq.LINGER, 0)
-        self._commands.set(zmq.SNDHWM, _MAX_UNSENT)
-        self.commands = self._bind(self._commands, "commands")
-        self.events = self._bind(self._events, "events")
+        with ExitStack() as undo:
+            self._folder = _private_folder(undo) if zmq.has("ipc") else None
+            try:
+                self._commands = _open(context, zmq.PUSH, undo)
+                self._events = _open(context, zmq.PULL, undo)
+                self._descriptor = int(self._events.get(zmq.FD))
+                self._commands.set(zmq.SNDHWM, _MAX_UNSENT)
+                self.commands = self._bind(self._commands, _COMMANDS)
+                self.events = self._bind(self._events, _EVENTS)
+            except zmq.ZMQError as error:  # which is no OSError
+                raise OSError(error.errno, str(error)) from error
+            undo.pop_all()
 
     def send(self, command: Command) -> None:
         """Gives a command to the child; never waits.
@@ -100,7 +102,7 @@ class Channel:
             self._loop.remove_reader(self._descriptor)
         self._events.close()
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            _remove(self._folder)
 
     def _take(self) -> bool:
         if self._held is None:
@@ -126,9 +128,26 @@ class Channel:
         return socket.get_string(zmq.LAST_ENDPOINT)
 
 
-def _private_folder() -> Path:
+def _open(context: zmq.Context[Any], kind: int, undo: ExitStack) -> zmq.Socket[bytes]:
+    # None of zmq's own for event loops: those cost a third of all that a token costs in this process.
+    socket: zmq.Socket[bytes] = zmq.Socket(context, kind)
+    undo.callback(socket.close)
+    socket.set(zmq.LINGER, 0)
+    return socket
+
+
+def _private_folder(undo: ExitStack) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="stoker-"))
-    if len(bytes(folder)) + len("/commands") <= _MAX_IPC_PATH:
-        return folder
-    folder.rmdir()
-    return Path(tempfile.mkdtemp(prefix="stoker-", dir="/tmp"))
+    if len(bytes(folder)) + len(f"/{_COMMANDS}") > _MAX_IPC_PATH:
+        folder.rmdir()
+        folder = Path(tempfile.mkdtemp(prefix="stoker-", dir="/tmp"))
+    undo.callback(_remove, folder)
+    return folder
+
+
+def _remove(folder: Path) -> None:
+    """Without looking what is in it, which takes a descriptor: there may be none."""
+    with suppress(OSError):
+        for name in (_COMMANDS, _EVENTS):
+            (folder / name).unlink(missing_ok=True)
+        folder.rmdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import signal
 import threading
@@ -33,6 +34,9 @@ class Child:
         process: waits for its orders.
         channel: its, and of nobody else.
         launch: its orders.
+
+    Raises:
+        OSError: no thread can be started to wait for the process.
     """
 
     def __init__(self, process: ChildProcess, channel: Channel, launch: Launch) -> None:
@@ -43,7 +47,10 @@ class Child:
         self._process = process
         line = msgspec.json.encode(launch) + b"\n"
         self._waiter = threading.Thread(target=self._wait, args=(loop, line), name="stoker-child-wait", daemon=True)
-        self._waiter.start()
+        try:
+            self._waiter.start()
+        except RuntimeError as error:
+            raise OSError(errno.EAGAIN, str(error)) from error
 
     @classmethod
     async def start(
@@ -63,8 +70,11 @@ class Child:
             channel = Channel(context)
             undo.callback(channel.close)
             process, environment = spare.take(command) if template is None else await template.fork()
+            undo.callback(_end, process)
+            launch = Launch(config, channel.commands, channel.events, heartbeat_every_s, environment)
+            child = cls(process, channel, launch)
             undo.pop_all()
-        return cls(process, channel, Launch(config, channel.commands, channel.events, heartbeat_every_s, environment))
+        return child
 
     @property
     def pid(self) -> int:
@@ -108,6 +118,14 @@ class Child:
     def _note_exit(self, code: int) -> None:
         if not self.exited.done():
             self.exited.set_result(code)
+
+
+def _end(process: ChildProcess) -> None:
+    """Waits in place for one that was just started, and killed: there is no thread for it."""
+    process.kill()
+    process.wait()
+    assert process.stdin is not None
+    process.stdin.close()
 
 
 def describe_exit(code: int) -> str:

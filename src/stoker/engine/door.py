@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from math import ceil
 
 from stoker.errors import Overloaded
 
@@ -35,7 +36,7 @@ class Door:
         if num_inside >= self._capacity:
             retry_after_s = self.retry_after_s()
             raise Overloaded(
-                f"the queue is full: {num_inside} requests are running or waiting; try again in {retry_after_s:.0f} s",
+                f"the queue is full: {num_inside} requests are running or waiting; {_advice(retry_after_s)}",
                 retry_after_s=retry_after_s,
             )
 
@@ -43,7 +44,7 @@ class Door:
         """Raises `Overloaded` if that many prompt tokens would wait, and they are more than `limit`."""
         if num_tokens > limit:
             retry_after_s = self.retry_after_s()
-            message = f"the queue is full: {num_tokens} prompt tokens would wait; try again in {retry_after_s:.0f} s"
+            message = f"the queue is full: {num_tokens} prompt tokens would wait; {_advice(retry_after_s)}"
             raise Overloaded(message, retry_after_s=retry_after_s)
 
     def note_departure(self, now: float) -> None:
@@ -68,3 +69,8 @@ class Door:
         if self._busy_since is None:
             return 0.0
         return self._clock() - max([self._busy_since, *self._departures])
+
+
+def _advice(retry_after_s: float) -> str:
+    """In whole seconds, as the header of a response has them."""
+    return f"try again in {ceil(retry_after_s)} s"

@@ -38,6 +38,8 @@ class PositionLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
     chosen: TokenLogprob
     top: tuple[TokenLogprob, ...]
+    is_text: bool = True
+    """False: `chosen` adds nothing to the answer's text, as a control token, or one that only ends the answer."""
 
 
 class PromptToken(msgspec.Struct, frozen=True, array_like=True):

@@ -111,7 +111,7 @@ class Stream:
         self.lease.num_tokens += 1
         self._token_ids.append(token_id)
         if self._logprobs is not None:
-            self._logprobs.append(self._position(choice, token_id))
+            self._logprobs.append(self._position(choice, token_id, is_text))
         if not is_text and token_id in self._stop_token_ids:
             self._stop_match = token_id
         text = self._detokenizer.push(token_id) if is_text else ""
@@ -151,11 +151,12 @@ class Stream:
             text += self._stops.flush()
         return text
 
-    def _position(self, choice: Choice, token_id: int) -> PositionLogprobs:
+    def _position(self, choice: Choice, token_id: int, is_text: bool) -> PositionLogprobs:
         assert choice.logprob is not None, "the sampler reports what was asked for"
         return PositionLogprobs(
             self._logprob(token_id, choice.logprob),
             tuple(self._logprob(token_id, logprob) for token_id, logprob in choice.top),
+            is_text=is_text and bool(self._tokenizer.token_bytes(token_id)),
         )
 
     def _logprob(self, token_id: int, logprob: float) -> TokenLogprob:

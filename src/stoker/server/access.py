@@ -17,11 +17,17 @@ from stoker.errors import AuthenticationFailed, Overloaded, PermissionDenied, St
 from stoker.server.account import account_of
 from stoker.server.config import ServerConfig, listed
 from stoker.server.errors import error_response
-from stoker.server.keys import ApiKeys
+from stoker.server.keys import ApiKeys, sent_keys
 from stoker.server.wire.health import HEALTH
 
 CROWDED = "is_crowded"
 """In a scope's state: the connection is one too many. Set by the protocol."""
+
+_OWNER = "owner"
+_MAY_ADMINISTER = "may_administer"
+
+_NO_KEY = "an API key is needed: send `Authorization: Bearer KEY` or `x-api-key: KEY`"
+_WRONG_KEY = "the API key that was sent is none of this server's"
 
 _LOCAL_SUFFIXES = (".localhost", ".local", ".internal")
 _CROWD_RETRY_S = 1.0
@@ -84,14 +90,24 @@ class AccessControl:
         return host_name(origin.partition("://")[2]) == host
 
     def _unknown(self, scope: Scope, headers: Headers) -> StokerError | None:
-        """No key, or a wrong one. The key's name goes into the request's account, its rights into the scope's state."""
+        """No key, or a wrong one. The key's name goes into the request's account, the rest into the scope's state."""
         key = self._keys.match(headers)
         if key is None and self._keys.has_clients:
-            message = "an API key is needed: send `Authorization: Bearer KEY` or `x-api-key: KEY`"
-            return AuthenticationFailed(message)
+            return AuthenticationFailed(_WRONG_KEY if sent_keys(headers) else _NO_KEY)
         account_of(scope).key_name = key.name if key is not None else ""
-        scope["state"]["may_administer"] = not self._keys.has_admin or (key is not None and key.is_admin)
+        scope["state"][_OWNER] = key.owner if key is not None else ""
+        scope["state"][_MAY_ADMINISTER] = not self._keys.has_admin or (key is not None and key.is_admin)
         return None
+
+
+def owner_of(scope: Scope) -> str:
+    """To whom that belongs what the server keeps for this client; all that send no key are one."""
+    return scope["state"][_OWNER]
+
+
+def may_administer(scope: Scope) -> bool:
+    """It has sent the admin key, or there is none."""
+    return bool(scope["state"].get(_MAY_ADMINISTER))
 
 
 def check_admin(scope: Scope) -> None:
@@ -100,7 +116,7 @@ def check_admin(scope: Scope) -> None:
     Raises:
         PermissionDenied: there is an admin key, and the client has sent another one or none.
     """
-    if not scope["state"].get("may_administer"):
+    if not may_administer(scope):
         raise PermissionDenied("this takes the server's admin key")
 
 

@@ -19,11 +19,13 @@ from stoker.runtime.registry import Registry
 from stoker.server.access import AccessControl
 from stoker.server.access_log import bare_lines
 from stoker.server.config import ServerConfig
+from stoker.server.connection import STOP, Stop
 from stoker.server.cross_origin import CrossOrigin
+from stoker.server.descriptors import make_room
 from stoker.server.errors import on_bug, on_http_error, on_stoker_error
 from stoker.server.keys import ApiKeys
 from stoker.server.leasing import LeaseBorder
-from stoker.server.listener import BACKLOG, listening, url_of
+from stoker.server.listener import BACKLOG, check_exposure, listening, url_of
 from stoker.server.middleware import RequestBorder
 from stoker.server.protocol import ImpatientH11Protocol
 from stoker.server.response_counts import ResponseCounts
@@ -46,9 +48,14 @@ if TYPE_CHECKING:
 
 _CLOSING_S = 5
 """After the drain: how long ended requests get to write their last bytes."""
+_ACCEPTED_AT_ONCE = 16
+"""asyncio uses one number for that and for the length of the queue. With a long one it would, whenever the system has
+no room for another connection, say so that many times."""
 
 
-def create_app(registry: Registry, config: ServerConfig, spans: TracerProvider | None = None) -> ASGIApp:
+def create_app(
+    registry: Registry, config: ServerConfig, spans: TracerProvider | None = None, keys: ApiKeys | None = None
+) -> ASGIApp:
     """The whole HTTP surface as an ASGI application. Loading the models and freeing them is the caller's part.
 
     As long as they are not loaded, whatever needs one is answered with 503.
@@ -57,6 +64,10 @@ def create_app(registry: Registry, config: ServerConfig, spans: TracerProvider |
         registry: the models.
         config: all bounds.
         spans: takes one per request; shutting it down is the caller's part.
+        keys: those of the config, whose file may be one that can be read only once; None = they are read here.
+
+    Raises:
+        ConfigError: the keys cannot be read.
     """
     counts = ResponseCounts()
     routes = [
@@ -73,7 +84,7 @@ def create_app(registry: Registry, config: ServerConfig, spans: TracerProvider |
         *MetricsRoutes(registry, counts).routes(),
         *HealthRoutes(registry).routes(),
     ]
-    return bordered(routes, config, spans, counts)
+    return bordered(routes, config, spans, counts, keys)
 
 
 def bordered(
@@ -81,11 +92,12 @@ def bordered(
     config: ServerConfig,
     spans: TracerProvider | None = None,
     counts: ResponseCounts | None = None,
+    keys: ApiKeys | None = None,
 ) -> ASGIApp:
     """An application of these routes behind all the layers that no request goes around."""
     handlers = {StokerError: on_stoker_error, HTTPException: on_http_error, Exception: on_bug}
     app: ASGIApp = LeaseBorder(Starlette(routes=routes, exception_handlers=handlers))
-    app = CrossOrigin(AccessControl(app, config, ApiKeys(config)), config)
+    app = CrossOrigin(AccessControl(app, config, keys or ApiKeys(config)), config)
     return RequestBorder(app if spans is None else Tracing(app, spans), config, counts or ResponseCounts())
 
 
@@ -100,12 +112,15 @@ def serve(registry: Registry, config: ServerConfig, on_ready: Callable[[str], No
         on_ready: called once with the base URL as soon as the models answer.
 
     Raises:
-        ConfigError: the address cannot be listened on.
+        ConfigError: the address cannot be listened on, or would be open to everybody; or a setting is wrong.
         StokerError: a model cannot be loaded.
         KeyboardInterrupt: it was ended by SIGINT, after the drain.
     """
+    keys = ApiKeys(config)
+    check_exposure(config, keys)
+    config = make_room(config)
     with listening(config) as listener, _spans(config) as spans, bare_lines(is_json=config.log_format == "json"):
-        app = create_app(registry, config, spans)
+        app = create_app(registry, config, spans, keys)
         asyncio.run(_serve(app, registry, config, listener, on_ready))
 
 
@@ -139,13 +154,18 @@ class _Server(uvicorn.Server):
         self._drain_s = config.drain_s
         self._on_ready = on_ready
         self._loading: asyncio.Task[None] | None = None
+        self._stop = Stop()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self.lifespan.state[STOP] = self._stop
         await super().startup(sockets)
+        for listener in sockets or []:
+            listener.listen(BACKLOG)
         self._loading = asyncio.create_task(self._load(), name="stoker-load")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         assert self._loading is not None, "started once"
+        self._stop.set()
         self._registry.events.close()  # whoever follows the news waits for no answer
         cut = asyncio.ensure_future(self._cut_off())
         try:
@@ -192,7 +212,7 @@ def _uvicorn_config(app: ASGIApp, config: ServerConfig) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         limit_concurrency=config.max_connections,
-        backlog=BACKLOG,
+        backlog=_ACCEPTED_AT_ONCE,
         ssl_certfile=config.tls_certificate or None,
         ssl_keyfile=config.tls_key or None,
         timeout_keep_alive=config.idle_connection_s,

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope
 
-from stoker.errors import Cancelled
+from stoker.errors import Cancelled, ModelNotLoaded
 from stoker.server.config import ServerConfig
 
 ABORT = "abort_connection"
 """In a scope's state: a call that ends the connection, with what is not sent yet. Set by the protocol."""
 WRITE = "write_chunk"
 """In a scope's state: a `WriteChunk`. Set by the protocol."""
+STOP = "server_stop"
+"""In a scope's state: the server's `Stop`. Set by the server."""
+
+_LAST_BODY_S = 1.0
+"""How long the rest of a body may take when the server is being stopped."""
 
 WriteChunk: TypeAlias = Callable[[bytes], bool]
 """Gives the next bytes of a body to the connection at once. False: nothing was written, because one has to wait first,
@@ -26,6 +32,31 @@ or nobody is there; whoever asks sends them the usual way.
 T = TypeVar("T")
 
 
+class Stop:
+    """That the server is being stopped, for those who wait for a body. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._clocks: set[asyncio.Timeout] = set()
+        self.is_set = False
+
+    def set(self) -> None:
+        """From now on no body is waited for very long."""
+        self.is_set = True
+        for clock in self._clocks:
+            _hurry(clock)
+
+    @contextmanager
+    def hurrying(self, clock: asyncio.Timeout) -> Generator[None]:
+        """Lets `clock`, which runs, run out soon after the stop."""
+        self._clocks.add(clock)
+        if self.is_set:
+            _hurry(clock)
+        try:
+            yield
+        finally:
+            self._clocks.discard(clock)
+
+
 async def read_body(request: Request, config: ServerConfig) -> bytes:
     """The whole body of a request.
 
@@ -33,6 +64,7 @@ async def read_body(request: Request, config: ServerConfig) -> bytes:
         HTTPException: 413 if it is larger than `max_body_bytes`, 408 if it takes longer than `body_timeout_s`, 415 if
             it is compressed.
         Cancelled: the client left.
+        ModelNotLoaded: the server is being stopped, and the body is not there a second later.
     """
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
@@ -40,10 +72,14 @@ async def read_body(request: Request, config: ServerConfig) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > config.max_body_bytes:
         raise _too_large(config)
+    stop: Stop = request.scope.get("state", {}).get(STOP) or Stop()
     try:
-        async with asyncio.timeout(config.body_timeout_s):
-            return await _read_bounded(request, config)
+        async with asyncio.timeout(config.body_timeout_s) as clock:
+            with stop.hurrying(clock):
+                return await _read_bounded(request, config)
     except TimeoutError:
+        if stop.is_set:
+            raise ModelNotLoaded("the server is being stopped, and the body was not there yet") from None
         raise HTTPException(408, f"the body took longer than {config.body_timeout_s:g} s") from None
     except ClientDisconnect:
         raise Cancelled("the client left before its request was complete") from None
@@ -110,6 +146,12 @@ async def _read_bounded(request: Request, config: ServerConfig) -> bytes:
             raise _too_large(config)
         chunks.append(chunk)
     return b"".join(chunks)
+
+
+def _hurry(clock: asyncio.Timeout) -> None:
+    ends_at, soon = clock.when(), asyncio.get_running_loop().time() + _LAST_BODY_S
+    if not clock.expired() and (ends_at is None or soon < ends_at):
+        clock.reschedule(soon)
 
 
 def _too_large(config: ServerConfig) -> HTTPException:

@@ -20,6 +20,7 @@ from stoker.errors import InvalidInput, StokerError
 from stoker.runtime.registry import ServedModel
 from stoker.runtime.request_metrics import RequestGroup, RequestWatch
 from stoker.server.account import Account
+from stoker.server.lines import LineBounds, bounded
 from stoker.server.translate.adapters import with_named_adapter
 
 _Stream: TypeAlias = AsyncGenerator[Accepted | Output, None]
@@ -48,6 +49,8 @@ class GenerationRequest:
     parse_special: bool = True
     """The text of a special token in a prompt is that token."""
     timeout_s: float | None = None
+    lines: LineBounds | None = None
+    """Where each answer ends besides, line by line."""
     model: str = ""
     """As the client named it; an adapter may stand behind the name."""
     adapters: list[AdapterChoice] | None = None
@@ -140,7 +143,9 @@ class Generation:
                 group = groups[index // request.num_computed]
                 watch = metrics.watch(request.account.key_name, group, max_tokens)
                 watches.append(stack.enter_context(closing(watch)))
-                stream = await stack.enter_async_context(aclosing(runtime.generate(submit)))
+                outputs = runtime.generate(submit)
+                stream = outputs if request.lines is None else bounded(outputs, request.lines)
+                await stack.enter_async_context(aclosing(stream))
                 await _accepted(stream, watches[-1])
                 streams.append(stream)
             stack.pop_all()

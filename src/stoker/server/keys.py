@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from stat import S_ISREG
 
 from starlette.datastructures import Headers
 
@@ -21,6 +22,8 @@ _BEARER = "bearer "
 _MAX_FILE_BYTES = 2**20
 _LOOK_EVERY_S = 1.0
 """Between two looks whether the file has changed."""
+_READ_ONCE = (0, 0, 0)
+"""The state of what is no regular file: a pipe, say, which has nothing, or nobody, when it is opened again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +33,16 @@ class ApiKey:
     name: str
     """For metrics, logs and fairness; several keys may share one."""
     digest: bytes = field(repr=False)
+    owner: str = field(repr=False)
+    """To whom that belongs what is kept for the key's clients: to all keys of a name that was given. A number is
+    another key's when the file has changed, so a key without a name owns by its digest."""
     is_admin: bool = False
 
 
 class ApiKeys:
     """All keys of a server. The file is read again when it has changed; a bad one leaves the keys as they were.
+
+    What is no regular file is read once, so make one of these for each server.
 
     Args:
         config: `api_key`, `api_key_file` and `admin_key` are used.
@@ -47,7 +55,7 @@ class ApiKeys:
     def __init__(self, config: ServerConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._listed = [_parse(text, number) for number, text in enumerate(listed(config.api_key), 1)]
-        self._admin = [ApiKey("admin", _digest(config.admin_key), is_admin=True)] if config.admin_key else []
+        self._admin = [_nameless("admin", config.admin_key, is_admin=True)] if config.admin_key else []
         self._path = config.api_key_file
         self._seen = _state(self._path)
         self._looked_s = clock()
@@ -58,10 +66,10 @@ class ApiKeys:
         """What changes the server takes the admin key."""
 
     def match(self, headers: Headers) -> ApiKey | None:
-        """The key that a request brings, if it is one of these; it is compared with all of them."""
+        """The key that a request brings, if it is one of these; what it brings is compared with all of them."""
         self._look_again()
         keys = (*self._listed, *self._filed, *self._admin)
-        digests = [_digest(text) for text in _readings(_sent(headers))]
+        digests = [_digest(text) for sent in sent_keys(headers) for text in _readings(sent)]
         found = [key for digest in digests for key in keys if hmac.compare_digest(key.digest, digest)]
         return max(found, key=lambda key: key.is_admin, default=None)
 
@@ -71,7 +79,7 @@ class ApiKeys:
             return
         self._looked_s = now
         state = _state(self._path)
-        if state == self._seen:
+        if state in (self._seen, _READ_ONCE):
             return
         self._seen = state
         try:
@@ -85,20 +93,21 @@ class ApiKeys:
         return [_parse(text, number) for number, text in enumerate(_read(self._path), len(self._listed) + 1)]
 
 
+def sent_keys(headers: Headers) -> list[str]:
+    """What a request brings as keys. Clients of two APIs in one program may bring two, of which one is ours."""
+    authorization = headers.get("authorization", "")
+    is_bearer = authorization[: len(_BEARER)].lower() == _BEARER
+    both = (authorization[len(_BEARER) :] if is_bearer else "", headers.get("x-api-key", ""))
+    return [text.strip() for text in both if text.strip()]
+
+
 def _state(path: str) -> tuple[int, int, int] | None:
     """What changes when a file is written or replaced; None if there is none."""
     try:
         status = Path(path).expanduser().stat()
     except (OSError, ValueError):
         return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
-
-
-def _sent(headers: Headers) -> str:
-    authorization = headers.get("authorization", "")
-    if authorization[: len(_BEARER)].lower() == _BEARER:
-        return authorization[len(_BEARER) :].strip()
-    return headers.get("x-api-key", "").strip()
+    return (status.st_ino, status.st_mtime_ns, status.st_size) if S_ISREG(status.st_mode) else _READ_ONCE
 
 
 def _readings(sent: str) -> list[str]:
@@ -113,7 +122,14 @@ def _parse(text: str, number: int) -> ApiKey:
     name, colon, key = text.partition(":")
     if colon and not (name.strip() and key.strip()):
         raise ConfigError(f"API key number {number} must look like KEY or NAME:KEY", key="api_key")
-    return ApiKey(name.strip(), _digest(key.strip())) if colon else ApiKey(f"key-{number}", _digest(text))
+    if not colon:
+        return _nameless(f"key-{number}", text)
+    return ApiKey(name.strip(), _digest(key.strip()), owner=name.strip())
+
+
+def _nameless(label: str, key: str, *, is_admin: bool = False) -> ApiKey:
+    digest = _digest(key)
+    return ApiKey(label, digest, owner=digest.hex(), is_admin=is_admin)
 
 
 def _digest(key: str) -> bytes:

@@ -7,6 +7,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stoker.errors import ModelNotLoaded
 from stoker.runtime.registry import Lease, Registry, ServedModel
+from stoker.server.access import may_administer
 from stoker.server.connection import while_connected
 from stoker.server.translate.adapters import check_named
 
@@ -23,13 +24,15 @@ async def leased(
         request: its body must have been read.
         registry: the models.
         model: as the request names it; None or empty = it names none.
-        keep_alive_s: how long it stays afterwards; None = as before.
+        keep_alive_s: how long it stays afterwards; None = as before. Counts only from who may administer the server.
 
     Raises:
         Cancelled: the client left meanwhile.
         ModelNotFound: see `check_named`.
         StokerError: see `Registry.lease`.
     """
+    if not may_administer(request.scope):
+        keep_alive_s = None
     lease = registry.lease_loaded(model, keep_alive_s=keep_alive_s)
     if lease is None:
         lease = await while_connected(request.receive, registry.lease(model, keep_alive_s=keep_alive_s))

@@ -12,6 +12,7 @@ from stat import S_ISSOCK
 from stoker.errors import ConfigError
 from stoker.server.access import is_local
 from stoker.server.config import ServerConfig
+from stoker.server.descriptors import Listener
 from stoker.server.keys import ApiKeys
 
 BACKLOG = 2048
@@ -32,9 +33,8 @@ def listening(config: ServerConfig) -> Generator[socket.socket]:
     It listens at once: two servers may bind the same address, and only the second one to listen would hear of it.
 
     Raises:
-        ConfigError: the address cannot be had, would be open to everybody, or TLS cannot be set up.
+        ConfigError: the address cannot be had, or TLS cannot be set up.
     """
-    check_exposure(config, ApiKeys(config))
     _check_tls(config)
     with _unix_listener(config) if config.unix_socket else _bind(config) as listener:
         try:
@@ -82,7 +82,7 @@ def url_of(config: ServerConfig, listener: socket.socket) -> str:
 
 def _bind(config: ServerConfig) -> socket.socket:
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = Listener(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # connections have it from their listener
@@ -100,7 +100,7 @@ def _unix_listener(config: ServerConfig) -> socket.socket:
     path = Path(config.unix_socket)
     if not hasattr(socket, "AF_UNIX"):
         raise ConfigError("there are no local sockets on this system", key="unix_socket")
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener = Listener(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _remove_left_behind(path)
         listener.bind(str(path))

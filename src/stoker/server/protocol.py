@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -16,6 +16,10 @@ from stoker.server.wire.errors import ErrorBody, ErrorDetail
 
 _CROWDED_HEAD_S = 5
 """One connection too many has so long for the request to which it is told so."""
+_MAX_CROWD = 64
+"""Of those, so many at the same time: the oldest one makes room for a newer one, which may ask for health."""
+_CROWD = "crowd"
+"""In the state of all connections: those that are too many, in the order in which they came."""
 _INVALID = "this is no valid HTTP request, or its head is too large"
 _BAD_REQUEST = ErrorBody(ErrorDetail(_INVALID, "invalid_request_error", None, "bad_request"))
 
@@ -35,12 +39,16 @@ class ImpatientH11Protocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
+        self._crowd = cast("dict[ImpatientH11Protocol, None]", self.app_state.setdefault(_CROWD, {}))
         write = partial(_write_chunk, transport, self.flow)  # a method would keep a closed connection until the next gc
         self.app_state = {**self.app_state, ABORT: transport.abort, WRITE: write}
         if self._max_connections is not None and len(self.connections) > self._max_connections:
-            self.app_state = {**self.app_state, CROWDED: True}
-            self.timeout_keep_alive = min(self.timeout_keep_alive, _CROWDED_HEAD_S)
+            self._join_crowd()
         self._close_at(self.loop.time() + self.timeout_keep_alive)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._crowd.pop(self, None)
 
     def data_received(self, data: bytes) -> None:
         clock = self.timeout_keep_alive_task
@@ -67,6 +75,15 @@ class ImpatientH11Protocol(H11Protocol):
 
     def _unsupported_upgrade_warning(self) -> None:
         """A request to speak something else may be ignored; uvicorn would tell our users to install things."""
+
+    def _join_crowd(self) -> None:
+        self.app_state = {**self.app_state, CROWDED: True}
+        self.timeout_keep_alive = min(self.timeout_keep_alive, _CROWDED_HEAD_S)
+        self._crowd[self] = None
+        if len(self._crowd) > _MAX_CROWD:
+            oldest = next(iter(self._crowd))
+            del self._crowd[oldest]
+            oldest.transport.abort()
 
     def _watch_closing(self) -> None:
         if self.transport.is_closing() and (num_bytes := self.transport.get_write_buffer_size()):

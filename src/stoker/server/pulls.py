@@ -36,12 +36,13 @@ class Resolve(Protocol):
 class Pulls:
     """All downloads of one server. Belongs to one event loop; each has a thread that ends with it.
 
-    A download that nobody waits for any more is given up at its next piece.
+    A download that nobody waits for any more is given up at its next piece. Until its thread has ended it counts.
     """
 
     def __init__(self, resolve: Resolve) -> None:
         self._resolve = resolve
-        self._running: dict[str, _Pull] = {}
+        self._followed: dict[str, _Pull] = {}
+        self._running: set[_Pull] = set()
 
     async def follow(self, model: str) -> AsyncGenerator[PullState, None]:
         """Brings a model to this disk; gives how far it is, now and then, and ends when it is there.
@@ -50,7 +51,7 @@ class Pulls:
             StokerError: it cannot be had.
             Overloaded: too many are being downloaded.
         """
-        pull = self._running.get(model) or self._start(model)
+        pull = self._followed.get(model) or self._start(model)
         pull.num_readers += 1
         try:
             async for state in pull.states():
@@ -64,23 +65,26 @@ class Pulls:
     def _start(self, model: str) -> _Pull:
         if len(self._running) >= _MAX_PULLS:
             raise Overloaded(f"{_MAX_PULLS} models are being downloaded already", retry_after_s=30.0)
-        pull = self._running[model] = _Pull(model, self._resolve)
+        pull = _Pull(model, self._resolve, self._running.discard)
         pull.thread.start()
+        self._running.add(pull)
+        self._followed[model] = pull
         return pull
 
     def _forget(self, pull: _Pull) -> None:
-        if self._running.get(pull.model) is pull:
-            del self._running[pull.model]
+        if self._followed.get(pull.model) is pull:
+            del self._followed[pull.model]
 
 
 class _Pull:
     """One download. It is the `Progress` of its own transfer, on its thread."""
 
-    def __init__(self, model: str, resolve: Resolve) -> None:
+    def __init__(self, model: str, resolve: Resolve, on_end: Callable[[_Pull], None]) -> None:
         self.model = model
         self.num_readers = 0
         self.thread = threading.Thread(target=self._run, name="stoker-pull", daemon=True)
         self._resolve = resolve
+        self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._state = PullState()
         self._changed = asyncio.Event()
@@ -146,6 +150,7 @@ class _Pull:
 
     def _end(self, error: BaseException | None) -> None:
         self._is_over, self._error = True, error
+        self._on_end(self)
         self._wake()
 
     def _wake(self) -> None:

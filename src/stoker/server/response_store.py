@@ -1,4 +1,7 @@
-"""Responses that are kept: those that have ended, for a while, and those that run in the background. In memory only."""
+"""Responses that are kept: those that have ended, for a while, and those that run in the background. In memory only.
+
+Each belongs to an owner, see `access.owner_of`. For anybody else it is not there.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import msgspec
 
@@ -21,6 +25,9 @@ logger = logging.getLogger(__name__)
 
 _BYTES_PER_MESSAGE = 512
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
+
+_Key: TypeAlias = tuple[str, str]
+"""The owner and the id of a response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,11 @@ def _answer(item: OutputMessage) -> Message:
     return Message(role=item.role, content=item.content[0].text)
 
 
+def _cancelled(response: Response) -> Response:
+    output = [msgspec.structs.replace(item, status="incomplete") for item in response.output]
+    return msgspec.structs.replace(response, status="cancelled", output=output)
+
+
 @dataclass(slots=True)
 class _Job:
     """A response that runs in the background."""
@@ -72,85 +84,87 @@ class ResponseStore:
     def __init__(self, config: ServerConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self._config = config
         self._clock = clock
-        self._stored: OrderedDict[str, tuple[float, Stored]] = OrderedDict()
+        self._stored: OrderedDict[_Key, tuple[float, Stored]] = OrderedDict()
         """In the order in which they ended, with the time at which they did."""
         self._num_bytes = 0
-        self._jobs: dict[str, _Job] = {}
+        self._jobs: dict[_Key, _Job] = {}
         """Bounded by the engine, in which each of them has a place."""
 
     def __len__(self) -> int:
         return len(self._stored)
 
-    def put(self, response: Response, messages: Sequence[Message]) -> None:
+    def put(self, owner: str, response: Response, messages: Sequence[Message]) -> None:
         """Keeps a response that has ended; one that is larger than everything that may be kept is not kept."""
         stored = Stored(response, tuple(messages))
-        self._stored[response.id] = (self._clock(), stored)
+        self._stored[owner, response.id] = (self._clock(), stored)
         self._num_bytes += stored.size_bytes
         self._evict()
 
-    def get(self, response_id: str) -> Response:
+    def get(self, owner: str, response_id: str) -> Response:
         """A response as it is now.
 
         Raises:
-            ResponseNotFound: it was never kept, has left, or was deleted.
+            ResponseNotFound: it was never kept, has left, was deleted, or is somebody else's.
         """
-        job = self._jobs.get(response_id)
-        return job.snapshot() if job is not None else self._find(response_id).response
+        job = self._jobs.get((owner, response_id))
+        return job.snapshot() if job is not None else self._find(owner, response_id).response
 
-    def conversation(self, response_id: str) -> tuple[Message, ...]:
+    def conversation(self, owner: str, response_id: str) -> tuple[Message, ...]:
         """The conversation up to and with a response.
 
         Raises:
             ResponseNotFound: see `get`.
             InvalidInput: it has no answer to go on from, or not yet.
         """
-        response = self.get(response_id)
+        response = self.get(owner, response_id)
         if response.status not in ("completed", "incomplete"):
             message = f"the response {response_id} is {response.status}: there is nothing to go on from"
             raise InvalidInput(message, parameter="previous_response_id")
-        return self._find(response_id).conversation
+        return self._find(owner, response_id).conversation
 
-    def input_of(self, response_id: str) -> tuple[Message, ...]:
+    def input_of(self, owner: str, response_id: str) -> tuple[Message, ...]:
         """The conversation that a response answers, instructions left out.
 
         Raises:
             ResponseNotFound: see `get`.
         """
-        job = self._jobs.get(response_id)
-        return job.messages if job is not None else self._find(response_id).messages
+        job = self._jobs.get((owner, response_id))
+        return job.messages if job is not None else self._find(owner, response_id).messages
 
-    def message(self, item_id: str, parameter: str) -> Message:
+    def message(self, owner: str, item_id: str, parameter: str) -> Message:
         """The message of an item: of a response's answer, or of what it answers.
 
         Args:
+            owner: of that response.
             item_id: as in a response's `output`, or in the list of its input.
             parameter: where a request names it.
 
         Raises:
-            ResponseNotFound: its response was never kept, has left or was deleted, or has no such message.
+            ResponseNotFound: its response is not there, see `get`, or has no such message.
         """
         self._evict()
-        entry = self._stored.get(f"resp_{item_id.removeprefix('msg_').partition('_')[0]}")
+        entry = self._stored.get((owner, f"resp_{item_id.removeprefix('msg_').partition('_')[0]}"))
         message = None if entry is None else entry[1].find(item_id)
         if message is None:
             raise ResponseNotFound(f"the item {item_id[:100]!r} is not stored here, or no longer", parameter=parameter)
         return message
 
-    def delete(self, response_id: str) -> None:
+    def delete(self, owner: str, response_id: str) -> None:
         """Forgets a response; one that runs in the background is ended.
 
         Raises:
             ResponseNotFound: see `get`.
         """
-        job = self._jobs.pop(response_id, None)
+        job = self._jobs.pop((owner, response_id), None)
         if job is not None:
             job.task.cancel()
         else:
-            self._find(response_id)
-            self._remove(response_id)
+            self._find(owner, response_id)
+            self._remove((owner, response_id))
 
     def start(
         self,
+        owner: str,
         response_id: str,
         snapshot: Callable[[], Response],
         work: Awaitable[Response],
@@ -159,48 +173,51 @@ class ResponseStore:
         """Runs `work` in the background; the response that it ends with is kept.
 
         Args:
+            owner: of the response.
             response_id: of the response.
             snapshot: gives the response as it is now.
             work: raises nothing but our own bugs.
             messages: the conversation that it answers.
         """
-        task = asyncio.create_task(self._run(response_id, work, messages), name=f"stoker-{response_id}")
-        self._jobs[response_id] = _Job(snapshot, task, tuple(messages))
-        task.add_done_callback(lambda task: self._note_end(response_id, task))
+        key = (owner, response_id)
+        task = asyncio.create_task(self._run(key, work), name=f"stoker-{response_id}")
+        self._jobs[key] = _Job(snapshot, task, tuple(messages))
+        task.add_done_callback(lambda task: self._note_end(key, task))
 
-    async def cancel(self, response_id: str) -> Response:
+    async def cancel(self, owner: str, response_id: str) -> Response:
         """Ends a response that runs in the background; nothing happens if it has ended.
 
         Raises:
             ResponseNotFound: see `get`.
             InvalidInput: it never ran in the background.
         """
-        job = self._jobs.pop(response_id, None)
+        job = self._jobs.pop((owner, response_id), None)
         if job is None:
-            response = self._find(response_id).response
+            response = self._find(owner, response_id).response
             if not response.background:
                 message = "only a response with `background: true` can be cancelled; leave the connection to end others"
                 raise InvalidInput(message, parameter="response_id")
             return response
         job.task.cancel()
+        response = _cancelled(job.snapshot())
+        self.put(owner, response, job.messages)  # before anybody else can ask for it
         await asyncio.wait([job.task])
-        response = msgspec.structs.replace(job.snapshot(), status="cancelled")
-        self.put(response, job.messages)
         return response
 
-    async def _run(self, response_id: str, work: Awaitable[Response], messages: Sequence[Message]) -> None:
+    async def _run(self, key: _Key, work: Awaitable[Response]) -> None:
         response = await work
-        self._jobs.pop(response_id, None)
-        self.put(response, messages)
+        job = self._jobs.pop(key, None)
+        if job is not None:  # else it was cancelled or deleted at its very end
+            self.put(key[0], response, job.messages)
 
-    def _note_end(self, response_id: str, task: asyncio.Task[None]) -> None:
-        self._jobs.pop(response_id, None)
+    def _note_end(self, key: _Key, task: asyncio.Task[None]) -> None:
+        self._jobs.pop(key, None)
         if not task.cancelled() and (fault := task.exception()) is not None:
             logger.error("a response in the background failed: %s", type(fault).__name__)
 
-    def _find(self, response_id: str) -> Stored:
+    def _find(self, owner: str, response_id: str) -> Stored:
         self._evict()
-        entry = self._stored.get(response_id)
+        entry = self._stored.get((owner, response_id))
         if entry is None:
             message = f"the response {response_id!r} is not stored here, or no longer"
             raise ResponseNotFound(message, response_id=response_id, parameter="response_id")
@@ -209,14 +226,14 @@ class ResponseStore:
     def _evict(self) -> None:
         oldest_s = self._clock() - self._config.stored_response_s
         while self._stored:
-            response_id, (ended_s, _) = next(iter(self._stored.items()))
+            key, (ended_s, _) = next(iter(self._stored.items()))
             is_too_much = (
                 len(self._stored) > self._config.max_stored_responses or self._num_bytes > self._config.max_stored_bytes
             )
             if not is_too_much and ended_s > oldest_s:
                 return
-            self._remove(response_id)
+            self._remove(key)
 
-    def _remove(self, response_id: str) -> None:
-        _, stored = self._stored.pop(response_id)
+    def _remove(self, key: _Key) -> None:
+        _, stored = self._stored.pop(key)
         self._num_bytes -= stored.size_bytes

@@ -157,6 +157,21 @@ def test_logprobs_carry_the_bytes_of_their_tokens():
     assert all(output.logprobs is None for output in outputs(events["b"]))
 
 
+def test_logprobs_say_which_tokens_are_not_in_the_text():
+    engine = make_engine(reply_with("h<|im_start|>ié"))
+    add(engine, "a", logprobs=0, stop_token_ids=[0xA9])
+    events = run(engine)["a"]
+    positions = [position for output in outputs(events) for position in output.logprobs or []]
+    assert text(events) == "hi\ufffd"
+    assert [(position.chosen.token, position.is_text) for position in positions] == [
+        (b"h", True),
+        (b"<|im_start|>", False),
+        (b"i", True),
+        (b"\xc3", True),
+        (b"\xa9", False),
+    ]
+
+
 def test_request_overrides_defaults_and_built_in_fills_the_rest():
     engine = make_engine(defaults=SamplingParams(max_tokens=3, temperature=0))
     sampling = engine.admit(Submit("a", "x", SamplingParams(max_tokens=2))).request.sampling
@@ -195,6 +210,19 @@ def test_what_cannot_be_honoured_is_refused_at_the_door(prompt: Any, params: Any
     with pytest.raises(error):
         engine.admit(Submit("a", prompt, SamplingParams(**params)))
     assert not engine.has_work
+
+
+def test_a_text_that_is_too_long_whatever_its_tokens_is_refused_without_encoding_it():
+    class Tokenizer(ScriptedTokenizer):
+        def encode(self, text: str, *, parse_special: bool = True) -> list[int]:
+            raise AssertionError("it is not encoded")
+
+    backend = ScriptedBackend(scripted_info())
+    engine = Engine(backend, Tokenizer(), config=SchedulerConfig(max_running=1, max_waiting=1), defaults=GREEDY)
+    limit = backend.info.max_sequence_tokens
+    for prompt in ("x" * 100 * limit, [1, "x" * 100 * limit]):
+        with pytest.raises(ContextLengthExceeded, match="has at least"):
+            engine.admit(Submit("a", prompt, SamplingParams()))
 
 
 def test_token_ids_are_taken_as_they_are():

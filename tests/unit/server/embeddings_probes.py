@@ -44,6 +44,7 @@ NATIVE = EndpointProbes(
     {
         **_SHARED,
         "content": Probe([5, 6], asked("inputs", [[5, 6]])),
+        "input": Probe("other", refused),  # beside `content`, for which it stands
         "embd_normalize": Probe(-1, asked("norm", -1)),
     },
 )

@@ -118,6 +118,7 @@ SAMPLING_PROBES: dict[str, Probe] = {
     "mirostat_eta": Probe(0.2, sampled("mirostat_eta", 0.2)),
     "logit_bias": Probe({"5": 1.5}, sampled("logit_bias", {5: 1.5})),
     "allowed_token_ids": Probe([1, 2], sampled("allowed_token_ids", [1, 2])),
+    "samplers": Probe(["top_k"], lambda x: sampled("top_p", 1)(x) and sampled("top_k", None)(x)),
 }
 """For every field of `SamplingFields`."""
 

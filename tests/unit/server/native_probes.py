@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Literal
+
+from stoker.engine.protocol import Submit
 from stoker.server.wire import native_fields
-from tests.unit.server.fake_runtime import position
+from tests.unit.server.fake_runtime import Step, position
 from tests.unit.server.field_probes import GENERATION_PROBES, EndpointProbes, Probe, sampled
 from tests.unit.server.openai_probes import CHAT_PROMPT, HI
 
 _MODEL = {"model": GENERATION_PROBES["model"]}
+
+
+class Later(asyncio.Event):
+    """Waiting for it takes longer than a millisecond."""
+
+    async def wait(self) -> Literal[True]:
+        await asyncio.sleep(0.002)
+        return True
+
+
+def late_line(submit: Submit) -> list[Step]:
+    return ["a", Later(), "b\n", "c"]
+
 
 _ANSWER = {
     **GENERATION_PROBES,
@@ -22,6 +39,9 @@ _ANSWER = {
         ],
     ),
     "return_tokens": Probe(True, lambda x: x.response.json()["tokens"] == [1, 2, 3]),
+    "response_fields": Probe(["content"], lambda x: x.response.json() == {"content": "Hello!"}),
+    "t_max_predict_ms": Probe(1, lambda x: x.response.json()["content"] == "ab\n", script=late_line),
+    "n_indent": Probe(2, lambda x: x.response.json()["content"] == "a\n ", script=lambda submit: ["a\n b", "c"]),
 }
 
 COMPLETION = EndpointProbes(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -91,6 +93,31 @@ def test_a_wrong_key_does_not(headers: dict[str, str]):
 
 
 @pytest.mark.parametrize(
+    ("headers", "says"),
+    [
+        ({}, "an API key is needed"),
+        (bearer(""), "an API key is needed"),
+        ({"Authorization": "Basic abc"}, "an API key is needed"),
+        (bearer("other"), "the API key that was sent is none of this server's"),
+        ({"x-api-key": "other"}, "the API key that was sent is none of this server's"),
+    ],
+)
+def test_a_wrong_key_is_told_from_none(headers: dict[str, str], says: str):
+    reply = request("GET", "/v1/models", headers=headers, api_key=KEYS)
+    assert reply.status_code == 401
+    assert reply.json()["error"]["message"].startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("authorization", "x_api_key", "status"),
+    [("other", "secret-a", 200), ("secret-a", "other", 200), ("", "secret-a", 200), ("other", "others", 401)],
+)
+def test_of_two_keys_one_must_be_right(authorization: str, x_api_key: str, status: int):
+    headers = {**bearer(authorization), "x-api-key": x_api_key}
+    assert request("GET", "/v1/models", headers=headers, api_key=KEYS).status_code == status
+
+
+@pytest.mark.parametrize(
     ("path", "expected"),
     [
         ("/v1/chat/completions", {"error": {"type": "authentication_error", "code": "invalid_api_key"}}),
@@ -135,6 +162,21 @@ def test_a_file_without_usable_keys_is_a_config_error(content: bytes | None, tmp
         file.write_bytes(content)
     with pytest.raises(ConfigError):
         ApiKeys(ServerConfig(api_key_file=str(file)))
+
+
+def test_a_pipe_is_read_once(tmp_path: Path):
+    pipe, now = tmp_path / "pipe", [0.0]
+    os.mkfifo(pipe)
+    writers = [threading.Thread(target=pipe.write_text, args=(f"alice:{key}",)) for key in ("first", "second")]
+    writers[0].start()
+    keys = ApiKeys(ServerConfig(api_key_file=str(pipe)), lambda: now[0])
+    writers[0].join()
+    writers[1].start()
+    os.utime(pipe, (1, 1))
+    now[0] = 10.0
+    assert [keys.match(Headers(bearer(key))) is not None for key in ("first", "second")] == [True, False]
+    assert pipe.read_text() == "alice:second"
+    writers[1].join()
 
 
 def test_a_changed_file_counts_within_a_second_and_a_broken_one_changes_nothing(

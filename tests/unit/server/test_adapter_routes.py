@@ -12,7 +12,10 @@ import pytest
 from stoker.engine.cards import AdapterCard
 from stoker.engine.config import AdapterSpec
 from stoker.engine.protocol import AdapterChoice
-from tests.unit.server.fake_runtime import FakeRuntime, ask, complete, make_app
+from stoker.runtime.registry import ServedModel
+from stoker.server.app import create_app
+from stoker.server.config import ServerConfig
+from tests.unit.server.fake_runtime import CARD, FakeRuntime, ask, complete, make_app, registry_of
 
 ADMIN = {"authorization": "Bearer admin"}
 SQL = AdapterCard(adapter_id=0, name="sql", path="/m/sql.gguf", scale=0.0, rank=8, size_bytes=9)
@@ -76,6 +79,32 @@ def test_they_are_listed_beside_their_model():
     assert ask(app, "GET", "/v1/models/tiny:sql", headers=claude).json() == listed["data"][1]
 
 
+@pytest.mark.parametrize(
+    ("aliases", "shown"),
+    [
+        ([CARD.path], "tiny"),
+        (["~/models/tiny.GGUF"], "tiny"),
+        (["small", CARD.path], "small"),
+        ([CARD.path, "org/small"], "org/small"),
+    ],
+)
+def test_to_anthropics_clients_no_model_is_called_by_where_its_file_lies(aliases: list[str], shown: str):
+    runtime = FakeRuntime()
+    runtime.adapters = [SQL]
+    app = create_app(registry_of(ServedModel(("tiny", *aliases), runtime)), ServerConfig())
+    assert ask(app, "POST", "/lora-adapters", json={"path": "/m/sql.gguf"}).status_code == 200
+    listed = ask(app, "GET", "/v1/models", headers={"anthropic-version": "2023-06-01"}).json()["data"]
+    assert [model["display_name"] for model in listed] == [shown, f"{shown}:sql"]
+
+
+def test_to_anthropics_clients_a_folder_is_no_name_either():
+    runtime = FakeRuntime()
+    runtime.model_card = msgspec.structs.replace(CARD, path="exported/tiny")
+    app = create_app(registry_of(ServedModel(("tiny", "./exported/tiny/"), runtime)), ServerConfig())
+    (listed,) = ask(app, "GET", "/v1/models", headers={"anthropic-version": "2023-06-01"}).json()["data"]
+    assert listed["display_name"] == "tiny"
+
+
 def test_to_ollamas_clients_they_are_models_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("STOKER_CACHE_DIR", str(tmp_path))
     runtime = FakeRuntime()
@@ -121,6 +150,7 @@ def test_changing_takes_the_admin_key_and_looking_does_not():
         ({"lora": "sql"}, [AdapterChoice(name="sql")]),
         ({"lora": []}, []),
         ({"model": "tiny", "lora": [{"id": 0, "scale": 0.5}]}, [AdapterChoice(adapter_id=0, scale=0.5)]),
+        ({"lora": [{"id": 0, "scale": None}]}, [AdapterChoice(adapter_id=0, scale=1.0)]),
     ],
 )
 def test_which_adapters_are_asked_for(body: dict[str, Any], expected: list[AdapterChoice] | None):

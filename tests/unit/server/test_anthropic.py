@@ -196,6 +196,7 @@ def test_block_that_is_no_text_is_refused_by_its_place(kind: str):
         [{"role": "user", "content": 5}],
         [{"role": "user", "content": ["x"]}],
         [{"role": "user", "content": [{"text": "x"}]}],
+        [{"role": "user", "content": [{"type": None, "text": "x"}]}],
         [{"role": "user", "content": [{"type": "text"}]}],
         [{"role": "user", "content": [{"type": "tool_result"}]}],
         [{"role": "assistant", "content": [{"type": "tool_use", "id": "x"}]}],
@@ -211,6 +212,23 @@ def test_malformed_messages_are_refused(messages: Any):
         return
     assert response.status_code == 400
     assert "messages" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("field", "kind", "more", "other"),
+    [
+        ("thinking", "adaptive", {"display": "summarized"}, "enabled"),
+        ("thinking", "adaptive", {"display": "omitted"}, "enabled"),
+        ("thinking", "disabled", {"display": None}, "enabled"),
+        ("tool_choice", "auto", {"disable_parallel_tool_use": True}, "any"),
+    ],
+)
+def test_what_asks_for_nothing_may_say_how_it_would_be_done(field: str, kind: str, more: Any, other: str):
+    for send in (message, count):
+        assert send(FakeRuntime(), **{field: {"type": kind, **more}}).status_code == 200
+        refused = send(FakeRuntime(), **{field: {"type": other, **more}})
+        assert refused.status_code == 400
+        assert f"`{field}` is not supported" in refused.json()["error"]["message"]
 
 
 def test_value_out_of_range_is_named_as_the_client_named_it():

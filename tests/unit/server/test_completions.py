@@ -1,6 +1,6 @@
 import pytest
 
-from stoker.engine.protocol import Submit
+from stoker.engine.protocol import PositionLogprobs, Submit
 from tests.unit.server.fake_runtime import FakeRuntime, Step, complete, events, logprob, position
 
 
@@ -119,6 +119,23 @@ def test_logprobs_with_offsets_over_split_characters():
 
     parts = [c["choices"][0]["logprobs"] for c in events(complete(runtime, logprobs=1, stream=True))[:-1]]
     assert [offset for part in parts if part for offset in part["text_offset"]] == whole["text_offset"]
+
+
+def test_offsets_pass_over_what_is_not_in_the_text():
+    control = PositionLogprobs(logprob("<|im_start|>", -1.0), (), is_text=False)
+    runtime = FakeRuntime(
+        lambda submit: [
+            {"text": "", "logprobs": [control]},
+            {"text": "", "logprobs": [position(b"\xc3", -0.5)]},
+            {"text": "", "logprobs": [control]},
+            {"text": "é", "logprobs": [position(b"\xa9", -0.5)]},
+            {"text": "x", "logprobs": [position("x", -0.5)], "finish_reason": "length"},
+        ]
+    )
+    choice = complete(runtime, logprobs=0).json()["choices"][0]
+    assert choice["text"] == "éx"
+    assert choice["logprobs"]["tokens"][0] == "<|im_start|>"
+    assert choice["logprobs"]["text_offset"] == [0, 0, 0, 0, 1]
 
 
 def test_top_logprobs_of_equal_texts_keep_the_likeliest():

@@ -58,6 +58,8 @@ def test_forms_of_inputs(given: Any, inputs: Any):
         ("/v1/embeddings", {"input": "a", "timeout": 0}, "timeout"),
         ("/embedding", {}, "content"),
         ("/embedding", {"content": "a", "embd_normalize": -2}, "embd_normalize"),
+        ("/embedding", {"content": "a", "input": "b"}, "content"),
+        ("/embedding", {"input": []}, "input"),
         ("/v1/rerank", {"documents": ["a"]}, "query"),
         ("/v1/rerank", {"query": "q"}, "documents"),
         ("/v1/rerank", {"query": "q", "documents": []}, "documents"),
@@ -85,6 +87,13 @@ def test_native_embedding():
         {"index": 0, "embedding": [[1.0, 0.5, -0.25]]},
         {"index": 1, "embedding": [[2.0, 0.5, -0.25]]},
     ]
+
+
+def test_native_embedding_takes_both_words_for_its_texts():
+    runtime = FakeRuntime()
+    for body in ({"input": "ab"}, {"content": None, "input": "ab"}, {"content": "ab", "input": "ab"}):
+        assert post("/embedding", runtime, **body).json() == [{"index": 0, "embedding": [[2.0, 0.5, -0.25]]}]
+    assert [(embed.inputs, embed.parameter) for embed in runtime.embeds] == [(["ab"], "input")] * 3
 
 
 def test_rerank_puts_the_best_first_and_keeps_equals_in_order():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ import msgspec
 import pytest
 
 from stoker.assembly import build_engine
-from stoker.engine.cards import ModelCard
+from stoker.engine.cards import FillTokens, ModelCard
 from stoker.engine.config import EngineConfig
 from stoker.engine.engine import Engine
 from stoker.engine.protocol import Output, Submit
+from stoker.server.translate.infill import Gap, fitting_prompt
 from tests.tiny_models import SPECIAL, TinyModel, write_tiny_model
 from tests.unit.server.fake_runtime import FakeRuntime, ask, make_app
 
@@ -59,7 +61,6 @@ def text(*parts: str) -> list[int]:
     [
         ("/v1/completions", {"prompt": "def f(", "suffix": "): <|fim_middle|>", "max_tokens": 4}),
         ("/api/generate", {"model": "tiny", "prompt": "def f(", "suffix": "): <|fim_middle|>", "stream": False}),
-        ("/infill", {"input_prefix": "def f(", "input_suffix": "): <|fim_middle|>", "n_predict": 4}),
     ],
 )
 def test_the_texts_stand_where_the_model_was_taught_and_spell_no_token(
@@ -72,13 +73,94 @@ def test_the_texts_stand_where_the_model_was_taught_and_spell_no_token(
     assert entries == expected
 
 
+PROJECT = [REPOSITORY, *text("myproject\n")]
+CURRENT = [SEPARATOR, *text("filename\n")]
+
+
+def test_infill_says_which_file_it_is_in_and_spells_no_token(model: tuple[Engine, ModelCard]):
+    engine, card = model
+    body = {"input_prefix": "def f(", "input_suffix": "): <|fim_middle|>", "n_predict": 4}
+    entries = list(engine.admit(submitted(card, "/infill", body)).request.prompt)
+    gap = [PREFIX, *text("def f("), SUFFIX, *text("): <|fim_middle|>"), MIDDLE]
+    assert entries == [*PROJECT, *CURRENT, *gap]
+
+
 def test_other_files_come_first_with_their_names(model: tuple[Engine, ModelCard]):
     engine, card = model
-    extra = [{"filename": "a.py", "text": "A"}, {"filename": "b.py", "text": "B"}]
+    extra = [{"filename": "a.py", "text": "A\n"}, {"filename": "b.py", "text": "B"}, {"text": "C"}]
     body = {"input_prefix": "x", "input_suffix": "y", "input_extra": extra, "prompt": "z"}
     entries = list(engine.admit(submitted(card, "/infill", body)).request.prompt)
-    project = [REPOSITORY, *text("project\n"), SEPARATOR, *text("a.py\n", "A\n"), SEPARATOR, *text("b.py\n", "B\n")]
-    assert entries == [*project, PREFIX, *text("x"), SUFFIX, *text("y"), MIDDLE, *text("z")]
+    files = [SEPARATOR, *text("a.py\n", "A\n"), SEPARATOR, *text("b.py\n", "B"), SEPARATOR, *text("tmp\n", "C")]
+    assert entries == [*PROJECT, *files, *CURRENT, PREFIX, *text("x"), SUFFIX, *text("y"), MIDDLE, *text("z")]
+
+
+def test_a_model_without_a_token_between_files_gets_snippets(model: tuple[Engine, ModelCard]):
+    engine, card = model
+    assert card.fill_tokens is not None
+    plain = msgspec.structs.replace(card.fill_tokens, repository=None, separator=None)
+    card = msgspec.structs.replace(card, fill_tokens=plain)
+    extra = [{"filename": "a.py", "text": "A"}, {"filename": "b.py", "text": "B"}]
+    body = {"input_prefix": "x", "input_suffix": "y", "input_extra": extra}
+    entries = list(engine.admit(submitted(card, "/infill", body)).request.prompt)
+    files = text("\n\n--- snippet ---\n\n", "A", "\n\n--- snippet ---\n\n", "B")
+    assert entries == [*files, PREFIX, *text("x"), SUFFIX, *text("y"), MIDDLE]
+
+
+def test_the_first_files_are_left_out_if_not_all_fit(model: tuple[Engine, ModelCard]):
+    engine, card = model
+    extra = [{"filename": name, "text": name * 100} for name in "abcdef"]
+    body = {"input_prefix": "x", "input_suffix": "y", "input_extra": extra, "n_predict": 100}
+    entries = list(engine.admit(submitted(card, "/infill", body)).request.prompt)
+    files = [entry for name in "def" for entry in (SEPARATOR, *text(f"{name}\n", name * 100))]
+    assert entries == [*PROJECT, *files, *CURRENT, PREFIX, *text("x"), SUFFIX, *text("y"), MIDDLE]
+
+
+def test_what_is_near_the_gap_stays_if_nothing_else_fits(model: tuple[Engine, ModelCard]):
+    engine, card = model
+    before, behind = "".join(map(chr, range(65, 91))) * 40, "0123456789" * 40
+    body = {
+        "input_prefix": before,
+        "input_suffix": behind,
+        "input_extra": [{"text": "A"}],
+        "prompt": "mid",
+        "n_predict": 100,
+    }
+    entries = list(engine.admit(submitted(card, "/infill", body)).request.prompt)
+    at, middle = entries.index(SUFFIX), entries.index(MIDDLE)
+    prefix, suffix = bytes(entries[entries.index(PREFIX) + 1 : at]).decode(), bytes(entries[at + 1 : middle]).decode()
+    assert entries[: entries.index(PREFIX)] == [*PROJECT, *CURRENT]
+    assert bytes(entries[middle + 1 :]) == b"mid"
+    assert before.endswith(prefix)
+    assert behind.startswith(suffix)
+    assert len(prefix) == pytest.approx(3 * len(suffix), abs=3)
+    assert card.context_size - 100 - 10 <= len(entries) <= card.context_size - 100
+
+
+def test_a_text_that_leaves_room_leaves_it_to_the_other(model: tuple[Engine, ModelCard]):
+    engine, card = model
+    body = {"input_prefix": "p" * 1000, "input_suffix": "s" * 10, "n_predict": 100}
+    entries = list(engine.admit(submitted(card, "/infill", body)).request.prompt)
+    assert entries.count(ord("s")) == 10
+    assert card.context_size - 100 - 10 <= len(entries) <= card.context_size - 100
+
+
+def test_a_prompt_that_is_cut_is_still_one_of_texts_and_gets_bos():
+    async def tokenize(text: str) -> list[int]:
+        return list(text.encode())
+
+    gap = Gap(prefix="a" * 100, suffix="b" * 100, beginning="c", files=[])
+    prompt = asyncio.run(fitting_prompt(FillTokens(prefix=1, suffix=2, middle=3), gap, 60, tokenize))
+    assert any(isinstance(part, str) for part in prompt)
+    assert [part for part in prompt if part] == [1, *text("a" * 24), 2, *text("b" * 8), 3, *text("c")]
+
+
+def test_of_texts_beyond_all_measure_only_what_may_fit_is_tokenized():
+    runtime = FakeRuntime()
+    extra = [{"text": "x" * 500_000}, {"text": "y"}]
+    body = {"input_prefix": "x" * 1_000_000, "input_suffix": "y" * 1_000_000, "input_extra": extra}
+    assert ask(make_app(runtime), "POST", "/infill", json=body).status_code == 200
+    assert max(len(given) for given, *_ in runtime.tokenized) < 200_000
+    assert len(runtime.submits[0].prompt) < runtime.card.context_size
 
 
 def test_it_is_computed(model: tuple[Engine, ModelCard]):

@@ -8,7 +8,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +132,20 @@ def test_one_connection_too_many_hears_so_in_its_dialect_and_health_goes_on():
                 connection.close()
         while httpx.get(f"{url}/v1/models", trust_env=False).status_code == 429:
             pass
+
+
+def test_many_connections_too_many_leave_room_for_those_that_come_later():
+    with server(max_connections=1) as url, ExitStack() as stack:
+        address = url.removeprefix("http://").split(":")
+        opened = [socket.create_connection((address[0], int(address[1]))) for _ in range(100)]
+        served, first, *_, last = [stack.enter_context(connection) for connection in opened]
+        assert httpx.get(f"{url}/health", trust_env=False).status_code == 200
+        for connection in (served, first, last):
+            connection.setblocking(False)
+        assert first.recv(1) == b""
+        for connection in (served, last):
+            with pytest.raises(BlockingIOError):
+                connection.recv(1)
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_NOTSENT_LOWAT"), reason="this system keeps as much as it likes")

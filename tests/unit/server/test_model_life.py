@@ -317,6 +317,39 @@ async def test_keep_alive_of_a_request():
 
 
 @live
+async def test_only_who_may_administer_says_how_long_a_model_stays():
+    keys = ServerConfig(api_key="alice:sk-alice", admin_key="sk-root")
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("/api/chat", CHAT),
+        ("/api/generate", {"prompt": "hi"}),
+        ("/api/generate", {}),
+        ("/api/embed", {"input": "hi"}),
+        ("/api/embeddings", {"prompt": "hi"}),
+    ]
+    async with serving(keep_alive_s=300) as models:
+        transport = httpx.ASGITransport(app=create_app(models.registry, keys))
+        alice, root = (
+            httpx.AsyncClient(transport=transport, base_url="http://test", headers={"x-api-key": key})
+            for key in ("sk-alice", "sk-root")
+        )
+        for path, body in asked:
+            for keep_alive in ("1h", 0) if body else ("1h",):
+                sent = {**body, "model": "a", "stream": False, "keep_alive": keep_alive}
+                assert (await alice.post(path, json=sent)).status_code == 200
+                assert models.registry.find("a").expires_in_s == 300, path
+            assert (await alice.post(path, json={"model": "a", **body, "keep_alive": "soon"})).status_code == 400
+        for path in ("/api/chat", "/api/generate"):
+            assert (await alice.post(path, json={"model": "a", "keep_alive": 0})).status_code == 403
+        assert len(models.made["a"]) == 1, "it was there all the time"
+        await root.post("/api/chat", json={**CHAT, "model": "a", "stream": False, "keep_alive": "1h"})
+        assert models.registry.find("a").expires_in_s == 3600
+        await alice.post("/api/chat", json={**CHAT, "model": "a", "stream": False, "keep_alive": "1m"})
+        assert models.registry.find("a").expires_in_s == 3600
+        assert (await root.post("/api/generate", json={"model": "a", "keep_alive": 0})).status_code == 200
+        await models.until_state(a="unloaded")
+
+
+@live
 async def test_empty_prompt_loads_and_with_keep_alive_0_unloads():
     async with serving() as models:
         for path in ("/api/generate", "/api/chat"):

@@ -85,6 +85,17 @@ def test_forms_of_a_prompt(prompt: Any, given: list[Any]):
     assert isinstance(reply, list) == (len(given) > 1)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"n_probs": -1}, {"n_probs": 101}, {"n": 0}, {"n_cmpl": 0}, {"n": 9999}, {"n_cmpl": 9999}]
+)
+def test_value_out_of_range_is_named_as_the_client_named_it(wrong: dict[str, int]):
+    (name,) = wrong
+    gap = {"input_prefix": "a", "input_suffix": "b"}
+    for response in (complete(FakeRuntime(), **wrong), post(FakeRuntime(), "/infill", **gap, **wrong)):
+        error = response.json()["error"]
+        assert (response.status_code, error["param"], f"`{name}`" in error["message"]) == (400, name, True)
+
+
 def test_numbers_of_answers_must_agree():
     assert complete(FakeRuntime(), n=2, n_cmpl=2).status_code == 200
     assert complete(FakeRuntime(), n=2, n_cmpl=3).json()["error"]["param"] == "n"
@@ -106,9 +117,42 @@ def test_probabilities():
     assert reply["completion_probabilities"] == [{**top, "id": 1, "top_logprobs": [top]}]
 
 
+def test_probabilities_of_a_stream_are_all_there_also_without_a_text():
+    steps = [
+        {"text": "", "logprobs": [position(b"\xc3", -0.5)]},
+        {"text": "é", "logprobs": [position(b"\xa9", -0.25)]},
+        "",
+        {"text": "", "logprobs": [position("s", -1.0)]},
+        {"text": "", "logprobs": [position("t", -2.0)], "finish_reason": "length"},
+    ]
+    whole = complete(FakeRuntime(lambda submit: steps), n_probs=1).json()
+    parts = events(complete(FakeRuntime(lambda submit: steps), n_probs=1, stream=True))
+    streamed = [probability for part in parts for probability in part.get("completion_probabilities", [])]
+    assert streamed == whole["completion_probabilities"]
+    assert len(streamed) == len(parts) == 4, "what has no news is not sent"
+
+
 def test_error_in_the_middle_of_a_stream_is_its_last_event():
     parts = events(complete(FakeRuntime(lambda submit: ["a", BackendError("boom")]), stream=True))
     assert parts[-1]["error"]["message"] == "boom"
+
+
+def test_response_fields_are_all_that_a_reply_has():
+    names = ["content", "timings/prompt_n", "timings/nothing", "content/x", "nothing", "truncated", "timings"]
+    reply = complete(FakeRuntime(), response_fields=names).json()
+    assert list(reply) == ["content", "timings/prompt_n", "truncated", "timings"]
+    assert (reply["content"], reply["truncated"]) == ("Hello!", False)
+    assert reply["timings/prompt_n"] == reply["timings"]["prompt_n"]
+    assert complete(FakeRuntime(), response_fields=[""]).json() == {}
+    assert complete(FakeRuntime(), response_fields=[]).json().keys() == complete(FakeRuntime()).json().keys()
+    several = complete(FakeRuntime(), response_fields=["index"], n=2).json()
+    assert several == [{"index": 0}, {"index": 1}]
+
+
+def test_response_fields_leave_the_parts_of_a_stream_that_are_not_its_last_as_they_are():
+    *parts, last = events(complete(FakeRuntime(), response_fields=["stop_type"], stream=True))
+    assert [part["content"] for part in parts] == ["Hel", "lo"]
+    assert last == {"stop_type": "eos"}
 
 
 def test_infill():

@@ -126,6 +126,15 @@ def test_context_is_continued():
     assert second["context"] == [*first, *b"<user>more", 1, 2, 3]
 
 
+@pytest.mark.parametrize("token_id", [-1, CARD.vocab_size])
+def test_context_that_no_reply_can_have_had_is_refused_by_name(token_id: int):
+    runtime = FakeRuntime()
+    response = generate(runtime, context=[5, token_id])
+    assert response.status_code == 400
+    assert response.json()["error"].startswith(f"`context`: token id {token_id} ")
+    assert runtime.submits == []
+
+
 class FixedCard(FakeRuntime):
     def __init__(self, fill_tokens: FillTokens | None) -> None:
         super().__init__()
@@ -351,14 +360,14 @@ def test_option_of_the_wrong_type_is_named():
     assert "`options.top_k`" in response.json()["error"]
 
 
-@pytest.mark.parametrize(("name", "value"), [("num_predict", -3), ("repeat_penalty", 0), ("stop", [""])])
+@pytest.mark.parametrize(("name", "value"), [("num_predict", 2**40), ("repeat_penalty", 0), ("stop", [""])])
 def test_option_out_of_range_is_named_as_the_client_named_it(name: str, value: Any):
     response = option(name, value).response
     assert response.status_code == 400
     assert response.json()["error"].startswith(f"`options.{name}` ")
 
 
-@pytest.mark.parametrize("value", [-1, -2])
+@pytest.mark.parametrize("value", [-1, -2, -3, 0])
 def test_no_limit_of_tokens(value: int):
     assert option("num_predict", value).submit.sampling.max_tokens is None
 

@@ -325,3 +325,47 @@ def test_number_of_downloads_is_bounded():
         source.go_on.release(12)
 
     run(test())
+
+
+def test_an_abandoned_download_counts_until_its_thread_has_ended(source: Source):
+    async def status_of_another(app: ASGIApp) -> int:
+        client = RawClient(app, "/api/pull", {"model": "hf:org/other"})
+        status = (await client.received.get())["status"]
+        client.leave()
+        await client.task
+        return status
+
+    async def test() -> None:
+        app = pulling(source)
+        for number in range(4):
+            client = RawClient(app, "/api/pull", {"model": f"hf:org/r{number}"})
+            await client.next_body()
+            client.leave()
+            await client.task
+        assert await status_of_another(app) == 503
+        assert len(source.calls) == 4
+        source.go_on.release(4)
+        while await status_of_another(app) == 503:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+    run(test())
+
+
+def test_who_comes_back_does_not_wait_for_what_was_given_up(source: Source):
+    async def test() -> None:
+        app = pulling(source)
+        first = RawClient(app, "/api/pull", {"model": "smollm2"})
+        await first.next_body()
+        first.leave()
+        await first.task
+        again = RawClient(app, "/api/pull", {"model": "smollm2"})
+        await again.next_body()
+        source.go_on.release(4)
+        body = b""
+        while b"success" not in body:
+            body = await again.next_body()
+            assert b"error" not in body
+        await again.task
+        assert source.calls == ["smollm2"] * 2
+
+    run(test())

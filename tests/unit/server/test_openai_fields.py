@@ -22,6 +22,20 @@ def test_true_is_not_one_and_zero_is_not_false():
     assert chat(FakeRuntime(), include_stop_str_in_output=0).status_code == 400
 
 
+@pytest.mark.parametrize(
+    ("name", "nothing", "something"),
+    [
+        ("response_format", {"type": "text", "schema": None}, {"type": "json_object", "schema": None}),
+        ("response_format", {"type": "text", "schema": {"type": "object"}}, {"type": None, "schema": {}}),
+        ("structured_outputs", {"json": None, "regex": None}, {"json": {}, "regex": None}),
+    ],
+)
+def test_object_asks_for_what_its_type_says_and_null_members_for_nothing(name: str, nothing: Any, something: Any):
+    assert chat(FakeRuntime(), **{name: nothing}).status_code == 200
+    refused = chat(FakeRuntime(), **{name: something}).json()["error"]
+    assert (refused["code"], refused["param"]) == ("unsupported_parameter", name)
+
+
 @pytest.mark.parametrize("name", HONOURED)
 def test_wrong_type_names_the_field(name: str):
     wrong: Any = [[1]] if name in ("stop_token_ids", "allowed_token_ids") else {"a": [{}]}
@@ -82,6 +96,23 @@ def test_malformed_logit_bias_is_refused(sent: Any):
     response = chat(FakeRuntime(), logit_bias=sent)
     assert response.status_code == 400
     assert response.json()["error"]["param"].startswith("logit_bias")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("stop", ["x"] * 257), ("stop", "x" * 16385), ("dry_sequence_breakers", ["x"] * 257), ("logit_bias", None)],
+)
+def test_what_costs_with_every_token_is_bounded(name: str, value: Any):
+    response = chat(FakeRuntime(), **{name: value or {str(token_id): 0 for token_id in range(2**20 + 1)}})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, name)
+    assert "more than" in response.json()["error"]["message"]
+
+
+def test_texts_with_a_bias_are_bounded():
+    assert chat(FakeRuntime(), logit_bias={"x" * 65536: 1}).status_code == 200
+    response = chat(FakeRuntime(), logit_bias={"x" * 65536: 1, "y": 1})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "logit_bias")
+    assert "more than 65536" in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(("sent", "seed"), [(0, 0), (-1, None), (2**63, 2**63), (-2, 2**64 - 2)])

@@ -218,6 +218,19 @@ def test_items_become_messages_and_nothing_of_the_history_is_lost():
     assert messages[3].tool_call_id == "c1"
 
 
+def test_null_in_an_item_is_the_same_as_not_given():
+    runtime = FakeRuntime()
+    thoughts = [{"type": "reasoning_text", "text": None}, {"type": "reasoning_text", "text": "T"}]
+    items: list[Any] = [
+        {"type": None, "role": "user", "content": [{"type": None, "text": "U"}]},
+        {"type": "reasoning", "content": thoughts, "summary": None},
+        {"type": None, "role": "assistant", "content": "A"},
+    ]
+    create(make_app(runtime), input=items)
+    messages = runtime.rendered[0][0]
+    assert [(m.role, m.text, m.reasoning) for m in messages] == [("user", "U", None), ("assistant", "A", "T")]
+
+
 @pytest.mark.parametrize(
     ("sent", "where"),
     [
@@ -311,7 +324,7 @@ def test_background_response_is_ended(verb: str):
         await background.until(response_id, "in_progress", "a")
         if verb == "cancel":
             reply = (await background.client.post(f"/v1/responses/{response_id}/cancel")).json()
-            assert reply["status"] == "cancelled"
+            assert (reply["status"], reply["output"][0]["status"]) == ("cancelled", "incomplete")
             assert reply == await background.get(response_id)
         else:
             assert (await background.client.delete(f"/v1/responses/{response_id}")).json()["deleted"]

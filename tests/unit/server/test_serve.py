@@ -1,13 +1,15 @@
 """The real server process on a free port: sockets, signals, and what is left when it ends."""
 
+import json
+import os
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx
 import pytest
@@ -25,9 +27,13 @@ STREAM = {"prompt": "wait", "stream": True}
 
 
 @contextmanager
-def server(drain_s: float) -> Generator[tuple[subprocess.Popen[str], httpx.Client]]:
-    command = [sys.executable, "-m", "tests.unit.server.serving", str(drain_s)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+def server(
+    drain_s: float, *, before: str = ":", errors: IO[bytes] | None = None
+) -> Generator[tuple[subprocess.Popen[str], httpx.Client]]:
+    """`before` is said to a shell, which then becomes the server."""
+    command = ["sh", "-c", f'{before} && exec "$0" "$@"']
+    command += [sys.executable, "-m", "tests.unit.server.serving", str(drain_s)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
         try:
             assert process.stdout is not None
             url = process.stdout.readline().strip()
@@ -124,6 +130,72 @@ def test_what_outlives_the_drain_gets_an_error_event(stop: signal.Signals):
         assert output == "interrupted, closed True\n"
     else:
         assert process.returncode == -signal.SIGTERM
+
+
+@pytest.mark.parametrize(("path", "status"), [("/v1/messages", 529), ("/api/chat", 503)])
+def test_who_still_sends_a_body_holds_up_no_end_and_is_told_so(path: str, status: int):
+    with server(30 * WAIT_S) as (process, client), connected(client) as connection:
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n"
+        connection.sendall(head.encode())
+        assert b" 100 " in connection.recv(1024)  # it waits for the body
+        connection.sendall(b'{"a')
+        process.send_signal(signal.SIGTERM)
+        reply, _, body = b"".join(iter(lambda: connection.recv(65536), b"")).partition(b"\r\n\r\n")
+        assert reply.startswith(f"HTTP/1.1 {status} ".encode())
+        assert b"retry-after: " in reply.lower()
+        assert "the body was not there yet" in str(json.loads(body)["error"])
+        process.communicate(timeout=WAIT_S)
+
+
+@contextmanager
+def connected(client: httpx.Client, count: int = 1) -> Generator[socket.socket]:
+    """So many connections more; gives the last one."""
+    with ExitStack() as stack:
+        port = client.base_url.port
+        opened = [socket.create_connection(("127.0.0.1", port or 0), WAIT_S) for _ in range(count)]
+        for connection in opened:
+            stack.enter_context(connection)
+        yield opened[-1]
+
+
+def test_a_low_bound_on_open_files_is_raised_for_the_connections():
+    with server(0.1, before="ulimit -S -n 100") as (_process, client), connected(client, 150):
+        assert httpx.get(f"{client.base_url}/health", trust_env=False, timeout=WAIT_S).status_code == 200
+        assert client.post("/v1/completions", json={"prompt": "x"}).status_code == 200
+
+
+def test_where_the_bound_cannot_be_raised_fewer_connections_are_served_and_all_else_goes_on(tmp_path: Path):
+    log = tmp_path / "log"
+    with log.open("wb") as errors, server(0.1, before="ulimit -n 120", errors=errors) as (_process, client):
+        assert client.get("/v1/models").status_code == 200  # on a connection that is kept
+        with connected(client, 60):
+            reply = httpx.get(f"{client.base_url}/v1/models", trust_env=False, timeout=WAIT_S)
+            assert reply.status_code == 429
+            assert "more than 60 connections are open" in reply.json()["error"]["message"]
+            assert httpx.get(f"{client.base_url}/health", trust_env=False, timeout=WAIT_S).status_code == 200
+        with connected(client, 150) as last:
+            assert last.recv(1) == b"", "one for which there is no place is closed at once"
+            assert client.post("/v1/completions", json={"prompt": "x"}).status_code == 200
+    said = log.read_text(encoding="utf-8")
+    assert said.count("only 60 connections are served at the same time, not 1024") == 1
+    assert said.count("connections are closed unheard") == 1
+    assert "Traceback" not in said
+
+
+def test_keys_may_come_from_a_pipe_which_can_be_read_once():
+    class Broken(FakeRuntime):
+        async def start(self) -> Any:
+            raise ModelFileInvalid("truncated")
+
+    receiver, sender = os.pipe()
+    os.write(sender, b"alice:secret\n")
+    os.close(sender)
+    config = ServerConfig(port=0, api_key_file=f"/dev/fd/{receiver}")
+    try:
+        with pytest.raises(ModelFileInvalid):  # the keys come before the model
+            serve(registry_of(ServedModel(("tiny",), Broken())), config)
+    finally:
+        os.close(receiver)
 
 
 def test_idle_server_stops_at_once():

@@ -100,7 +100,8 @@ class NativeRoutes:
         body = await read_body(request, self._config)
         wire = decode_request(body, INFILL_FIELDS, InfillRequest)
         served = await leased(request, self._registry, wire.model)
-        asked = infill_request(wire, served.runtime.card, caller_of(request, "infill"), self._config)
+        asking = infill_request(wire, served.runtime, caller_of(request, "infill"), self._config)
+        asked = await while_connected(request.receive, asking)
         return await self._answer(request, wire, served, asked)
 
     async def tokenize(self, request: Request) -> Response:

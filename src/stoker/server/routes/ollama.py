@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute
 
 from stoker.errors import InvalidInput
 from stoker.runtime.registry import Registry, ServedModel
+from stoker.server.access import check_admin
 from stoker.server.config import ServerConfig
 from stoker.server.connection import read_body, while_connected
 from stoker.server.errors import json_response
@@ -56,7 +57,7 @@ class OllamaRoutes:
         body = await read_body(request, self._config)
         wire = decode_request(body, GENERATE_FIELDS, GenerateRequest)
         if is_unload(wire):
-            return await self._unload(wire, generate_reply)
+            return await self._unload(request, wire, generate_reply)
         served = await self._served(request, wire)
         if is_load(wire):
             return _loaded(wire, served, generate_reply)
@@ -77,7 +78,7 @@ class OllamaRoutes:
         body = await read_body(request, self._config)
         wire = decode_request(body, CHAT_FIELDS, ChatRequest)
         if is_unload(wire):
-            return await self._unload(wire, chat_reply)
+            return await self._unload(request, wire, chat_reply)
         served = await self._served(request, wire)
         if is_load(wire):
             return _loaded(wire, served, chat_reply)
@@ -93,8 +94,9 @@ class OllamaRoutes:
         keep_alive_s = keep_alive_of(wire.keep_alive)
         return await leased(request, self._registry, self._name(wire), keep_alive_s)
 
-    async def _unload(self, wire: GenerateRequest | ChatRequest, make: MakeReply) -> Response:
+    async def _unload(self, request: Request, wire: GenerateRequest | ChatRequest, make: MakeReply) -> Response:
         """Requests that run may end; one that is pinned stays, and says so."""
+        check_admin(request.scope)
         status = self._registry.resolve(self._name(wire))
         if status.spec.is_pinned:
             message = f"`keep_alive` of 0: the model '{status.model_id}' is pinned and stays loaded"

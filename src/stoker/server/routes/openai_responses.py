@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response as HTTPResponse
@@ -15,6 +16,7 @@ from starlette.routing import BaseRoute
 
 from stoker.errors import ResponseNotFound, StokerError, UnsupportedParameter
 from stoker.runtime.registry import Lease, Registry, ServedModel
+from stoker.server.access import owner_of
 from stoker.server.config import ServerConfig
 from stoker.server.connection import read_body, while_connected
 from stoker.server.errors import json_response
@@ -51,6 +53,8 @@ class _Asked:
     """Who answers what."""
 
     served: ServedModel
+    owner: str
+    """To whom the response will belong."""
     messages: Sequence[Message]
     """The whole conversation, without the instructions."""
 
@@ -87,7 +91,7 @@ class ResponsesRoutes:
         writer = ResponseWriter(new_response(wire, generating, asked.served.model_id, int(time.time())))
         if wire.background:
             work = _collect(generation, writer, shared_lease(request))
-            self._store.start(generating.reply_id, writer.snapshot, work, asked.messages)
+            self._store.start(asked.owner, generating.reply_id, writer.snapshot, work, asked.messages)
             return json_response(writer.snapshot())
         if wire.stream:
             return EventStream(self._events(generation, writer, asked), generation.close, self._config)
@@ -111,30 +115,33 @@ class ResponsesRoutes:
         if request.query_params.get("stream") in ("true", "True", "1"):
             message = "`stream` is not supported here: a response that is kept is fetched as it is now"
             raise UnsupportedParameter(message, parameter="stream")
-        return json_response(self._store.get(request.path_params["response_id"]))
+        return json_response(self._store.get(owner_of(request.scope), request.path_params["response_id"]))
 
     async def delete(self, request: Request) -> HTTPResponse:
         response_id = request.path_params["response_id"]
-        self._store.delete(response_id)
+        self._store.delete(owner_of(request.scope), response_id)
         return json_response(DeletedResponse(id=response_id))
 
     async def cancel(self, request: Request) -> HTTPResponse:
-        return json_response(await self._store.cancel(request.path_params["response_id"]))
+        cancelling = self._store.cancel(owner_of(request.scope), request.path_params["response_id"])
+        return json_response(await cancelling)
 
     async def input_items(self, request: Request) -> HTTPResponse:
         response_id = request.path_params["response_id"]
-        items = input_items(response_id, self._store.input_of(response_id))
+        items = input_items(response_id, self._store.input_of(owner_of(request.scope), response_id))
         return json_response(page_of(items, request.query_params))
 
     async def _understand(self, request: Request, wire: ResponsesRequest | ResponsePromptRequest) -> _Asked:
-        messages = (*self._earlier(wire.previous_response_id), *input_messages(wire, self._store.message))
-        return _Asked(await leased(request, self._registry, wire.model), messages)
+        owner = owner_of(request.scope)
+        added = input_messages(wire, partial(self._store.message, owner))
+        messages = (*self._earlier(owner, wire.previous_response_id), *added)
+        return _Asked(await leased(request, self._registry, wire.model), owner, messages)
 
-    def _earlier(self, response_id: str | None) -> tuple[Message, ...]:
+    def _earlier(self, owner: str, response_id: str | None) -> tuple[Message, ...]:
         if not response_id:
             return ()
         try:
-            return self._store.conversation(response_id)
+            return self._store.conversation(owner, response_id)
         except ResponseNotFound as error:
             raise ResponseNotFound(error.message, response_id=response_id, parameter="previous_response_id") from error
 
@@ -156,7 +163,7 @@ class ResponsesRoutes:
 
     def _keep(self, response: Response, asked: _Asked) -> None:
         if response.store:
-            self._store.put(response, asked.messages)
+            self._store.put(asked.owner, response, asked.messages)
 
 
 async def _collect(generation: Generation, writer: ResponseWriter, lease: Lease) -> Response:

@@ -99,4 +99,5 @@ def _choice(item: str | LoraChoice) -> AdapterChoice:
         return AdapterChoice(name=item)
     if (item.name is None) == (item.id is None):
         raise InvalidInput("each item of `lora` must have a `name` or an `id`", parameter="lora")
-    return AdapterChoice(name=item.name, adapter_id=item.id, scale=item.scale)
+    scale = 1.0 if item.scale is None else item.scale
+    return AdapterChoice(name=item.name, adapter_id=item.id, scale=scale)

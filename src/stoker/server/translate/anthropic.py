@@ -110,9 +110,9 @@ def _messages(raw: dict[str, Any], where: str) -> list[Message]:
 
 
 def _sort(turn: _Turn, block: object, where: str) -> None:
-    if not isinstance(block, dict) or "type" not in block:
+    fields = cast("dict[str, Any]", block if isinstance(block, dict) else {})
+    if fields.get("type") is None:
         raise InvalidInput(f"`{where}` must be an object with a `type`", parameter=where)
-    fields = cast("dict[str, Any]", block)
     match fields:
         case {"type": "text"}:
             turn.texts.append(fields)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os.path
 from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime
 
 import msgspec
+from msgspec import UnsetType
 from starlette.types import Scope
 
 from stoker.engine.protocol import Output, Usage
@@ -36,6 +38,8 @@ from stoker.server.wire.openai import ModelEntry
 _log = logging.getLogger(__name__)
 
 _encode = msgspec.json.Encoder().encode
+
+_ENDINGS = (".gguf", ".onnx")
 
 
 def _event(event: msgspec.Struct) -> bytes:
@@ -119,11 +123,22 @@ def model_entry(entry: ModelEntry) -> AnthropicModel:
     created = datetime.fromtimestamp(entry.created, UTC)
     return AnthropicModel(
         id=entry.id,
-        display_name=[entry.id, *entry.aliases][-1],
+        display_name=_display_name(entry),
         created_at=created.isoformat(),
         max_input_tokens=entry.max_model_len,
         max_tokens=entry.max_model_len,
     )
+
+
+def _display_name(entry: ModelEntry) -> str:
+    """Its last name, but where its file lies. An adapter's name stands behind its model's."""
+    adapter = "" if isinstance(entry.parent, UnsetType) else entry.id.removeprefix(entry.parent)
+    aliases = (alias for alias in reversed(entry.aliases) if not _is_place(alias.removesuffix(adapter), entry.path))
+    return next(aliases, entry.id)
+
+
+def _is_place(name: str, path: str) -> bool:
+    return name.lower().endswith(_ENDINGS) or os.path.normpath(os.path.expanduser(name)) == os.path.normpath(path)
 
 
 def model_list(entries: Sequence[ModelEntry]) -> AnthropicModelList:

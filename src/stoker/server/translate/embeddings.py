@@ -59,8 +59,11 @@ def native_embedding_request(wire: NativeEmbeddingRequest, caller: Caller, confi
         raise InvalidInput(
             f"`embd_normalize` must be between -1 and {_MAX_NORM}, not {norm}", parameter="embd_normalize"
         )
-    inputs = _inputs(wire.content, "content", config)
-    return _embed(inputs, wire, caller, config, parameter="content", norm=norm)
+    if None not in (wire.content, wire.input) and wire.content != wire.input:
+        raise InvalidInput("`content` and `input` mean the same but differ", parameter="content")
+    parameter, given = ("content", wire.content) if wire.input is None else ("input", wire.input)
+    inputs = _inputs(given, parameter, config)
+    return _embed(inputs, wire, caller, config, parameter=parameter, norm=norm)
 
 
 def rerank_request(wire: RerankRequest, caller: Caller, config: ServerConfig) -> Embed:

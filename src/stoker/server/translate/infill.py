@@ -2,14 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TypeAlias
 
 from stoker.engine.cards import FillTokens, ModelCard
 from stoker.engine.protocol import Prompt
 from stoker.errors import UnsupportedParameter
 
+Tokenizer: TypeAlias = Callable[[str], Awaitable[Sequence[int]]]
+"""The tokens of a part of a prompt, without BOS, and none of them special."""
+_Part: TypeAlias = list[int | str]
+"""Of a prompt: token ids, and texts that are not tokenized yet."""
 
-def infill_prompt(card: ModelCard, prefix: str, suffix: str, files: Sequence[tuple[str, str]] = ()) -> Prompt:
+_REPOSITORY = "myproject\n"
+_CURRENT_FILE = "filename\n"
+_SNIPPET = "\n\n--- snippet ---\n\n"
+"""What stands before another file for a model that has no token for that."""
+_MOST_CHARS = 64
+"""Of a token, more or less: what has more than so many for each token of room is not tokenized to its end."""
+_MAX_OWN_TOKENS = 8 + len(_REPOSITORY) + len(_CURRENT_FILE)
+"""Tokens of a prompt beside those of its texts, at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """What is known of a text that is missing."""
+
+    prefix: str
+    """What stands before it."""
+    suffix: str
+    """What stands behind it."""
+    beginning: str = ""
+    """How it begins."""
+    files: Sequence[tuple[str, str]] | None = None
+    """Further files of the same project, as names and texts, the most relevant one last. None = the model is told
+    nothing of a project, not even that the gap is in a file of one."""
+
+
+def infill_prompt(card: ModelCard, prefix: str, suffix: str) -> Prompt:
     """The texts around the gap, with the tokens between them that the model was trained with.
 
     Its texts are to be tokenized with `parse_special=False`: code may spell a special token.
@@ -18,7 +50,6 @@ def infill_prompt(card: ModelCard, prefix: str, suffix: str, files: Sequence[tup
         card: of the model.
         prefix: what stands before the gap.
         suffix: what stands behind it.
-        files: further files of the same project, as names and texts, the most relevant one last.
 
     Raises:
         UnsupportedParameter: the model has no such tokens; `fields["parameter"]` is `suffix`.
@@ -27,13 +58,69 @@ def infill_prompt(card: ModelCard, prefix: str, suffix: str, files: Sequence[tup
     if tokens is None:
         message = f"`suffix` is not supported by {card.name}: its vocabulary has no tokens for filling in the middle"
         raise UnsupportedParameter(message, parameter="suffix")
-    return [*_project(tokens, files), tokens.prefix, prefix, tokens.suffix, suffix, tokens.middle]
+    return [tokens.prefix, prefix, tokens.suffix, suffix, tokens.middle]
 
 
-def _project(tokens: FillTokens, files: Sequence[tuple[str, str]]) -> list[int | str]:
-    """As llama-server writes it; a model that knows no repositories gets the texts one behind the other."""
-    if tokens.separator is None:
-        return ["\n".join(text for _, text in files) + "\n"] if files else []
-    head: list[int | str] = [] if tokens.repository is None else [tokens.repository, "project\n"]
-    parts = [part for name, text in files for part in (tokens.separator, f"{name}\n", f"{text}\n")]
-    return [*head, *parts] if files else []
+async def fitting_prompt(tokens: FillTokens, gap: Gap, room: int, tokenize: Tokenizer) -> Prompt:
+    """The same with the files before it, as llama-server writes it, and no longer than there is room for.
+
+    What does not fit is left out: first whole files, beginning with the first one, then the beginning of the prefix and
+    the end of the suffix, of which the prefix gets three times as much room if both need it.
+
+    Args:
+        tokens: of the model.
+        gap: which one. How it begins is never cut.
+        room: in tokens.
+        tokenize: asked only where it is not certain that everything fits.
+    """
+    files = [_file(tokens, name, text) for name, text in gap.files or ()]
+    prefix, suffix = _Part([gap.prefix]), _Part([gap.suffix])
+    beginning = _Part([gap.beginning] if gap.beginning else [])
+    room -= _MAX_OWN_TOKENS
+    if sum(map(_most_tokens, (*prefix, *suffix, *beginning, *chain.from_iterable(files)))) > room:
+        beginning = _Part(await tokenize(gap.beginning))
+        prefix, suffix, room = await _cut(gap, max(room - len(beginning), 0), tokenize)
+        files = await _last_that_fit(files, room, tokenize)
+    head = [] if gap.files is None else _project(tokens, files)
+    return [*head, tokens.prefix, *prefix, tokens.suffix, *suffix, tokens.middle, *beginning]
+
+
+def _most_tokens(part: int | str) -> int:
+    """A token is at least a byte; some tokenizers put a space before a text."""
+    return 1 if isinstance(part, int) else len(part.encode("utf-8", "surrogatepass")) + 1
+
+
+async def _cut(gap: Gap, room: int, tokenize: Tokenizer) -> tuple[_Part, _Part, int]:
+    """Prefix and suffix, and the room that they leave."""
+    most_chars = _MOST_CHARS * (room + 1)
+    before, behind = await tokenize(gap.prefix[-most_chars:]), await tokenize(gap.suffix[:most_chars])
+    num_behind = min(len(behind), max(room // 4, room - len(before)))
+    num_before = min(len(before), room - num_behind)
+    # The empty text says that this is a prompt of texts, which gets BOS.
+    prefix: _Part = ["", *before[len(before) - num_before :]]
+    return prefix, _Part(behind[:num_behind]), room - num_before - num_behind
+
+
+async def _last_that_fit(files: Sequence[_Part], room: int, tokenize: Tokenizer) -> list[_Part]:
+    fitting: list[_Part] = []
+    for file in reversed(files):
+        if sum(len(part) for part in file if isinstance(part, str)) > _MOST_CHARS * (room + 1):
+            break
+        tokenized = _Part()
+        for part in file:
+            tokenized += [part] if isinstance(part, int) else await tokenize(part)
+        room -= len(tokenized)
+        if room < 0:
+            break
+        fitting.insert(0, tokenized)
+    return fitting
+
+
+def _file(tokens: FillTokens, name: str, text: str) -> _Part:
+    return [_SNIPPET, text] if tokens.separator is None else [tokens.separator, f"{name}\n", text]
+
+
+def _project(tokens: FillTokens, files: Sequence[_Part]) -> _Part:
+    head = [] if tokens.repository is None else [tokens.repository, _REPOSITORY]
+    tail = [] if tokens.separator is None else [tokens.separator, _CURRENT_FILE]
+    return [*head, *chain.from_iterable(files), *tail]

@@ -16,11 +16,13 @@ from stoker.core.slot_state import SlotState
 from stoker.engine.cards import ModelCard
 from stoker.engine.protocol import Output, PositionLogprobs, Prompt, TokenLogprob
 from stoker.errors import InvalidInput, StokerError, UnsupportedParameter
+from stoker.runtime.base import Runtime
 from stoker.runtime.registry import ServedModel
 from stoker.server.config import ServerConfig
 from stoker.server.errors import error_event
 from stoker.server.generation import Generation, GenerationRequest
-from stoker.server.translate.infill import infill_prompt
+from stoker.server.lines import LineBounds
+from stoker.server.translate.infill import Gap, fitting_prompt
 from stoker.server.translate.openai_logprobs import text_positions
 from stoker.server.translate.openai_reply import timings
 from stoker.server.translate.request import Caller, generation_request
@@ -43,6 +45,8 @@ _log = logging.getLogger(__name__)
 
 _encode = msgspec.json.Encoder().encode
 
+_WORDS = {"logprobs": "n_probs"}
+
 
 def native_request(wire: NativeCompletionRequest, caller: Caller, config: ServerConfig) -> GenerationRequest:
     """What a completion asks of a model.
@@ -50,36 +54,92 @@ def native_request(wire: NativeCompletionRequest, caller: Caller, config: Server
     Raises:
         InvalidInput: something cannot be done as asked.
     """
-    return generation_request(wire, _prompts(wire.prompt), _sampling(wire), caller, config, n=_num_choices(wire))
+    return generation_request(
+        wire,
+        _prompts(wire.prompt),
+        _sampling(wire),
+        caller,
+        config,
+        n=_num_choices(wire),
+        n_word=_n_word(wire),
+        lines=_lines(wire),
+    )
 
 
-def infill_request(wire: InfillRequest, card: ModelCard, caller: Caller, config: ServerConfig) -> GenerationRequest:
-    """What an infill asks of a model.
+async def infill_request(
+    wire: InfillRequest, runtime: Runtime, caller: Caller, config: ServerConfig
+) -> GenerationRequest:
+    """What an infill asks of a model. What of it is too long for the model's context is left out.
 
     Raises:
         InvalidInput: something cannot be done as asked.
         UnsupportedParameter: the model has no tokens for it.
+        StokerError: the model cannot answer now.
     """
+    card = runtime.card
     if card.fill_tokens is None:
         message = f"{card.name} cannot fill in: its vocabulary has no tokens for the text before and after a gap"
         raise UnsupportedParameter(message, parameter="input_suffix")
     for name in ("input_prefix", "input_suffix"):
         if getattr(wire, name) is None:
             raise InvalidInput(f"`{name}` is missing", parameter=name)
-    files = [(file.filename, file.text) for file in wire.input_extra or ()]
-    prompt = list(infill_prompt(card, wire.input_prefix or "", wire.input_suffix or "", files))
-    prompts = [[*prompt, wire.prompt] if wire.prompt else prompt]
-    return generation_request(wire, prompts, _sampling(wire), caller, config, n=_num_choices(wire), parse_special=False)
+    sampling = _sampling(wire)
+    gap = Gap(
+        prefix=wire.input_prefix or "",
+        suffix=wire.input_suffix or "",
+        beginning=wire.prompt or "",
+        files=[(file.filename, file.text) for file in wire.input_extra or ()],
+    )
+
+    async def tokenize(text: str) -> Sequence[int]:
+        return (await runtime.tokenize(text, wants_bos=False, parse_special=False)).token_ids
+
+    prompt = await fitting_prompt(card.fill_tokens, gap, _prompt_room(card, sampling), tokenize)
+    return generation_request(
+        wire,
+        [prompt],
+        sampling,
+        caller,
+        config,
+        n=_num_choices(wire),
+        n_word=_n_word(wire),
+        parse_special=False,
+        lines=_lines(wire),
+    )
+
+
+def _prompt_room(card: ModelCard, sampling: SamplingParams) -> int:
+    """Tokens of the context that are not for the answer, which gets at most a quarter of it."""
+    quarter = card.context_size // 4
+    return card.context_size - (quarter if sampling.max_tokens is None else max(1, min(sampling.max_tokens, quarter)))
+
+
+def _lines(wire: NativeRequest) -> LineBounds | None:
+    """Where an answer ends, line by line.
+
+    Raises:
+        InvalidInput: a number is negative that must not be.
+    """
+    indent, max_ms = wire.n_indent or 0, wire.t_max_predict_ms or 0
+    if indent < 0:
+        raise InvalidInput(f"`n_indent` must be at least 0, not {indent}", parameter="n_indent")
+    if not indent and max_ms <= 0:
+        return None
+    return LineBounds(min_indent=indent, max_s=max_ms / 1000 if max_ms > 0 else None)
 
 
 def _sampling(wire: NativeRequest) -> SamplingParams:
-    return sampling_params(wire, wire.n_probs or None)
+    return sampling_params(wire, wire.n_probs or None, _WORDS)
 
 
 def _num_choices(wire: NativeRequest) -> int | None:
     if wire.n is not None and wire.n_cmpl is not None and wire.n != wire.n_cmpl:
         raise InvalidInput("`n` and `n_cmpl` mean the same but differ", parameter="n")
     return wire.n if wire.n_cmpl is None else wire.n_cmpl
+
+
+def _n_word(wire: NativeRequest) -> str:
+    return "n" if wire.n_cmpl is None else "n_cmpl"
 
 
 def _prompts(raw: str | PromptObject | list[str | int | PromptObject | list[int | str]] | None) -> Sequence[Prompt]:
@@ -114,6 +174,7 @@ class NativeAnswer:
 
     def __init__(self, wire: NativeRequest, served: ServedModel, generation: Generation) -> None:
         self._has_tokens = bool(wire.return_tokens)
+        self._names = wire.response_fields or ()
         self._served = served
         self._generation = generation
 
@@ -122,17 +183,26 @@ class NativeAnswer:
         try:
             async for index, output in self._generation:
                 chunk = self._chunk(index, output)
-                if output.finish_reason is not None or output.text or chunk.tokens:
-                    yield b"data: " + _encode(chunk) + b"\n\n"
+                has_news = output.text or chunk.tokens or chunk.completion_probabilities is not UNSET
+                if has_news or output.finish_reason is not None:
+                    yield b"data: " + _encode(self._shown(chunk)) + b"\n\n"
         except StokerError as error:
             _log.warning("a stream ended with %s", error.code)
             yield error_event(error, scope)
 
-    async def whole(self) -> NativeChunk | list[NativeChunk]:
+    async def whole(self) -> object:
         """One reply, or a list of them if several were asked for."""
         outputs = await self._generation.collect()
-        replies = [self._chunk(index, output) for index, output in enumerate(outputs)]
+        replies = [self._shown(self._chunk(index, output)) for index, output in enumerate(outputs)]
         return replies[0] if len(replies) == 1 else replies
+
+    def _shown(self, chunk: NativeChunk) -> NativeChunk | dict[str, object]:
+        """What the client asked to see of it: of a stream's parts that are not the last, everything."""
+        if not self._names or not isinstance(chunk, NativeReply):
+            return chunk
+        reply = msgspec.to_builtins(chunk)
+        found = {name: _inside(reply, name.split("/")) for name in self._names}
+        return {name: value for name, value in found.items() if value is not UNSET}
 
     def _chunk(self, index: int, output: Output) -> NativeChunk:
         positions = text_positions(output)
@@ -187,6 +257,15 @@ def slot_reply(state: SlotState, card: ModelCard) -> SlotReply:
         n_decoded=state.num_completion,
         replica=UNSET if state.replica is None else state.replica,
     )
+
+
+def _inside(value: Any, path: Sequence[str]) -> Any:
+    """The value that the names lead to, from object to object; UNSET if they do not."""
+    for name in path:
+        if not isinstance(value, dict) or name not in value:
+            return UNSET
+        value = cast("dict[str, Any]", value)[name]
+    return value
 
 
 def _position(position: PositionLogprobs) -> ProbPosition:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from stoker.core.request import check_token_ids
 from stoker.engine.protocol import Prompt
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
@@ -26,9 +27,6 @@ from stoker.server.wire.sampling import GenerationFields
 from stoker.text.messages import Message, message_from_dict, messages_from_dicts
 
 _WORDS = {name: f"options.{name}" for name in Options.__struct_fields__}
-
-_UNTIL_FULL = -2
-"""Ollama's word for "as long as there is room", which here is the same as no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,7 @@ def answer_request(wire: AnswerRequest, rendered: Rendered, caller: Caller, conf
     options = convert_fields(wire.options or {}, OPTION_FIELDS, Options, "options.")
     given = {name: getattr(options, name) for name in Options.__struct_fields__}
     fields = GenerationFields(**given, model=own_name(wire.model or ""), cache_prompt=wire.cache_prompt, lora=wire.lora)
-    if fields.num_predict == _UNTIL_FULL:
+    if fields.num_predict is not None and fields.num_predict <= 0:  # only a positive number is a limit to Ollama
         fields = msgspec.structs.replace(fields, num_predict=None)
     sampling = sampling_params(fields, _logprobs(wire), _WORDS)
     return generation_request(fields, [rendered.prompt], sampling, caller, config, parse_special=rendered.parse_special)
@@ -98,7 +96,8 @@ def render_generate(wire: GenerateRequest, runtime: Runtime) -> Rendered:
     """The prompt of a generation, without what its `context` puts before it.
 
     Raises:
-        InvalidInput: fields contradict each other, or the chat template refused the prompt.
+        InvalidInput: fields contradict each other, `context` has an id that is no token's, or the chat template refused
+            the prompt.
         UnsupportedParameter: the model cannot fill in the middle.
     """
     prompt = wire.prompt or ""
@@ -109,6 +108,7 @@ def render_generate(wire: GenerateRequest, runtime: Runtime) -> Rendered:
             name = "system" if wire.system else "context"
             raise InvalidInput(f"`raw` takes the prompt as it is: leave `{name}` away", parameter=name)
         return Rendered(prompt)
+    check_token_ids("context", tuple(wire.context or ()), runtime.card.vocab_size)
     user = message_from_dict({"role": "user", "content": prompt}, "prompt")
     text = runtime.render_chat([*_system(wire), user], template_kwargs=_template_kwargs(wire))
     return Rendered(text)

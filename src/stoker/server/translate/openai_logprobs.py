@@ -44,6 +44,8 @@ class TextOffsets:
         if not (positions or prompt):
             return None
         tokens = [*(token.token for token in prompt), *(position.chosen.token for position in positions)]
+        # Of the prompt, what is not in the text has no bytes.
+        added = [*(token.token for token in prompt), *(p.chosen.token if p.is_text else b"" for p in positions)]
         return CompletionLogprobs(
             tokens=[token.decode("utf-8", "replace") for token in tokens],
             token_logprobs=[*(t.logprob for t in prompt), *(position.chosen.logprob for position in positions)],
@@ -51,12 +53,12 @@ class TextOffsets:
                 *(None if token.logprob is None else _top(token.top) for token in prompt),
                 *(_top(position.top) for position in positions),
             ],
-            text_offset=[self._begin(token) for token in tokens],
+            text_offset=[self._begin(raw) for raw in added],
         )
 
-    def _begin(self, token: bytes) -> int:
+    def _begin(self, raw: bytes) -> int:
         begin = self._offset
-        self._offset += len(self._decoder.decode(token))
+        self._offset += len(self._decoder.decode(raw))
         return begin
 
 

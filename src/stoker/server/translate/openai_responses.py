@@ -86,9 +86,9 @@ def _logprobs(wire: ResponsesRequest) -> int | None:
 
 def _chat_message(item: Mapping[str, Any], where: str, find: FindItem) -> dict[str, Any]:
     """An item in the shape of a chat message; what a model thought is given as `reasoning` alone."""
-    kind = item.get("type", "message")
+    kind = item.get("type")
     match kind:
-        case "message":
+        case "message" | None:
             return {name: item.get(name) for name in ("role", "content", "name")}
         case "function_call":
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
@@ -97,7 +97,7 @@ def _chat_message(item: Mapping[str, Any], where: str, find: FindItem) -> dict[s
         case "function_call_output":
             return {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}
         case "item_reference":
-            return message_to_dict(find(str(item.get("id", "")), where))
+            return message_to_dict(find(str(item.get("id") or ""), where))
         case "reasoning":
             return {"reasoning": _reasoning(item, where)}
         case _:
@@ -110,7 +110,7 @@ def _reasoning(item: Mapping[str, Any], where: str) -> str:
     parts = cast("list[Any]", raw) if isinstance(raw, list) else [raw]
     if not all(isinstance(part, dict) for part in parts):
         raise InvalidInput(f"`{where}` must have a list of parts", parameter=where)
-    return "".join(str(part.get("text", "")) for part in parts)
+    return "".join(str(part.get("text") or "") for part in parts)
 
 
 def _with_reasoning(raw: Sequence[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:

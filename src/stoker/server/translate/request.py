@@ -12,6 +12,7 @@ from stoker.errors import InvalidInput
 from stoker.server.account import Account
 from stoker.server.config import ServerConfig
 from stoker.server.generation import GenerationRequest
+from stoker.server.lines import LineBounds
 from stoker.server.translate.adapters import adapter_choices
 from stoker.server.translate.sampling import text_bias
 from stoker.server.wire.sampling import GenerationFields
@@ -37,11 +38,15 @@ def generation_request(
     config: ServerConfig,
     *,
     n: int | None = None,
+    n_word: str = "n",
     best_of: int | None = None,
     echo: bool = False,
     parse_special: bool = True,
+    lines: LineBounds | None = None,
 ) -> GenerationRequest:
     """Everything of a request in one value, checked. See `GenerationRequest` for the arguments.
+
+    `n_word` is what the client calls `n`.
 
     Raises:
         InvalidInput: a number is out of its range.
@@ -50,7 +55,7 @@ def generation_request(
         reply_id=caller.reply_id,
         prompts=prompts,
         sampling=sampling,
-        n=_num_choices(n, best_of, len(prompts), config),
+        n=_num_choices(n, n_word, best_of, len(prompts), config),
         best_of=best_of,
         echo=echo,
         text_bias=text_bias(fields),
@@ -59,6 +64,7 @@ def generation_request(
         client_key=caller.account.key_name or fields.user or fields.safety_identifier or caller.address,
         cache_prompt=fields.cache_prompt is not False,
         parse_special=parse_special,
+        lines=lines,
         timeout_s=timeout_s(fields.timeout, config),
         account=caller.account,
         model=fields.model or "",
@@ -90,15 +96,15 @@ def priority(asked: int | None) -> int:
     return asked or 0
 
 
-def _num_choices(n: int | None, best_of: int | None, num_prompts: int, config: ServerConfig) -> int:
+def _num_choices(n: int | None, n_word: str, best_of: int | None, num_prompts: int, config: ServerConfig) -> int:
     n = 1 if n is None else n
     if n < 1:
-        raise InvalidInput(f"`n` must be at least 1, not {n}", parameter="n")
+        raise InvalidInput(f"`{n_word}` must be at least 1, not {n}", parameter=n_word)
     if best_of is not None and best_of < n:
         raise InvalidInput(f"`best_of` must be at least `n`, which is {n}, not {best_of}", parameter="best_of")
     num_computed = best_of or n
     if num_computed * num_prompts > config.max_choices:
-        name = "best_of" if best_of else "n"
+        name = "best_of" if best_of else n_word
         message = f"{num_prompts} prompts times `{name}` = {num_computed} are more than {config.max_choices} answers"
         raise InvalidInput(f"{message} in one request", parameter=name if num_computed > 1 else "prompt")
     return n

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any
 
-from stoker.core.params import SamplingParams
+from stoker.core.params import SamplingParams, check_num_chars
 from stoker.errors import InvalidInput
+from stoker.server.translate.samplers import with_stages
 from stoker.server.wire.sampling import Bias, SamplingFields
 
 _SAME_NAME = (
@@ -53,6 +54,9 @@ _SAME_WORDS: Mapping[str, str] = {}
 _MAX_ID_DIGITS = 18
 """More may not fit into 64 bits."""
 
+_MAX_BIAS_CHARS = 2**16
+"""Of all texts that have a bias. Each of them is tokenized."""
+
 
 def sampling_params(
     fields: SamplingFields, logprobs: int | None = None, words: Mapping[str, str] = _SAME_WORDS
@@ -66,11 +70,13 @@ def sampling_params(
 
     Raises:
         InvalidInput: a value is out of range, or two fields contradict each other; named as the client named it.
+        UnsupportedParameter: `samplers` asks for stages that there are not, or in another order.
     """
     try:
-        return _sampling_params(fields, logprobs, words)
+        params = _sampling_params(fields, logprobs, words)
     except InvalidInput as error:
         raise _reworded(error, fields, words) from None
+    return with_stages(params, fields.samplers)
 
 
 def _sampling_params(fields: SamplingFields, logprobs: int | None, words: Mapping[str, str]) -> SamplingParams:
@@ -91,9 +97,10 @@ def text_bias(fields: SamplingFields) -> dict[str, float]:
     """The biases of `logit_bias` that are given for texts: for all of their tokens, as in llama-server.
 
     Raises:
-        InvalidInput: a bias is `true`, or infinite.
+        InvalidInput: a bias is `true`, or infinite; or the texts are too long.
     """
     texts = {str(key): bias for key, bias in _biases(fields) if not _is_token_id(key)}
+    check_num_chars("logit_bias", texts, _MAX_BIAS_CHARS)
     for text, bias in texts.items():
         if bias != bias or bias == inf:
             raise InvalidInput(f"`logit_bias` of {text!r} is {bias}", parameter="logit_bias")

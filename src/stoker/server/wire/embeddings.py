@@ -45,6 +45,8 @@ class NativeEmbeddingRequest(PassFields, frozen=True, kw_only=True):
     """The body of `POST /embedding`."""
 
     content: Inputs | None = None
+    """The next one means the same."""
+    input: Inputs | None = None
     embd_normalize: Int | None = None
     """-1 = not at all, 0 = the largest number becomes 32760, 1 = taxicab, 2 = euclidean (if not given), p = p-norm."""
 

@@ -35,7 +35,15 @@ class Refused:
 
     reason: str
     neutral: tuple[object, ...] = ()
-    """Values that ask for nothing and pass. `null` always does."""
+    """Values that ask for nothing and pass. `null` always does. Of an object with a `type`, that alone counts."""
+    neutral_below: float | None = None
+    """Numbers below it pass too."""
+
+    def passes(self, value: object) -> bool:
+        """Whether the value asks for nothing."""
+        if self.neutral_below is not None and isinstance(value, int | float) and value < self.neutral_below:
+            return True
+        return any(_equal(value, harmless) for harmless in self.neutral)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +171,9 @@ def _passes(table: FieldTable, name: str, value: object, where: str) -> bool:
     match table.get(name):
         case Honoured():
             return True
-        case Refused(reason, neutral):
-            if not any(_equal(value, harmless) for harmless in neutral):
-                message = f"`{where}{name}` is not supported here: {reason}"
+        case Refused() as refused:
+            if not refused.passes(value):
+                message = f"`{where}{name}` is not supported here: {refused.reason}"
                 raise UnsupportedParameter(message, parameter=f"{where}{name}")
         case Ignored():
             pass
@@ -175,7 +183,15 @@ def _passes(table: FieldTable, name: str, value: object, where: str) -> bool:
 
 
 def _equal(value: object, harmless: object) -> bool:
+    if isinstance(value, dict) and isinstance(harmless, dict):
+        return _says(cast("dict[str, object]", value)) == _says(cast("dict[str, object]", harmless))
     return value == harmless and isinstance(value, bool) == isinstance(harmless, bool)
+
+
+def _says(value: Mapping[str, object]) -> Mapping[str, object]:
+    """What is asked for by an object: its `type`, which its other members only describe, or else what is given."""
+    given = {name: member for name, member in value.items() if member is not None}
+    return {"type": given["type"]} if "type" in given else given
 
 
 _logged_unknown: set[str] = set()

@@ -25,6 +25,12 @@ class NativeRequest(GenerationFields, frozen=True, kw_only=True):
     """So many of the likeliest tokens are given at every position."""
     return_tokens: bool | None = None
     """The reply has the answer's token ids too."""
+    response_fields: list[str] | None = None
+    """The reply has these fields only, each under the name given here: `timings/prompt_n` is one of an object in it."""
+    t_max_predict_ms: Int | None = None
+    """So long after its first token, an answer ends with its line; 0 or less = it does not."""
+    n_indent: Int | None = None
+    """An answer ends before a line that begins with fewer spaces and tabs; its first line may."""
 
 
 class PromptObject(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +58,7 @@ class InfillRequest(NativeRequest, frozen=True, kw_only=True):
     input_prefix: str | None = None
     input_suffix: str | None = None
     input_extra: list[ExtraFile] | None = None
-    """Further files of the same project, the most relevant one last."""
+    """Further files of the same project, the most relevant one last. If not all fit, the first ones are left out."""
     prompt: str | None = None
     """How the text between them begins."""
 
@@ -116,7 +122,7 @@ class NativeReply(NativeChunk, frozen=True, kw_only=True):
     tokens_cached: int
     """Tokens of the prompt that were in the cache."""
     truncated: bool = False
-    """Never: a prompt is not cut."""
+    """Never: no context is shifted. What `/infill` leaves out does not count, as in llama-server."""
     timings: Timings
 
 

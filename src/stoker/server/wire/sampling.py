@@ -59,6 +59,8 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     logit_bias: dict[str, Bias] | list[tuple[Int | str, Bias]] | None = None
     """By token id, or by text: then every token of the text gets the bias."""
     allowed_token_ids: list[Int] | None = None
+    samplers: str | list[str] | None = None
+    """The stages that take part, in llama-server's usual order: names, or their letters in one string."""
 
 
 class LoraChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +68,8 @@ class LoraChoice(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str | None = None
     id: Int | None = None
-    scale: float = 1.0
+    scale: float | None = None
+    """Not given = 1."""
 
 
 Lora: TypeAlias = str | list[str | LoraChoice]

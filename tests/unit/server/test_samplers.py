@@ -1,0 +1,210 @@
+"""llama-server's `samplers`: which stages take part, and what the editors and front ends that send it get."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stoker.core.params import BUILT_IN, SamplingParams
+from tests.unit.server.fake_runtime import FakeRuntime, ask, chat, make_app
+
+OFF = {
+    "repetition_penalty": 1,
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
+    "dry_multiplier": 0,
+    "top_n_sigma": 0,
+    "top_k": 0,
+    "typical_p": 1,
+    "top_p": 1,
+    "min_p": 0,
+    "xtc_probability": 0,
+    "infill": False,
+    "temperature": 1,
+    "dynatemp_range": 0,
+}
+USUAL = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]
+
+
+def sampling(samplers: Any, **body: Any) -> SamplingParams:
+    runtime = FakeRuntime()
+    response = ask(make_app(runtime), "POST", "/completion", json={"prompt": "hi", "samplers": samplers, **body})
+    assert response.status_code == 200, response.text
+    return runtime.submits[0].sampling
+
+
+def error(samplers: Any, **body: Any) -> dict[str, Any]:
+    body |= {"prompt": "hi", "samplers": samplers}
+    response = ask(make_app(FakeRuntime()), "POST", "/completion", json=body)
+    assert response.status_code == 400
+    return response.json()["error"]
+
+
+def numbers(params: SamplingParams) -> dict[str, Any]:
+    return {name: getattr(params, name) for name in OFF}
+
+
+def test_a_stage_that_is_not_named_is_off_whatever_the_request_and_the_defaults_say():
+    assert numbers(sampling([], temperature=0, top_p=0.5)) == OFF
+    assert numbers(sampling(["top_k", "top_p"], top_p=0.5, min_p=0.1)) == OFF | {"top_k": None, "top_p": 0.5}
+    assert numbers(sampling("kp", top_p=0.5, min_p=0.1)) == OFF | {"top_k": None, "top_p": 0.5}
+
+
+def test_the_usual_list_changes_nothing():
+    given = {"top_k": 7, "min_p": 0.1, "repeat_penalty": 1.2, "temperature": 0.5}
+    plain = sampling(None, **given)
+    for usual in (USUAL, "edskypmxt", [*USUAL, "adaptive_p"]):
+        assert sampling(usual, **given).filled_from(BUILT_IN) == SamplingParams(infill=False).filled_from(
+            plain, BUILT_IN
+        )
+
+
+@pytest.mark.parametrize("names", [["top-k", "nucleus"], ["topk", "TOP_P"], ["top_k", "tfs_z", "top-p"]])
+def test_other_spellings(names: list[str]):
+    assert sampling(names) == sampling(["top_k", "top_p"])
+
+
+def test_typical_is_typ_p_by_all_its_names():
+    for name in ("typ_p", "typ-p", "typp", "typ", "typical", "typical_p", "typical-p"):
+        assert numbers(sampling([name], typical_p=0.5)) == OFF | {"typical_p": 0.5}
+
+
+def test_infill_is_on_only_if_it_is_named():
+    assert sampling(["top_k", "infill"]).infill is True
+    assert sampling("ki").infill is True
+    assert sampling(["top_k"]).infill is False
+    assert sampling(None).infill is None
+
+
+@pytest.mark.parametrize(
+    "names", [["top_p", "top_k"], ["temperature", "top_k"], ["infill", "top_p"], ["top_k", "top_k"], "pk"]
+)
+def test_another_order_is_an_error_that_says_ours(names: list[str] | str):
+    refusal = error(names)
+    assert (refusal["code"], refusal["param"]) == ("unsupported_parameter", "samplers")
+    assert "top_k" in refusal["message"] or "top_p" in refusal["message"]
+
+
+def test_a_stage_that_the_request_switches_off_may_stand_anywhere():
+    assert numbers(sampling(["min_p", "top_k", "top_p"], min_p=0)) == OFF | {"top_k": None, "top_p": None}
+    assert error(["min_p", "top_k", "top_p"], min_p=0.1)["param"] == "samplers"
+
+
+@pytest.mark.parametrize("names", [["top_kk"], [""], "q", ["top_k", "mirostat"]])
+def test_an_unknown_stage_is_an_error_that_lists_the_known_ones(names: list[str] | str):
+    refusal = error(names)
+    assert refusal["param"] == "samplers"
+    assert "typ_p" in refusal["message"]
+
+
+def test_mirostat_has_stages_of_its_own():
+    assert sampling(["top_p", "top_k"], mirostat=2) == sampling(None, mirostat=2)
+
+
+def test_a_negative_adaptive_target_asks_for_nothing():
+    assert sampling(None, adaptive_target=-0.01, adaptive_decay=0.9) == sampling(None)
+    for target in (0, 0.5, True):
+        assert error(None, adaptive_target=target)["param"] == "adaptive_target"
+
+
+EDITOR = {
+    "id_slot": 0,
+    "input_prefix": "def f(",
+    "input_suffix": ")",
+    "input_extra": [{"text": "x = 1\n", "time": 12.5, "filename": "a.py"}],
+    "prompt": "    a",
+    "stream": False,
+    "cache_prompt": True,
+    "t_max_prompt_ms": 500,
+}
+WARM_UP = {"n_predict": 0, "samplers": [], "t_max_predict_ms": 1}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        # llama.vim, before anything is to be written, and when it is
+        {**WARM_UP, "temperature": 0.0, "prompt": "", "input_prefix": "", "input_suffix": "", "response_fields": [""]},
+        {
+            "n_predict": 128,
+            "stop": [],
+            "n_indent": 4,
+            "top_k": 40,
+            "top_p": 0.90,
+            "samplers": ["top_k", "top_p", "infill"],
+            "t_max_predict_ms": 250,
+            "response_fields": ["content", "timings/prompt_n", "timings/predicted_ms", "truncated", "tokens_cached"],
+        },
+        # llama.vscode
+        WARM_UP,
+        {
+            "n_predict": 128,
+            "n_cmpl": 3,
+            "top_k": 40,
+            "top_p": 0.99,
+            "samplers": ["top_k", "top_p", "infill"],
+            "n_indent": 4,
+            "t_max_predict_ms": 2500,
+            "lora": [{"id": 0, "scale": 0.5}],
+        },
+    ],
+)
+def test_what_editors_ask_of_infill(asked: dict[str, Any]):
+    runtime = FakeRuntime()
+    assert ask(make_app(runtime), "POST", "/infill", json=EDITOR | asked).status_code == 200
+    assert [submit.sampling.max_tokens for submit in runtime.submits] == [asked["n_predict"]] * asked.get("n_cmpl", 1)
+
+
+def test_what_llama_vim_asks_of_a_chat():
+    beside: dict[str, Any] = {"id_slot": 1, "cache_prompt": True}
+    warm_up = chat(FakeRuntime(), **beside, samplers=[], n_predict=0, response_fields=[""])
+    assert warm_up.status_code == 200
+    runtime = FakeRuntime()
+    edit = chat(runtime, **beside, min_p=0.1, temperature=0.1, samplers=["min_p", "temperature"], stream=True)
+    assert edit.status_code == 200
+    params = runtime.submits[0].sampling
+    assert (params.min_p, params.temperature, params.top_k, params.top_p) == (0.1, 0.1, 0, 1)
+
+
+@pytest.mark.parametrize("samplers", [USUAL, [*USUAL, "adaptive_p"], USUAL[:2] + USUAL[3:]])
+def test_what_sillytavern_asks(samplers: list[str]):
+    body: dict[str, Any] = {
+        "max_new_tokens": 8,
+        "max_tokens": 8,
+        "n_predict": 8,
+        "num_predict": 8,
+        "temperature": 0.7,
+        "top_p": 0.5,
+        "typical_p": 1,
+        "min_p": 0,
+        "repetition_penalty": 1.2,
+        "repeat_penalty": 1.2,
+        "repeat_last_n": 0,
+        "frequency_penalty": 0,
+        "presence_penalty": 0,
+        "top_k": 40,
+        "dry_multiplier": 0,
+        "dry_base": 1.75,
+        "dry_allowed_length": 2,
+        "dry_penalty_last_n": 0,
+        "dry_sequence_breakers": ["\n", ":", '"', "*"],
+        "xtc_threshold": 0.1,
+        "xtc_probability": 0,
+        "top_n_sigma": 0,
+        "min_keep": 0,
+        "adaptive_target": -0.01,
+        "adaptive_decay": 0.9,
+        "mirostat": 0,
+        "mirostat_tau": 5,
+        "mirostat_eta": 0.1,
+        "grammar": "",
+        "logit_bias": [],
+        "ignore_eos": False,
+        "tfs_z": 1,
+        "n_probs": 10,
+        "stop": ["\nUser:"],
+    }
+    params = sampling(samplers, **body)
+    plain = sampling(None, **body)
+    assert params.filled_from(BUILT_IN) == SamplingParams(infill=False).filled_from(plain, BUILT_IN)
