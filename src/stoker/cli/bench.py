@@ -260,7 +260,7 @@ def _ended_as_interrupted() -> Generator[None]:
             signal.signal(number, before[number])
 
 
-_ENDS = (signal.SIGTERM, signal.SIGHUP)
+_ENDS = (signal.SIGTERM, *((signal.SIGHUP,) if sys.platform != "win32" else ()))
 
 
 def _check_place(path: Path, option: str) -> None:
