@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from stoker.engine.config import EngineConfig
 
 _MODEL = "model"
+_ENDS = (signal.SIGTERM, *((signal.SIGHUP,) if sys.platform != "win32" else ()))
 
 
 class _Group(TyperGroup):
@@ -258,9 +259,6 @@ def _ended_as_interrupted() -> Generator[None]:
     finally:
         for number in heard:
             signal.signal(number, before[number])
-
-
-_ENDS = (signal.SIGTERM, *((signal.SIGHUP,) if sys.platform != "win32" else ()))
 
 
 def _check_place(path: Path, option: str) -> None:

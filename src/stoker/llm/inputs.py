@@ -148,15 +148,17 @@ def as_conversations(messages: Conversation | Sequence[Conversation]) -> tuple[l
     Raises:
         InvalidInput: it is no list, or neither messages nor lists are in it.
     """
-    if isinstance(cast("object", messages), str) or not isinstance(cast("object", messages), Sequence):
-        raise InvalidInput(f"`messages` must be a list, not {type(messages).__name__}", parameter="messages")
+    _check_list(messages, "`messages` must be a list")
     if not messages or isinstance(messages[0], Message | Mapping):
         return [cast("Conversation", messages)], True
     for conversation in messages:
-        if isinstance(cast("object", conversation), str) or not isinstance(cast("object", conversation), Sequence):
-            complaint = "`messages` must hold messages, or lists of messages"
-            raise InvalidInput(f"{complaint}, not {type(conversation).__name__}", parameter="messages")
+        _check_list(conversation, "`messages` must hold messages, or lists of messages")
     return list(cast("Sequence[Conversation]", messages)), False
+
+
+def _check_list(messages: object, complaint: str) -> None:
+    if isinstance(messages, str) or not isinstance(messages, Sequence):
+        raise InvalidInput(f"{complaint}, not {type(messages).__name__}", parameter="messages")
 
 
 def as_messages(conversation: Conversation) -> tuple[Message, ...]:
@@ -165,8 +167,7 @@ def as_messages(conversation: Conversation) -> tuple[Message, ...]:
     Raises:
         InvalidInput: there is none, or one is not valid.
     """
-    if isinstance(cast("object", conversation), str) or not isinstance(cast("object", conversation), Sequence):
-        raise InvalidInput(f"`messages` must be a list, not {type(conversation).__name__}", parameter="messages")
+    _check_list(conversation, "`messages` must be a list")
     if not conversation:
         raise InvalidInput("`messages` must be a list with at least one message", parameter="messages")
     return tuple(

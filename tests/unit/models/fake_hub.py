@@ -2,11 +2,13 @@
 
 import hashlib
 import json
-import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self
+
+from tests.unit.models.running_server import running
 
 
 @dataclass
@@ -30,16 +32,12 @@ class FakeHub:
             def log_message(self, format: str, *args: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
+        self._stack = ExitStack()
+        self._server = self._stack.enter_context(running(ThreadingHTTPServer(("127.0.0.1", 0), Handler)))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self._stack.close()
 
     @property
     def url(self) -> str:

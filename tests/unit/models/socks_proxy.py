@@ -3,10 +3,12 @@
 import socket
 import struct
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from socketserver import StreamRequestHandler, ThreadingTCPServer
 from typing import Self
+
+from tests.unit.models.running_server import running
 
 _NO_PASSWORD = b"\x05\x00"
 _CONNECTED = b"\x05\x00\x00\x01" + bytes(6)
@@ -41,16 +43,12 @@ class SocksProxy:
                     _pass_on(self.connection, there)
                     answers.join()
 
-        self._server = ThreadingTCPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
+        self._stack = ExitStack()
+        self._server = self._stack.enter_context(running(ThreadingTCPServer(("127.0.0.1", 0), Handler)))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self._stack.close()
 
     @property
     def url(self) -> str:
