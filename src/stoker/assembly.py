@@ -20,11 +20,12 @@ from stoker.core.stages import Mark, no_mark
 from stoker.engine.cards import EmbeddingCard, ModelCard
 from stoker.engine.config import EngineConfig, adapter_specs
 from stoker.engine.engine import Engine
+from stoker.engine.loaded import Loaded
 from stoker.engine.prompt import find_fill_tokens
 from stoker.engine.spare import IS_SPARE
 from stoker.engine.tiers import open_kv_store
 from stoker.errors import ConfigError
-from stoker.loading import Loaded, load_model, load_scripted
+from stoker.loading import load_model, load_scripted
 from stoker.locating import local_model
 from stoker.text.tokenizer import Tokenizer
 

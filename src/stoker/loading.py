@@ -6,19 +6,17 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stoker.backends.base import AdapterPort, Backend, Embedder, KVPort, MaximaPort
+from stoker.backends.base import AdapterPort
 from stoker.core.embedding import Pooling
-from stoker.core.params import SamplingParams
 from stoker.core.stages import Mark
 from stoker.engine.adapters import Adapters, ReadAdapter
 from stoker.engine.config import EngineConfig
+from stoker.engine.loaded import Loaded
 from stoker.errors import ConfigError, ModelUnsupported
 from stoker.loading_llama import only_llama
-from stoker.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from stoker.models.lora import LoraFile
@@ -28,32 +26,6 @@ logger = logging.getLogger(__name__)
 
 _MIN_SLOTS, _SLOTS_PER_RUNNING = 16, 4
 """Of a script; of models their own modules know."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """A backend with what its file says. Whoever has it closes the backend."""
-
-    backend: Backend
-    backend_name: str
-    tokenizer: Tokenizer
-    defaults: SamplingParams
-    path: Path
-    chat_template: str | None
-    num_parameters: int
-    size_bytes: int
-    kv_port: KVPort | None = None
-    """The backend again, if it can export KV."""
-    maxima_port: MaximaPort | None = None
-    """The backend again, if it looks at logits while it makes them."""
-    embedder: Embedder | None = None
-    """The backend's, if it can embed; the backend closes it."""
-    adapters: Adapters = field(default_factory=Adapters)
-    """None are loaded yet."""
-    weight_files: tuple[Path, ...] = ()
-    """What the weights were read from."""
-    max_running: int | None = None
-    """The model itself wants no more requests at the same time."""
 
 
 def load_model(config: EngineConfig, progress: Progress | None, mark: Mark) -> Loaded:

@@ -19,7 +19,8 @@ from stoker.core.batch import Batch, Chunk
 from stoker.core.stages import no_mark
 from stoker.engine.config import EngineConfig
 from stoker.errors import ConfigError, InvalidInput, ModelFileInvalid, ModelUnsupported
-from stoker.loading import Loaded, load_gguf
+from stoker.engine.loaded import Loaded
+from stoker.loading import load_gguf
 from stoker.loading_gguf import prepare_gguf
 from tests.tiny_models import TinyModel, split_model, write_tiny_model
 

@@ -20,7 +20,8 @@ from stoker.core.embedding import Piece
 from stoker.core.stages import no_mark
 from stoker.engine.config import EngineConfig, adapter_specs
 from stoker.errors import AdapterInvalid, ConfigError, InvalidInput, ModelError, ModelUnsupported
-from stoker.loading import Loaded, load_gguf
+from stoker.engine.loaded import Loaded
+from stoker.loading import load_gguf
 from stoker.loading_llama import refuse_what_kills_it
 from stoker.models.gguf import read_gguf
 from tests.adapter_files import random_pairs, write_adapter, write_control_vector

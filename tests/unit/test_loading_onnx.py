@@ -30,7 +30,8 @@ from stoker.errors import (
     ModelUnsupported,
     ResourceExhausted,
 )
-from stoker.loading import Loaded, load_model
+from stoker.engine.loaded import Loaded
+from stoker.loading import load_model
 from stoker.runtime.shares import share_of
 from tests.onnx_models import CHATML, TinyOnnx, write_onnx_folder, write_tokenizer
 from tests.tiny_models import TinyModel, write_tiny_model

@@ -1,0 +1,38 @@
+"""An open model: a backend with what its files say. How it is opened is for `loading` to decide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stoker.backends.base import Backend, Embedder, KVPort, MaximaPort
+from stoker.core.params import SamplingParams
+from stoker.engine.adapters import Adapters
+from stoker.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """An open model. The owner of this value closes the backend."""
+
+    backend: Backend
+    backend_name: str
+    tokenizer: Tokenizer
+    defaults: SamplingParams
+    """Sampling parameters that the model's files recommend, filled from the configuration."""
+    path: Path
+    chat_template: str | None
+    num_parameters: int
+    size_bytes: int
+    kv_port: KVPort | None = None
+    """The same object as `backend`, if the backend can export KV."""
+    maxima_port: MaximaPort | None = None
+    """The same object as `backend`, if the backend reports the maxima of logits while it computes them."""
+    embedder: Embedder | None = None
+    """The embedder of the same model, if the backend has one; closing the backend closes it."""
+    adapters: Adapters = field(default_factory=Adapters)
+    """No adapter is loaded yet."""
+    weight_files: tuple[Path, ...] = ()
+    """The files that the weights were read from."""
+    max_running: int | None = None
+    """The model's own limit on concurrent requests; None = no limit."""
