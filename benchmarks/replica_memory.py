@@ -22,12 +22,12 @@ from stoker.engine.client import EngineClient
 from stoker.engine.config import EngineConfig
 from stoker.engine.protocol import Submit
 from stoker.engine.template import Template
-from stoker.locating import local_model, prepared_path
+from stoker.loading.locating import local_model, prepared_path
 
 _KIB = 1024
 _MIB = 2**20
 _PROMPTS = 8
-_MODULES = "import stoker.loading, stoker.engine.process, stoker.backends.native"
+_MODULES = "import stoker.loading.choosing, stoker.loading.native, stoker.engine.process, stoker.backends.native"
 _MAPPING = re.compile(
     r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ (?P<device>\S+) (?P<inode>\d+) *(?P<path>.*)\n(?P<facts>(?:[A-Z].*\n)+)",
     re.MULTILINE,

@@ -25,8 +25,8 @@ from stoker.engine.prompt import find_fill_tokens
 from stoker.engine.spare import IS_SPARE
 from stoker.engine.tiers import open_kv_store
 from stoker.errors import ConfigError
-from stoker.loading import load_model, load_scripted
-from stoker.locating import local_model
+from stoker.loading.choosing import load_model
+from stoker.loading.locating import local_model
 from stoker.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -39,11 +39,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _USUAL = (
-    "stoker.loading_gguf",
     "stoker.backends.llama.gpu",
     "stoker.backends.native",
     "stoker.backends.native.heap",
     "stoker.backends.native.sampling",
+    "stoker.loading.gguf",
+    "stoker.loading.native",
     "stoker.models.cache",
     "stoker.models.description",
     "stoker.models.memory",
@@ -76,7 +77,7 @@ def build_engine(
         ResourceExhausted: it does not fit into memory.
         ConfigError: a size cannot be had with this model.
     """
-    loaded = _load(config, progress, mark)
+    loaded = load_model(local_model(config, progress=progress), progress, mark)
     is_built = False
     try:
         loaded.adapters.load(adapter_specs(config))
@@ -100,12 +101,6 @@ def build_engine(
         if not is_built:
             loaded.backend.close()
     return engine, _card(config, loaded, scheduling)
-
-
-def _load(config: EngineConfig, progress: Progress | None, mark: Mark) -> Loaded:
-    if config.backend == "scripted":
-        return load_scripted(config)
-    return load_model(local_model(config, progress=progress), progress, mark)
 
 
 def _scheduling(config: EngineConfig, loaded: Loaded) -> SchedulerConfig:
@@ -207,7 +202,7 @@ def main() -> int:
 
 
 def _prepare(model_path: str) -> None:
-    from stoker.loading_gguf import prepare_gguf
+    from stoker.loading.preparing import prepare_gguf
 
     prepare_gguf(Path(model_path))
     _trim_heap()

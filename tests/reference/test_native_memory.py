@@ -58,12 +58,10 @@ def test_weights_are_there_once(smollm2_path: Path, tmp_path: Path) -> None:
 PLAN_SCRIPT = """
 import sys
 from pathlib import Path
-from stoker import loading_gguf
 from stoker.engine.config import EngineConfig
-from stoker.models.gguf import read_gguf
 from stoker.core.batch import Batch, Chunk
 from stoker.core.stages import no_mark
-from stoker.measuring import measure
+from stoker.loading.choosing import load_model, measure
 
 def allocated():
     (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData:")]
@@ -75,11 +73,10 @@ config = EngineConfig(
     lora=[str(adapter)],
 )
 plan = measure(config).within(1 << 40)
-with read_gguf(path) as gguf:
-    loading_gguf.open_gguf(config, [gguf], None, no_mark).backend.close()  # what is made once is there
-    before = allocated()
-    opened = loading_gguf.open_gguf(config, [gguf], None, no_mark)
-opened.adapter_port.load_adapter("key", adapter)
+load_model(config, None, no_mark).backend.close()  # what is made once is there
+before = allocated()
+opened = load_model(config, None, no_mark)
+opened.backend.load_adapter("key", adapter)
 opened.backend.forward(Batch(0, (Chunk(0, 0, tuple(range(64)) * 8, 1, (("key", 1.0),)),)))
 print(plan.total_bytes, allocated() - before)
 """

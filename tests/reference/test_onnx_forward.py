@@ -16,7 +16,7 @@ from stoker.core.batch import Batch, Chunk, Truncate
 from stoker.core.stages import no_mark
 from stoker.engine.config import EngineConfig
 from stoker.export import ExportOptions, export_model
-from stoker.loading import load_model
+from stoker.loading.choosing import load_model
 from tests.reference.export_runs import divergence, unrounded
 from tests.reference.native_runs import Rows, all_rows, open_native
 from tests.reference.native_runs import step as native_step

@@ -18,7 +18,7 @@ from stoker.engine.config import EngineConfig
 from stoker.engine.protocol import Submit
 from stoker.engine.spare import IS_SPARE
 from stoker.errors import ConfigError, ModelFileInvalid, ModelFileNotFound, ModelUnsupported
-from stoker.locating import local_model
+from stoker.loading.locating import local_model
 
 
 def test_the_card_says_what_was_built() -> None:
@@ -64,7 +64,7 @@ def test_a_backend_for_other_files_is_refused_before_any_download() -> None:
 def test_more_running_requests_than_slots_are_refused_and_the_model_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[ScriptedBackend] = []
     monkeypatch.setattr(ScriptedBackend, "close", lambda self: closed.append(self))
-    monkeypatch.setattr("stoker.loading._SLOTS_PER_RUNNING", 0)
+    monkeypatch.setattr("stoker.loading.loader._SLOTS_PER_RUNNING", 0)
     with pytest.raises(ConfigError, match="--parallel 17 is too much: scripted can run at most 16"):
         build_engine(EngineConfig(model="scripted", backend="scripted", parallel=17))
     assert len(closed) == 1

@@ -14,11 +14,15 @@ import pytest
 from stoker import serving
 from stoker.config import Config, load_config
 from stoker.engine import spare
-from stoker.engine.config import EngineConfig
+from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.errors import ConfigError, ModelFileNotFound
-from stoker.measuring import measure
+from stoker.loading.choosing import measure
 from stoker.models.memory_plan import MemoryNeeds
+from stoker.runtime.local import LocalRuntime
 from stoker.runtime.registry import ModelSpec, Registry
+from stoker.runtime.replica_config import ReplicaConfig
+from stoker.runtime.replicas import ReplicatedRuntime
+from stoker.text.volatile import VolatileHeaders
 from tests.onnx_models import write_onnx_folder
 
 MIB = 2**20
@@ -291,3 +295,19 @@ def test_the_engine_that_was_started_early_is_told_what_it_will_load(
         (tmp_path / model).touch() if "." in model else write_onnx_folder(tmp_path / model)
     registry_of(settings(tmp_path, backend=backend), *models)
     assert [Path(path).name for path in told] == expected
+
+
+def test_one_engine_or_several_replicas(caplog: pytest.LogCaptureFixture) -> None:
+    def make(replicas: int | str, **config: Any) -> object:
+        engine = EngineConfig(model="scripted", backend="scripted", **config)
+        return serving.create_runtime(
+            engine, VolatileHeaders(()), SupervisionConfig(), ReplicaConfig(replicas=replicas)
+        )
+
+    assert isinstance(make(1), LocalRuntime)
+    assert isinstance(make("1-2", threads=2), ReplicatedRuntime)
+    assert not caplog.messages
+    make(3, threads=2)
+    assert caplog.messages == ["3 replicas of one thread each are more than the cores: they hold each other up"]
+    with pytest.raises(ConfigError, match="use --kv-tokens 1024, or fewer replicas"):
+        make(2, threads=2, ctx_size=512, kv_tokens=600)

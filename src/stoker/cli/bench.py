@@ -85,7 +85,7 @@ def model(flags: Flags, model: Model, profile: Profile = False) -> None:
     """Start `stoker serve MODEL` on a free port, measure it, and end it."""
     import msgspec
 
-    from stoker.locating import local_model
+    from stoker.loading.locating import local_model
 
     engine = msgspec.structs.replace(flags.load(without=BENCH).engine, model=model)
     engine = local_model(engine, progress=DownloadBar())

@@ -44,7 +44,7 @@ from stoker.llm.inputs import (
 )
 from stoker.llm.places import Places
 from stoker.llm.session import Answer, Completion, Session
-from stoker.locating import local_model
+from stoker.loading.locating import local_model
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -144,54 +144,6 @@ class MemoryNeeds:
         )
 
 
-def plan(
-    gguf: GGUFFile,
-    *,
-    ctx_size: int | None,
-    kv_tokens: int | None,
-    parallel: int,
-    available_bytes: int,
-    kv_element_bytes: float = 2.0,
-    spare_kv_tokens: int = 0,
-    context_bytes: ContextBytes | None = None,
-    adapter_bytes: int = 0,
-    num_replicas: int = 1,
-) -> MemoryPlan:
-    """Fills in what was not asked for, and refuses what does not fit.
-
-    Args:
-        gguf: the (first) file of the model.
-        ctx_size: longest single request in tokens; None = what the model was trained for, at most 8192, at most
-            `kv_tokens`.
-        kv_tokens: size of the pool; None = `parallel` full requests, but not more than 512 MiB unless one request alone
-            needs more, and less if memory is short.
-        parallel: most requests that run at the same time, at least 1.
-        available_bytes: memory that the model may take (see `available_memory`).
-        kv_element_bytes: what one number of keys and values takes, its share of scales included.
-        spare_kv_tokens: what the backend needs beyond the pool, in tokens.
-        context_bytes: what it needs for a context of so many positions, besides KV.
-        adapter_bytes: what adapters take that are loaded with the model.
-        num_replicas: engines that share the weights; each of them gets a pool like this one.
-
-    Raises:
-        ResourceExhausted: it does not fit; the message says what would. Fields `needed_bytes`, `available_bytes`.
-        ConfigError: a size below 1, or a context beyond all sense.
-        ModelFileInvalid: the file does not say, or lies about, its own shape.
-    """
-    needs = memory_needs(
-        gguf,
-        ctx_size=ctx_size,
-        kv_tokens=kv_tokens,
-        parallel=parallel,
-        kv_element_bytes=kv_element_bytes,
-        spare_kv_tokens=spare_kv_tokens,
-        context_bytes=context_bytes,
-        adapter_bytes=adapter_bytes,
-        num_replicas=num_replicas,
-    )
-    return needs.within(available_bytes)
-
-
 def memory_needs(
     gguf: GGUFFile,
     *,
@@ -202,13 +154,22 @@ def memory_needs(
     spare_kv_tokens: int = 0,
     context_bytes: ContextBytes | None = None,
     adapter_bytes: int = 0,
-    cache_bytes: int = 0,
     num_replicas: int = 1,
 ) -> MemoryNeeds:
-    """What a model takes, whatever there is. For the arguments see `plan`.
+    """What a model takes; `MemoryNeeds.within` fills in the rest, and refuses what does not fit.
 
     Args:
-        cache_bytes: memory for KV that has left the pool.
+        gguf: the (first) file of the model.
+        ctx_size: longest single request in tokens; None = what the model was trained for, at most 8192, at most
+            `kv_tokens`.
+        kv_tokens: size of the pool; None = `parallel` full requests, but not more than 512 MiB unless one request alone
+            needs more, and less if memory is short.
+        parallel: most requests that run at the same time, at least 1.
+        kv_element_bytes: what one number of keys and values takes, its share of scales included.
+        spare_kv_tokens: what the backend needs beyond the pool, in tokens.
+        context_bytes: what it needs for a context of a number of positions, besides KV.
+        adapter_bytes: what adapters take that are loaded with the model.
+        num_replicas: engines that share the weights; each of them gets a pool like this one.
 
     Raises:
         ConfigError: a size below 1, or a context beyond all sense.
@@ -230,7 +191,6 @@ def memory_needs(
         kv_bytes_per_token=kv_bytes_per_token(gguf, kv_element_bytes),
         compute_bytes=_compute_bytes(gguf) + for_context,
         adapter_bytes=adapter_bytes,
-        cache_bytes=cache_bytes,
         num_replicas=num_replicas,
     )
 

@@ -16,6 +16,7 @@ _MAX_MERGES = 1 << 23
 _MAX_TOKEN_BYTES = 1 << 16
 """Real vocabularies stay far below: 262,144 tokens, 500,000 merges, a few hundred bytes."""
 
+_TOKENS = "tokenizer.ggml.tokens"
 _ID_KEYS = {
     "bos_token_id": "bos",
     "eos_token_id": "eos",
@@ -45,9 +46,10 @@ def read_vocabulary(gguf: GGUFFile) -> Vocabulary:
         ModelFileInvalid: there is none, or it contradicts itself; the message names the key.
     """
     tokens = _tokens(gguf)
+    model, pre_tokenizer = vocabulary_kind(gguf)
     return Vocabulary(
-        model=gguf.get_str("tokenizer.ggml.model") or _fail(gguf, "`tokenizer.ggml.model` is missing"),
-        pre_tokenizer=gguf.get_str("tokenizer.ggml.pre") or "",
+        model=model,
+        pre_tokenizer=pre_tokenizer,
         architecture=gguf.architecture,
         model_name=gguf.get_str("general.name") or "",
         tokens=tokens,
@@ -64,12 +66,24 @@ def read_vocabulary(gguf: GGUFFile) -> Vocabulary:
     )
 
 
+def vocabulary_kind(gguf: GGUFFile) -> tuple[str, str]:
+    """The names of the kind of vocabulary and of the pre-tokenizer; the second is empty if the file has none.
+
+    Raises:
+        ModelFileInvalid: there is no vocabulary.
+    """
+    _token_array(gguf)
+    model = gguf.get_str("tokenizer.ggml.model") or _fail(gguf, "`tokenizer.ggml.model` is missing")
+    return model, gguf.get_str("tokenizer.ggml.pre") or ""
+
+
+def _token_array(gguf: GGUFFile) -> GGUFArray:
+    array = gguf.get_array(_TOKENS)
+    return array if array else _fail(gguf, f"`{_TOKENS}` is missing or empty: the file has no vocabulary")
+
+
 def _tokens(gguf: GGUFFile) -> list[str]:
-    key = "tokenizer.ggml.tokens"
-    array = gguf.get_array(key)
-    if array is None or not len(array):
-        _fail(gguf, f"`{key}` is missing or empty: the file has no vocabulary")
-    tokens = _strings(gguf, array, key, _MAX_TOKENS)
+    tokens = _strings(gguf, _token_array(gguf), _TOKENS, _MAX_TOKENS)
     named = [text or f"[EMPTY_{token_id}]" for token_id, text in enumerate(tokens)]
     if len(set(named)) < len(named):
         seen: dict[str, int] = {}

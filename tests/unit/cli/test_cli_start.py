@@ -139,7 +139,7 @@ def test_an_interrupt_before_any_command_has_its_own_code(monkeypatch: pytest.Mo
 
 def test_a_server_imports_neither_what_computes_nor_what_downloads() -> None:
     code = (
-        "import stoker.cli.serve, stoker.serving, stoker.hosting, stoker.server.app, stoker.engine.client, "
+        "import stoker.cli.serve, stoker.serving, stoker.server.app, stoker.engine.client, "
         "stoker.runtime.local, stoker.runtime.replicas"
     )
     heavy = ("numpy", "tokenizers", "onnxruntime", "llama_cpp", "huggingface_hub", "stoker.engine.engine")

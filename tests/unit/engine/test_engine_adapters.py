@@ -17,7 +17,7 @@ from stoker.engine.engine import Engine
 from stoker.engine.heartbeat import AdapterLoad
 from stoker.engine.protocol import AdapterChoice, AdapterList, ChangeAdapters, Embed, Output, Submit
 from stoker.errors import AdapterInvalid, AdapterNotFound, InvalidInput, UnsupportedParameter
-from stoker.loading import scripted_adapter
+from stoker.loading.scripted import scripted_adapter
 
 
 class Bench:

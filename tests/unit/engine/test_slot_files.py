@@ -22,7 +22,7 @@ from stoker.engine.engine import Engine
 from stoker.engine.protocol import AdapterChoice, ListSlots, Output, RestoreSlot, SaveSlot, SlotFiled, SlotList, Submit
 from stoker.engine.slot_files import file_slot
 from stoker.errors import InvalidInput, ResourceExhausted, StokerError, UnsupportedParameter
-from stoker.loading import scripted_adapter
+from stoker.loading.scripted import scripted_adapter
 from tests.harness import ALL_TRAITS
 from tests.unit.engine.test_engine import add, outputs
 from tests.unit.engine.test_engine import run as run_engine

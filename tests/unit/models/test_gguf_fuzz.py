@@ -11,7 +11,7 @@ from stoker.errors import ModelFileInvalid
 from stoker.models.description import describe
 from stoker.models.gguf import GGUFArray, GGUFFile, read_gguf
 from stoker.models.gguf_types import ValueType
-from stoker.models.memory_plan import plan
+from stoker.models.memory_plan import memory_needs
 from stoker.models.model_defaults import model_defaults
 from tests.unit.models.tiny_gguf import SHAPE, write_tiny_gguf
 
@@ -42,7 +42,7 @@ def use_all_of(gguf: GGUFFile) -> None:
     with suppress(ModelFileInvalid):
         model_defaults(gguf)
     with suppress(ModelFileInvalid):
-        plan(gguf, ctx_size=None, kv_tokens=None, parallel=1, available_bytes=2**200)
+        memory_needs(gguf, ctx_size=None, kv_tokens=None, parallel=1).within(2**200)
 
 
 def read_damaged(path: Path, damaged: bytes) -> None:

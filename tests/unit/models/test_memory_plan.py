@@ -7,7 +7,7 @@ import pytest
 
 from stoker.errors import ConfigError, ModelFileInvalid, ResourceExhausted
 from stoker.models.gguf import GGUFFile, read_gguf
-from stoker.models.memory_plan import MemoryPlan, kv_bytes_per_token, plan
+from stoker.models.memory_plan import MemoryPlan, kv_bytes_per_token, memory_needs
 from tests.unit.models.tiny_gguf import SHAPE, write_tiny_gguf
 
 MIB = 1 << 20
@@ -26,7 +26,7 @@ def tiny(path: Path, **changes: Any) -> GGUFFile:
 
 def plan_for(gguf: GGUFFile, available_bytes: int = PLENTY, **sizes: Any) -> MemoryPlan:
     asked: dict[str, Any] = {"ctx_size": None, "kv_tokens": None, "parallel": 8} | sizes
-    return plan(gguf, **asked, available_bytes=available_bytes)
+    return memory_needs(gguf, **asked).within(available_bytes)
 
 
 def test_kv_of_one_token(path: Path) -> None:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from stoker.backends.llama.backend import LlamaBackend, LlamaOptions
     from stoker.backends.llama.control import ControlVector
     from stoker.backends.llama.encoder import ENCODERS, EncoderOptions, LlamaEncoder
-    from stoker.backends.llama.gpu import gpu_name
+    from stoker.backends.llama.gpu import gpu_name, gpu_name_by_child
     from stoker.backends.llama.options import AttentionOptions, CacheType, DeviceOptions, FlashAttention, SplitMode
     from stoker.backends.llama.tokenizer import LlamaTokenizer
 
@@ -28,6 +28,7 @@ __all__ = [
     "LlamaTokenizer",
     "SplitMode",
     "gpu_name",
+    "gpu_name_by_child",
 ]
 
 _HOMES = {
@@ -44,6 +45,7 @@ _HOMES = {
     "LlamaTokenizer": "stoker.backends.llama.tokenizer",
     "SplitMode": "stoker.backends.llama.options",
     "gpu_name": "stoker.backends.llama.gpu",
+    "gpu_name_by_child": "stoker.backends.llama.gpu",
 }
 """Where each name lives. They are imported when first asked for: who needs no libllama asks only for little of it."""
 

@@ -141,17 +141,29 @@ def build_tokenizer(vocabulary: Vocabulary) -> VocabularyTokenizer:
     return VocabularyTokenizer(vocabulary, special, encoder, rule)
 
 
-def _word_rule(vocabulary: Vocabulary) -> WordRule | None:
-    """The rule of a BPE vocabulary, None for the other kinds."""
-    if vocabulary.model in ("llama", "bert"):
+def check_tokenizer(model: str, pre_tokenizer: str) -> WordRule | None:
+    """Whether `build_tokenizer` knows vocabularies of a kind; it is told the names in the file, not the tokens.
+
+    Returns:
+        How a BPE vocabulary cuts texts into words; None for the other kinds.
+
+    Raises:
+        ModelUnsupported: the kind, or its way to cut words, is not known here; the message names it.
+    """
+    if model in ("llama", "bert"):
         return None
-    if vocabulary.model not in ("gpt2", "gemma4"):
-        raise ModelUnsupported(f"tokenizers of the kind `{vocabulary.model}` are not supported without libllama")
-    name = "gemma4" if vocabulary.model == "gemma4" else vocabulary.pre_tokenizer
+    if model not in ("gpt2", "gemma4"):
+        raise ModelUnsupported(f"tokenizers of the kind `{model}` are not supported without libllama")
+    name = "gemma4" if model == "gemma4" else pre_tokenizer
     rule = word_rule(name)
     if rule is None:
         raise ModelUnsupported(f"the pre-tokenizer `{name}` is not supported without libllama", pre_tokenizer=name)
-    if not name:
+    return rule
+
+
+def _word_rule(vocabulary: Vocabulary) -> WordRule | None:
+    rule = check_tokenizer(vocabulary.model, vocabulary.pre_tokenizer)
+    if vocabulary.model == "gpt2" and not vocabulary.pre_tokenizer:
         logger.warning(
             "this old file does not say how its model cuts text into words, and answers will be worse for it: "
             "get the model converted anew"

@@ -13,10 +13,10 @@ import pytest
 from stoker.engine.config import SupervisionConfig
 from stoker.engine.protocol import Output
 from stoker.errors import ConfigError, EngineCrashed
-from stoker.hosting import create_runtime
 from stoker.runtime.base import Runtime
 from stoker.runtime.llama_server.config import RuntimeConfig
 from stoker.runtime.replica_config import ReplicaConfig
+from stoker.serving import create_runtime
 from stoker.text.volatile import VolatileHeaders
 from tests.unit.runtime.llama_server.fake import QUICK, Fake, ask, event, run, until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stoker.engine.config import EngineConfig
-from stoker.locating import local_model
+from stoker.loading.locating import local_model
 
 
 def test_a_local_file_is_taken_as_it_is(tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ from stoker.core.batch import Batch, Chunk
 from stoker.core.embedding import Piece
 from stoker.core.stages import no_mark
 from stoker.engine.config import EngineConfig, adapter_specs
-from stoker.errors import AdapterInvalid, ConfigError, InvalidInput, ModelError, ModelUnsupported
 from stoker.engine.loaded import Loaded
-from stoker.loading import load_gguf
-from stoker.loading_llama import refuse_what_kills_it
+from stoker.errors import AdapterInvalid, ConfigError, InvalidInput, ModelError, ModelUnsupported
+from stoker.loading.choosing import load_model
+from stoker.loading.llama import refuse_what_kills_it
 from stoker.models.gguf import read_gguf
 from tests.adapter_files import random_pairs, write_adapter, write_control_vector
 from tests.tiny_models import TinyModel, write_tiny_model
@@ -40,7 +40,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @contextmanager
 def loaded(path: Path, **options: Any) -> Generator[Loaded]:
     config = EngineConfig(model=str(path), model_path=str(path), ctx_size=256, kv_tokens=256, threads=1, **options)
-    found = load_gguf(config, None, no_mark)
+    found = load_model(config, None, no_mark)
     try:
         found.adapters.load(adapter_specs(config))
         yield found

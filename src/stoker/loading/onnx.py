@@ -1,9 +1,10 @@
-"""Opens an ONNX model: reads its files, checks that they fit each other, and gives them to ONNX Runtime."""
+"""ONNX models on ONNX Runtime: whether their files fit each other, what they take, and how they are opened."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
@@ -20,7 +21,9 @@ from stoker.backends.onnx import (
 )
 from stoker.core.stages import Mark
 from stoker.engine.config import EngineConfig
+from stoker.engine.loaded import Loaded
 from stoker.errors import ConfigError, ModelFileInvalid, ModelFileNotFound
+from stoker.loading.loader import MAX_SLOTS, asked_sizes, only_llama, usual_slots
 from stoker.models.cache import packed_dir
 from stoker.models.memory import available_memory
 from stoker.models.memory_plan import MemoryNeeds
@@ -31,26 +34,13 @@ from stoker.models.onnx_links import follow_links
 from stoker.models.onnx_plan import OnnxSizes, onnx_needs
 from stoker.models.onnx_products import own_products
 from stoker.models.onnx_rows import choose_rows
+from stoker.models.progress import Progress
 from stoker.text.tokenizer_json import JSONTokenizer, read_hints
 
 logger = logging.getLogger(__name__)
 
-_MAX_SLOTS = 256
-_MIN_SLOTS = 16
-_SLOTS_PER_RUNNING = 4
 _USUAL_PADDING = 4096
 """More ids of no token than this are hardly for the sake of a round number."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenedOnnx:
-    """A backend with what its files say. Whoever has it closes the backend."""
-
-    backend: OnnxBackend
-    tokenizer: JSONTokenizer
-    graph: OnnxGraph
-    facts: OnnxDescription
-    max_running: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +59,7 @@ class _Parts:
 
     def num_slots(self, config: EngineConfig) -> int:
         """Running and retained conversations."""
-        return min(_MAX_SLOTS, max(_MIN_SLOTS, _SLOTS_PER_RUNNING * self.max_running(config)))
+        return min(MAX_SLOTS, usual_slots(self.max_running(config)))
 
     def needs(self, config: EngineConfig) -> MemoryNeeds:
         """What it takes."""
@@ -83,64 +73,81 @@ class _Parts:
         return onnx_needs(
             sizes,
             self.facts.hints,
-            ctx_size=config.ctx_size,
-            kv_tokens=config.kv_tokens,
-            parallel=self.max_running(config),
+            **asked_sizes(config, parallel=self.max_running(config)),
             spare_kv_tokens=spare_kv_tokens(self.num_slots(config)),
-            num_replicas=config.num_replicas,
         )
 
 
-def open_onnx(config: EngineConfig, mark: Mark) -> OpenedOnnx:
-    """Opens the folder, or the graph, `config.model_path`.
+class OnnxLoader:
+    """An ONNX folder, or graph, on ONNX Runtime. Satisfies `Loader`."""
 
-    Args:
-        config: sizes, provider and variant.
-        mark: told when a part of a step has ended.
+    name = "onnx"
 
-    Raises:
-        ModelError: a file is missing, damaged, or does not fit the others; or ONNX Runtime does not run it.
-        ResourceExhausted: it does not fit into memory.
-        ConfigError: a size or a provider cannot be had.
-    """
-    parts = _read(config)
-    plan = parts.needs(config).within(available_memory())
-    options = OnnxOptions(
-        context_size=plan.ctx_size,
-        kv_tokens=plan.kv_tokens,
-        num_slots=parts.num_slots(config),
-        max_paddings=parts.facts.hints.max_paddings,
-        threads=config.threads,
-        provider=config.provider,
-        device_id=config.device_id,
-        spins=not config.has_siblings,
-        packed_directory=packed_dir() if config.has_siblings else None,
-        operators=_operators(),
-        name=parts.facts.name,
-        architecture=parts.facts.architecture,
-        trained_context=parts.facts.trained_context or 0,
-    )
-    ends = frozenset(token_id for token_id in parts.tokenizer.eog_token_ids() if token_id < parts.signature.vocab_size)
-    backend = OnnxBackend(own_products(parts.graph), parts.signature, options, eog_token_ids=ends, mark=mark)
-    logger.info("%s is computed by ONNX Runtime (%s)", config.model or parts.graph.path, backend.provider)
-    return OpenedOnnx(
-        backend=backend,
-        tokenizer=parts.tokenizer,
-        graph=parts.graph,
-        facts=parts.facts,
-        max_running=parts.max_running(config),
-    )
+    def __init__(self, config: EngineConfig) -> None:
+        self._config = config
+
+    def refusal(self) -> ConfigError | None:
+        """See `Loader`. Options that only GGUF models have."""
+        path = self._config.model_path
+        if (reason := only_llama(self._config)) is not None:
+            return ConfigError(f"{path} is an ONNX model, and {reason}", key="backend")
+        if self._config.lora or self._config.adapters:
+            return ConfigError(f"{path} is an ONNX model, and adapters (--lora) are for GGUF models", key="lora")
+        return None
+
+    def needs(self) -> MemoryNeeds:
+        """See `Loader`."""
+        return self._parts.needs(self._config)
+
+    def open(self, progress: Progress | None, mark: Mark) -> Loaded:
+        """See `Loader`. ONNX Runtime does not tell how far it is."""
+        parts, config = self._parts, self._config
+        ends = frozenset(id_ for id_ in parts.tokenizer.eog_token_ids() if id_ < parts.signature.vocab_size)
+        options = self._options()
+        backend = OnnxBackend(own_products(parts.graph), parts.signature, options, eog_token_ids=ends, mark=mark)
+        logger.info("%s is computed by ONNX Runtime (%s)", config.model or parts.graph.path, backend.provider)
+        return Loaded(
+            backend=backend,
+            kv_port=backend,
+            backend_name=self.name,
+            tokenizer=parts.tokenizer,
+            defaults=parts.facts.defaults.filled_from(config.sampling),
+            path=parts.graph.path.parent,
+            chat_template=parts.facts.chat_template,
+            num_parameters=parts.graph.num_parameters,
+            size_bytes=parts.graph.weights_bytes,
+            weight_files=parts.graph.weight_files,
+            max_running=parts.max_running(config),
+        )
+
+    @cached_property
+    def _parts(self) -> _Parts:
+        return _read(self._config)
+
+    def _options(self) -> OnnxOptions:
+        parts, config = self._parts, self._config
+        plan = self.needs().within(available_memory())
+        return OnnxOptions(
+            context_size=plan.ctx_size,
+            kv_tokens=plan.kv_tokens,
+            num_slots=parts.num_slots(config),
+            max_paddings=parts.facts.hints.max_paddings,
+            threads=config.threads,
+            provider=config.provider,
+            device_id=config.device_id,
+            spins=not config.has_siblings,
+            packed_directory=packed_dir() if config.has_siblings else None,
+            operators=_operators(),
+            name=parts.facts.name,
+            architecture=parts.facts.architecture,
+            trained_context=parts.facts.trained_context or 0,
+        )
 
 
 def _operators() -> Path | None:
     """The extension module, which ONNX Runtime can load as well."""
     found = find_spec("stoker._native")
     return Path(found.origin) if found is not None and found.origin else None
-
-
-def measure_onnx(config: EngineConfig) -> MemoryNeeds:
-    """What a model takes, before it is loaded. For the errors see `open_onnx`."""
-    return _read(config).needs(config)
 
 
 def _read(config: EngineConfig) -> _Parts:

@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker import LLM, SamplingParams, loading_gguf
+from stoker import LLM, SamplingParams
 from stoker.core.batch import Batch, Chunk
 from stoker.core.stages import no_mark
 from stoker.engine.config import EngineConfig
-from stoker.errors import ConfigError, InvalidInput, ModelFileInvalid, ModelUnsupported
 from stoker.engine.loaded import Loaded
-from stoker.loading import load_gguf
-from stoker.loading_gguf import prepare_gguf
+from stoker.errors import ConfigError, InvalidInput, ModelFileInvalid, ModelUnsupported
+from stoker.loading import preparing
+from stoker.loading.choosing import load_model
+from stoker.loading.preparing import prepare_gguf
 from tests.tiny_models import TinyModel, split_model, write_tiny_model
 
 UNKNOWN_TYPE = TinyModel(type="TQ2_0", hidden_size=256, feed_forward_size=256, head_size=64)
@@ -31,14 +32,14 @@ UNKNOWN_TYPE = TinyModel(type="TQ2_0", hidden_size=256, feed_forward_size=256, h
 @pytest.fixture(autouse=True)
 def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("STOKER_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(loading_gguf, "_prepared", None)
+    monkeypatch.setattr(preparing, "_prepared", None)
     return tmp_path / "cache"
 
 
 @contextmanager
 def loaded(path: Path, **options: Any) -> Generator[Loaded]:
     config = EngineConfig(model=str(path), model_path=str(path), ctx_size=64, kv_tokens=128, threads=1, **options)
-    found = load_gguf(config, None, no_mark)
+    found = load_model(config, None, no_mark)
     try:
         yield found
     finally:
@@ -109,7 +110,7 @@ def test_a_vocabulary_that_lacks_something_is_named_by_its_file(tmp_path: Path) 
     path = write_tiny_model(tmp_path / "m.gguf", TinyModel())
     path.write_bytes(path.read_bytes().replace(b"tokenizer.ggml.merges", b"tokenizer.ggml.merged"))
     with pytest.raises(ModelFileInvalid, match=r"m\.gguf cannot be used: .*`tokenizer\.ggml\.merges`") as caught:
-        load_gguf(EngineConfig(model_path=str(path), ctx_size=64), None, no_mark)
+        load_model(EngineConfig(model_path=str(path), ctx_size=64), None, no_mark)
     assert caught.value.fields == {"path": str(path)}
 
 
@@ -215,8 +216,8 @@ def test_packing_is_progress(tmp_path: Path) -> None:
 def test_a_tokenizer_that_was_prepared_is_taken_once(tmp_path: Path) -> None:
     path = write_tiny_model(tmp_path / "m.gguf", TinyModel())
     prepare_gguf(path)
-    assert loading_gguf._prepared is not None
-    _, prepared = loading_gguf._prepared
+    assert preparing._prepared is not None
+    _, prepared = preparing._prepared
     with loaded(path) as first, loaded(path) as second:
         assert first.tokenizer is prepared
         assert second.tokenizer is not prepared
@@ -226,13 +227,13 @@ def test_what_was_prepared_of_another_file_is_dropped(tmp_path: Path) -> None:
     path = write_tiny_model(tmp_path / "m.gguf", TinyModel())
     prepare_gguf(path)
     os.utime(path, (1, 1))  # as if it had been written anew
-    assert loading_gguf._prepared is not None
-    _, prepared = loading_gguf._prepared
+    assert preparing._prepared is not None
+    _, prepared = preparing._prepared
     with loaded(path) as found:
         assert found.tokenizer is not prepared
     prepare_gguf(path)
     with loaded(path, backend="llama"):
-        assert loading_gguf._prepared is None
+        assert preparing._prepared is None
 
 
 @pytest.mark.parametrize("content", [None, b"no model", b"GGUF\3\0\0\0"])
@@ -241,4 +242,4 @@ def test_preparing_says_nothing_about_bad_files(tmp_path: Path, content: bytes |
     if content is not None:
         path.write_bytes(content)
     prepare_gguf(path)
-    assert loading_gguf._prepared is None
+    assert preparing._prepared is None

@@ -18,6 +18,7 @@ from stoker.assembly import build_engine
 from stoker.core.stages import no_mark
 from stoker.engine.config import EngineConfig
 from stoker.engine.engine import Engine
+from stoker.engine.loaded import Loaded
 from stoker.engine.protocol import Failed, Output, Submit
 from stoker.engine.supervisor import same_sizes
 from stoker.errors import (
@@ -30,8 +31,7 @@ from stoker.errors import (
     ModelUnsupported,
     ResourceExhausted,
 )
-from stoker.engine.loaded import Loaded
-from stoker.loading import load_model
+from stoker.loading.choosing import load_model
 from stoker.runtime.shares import share_of
 from tests.onnx_models import CHATML, TinyOnnx, write_onnx_folder, write_tokenizer
 from tests.tiny_models import TinyModel, write_tiny_model
@@ -227,7 +227,7 @@ def test_sizes_that_cannot_be_had_are_refused(folder: Path, monkeypatch: pytest.
         pass
     with pytest.raises(ConfigError, match=r"adapters .* are for GGUF models"), loaded(folder, lora=["a=a.gguf"]):
         pass
-    monkeypatch.setattr("stoker.loading_onnx.available_memory", lambda: 1 << 20)
+    monkeypatch.setattr("stoker.loading.onnx.available_memory", lambda: 1 << 20)
     with pytest.raises(ResourceExhausted, match="tiny needs"), loaded(folder):
         pass
 

@@ -28,7 +28,7 @@ def local_model(config: EngineConfig, *, progress: Progress | None = None) -> En
 
 
 def prepared_path(engine: EngineConfig) -> str:
-    """The file that a process is to expect, see `loading_gguf.prepare_gguf`; empty if there is no use in it."""
+    """The file that a process is to expect, see `preparing.prepare_gguf`; empty if there is no use in it."""
     is_useful = engine.backend in ("auto", "native") and engine.model_path.lower().endswith(".gguf")
     return engine.model_path if is_useful else ""
 

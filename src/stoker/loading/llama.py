@@ -1,0 +1,220 @@
+"""GGUF models on libllama: which of them it computes, what they take, and how they are opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from stoker.core.stages import Mark
+from stoker.engine.config import EngineConfig, llama_cache_types
+from stoker.engine.loaded import Loaded
+from stoker.errors import ConfigError, ModelUnsupported
+from stoker.loading.gguf import GGUFModel, part_progress
+from stoker.loading.loader import asked_sizes
+from stoker.models.gguf import GGUFFile
+from stoker.models.memory import available_memory
+from stoker.models.memory_plan import MemoryNeeds, MemoryPlan, memory_needs
+from stoker.models.progress import Progress
+
+if TYPE_CHECKING:
+    from stoker.backends.llama import AttentionOptions, ControlVector, DeviceOptions, LlamaOptions
+
+_ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
+_WINDOWED = ("gemma2", "gemma3")
+_NO_WEIGHTS = frozenset({"F64", "I8", "I16", "I64"})
+_NO_MATRICES = _NO_WEIGHTS | {"I32"}
+
+
+class LlamaLoader:
+    """A GGUF model on libllama. Satisfies `Loader`.
+
+    Args:
+        model: its files, open as long as this is used.
+    """
+
+    name = "llama"
+
+    def __init__(self, model: GGUFModel) -> None:
+        self._model = model
+        self._config = model.config
+        self._path = Path(model.config.model_path)
+
+    def refusal(self) -> ModelUnsupported | None:
+        """See `Loader`. libllama refuses more by itself, when it opens the file."""
+        try:
+            refuse_what_kills_it(self._model.first)
+        except ModelUnsupported as error:
+            return error
+        return None
+
+    def needs(self) -> MemoryNeeds:
+        """See `Loader`."""
+        if self._is_encoder:
+            return memory_needs(self._model.first, **asked_sizes(self._config))
+        return memory_needs(
+            self._model.first,
+            **asked_sizes(self._config),
+            kv_element_bytes=attention_options(self._config).element_bytes,
+            adapter_bytes=self._model.adapter_bytes(_tensor_bytes),
+        )
+
+    def open(self, progress: Progress | None, mark: Mark) -> Loaded:
+        """See `Loader`. An encoder has no KV port and takes no adapters."""
+        self._model.warn_of_unused_options()
+        return self._open_encoder() if self._is_encoder else self._open_decoder(progress, mark)
+
+    @property
+    def _is_encoder(self) -> bool:
+        from stoker.backends.llama import ENCODERS
+
+        return self._model.first.architecture in ENCODERS
+
+    def _open_decoder(self, progress: Progress | None, mark: Mark) -> Loaded:
+        from stoker.backends.llama import LlamaBackend
+
+        options = self._options()
+        with part_progress(progress, "loading the weights") as reading:
+            backend = LlamaBackend(self._path, options, progress=reading, mark=mark)
+        return Loaded(
+            backend=backend,
+            kv_port=backend,
+            embedder=backend.embedder,
+            adapters=self._model.adapters(backend),
+            backend_name=self.name,
+            tokenizer=backend.tokenizer,
+            **self._model.facts,
+        )
+
+    def _options(self) -> LlamaOptions:
+        from stoker.backends.llama import LlamaOptions
+
+        plan = self._plan()
+        return LlamaOptions(
+            context_size=plan.ctx_size,
+            kv_tokens=plan.kv_tokens,
+            num_slots=self._model.num_slots,
+            threads=self._config.threads,
+            pooling=self._model.pooling,
+            devices=device_options(self._config),
+            attention=attention_options(self._config),
+            control=control_vector(self._config, self._model.first),
+        )
+
+    def _open_encoder(self) -> Loaded:
+        from stoker.backends.llama import EncoderOptions, LlamaEncoder
+
+        if self._config.lora or self._config.adapters or self._config.control_vector:
+            message = f"{self._path} is an encoder, which takes neither adapters nor control vectors here"
+            raise ConfigError(message, key="lora")
+        gguf = self._model.first
+        options = EncoderOptions(
+            # Positions beyond those that it was trained on have no embeddings in many of them.
+            max_tokens=min(self._plan().ctx_size, gguf.require_int(gguf.own_key("context_length"))),
+            pooling=self._model.pooling,
+            threads=self._config.threads,
+            devices=device_options(self._config),
+        )
+        backend = LlamaEncoder(self._path, options)
+        return Loaded(
+            backend=backend,
+            embedder=backend,
+            backend_name=self.name,
+            tokenizer=backend.tokenizer,
+            **self._model.facts,
+        )
+
+    def _plan(self) -> MemoryPlan:
+        return self.needs().within(available_memory())
+
+
+def _tensor_bytes(gguf: GGUFFile) -> int:
+    return sum(tensor.num_bytes for tensor in gguf.tensors.values())
+
+
+def refuse_what_kills_it(gguf: GGUFFile) -> None:
+    """What libllama ends the process over, instead of refusing it.
+
+    Raises:
+        ModelUnsupported: the file has such a thing; the message names it.
+    """
+    scaling = gguf.get_str(gguf.own_key("rope.scaling.type"))
+    if scaling not in (None, *_ROPE_SCALINGS):
+        _refuse(gguf, f"its rope scaling `{scaling}` is none of {', '.join(_ROPE_SCALINGS)}")
+    if gguf.architecture in _WINDOWED and gguf.get_int(_window_key(gguf)) and not _has_windowed_layer(gguf):
+        _refuse(gguf, f"`{_window_key(gguf)}` is given, but no layer has such a window")
+    _refuse_other_heads(gguf)
+    for tensor in gguf.tensors.values():
+        is_vector = len(tensor.shape) == 1 and tensor.name.endswith(("norm.weight", ".bias"))
+        is_matrix = len(tensor.shape) > 1 and tensor.name.endswith(".weight")
+        refused = _NO_MATRICES if is_matrix else _NO_WEIGHTS
+        if tensor.type.name in refused or (is_vector and tensor.type.name != "F32"):
+            _refuse(gguf, f"it does not compute with the tensor `{tensor.name}` of type {tensor.type.name}")
+
+
+def _refuse_other_heads(gguf: GGUFFile) -> None:
+    """Each layer may have a number of KV heads of its own, but its keys must have as many."""
+    key = gguf.own_key("attention.head_count_kv")
+    counts = gguf.get_ints(key) or []
+    layers = {i: gguf.tensors.get(f"blk.{i}.attn_k.weight") for i in range(len(counts))}
+    rows = {i: tensor.shape[-1] for i, tensor in layers.items() if tensor is not None and counts[i] > 0}
+    if len({rows[i] / counts[i] for i in rows}) > 1:
+        _refuse(gguf, f"`{key}` says other numbers of heads than its tensors have")
+
+
+def _window_key(gguf: GGUFFile) -> str:
+    return gguf.own_key("attention.sliding_window")
+
+
+def _has_windowed_layer(gguf: GGUFFile) -> bool:
+    """The pattern is a flag for each layer, or a period; all but the last layer of a period have the window."""
+    pattern = f"{_window_key(gguf)}_pattern"
+    flags = gguf.get_ints(pattern)
+    return any(flags or [True]) if gguf.is_array(pattern) else flags != [1]
+
+
+def _refuse(gguf: GGUFFile, why: str) -> NoReturn:
+    raise ModelUnsupported(f"libllama cannot run {gguf.path}: {why}", path=str(gguf.path))
+
+
+def attention_options(config: EngineConfig) -> AttentionOptions:
+    """How libllama keeps keys and values.
+
+    Raises:
+        ConfigError: they cannot be kept so.
+    """
+    from stoker.backends.llama import AttentionOptions
+
+    type_k, type_v = llama_cache_types(config, "libllama")
+    return AttentionOptions(type_k=type_k, type_v=type_v, flash=config.flash_attn or "auto")
+
+
+def device_options(config: EngineConfig) -> DeviceOptions:
+    """Which devices libllama uses."""
+    from stoker.backends.llama import DeviceOptions
+
+    return DeviceOptions(
+        gpu_layers=-1 if config.gpu_layers is None else config.gpu_layers,
+        split_mode=config.split_mode or "layer",
+        main_gpu=config.main_gpu or 0,
+        tensor_split=tuple(float(part) for part in config.tensor_split.split(",") if part),
+    )
+
+
+def control_vector(config: EngineConfig, gguf: GGUFFile) -> ControlVector | None:
+    """What is to be added to hidden states, if anything.
+
+    Raises:
+        ConfigError: a file cannot be used, or the layers do not exist.
+    """
+    if not config.control_vector:
+        if config.control_vector_layers:
+            raise ConfigError("`control_vector_layers` needs a control vector", key="control_vector_layers")
+        return None
+    from stoker.backends.llama import ControlVector
+    from stoker.models.control_vector import parse_layers, read_control_vectors
+
+    num_layers = gguf.require_int(gguf.own_key("block_count"))
+    hidden_size = gguf.require_int(gguf.own_key("embedding_length"))
+    first, last = parse_layers(config.control_vector_layers, num_layers)
+    found = read_control_vectors(config.control_vector, num_layers=num_layers, hidden_size=hidden_size)
+    return ControlVector(found.values, first, last, f"{found.identity} at {first}-{last}")

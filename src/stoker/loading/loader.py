@@ -1,0 +1,96 @@
+"""What every way to open a model offers, and what the ways share. The choice between them is made in `choosing`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypedDict
+
+from stoker.core.stages import Mark
+from stoker.engine.config import EngineConfig
+from stoker.engine.loaded import Loaded
+from stoker.errors import ConfigError, ModelUnsupported
+
+if TYPE_CHECKING:
+    from stoker.models.memory_plan import MemoryNeeds
+    from stoker.models.progress import Progress
+
+MAX_SLOTS = 256
+"""Most slots of a model."""
+_MIN_SLOTS, _SLOTS_PER_RUNNING = 16, 4
+"""Retained conversations outnumber running ones: each slot without a request keeps a prefix for its next turn."""
+
+
+class Loader(Protocol):
+    """One backend for one model, made from a configuration. Making it reads no weights."""
+
+    @property
+    def name(self) -> str:
+        """The backend's name, as `--backend` takes it."""
+        ...
+
+    def refusal(self) -> ModelUnsupported | ConfigError | None:
+        """Why this backend does not compute this model as configured; None = it does.
+
+        Raises:
+            ModelError: a file of the model is missing or damaged.
+        """
+        ...
+
+    def needs(self) -> MemoryNeeds | None:
+        """The memory that the model takes on this backend. Nothing is loaded. None = it does not count.
+
+        Raises:
+            ModelError: a file of the model is missing or damaged.
+            ConfigError: the model cannot have a configured size.
+        """
+        ...
+
+    def open(self, progress: Progress | None, mark: Mark) -> Loaded:
+        """Loads the model. To be called only if `refusal` gives None.
+
+        Args:
+            progress: receives the number of bytes that are loaded or packed.
+            mark: called at the end of each part of a step.
+
+        Raises:
+            ModelError: a file is missing, damaged, or the backend's library does not run it.
+            ResourceExhausted: the model does not fit into memory.
+            ConfigError: the model cannot have a configured size or option.
+        """
+        ...
+
+
+class AskedSizes(TypedDict):
+    """The sizes in a configuration that a memory plan depends on. For the meanings see `memory_needs`."""
+
+    ctx_size: int | None
+    kv_tokens: int | None
+    parallel: int
+    num_replicas: int
+
+
+def asked_sizes(config: EngineConfig, *, parallel: int | None = None) -> AskedSizes:
+    """The sizes that `config` asks for; `parallel` replaces the configured one where the model has a limit."""
+    return AskedSizes(
+        ctx_size=config.ctx_size,
+        kv_tokens=config.kv_tokens,
+        parallel=config.parallel if parallel is None else parallel,
+        num_replicas=config.num_replicas,
+    )
+
+
+def usual_slots(max_running: int) -> int:
+    """Slots for running and retained conversations of a model that runs `max_running` requests at the same time."""
+    return max(_MIN_SLOTS, _SLOTS_PER_RUNNING * max_running)
+
+
+def only_llama(config: EngineConfig) -> str | None:
+    """The first option of `config` that only libllama has, in words; None = there is none."""
+    if config.control_vector:
+        return "control vectors are applied by libllama only"
+    types = [f"--cache-type-{part}" for part in "kv" if getattr(config, f"cache_type_{part}") is not None]
+    if types:
+        return f"{types[0]} is an option of libllama; other backends have --kv-type"
+    options = ("flash_attn", "gpu_layers", "split_mode", "main_gpu")
+    named = [name for name in options if getattr(config, name) is not None]
+    named += ["tensor_split"] if config.tensor_split else []
+    return f"--{named[0].replace('_', '-')} is an option of libllama" if named else None

@@ -1,0 +1,152 @@
+"""GGUF models on the native executor: which of them it computes, what they take, and how they are opened."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from stoker.backends.native import (
+    NativeBackend,
+    NativeOptions,
+    adapter_bytes,
+    check_supported,
+    context_bytes,
+    kv_element_bytes,
+    spare_kv_tokens,
+)
+from stoker.core.embedding import Pooling
+from stoker.core.stages import Mark
+from stoker.engine.loaded import Loaded
+from stoker.errors import ModelFileInvalid, ModelUnsupported
+from stoker.loading.gguf import GGUFModel, part_progress
+from stoker.loading.loader import asked_sizes, only_llama
+from stoker.models.cache import packed_dir
+from stoker.models.embedding import read_pooling
+from stoker.models.gguf import GGUFFile, read_gguf
+from stoker.models.memory import available_memory
+from stoker.models.memory_plan import MemoryNeeds, memory_needs
+from stoker.models.progress import Progress
+from stoker.models.vocabulary import read_vocabulary, vocabulary_kind
+from stoker.text.vocabulary import VocabularyTokenizer, build_tokenizer, check_tokenizer
+
+logger = logging.getLogger(__name__)
+
+FindGPU: TypeAlias = Callable[[], str | None]
+"""Gives the kind of GPU that libllama can use here; None = there is none."""
+
+
+class NativeLoader:
+    """A GGUF model on the native executor. Satisfies `Loader`.
+
+    Args:
+        model: its files, open as long as this is used.
+        find_gpu: called if no backend is configured: a GPU computes faster than the native executor.
+    """
+
+    name = "native"
+
+    def __init__(self, model: GGUFModel, find_gpu: FindGPU) -> None:
+        self._model = model
+        self._config = model.config
+        self._find_gpu = find_gpu
+
+    def refusal(self) -> ModelUnsupported | None:
+        """See `Loader`. Options of libllama, a GPU for it, and whatever the kernels or our tokenizers do not know."""
+        try:
+            self._check()
+        except ModelUnsupported as error:
+            return error
+        return None
+
+    def _check(self) -> None:
+        if (reason := only_llama(self._config)) is not None:
+            raise ModelUnsupported(reason)
+        if self._config.backend == "auto" and (gpu := self._find_gpu()) is not None:
+            raise ModelUnsupported(f"libllama can use a GPU here ({gpu}), and the native executor computes on CPUs")
+        if self._model.prepared is None:
+            check_native(self._model.files)
+
+    def needs(self) -> MemoryNeeds:
+        """See `Loader`."""
+        files, slots = self._model.files, self._model.num_slots
+        return memory_needs(
+            self._model.first,
+            **asked_sizes(self._config),
+            kv_element_bytes=kv_element_bytes(files, self._config.kv_type),
+            spare_kv_tokens=spare_kv_tokens(slots),
+            context_bytes=context_bytes(files, self._config.threads, slots),
+            adapter_bytes=self._model.adapter_bytes(adapter_bytes),
+        )
+
+    def open(self, progress: Progress | None, mark: Mark) -> Loaded:
+        """See `Loader`. Weights are packed if they were not before."""
+        self._model.warn_of_unused_options()
+        tokenizer = self._model.prepared or read_tokenizer(self._model.first)
+        with part_progress(progress, "packing the weights") as packing:
+            backend = NativeBackend(
+                self._model.files,
+                self._options(tokenizer),
+                eog_token_ids=tokenizer.eog_token_ids(),
+                progress=packing,
+                open_file=read_gguf,
+                mark=mark,
+            )
+        logger.info("%s is computed by the native executor (%s)", self._model.title, backend.kernels)
+        return Loaded(
+            backend=backend,
+            kv_port=backend,
+            maxima_port=backend,
+            embedder=backend.embedder,
+            adapters=self._model.adapters(backend),
+            backend_name=self.name,
+            tokenizer=tokenizer,
+            **self._model.facts,
+        )
+
+    def _options(self, tokenizer: VocabularyTokenizer) -> NativeOptions:
+        plan = self.needs().within(available_memory())
+        return NativeOptions(
+            context_size=plan.ctx_size,
+            kv_tokens=plan.kv_tokens,
+            num_slots=self._model.num_slots,
+            threads=self._config.threads,
+            kv_type=self._config.kv_type,
+            packed_directory=packed_dir(),
+            pooling=self._model.pooling,
+            embedding_suffix=_embedding_suffix(tokenizer),
+        )
+
+
+def check_native(files: Sequence[GGUFFile]) -> None:
+    """Whether the native executor runs a model, and one of our tokenizers reads its vocabulary.
+
+    Raises:
+        ModelUnsupported: they do not; the message says why.
+        ModelFileInvalid: the file contradicts itself.
+    """
+    if read_pooling(files[0]) is Pooling.RANK:
+        raise ModelUnsupported("the native executor has no classifiers, as a reranking model needs")
+    check_supported(files)
+    check_tokenizer(*vocabulary_kind(files[0]))
+
+
+def read_tokenizer(gguf: GGUFFile) -> VocabularyTokenizer:
+    """The tokenizer of the model with this (first) file.
+
+    Raises:
+        ModelUnsupported: a kind of vocabulary that is not known here.
+        ModelFileInvalid: the vocabulary contradicts itself.
+    """
+    try:
+        return build_tokenizer(read_vocabulary(gguf))
+    except ModelFileInvalid as error:
+        if "path" in error.fields:
+            raise
+        path = str(gguf.path)
+        raise ModelFileInvalid(f"{path} cannot be used: {error.message}", path=path) from error
+
+
+def _embedding_suffix(tokenizer: VocabularyTokenizer) -> tuple[int, ...]:
+    eos = tokenizer.eos_token_id
+    return (eos,) if tokenizer.special.adds_eos and eos is not None else ()
