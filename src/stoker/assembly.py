@@ -52,7 +52,7 @@ _USUAL = (
     "stoker.models.model_defaults",
     "stoker.models.onnx_folder",
     "stoker.models.vocabulary",
-    "stoker.text.vocabulary",
+    "stoker.text.vocabulary.tokenizer",
 )
 """What loading nearly every model takes; whoever has time imports it before it is told which."""
 

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 
 from stoker.core.stages import Mark
 from stoker.engine.config import EngineConfig
-from stoker.engine.loaded import Loaded
 from stoker.errors import ConfigError, ModelError, ModelUnsupported
 from stoker.loading.loader import Loader
 
 if TYPE_CHECKING:
+    from stoker.engine.loaded import Loaded
     from stoker.loading.native import FindGPU
     from stoker.models.memory_plan import MemoryNeeds
     from stoker.models.progress import Progress

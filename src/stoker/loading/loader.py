@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Protocol, TypedDict
 
 from stoker.core.stages import Mark
 from stoker.engine.config import EngineConfig
-from stoker.engine.loaded import Loaded
 from stoker.errors import ConfigError, ModelUnsupported
 
 if TYPE_CHECKING:
+    from stoker.engine.loaded import Loaded
     from stoker.models.memory_plan import MemoryNeeds
     from stoker.models.progress import Progress
 

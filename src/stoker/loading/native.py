@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from stoker.backends.native import (
     NativeBackend,
@@ -28,7 +28,10 @@ from stoker.models.memory import available_memory
 from stoker.models.memory_plan import MemoryNeeds, memory_needs
 from stoker.models.progress import Progress
 from stoker.models.vocabulary import read_vocabulary, vocabulary_kind
-from stoker.text.vocabulary import VocabularyTokenizer, build_tokenizer, check_tokenizer
+from stoker.text.vocabulary.word_rules import rule_for
+
+if TYPE_CHECKING:
+    from stoker.text.vocabulary import VocabularyTokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +131,7 @@ def check_native(files: Sequence[GGUFFile]) -> None:
     if read_pooling(files[0]) is Pooling.RANK:
         raise ModelUnsupported("the native executor has no classifiers, as a reranking model needs")
     check_supported(files)
-    check_tokenizer(*vocabulary_kind(files[0]))
+    rule_for(*vocabulary_kind(files[0]))
 
 
 def read_tokenizer(gguf: GGUFFile) -> VocabularyTokenizer:
@@ -138,6 +141,8 @@ def read_tokenizer(gguf: GGUFFile) -> VocabularyTokenizer:
         ModelUnsupported: a kind of vocabulary that is not known here.
         ModelFileInvalid: the vocabulary contradicts itself.
     """
+    from stoker.text.vocabulary import build_tokenizer
+
     try:
         return build_tokenizer(read_vocabulary(gguf))
     except ModelFileInvalid as error:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from math import ceil
 
 from stoker.core.vocabulary import Vocabulary
-from stoker.errors import InvalidInput, ModelUnsupported
+from stoker.errors import InvalidInput
 from stoker.text.vocabulary.byte_pairs import BytePairEncoder
 from stoker.text.vocabulary.fragment_encoder import FragmentEncoder
 from stoker.text.vocabulary.fragments import SPACES, FragmentSplitter, ParsedToken
@@ -15,7 +15,7 @@ from stoker.text.vocabulary.pieces import token_piece
 from stoker.text.vocabulary.scored_pairs import ScoredPairEncoder
 from stoker.text.vocabulary.special_tokens import Attribute, SpecialTokens, find_special_tokens
 from stoker.text.vocabulary.word_pieces import WordPieceEncoder
-from stoker.text.vocabulary.word_rules import WordRule, word_rule
+from stoker.text.vocabulary.word_rules import WordRule, rule_for
 
 logger = logging.getLogger(__name__)
 
@@ -141,28 +141,8 @@ def build_tokenizer(vocabulary: Vocabulary) -> VocabularyTokenizer:
     return VocabularyTokenizer(vocabulary, special, encoder, rule)
 
 
-def check_tokenizer(model: str, pre_tokenizer: str) -> WordRule | None:
-    """Whether `build_tokenizer` knows vocabularies of a kind; it is told the names in the file, not the tokens.
-
-    Returns:
-        How a BPE vocabulary cuts texts into words; None for the other kinds.
-
-    Raises:
-        ModelUnsupported: the kind, or its way to cut words, is not known here; the message names it.
-    """
-    if model in ("llama", "bert"):
-        return None
-    if model not in ("gpt2", "gemma4"):
-        raise ModelUnsupported(f"tokenizers of the kind `{model}` are not supported without libllama")
-    name = "gemma4" if model == "gemma4" else pre_tokenizer
-    rule = word_rule(name)
-    if rule is None:
-        raise ModelUnsupported(f"the pre-tokenizer `{name}` is not supported without libllama", pre_tokenizer=name)
-    return rule
-
-
 def _word_rule(vocabulary: Vocabulary) -> WordRule | None:
-    rule = check_tokenizer(vocabulary.model, vocabulary.pre_tokenizer)
+    rule = rule_for(vocabulary.model, vocabulary.pre_tokenizer)
     if vocabulary.model == "gpt2" and not vocabulary.pre_tokenizer:
         logger.warning(
             "this old file does not say how its model cuts text into words, and answers will be worse for it: "

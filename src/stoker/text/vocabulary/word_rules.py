@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stoker.errors import ModelUnsupported
+
 _S_OR_T = r"'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _GPT2 = r"'(?:[stmd]|re|ve|ll)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -211,6 +213,27 @@ _BY_NAME = {name: rule for names, rule in _RULES.items() for name in names}
 def word_rule(name: str) -> WordRule | None:
     """The rule of this name, or None if it is not known here."""
     return _BY_NAME.get(name)
+
+
+def rule_for(model: str, pre_tokenizer: str) -> WordRule | None:
+    """How vocabularies of a kind cut texts into words; None for the kinds that are no BPE.
+
+    Args:
+        model: the name of the kind, as GGUF files have it.
+        pre_tokenizer: the name of the rule, empty in old files.
+
+    Raises:
+        ModelUnsupported: the kind, or its way to cut words, is not known here; the message names it.
+    """
+    if model in ("llama", "bert"):
+        return None
+    if model not in ("gpt2", "gemma4"):
+        raise ModelUnsupported(f"tokenizers of the kind `{model}` are not supported without libllama")
+    name = "gemma4" if model == "gemma4" else pre_tokenizer
+    rule = word_rule(name)
+    if rule is None:
+        raise ModelUnsupported(f"the pre-tokenizer `{name}` is not supported without libllama", pre_tokenizer=name)
+    return rule
 
 
 def word_rule_names() -> list[str]:
