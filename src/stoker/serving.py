@@ -151,7 +151,7 @@ def create_runtime(
         runtime_config: who computes; not given: an engine of ours.
 
     Raises:
-        ConfigError: there is not enough to share.
+        ConfigError: there is not enough to share, or llama-server has no such option.
     """
     from stoker.engine.client import EngineClient
     from stoker.engine.supervisor import same_sizes
@@ -162,7 +162,11 @@ def create_runtime(
     def one(config: EngineConfig, template: Template | None = None) -> Runtime:
         repeats = template is None  # only a replica has others that can do it
         if runtime_config is not None and runtime_config.runtime == "llama-server":
-            return _llama_server(config, volatile, supervision, runtime_config, repeats=repeats)
+            from stoker.runtime.llama_server.runtime import LlamaServerRuntime
+
+            return LlamaServerRuntime(
+                config, runtime_config, supervision=supervision, volatile=volatile, repeats=repeats
+            )
         client = EngineClient(config, supervision=supervision, repeats=repeats, template=template)
         return LocalRuntime(client, volatile)
 
@@ -176,20 +180,6 @@ def create_runtime(
         return one(shares[number] if first is None else same_sizes(shares[number], first), template)
 
     return ReplicatedRuntime(make, replicas, restart_wait_s=supervision.restart_wait_s, on_closed=template.close)
-
-
-def _llama_server(
-    engine: EngineConfig,
-    volatile: VolatileHeaders,
-    supervision: SupervisionConfig,
-    runtime_config: RuntimeConfig,
-    *,
-    repeats: bool,
-) -> Runtime:
-    """Raises ConfigError if something is asked for that only engines of ours have."""
-    from stoker.runtime.llama_server.runtime import LlamaServerRuntime
-
-    return LlamaServerRuntime(engine, runtime_config, supervision=supervision, volatile=volatile, repeats=repeats)
 
 
 def _shares(engine: EngineConfig, count: int) -> list[EngineConfig]:

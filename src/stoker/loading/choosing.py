@@ -12,46 +12,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stoker.core.stages import Mark
 from stoker.engine.config import EngineConfig
 from stoker.errors import ConfigError, ModelError, ModelUnsupported
-from stoker.loading.loader import Loader
+from stoker.loading.loader import Loader, Refusal
 
 if TYPE_CHECKING:
     from stoker.engine.loaded import Loaded
-    from stoker.loading.native import FindGPU
     from stoker.models.memory_plan import MemoryNeeds
     from stoker.models.progress import Progress
 
 logger = logging.getLogger(__name__)
 
 _MIB = 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The loader of a model, and why others are not it. Its files are open only inside of `chosen`."""
-
-    loader: Loader
-    refusals: Sequence[ModelUnsupported | ConfigError] = ()
-    """Of the loaders that are preferred to this one."""
-
-    def open(self, progress: Progress | None, mark: Mark) -> Loaded:
-        """Loads the model, see `Loader.open`. An error also gives the reasons for not using the preferred loaders."""
-        try:
-            loaded = self.loader.open(progress, mark)
-        except (ModelError, ConfigError) as error:
-            if not self.refusals:
-                raise
-            raise _joined([*self.refusals, error]) from error
-        if self.refusals:
-            level = logging.INFO if loaded.kv_port is None else logging.WARNING  # no other backend has encoders
-            logger.log(level, "libllama computes: %s", _words(self.refusals))
-        return loaded
 
 
 def load_model(config: EngineConfig, progress: Progress | None, mark: Mark) -> Loaded:
@@ -67,14 +44,17 @@ def load_model(config: EngineConfig, progress: Progress | None, mark: Mark) -> L
         ResourceExhausted: it does not fit into memory.
         ConfigError: the model cannot have a configured size or option.
     """
-
-    def find_gpu() -> str | None:
-        from stoker.backends.llama import gpu_name
-
-        return gpu_name()
-
-    with chosen(config, find_gpu) as choice:
-        return choice.open(progress, mark)
+    with chosen(config, loads_libllama=True) as (loader, refusals):
+        try:
+            loaded = loader.open(progress, mark)
+        except (ModelError, ConfigError) as error:
+            if not refusals:
+                raise
+            raise _joined([*refusals, error]) from error
+    if refusals:
+        level = logging.INFO if loaded.kv_port is None else logging.WARNING  # no other backend has encoders
+        logger.log(level, "libllama computes: %s", _words(refusals))
+    return loaded
 
 
 def measure(config: EngineConfig) -> MemoryNeeds | None:
@@ -91,46 +71,41 @@ def measure(config: EngineConfig) -> MemoryNeeds | None:
     """
     from stoker.engine.tiers import least_ram_mib
 
-    def find_gpu() -> str | None:
-        from stoker.backends.llama import gpu_name_by_child
-
-        return gpu_name_by_child()
-
-    with chosen(config, find_gpu) as choice:
-        needs = choice.loader.needs()
+    with chosen(config, loads_libllama=False) as (loader, _):
+        needs = loader.needs()
     if needs is None:
         return None
     cache_bytes = least_ram_mib(config) * _MIB
-    return replace(needs, backend=choice.loader.name, cache_bytes=cache_bytes, min_cache_bytes=cache_bytes)
+    return replace(needs, backend=loader.name, cache_bytes=cache_bytes, min_cache_bytes=cache_bytes)
 
 
 @contextmanager
-def chosen(config: EngineConfig, find_gpu: FindGPU) -> Generator[Choice]:
+def chosen(config: EngineConfig, *, loads_libllama: bool) -> Generator[tuple[Loader, list[Refusal]]]:
     """The one decision which backend computes `config.model_path`. The files of the model are open inside the block.
 
     Args:
         config: `backend` names a loader; with `auto` loaders are asked in order of preference.
-        find_gpu: gives the kind of GPU that libllama can use on this machine; None = there is none.
+        loads_libllama: this process may ask libllama for a GPU. If not, a child process asks, with the same answer.
+
+    Returns:
+        The loader, and why each preferred one refuses the model.
 
     Raises:
         ModelError: a file is missing or damaged, or every loader refuses the model.
         ConfigError: an option is not for models of this kind.
     """
+    refusals: list[Refusal] = []
     with ExitStack() as opened:
-        yield _first_willing(_loaders(config, find_gpu, opened))
-
-
-def _first_willing(loaders: Iterator[Loader]) -> Choice:
-    refusals: list[ModelUnsupported | ConfigError] = []
-    for loader in loaders:
-        refusal = loader.refusal()
-        if refusal is None:
-            return Choice(loader, refusals)
-        refusals.append(refusal)
+        for loader in _loaders(config, opened, loads_libllama=loads_libllama):
+            refusal = loader.refusal()
+            if refusal is None:
+                yield loader, refusals
+                return
+            refusals.append(refusal)
     raise _joined(refusals)
 
 
-def _loaders(config: EngineConfig, find_gpu: FindGPU, opened: ExitStack) -> Iterator[Loader]:
+def _loaders(config: EngineConfig, opened: ExitStack, *, loads_libllama: bool) -> Iterator[Loader]:
     """The loaders that `config.backend` allows, preferred ones first. One is imported when it is asked."""
     from stoker.models.onnx_folder import is_onnx_model
 
@@ -145,23 +120,21 @@ def _loaders(config: EngineConfig, find_gpu: FindGPU, opened: ExitStack) -> Iter
             f"{config.model_path} is {kind}, which the backend `{config.backend}` does not run; use `auto`",
             backend=config.backend,
         )
-    return _onnx_loaders(config) if is_onnx else _gguf_loaders(config, find_gpu, opened)
+    if is_onnx:
+        from stoker.loading.onnx import OnnxLoader
+
+        return iter((OnnxLoader(config),))
+    return _gguf_loaders(config, opened, loads_libllama=loads_libllama)
 
 
-def _onnx_loaders(config: EngineConfig) -> Iterator[Loader]:
-    from stoker.loading.onnx import OnnxLoader
-
-    yield OnnxLoader(config)
-
-
-def _gguf_loaders(config: EngineConfig, find_gpu: FindGPU, opened: ExitStack) -> Iterator[Loader]:
+def _gguf_loaders(config: EngineConfig, opened: ExitStack, *, loads_libllama: bool) -> Iterator[Loader]:
     from stoker.loading.gguf import open_gguf
 
     model = open_gguf(config, opened)
     if config.backend in ("auto", "native"):
         from stoker.loading.native import NativeLoader
 
-        yield NativeLoader(model, find_gpu)
+        yield NativeLoader(model, loads_libllama=loads_libllama)
     if config.backend in ("auto", "llama"):
         from stoker.loading.llama import LlamaLoader
 

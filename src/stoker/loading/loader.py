@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypedDict
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypedDict
 
 from stoker.core.stages import Mark
 from stoker.engine.config import EngineConfig
@@ -19,6 +19,10 @@ _MIN_SLOTS, _SLOTS_PER_RUNNING = 16, 4
 """Retained conversations outnumber running ones: each slot without a request keeps a prefix for its next turn."""
 
 
+Refusal: TypeAlias = ModelUnsupported | ConfigError
+"""Why a backend does not compute a model."""
+
+
 class Loader(Protocol):
     """One backend for one model, made from a configuration. Making it reads no weights."""
 
@@ -27,7 +31,7 @@ class Loader(Protocol):
         """The backend's name, as `--backend` takes it."""
         ...
 
-    def refusal(self) -> ModelUnsupported | ConfigError | None:
+    def refusal(self) -> Refusal | None:
         """Why this backend does not compute this model as configured; None = it does.
 
         Raises:

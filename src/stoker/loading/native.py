@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from stoker.backends.native import (
     NativeBackend,
@@ -35,24 +35,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FindGPU: TypeAlias = Callable[[], str | None]
-"""Gives the kind of GPU that libllama can use here; None = there is none."""
-
 
 class NativeLoader:
     """A GGUF model on the native executor. Satisfies `Loader`.
 
     Args:
         model: its files, open as long as this is used.
-        find_gpu: called if no backend is configured: a GPU computes faster than the native executor.
+        loads_libllama: this process may ask libllama for a GPU, which computes faster than the native executor.
     """
 
     name = "native"
 
-    def __init__(self, model: GGUFModel, find_gpu: FindGPU) -> None:
+    def __init__(self, model: GGUFModel, *, loads_libllama: bool) -> None:
         self._model = model
         self._config = model.config
-        self._find_gpu = find_gpu
+        self._loads_libllama = loads_libllama
 
     def refusal(self) -> ModelUnsupported | None:
         """See `Loader`. Options of libllama, a GPU for it, and whatever the kernels or our tokenizers do not know."""
@@ -69,6 +66,11 @@ class NativeLoader:
             raise ModelUnsupported(f"libllama can use a GPU here ({gpu}), and the native executor computes on CPUs")
         if self._model.prepared is None:
             check_native(self._model.files)
+
+    def _find_gpu(self) -> str | None:
+        from stoker.backends import llama
+
+        return llama.gpu_name() if self._loads_libllama else llama.gpu_name_by_child()
 
     def needs(self) -> MemoryNeeds:
         """See `Loader`."""

@@ -53,30 +53,6 @@ class _Parts:
     signature: Signature
     tokenizer: JSONTokenizer
 
-    def max_running(self, config: EngineConfig) -> int:
-        """Requests at the same time."""
-        return min(config.parallel, self.facts.hints.max_sequences or config.parallel)
-
-    def num_slots(self, config: EngineConfig) -> int:
-        """Running and retained conversations."""
-        return min(MAX_SLOTS, usual_slots(self.max_running(config)))
-
-    def needs(self, config: EngineConfig) -> MemoryNeeds:
-        """What it takes."""
-        sizes = OnnxSizes(
-            model=self.facts.name,
-            trained_context=self.facts.trained_context,
-            weights_bytes=self.graph.weights_bytes,
-            kv_bytes_per_token=self.signature.kv_bytes_per_token,
-            logits_bytes=max_logits_bytes(self.signature),
-        )
-        return onnx_needs(
-            sizes,
-            self.facts.hints,
-            **asked_sizes(config, parallel=self.max_running(config)),
-            spare_kv_tokens=spare_kv_tokens(self.num_slots(config)),
-        )
-
 
 class OnnxLoader:
     """An ONNX folder, or graph, on ONNX Runtime. Satisfies `Loader`."""
@@ -97,7 +73,20 @@ class OnnxLoader:
 
     def needs(self) -> MemoryNeeds:
         """See `Loader`."""
-        return self._parts.needs(self._config)
+        parts = self._parts
+        sizes = OnnxSizes(
+            model=parts.facts.name,
+            trained_context=parts.facts.trained_context,
+            weights_bytes=parts.graph.weights_bytes,
+            kv_bytes_per_token=parts.signature.kv_bytes_per_token,
+            logits_bytes=max_logits_bytes(parts.signature),
+        )
+        return onnx_needs(
+            sizes,
+            parts.facts.hints,
+            **asked_sizes(self._config, parallel=self._max_running),
+            spare_kv_tokens=spare_kv_tokens(self._num_slots),
+        )
 
     def open(self, progress: Progress | None, mark: Mark) -> Loaded:
         """See `Loader`. ONNX Runtime does not tell how far it is."""
@@ -117,12 +106,20 @@ class OnnxLoader:
             num_parameters=parts.graph.num_parameters,
             size_bytes=parts.graph.weights_bytes,
             weight_files=parts.graph.weight_files,
-            max_running=parts.max_running(config),
+            max_running=self._max_running,
         )
 
     @cached_property
     def _parts(self) -> _Parts:
         return _read(self._config)
+
+    @property
+    def _max_running(self) -> int:
+        return min(self._config.parallel, self._parts.facts.hints.max_sequences or self._config.parallel)
+
+    @property
+    def _num_slots(self) -> int:
+        return min(MAX_SLOTS, usual_slots(self._max_running))
 
     def _options(self) -> OnnxOptions:
         parts, config = self._parts, self._config
@@ -130,7 +127,7 @@ class OnnxLoader:
         return OnnxOptions(
             context_size=plan.ctx_size,
             kv_tokens=plan.kv_tokens,
-            num_slots=parts.num_slots(config),
+            num_slots=self._num_slots,
             max_paddings=parts.facts.hints.max_paddings,
             threads=config.threads,
             provider=config.provider,

@@ -49,7 +49,7 @@ UNKNOWN_TYPE = tiny(type="TQ2_0", hidden_size=256, feed_forward_size=256, head_s
 
 
 def config_of(path: Path, options: dict[str, Any]) -> EngineConfig:
-    sizes = {"ctx_size": 32, "kv_tokens": 64, "threads": 1} | options
+    sizes: dict[str, Any] = {"ctx_size": 32, "kv_tokens": 64, "threads": 1} | options
     return EngineConfig(model=str(path), model_path=str(path), **sizes)
 
 
