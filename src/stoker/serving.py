@@ -156,7 +156,6 @@ def create_runtime(
     from stoker.engine.client import EngineClient
     from stoker.engine.supervisor import same_sizes
     from stoker.engine.template import Template
-    from stoker.runtime.local import LocalRuntime
     from stoker.runtime.replicas import ReplicatedRuntime
 
     def one(config: EngineConfig, template: Template | None = None) -> Runtime:
@@ -167,8 +166,7 @@ def create_runtime(
             return LlamaServerRuntime(
                 config, runtime_config, supervision=supervision, volatile=volatile, repeats=repeats
             )
-        client = EngineClient(config, supervision=supervision, repeats=repeats, template=template)
-        return LocalRuntime(client, volatile)
+        return EngineClient(config, supervision=supervision, repeats=repeats, template=template, volatile=volatile)
 
     alone = one(engine)  # it also says what cannot be had, whoever computes in the end
     if replicas is None or replicas.max_replicas == 1:

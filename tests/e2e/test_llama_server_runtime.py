@@ -18,7 +18,7 @@ import pytest
 from psutil import Process
 
 from stoker.engine.config import EngineConfig
-from stoker.engine.protocol import Embed
+from stoker.engine.protocol import Embed, Tokenize
 from stoker.errors import ConfigError, EngineCrashed, ModelNotLoaded
 from stoker.runtime.llama_server.binary import find_binary
 from stoker.runtime.llama_server.config import RuntimeConfig
@@ -155,12 +155,12 @@ def test_an_encoder_embeds(minilm_path: Path, minilm: Bert):
         runtime = LlamaServerRuntime(config, RuntimeConfig())
         try:
             await runtime.start()
-            token_ids = (await runtime.tokenize("a cat sits")).token_ids
-            embedded = await runtime.embed(Embed(["a cat sits"]))
+            token_ids = (await runtime.ask(Tokenize("a cat sits"))).token_ids
+            embedded = await runtime.ask(Embed(["a cat sits"]))
             (row,) = embedded.rows()
             (num_tokens,) = embedded.num_tokens
             assert num_tokens == len(token_ids) + 1, "[SEP] behind it, and the prompt has [CLS] in front"
-            separator = (await runtime.tokenize("[SEP]", wants_bos=False)).token_ids
+            separator = (await runtime.ask(Tokenize("[SEP]", wants_bos=False))).token_ids
             reference = normalised(minilm.hidden([*token_ids, *separator]).mean(axis=0))
             assert float(np.dot(row, reference)) > 0.999
         finally:

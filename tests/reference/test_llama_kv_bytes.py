@@ -185,7 +185,7 @@ def test_conversations_with_a_model_that_cannot_be_cut_go_on_as_if_cold(
     for _ in range(3):
         for index, history in enumerate(histories):
             answer, usage = warm.ask([*history, 1, 2, 3])
-            cold.engine.answer(EraseSlots("e", None))
+            cold.engine.answer(EraseSlots(None))
             assert cold.ask([*history, 1, 2, 3])[0] == answer
             cached.append(usage.cached_tokens)
             histories[index] = [*history, 1, 2, 3, *answer, EOS]

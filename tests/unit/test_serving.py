@@ -14,11 +14,11 @@ import pytest
 from stoker import serving
 from stoker.config import Config, load_config
 from stoker.engine import spare
+from stoker.engine.client import EngineClient
 from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.errors import ConfigError, ModelFileNotFound
 from stoker.loading.choosing import measure
 from stoker.models.memory_plan import MemoryNeeds
-from stoker.runtime.local import LocalRuntime
 from stoker.runtime.registry import ModelSpec, Registry
 from stoker.runtime.replica_config import ReplicaConfig
 from stoker.runtime.replicas import ReplicatedRuntime
@@ -304,7 +304,7 @@ def test_one_engine_or_several_replicas(caplog: pytest.LogCaptureFixture) -> Non
             engine, VolatileHeaders(()), SupervisionConfig(), ReplicaConfig(replicas=replicas)
         )
 
-    assert isinstance(make(1), LocalRuntime)
+    assert isinstance(make(1), EngineClient)
     assert isinstance(make("1-2", threads=2), ReplicatedRuntime)
     assert not caplog.messages
     make(3, threads=2)

@@ -8,14 +8,14 @@ from stoker.core.scheduler import Scheduler
 from stoker.engine.adapters import Adapters
 from stoker.engine.protocol import (
     AdapterList,
-    Answer,
+    AnswerEvent,
     ChangeAdapters,
     Detokenize,
     Detokenized,
     Erased,
     EraseSlots,
     ListSlots,
-    Question,
+    QuickQuestion,
     RestoreSlot,
     SaveSlot,
     SlotList,
@@ -46,7 +46,7 @@ class Answers:
         self._transfers = transfers
         self._adapters = adapters
 
-    def answer(self, question: Question) -> Answer:
+    def answer(self, question: QuickQuestion) -> AnswerEvent:
         """Answers a question.
 
         Raises:

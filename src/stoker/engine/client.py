@@ -3,67 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping, Sequence
 
 import msgspec
 
-from stoker.core.slot_state import SlotState
-from stoker.engine.cards import AdapterCard, ModelCard
+from stoker.engine.card_template import CardTemplate
+from stoker.engine.cards import ModelCard
 from stoker.engine.config import AdapterSpec, EngineConfig, SupervisionConfig
 from stoker.engine.door import Door
-from stoker.engine.heartbeat import Heartbeat
+from stoker.engine.health import Health
 from stoker.engine.inbox import InboxLimits
-from stoker.engine.protocol import (
-    Accepted,
-    AdapterList,
-    Answer,
-    ChangeAdapters,
-    Command,
-    Detokenize,
-    Detokenized,
-    Embed,
-    Embedded,
-    Erased,
-    EraseSlots,
-    Failed,
-    ListSlots,
-    Output,
-    RestoreSlot,
-    SaveSlot,
-    SlotFiled,
-    SlotList,
-    Submit,
-    Tokenize,
-    Tokenized,
-)
+from stoker.engine.protocol import A, Accepted, AdapterList, Answer, Command, Failed, Output, Question, Submit
 from stoker.engine.questions import Questions
 from stoker.engine.requests import PendingRequest, Requests
 from stoker.engine.spare import ENGINE_COMMAND
 from stoker.engine.supervisor import State, Supervisor
 from stoker.engine.template import Template
 from stoker.errors import ModelNotLoaded, Timeout
+from stoker.text.messages import Message
+from stoker.text.volatile import VolatileHeaders
 
 _TIMEOUT_GRACE_S = 2.0
 """The engine keeps the deadline; this is for when it cannot."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineHealth:
-    """How an engine process is doing."""
-
-    state: State
-    heartbeat: Heartbeat | None
-    """The newest one of the present process."""
-    num_restarts: int
-    last_error: str | None
-    """Why the process before this one ended, or why there is none."""
-    loaded_part: float | None = None
-    """How far it is with loading, if it says so. Range 0 … 1."""
-
-    @property
-    def is_ready(self) -> bool:
-        return self.state is State.READY
 
 
 class _Switch:
@@ -89,7 +50,7 @@ class _Switch:
 
 
 class EngineClient:
-    """Asks an engine in a child process. Belongs to one event loop.
+    """Asks an engine in a child process: the `Runtime` of one. Belongs to one event loop.
 
     If the child dies, requests that had begun to answer end with `EngineCrashed`; the others are given once to its
     successor, and notice nothing. While there is no child, new requests are refused.
@@ -101,6 +62,7 @@ class EngineClient:
         limits: how far a reader may fall behind.
         repeats: False = whoever asks gives what had not begun to somebody else: it ends with `EngineCrashed` too.
         template: forks the child, see `Supervisor`.
+        volatile: what is dropped from the head of system prompts; None = nothing.
     """
 
     def __init__(
@@ -112,6 +74,7 @@ class EngineClient:
         limits: InboxLimits | None = None,
         repeats: bool = True,
         template: Template | None = None,
+        volatile: VolatileHeaders | None = None,
     ) -> None:
         supervision = supervision or SupervisionConfig()
         door = Door(capacity=config.parallel + config.max_queue, parallel=config.parallel)
@@ -120,7 +83,9 @@ class EngineClient:
         self._questions = Questions(self._send)
         switch = _Switch(self._requests, self._questions)
         self._supervisor = Supervisor(command, config, switch, supervision, template)
+        self._volatile = volatile
         self._card: ModelCard | None = None
+        self._template: CardTemplate | None = None
 
     @property
     def card(self) -> ModelCard:
@@ -130,7 +95,7 @@ class EngineClient:
             ModelNotLoaded: it was never loaded.
         """
         if self._card is None:
-            raise ModelNotLoaded("the model is not loaded yet")
+            raise ModelNotLoaded("the model is still loading")
         return self._card
 
     @property
@@ -139,12 +104,14 @@ class EngineClient:
         return self._supervisor.child_pid
 
     async def start(self) -> ModelCard:
-        """Starts the child and returns when it has loaded the model. Call it once.
+        """Starts the child and returns when it has loaded the model. Calling it again is free.
 
         Raises:
             StokerError: the model cannot be loaded; nothing is left running.
         """
-        self._card = await self._supervisor.start()
+        if self._card is None:
+            self._card = await self._supervisor.start()
+            self._template = CardTemplate(self._card, self._volatile)
         return self._card
 
     async def generate(self, submit: Submit) -> AsyncGenerator[Accepted | Output, None]:
@@ -167,63 +134,35 @@ class EngineClient:
         finally:
             self._requests.close(request)
 
-    async def tokenize(self, text: str, *, wants_bos: bool = True, parse_special: bool = True) -> Tokenized:
-        """The tokens of a text; as those of a prompt, unless told otherwise. See `Tokenize`.
-
-        Raises:
-            InvalidInput: the text is not valid Unicode.
-            StokerError: the engine cannot answer, see `Questions.ask`.
-        """
-        return await self._questions.ask(lambda number: Tokenize(number, text, wants_bos, parse_special), Tokenized)
-
-    async def detokenize(self, token_ids: Sequence[int]) -> str:
-        """The text of some tokens, special ones written out.
-
-        Raises:
-            InvalidInput: an id is outside the vocabulary.
-            StokerError: see `tokenize`.
-        """
-        answer = await self._questions.ask(lambda number: Detokenize(number, list(token_ids)), Detokenized)
-        return answer.text
-
-    async def embed(self, embed: Embed) -> Embedded:
-        """Embeddings, or ranks. Cancelling the task that waits on it takes the request back.
-
-        Args:
-            embed: its `question_id` is given here.
-
-        Raises:
-            StokerError: it was refused or failed. `EngineCrashed`: the child died meanwhile.
-        """
-        return await self._questions.ask(
-            lambda number: msgspec.structs.replace(embed, question_id=f"embed-{number}"), Embedded
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_kwargs: Mapping[str, object] | None = None,
+    ) -> str:
+        """See `CardTemplate.render`. Safe to call from any thread."""
+        if self._template is None:
+            raise ModelNotLoaded("the model is still loading")
+        return self._template.render(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            variables=template_kwargs,
         )
 
-    async def slots(self) -> list[SlotState]:
-        """What every slot of the KV pool holds, between two steps.
+    async def ask(self, question: Question[A]) -> A:
+        """The answer to a question. Cancelling takes an `Embed` back. A child that is started again has the adapters
+        that were last changed.
 
         Raises:
-            StokerError: see `tokenize`.
+            StokerError: the question was refused, or the engine cannot answer; see `Questions.ask`.
         """
-        return (await self._questions.ask(ListSlots, SlotList)).slots
-
-    async def change_adapters(
-        self, *, load: AdapterSpec | None = None, unload: str | None = None, scales: dict[int, float] | None = None
-    ) -> list[AdapterCard]:
-        """The adapters that are loaded, after these changes. A child that is started again has the same. See
-        `ChangeAdapters`.
-
-        Raises:
-            InvalidInput: a name is taken or not possible, or a scale is out of range.
-            AdapterNotFound: there is none of this name or id.
-            AdapterInvalid: it cannot be loaded.
-            StokerError: see `tokenize`.
-        """
-        adapters = (
-            await self._questions.ask(lambda number: ChangeAdapters(number, load, unload, scales), AdapterList)
-        ).adapters
-        self._supervisor.remember_adapters([card.as_spec() for card in adapters])
-        return adapters
+        answer = await self._questions.ask(question)
+        if isinstance(answer, AdapterList):
+            self._note_adapters(answer)
+        return answer
 
     def begin_with(self, adapters: Sequence[AdapterSpec]) -> None:
         """What a child is to have loaded from its start on, whatever the configuration says. One that is loading gets
@@ -231,43 +170,15 @@ class EngineClient:
         """
         self._supervisor.remember_adapters(adapters)
 
-    async def erase(self, slot: int | None = None) -> int:
-        """Forgets what finished conversations left in one slot, or in all; returns how many tokens those were.
-
-        Raises:
-            InvalidInput: there is no such slot, or a request runs in it.
-            StokerError: see `tokenize`.
-        """
-        return (await self._questions.ask(lambda number: EraseSlots(number, slot), Erased)).num_tokens
-
-    async def save_slot(self, slot: int, filename: str) -> SlotFiled:
-        """Writes what a finished conversation left in a slot to a file in the engine's folder for that.
-
-        Raises:
-            UnsupportedParameter: there is no such folder, or the backend cannot do it.
-            InvalidInput: there is nothing to save, or that is no name for a file.
-            StokerError: see `tokenize`.
-        """
-        return await self._questions.ask(lambda number: SaveSlot(number, slot, filename), SlotFiled)
-
-    async def restore_slot(self, slot: int, filename: str) -> SlotFiled:
-        """Fills an idle slot with what was saved.
-
-        Raises:
-            InvalidInput: a request runs in it; there is no such file, or it is another model's or damaged.
-            ResourceExhausted: running requests need the room.
-            StokerError: see `save_slot`.
-        """
-        return await self._questions.ask(lambda number: RestoreSlot(number, slot, filename), SlotFiled)
-
-    def health(self) -> EngineHealth:
+    def health(self) -> Health:
         """How the engine is doing, as far as this process knows now."""
         supervisor = self._supervisor
-        return EngineHealth(
-            state=supervisor.state,
-            heartbeat=supervisor.heartbeat,
+        return Health(
+            is_ready=supervisor.state is State.READY,
+            state=supervisor.state.value,
             num_restarts=supervisor.num_restarts,
             last_error=supervisor.last_error,
+            heartbeat=supervisor.heartbeat,
             loaded_part=supervisor.loaded_part,
         )
 
@@ -276,6 +187,11 @@ class EngineClient:
         self._requests.end_all(ModelNotLoaded("the model was closed"))
         self._questions.end_all(ModelNotLoaded("the model was closed"))
         await self._supervisor.close()
+
+    def _note_adapters(self, loaded: AdapterList) -> None:
+        self._supervisor.remember_adapters([card.as_spec() for card in loaded.adapters])
+        if self._card is not None:
+            self._card = msgspec.structs.replace(self._card, adapters=loaded.adapters)
 
     def _send(self, command: Command) -> None:
         self._supervisor.send(command)

@@ -24,11 +24,11 @@ from stoker.engine.embeddings import EmbeddingJob, EmbeddingRequests
 from stoker.engine.heartbeat import Heartbeat
 from stoker.engine.metrics import LoopMetrics
 from stoker.engine.protocol import (
-    Answer,
+    AnswerEvent,
     Embed,
     Event,
     Failed,
-    Question,
+    QuickQuestion,
     Submit,
 )
 from stoker.engine.slot_files import SlotPort
@@ -261,7 +261,7 @@ class Engine:
         self._metrics = LoopMetrics(self._clock)
         self._scheduler.speculation.forget_counts()
 
-    def answer(self, question: Question) -> Answer:
+    def answer(self, question: QuickQuestion) -> AnswerEvent:
         """Answers a question. Those about texts may be asked by any thread, the others by the one that calls `step`.
 
         Raises:

@@ -42,15 +42,13 @@ from stoker.engine.protocol import (
     Command,
     Detokenize,
     Embed,
-    EraseSlots,
     Failed,
     Frame,
     Launch,
-    ListSlots,
     LoadFailed,
     Loading,
     Pause,
-    Question,
+    QuickQuestion,
     Ready,
     RestoreSlot,
     Resume,
@@ -180,16 +178,12 @@ class _EngineProcess:
                 self._worker.abort(command.request_id)
             case Pause() | Resume():
                 self._worker.set_pace(command)
-            case Tokenize() | Detokenize():
+            case Tokenize() | Detokenize() | SaveSlot() | RestoreSlot() | ChangeAdapters():
                 self._on_another_thread(partial(self._answer, command), command)
-            case SaveSlot() | RestoreSlot():
-                self._on_another_thread(partial(self._file_slot, command), command)
-            case ChangeAdapters():
-                self._on_another_thread(partial(self._change_adapters, command), command)
-            case ListSlots() | EraseSlots():
-                self._ask(command)
             case Shutdown():
                 self._end()
+            case _:
+                self._answer(command)
 
     def _submit(self, submit: Submit) -> None:
         try:
@@ -241,30 +235,19 @@ class _EngineProcess:
         except StokerError as error:
             self._publish([Unanswered.of(embed.question_id, error)])
 
-    def _answer(self, question: Question) -> None:
+    def _answer(self, question: QuickQuestion) -> None:
+        """On the thread that the question needs. What changes the engine goes on to the engine's own."""
         try:
-            self._publish([self._engine.answer(question)])
-        except StokerError as error:
-            self._publish([Unanswered.of(question.question_id, error)])
-
-    def _file_slot(self, question: SaveSlot | RestoreSlot) -> None:
-        """On the thread for files."""
-        try:
-            self._publish([file_slot(question, self._engine.slot_files, self._engine.slot_port, self._worker)])
-        except StokerError as error:
-            self._publish([Unanswered.of(question.question_id, error)])
-
-    def _change_adapters(self, change: ChangeAdapters) -> None:
-        """On the thread for files: the engine's own finds the file checked, and in the system's memory."""
-        try:
-            self._engine.adapters.prepare(change)
-            self._worker.ask(change)
-        except StokerError as error:
-            self._publish([Unanswered.of(change.question_id, error)])
-
-    def _ask(self, question: Question) -> None:
-        try:
-            self._worker.ask(question)
+            match question:
+                case Tokenize() | Detokenize():
+                    self._publish([self._engine.answer(question)])
+                case SaveSlot() | RestoreSlot():
+                    self._publish([file_slot(question, self._engine.slot_files, self._engine.slot_port, self._worker)])
+                case ChangeAdapters():
+                    self._engine.adapters.prepare(question)  # then the file is checked, and in the system's memory
+                    self._worker.ask(question)
+                case _:
+                    self._worker.ask(question)
         except StokerError as error:
             self._publish([Unanswered.of(question.question_id, error)])
 

@@ -1,4 +1,4 @@
-"""The messages between an engine and whoever uses it, in one process or across two.
+"""The messages between an engine and what uses it, in one process or across two.
 
 Commands go in, events come out. Events are sent in frames: one list for all streams per step.
 """
@@ -6,7 +6,7 @@ Commands go in, events come out. Events are sent in frames: one list for all str
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
 
@@ -20,6 +20,8 @@ from stoker.errors import FieldValue, StokerError, error_from_code
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+A = TypeVar("A", bound="Answer")
 
 Prompt: TypeAlias = str | Sequence[int | str]
 """Text, token ids, or both in turn."""
@@ -135,10 +137,28 @@ class Resume(msgspec.Struct, frozen=True, tag=True):
     request_id: str
 
 
-class Tokenize(msgspec.Struct, frozen=True, tag=True):
-    """A question, answered with `Tokenized`."""
+class Answer(msgspec.Struct, frozen=True, tag=True):
+    """What a question is answered with."""
 
     question_id: str
+
+
+class Question(msgspec.Struct, Generic[A], frozen=True, tag=True, kw_only=True):
+    """Data that asks for one `A`. Every question that is sent gets exactly one answer, as long as the process lives."""
+
+    question_id: str = ""
+    """Given by what sends the question."""
+
+
+class Tokenized(Answer, frozen=True, tag=True):
+    token_ids: list[int]
+    pieces: list[bytes]
+    """The text of each token; special tokens are written out."""
+
+
+class Tokenize(Question[Tokenized], frozen=True, tag=True):
+    """The tokens of a text."""
+
     text: str
     wants_bos: bool = True
     """As a prompt: BOS in front, if the model wants one and the text does not bring its own."""
@@ -146,54 +166,109 @@ class Tokenize(msgspec.Struct, frozen=True, tag=True):
     """The text of a special token becomes that token."""
 
 
-class Detokenize(msgspec.Struct, frozen=True, tag=True):
-    """A question, answered with `Detokenized`."""
+class Detokenized(Answer, frozen=True, tag=True):
+    text: str
 
-    question_id: str
+
+class Detokenize(Question[Detokenized], frozen=True, tag=True):
+    """The text of some tokens, special ones written out."""
+
     token_ids: list[int]
 
 
-class ListSlots(msgspec.Struct, frozen=True, tag=True):
-    """A question, answered with `SlotList`."""
-
-    question_id: str
+class SlotList(Answer, frozen=True, tag=True):
+    slots: list[SlotState]
 
 
-class EraseSlots(msgspec.Struct, frozen=True, tag=True):
-    """A question, answered with `Erased`: forgets what finished conversations left behind."""
+class ListSlots(Question[SlotList], frozen=True, tag=True):
+    """What every slot of the KV pool holds, between two steps."""
 
-    question_id: str
+
+class Erased(Answer, frozen=True, tag=True):
+    num_tokens: int
+
+
+class EraseSlots(Question[Erased], frozen=True, tag=True):
+    """Forgets what finished conversations left in one slot, or in all."""
+
     slot: int | None = None
     """None = all in which no request runs, and what is in memory behind the pool; what is on disk stays."""
 
 
-class SaveSlot(msgspec.Struct, frozen=True, tag=True):
-    """A question, answered with `SlotFiled`: what a slot holds is written to a file."""
+class SlotFiled(Answer, frozen=True, tag=True):
+    """A slot was saved or restored."""
 
-    question_id: str
+    num_tokens: int
+    num_bytes: int
+    """Of the file."""
+    seconds: float
+
+
+class SaveSlot(Question[SlotFiled], frozen=True, tag=True):
+    """Writes what a finished conversation left in a slot to a file."""
+
     slot: int
     filename: str
     """Inside the engine's `slot_save_path`."""
 
 
-class RestoreSlot(msgspec.Struct, frozen=True, tag=True):
-    """A question, answered with `SlotFiled`: a slot is filled as it was when the file was written."""
+class RestoreSlot(Question[SlotFiled], frozen=True, tag=True):
+    """Fills an idle slot with what `SaveSlot` has written."""
 
-    question_id: str
     slot: int
     filename: str
+    """Inside the engine's `slot_save_path`."""
 
 
-class Embed(msgspec.Struct, frozen=True, tag=True):
-    """A question that costs forward passes, answered with `Embedded`. `Abort` with its id takes it back.
+class AdapterList(Answer, frozen=True, tag=True):
+    adapters: list[AdapterCard]
 
-    Its inputs are computed beside the streams, with a bounded share of each step.
+
+class ChangeAdapters(Question[AdapterList], frozen=True, tag=True):
+    """The adapters that are loaded, after all changes that the question asks for, if any."""
+
+    load: AdapterSpec | None = None
+    unload: str | None = None
+    """By name. Requests that compute with it go on, new ones do not find it."""
+    scales: dict[int, float] | None = None
+    """By id: for requests that choose no adapters. Those that are missing get 0."""
+
+    @property
+    def is_empty(self) -> bool:
+        """The question asks for no change."""
+        return (self.load, self.unload, self.scales) == (None, None, None)
+
+
+class Embedded(Answer, frozen=True, tag=True):
+    values: bytes
+    """Numbers of 4 bytes, little-endian: those of the first input, those of the second, …"""
+    size: int
+    """Numbers of one input: an embedding, or one score, as the model's classifier gives it."""
+    num_tokens: list[int]
+    """Of each input."""
+
+    def rows(self) -> NDArray[np.float32]:
+        """`(inputs, size)`, in the order of the inputs."""
+        import numpy as np  # here: a server without embeddings does without it
+
+        return np.frombuffer(self.values, dtype="<f4").reshape(len(self.num_tokens), self.size)
+
+    def relevance(self) -> list[float]:
+        """Of ranked inputs: how well each answers the query, between 0 and 1."""
+        import numpy as np
+
+        scores = self.rows()[:, 0].astype(np.float64)
+        return (0.5 * (1 + np.tanh(scores / 2))).tolist()
+
+
+class Embed(Question[Embedded], frozen=True, tag=True):
+    """Embeddings, or ranks: a question that costs forward passes. `Abort` with its id takes it back.
+
+    The inputs are computed beside the streams, with a bounded share of each step.
     """
 
     inputs: list[str | list[int]]
     """Texts, or token ids that are taken as they are."""
-    question_id: str = ""
-    """Given by whoever sends it."""
     query: str | None = None
     """Given: how well each input answers it is wanted, instead of embeddings."""
     dimensions: int | None = None
@@ -213,19 +288,30 @@ class Embed(msgspec.Struct, frozen=True, tag=True):
     """As of `Submit`. Embeddings are computed without any, so all but an empty list may be refused."""
 
 
-class ChangeAdapters(msgspec.Struct, frozen=True, tag=True):
-    """A question, answered with `AdapterList`: what is loaded, after all changes that it asks for, if any."""
+class Unanswered(Answer, frozen=True, tag=True):
+    """The question was refused."""
 
-    question_id: str
-    load: AdapterSpec | None = None
-    unload: str | None = None
-    """By name. Requests that compute with it go on, new ones do not find it."""
-    scales: dict[int, float] | None = None
-    """By id: for requests that choose no adapters. Those that are missing get 0."""
+    code: str
+    message: str
+    fields: dict[str, FieldValue]
+
+    @classmethod
+    def of(cls, question_id: str, error: StokerError) -> Unanswered:
+        return cls(question_id, error.code, error.message, error.fields)
+
+    def error(self) -> StokerError:
+        return error_from_code(self.code, self.message, self.fields)
 
 
-Question: TypeAlias = Tokenize | Detokenize | ListSlots | EraseSlots | SaveSlot | RestoreSlot | ChangeAdapters
-"""What costs no forward pass. Every question gets exactly one answer, as long as the process lives."""
+QuickQuestion: TypeAlias = Tokenize | Detokenize | ListSlots | EraseSlots | SaveSlot | RestoreSlot | ChangeAdapters
+"""What costs no forward pass."""
+
+
+def as_answer_to(question: Question[A], answer: Answer) -> A:
+    """`answer`, which is of the kind that `question` asks for."""
+    (kind,) = get_args(vars(type(question))["__orig_bases__"][0])
+    assert isinstance(answer, kind), "every question has one kind of answer"
+    return cast("A", answer)
 
 
 class Shutdown(msgspec.Struct, frozen=True, tag=True):
@@ -317,87 +403,9 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
         return error_from_code(self.code, self.message, self.fields)
 
 
-class Tokenized(msgspec.Struct, frozen=True, tag=True):
-    question_id: str
-    token_ids: list[int]
-    pieces: list[bytes]
-    """The text of each token; special tokens are written out."""
-
-
-class Detokenized(msgspec.Struct, frozen=True, tag=True):
-    question_id: str
-    text: str
-
-
-class SlotList(msgspec.Struct, frozen=True, tag=True):
-    question_id: str
-    slots: list[SlotState]
-
-
-class Erased(msgspec.Struct, frozen=True, tag=True):
-    question_id: str
-    num_tokens: int
-
-
-class SlotFiled(msgspec.Struct, frozen=True, tag=True):
-    """A slot was saved or restored."""
-
-    question_id: str
-    num_tokens: int
-    num_bytes: int
-    """Of the file."""
-    seconds: float
-
-
-class AdapterList(msgspec.Struct, frozen=True, tag=True):
-    question_id: str
-    adapters: list[AdapterCard]
-
-
-class Embedded(msgspec.Struct, frozen=True, tag=True):
-    question_id: str
-    values: bytes
-    """Numbers of 4 bytes, little-endian: those of the first input, those of the second, …"""
-    size: int
-    """Numbers of one input: an embedding, or one score, as the model's classifier gives it."""
-    num_tokens: list[int]
-    """Of each input."""
-
-    def rows(self) -> NDArray[np.float32]:
-        """`(inputs, size)`, in the order of the inputs."""
-        import numpy as np  # here: a server without embeddings does without it
-
-        return np.frombuffer(self.values, dtype="<f4").reshape(len(self.num_tokens), self.size)
-
-    def relevance(self) -> list[float]:
-        """Of ranked inputs: how well each answers the query, between 0 and 1."""
-        import numpy as np
-
-        scores = self.rows()[:, 0].astype(np.float64)
-        return (0.5 * (1 + np.tanh(scores / 2))).tolist()
-
-
-class Unanswered(msgspec.Struct, frozen=True, tag=True):
-    """The question was refused."""
-
-    question_id: str
-    code: str
-    message: str
-    fields: dict[str, FieldValue]
-
-    @classmethod
-    def of(cls, question_id: str, error: StokerError) -> Unanswered:
-        return cls(question_id, error.code, error.message, error.fields)
-
-    def error(self) -> StokerError:
-        return error_from_code(self.code, self.message, self.fields)
-
-
-Answer: TypeAlias = Tokenized | Detokenized | SlotList | Erased | SlotFiled | AdapterList | Embedded | Unanswered
-
-
-Command: TypeAlias = Submit | Embed | Abort | Pause | Resume | Question | Shutdown
-Event: TypeAlias = Loading | Ready | LoadFailed | Accepted | Output | Failed | Answer | Heartbeat
+AnswerEvent: TypeAlias = Tokenized | Detokenized | SlotList | Erased | SlotFiled | AdapterList | Embedded | Unanswered
+Command: TypeAlias = Submit | Embed | Abort | Pause | Resume | QuickQuestion | Shutdown
+Event: TypeAlias = Loading | Ready | LoadFailed | Accepted | Output | Failed | AnswerEvent | Heartbeat
 Frame: TypeAlias = list[Event]
 """What one step has to say to all streams."""
 

@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Callable
-from typing import TypeAlias, TypeVar
+from typing import cast
 
-from stoker.engine.protocol import Abort, Answer, Command, Embed, Question, Unanswered
+import msgspec
+
+from stoker.engine.protocol import A, Abort, Answer, Command, Embed, Question, QuickQuestion, Unanswered, as_answer_to
 from stoker.errors import EngineCrashed, ModelNotLoaded, Overloaded, StokerError, Timeout
 
 MAX_QUESTIONS = 256
@@ -17,10 +19,6 @@ ANSWER_S = 60.0
 """A question waits for the end of the step that is being computed, and for prompts that are being tokenized."""
 _TIMEOUT_GRACE_S = 2.0
 """The engine keeps the deadline; this is for when it cannot."""
-
-AnswerT = TypeVar("AnswerT", bound=Answer)
-Ask: TypeAlias = Callable[[str], Question | Embed]
-"""Makes the question from its id."""
 
 
 class Questions:
@@ -37,8 +35,8 @@ class Questions:
         self._pending: dict[str, asyncio.Future[Answer]] = {}
         self._numbers = itertools.count()
 
-    async def ask(self, ask: Ask, kind: type[AnswerT]) -> AnswerT:
-        """Asks, and waits for the answer, which is of this kind.
+    async def ask(self, question: Question[A]) -> A:
+        """Gives the question its id, sends it, and waits for the answer. Cancelling takes an `Embed` back.
 
         Raises:
             StokerError: the question was refused.
@@ -48,21 +46,21 @@ class Questions:
         """
         if len(self._pending) >= MAX_QUESTIONS:
             raise Overloaded(f"{MAX_QUESTIONS} questions to the model are waiting already", retry_after_s=1.0)
-        question = ask(f"q{next(self._numbers)}")
+        numbered = msgspec.structs.replace(question, question_id=f"q{next(self._numbers)}")
+        command = cast("Embed | QuickQuestion", numbered)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._send(question)
-        self._pending[question.question_id] = future
+        self._send(command)
+        self._pending[command.question_id] = future
         try:
-            answer = await self._wait(future, self._patience_s(question))
+            answer = await self._wait(future, self._patience_s(command))
         finally:
-            self._pending.pop(question.question_id, None)
-            if isinstance(question, Embed) and (not future.done() or future.cancelled()):
+            self._pending.pop(command.question_id, None)
+            if isinstance(command, Embed) and (not future.done() or future.cancelled()):
                 with contextlib.suppress(ModelNotLoaded):  # then nobody computes it
-                    self._send(Abort(question.question_id))
+                    self._send(Abort(command.question_id))
         if isinstance(answer, Unanswered):
             raise answer.error()
-        assert isinstance(answer, kind), "every question has one kind of answer"
-        return answer
+        return as_answer_to(question, answer)
 
     def on_answer(self, answer: Answer) -> None:
         """An answer has come. Those that nobody waits for any more are ignored."""
@@ -80,7 +78,7 @@ class Questions:
             if not future.done():
                 future.set_exception(error)
 
-    def _patience_s(self, question: Question | Embed) -> float | None:
+    def _patience_s(self, question: QuickQuestion | Embed) -> float | None:
         if not isinstance(question, Embed):
             return self._answer_s
         return None if question.timeout_s is None else question.timeout_s + _TIMEOUT_GRACE_S

@@ -31,7 +31,7 @@ from stoker.engine.protocol import (
     Failed,
     Output,
     Pause,
-    Question,
+    QuickQuestion,
     Resume,
     Submit,
     Unanswered,
@@ -48,7 +48,7 @@ Work: TypeAlias = Stream | EmbeddingJob
 T = TypeVar("T")
 
 
-_Command: TypeAlias = Work | Abort | Pause | Resume | Question | Turn[Any]
+_Command: TypeAlias = Work | Abort | Pause | Resume | QuickQuestion | Turn[Any]
 
 AdmittedT = TypeVar("AdmittedT", bound=Work)
 
@@ -201,7 +201,7 @@ class EngineWorker:
             if self._live.get(command.request_id) is not None:
                 self._push(command)
 
-    def ask(self, question: Question) -> None:
+    def ask(self, question: QuickQuestion) -> None:
         """Has a question answered between two steps; the answer is published.
 
         Raises:
@@ -352,7 +352,7 @@ class EngineWorker:
             return _failure(work, error)
         return None
 
-    def _answer(self, question: Question) -> Event:
+    def _answer(self, question: QuickQuestion) -> Event:
         try:
             return self._engine.answer(question)
         except StokerError as error:

@@ -24,6 +24,7 @@ import msgspec
 
 from stoker.assembly import build_engine
 from stoker.core.params import SamplingParams
+from stoker.engine.card_template import CardTemplate
 from stoker.engine.config import EngineConfig
 from stoker.engine.protocol import (
     AdapterChoice,
@@ -40,7 +41,6 @@ from stoker.engine.protocol import (
 from stoker.engine.worker import EngineWorker
 from stoker.errors import Cancelled, ModelNotLoaded, StokerError
 from stoker.llm.inputs import Conversation, Prompt, as_messages
-from stoker.runtime.card_template import CardTemplate
 
 if TYPE_CHECKING:
     from stoker.models.progress import Progress
@@ -161,7 +161,7 @@ class Session:
         Raises:
             InvalidInput: a message is not valid, or the template refuses it.
         """
-        return self._template.compiled.render(as_messages(conversation))
+        return self._template.render(as_messages(conversation))
 
     def submit(
         self, answer: Answer, prompt: Prompt, sampling: SamplingParams, adapters: list[AdapterChoice] | None = None

@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
-from stoker.core.slot_state import SlotState
-from stoker.engine.cards import AdapterCard, ModelCard
+from stoker.engine.cards import ModelCard
 from stoker.engine.config import AdapterSpec
-from stoker.engine.heartbeat import Heartbeat
-from stoker.engine.protocol import Accepted, Embed, Embedded, Output, SlotFiled, Submit, Tokenized
+from stoker.engine.health import Health
+from stoker.engine.protocol import A, Accepted, Output, Question, Submit
 from stoker.text.messages import Message
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
-    """Whether a runtime can answer now, and why not."""
-
-    is_ready: bool
-    state: str
-    """One word for people and probes: `starting`, `ready`, `restarting`, `stalled`, `failed`, `closed`."""
-    num_restarts: int = 0
-    last_error: str | None = None
-    heartbeat: Heartbeat | None = None
-    """The newest sign of life of the engine, if there was one."""
-    loaded_part: float | None = None
-    """How far the weights are on their way into memory, if that is known. Range 0 … 1."""
-    replicas: Mapping[int, Health] = field(default_factory=dict[int, "Health"])
-    """Of a model that has several engines: each of them, by its number."""
 
 
 class Runtime(Protocol):
@@ -88,82 +69,17 @@ class Runtime(Protocol):
         """
         ...
 
-    async def tokenize(self, text: str, *, wants_bos: bool = True, parse_special: bool = True) -> Tokenized:
-        """The tokens of a text; as those of a prompt, unless told otherwise.
+    async def ask(self, question: Question[A]) -> A:
+        """The answer to a question. Cancelling the task that waits on it takes an `Embed` back.
 
-        Args:
-            text: any text.
-            wants_bos: BOS in front, if the model wants one and the text does not bring its own.
-            parse_special: the text of a special token becomes that token.
+        A `ChangeAdapters` that has begun must not be cancelled: replicas would differ.
 
         Raises:
-            StokerError: the model cannot answer now, or the text is not valid Unicode.
-        """
-        ...
-
-    async def detokenize(self, token_ids: Sequence[int]) -> str:
-        """The text of some tokens, special ones written out.
-
-        Raises:
-            StokerError: the model cannot answer now, or an id is outside the vocabulary.
-        """
-        ...
-
-    async def embed(self, embed: Embed) -> Embedded:
-        """Embeddings, or ranks. Cancelling the task that waits on it takes the request back.
-
-        Args:
-            embed: its `question_id` is given by whoever sends it on.
-
-        Raises:
-            StokerError: it was refused or failed.
-        """
-        ...
-
-    async def slots(self) -> list[SlotState]:
-        """What every slot of the KV pool holds now.
-
-        Raises:
-            StokerError: the model cannot answer now.
-        """
-        ...
-
-    async def erase(self, slot: int | None = None) -> int:
-        """Forgets what finished conversations left in one slot, or in all; returns how many tokens those were.
-
-        Raises:
-            StokerError: the model cannot answer now, there is no such slot, or a request runs in it.
-        """
-        ...
-
-    async def save_slot(self, slot: int, filename: str) -> SlotFiled:
-        """Writes what a finished conversation left in a slot to a file in the folder for that.
-
-        Raises:
-            UnsupportedParameter: there is no such folder, or the backend cannot do it.
-            InvalidInput: there is nothing to save, a request runs in it, or that is no name for a file.
-            StokerError: the model cannot answer now.
-        """
-        ...
-
-    async def restore_slot(self, slot: int, filename: str) -> SlotFiled:
-        """Fills an idle slot with what was saved.
-
-        Raises:
-            InvalidInput: a request runs in it; there is no such file, or it is another model's or damaged.
+            InvalidInput: the question asks for something that is not there.
+            UnsupportedParameter: this runtime, its backend or its settings cannot do it.
+            AdapterNotFound: there is no adapter of this name or id.
             ResourceExhausted: running requests need the room.
-            StokerError: see `save_slot`.
-        """
-        ...
-
-    async def change_adapters(
-        self, *, load: AdapterSpec | None = None, unload: str | None = None, scales: dict[int, float] | None = None
-    ) -> list[AdapterCard]:
-        """The adapters that are loaded, after these changes. See `ChangeAdapters`.
-
-        Raises:
-            AdapterNotFound: there is none of this name or id.
-            StokerError: they cannot be changed so.
+            StokerError: the model cannot answer now, or the question failed.
         """
         ...
 

@@ -19,9 +19,10 @@ import msgspec
 
 from stoker.engine.cards import ModelCard, is_same_model
 from stoker.engine.config import AdapterSpec
+from stoker.engine.health import Health
 from stoker.errors import ModelFileInvalid, ModelNotLoaded, StokerError
 from stoker.runtime.autoscaling import Autoscaler, Demand
-from stoker.runtime.base import Health, Runtime
+from stoker.runtime.base import Runtime
 from stoker.runtime.replica import Phase, Replica
 from stoker.runtime.replica_config import ReplicaConfig
 from stoker.runtime.totals import Totals

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from stoker.engine.cards import AdapterCard
 from stoker.engine.config import AdapterSpec
+from stoker.engine.protocol import ChangeAdapters
 from stoker.errors import InvalidInput, ModelNotFound, ModelNotLoaded, Overloaded, error_from_code
 from stoker.models.memory import available_memory
 from stoker.runtime.config import RegistryConfig
@@ -177,7 +178,7 @@ class Registry:
 
         Raises:
             ModelNotLoaded: it is being reloaded.
-            StokerError: see `lease` and `Runtime.change_adapters`.
+            StokerError: see `lease` and `Runtime.ask`.
         """
         entry = await self._look_up(model)
         lease = await self._lease(entry)
@@ -200,7 +201,7 @@ class Registry:
                 if entry.job is not None or instance is None or instance.served is not lease.served:
                     message = f"the model `{entry.model_id}` is being loaded or unloaded: try again when that is done"
                     raise ModelNotLoaded(message, retry_after_s=_QUEUE_RETRY_S)
-                cards = await instance.served.runtime.change_adapters(load=load, unload=unload, scales=scales)
+                cards = (await instance.served.runtime.ask(ChangeAdapters(load, unload, scales))).adapters
                 entry.adapters = tuple(cards)
         finally:
             lease.close()

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from enum import StrEnum
 
 from stoker.engine.cards import ModelCard
+from stoker.engine.health import Health
 from stoker.engine.heartbeat import Heartbeat
 from stoker.engine.protocol import Accepted, Output, Submit
-from stoker.runtime.base import Health, Runtime
+from stoker.runtime.base import Runtime
 from stoker.runtime.routing import Beginning, Candidate
 
 _USUAL_ANSWER = 256

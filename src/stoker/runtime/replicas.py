@@ -9,32 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TypeVar
 
 import msgspec
 
-from stoker.core.slot_state import SlotState
-from stoker.engine.cards import AdapterCard, ModelCard
+from stoker.engine.cards import ModelCard
 from stoker.engine.config import AdapterSpec
-from stoker.engine.protocol import Accepted, Embed, Embedded, Output, SlotFiled, Submit, Tokenized
+from stoker.engine.health import Health
+from stoker.engine.protocol import A, Accepted, Output, Question, Submit
 from stoker.errors import EngineCrashed, InvalidInput, ModelNotLoaded, Overloaded, StokerError
-from stoker.runtime.base import Health, Runtime
+from stoker.runtime.base import Runtime
 from stoker.runtime.fleet import Fleet, MakeRuntime
 from stoker.runtime.replica import Replica, Work
 from stoker.runtime.replica_adapters import ReplicaAdapters
 from stoker.runtime.replica_config import ReplicaConfig
+from stoker.runtime.replica_questions import ReplicaQuestions
 from stoker.runtime.replica_request import ReplicaRequest
-from stoker.runtime.routing import TOKEN_BYTES, Affinity, Beginning, choose
+from stoker.runtime.routing import Affinity, Beginning, choose
 from stoker.text.messages import Message
 
 _LOOK_EVERY_S = 0.05
 """While no replica can be asked. Also before a request moves: what has killed one engine may have killed others."""
-_NOWHERE = Beginning((), 1)
-
-AnswerT = TypeVar("AnswerT")
 
 
 class ReplicatedRuntime:
@@ -59,6 +56,7 @@ class ReplicatedRuntime:
     ) -> None:
         self._fleet = Fleet(make, config, clock, on_closed, self._spread)
         self._adapters = ReplicaAdapters(self._fleet)
+        self._questions = ReplicaQuestions(self._fleet, self._adapters)
         self._restart_wait_s = restart_wait_s
         self._clock = clock
         self._affinity = Affinity()
@@ -66,7 +64,6 @@ class ReplicatedRuntime:
         """Of which process, by its restarts, the affinity of a number is."""
         self._requests: dict[str, ReplicaRequest] = {}
         self._starting: asyncio.Future[None] | None = None
-        self._slots_each: int | None = None
 
     @property
     def card(self) -> ModelCard:
@@ -130,65 +127,9 @@ class ReplicatedRuntime:
             template_kwargs=template_kwargs,
         )
 
-    async def tokenize(self, text: str, *, wants_bos: bool = True, parse_special: bool = True) -> Tokenized:
-        return await self._ask(
-            lambda runtime: runtime.tokenize(text, wants_bos=wants_bos, parse_special=parse_special), Work(1, 0)
-        )
-
-    async def detokenize(self, token_ids: Sequence[int]) -> str:
-        return await self._ask(lambda runtime: runtime.detokenize(token_ids), Work(1, 0))
-
-    async def embed(self, embed: Embed) -> Embedded:
-        num_tokens = sum(
-            len(given) // TOKEN_BYTES + 1 if isinstance(given, str) else len(given) for given in embed.inputs
-        )
-        return await self._ask(lambda runtime: runtime.embed(embed), Work(num_tokens, 0))
-
-    async def slots(self) -> list[SlotState]:
-        """Those of all replicas that can be asked; replica `n` has the numbers from `n` times their count on."""
-        replicas = self._fleet.answering()
-        found = await asyncio.gather(*(replica.runtime.slots() for replica in replicas))
-        size = self._slots_each = max(map(len, found))
-        return [
-            replace(state, slot=replica.number * size + state.slot, replica=replica.number)
-            for replica, states in zip(replicas, found, strict=True)
-            for state in states
-        ]
-
-    async def erase(self, slot: int | None = None) -> int:
-        """As of one engine; the numbers of slots are those of `slots`."""
-        if slot is None:
-            return sum(await asyncio.gather(*(replica.runtime.erase() for replica in self._fleet.answering())))
-        runtime, own = await self._slot(slot)
-        return await runtime.erase(own)
-
-    async def save_slot(self, slot: int, filename: str) -> SlotFiled:
-        """As of one engine; the numbers of slots are those of `slots`, and any replica restores what one has saved."""
-        runtime, own = await self._slot(slot)
-        return await runtime.save_slot(own, filename)
-
-    async def restore_slot(self, slot: int, filename: str) -> SlotFiled:
-        """See `save_slot`."""
-        runtime, own = await self._slot(slot)
-        return await runtime.restore_slot(own, filename)
-
-    async def _slot(self, slot: int) -> tuple[Runtime, int]:
-        """Whose slot that is, and its number there."""
-        replicas = self._fleet.answering()
-        size = self._slots_each or max(1, len(await replicas[0].runtime.slots()))
-        number, own = divmod(slot, size)
-        chosen = next((replica.runtime for replica in replicas if replica.number == number), None)
-        if chosen is None:
-            raise InvalidInput(f"there is no slot {slot}", parameter="slot")
-        return chosen, own
-
-    async def change_adapters(
-        self, *, load: AdapterSpec | None = None, unload: str | None = None, scales: dict[int, float] | None = None
-    ) -> list[AdapterCard]:
-        """In all replicas, or in none. Once begun it must not be cancelled."""
-        if (load, unload, scales) == (None, None, None):
-            return await self._adapters.present()
-        return await self._adapters.change(load=load, unload=unload, scales=scales)
+    async def ask(self, question: Question[A]) -> A:
+        """See `ReplicaQuestions`. A `ChangeAdapters` that has begun must not be cancelled."""
+        return await self._questions.ask(question)
 
     def begin_with(self, adapters: Sequence[AdapterSpec]) -> None:
         self._fleet.begin_with(adapters)
@@ -273,24 +214,6 @@ class ReplicatedRuntime:
             if any(replica.can_answer for replica in self._fleet.replicas):
                 return
         raise error
-
-    async def _ask(self, ask: Callable[[Runtime], Awaitable[AnswerT]], work: Work) -> AnswerT:
-        """Asks the replica with the least to do, and once another one if it cannot answer."""
-        replica = self._least_busy(self._fleet.answering())
-        try:
-            with replica.working_on(work):
-                return await ask(replica.runtime)
-        except (EngineCrashed, ModelNotLoaded, Overloaded):
-            others = [other for other in self._fleet.replicas if other.can_answer and other is not replica]
-            if not others:
-                raise
-        other = self._least_busy(others)
-        with other.working_on(work):
-            return await ask(other.runtime)
-
-    def _least_busy(self, replicas: Sequence[Replica]) -> Replica:
-        number = choose([replica.candidate() for replica in replicas], _NOWHERE)
-        return next(replica for replica in replicas if replica.number == number)
 
 
 def _urgency(request: ReplicaRequest) -> int:

@@ -12,9 +12,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from stoker.cache.counters import TierCounters
 from stoker.core.histogram import Distribution, Histogram
+from stoker.engine.health import Health
 from stoker.engine.heartbeat import Heartbeat
 from stoker.engine.metrics import PHASE_BOUNDS, STEP_BOUNDS, STEP_TOKEN_BOUNDS
-from stoker.runtime.base import Health
 from stoker.runtime.registry import ModelStatus
 from stoker.runtime.request_metrics import RequestMetrics
 

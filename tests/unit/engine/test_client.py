@@ -18,7 +18,7 @@ from stoker.core.params import SamplingParams
 from stoker.engine.client import EngineClient
 from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.engine.inbox import InboxLimits
-from stoker.engine.protocol import Accepted, Output, Submit
+from stoker.engine.protocol import Accepted, Detokenize, Output, Submit, Tokenize
 from stoker.engine.supervisor import State
 from stoker.errors import (
     Cancelled,
@@ -30,6 +30,7 @@ from stoker.errors import (
     StokerError,
     Timeout,
 )
+from stoker.text.messages import Message
 
 BOUND_S = 30.0
 COMMAND = (sys.executable, str(Path(__file__).with_name("scripted_child.py")))
@@ -39,6 +40,9 @@ GREEDY = SamplingParams(temperature=0)
 ENDLESS = SamplingParams(temperature=0, ignore_eos=True)
 ANY_BACKLOG = InboxLimits(pause_bytes=2**40)
 """What nobody reads runs on all the same."""
+
+
+HI = [Message(role="user", content="hi")]
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -91,6 +95,24 @@ async def read_until(events: AsyncGenerator[Accepted | Output], condition: Calla
 
 async def drain(events: AsyncGenerator[Accepted | Output]) -> None:
     await collect(events, [])
+
+
+def test_card_and_template_are_there_once_the_model_is_loaded():
+    async def test() -> None:
+        client = EngineClient(EngineConfig(), command=COMMAND, supervision=QUICK)
+        with pytest.raises(ModelNotLoaded):
+            _ = client.card
+        with pytest.raises(ModelNotLoaded):
+            client.render_chat(HI)
+        try:
+            card, pid = await client.start(), client.child_pid
+            assert (await client.start(), client.card, client.child_pid) == (card, card, pid), "it starts once"
+            assert client.render_chat(HI) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+            assert client.render_chat(HI, add_generation_prompt=False) == "<|im_start|>user\nhi<|im_end|>\n"
+        finally:
+            await client.close()
+
+    run(test())
 
 
 def test_answers_in_order_accepted_outputs_end():
@@ -201,10 +223,10 @@ def test_long_texts_wait_for_each_other_only():
             text = "SLOW" + "x" * 300_000
             slow = [
                 asyncio.create_task(task)
-                for task in (answer(client, text), client.tokenize(text), answer(client, text))
+                for task in (answer(client, text), client.ask(Tokenize(text)), answer(client, text))
             ]
             assert await answer(client) == ANSWER
-            assert await client.detokenize([65]) == "A"
+            assert (await client.ask(Detokenize([65]))).text == "A"
             for task in slow:
                 task.cancel()
             await asyncio.wait(slow)
@@ -285,7 +307,7 @@ def test_stalled_engine_shows_in_health_and_is_killed_in_the_end():
         times = replace(QUICK, stall_after_s=0.1, stall_kill_s=1.0)
         async with started(times) as client:
             hanging = asyncio.create_task(answer(client, "HANG"))
-            await until(lambda: client.health().state is State.STALLED)
+            await until(lambda: client.health().state == State.STALLED)
             assert not client.health().is_ready
             await until(lambda: client.health().num_restarts >= 1)
             assert "finished no step" in (client.health().last_error or "")

@@ -30,7 +30,7 @@ from stoker.engine import embeddings
 from stoker.engine.embedding_inputs import embedding_token_ids
 from stoker.engine.embeddings import normalised
 from stoker.engine.engine import Engine
-from stoker.engine.protocol import Abort, Command, Embed, Embedded, Event, Failed, Output, Submit, Unanswered
+from stoker.engine.protocol import Abort, Command, Embed, Embedded, Event, Failed, Output, Submit, Tokenize, Unanswered
 from stoker.engine.questions import Questions
 from stoker.engine.worker import EngineWorker
 from stoker.errors import (
@@ -380,11 +380,11 @@ def test_death_of_the_engine_is_told():
 def test_client_embeds_in_its_child_beside_an_answer():
     async def test() -> None:
         async with started() as client:
-            embedded, text = await asyncio.gather(client.embed(Embed(["a", "b", LONG])), answer(client))
+            embedded, text = await asyncio.gather(client.ask(Embed(["a", "b", LONG])), answer(client))
             np.testing.assert_allclose(embedded.rows(), rows(make_engine(), "a", "b", LONG), atol=1e-6)
             assert text == "an answer."
             with pytest.raises(InvalidInput):
-                await client.embed(Embed([[10**6]]))
+                await client.ask(Embed([[10**6]]))
 
     run(test())
 
@@ -395,9 +395,7 @@ def test_what_is_left_or_takes_too_long_is_taken_back():
         questions = Questions(sent.append)
 
         def asking(**fields: Any) -> asyncio.Future[Embedded]:
-            return asyncio.ensure_future(
-                questions.ask(lambda number: Embed(["a"], question_id=number, **fields), Embedded)
-            )
+            return asyncio.ensure_future(questions.ask(Embed(["a"], **fields)))
 
         leaving = asking()
         await asyncio.sleep(0)
@@ -419,13 +417,13 @@ def test_what_is_left_or_takes_too_long_is_taken_back():
 def test_reader_who_leaves_takes_the_request_back():
     async def test() -> None:
         async with started(parallel=1, max_queue=0) as client:
-            waiting = asyncio.ensure_future(client.embed(Embed(["a text " * 10_000] * 5)))
+            waiting = asyncio.ensure_future(client.ask(Embed(["a text " * 10_000] * 5)))
             await asyncio.sleep(0)
             waiting.cancel()
             await asyncio.wait([waiting])
             while True:  # until it has been tokenized, it keeps its place
                 try:
-                    assert (await client.embed(Embed(["a"]))).rows().shape == (1, 8)
+                    assert (await client.ask(Embed(["a"]))).rows().shape == (1, 8)
                     return
                 except Overloaded:
                     await asyncio.sleep(0.005)
@@ -436,13 +434,13 @@ def test_reader_who_leaves_takes_the_request_back():
 def test_death_of_the_child_ends_it():
     async def test() -> None:
         async with started() as client:
-            waiting = asyncio.ensure_future(client.embed(Embed(["HANG"])))
-            await client.tokenize("after it")
+            waiting = asyncio.ensure_future(client.ask(Embed(["HANG"])))
+            await client.ask(Tokenize("after it"))
             assert client.child_pid is not None
             os.kill(client.child_pid, signal.SIGKILL)
             with pytest.raises(EngineCrashed):
                 await waiting
             await until(lambda: client.health().is_ready)
-            assert (await client.embed(Embed(["a"]))).rows().shape == (1, 8)
+            assert (await client.ask(Embed(["a"]))).rows().shape == (1, 8)
 
     run(test())

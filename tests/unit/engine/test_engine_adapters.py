@@ -43,7 +43,7 @@ class Bench:
         return AdapterSpec(name=name, path=str(path), scale=scale)
 
     def change(self, **change: Any) -> list[AdapterCard]:
-        answer = self.engine.answer(ChangeAdapters("q", **change))
+        answer = self.engine.answer(ChangeAdapters(**change))
         assert isinstance(answer, AdapterList)
         return answer.adapters
 
@@ -200,7 +200,7 @@ def test_what_cannot_be_loaded_changes_nothing(bench: Bench) -> None:
 
 def test_a_file_that_changes_under_the_load_is_refused(bench: Bench) -> None:
     spec = bench.spec("sql")
-    change = ChangeAdapters("q", load=spec)
+    change = ChangeAdapters(load=spec)
     bench.adapters.prepare(change)
     Path(spec.path).write_text("something else")
     with pytest.raises(AdapterInvalid, match="was changed"):
@@ -219,7 +219,7 @@ def test_what_is_not_required_may_be_missing(tmp_path: Path) -> None:
 
 def test_embeddings_are_not_computed_under_adapters(bench: Bench) -> None:
     def embed(adapters: list[AdapterChoice] | None) -> None:
-        bench.engine.admit_embedding(Embed(["text"], "e", adapters=adapters))
+        bench.engine.admit_embedding(Embed(["text"], question_id="e", adapters=adapters))
 
     embed(None)
     embed([])
@@ -236,9 +236,9 @@ def test_embeddings_are_not_computed_under_adapters(bench: Bench) -> None:
 def test_a_backend_without_adapters_says_so() -> None:
     backend = ScriptedBackend(scripted_info())
     engine = Engine(backend, ScriptedTokenizer(), config=SchedulerConfig())
-    assert engine.answer(ChangeAdapters("q")) == AdapterList("q", [])
+    assert engine.answer(ChangeAdapters(question_id="q")) == AdapterList("q", [])
     with pytest.raises(UnsupportedParameter, match="cannot apply adapters"):
-        engine.answer(ChangeAdapters("q", load=AdapterSpec(name="a", path="a")))
+        engine.answer(ChangeAdapters(load=AdapterSpec(name="a", path="a")))
     with pytest.raises(AdapterNotFound, match="loaded: none"):
         engine.admit(Submit("r", "Q:", SamplingParams(), adapters=[named("a")]))
 

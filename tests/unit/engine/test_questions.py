@@ -34,27 +34,27 @@ from tests.unit.engine.test_engine import run as run_engine
 
 
 def ask_slots(engine: Engine) -> list[SlotState]:
-    reply = engine.answer(ListSlots("q"))
+    reply = engine.answer(ListSlots())
     assert isinstance(reply, SlotList)
     return reply.slots
 
 
 def test_tokens_of_a_prompt_and_of_a_text():
     engine = make_engine()
-    reply = engine.answer(Tokenize("q", "hé"))
+    reply = engine.answer(Tokenize("hé", question_id="q"))
     assert reply == Tokenized("q", [BOS, *"hé".encode()], [b"<s>", b"h", b"\xc3", b"\xa9"])
-    special = engine.answer(Tokenize("q", "</s>", wants_bos=False))
+    special = engine.answer(Tokenize("</s>", wants_bos=False, question_id="q"))
     assert special == Tokenized("q", [EOS], [b"</s>"])
-    plain = engine.answer(Tokenize("q", "</s>", wants_bos=False, parse_special=False))
+    plain = engine.answer(Tokenize("</s>", wants_bos=False, parse_special=False))
     assert isinstance(plain, Tokenized)
     assert plain.token_ids == [*b"</s>"]
 
 
 def test_text_of_tokens():
     engine = make_engine()
-    assert engine.answer(Detokenize("q", [BOS, *"hé".encode(), 0xC3])) == Detokenized("q", "<s>hé\ufffd")
+    assert engine.answer(Detokenize([BOS, *"hé".encode(), 0xC3], question_id="q")) == Detokenized("q", "<s>hé\ufffd")
     with pytest.raises(InvalidInput) as refusal:
-        engine.answer(Detokenize("q", [5, 10**6]))
+        engine.answer(Detokenize([5, 10**6]))
     assert refusal.value.fields["parameter"] == "tokens"
 
 
@@ -80,11 +80,11 @@ def test_erasing_forgets_what_is_left_and_spares_who_runs():
     engine.step()
     (running,) = [state.slot for state in ask_slots(engine) if state.request_id]
     with pytest.raises(InvalidInput, match="running"):
-        engine.answer(EraseSlots("q", running))
+        engine.answer(EraseSlots(running))
     with pytest.raises(InvalidInput, match="no slot 99"):
-        engine.answer(EraseSlots("q", 99))
-    assert engine.answer(EraseSlots("q", left)) == Erased("q", 8)
-    assert engine.answer(EraseSlots("q")) == Erased("q", 0)
+        engine.answer(EraseSlots(99))
+    assert engine.answer(EraseSlots(left, question_id="q")) == Erased("q", 8)
+    assert engine.answer(EraseSlots(question_id="q")) == Erased("q", 0)
     engine.check_integrity()
     run_engine(engine)
     add(engine, "again", "prompt", max_tokens=2)
@@ -94,17 +94,17 @@ def test_erasing_forgets_what_is_left_and_spares_who_runs():
 def test_client_asks_its_child():
     async def test() -> None:
         async with started() as client:
-            assert (await client.tokenize("ab")).token_ids == [BOS, *b"ab"]
-            assert await client.detokenize([EOS]) == "</s>"
+            assert (await client.ask(Tokenize("ab"))).token_ids == [BOS, *b"ab"]
+            assert (await client.ask(Detokenize([EOS]))).text == "</s>"
             await answer(client, "Q:")
-            slots = await client.slots()
+            slots = (await client.ask(ListSlots())).slots
             assert max(state.num_tokens for state in slots) > len("Q:")
-            assert await client.erase() > 0
-            assert max(state.num_tokens for state in await client.slots()) == 0
+            assert (await client.ask(EraseSlots())).num_tokens > 0
+            assert max(state.num_tokens for state in (await client.ask(ListSlots())).slots) == 0
             with pytest.raises(InvalidInput):
-                await client.detokenize([10**6])
+                await client.ask(Detokenize([10**6]))
             with pytest.raises(InvalidInput):
-                await client.erase(-1)
+                await client.ask(EraseSlots(-1))
 
     run(test())
 
@@ -113,7 +113,7 @@ def test_slots_are_listed_while_a_request_runs():
     async def test() -> None:
         async with started() as client, aclosing(client.generate(Submit("r", "Q:", ENDLESS))) as events:
             await first_output(events)
-            assert "r" in [state.request_id for state in await client.slots()]
+            assert "r" in [state.request_id for state in (await client.ask(ListSlots())).slots]
 
     run(test())
 
@@ -122,8 +122,8 @@ def test_fault_in_the_tokenizer_concerns_its_question_only():
     async def test() -> None:
         async with started() as client:
             with pytest.raises(Exception, match="a fault in the tokenizer"):
-                await client.tokenize("FAULT")
-            assert (await client.tokenize("ok")).token_ids == [BOS, *b"ok"]
+                await client.ask(Tokenize("FAULT"))
+            assert (await client.ask(Tokenize("ok"))).token_ids == [BOS, *b"ok"]
 
     run(test())
 
@@ -131,14 +131,14 @@ def test_fault_in_the_tokenizer_concerns_its_question_only():
 def test_question_ends_when_the_child_dies():
     async def test() -> None:
         async with started() as client:
-            question = asyncio.ensure_future(client.tokenize("SLOW"))
-            await client.tokenize("after it")
+            question = asyncio.ensure_future(client.ask(Tokenize("SLOW")))
+            await client.ask(Tokenize("after it"))
             assert client.child_pid is not None
             os.kill(client.child_pid, signal.SIGKILL)
             with pytest.raises(EngineCrashed):
                 await question
             await until(lambda: client.health().is_ready)
-            assert await client.detokenize([65]) == "A"
+            assert (await client.ask(Detokenize([65]))).text == "A"
 
     run(test())
 
@@ -146,13 +146,13 @@ def test_question_ends_when_the_child_dies():
 def test_question_ends_when_the_model_is_closed():
     async def test() -> None:
         async with started() as client:
-            question = asyncio.ensure_future(client.tokenize("SLOW"))
-            await client.tokenize("after it")
+            question = asyncio.ensure_future(client.ask(Tokenize("SLOW")))
+            await client.ask(Tokenize("after it"))
             await client.close()
             with pytest.raises(ModelNotLoaded):
                 await question
             with pytest.raises(ModelNotLoaded):
-                await client.tokenize("too late")
+                await client.ask(Tokenize("too late"))
 
     run(test())
 
@@ -172,7 +172,7 @@ def test_unanswered_question_times_out_and_leaves_nothing():
         questions = Questions(Wire(), answer_s=0.01)
         for _ in range(3):
             with pytest.raises(Timeout):
-                await questions.ask(ListSlots, SlotList)
+                await questions.ask(ListSlots())
         assert not questions._pending
 
     run(test())
@@ -182,10 +182,10 @@ def test_number_of_questions_is_bounded():
     async def test() -> None:
         wire = Wire()
         questions = Questions(wire)
-        asked = [asyncio.ensure_future(questions.ask(ListSlots, SlotList)) for _ in range(MAX_QUESTIONS)]
+        asked = [asyncio.ensure_future(questions.ask(ListSlots())) for _ in range(MAX_QUESTIONS)]
         await asyncio.sleep(0)
         with pytest.raises(Overloaded):
-            await questions.ask(ListSlots, SlotList)
+            await questions.ask(ListSlots())
         for command in wire.sent:
             assert isinstance(command, ListSlots)
             questions.on_answer(SlotList(command.question_id, []))
@@ -198,7 +198,7 @@ def test_number_of_questions_is_bounded():
 def test_answer_that_nobody_waits_for_is_ignored(late: Answer):
     async def test() -> None:
         questions = Questions(Wire())
-        question = asyncio.ensure_future(questions.ask(ListSlots, SlotList))
+        question = asyncio.ensure_future(questions.ask(ListSlots()))
         await asyncio.sleep(0)
         question.cancel()
         await asyncio.wait([question])

@@ -65,17 +65,17 @@ def left_slot(engine: Engine, prompt: str = "a prompt that was long") -> int:
     """The slot in which an answer was left."""
     add(engine, "first", prompt, max_tokens=3)
     run_engine(engine)
-    states = engine.answer(ListSlots("q"))
+    states = engine.answer(ListSlots())
     assert isinstance(states, SlotList)
     return max(states.slots, key=lambda state: state.num_tokens).slot
 
 
 def save(engine: Engine, slot: int, filename: str = "a") -> SlotFiled:
-    return file_slot(SaveSlot("q", slot, filename), engine.slot_files, engine.slot_port, AtOnce())
+    return file_slot(SaveSlot(slot, filename), engine.slot_files, engine.slot_port, AtOnce())
 
 
 def restore(engine: Engine, slot: int, filename: str = "a") -> SlotFiled:
-    return file_slot(RestoreSlot("q", slot, filename), engine.slot_files, engine.slot_port, AtOnce())
+    return file_slot(RestoreSlot(slot, filename), engine.slot_files, engine.slot_port, AtOnce())
 
 
 @pytest.mark.parametrize("traits", EXPORTING)
@@ -113,7 +113,7 @@ def test_what_cannot_be_saved_or_filled_is_refused(tmp_path: Path):
     save(engine, slot)
     add(engine, "running", "other", max_tokens=50, ignore_eos=True)
     engine.step()
-    states = engine.answer(ListSlots("q"))
+    states = engine.answer(ListSlots())
     assert isinstance(states, SlotList)
     running = next(state.slot for state in states.slots if state.request_id)
     empty = next(state.slot for state in states.slots if not state.num_tokens)
@@ -132,7 +132,7 @@ def test_private_kv_is_not_saved(tmp_path: Path):
     engine.add(engine.admit(Submit("private", "a secret", SamplingParams(max_tokens=8), cache_prompt=False)))
     engine.step()
     engine.pause("private")
-    states = engine.answer(ListSlots("q"))
+    states = engine.answer(ListSlots())
     assert isinstance(states, SlotList)
     for state in states.slots:
         with pytest.raises(InvalidInput, match="may read it" if state.num_tokens else "empty"):
@@ -159,7 +159,7 @@ def test_what_was_computed_with_adapters_is_restored_for_them_only(tmp_path: Pat
     poet, twin = AdapterChoice(name="poet"), AdapterChoice(name="verse")
     engine = adapted(tmp_path, make_engine(tmp_path / "slots", traits=traits), "poet")
     first = answer(engine, "a prompt that was long", poet)
-    states = engine.answer(ListSlots("q"))
+    states = engine.answer(ListSlots())
     assert isinstance(states, SlotList)
     saved = save(engine, max(states.slots, key=lambda state: state.num_tokens).slot)
     second = make_engine(tmp_path / "slots", traits=traits)
@@ -183,10 +183,10 @@ def test_what_was_computed_with_adapters_is_refused_without_them(tmp_path: Path)
     save(engine, 0)
     other = adapted(tmp_path, make_engine(tmp_path / "slots"), "clerk")
     left_slot(other)
-    before = other.answer(ListSlots("q"))
+    before = other.answer(ListSlots())
     with pytest.raises(InvalidInput, match="adapters that are not loaded"):
         restore(other, 0)
-    assert other.answer(ListSlots("q")) == before
+    assert other.answer(ListSlots()) == before
     other.check_integrity()
 
 
@@ -226,6 +226,6 @@ def test_longer_than_a_sequence_may_be(tmp_path: Path):
 def test_without_a_folder_or_a_backend_that_gives_kv(tmp_path: Path):
     engine = make_engine(tmp_path)
     with pytest.raises(UnsupportedParameter, match="--slot-save-path"):
-        file_slot(SaveSlot("q", 0, "a"), None, engine.slot_port, AtOnce())
+        file_slot(SaveSlot(0, "a"), None, engine.slot_port, AtOnce())
     with pytest.raises(UnsupportedParameter, match="backend"):
         save(make_engine(tmp_path, has_port=False), 0)

@@ -28,7 +28,7 @@ from stoker.core.params import SamplingParams
 from stoker.engine.child import describe_exit
 from stoker.engine.client import EngineClient
 from stoker.engine.config import AdapterSpec, EngineConfig, SupervisionConfig
-from stoker.engine.protocol import Event, Launch, Output, Ready, Submit
+from stoker.engine.protocol import Event, Launch, Output, Ready, Submit, Tokenize
 from stoker.errors import EngineCrashed, InvalidInput, ModelFileInvalid, ModelNotLoaded, ResourceExhausted, StokerError
 from tests.spawns import record_spawns
 
@@ -350,7 +350,7 @@ def test_a_file_that_was_changed_is_not_served_as_what_it_was(tmp_path: Path):
         await until(lambda: f"another model in {model}" in (client.health().last_error or ""))
         assert client.health().state == "restarting"
         with pytest.raises(ModelNotLoaded, match="changed since it was loaded"):
-            await client.tokenize("a")
+            await client.ask(Tokenize("a"))
         model.write_text("A: {{ messages }}")
         await until(lambda: client.health().is_ready)
         await client.close()

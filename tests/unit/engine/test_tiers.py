@@ -93,9 +93,9 @@ def test_erasing_all_forgets_what_memory_holds_and_erasing_a_slot_does_not() -> 
     answer(engine, "other", [(index * 7 + 1) % 250 for index in range(500)])
     num_blocks = engine.heartbeat().tiers.ram_blocks
     assert num_blocks >= 5
-    engine.answer(EraseSlots("q", 0))
+    engine.answer(EraseSlots(0))
     assert engine.heartbeat().tiers.ram_blocks == num_blocks
-    engine.answer(EraseSlots("q"))
+    engine.answer(EraseSlots())
     tiers = engine.heartbeat().tiers
     assert (tiers.ram_blocks, tiers.ram_bytes) == (0, 0)
     assert answer(engine, "again", PROMPT).usage.cached_tokens == 0

@@ -11,9 +11,11 @@ from typing import Any, ParamSpec, cast
 
 from stoker.engine.cards import AdapterCard, ModelCard
 from stoker.engine.config import AdapterSpec
+from stoker.engine.health import Health
+from stoker.engine.protocol import A, AdapterList, ChangeAdapters, Question, as_answer_to
 from stoker.errors import AdapterNotFound, StokerError
 from stoker.models.memory_plan import MemoryNeeds, MemoryPlan
-from stoker.runtime.base import Health, Runtime
+from stoker.runtime.base import Runtime
 from stoker.runtime.config import RegistryConfig
 from stoker.runtime.registry import Lease, ModelSpec, Registry
 
@@ -61,18 +63,18 @@ class LoadedModel:
     def begin_with(self, adapters: Sequence[AdapterSpec]) -> None:
         self.adapters = [_loaded(spec, 0) for spec in adapters if spec.name not in self.model.lost_adapters]
 
-    async def change_adapters(
-        self, *, load: AdapterSpec | None = None, unload: str | None = None, scales: dict[int, float] | None = None
-    ) -> list[AdapterCard]:
+    async def ask(self, question: Question[A]) -> A:
+        change: object = question
+        assert isinstance(change, ChangeAdapters)
         self.model.num_changing += 1
         await self.model.change_gate.wait()
         self.model.num_changing -= 1
-        if unload is not None and unload not in [card.name for card in self.adapters]:
-            raise AdapterNotFound("there is none", adapter=unload)
-        self.adapters = [card for card in self.adapters if card.name != unload]
-        if load is not None:
-            self.adapters.append(_loaded(load, len(self.adapters)))
-        return list(self.adapters)
+        if change.unload is not None and change.unload not in [card.name for card in self.adapters]:
+            raise AdapterNotFound("there is none", adapter=change.unload)
+        self.adapters = [card for card in self.adapters if card.name != change.unload]
+        if change.load is not None:
+            self.adapters.append(_loaded(change.load, len(self.adapters)))
+        return as_answer_to(question, AdapterList("q", list(self.adapters)))
 
     async def start(self) -> None:
         await self.model.gate.wait()

@@ -12,10 +12,35 @@ from stoker.core.params import SamplingParams
 from stoker.core.slot_state import SlotState
 from stoker.engine.cards import AdapterCard, ModelCard
 from stoker.engine.config import AdapterSpec
+from stoker.engine.health import Health
 from stoker.engine.heartbeat import Heartbeat
-from stoker.engine.protocol import Accepted, Embed, Embedded, Output, Prompt, SlotFiled, Submit, Tokenized, Usage
+from stoker.engine.protocol import (
+    A,
+    Accepted,
+    AdapterList,
+    Answer,
+    ChangeAdapters,
+    Detokenize,
+    Detokenized,
+    Embed,
+    Embedded,
+    Erased,
+    EraseSlots,
+    ListSlots,
+    Output,
+    Prompt,
+    Question,
+    RestoreSlot,
+    SaveSlot,
+    SlotFiled,
+    SlotList,
+    Submit,
+    Tokenize,
+    Tokenized,
+    Usage,
+    as_answer_to,
+)
 from stoker.errors import AdapterNotFound, EngineCrashed, InvalidInput, ModelNotLoaded, StokerError
-from stoker.runtime.base import Health
 from stoker.runtime.replica_config import ReplicaConfig
 from stoker.runtime.replicas import ReplicatedRuntime
 from stoker.text.messages import Message
@@ -125,41 +150,41 @@ class FakeReplica:
     ) -> str:
         return "|".join(message.text for message in messages)
 
-    async def tokenize(self, text: str, *, wants_bos: bool = True, parse_special: bool = True) -> Tokenized:
+    async def ask(self, question: Question[A]) -> A:
+        return as_answer_to(question, await self._answer(question))
+
+    async def _answer(self, question: Question[Any]) -> Answer:
+        match question:
+            case Tokenize():
+                self.check()
+                return Tokenized(str(self.number), list(question.text.encode()), [])
+            case Detokenize():
+                self.check()
+                return Detokenized(str(self.number), bytes(question.token_ids).decode())
+            case Embed():
+                self.check()
+                self.embeds.append(question)
+                return Embedded(str(self.number), b"", 0, [])
+            case ListSlots():
+                return SlotList("q", [SlotState(slot=slot, num_tokens=self.number) for slot in range(NUM_SLOTS)])
+            case EraseSlots():
+                if question.slot is not None and question.slot >= NUM_SLOTS:
+                    raise InvalidInput("no such slot", parameter="slot")
+                self.erased.append(question.slot)
+                return Erased("q", 10)
+            case SaveSlot() | RestoreSlot():
+                action = "save" if isinstance(question, SaveSlot) else "restore"
+                self.filed.append((action, question.slot, question.filename))
+                return SlotFiled("q", self.number, 1000, 0.25)
+            case ChangeAdapters():
+                return AdapterList("q", await self._change_adapters(question))
+            case _:
+                raise AssertionError(question)
+
+    async def _change_adapters(self, change: ChangeAdapters) -> list[AdapterCard]:
+        load, unload, scales = change.load, change.unload, change.scales
         self.check()
-        return Tokenized(str(self.number), list(text.encode()), [])
-
-    async def detokenize(self, token_ids: Sequence[int]) -> str:
-        self.check()
-        return bytes(token_ids).decode()
-
-    async def embed(self, embed: Embed) -> Embedded:
-        self.check()
-        self.embeds.append(embed)
-        return Embedded(str(self.number), b"", 0, [])
-
-    async def slots(self) -> list[SlotState]:
-        return [SlotState(slot=slot, num_tokens=self.number) for slot in range(NUM_SLOTS)]
-
-    async def erase(self, slot: int | None = None) -> int:
-        if slot is not None and slot >= NUM_SLOTS:
-            raise InvalidInput("no such slot", parameter="slot")
-        self.erased.append(slot)
-        return 10
-
-    async def save_slot(self, slot: int, filename: str) -> SlotFiled:
-        self.filed.append(("save", slot, filename))
-        return SlotFiled("q", self.number, 1000, 0.25)
-
-    async def restore_slot(self, slot: int, filename: str) -> SlotFiled:
-        self.filed.append(("restore", slot, filename))
-        return SlotFiled("q", self.number, 1000, 0.25)
-
-    async def change_adapters(
-        self, *, load: AdapterSpec | None = None, unload: str | None = None, scales: dict[int, float] | None = None
-    ) -> list[AdapterCard]:
-        self.check()
-        if (load, unload, scales) != (None, None, None) and self.change_error is not None:
+        if not change.is_empty and self.change_error is not None:
             raise self.change_error
         await self.change_gate.wait()
         self.check()

@@ -8,6 +8,7 @@ import pytest
 
 from stoker.engine.cards import AdapterCard
 from stoker.engine.config import AdapterSpec
+from stoker.engine.protocol import ChangeAdapters
 from stoker.errors import AdapterNotFound, BackendError, ModelNotLoaded
 from tests.unit.runtime.fake_models import FakeModel, Machine, live, running, until
 
@@ -21,7 +22,7 @@ def model(name: str, size: int = 10) -> FakeModel:
 async def names(machine: Machine, name: str) -> list[str]:
     lease = await machine.registry.lease(name)
     lease.close()
-    return [card.name for card in await lease.served.runtime.change_adapters()]
+    return [card.name for card in (await lease.served.runtime.ask(ChangeAdapters())).adapters]
 
 
 @live

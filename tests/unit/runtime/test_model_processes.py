@@ -23,7 +23,6 @@ from stoker.errors import EngineCrashed
 from stoker.models.memory_plan import MemoryNeeds
 from stoker.runtime.base import Runtime
 from stoker.runtime.config import RegistryConfig
-from stoker.runtime.local import LocalRuntime
 from stoker.runtime.registry import Lease, ModelSpec, Registry
 from stoker.runtime.replica_config import ReplicaConfig
 from stoker.runtime.replicas import ReplicatedRuntime
@@ -62,7 +61,7 @@ class Engines:
         config = EngineConfig(model=self.tricks.pop(0) if self.tricks else "")
         command = (sys.executable, str(CHILD))
         self.clients.append(EngineClient(config, command=command, supervision=QUICK, repeats=repeats))
-        return LocalRuntime(self.clients[-1])
+        return self.clients[-1]
 
     def _measure(self) -> MemoryNeeds:
         return MemoryNeeds(

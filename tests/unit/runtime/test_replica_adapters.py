@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stoker.engine.config import AdapterSpec
+from stoker.engine.protocol import ChangeAdapters
 from stoker.errors import AdapterInvalid, AdapterNotFound, EngineCrashed, ModelNotLoaded
 from stoker.runtime.replica import Phase
 from tests.unit.runtime.fake_replica import Stage, play, until
@@ -19,14 +20,14 @@ def test_a_change_reaches_all_and_the_card_says_so():
     stage = Stage(3)
 
     async def test() -> None:
-        assert [card.name for card in await stage.runtime.change_adapters()] == ["sql"]
-        await stage.runtime.change_adapters(load=POET)
+        assert [card.name for card in (await stage.runtime.ask(ChangeAdapters())).adapters] == ["sql"]
+        await stage.runtime.ask(ChangeAdapters(load=POET))
         assert [fake.names() for fake in stage.made] == [["poet", "sql"]] * 3
         assert [card.name for card in stage.runtime.card.adapters] == ["sql", "poet"]
-        cards = await stage.runtime.change_adapters(scales={1: 0.5})
+        cards = (await stage.runtime.ask(ChangeAdapters(scales={1: 0.5}))).adapters
         assert [(card.name, card.scale) for card in cards] == [("sql", 0.0), ("poet", 0.5)]
         assert all(fake.adapters["poet"].scale == 0.5 for fake in stage.made)
-        await stage.runtime.change_adapters(unload="sql")
+        await stage.runtime.ask(ChangeAdapters(unload="sql"))
         assert [fake.names() for fake in stage.made] == [["poet"]] * 3
 
     play(stage, test())
@@ -46,7 +47,7 @@ def test_if_one_refuses_nobody_has_it(number: int, change: dict[str, Any], error
     async def test() -> None:
         stage.made[number].change_error = error
         with pytest.raises(AdapterInvalid):
-            await stage.runtime.change_adapters(**change)
+            await stage.runtime.ask(ChangeAdapters(**change))
         for fake in stage.made:
             assert [(card.name, card.scale) for card in fake.adapters.values()] == [("sql", 1.0)]
             assert [(spec.name, spec.scale) for spec in fake.next_adapters] == [("sql", 1.0)]
@@ -60,7 +61,7 @@ def test_an_unknown_name_changes_nothing():
 
     async def test() -> None:
         with pytest.raises(AdapterNotFound):
-            await stage.runtime.change_adapters(unload="nobody")
+            await stage.runtime.ask(ChangeAdapters(unload="nobody"))
         assert [fake.names() for fake in stage.made] == [["sql"]] * 2
 
     play(stage, test())
@@ -71,12 +72,12 @@ def test_one_that_is_away_comes_back_with_what_the_others_have():
 
     async def test() -> None:
         stage.made[0].crash()
-        await stage.runtime.change_adapters(load=POET)
-        await stage.runtime.change_adapters(unload="sql")
+        await stage.runtime.ask(ChangeAdapters(load=POET))
+        await stage.runtime.ask(ChangeAdapters(unload="sql"))
         stage.made[0].recover()
         assert stage.made[0].names() == stage.made[1].names() == ["poet"]
         assert stage.made[0].adapters["poet"].adapter_id == stage.made[1].adapters["poet"].adapter_id
-        cards = await stage.runtime.change_adapters(load=AdapterSpec(name="third", path="t"))
+        cards = (await stage.runtime.ask(ChangeAdapters(load=AdapterSpec(name="third", path="t")))).adapters
         ids = {card.name: card.adapter_id for card in cards}
         assert [{c.name: c.adapter_id for c in fake.adapters.values()} for fake in stage.made] == [ids, ids]
 
@@ -89,7 +90,7 @@ def test_one_that_dies_under_the_change_comes_back_with_it(error: EngineCrashed)
 
     async def test() -> None:
         stage.made[1].change_error = error
-        await stage.runtime.change_adapters(load=POET)
+        await stage.runtime.ask(ChangeAdapters(load=POET))
         stage.made[1].crash()
         stage.made[1].recover()
         assert [fake.names() for fake in stage.made] == [["poet", "sql"]] * 3
@@ -103,7 +104,7 @@ def test_those_that_come_during_a_change_have_it_too():
     async def test() -> None:
         first = stage.made[0]
         first.change_gate.clear()
-        change = asyncio.ensure_future(stage.runtime.change_adapters(load=POET))
+        change = asyncio.ensure_future(stage.runtime.ask(ChangeAdapters(load=POET)))
         stage.loads_freely = False
         fleet = stage.runtime._fleet
         fleet._add()
@@ -128,7 +129,7 @@ def test_changes_are_made_one_after_the_other():
 
     async def test() -> None:
         specs = [AdapterSpec(name=name, path=name) for name in "abcd"]
-        await asyncio.gather(*(stage.runtime.change_adapters(load=spec) for spec in specs))
+        await asyncio.gather(*(stage.runtime.ask(ChangeAdapters(load=spec)) for spec in specs))
         loaded = [{card.name: card.adapter_id for card in fake.adapters.values()} for fake in stage.made]
         assert loaded[0] == loaded[1] == {"sql": 0, "a": 1, "b": 2, "c": 3, "d": 4}
 

@@ -25,7 +25,6 @@ from stoker.engine.protocol import Accepted, Output, Submit
 from stoker.engine.supervisor import same_sizes
 from stoker.engine.template import Template
 from stoker.errors import EngineCrashed, ModelFileInvalid, ModelNotLoaded, StokerError
-from stoker.runtime.local import LocalRuntime
 from stoker.runtime.replica_config import ReplicaConfig
 from stoker.runtime.replicas import ReplicatedRuntime
 
@@ -58,11 +57,11 @@ class Model:
             self._make, ReplicaConfig(replicas=replicas, scale_hold_s=0), on_closed=self.template.close
         )
 
-    def _make(self, number: int, first: ModelCard | None) -> LocalRuntime:
+    def _make(self, number: int, first: ModelCard | None) -> EngineClient:
         config = self.config if first is None else same_sizes(self.config, first)
         client = EngineClient(config, command=COMMAND, supervision=QUICK, repeats=False, template=self.template)
         self.clients.append(client)
-        return LocalRuntime(client)
+        return client
 
     def kill(self, number: int) -> None:
         pid = self.clients[number].child_pid

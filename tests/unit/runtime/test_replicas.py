@@ -10,7 +10,19 @@ import msgspec
 import pytest
 
 from stoker.core.params import SamplingParams
-from stoker.engine.protocol import Accepted, AdapterChoice, Embed, Output, Submit
+from stoker.engine.protocol import (
+    Accepted,
+    AdapterChoice,
+    Detokenize,
+    Embed,
+    EraseSlots,
+    ListSlots,
+    Output,
+    RestoreSlot,
+    SaveSlot,
+    Submit,
+    Tokenize,
+)
 from stoker.errors import (
     EngineCrashed,
     InvalidInput,
@@ -40,7 +52,7 @@ def test_the_first_loads_alone_and_the_others_become_like_it():
         await until(lambda: len(stage.made) == 1)
         assert not stage.runtime.health().is_ready
         with pytest.raises(ModelNotLoaded, match="loading"):
-            await stage.runtime.tokenize("x")
+            await stage.runtime.ask(Tokenize("x"))
         stage.made[0].load_gate.set()
         await until(lambda: len(stage.made) == 3)
         assert [fake.first for fake in stage.made] == [None, CARD, CARD]
@@ -365,7 +377,7 @@ def test_while_none_can_answer_the_nearest_one_says_so():
             fake.crash()
         health = stage.runtime.health()
         assert (health.is_ready, health.state) == (False, "restarting")
-        for ask in (stage.ask("a"), stage.runtime.tokenize("x")):
+        for ask in (stage.ask("a"), stage.runtime.ask(Tokenize("x"))):
             with pytest.raises(ModelNotLoaded, match="is restarting") as caught:
                 await ask
             assert caught.value.fields["retry_after_s"] == 7.0
@@ -378,17 +390,17 @@ def test_questions_go_to_whoever_can_answer():
 
     async def test() -> None:
         stage.made[0].crash()
-        assert (await stage.runtime.tokenize("hi")).question_id == "1"
-        assert await stage.runtime.detokenize([104, 105]) == "hi"
+        assert (await stage.runtime.ask(Tokenize("hi"))).question_id == "1"
+        assert (await stage.runtime.ask(Detokenize([104, 105]))).text == "hi"
         stage.made[0].recover()
         stage.made[1].refuses = EngineCrashed("just now")
-        assert {(await stage.runtime.tokenize("x")).question_id for _ in range(3)} == {"0"}
+        assert {(await stage.runtime.ask(Tokenize("x"))).question_id for _ in range(3)} == {"0"}
         for _ in range(2):
-            await stage.runtime.embed(Embed(inputs=["a text", [1, 2, 3]]))
+            await stage.runtime.ask(Embed(inputs=["a text", [1, 2, 3]]))
         assert len(stage.made[0].embeds) == 2
         stage.made[0].refuses = InvalidInput("no")
         with pytest.raises(InvalidInput):
-            await stage.runtime.embed(Embed(inputs=["x"]))
+            await stage.runtime.ask(Embed(inputs=["x"]))
 
     play(stage, test())
 
@@ -397,17 +409,17 @@ def test_slots_have_one_numbering():
     stage = Stage(3)
 
     async def test() -> None:
-        states = await stage.runtime.slots()
+        states = (await stage.runtime.ask(ListSlots())).slots
         assert [state.slot for state in states] == list(range(3 * NUM_SLOTS))
         assert [state.replica for state in states] == [0] * NUM_SLOTS + [1] * NUM_SLOTS + [2] * NUM_SLOTS
         stage.made[1].crash()
-        assert [state.slot for state in await stage.runtime.slots()] == [0, 1, 2, 3, 8, 9, 10, 11]
-        assert await stage.runtime.erase(2 * NUM_SLOTS + 3) == 10
+        assert [state.slot for state in (await stage.runtime.ask(ListSlots())).slots] == [0, 1, 2, 3, 8, 9, 10, 11]
+        assert (await stage.runtime.ask(EraseSlots(2 * NUM_SLOTS + 3))).num_tokens == 10
         assert stage.made[2].erased == [3]
-        assert await stage.runtime.erase() == 20
+        assert (await stage.runtime.ask(EraseSlots())).num_tokens == 20
         for slot in (NUM_SLOTS, 3 * NUM_SLOTS, -1):
             with pytest.raises(InvalidInput):
-                await stage.runtime.erase(slot)
+                await stage.runtime.ask(EraseSlots(slot))
 
     play(stage, test())
 
@@ -416,11 +428,11 @@ def test_slots_are_saved_and_restored_under_that_numbering():
     stage = Stage(2)
 
     async def test() -> None:
-        assert (await stage.runtime.save_slot(NUM_SLOTS + 1, "a.bin")).num_tokens == 1
-        assert (await stage.runtime.restore_slot(2, "a.bin")).num_tokens == 0
+        assert (await stage.runtime.ask(SaveSlot(NUM_SLOTS + 1, "a.bin"))).num_tokens == 1
+        assert (await stage.runtime.ask(RestoreSlot(2, "a.bin"))).num_tokens == 0
         assert [fake.filed for fake in stage.made] == [[("restore", 2, "a.bin")], [("save", 1, "a.bin")]]
         with pytest.raises(InvalidInput, match="no slot 8"):
-            await stage.runtime.save_slot(2 * NUM_SLOTS, "a.bin")
+            await stage.runtime.ask(SaveSlot(2 * NUM_SLOTS, "a.bin"))
 
     play(stage, test())
 
@@ -429,7 +441,7 @@ def test_a_slot_can_be_erased_before_anybody_looked():
     stage = Stage(2)
 
     async def test() -> None:
-        await stage.runtime.erase(NUM_SLOTS)
+        await stage.runtime.ask(EraseSlots(NUM_SLOTS))
         assert stage.made[1].erased == [0]
 
     play(stage, test())

@@ -15,21 +15,36 @@ from starlette.types import ASGIApp
 from stoker.core.slot_state import SlotState
 from stoker.engine.cards import AdapterCard, FillTokens, ModelCard
 from stoker.engine.config import AdapterSpec
+from stoker.engine.health import Health
 from stoker.engine.protocol import (
+    A,
     Accepted,
+    AdapterList,
+    Answer,
+    ChangeAdapters,
+    Detokenize,
+    Detokenized,
     Embed,
     Embedded,
+    Erased,
+    EraseSlots,
+    ListSlots,
     Output,
     PositionLogprobs,
     PromptToken,
+    Question,
+    RestoreSlot,
+    SaveSlot,
     SlotFiled,
+    SlotList,
     Submit,
+    Tokenize,
     Tokenized,
     TokenLogprob,
     Usage,
+    as_answer_to,
 )
 from stoker.errors import InvalidInput, ModelNotLoaded
-from stoker.runtime.base import Health
 from stoker.runtime.registry import Registry, ServedModel
 from stoker.server.app import create_app
 from stoker.server.config import ServerConfig
@@ -116,19 +131,47 @@ class FakeRuntime:
         self.rendered.append((messages, {**flags, **(template_kwargs or {})}))
         return "".join(f"<{message.role}>{message.text}" for message in messages)
 
-    async def tokenize(self, text: str, *, wants_bos: bool = True, parse_special: bool = True) -> Tokenized:
+    async def ask(self, question: Question[A]) -> A:
+        return as_answer_to(question, await self._answer(question))
+
+    def begin_with(self, adapters: Sequence[AdapterSpec]) -> None:
+        self.adapter_changes.clear()
+
+    async def _answer(self, question: Question[Any]) -> Answer:
+        match question:
+            case Tokenize():
+                return self._tokenize(question)
+            case Detokenize(token_ids=token_ids):
+                if any(not 0 <= token_id < CARD.vocab_size for token_id in token_ids):
+                    raise InvalidInput("a token id is outside the vocabulary", parameter="tokens")
+                raw = bytes(token_id for token_id in token_ids if token_id < 256)
+                return Detokenized("q", raw.decode("utf-8", "replace"))
+            case Embed():
+                return await self._embed(question)
+            case ListSlots():
+                return SlotList("q", self.slot_states)
+            case EraseSlots():
+                self.erased.append(question.slot)
+                return Erased("q", 7)
+            case SaveSlot() | RestoreSlot():
+                action = "save" if isinstance(question, SaveSlot) else "restore"
+                self.filed.append((action, question.slot, question.filename))
+                return SlotFiled("q", 9, 1000, 0.25)
+            case ChangeAdapters():
+                self.adapter_changes.append((question.load, question.unload, question.scales))
+                self.model_card = msgspec.structs.replace(self.model_card, adapters=self.adapters)
+                return AdapterList("q", self.adapters)
+            case _:
+                raise AssertionError(question)
+
+    def _tokenize(self, question: Tokenize) -> Tokenized:
         """One token per byte, as the scripted model has it; BOS is 256."""
-        self.tokenized.append((text, wants_bos, parse_special))
-        raw = text.encode()
+        self.tokenized.append((question.text, question.wants_bos, question.parse_special))
+        raw = question.text.encode()
         ids, pieces = list(raw), [raw[i : i + 1] for i in range(len(raw))]
-        return Tokenized("q", [256, *ids], [b"<s>", *pieces]) if wants_bos else Tokenized("q", ids, pieces)
+        return Tokenized("q", [256, *ids], [b"<s>", *pieces]) if question.wants_bos else Tokenized("q", ids, pieces)
 
-    async def detokenize(self, token_ids: Sequence[int]) -> str:
-        if any(not 0 <= token_id < CARD.vocab_size for token_id in token_ids):
-            raise InvalidInput("a token id is outside the vocabulary", parameter="tokens")
-        return bytes(token_id for token_id in token_ids if token_id < 256).decode("utf-8", "replace")
-
-    async def embed(self, embed: Embed) -> Embedded:
+    async def _embed(self, embed: Embed) -> Embedded:
         """Three numbers that begin with the length of an input; of a ranked one, just that: one token per character."""
         self.embeds.append(embed)
         self._arrivals.put_nowait("")
@@ -144,31 +187,6 @@ class FakeRuntime:
         size = 1 if embed.query is not None else embed.dimensions or 3
         rows = np.array([[length, 0.5, -0.25][:size] for length in lengths], dtype="<f4")
         return Embedded("q", rows.tobytes(), size, lengths)
-
-    async def slots(self) -> list[SlotState]:
-        return self.slot_states
-
-    async def erase(self, slot: int | None = None) -> int:
-        self.erased.append(slot)
-        return 7
-
-    async def change_adapters(
-        self, *, load: AdapterSpec | None = None, unload: str | None = None, scales: dict[int, float] | None = None
-    ) -> list[AdapterCard]:
-        self.adapter_changes.append((load, unload, scales))
-        self.model_card = msgspec.structs.replace(self.model_card, adapters=self.adapters)
-        return self.adapters
-
-    def begin_with(self, adapters: Sequence[AdapterSpec]) -> None:
-        self.adapter_changes.clear()
-
-    async def save_slot(self, slot: int, filename: str) -> SlotFiled:
-        self.filed.append(("save", slot, filename))
-        return SlotFiled("q", 9, 1000, 0.25)
-
-    async def restore_slot(self, slot: int, filename: str) -> SlotFiled:
-        self.filed.append(("restore", slot, filename))
-        return SlotFiled("q", 9, 1000, 0.25)
 
     async def generate(self, submit: Submit) -> AsyncGenerator[Accepted | Output, None]:
         self.submits.append(submit)

@@ -8,7 +8,7 @@ import signal
 import sys
 
 from stoker.engine.cards import ModelCard
-from stoker.runtime.base import Health
+from stoker.engine.health import Health
 from stoker.runtime.registry import ServedModel
 from stoker.server.app import serve
 from stoker.server.config import ServerConfig

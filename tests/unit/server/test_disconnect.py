@@ -167,7 +167,7 @@ def test_leaving_in_the_middle_of_a_prompt_stops_it_between_two_steps(path: str,
             await gate.entered.acquire()
             client.leave()
             await client.task
-            runtime.worker.ask(ListSlots("q"))
+            runtime.worker.ask(ListSlots())
             gate.let(1)
             states = (await runtime.answers.get()).slots
             assert not any(state.request_id for state in states)

@@ -3,6 +3,7 @@ import logging
 
 import pytest
 
+from stoker.engine.health import Health
 from stoker.errors import (
     BackendError,
     Cancelled,
@@ -17,7 +18,6 @@ from stoker.errors import (
     Timeout,
     UnsupportedParameter,
 )
-from stoker.runtime.base import Health
 from tests.unit.server.fake_runtime import FakeRuntime, ask, chat, complete, make_app
 
 TOO_LONG = ContextLengthExceeded(

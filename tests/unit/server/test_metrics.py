@@ -14,10 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stoker.cache.counters import TierCounters
 from stoker.core.histogram import Distribution, Histogram
+from stoker.engine.health import Health
 from stoker.engine.heartbeat import AdapterLoad, Heartbeat
 from stoker.engine.protocol import Output, Usage
 from stoker.errors import BackendError, Overloaded
-from stoker.runtime.base import Health
 from stoker.runtime.request_metrics import RequestMetrics
 from stoker.server.metric_aliases import ALIASES
 from tests.unit.server.fake_runtime import FakeRuntime, RawClient, ask, make_app

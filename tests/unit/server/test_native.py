@@ -10,9 +10,9 @@ import pytest
 
 from stoker.core.slot_state import SlotState
 from stoker.engine.cards import ModelCard
+from stoker.engine.health import Health
 from stoker.engine.heartbeat import Heartbeat
 from stoker.errors import BackendError
-from stoker.runtime.base import Health
 from tests.unit.server.fake_runtime import CARD, FakeRuntime, ask, events, logprob, make_app, position
 
 

@@ -67,26 +67,26 @@ class Embeddings:
             message = f"`dimensions` must be between 1 and {size}, which is all that {name} has"
             raise InvalidInput(f"{message}, not {embed.dimensions}", parameter="dimensions")
 
-    async def inputs(self, embed: Embed) -> list[Input]:
-        """The tokens of every input, cut if the request says so.
+    async def answer(self, embed: Embed, client: LlamaServerClient) -> Embedded:
+        """The numbers of all inputs.
 
         Raises:
             InvalidInput: an input has no tokens, or impossible ones.
             ContextLengthExceeded: an input is too long, and is not to be cut.
+            BrokenOff: the server has gone.
+            StokerError: it failed.
         """
+        return await self._compute(embed, await self._inputs(embed), client)
+
+    async def _inputs(self, embed: Embed) -> list[Input]:
+        """The tokens of every input, cut if the request says so."""
         limit = self._model.context_size
         if embed.query is not None:
             limit -= len(await self._encoded(embed.query, embed, is_pair=True)) + _PAIR_TOKENS
         names = [f"`{embed.parameter}[{index}]`" for index in range(len(embed.inputs))]
         return [await self._fitting(*pair, embed, limit) for pair in zip(embed.inputs, names, strict=True)]
 
-    async def compute(self, embed: Embed, inputs: list[Input], client: LlamaServerClient) -> Embedded:
-        """Asks for the numbers of all inputs.
-
-        Raises:
-            BrokenOff: the server has gone.
-            StokerError: it failed.
-        """
+    async def _compute(self, embed: Embed, inputs: list[Input], client: LlamaServerClient) -> Embedded:
         if embed.query is not None:
             rows = await self._ranks(embed, inputs, client)
         else:

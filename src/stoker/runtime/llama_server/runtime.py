@@ -6,18 +6,39 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from stoker.core.request import check_token_ids
-from stoker.core.slot_state import SlotState
-from stoker.engine.cards import AdapterCard, ModelCard
+from stoker.engine.card_template import CardTemplate
+from stoker.engine.cards import ModelCard
 from stoker.engine.config import AdapterSpec, EngineConfig, SupervisionConfig
 from stoker.engine.door import Door
+from stoker.engine.health import Health
 from stoker.engine.heartbeat import Heartbeat
-from stoker.engine.protocol import Accepted, Embed, Embedded, Output, SlotFiled, Submit, Tokenized
+from stoker.engine.protocol import (
+    A,
+    Accepted,
+    AdapterList,
+    Answer,
+    ChangeAdapters,
+    Detokenize,
+    Detokenized,
+    Embed,
+    Embedded,
+    EraseSlots,
+    ListSlots,
+    Output,
+    Question,
+    RestoreSlot,
+    SaveSlot,
+    Submit,
+    Tokenize,
+    as_answer_to,
+)
 from stoker.engine.supervisor import State
 from stoker.errors import (
     BackendError,
@@ -28,8 +49,6 @@ from stoker.errors import (
     Timeout,
     UnsupportedParameter,
 )
-from stoker.runtime.base import Health
-from stoker.runtime.card_template import CardTemplate
 from stoker.runtime.llama_server.admission import Admission, check_no_adapters
 from stoker.runtime.llama_server.answers import Answers
 from stoker.runtime.llama_server.arguments import fixed_arguments, users_arguments
@@ -102,7 +121,7 @@ class LlamaServerRuntime:
         self._config = config
         times = supervision or SupervisionConfig()
         self._times = times if repeats else replace(times, restart_wait_s=_NO_WAIT_S)
-        self._volatile = volatile or VolatileHeaders(())
+        self._volatile = volatile
         self._door = Door(capacity=engine.parallel + engine.max_queue, parallel=engine.parallel)
         self._inside: set[str] = set()
         """Requests and embeddings, running and waiting, by their ids."""
@@ -167,25 +186,38 @@ class LlamaServerRuntime:
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, object] | None = None,
     ) -> str:
-        variables: dict[str, object] = dict(template_kwargs or {})
-        return self._known().template.compiled.render(
-            self._volatile.drop(messages),
+        return self._known().template.render(
+            messages,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
-            **variables,  # pyright: ignore[reportArgumentType]  # the server keeps the named ones out
+            variables=template_kwargs,
         )
 
-    async def tokenize(self, text: str, *, wants_bos: bool = True, parse_special: bool = True) -> Tokenized:
-        tokenizer = self._known().tokenizer
-        pieces = await self._asking(lambda: tokenizer.pieces(text, wants_bos=wants_bos, parse_special=parse_special))
-        return Tokenized("", [piece.id for piece in pieces], [piece.raw for piece in pieces])
+    async def ask(self, question: Question[A]) -> A:
+        return as_answer_to(question, await self._answer(question))
 
-    async def detokenize(self, token_ids: Sequence[int]) -> str:
-        loaded = self._known()
-        check_token_ids("tokens", tuple(token_ids), loaded.card.vocab_size)
-        return await self._asking(lambda: loaded.tokenizer.text(token_ids))
+    async def _answer(self, question: Question[Any]) -> Answer:
+        match question:
+            case Tokenize():
+                return await self._asking(partial(self._known().tokenizer.answer, question))
+            case Detokenize():
+                check_token_ids("tokens", tuple(question.token_ids), self._known().card.vocab_size)
+                text = await self._asking(partial(self._known().tokenizer.text, question.token_ids))
+                return Detokenized(question.question_id, text)
+            case Embed():
+                return await self._embed(question)
+            case ListSlots() | EraseSlots() | SaveSlot() | RestoreSlot():
+                return await self._ask_slots(question)
+            case ChangeAdapters(is_empty=True):
+                return AdapterList(question.question_id, [])
+            case ChangeAdapters():
+                message = "adapters are not passed on to llama-server: serve the model without --runtime llama-server"
+                raise UnsupportedParameter(message, parameter="lora")
+            case _:
+                message = f"llama-server has no answer to {type(question).__name__}"
+                raise UnsupportedParameter(f"{message}: serve the model without --runtime llama-server")
 
-    async def embed(self, embed: Embed) -> Embedded:
+    async def _embed(self, embed: Embed) -> Embedded:
         embeddings = self._known().embeddings
         self._ready()
         check_no_adapters(embed.adapters)
@@ -193,39 +225,16 @@ class LlamaServerRuntime:
         with self._counted(f"embed-{id(embed)}"):
             try:
                 async with asyncio.timeout(embed.timeout_s), self._embedding_turns:
-                    return await self._asking(lambda: self._embed(embeddings, embed))
+                    return await self._asking(lambda: embeddings.answer(embed, self._client()))
             except TimeoutError as error:
                 message = f"the request was not finished within {embed.timeout_s:g} s"
                 raise Timeout(message, timeout_s=embed.timeout_s) from error
 
-    async def slots(self) -> list[SlotState]:
-        return await self._asking(lambda: self._slots.look(self._client()))
-
-    async def erase(self, slot: int | None = None) -> int:
-        return await self._asking(lambda: self._slots.erase(self._client(), slot))
-
-    async def save_slot(self, slot: int, filename: str) -> SlotFiled:
-        """See `Runtime`. The file is llama-server's, and only llama-server reads it."""
-        self._check_saves_slots()
-        return await self._asking(lambda: self._slots.save(self._client(), slot, filename))
-
-    async def restore_slot(self, slot: int, filename: str) -> SlotFiled:
-        """See `Runtime`."""
-        self._check_saves_slots()
-        return await self._asking(lambda: self._slots.restore(self._client(), slot, filename))
-
-    def _check_saves_slots(self) -> None:
-        if not self._engine.slot_save_path:
+    async def _ask_slots(self, question: ListSlots | EraseSlots | SaveSlot | RestoreSlot) -> Answer:
+        if isinstance(question, SaveSlot | RestoreSlot) and not self._engine.slot_save_path:
             message = "slots are neither saved nor restored: start the server with --slot-save-path FOLDER"
             raise UnsupportedParameter(message, parameter="action")
-
-    async def change_adapters(
-        self, *, load: AdapterSpec | None = None, unload: str | None = None, scales: dict[int, float] | None = None
-    ) -> list[AdapterCard]:
-        if (load, unload, scales) != (None, None, None):
-            message = "adapters are not passed on to llama-server: serve the model without --runtime llama-server"
-            raise UnsupportedParameter(message, parameter="lora")
-        return []
+        return await self._asking(lambda: self._slots.answer(question, self._client()))
 
     def begin_with(self, adapters: Sequence[AdapterSpec]) -> None:
         assert not adapters, "it never had any"
@@ -282,17 +291,13 @@ class LlamaServerRuntime:
         )
         return _Loaded(
             card=card,
-            template=CardTemplate(card),
+            template=CardTemplate(card, self._volatile),
             tokenizer=tokenizer,
             admission=Admission(
                 make_info(card), can_generate=can_generate, defaults=model.defaults, tokenizer=tokenizer
             ),
             embeddings=Embeddings(model, card.name, tokenizer, card.vocab_size),
         )
-
-    async def _embed(self, embeddings: Embeddings, embed: Embed) -> Embedded:
-        inputs = await embeddings.inputs(embed)
-        return await embeddings.compute(embed, inputs, self._client())
 
     async def _look(self, incarnation: Incarnation) -> None:
         await self._slots.look(incarnation.client, PROBE_S)

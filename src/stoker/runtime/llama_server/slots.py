@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from stoker.core.slot_state import SlotState
-from stoker.engine.protocol import SlotFiled
+from stoker.engine.protocol import Erased, EraseSlots, ListSlots, RestoreSlot, SaveSlot, SlotFiled, SlotList
 from stoker.errors import InvalidInput
 from stoker.runtime.llama_server.client import LlamaServerClient
 from stoker.runtime.llama_server.wire import ErasedSlot, RestoredSlot, SavedSlot, Slot, decode
@@ -33,44 +33,42 @@ class Slots:
         self.num_retained = sum(state.num_tokens for state in states if state.request_id is None)
         return states
 
-    async def erase(self, client: LlamaServerClient, slot: int | None) -> int:
-        """Forgets what is in one slot, or in all in which nobody runs. Returns how many tokens those were.
+    async def answer(
+        self, question: ListSlots | EraseSlots | SaveSlot | RestoreSlot, client: LlamaServerClient
+    ) -> SlotList | Erased | SlotFiled:
+        """The answer to a question about slots. Files are llama-server's, and only llama-server reads them.
 
         Raises:
-            InvalidInput: there is no such slot, or a request runs in it.
-            BrokenOff: the server has gone.
+            InvalidInput: there is no such slot, a request runs in it, or there is nothing to save; there is no such
+                file, it is another model's or damaged, or that is no name for a file.
             StokerError: see `look`.
         """
         states = await self.look(client)
-        idle = [state.slot for state in states if state.request_id is None]
-        chosen = idle if slot is None else [_idle(states, slot)]
-        return sum([await self._erase(client, number) for number in chosen])
+        match question:
+            case ListSlots():
+                return SlotList(question.question_id, states)
+            case EraseSlots():
+                idle = [state.slot for state in states if state.request_id is None]
+                chosen = idle if question.slot is None else [_idle(states, question.slot)]
+                return Erased(question.question_id, sum([await self._erase(client, slot) for slot in chosen]))
+            case SaveSlot():
+                return await self._save(client, question, _idle(states, question.slot))
+            case RestoreSlot():
+                return await self._restore(client, question, _idle(states, question.slot))
 
-    async def save(self, client: LlamaServerClient, slot: int, filename: str) -> SlotFiled:
-        """Writes what a finished conversation left in a slot to a file in llama-server's folder for that.
-
-        Raises:
-            InvalidInput: see `erase`; or that is no name for a file.
-            StokerError: see `erase`.
-        """
-        number, began = _idle(await self.look(client), slot), time.monotonic()
-        body = await client.post(f"/slots/{number}?action=save", {"filename": filename}, _FILE_S)
+    async def _save(self, client: LlamaServerClient, question: SaveSlot, slot: int) -> SlotFiled:
+        began = time.monotonic()
+        body = await client.post(f"/slots/{slot}?action=save", {"filename": question.filename}, _FILE_S)
         saved = decode(body, SavedSlot, "saved slot")
         if not saved.n_saved:
             raise InvalidInput(f"there is nothing in slot {slot}", parameter="slot")
-        return SlotFiled("", saved.n_saved, saved.n_written, time.monotonic() - began)
+        return SlotFiled(question.question_id, saved.n_saved, saved.n_written, time.monotonic() - began)
 
-    async def restore(self, client: LlamaServerClient, slot: int, filename: str) -> SlotFiled:
-        """Fills an idle slot with what was saved.
-
-        Raises:
-            InvalidInput: there is no such file, or it is another model's or damaged; see `erase`.
-            StokerError: see `erase`.
-        """
-        number, began = _idle(await self.look(client), slot), time.monotonic()
-        body = await client.post(f"/slots/{number}?action=restore", {"filename": filename}, _FILE_S)
+    async def _restore(self, client: LlamaServerClient, question: RestoreSlot, slot: int) -> SlotFiled:
+        began = time.monotonic()
+        body = await client.post(f"/slots/{slot}?action=restore", {"filename": question.filename}, _FILE_S)
         restored = decode(body, RestoredSlot, "restored slot")
-        return SlotFiled("", restored.n_restored, restored.n_read, time.monotonic() - began)
+        return SlotFiled(question.question_id, restored.n_restored, restored.n_read, time.monotonic() - began)
 
     async def _erase(self, client: LlamaServerClient, slot: int) -> int:
         body = await client.post(f"/slots/{slot}?action=erase", {}, _ANSWER_S)

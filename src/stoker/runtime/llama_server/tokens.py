@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from stoker.engine.cards import FillTokens
 from stoker.engine.prompt import FILL_SPELLINGS, fill_tokens
-from stoker.engine.protocol import Prompt
+from stoker.engine.protocol import Prompt, Tokenize, Tokenized
 from stoker.engine.questions import ANSWER_S, MAX_QUESTIONS
 from stoker.errors import Overloaded
 from stoker.runtime.llama_server.client import LlamaServerClient
@@ -83,6 +83,11 @@ class RemoteTokenizer:
         if not wants_bos or add_special or self._bos is None or (tokens and tokens[0].id == self._bos.id):
             return tokens
         return [self._bos, *tokens]
+
+    async def answer(self, question: Tokenize) -> Tokenized:
+        """The tokens of a question's text. See `pieces`."""
+        pieces = await self.pieces(question.text, wants_bos=question.wants_bos, parse_special=question.parse_special)
+        return Tokenized(question.question_id, [piece.id for piece in pieces], [piece.raw for piece in pieces])
 
     async def prompt_tokens(self, prompt: Prompt, *, parse_special: bool) -> list[PromptPiece]:
         """Ids alone are taken as they are; texts, also among ids, get BOS if the model wants one.

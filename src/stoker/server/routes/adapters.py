@@ -8,6 +8,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from stoker.engine.config import AdapterSpec
+from stoker.engine.protocol import ChangeAdapters
 from stoker.errors import InvalidInput
 from stoker.runtime.registry import Registry
 from stoker.server.config import ServerConfig
@@ -43,8 +44,8 @@ class AdapterRoutes:
 
     async def list_adapters(self, request: Request) -> Response:
         runtime = loaded(self._registry, request.query_params.get("model")).runtime
-        cards = await while_connected(request.receive, runtime.change_adapters())
-        return json_response(adapter_entries(cards))
+        loaded_now = await while_connected(request.receive, runtime.ask(ChangeAdapters()))
+        return json_response(adapter_entries(loaded_now.adapters))
 
     async def change(self, request: Request) -> Response:
         body = await read_body(request, self._config)

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from stoker.engine.protocol import Tokenize
 from stoker.runtime.registry import Registry
 from stoker.server.config import ServerConfig
 from stoker.server.connection import read_body, while_connected
@@ -61,5 +62,5 @@ class AnthropicRoutes:
         wire = decode_request(body, COUNT_TOKENS_FIELDS, CountTokensRequest, MESSAGES_NESTED)
         runtime = (await leased(request, self._registry, wire.model)).runtime
         prompt = await asyncio.to_thread(render, wire, runtime)
-        tokenized = await while_connected(request.receive, runtime.tokenize(prompt))
+        tokenized = await while_connected(request.receive, runtime.ask(Tokenize(prompt)))
         return json_response(TokenCount(len(tokenized.token_ids)))

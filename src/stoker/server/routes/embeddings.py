@@ -131,6 +131,6 @@ async def _ask(request: Request, served: ServedModel, model: str | None, asked: 
     account = account_of(request.scope)
     account.model = served.model_id
     with served.metrics.embedding(account.key_name) as count:
-        embedded = await while_connected(request.receive, served.runtime.embed(asked))
+        embedded = await while_connected(request.receive, served.runtime.ask(asked))
         account.prompt_tokens = count.num_tokens = sum(embedded.num_tokens)
     return embedded

@@ -7,8 +7,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from stoker.engine.health import Health
 from stoker.errors import ModelNotLoaded
-from stoker.runtime.base import Health
 from stoker.runtime.registry import Registry, ServedModel
 from stoker.server.errors import error_body, json_response
 from stoker.server.routing import routes_of

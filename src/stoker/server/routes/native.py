@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from stoker.engine.protocol import Detokenize, EraseSlots, ListSlots, Tokenize
 from stoker.errors import InvalidInput, ModelNotLoaded
 from stoker.runtime.base import Runtime
 from stoker.runtime.registry import Registry, ServedModel
@@ -120,7 +121,8 @@ class NativeRoutes:
         if wire.tokens is None:
             raise InvalidInput("`tokens` is missing", parameter="tokens")
         runtime = (await leased(request, self._registry, wire.model)).runtime
-        return json_response(DetokenizeReply(await while_connected(request.receive, runtime.detokenize(wire.tokens))))
+        detokenized = await while_connected(request.receive, runtime.ask(Detokenize(wire.tokens)))
+        return json_response(DetokenizeReply(detokenized.text))
 
     async def apply_template(self, request: Request) -> Response:
         wire = decode_request(await read_body(request, self._config), CHAT_PROMPT_FIELDS, ChatPromptRequest)
@@ -133,7 +135,7 @@ class NativeRoutes:
 
     async def slots(self, request: Request) -> Response:
         runtime = self._asked_for(request).runtime
-        states = await while_connected(request.receive, runtime.slots())
+        states = (await while_connected(request.receive, runtime.ask(ListSlots()))).slots
         num_running = sum(state.request_id is not None for state in states)
         if request.query_params.get("fail_on_no_slot") == "1" and num_running >= runtime.card.parallel:
             raise ModelNotLoaded("no slot is free", retry_after_s=_NO_SLOT_RETRY_S)
@@ -148,8 +150,8 @@ class NativeRoutes:
                 wire = decode_request(body, SLOT_FILE_FIELDS, SlotFileRequest)
                 return json_response(await while_connected(request.receive, file_slot(runtime, slot, action, wire)))
             case "erase":
-                erased = await while_connected(request.receive, runtime.erase(slot))
-                return json_response(ErasedSlot(slot, erased))
+                erased = await while_connected(request.receive, runtime.ask(EraseSlots(slot)))
+                return json_response(ErasedSlot(slot, erased.num_tokens))
             case _:
                 message = f"`action` must be save, restore or erase, not {action[:40]!r}"
                 raise InvalidInput(message, parameter="action")
@@ -160,7 +162,8 @@ class NativeRoutes:
 
     async def erase_cache(self, request: Request) -> Response:
         runtime = self._asked_for(request).runtime
-        return json_response(ErasedCache(await while_connected(request.receive, runtime.erase())))
+        erased = await while_connected(request.receive, runtime.ask(EraseSlots()))
+        return json_response(ErasedCache(erased.num_tokens))
 
     def _asked_for(self, request: Request) -> ServedModel:
         return loaded(self._registry, request.query_params.get("model"))
@@ -188,11 +191,11 @@ async def _tokenize(runtime: Runtime, parts: Sequence[str | int], wire: Tokenize
     tokens: list[TokenPiece] = []
     for index, part in enumerate(parts):
         if isinstance(part, int):
-            tokens.append(TokenPiece(part, await runtime.detokenize([part]) if wire.with_pieces else ""))
+            text = (await runtime.ask(Detokenize([part]))).text if wire.with_pieces else ""
+            tokens.append(TokenPiece(part, text))
             continue
-        tokenized = await runtime.tokenize(
-            part, wants_bos=bool(wire.add_special) and index == 0, parse_special=wire.parse_special is not False
-        )
+        wants_bos = bool(wire.add_special) and index == 0
+        tokenized = await runtime.ask(Tokenize(part, wants_bos, parse_special=wire.parse_special is not False))
         tokens += map(_piece, tokenized.token_ids, tokenized.pieces)
     return tokens
 

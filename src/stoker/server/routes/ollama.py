@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute
 
+from stoker.engine.protocol import Tokenize
 from stoker.errors import InvalidInput
 from stoker.runtime.registry import Registry, ServedModel
 from stoker.server.access import check_admin
@@ -64,7 +65,7 @@ class OllamaRoutes:
         rendered = await asyncio.to_thread(render_generate, wire, served.runtime)
         prompt_ids = None
         if not wire.raw and isinstance(rendered.prompt, str):
-            tokenizing = served.runtime.tokenize(rendered.prompt, wants_bos=not wire.context)
+            tokenizing = served.runtime.ask(Tokenize(rendered.prompt, wants_bos=not wire.context))
             tokenized = await while_connected(request.receive, tokenizing)
             prompt_ids = [*(wire.context or ()), *tokenized.token_ids]
             rendered = replace(rendered, prompt=prompt_ids)

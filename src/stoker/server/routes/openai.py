@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from stoker.engine.protocol import Tokenize
 from stoker.runtime.registry import Registry, ServedModel
 from stoker.server.account import account_of
 from stoker.server.config import ServerConfig
@@ -71,7 +72,7 @@ class OpenAIRoutes:
         wire = decode_request(body, CHAT_PROMPT_FIELDS, ChatPromptRequest)
         runtime = (await leased(request, self._registry, wire.model)).runtime
         prompt = await asyncio.to_thread(chat_prompt, wire, runtime)
-        tokens = await while_connected(request.receive, runtime.tokenize(prompt))
+        tokens = await while_connected(request.receive, runtime.ask(Tokenize(prompt)))
         return json_response(InputTokens(len(tokens.token_ids)))
 
     async def completions(self, request: Request) -> Response | EventStream:

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response as HTTPResponse
 from starlette.routing import BaseRoute
 
+from stoker.engine.protocol import Tokenize
 from stoker.errors import ResponseNotFound, StokerError, UnsupportedParameter
 from stoker.runtime.registry import Lease, Registry, ServedModel
 from stoker.server.access import owner_of
@@ -108,7 +109,7 @@ class ResponsesRoutes:
         asked = await self._understand(request, wire)
         runtime = asked.served.runtime
         prompt = await asyncio.to_thread(response_prompt, wire, asked.messages, runtime)
-        tokens = await while_connected(request.receive, runtime.tokenize(prompt))
+        tokens = await while_connected(request.receive, runtime.ask(Tokenize(prompt)))
         return json_response(InputTokens(len(tokens.token_ids)))
 
     async def get(self, request: Request) -> HTTPResponse:

@@ -14,7 +14,7 @@ from starlette.types import Scope
 from stoker.core.params import SamplingParams
 from stoker.core.slot_state import SlotState
 from stoker.engine.cards import ModelCard
-from stoker.engine.protocol import Output, PositionLogprobs, Prompt, TokenLogprob
+from stoker.engine.protocol import Output, PositionLogprobs, Prompt, Tokenize, TokenLogprob
 from stoker.errors import InvalidInput, StokerError, UnsupportedParameter
 from stoker.runtime.base import Runtime
 from stoker.runtime.registry import ServedModel
@@ -92,7 +92,7 @@ async def infill_request(
     )
 
     async def tokenize(text: str) -> Sequence[int]:
-        return (await runtime.tokenize(text, wants_bos=False, parse_special=False)).token_ids
+        return (await runtime.ask(Tokenize(text, wants_bos=False, parse_special=False))).token_ids
 
     prompt = await fitting_prompt(card.fill_tokens, gap, _prompt_room(card, sampling), tokenize)
     return generation_request(

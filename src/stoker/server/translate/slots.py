@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from stoker.engine.protocol import RestoreSlot, SaveSlot
 from stoker.errors import InvalidInput
 from stoker.runtime.base import Runtime
 from stoker.server.wire.native import RestoredSlot, RestoreTimings, SavedSlot, SaveTimings, SlotFileRequest
@@ -17,12 +18,12 @@ async def file_slot(
     Raises:
         InvalidInput: there is no name for the file, or it is none that can be had.
         UnsupportedParameter: the server was started without a folder for it.
-        StokerError: see `Runtime.save_slot`.
+        StokerError: see `Runtime.ask`.
     """
     if wire.filename is None:
         raise InvalidInput("`filename` is missing", parameter="filename")
     if action == "save":
-        filed = await runtime.save_slot(slot, wire.filename)
+        filed = await runtime.ask(SaveSlot(slot, wire.filename))
         return SavedSlot(
             id_slot=slot,
             filename=wire.filename,
@@ -30,7 +31,7 @@ async def file_slot(
             n_written=filed.num_bytes,
             timings=SaveTimings(1e3 * filed.seconds),
         )
-    filed = await runtime.restore_slot(slot, wire.filename)
+    filed = await runtime.ask(RestoreSlot(slot, wire.filename))
     return RestoredSlot(
         id_slot=slot,
         filename=wire.filename,

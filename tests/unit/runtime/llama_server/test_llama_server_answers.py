@@ -10,7 +10,23 @@ import pytest
 
 from stoker.core.params import SamplingParams
 from stoker.engine.heartbeat import Heartbeat
-from stoker.engine.protocol import Accepted, AdapterChoice, Embed, Output, Submit, Timing
+from stoker.engine.protocol import (
+    Accepted,
+    AdapterChoice,
+    ChangeAdapters,
+    Detokenize,
+    Detokenized,
+    Embed,
+    EraseSlots,
+    ListSlots,
+    Output,
+    Question,
+    RestoreSlot,
+    SaveSlot,
+    Submit,
+    Timing,
+    Tokenize,
+)
 from stoker.errors import (
     AdapterNotFound,
     BackendError,
@@ -209,12 +225,12 @@ def test_what_cannot_be_done_is_refused_before_anything_is_sent(fake: Fake):
                     await anext(runtime.generate(submit))
                 assert type(caught.value) is kind, submit
             with pytest.raises(InvalidInput, match="outside the vocabulary"):
-                await runtime.detokenize([263])
+                await runtime.ask(Detokenize([263]))
             with pytest.raises(InvalidInput, match="was started to write texts"):
-                await runtime.embed(Embed(["x"]))
-            assert await runtime.change_adapters() == []
+                await runtime.ask(Embed(["x"]))
+            assert (await runtime.ask(ChangeAdapters())).adapters == []
             with pytest.raises(UnsupportedParameter):
-                await runtime.change_adapters(scales={0: 1.0})
+                await runtime.ask(ChangeAdapters(scales={0: 1.0}))
             assert runtime.health().heartbeat is not None
 
     run(test())
@@ -224,11 +240,11 @@ def test_what_cannot_be_done_is_refused_before_anything_is_sent(fake: Fake):
 def test_texts_and_tokens(fake: Fake):
     async def test() -> None:
         async with fake.started() as runtime:
-            tokenized = await runtime.tokenize("é")
+            tokenized = await runtime.ask(Tokenize("é"))
             assert (tokenized.token_ids, tokenized.pieces) == ([256, 0xC3, 0xA9], [b"<|bos|>", b"\xc3", b"\xa9"])
-            assert (await runtime.tokenize("a", wants_bos=False)).token_ids == [97]
-            assert (await runtime.tokenize("<|bos|>a")).token_ids == [256, 97], "its own is not given a second one"
-            assert await runtime.detokenize([104, 105]) == "hi"
+            assert (await runtime.ask(Tokenize("a", wants_bos=False))).token_ids == [97]
+            assert (await runtime.ask(Tokenize("<|bos|>a"))).token_ids == [256, 97], "its own is not given a second one"
+            assert (await runtime.ask(Detokenize([104, 105]))).text == "hi"
             assert runtime.render_chat([Message(role="user", content="hi")]).startswith("<|im_start|>user\nhi")
             (first, *_) = await answer(runtime, ask(["a", 98], echo=True))
             assert [token.token for token in first.prompt or ()] == [b"<|bos|>", b"a", b"b"]
@@ -269,14 +285,14 @@ def test_slots_are_shown_and_erased(fake: Fake):
 
     async def test() -> None:
         async with fake.started() as runtime:
-            idle, busy = await runtime.slots()
+            idle, busy = (await runtime.ask(ListSlots())).slots
             assert (idle.num_tokens, idle.request_id) == (12, None)
             assert (busy.num_tokens, busy.request_id, busy.num_prompt, busy.num_completion) == (30, "task-7", 26, 4)
-            assert await runtime.erase() == 5
-            assert await runtime.erase(0) == 5
+            assert (await runtime.ask(EraseSlots())).num_tokens == 5
+            assert (await runtime.ask(EraseSlots(0))).num_tokens == 5
             for slot in (1, 2):
                 with pytest.raises(InvalidInput):
-                    await runtime.erase(slot)
+                    await runtime.ask(EraseSlots(slot))
 
     run(test())
     assert len(fake.asked("/slots/0?action=erase")) == 2
@@ -289,16 +305,16 @@ def test_slots_are_saved_and_restored_in_the_users_folder(fake: Fake):
     async def test() -> None:
         async with fake.started(slot_save_path=str(folder)) as runtime:
             assert folder.is_dir()
-            saved = await runtime.save_slot(0, "a.bin")
+            saved = await runtime.ask(SaveSlot(0, "a.bin"))
             assert (saved.num_tokens, saved.num_bytes) == (12, 3456)
-            restored = await runtime.restore_slot(0, "a.bin")
+            restored = await runtime.ask(RestoreSlot(0, "a.bin"))
             assert (restored.num_tokens, restored.num_bytes) == (12, 3456)
             for slot in (1, 2):
                 with pytest.raises(InvalidInput, match=f"slot {slot}"):
-                    await runtime.save_slot(slot, "a.bin")
+                    await runtime.ask(SaveSlot(slot, "a.bin"))
             fake.plan(slots=[{"id": 0}], held=0)
             with pytest.raises(InvalidInput, match="nothing in slot 0"):
-                await runtime.save_slot(0, "a.bin")
+                await runtime.ask(SaveSlot(0, "a.bin"))
 
     run(test())
     (command,) = (entry["command"] for entry in fake.asked())
@@ -306,12 +322,25 @@ def test_slots_are_saved_and_restored_in_the_users_folder(fake: Fake):
     assert fake.asked("/slots/0?action=save")[0]["body"] == {"filename": "a.bin"}
 
 
+class Riddle(Question[Detokenized], frozen=True, tag=True):
+    """A question that only an engine could answer."""
+
+
+def test_question_that_llama_server_cannot_answer_is_refused(fake: Fake):
+    async def test() -> None:
+        async with fake.started() as runtime:
+            with pytest.raises(UnsupportedParameter, match="no answer to Riddle: serve the model without --runtime"):
+                await runtime.ask(Riddle())
+
+    run(test())
+
+
 def test_without_a_folder_slots_are_not_saved(fake: Fake):
     async def test() -> None:
         async with fake.started() as runtime:
-            for file in (runtime.save_slot, runtime.restore_slot):
+            for kind in (SaveSlot, RestoreSlot):
                 with pytest.raises(UnsupportedParameter, match="--slot-save-path FOLDER"):
-                    await file(0, "a.bin")
+                    await runtime.ask(kind(0, "a.bin"))
 
     run(test())
     assert not fake.asked("/slots/0?action=save")

@@ -26,11 +26,11 @@ def test_embeddings_are_cut_and_scaled_here(fake: Fake):
         async with fake.started(ctx_size=16) as runtime:
             card = runtime.card
             assert (card.can_generate, card.embedding and card.embedding.pooling) == (False, "mean")
-            both = (await runtime.embed(Embed(["ab", [1, 2, 3]]))).rows()
+            both = (await runtime.ask(Embed(["ab", [1, 2, 3]]))).rows()
             assert both.ravel().tolist() == pytest.approx([0.6, 0.8, 0.6, 0.8])
-            assert (await runtime.embed(Embed(["ab"], norm=-1))).rows().tolist() == [[3, 4]]
-            assert (await runtime.embed(Embed(["ab"], dimensions=1))).rows().tolist() == [[1]]
-            cut = await runtime.embed(Embed(["x" * 40], truncates=True))
+            assert (await runtime.ask(Embed(["ab"], norm=-1))).rows().tolist() == [[3, 4]]
+            assert (await runtime.ask(Embed(["ab"], dimensions=1))).rows().tolist() == [[1]]
+            cut = await runtime.ask(Embed(["x" * 40], truncates=True))
             assert cut.num_tokens == [16]
             for embed, kind in (
                 (Embed(["x" * 40]), ContextLengthExceeded),
@@ -41,7 +41,7 @@ def test_embeddings_are_cut_and_scaled_here(fake: Fake):
                 (Embed(["x"], query="y"), InvalidInput),
             ):
                 with pytest.raises(StokerError) as caught:
-                    await runtime.embed(embed)
+                    await runtime.ask(embed)
                 assert type(caught.value) is kind
             with pytest.raises(InvalidInput, match="writes no text"):
                 await anext(runtime.generate(ask()))
@@ -59,12 +59,12 @@ def test_ranks_are_asked_for_with_texts(fake: Fake):
 
     async def test() -> None:
         async with fake.started(ctx_size=16) as runtime:
-            ranked = await runtime.embed(Embed(["a", "b"], query="q"))
+            ranked = await runtime.ask(Embed(["a", "b"], query="q"))
             assert ranked.rows().tolist() == [[0], [-1]]
-            await runtime.embed(Embed(["x" * 40], query="q", truncates=True))
+            await runtime.ask(Embed(["x" * 40], query="q", truncates=True))
             for embed in (Embed(["a"]), Embed(["x" * 40], query="q")):
                 with pytest.raises(InvalidInput):
-                    await runtime.embed(embed)
+                    await runtime.ask(embed)
 
     run(test())
     (started,) = fake.asked()
@@ -78,7 +78,7 @@ def test_any_model_embeds_if_it_is_asked_for(fake: Fake):
     async def test() -> None:
         async with fake.started(pooling="last") as runtime:
             assert not runtime.card.can_generate
-            await runtime.embed(Embed(["a"]))
+            await runtime.ask(Embed(["a"]))
 
     run(test())
     (started,) = fake.asked()
@@ -89,6 +89,6 @@ def test_refusal_calls_the_model_as_its_clients_do(fake: Fake):
     async def test() -> None:
         async with fake.started(name="served") as runtime:
             with pytest.raises(InvalidInput, match=r"^served cannot embed"):
-                await runtime.embed(Embed(["a"]))
+                await runtime.ask(Embed(["a"]))
 
     run(test())

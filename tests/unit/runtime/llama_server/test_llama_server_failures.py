@@ -17,7 +17,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from stoker.engine.protocol import Accepted, Output
+from stoker.engine.protocol import Accepted, Output, Tokenize
 from stoker.errors import EngineCrashed, ModelNotLoaded
 from stoker.runtime.llama_server import incarnation, launcher
 from tests.unit.runtime.llama_server.fake import ANSWER, BOUND_S, QUICK, Fake, answer, ask, event, run, text, until
@@ -222,7 +222,7 @@ def test_while_there_is_no_server_requests_are_refused(fake: Fake):
                 await anext(runtime.generate(ask()))
             assert caught.value.fields["retry_after_s"] == 30.0
             with pytest.raises(ModelNotLoaded):
-                await runtime.tokenize("x")
+                await runtime.ask(Tokenize("x"))
 
     run(test())
 

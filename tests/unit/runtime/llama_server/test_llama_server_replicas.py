@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from stoker.engine.config import SupervisionConfig
-from stoker.engine.protocol import Output
+from stoker.engine.protocol import ListSlots, Output
 from stoker.errors import ConfigError, EngineCrashed
 from stoker.runtime.base import Runtime
 from stoker.runtime.llama_server.config import RuntimeConfig
@@ -47,7 +47,7 @@ def test_requests_go_to_both_and_the_machine_is_divided(fake: Fake):
             assert card.parallel == 4
             said = await asyncio.gather(*(texts(runtime, f"r{number}") for number in range(4)))
             assert said == ["Hello"] * 4
-            assert len(await runtime.slots()) == 0
+            assert len((await runtime.ask(ListSlots())).slots) == 0
         finally:
             await runtime.close()
         assert not [pid for pid in fake.pids() if psutil.pid_exists(pid)]

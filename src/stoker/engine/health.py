@@ -1,0 +1,26 @@
+"""How a model that is served is doing, wherever it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stoker.engine.heartbeat import Heartbeat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """Whether a model can answer now, and why not."""
+
+    is_ready: bool
+    state: str
+    """One word for people and probes: `starting`, `ready`, `restarting`, `stalled`, `failed`, `closed`."""
+    num_restarts: int = 0
+    last_error: str | None = None
+    """Why the process before this one ended, or why there is none."""
+    heartbeat: Heartbeat | None = None
+    """The newest one of the present process, if there was one."""
+    loaded_part: float | None = None
+    """How far the weights are on their way into memory, if that is known. Range 0 … 1."""
+    replicas: Mapping[int, Health] = field(default_factory=dict[int, "Health"])
+    """Of a model that has several engines: each of them, by its number."""

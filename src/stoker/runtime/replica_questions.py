@@ -1,0 +1,124 @@
+"""Questions about a model with replicas: the type of a question says which replicas answer it. It holds no requests.
+
+```
+any replica      Tokenize, Detokenize, Embed, and whatever is not named here: the least busy, then once another one
+all replicas     ListSlots, EraseSlots without a slot, ChangeAdapters
+one of them      SaveSlot, RestoreSlot, EraseSlots of one slot: the replica that has the slot
+```
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from stoker.engine.protocol import (
+    A,
+    AdapterList,
+    Answer,
+    ChangeAdapters,
+    Embed,
+    Erased,
+    EraseSlots,
+    ListSlots,
+    Question,
+    RestoreSlot,
+    SaveSlot,
+    SlotList,
+    as_answer_to,
+)
+from stoker.errors import EngineCrashed, InvalidInput, ModelNotLoaded, Overloaded
+from stoker.runtime.fleet import Fleet
+from stoker.runtime.replica import Replica, Work
+from stoker.runtime.replica_adapters import ReplicaAdapters
+from stoker.runtime.routing import TOKEN_BYTES, Beginning, choose
+
+_NOWHERE = Beginning((), 1)
+
+
+class ReplicaQuestions:
+    """Belongs to one event loop. Slot `s` of replica `n` has the number `n * slots of one replica + s`.
+
+    Args:
+        fleet: the replicas.
+        adapters: their adapters.
+    """
+
+    def __init__(self, fleet: Fleet, adapters: ReplicaAdapters) -> None:
+        self._fleet = fleet
+        self._adapters = adapters
+        self._slots_each: int | None = None
+
+    async def ask(self, question: Question[A]) -> A:
+        """The answer for the model as a whole.
+
+        Raises:
+            StokerError: see `Runtime.ask`.
+        """
+        return as_answer_to(question, await self._answer(question))
+
+    async def _answer(self, question: Question[Any]) -> Answer:
+        match question:
+            case ChangeAdapters():
+                return AdapterList(question.question_id, await self._adapters.change(question))
+            case ListSlots():
+                return await self._list_slots(question)
+            case EraseSlots(slot=None):
+                erased = await asyncio.gather(*(each.runtime.ask(question) for each in self._fleet.answering()))
+                return Erased(question.question_id, sum(each.num_tokens for each in erased))
+            case EraseSlots(slot=int(slot)) | SaveSlot(slot=slot) | RestoreSlot(slot=slot):
+                return await self._ask_holder(question, slot)
+            case _:
+                return await self._ask_any(question)
+
+    async def _list_slots(self, question: ListSlots) -> SlotList:
+        replicas = self._fleet.answering()
+        found = await asyncio.gather(*(replica.runtime.ask(question) for replica in replicas))
+        size = self._slots_each = max(len(answer.slots) for answer in found)
+        slots = [
+            replace(state, slot=replica.number * size + state.slot, replica=replica.number)
+            for replica, answer in zip(replicas, found, strict=True)
+            for state in answer.slots
+        ]
+        return SlotList(question.question_id, slots)
+
+    async def _ask_holder(self, question: Question[Any], slot: int) -> Answer:
+        replicas = self._fleet.answering()
+        size = self._slots_each or max(1, len((await replicas[0].runtime.ask(ListSlots())).slots))
+        number, own = divmod(slot, size)
+        holder = next((replica.runtime for replica in replicas if replica.number == number), None)
+        if holder is None:
+            raise InvalidInput(f"there is no slot {slot}", parameter="slot")
+        return await holder.ask(msgspec.structs.replace(question, slot=own))
+
+    async def _ask_any(self, question: Question[Any]) -> Answer:
+        """Asks the replica with the least to do, and once another one if it cannot answer."""
+        replica = _least_busy(self._fleet.answering())
+        try:
+            return await _ask(replica, question)
+        except (EngineCrashed, ModelNotLoaded, Overloaded):
+            others = [other for other in self._fleet.replicas if other.can_answer and other is not replica]
+            if not others:
+                raise
+        return await _ask(_least_busy(others), question)
+
+
+async def _ask(replica: Replica, question: Question[Any]) -> Answer:
+    with replica.working_on(Work(_num_tokens(question), 0)):
+        return await replica.runtime.ask(question)
+
+
+def _num_tokens(question: Question[Any]) -> int:
+    """Roughly, of what has to be computed."""
+    if not isinstance(question, Embed):
+        return 1
+    return sum(len(given) // TOKEN_BYTES + 1 if isinstance(given, str) else len(given) for given in question.inputs)
+
+
+def _least_busy(replicas: Sequence[Replica]) -> Replica:
+    number = choose([replica.candidate() for replica in replicas], _NOWHERE)
+    return next(replica for replica in replicas if replica.number == number)

@@ -1,0 +1,46 @@
+import msgspec
+import pytest
+
+from stoker.engine.card_template import CardTemplate
+from stoker.engine.cards import ModelCard
+from stoker.errors import InvalidInput, TemplateError
+from stoker.text.messages import Message
+from stoker.text.volatile import VolatileHeaders
+
+CARD = ModelCard("m", "b", "a", "p", 1, 1, 1, 1, 1, 1, None, "<s>", "</s>", 1, 1, 1)
+HI = [Message(role="user", content="hi")]
+
+
+def of(template: str | None = None) -> CardTemplate:
+    return CardTemplate(msgspec.structs.replace(CARD, chat_template=template))
+
+
+def test_model_without_template_gets_chatml():
+    assert of().render(HI) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_template_sees_tokens_flags_and_variables():
+    template = of("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}{{ add_generation_prompt }}{{ x }}")
+    assert template.render(HI, variables={"x": 7}) == "<s>hi</s>True7"
+    assert template.render(HI, add_generation_prompt=False) == "<s>hi</s>False"
+    with pytest.raises(InvalidInput):
+        template.render(HI, variables={"messages": []})
+
+
+def test_final_message_can_be_continued():
+    messages = [*HI, Message(role="assistant", content="Well,")]
+    assert of().render(messages, continue_final_message=True).endswith("<|im_start|>assistant\nWell,")
+
+
+def test_volatile_headers_are_dropped_before_rendering():
+    template = CardTemplate(CARD, VolatileHeaders(["Request: .*"]))
+    prompts = {template.render([Message(role="system", content=f"Request: {n}\nBe kind."), *HI]) for n in range(3)}
+    assert len(prompts) == 1
+    assert "Be kind." in prompts.pop()
+
+
+def test_broken_template_fails_chats_only():
+    template = of("{% if %}")
+    for _ in range(2):
+        with pytest.raises(TemplateError):
+            template.render(HI)
