@@ -18,7 +18,6 @@ from stoker.core.scheduler import Scheduler, SchedulerConfig
 from stoker.core.sequence import FinishReason, Sequence, TokenEvent
 from stoker.core.stages import Mark, no_mark
 from stoker.engine.adapters import Adapters
-from stoker.engine.admission import Admission
 from stoker.engine.answers import Answers
 from stoker.engine.embeddings import EmbeddingJob, EmbeddingRequests
 from stoker.engine.heartbeat import Heartbeat
@@ -31,6 +30,7 @@ from stoker.engine.protocol import (
     QuickQuestion,
     Submit,
 )
+from stoker.engine.request_intake import RequestIntake
 from stoker.engine.slot_files import SlotPort
 from stoker.engine.stream import Stream
 from stoker.engine.transfers import Transfers
@@ -113,7 +113,7 @@ class Engine:
             mark=mark,
             kernels=row_kernels,
         )
-        self._admission = Admission(info, tokenizer, self._sampler, self.adapters, defaults=defaults, clock=clock)
+        self._admission = RequestIntake(info, tokenizer, self._sampler, self.adapters, defaults=defaults, clock=clock)
         self._answers = Answers(tokenizer, self._scheduler, self._transfers, self.adapters)
         self._row_kernels = row_kernels
         self._maxima_port = maxima_port
@@ -143,7 +143,7 @@ class Engine:
             self._transfers.on_arrival(call)
 
     def admit(self, submit: Submit) -> Stream:
-        """Tokenizes and checks a request; all that can be refused is refused here. For the errors see `Admission`."""
+        """Tokenizes and checks a request; all that can be refused is refused here. For the errors see `RequestIntake`."""
         return self._admission.admit(submit)
 
     def add(self, stream: Stream) -> None:

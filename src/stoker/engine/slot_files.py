@@ -15,7 +15,7 @@ from stoker.engine.adapters import Adapters
 from stoker.engine.protocol import RestoreSlot, SaveSlot, SlotFiled
 from stoker.errors import BackendError, InvalidInput, ModelNotLoaded, ResourceExhausted, UnsupportedParameter
 
-_TURN_S = 50.0
+_CALL_S = 50.0
 """Bound of one wait for the end of a step; who asked waits a little longer."""
 
 T = TypeVar("T")
@@ -74,16 +74,16 @@ class SlotPort:
         self._scheduler.slots.adopt(slot, image.entries, image.adapters)
 
 
-class Turns(Protocol):
+class EngineThread(Protocol):
     """Has something done by the thread that owns the slots."""
 
     def perform(self, work: Callable[[], T]) -> Future[T]: ...
 
 
 def file_slot(
-    question: SaveSlot | RestoreSlot, files: SlotFiles | None, port: SlotPort | None, turns: Turns
+    question: SaveSlot | RestoreSlot, files: SlotFiles | None, port: SlotPort | None, thread: EngineThread
 ) -> SlotFiled:
-    """Saves or restores; waits for the disk and for a turn of the engine's thread.
+    """Saves or restores; waits for the disk and for the engine's thread.
 
     Raises:
         UnsupportedParameter: the server has no folder for it, or the backend's KV cannot be had.
@@ -96,17 +96,17 @@ def file_slot(
         raise UnsupportedParameter("this model's backend cannot give its KV away", parameter="action")
     began = time.monotonic()
     if isinstance(question, SaveSlot):
-        image = _await_turn(turns.perform(partial(port.export, question.slot)))
+        image = _await_call(thread.perform(partial(port.export, question.slot)))
         num_bytes = files.write(question.filename, image)
     else:
         image, num_bytes = files.read(question.filename)
-        _await_turn(turns.perform(partial(port.restore, question.slot, image)))
+        _await_call(thread.perform(partial(port.restore, question.slot, image)))
     return SlotFiled(question.question_id, len(image.entries), num_bytes, time.monotonic() - began)
 
 
-def _await_turn(turn: Future[T]) -> T:
+def _await_call(call: Future[T]) -> T:
     try:
-        return turn.result(_TURN_S)
+        return call.result(_CALL_S)
     except TimeoutError:
-        turn.cancel()
-        raise ModelNotLoaded("the engine is busy with a very long step", retry_after_s=_TURN_S) from None
+        call.cancel()
+        raise ModelNotLoaded("the engine is busy with a very long step", retry_after_s=_CALL_S) from None

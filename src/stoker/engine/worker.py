@@ -18,6 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
+from stoker.engine.call import Call
 from stoker.engine.door import Door
 from stoker.engine.embeddings import EmbeddingJob
 from stoker.engine.engine import Engine
@@ -37,7 +38,6 @@ from stoker.engine.protocol import (
     Unanswered,
 )
 from stoker.engine.stream import Stream
-from stoker.engine.turn import Turn
 from stoker.errors import Cancelled, EngineCrashed, InvalidInput, ModelNotLoaded, StokerError
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ Work: TypeAlias = Stream | EmbeddingJob
 T = TypeVar("T")
 
 
-_Command: TypeAlias = Work | Abort | Pause | Resume | QuickQuestion | Turn[Any]
+_Command: TypeAlias = Work | Abort | Pause | Resume | QuickQuestion | Call[Any]
 
 AdmittedT = TypeVar("AdmittedT", bound=Work)
 
@@ -217,11 +217,11 @@ class EngineWorker:
         Raises:
             ModelNotLoaded: the worker is closed or dead.
         """
-        turn = Turn(work, Future[T]())
+        call = Call(work, Future[T]())
         with self._changed:
             self._check_open()
-            self._push(turn)
-        return turn.future
+            self._push(call)
+        return call.future
 
     def heartbeat(self) -> Heartbeat:
         """The engine's numbers, also while it is stuck in a step."""
@@ -313,7 +313,7 @@ class EngineWorker:
             return True
 
     def _apply_taken(self) -> list[Event]:
-        """Keeps none of them: a turn may hold gigabytes."""
+        """Keeps none of them: a call may hold gigabytes."""
         replies: list[Event] = []
         while self._taken:
             if (event := self._apply(self._taken[0])) is not None:
@@ -339,7 +339,7 @@ class EngineWorker:
                 return None
             case Stream() | EmbeddingJob():
                 return self._add(command)
-            case Turn():
+            case Call():
                 command.run()
                 return None
             case _:
@@ -388,11 +388,11 @@ class EngineWorker:
             self._waits_since = None
             live, self._live = self._live, {}
             self._left.clear()
-            turns = [command for command in (*self._taken, *self._commands) if isinstance(command, Turn)]
+            calls = [command for command in (*self._taken, *self._commands) if isinstance(command, Call)]
             self._taken.clear()
             self._commands.clear()
-        for turn in turns:
-            turn.end(error)
+        for call in calls:
+            call.end(error)
         try:
             self._publish([_failure(work, error) for work in live.values() if work is not None])
         except Exception:

@@ -14,7 +14,7 @@ from stoker.errors import BackendError, ModelNotLoaded, Timeout
 from stoker.runtime.llama_server.client import BrokenOff, encoded
 from stoker.runtime.llama_server.completion import AnswerReader, completion_body
 from stoker.runtime.llama_server.incarnation import Incarnation
-from stoker.runtime.llama_server.line import Line
+from stoker.runtime.llama_server.slot_queue import SlotQueue
 from stoker.runtime.llama_server.supervisor import LlamaServerSupervisor, crash
 
 T = TypeVar("T")
@@ -82,12 +82,12 @@ class Answers:
 
     Args:
         supervisor: has the server, and its successors.
-        line: who is next.
+        queue: who is next.
     """
 
-    def __init__(self, supervisor: LlamaServerSupervisor, line: Line) -> None:
+    def __init__(self, supervisor: LlamaServerSupervisor, queue: SlotQueue) -> None:
         self._supervisor = supervisor
-        self._line = line
+        self._queue = queue
         self._computed_at = 0.0
         """When a server last said that it has computed something."""
         self.held: dict[str, int] = {}
@@ -98,9 +98,9 @@ class Answers:
 
     def stalled_s(self) -> float:
         """For how long somebody has been waiting without anything being computed."""
-        if not self._line.num_running:
+        if not self._queue.num_running:
             return 0.0
-        since = max(self._computed_at, self._line.running_since, self._supervisor.ready_at)
+        since = max(self._computed_at, self._queue.running_since, self._supervisor.ready_at)
         return asyncio.get_running_loop().time() - since
 
     async def outputs(self, asked: Asked, body: bytes) -> AsyncGenerator[Output, None]:
@@ -111,7 +111,7 @@ class Answers:
             EngineCrashed: its server died after the first token, or two of them before it.
             StokerError: the server failed.
         """
-        place = await asked.within(self._line.enter(asked.request, asked.num_tokens))
+        place = await asked.within(self._queue.enter(asked.request, asked.num_tokens))
         self.held[asked.request.request_id] = asked.num_prompt
         try:
             async with aclosing(self._attempts(asked, body)) as outputs:
@@ -120,11 +120,11 @@ class Answers:
                     yield output
         finally:
             del self.held[asked.request.request_id]
-            self._line.leave(place)
+            self._queue.leave(place)
 
     def _note(self, asked: Asked, output: Output) -> None:
         usage = output.usage
-        self._line.charge(asked.request, len(output.token_ids))
+        self._queue.charge(asked.request, len(output.token_ids))
         self.held[asked.request.request_id] = usage.prompt_tokens + usage.completion_tokens
         if output.finish_reason is not None:
             self._count(usage)

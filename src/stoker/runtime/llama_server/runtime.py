@@ -49,7 +49,6 @@ from stoker.errors import (
     Timeout,
     UnsupportedParameter,
 )
-from stoker.runtime.llama_server.admission import Admission, check_no_adapters
 from stoker.runtime.llama_server.answers import Answers
 from stoker.runtime.llama_server.arguments import fixed_arguments, users_arguments
 from stoker.runtime.llama_server.binary import ask_binary, find_binary
@@ -58,8 +57,9 @@ from stoker.runtime.llama_server.client import BrokenOff, LlamaServerClient
 from stoker.runtime.llama_server.config import RuntimeConfig, check_engine
 from stoker.runtime.llama_server.embedding import Embeddings
 from stoker.runtime.llama_server.incarnation import PROBE_S, Incarnation, Order
-from stoker.runtime.llama_server.line import Line
 from stoker.runtime.llama_server.model_file import ModelFile, Task, read_model_file
+from stoker.runtime.llama_server.remote_intake import RemoteIntake, check_no_adapters
+from stoker.runtime.llama_server.slot_queue import SlotQueue
 from stoker.runtime.llama_server.slots import Slots
 from stoker.runtime.llama_server.supervisor import LlamaServerSupervisor, crash
 from stoker.runtime.llama_server.tokens import RemoteTokenizer
@@ -80,7 +80,7 @@ class _Loaded:
     card: ModelCard
     template: CardTemplate
     tokenizer: RemoteTokenizer
-    admission: Admission
+    intake: RemoteIntake
     embeddings: Embeddings
 
 
@@ -89,7 +89,7 @@ class _Serving:
     """What is there once it is known what to start."""
 
     supervisor: LlamaServerSupervisor
-    line: Line
+    queue: SlotQueue
     answers: Answers
 
 
@@ -170,8 +170,8 @@ class LlamaServerRuntime:
     async def generate(self, submit: Submit) -> AsyncGenerator[Accepted | Output, None]:
         loaded, serving = self._known(), self._ready()
         with self._counted(submit.request_id):
-            asked = await self._asking(lambda: loaded.admission.admit(submit))
-            serving.line.check(asked.request)
+            asked = await self._asking(lambda: loaded.intake.admit(submit))
+            serving.queue.check(asked.request)
             body = asked.body()
             yield Accepted(submit.request_id, asked.num_prompt)
             async with aclosing(serving.answers.outputs(asked, body)) as outputs:
@@ -270,14 +270,14 @@ class LlamaServerRuntime:
         return model, Order(binary, arguments, further, model.task, self._config.llama_server_start_s)
 
     def _set_up(self, model: ModelFile, order: Order) -> _Serving:
-        line = Line(
+        queue = SlotQueue(
             parallel=self._engine.parallel,
             pool_tokens=model.total_tokens,
             max_queue_tokens=self._engine.max_queue_tokens,
             door=self._door,
         )
         supervisor = LlamaServerSupervisor(order, self._look, self._stalled_s, self._times)
-        return _Serving(supervisor=supervisor, line=line, answers=Answers(supervisor, line))
+        return _Serving(supervisor=supervisor, queue=queue, answers=Answers(supervisor, queue))
 
     async def _learn(self, model: ModelFile) -> _Loaded:
         """What only a running server knows."""
@@ -293,7 +293,7 @@ class LlamaServerRuntime:
             card=card,
             template=CardTemplate(card, self._volatile),
             tokenizer=tokenizer,
-            admission=Admission(
+            intake=RemoteIntake(
                 make_info(card), can_generate=can_generate, defaults=model.defaults, tokenizer=tokenizer
             ),
             embeddings=Embeddings(model, card.name, tokenizer, card.vocab_size),
@@ -309,8 +309,8 @@ class LlamaServerRuntime:
         answers = serving.answers
         return Heartbeat(
             num_steps=0,  # only llama-server counts them
-            num_running=serving.line.num_running,
-            num_waiting=serving.line.num_waiting,
+            num_running=serving.queue.num_running,
+            num_waiting=serving.queue.num_waiting,
             kv_used=sum(answers.held.values()),
             kv_retained=self._slots.num_retained,
             kv_capacity=self._known().card.kv_tokens,

@@ -25,7 +25,7 @@ class Place:
     turn: asyncio.Future[None]
 
 
-class Line:
+class SlotQueue:
     """Belongs to one event loop.
 
     Args:

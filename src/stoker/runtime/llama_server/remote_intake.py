@@ -17,7 +17,7 @@ from stoker.runtime.llama_server.completion import check_supported
 from stoker.runtime.llama_server.tokens import PromptPiece, RemoteTokenizer
 
 
-class Admission:
+class RemoteIntake:
     """Belongs to one event loop.
 
     Args:

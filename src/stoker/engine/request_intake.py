@@ -1,4 +1,4 @@
-"""The door of the loop: a request is filled in and checked once, on any thread, before the engine queues it."""
+"""Requests on their way into the loop: each is filled in and checked once, on any thread, before it is queued."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stoker.sampling.sampler import Sampler
 from stoker.text.tokenizer import Tokenizer
 
 
-class Admission:
+class RequestIntake:
     """Makes streams of requests. Any number of threads may do so at the same time.
 
     Args:

@@ -10,13 +10,13 @@ from stoker.core.params import BUILT_IN
 from stoker.core.request import Request
 from stoker.engine.door import Door
 from stoker.errors import Overloaded
-from stoker.runtime.llama_server.line import Line, Place
+from stoker.runtime.llama_server.slot_queue import Place, SlotQueue
 from tests.unit.runtime.llama_server.fake import run
 
 
-def make_line(*, parallel: int = 2, pool_tokens: int = 100, max_queue_tokens: int = 1000) -> Line:
+def make_line(*, parallel: int = 2, pool_tokens: int = 100, max_queue_tokens: int = 1000) -> SlotQueue:
     door = Door(capacity=100, parallel=parallel)
-    return Line(parallel=parallel, pool_tokens=pool_tokens, max_queue_tokens=max_queue_tokens, door=door)
+    return SlotQueue(parallel=parallel, pool_tokens=pool_tokens, max_queue_tokens=max_queue_tokens, door=door)
 
 
 def request(client_key: str = "", priority: int = 0, num_prompt: int = 10) -> Request:
@@ -28,7 +28,7 @@ def request(client_key: str = "", priority: int = 0, num_prompt: int = 10) -> Re
 class Entrant:
     """Somebody who is at the line until told to leave."""
 
-    def __init__(self, line: Line, asked: Request, num_tokens: int = 10) -> None:
+    def __init__(self, line: SlotQueue, asked: Request, num_tokens: int = 10) -> None:
         self.line = line
         self.task: asyncio.Task[Place] = asyncio.ensure_future(line.enter(asked, num_tokens))
 
@@ -41,7 +41,7 @@ class Entrant:
         await asyncio.sleep(0)
 
 
-async def entrants(line: Line, *asked: Request, num_tokens: int = 10) -> list[Entrant]:
+async def entrants(line: SlotQueue, *asked: Request, num_tokens: int = 10) -> list[Entrant]:
     found = [Entrant(line, one, num_tokens) for one in asked]
     for _ in range(3):
         await asyncio.sleep(0)

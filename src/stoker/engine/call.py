@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Turn(Generic[T]):
+class Call(Generic[T]):
     """Done or ended once, by the engine's thread; `future` tells the other one."""
 
     work: Callable[[], T]
