@@ -143,7 +143,7 @@ class Engine:
             self._transfers.on_arrival(call)
 
     def admit(self, submit: Submit) -> Stream:
-        """Tokenizes and checks a request; all that can be refused is refused here. For the errors see `RequestIntake`."""
+        """Tokenizes and checks a request; all that can be refused is refused here. Errors: see `RequestIntake`."""
         return self._admission.admit(submit)
 
     def add(self, stream: Stream) -> None:

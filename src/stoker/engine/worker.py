@@ -19,6 +19,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from stoker.engine.call import Call
+from stoker.engine.closing import closing_on_error
 from stoker.engine.door import Door
 from stoker.engine.embeddings import EmbeddingJob
 from stoker.engine.engine import Engine
@@ -258,16 +259,13 @@ class EngineWorker:
         return stream
 
     def _admitted(self, request_id: str, admit: Callable[[], AdmittedT]) -> AdmittedT:
-        is_admitted = False
-        try:
-            work = admit()
-            is_admitted = True
-        finally:
-            if not is_admitted:
-                with self._changed:
-                    self._live.pop(request_id, None)
-                    self._left.discard(request_id)
-        return work
+        with closing_on_error(partial(self._give_up, request_id)):
+            return admit()
+
+    def _give_up(self, request_id: str) -> None:
+        with self._changed:
+            self._live.pop(request_id, None)
+            self._left.discard(request_id)
 
     def _check_open(self) -> None:
         if self._death is not None:

@@ -7,6 +7,8 @@ import threading
 from collections import deque
 from concurrent.futures import Future
 
+from stoker.engine.closing import closing_on_error
+
 
 class Places:
     """So many at once; the others wait in turn, each on its own event loop. Safe to use from several threads."""
@@ -24,13 +26,8 @@ class Places:
                 self._num_free -= 1
                 return
             self._waiting.append((asyncio.get_running_loop(), turn))
-        is_taken = False
-        try:
+        with closing_on_error(lambda: turn.cancel() or self.give_back()):  # it may come together with the cancellation
             await asyncio.wrap_future(turn)
-            is_taken = True
-        finally:
-            if not is_taken and not turn.cancel():
-                self.give_back()  # it came together with the cancellation
 
     def give_back(self) -> None:
         """Leaves a place to whoever waits first."""

@@ -25,6 +25,7 @@ import msgspec
 from stoker.assembly import build_engine
 from stoker.core.params import SamplingParams
 from stoker.engine.card_template import CardTemplate
+from stoker.engine.closing import closing_on_error
 from stoker.engine.config import EngineConfig
 from stoker.engine.protocol import (
     AdapterChoice,
@@ -204,17 +205,14 @@ class Session:
         with self._lock:
             self._embeddings[question_id] = future
         future.add_done_callback(lambda future: self._forget(question_id, future))
-        is_accepted = False
         try:
-            if future.cancelled():
-                raise Cancelled("the request was taken back before it was submitted")
-            if self._is_closed:
-                raise ModelNotLoaded("the model was closed")
-            self._worker.embed(msgspec.structs.replace(embed, question_id=question_id))
-            is_accepted = True
+            with closing_on_error(future.cancel):
+                if future.cancelled():
+                    raise Cancelled("the request was taken back before it was submitted")
+                if self._is_closed:
+                    raise ModelNotLoaded("the model was closed")
+                self._worker.embed(msgspec.structs.replace(embed, question_id=question_id))
         finally:
-            if not is_accepted:
-                future.cancel()
             # Whoever cancelled in the meantime came before the engine knew the request.
             self._forget(question_id, future)
 

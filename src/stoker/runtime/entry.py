@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import inf
 
 from stoker.engine.cards import AdapterCard
+from stoker.engine.closing import closing_on_error
 from stoker.errors import ModelNotLoaded, Overloaded, StokerError, error_from_code
 from stoker.models.memory_plan import MemoryNeeds, MemoryPlan
 from stoker.runtime.eviction import Waiting
@@ -190,19 +191,15 @@ class ModelEntry:
         self._note_wanted()
         waiter = _Waiter(asyncio.get_running_loop().create_future(), keep_alive_s)
         self._waiters.append(waiter)
-        is_taken = False
-        try:
-            async with asyncio.timeout(limit_s):
-                lease = await waiter.future
-            is_taken = True
-            return lease
-        except TimeoutError:
-            message = f"the model `{self.model_id}` was not loaded within {limit_s:g} s: the others are in use"
-            raise Overloaded(message, retry_after_s=_BUSY_RETRY_S) from None
-        finally:
-            self._waiters = deque(other for other in self._waiters if other is not waiter)
-            if not is_taken:
-                _give_back(waiter.future)
+        with closing_on_error(lambda: _give_back(waiter.future)):
+            try:
+                async with asyncio.timeout(limit_s):
+                    return await waiter.future
+            except TimeoutError:
+                message = f"the model `{self.model_id}` was not loaded within {limit_s:g} s: the others are in use"
+                raise Overloaded(message, retry_after_s=_BUSY_RETRY_S) from None
+            finally:
+                self._waiters = deque(other for other in self._waiters if other is not waiter)
 
     def admit(self) -> None:
         """It takes requests: those who wait for it go on."""

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from stoker.engine.cards import ModelCard, is_same_model
+from stoker.engine.closing import aclosing_on_error
 from stoker.engine.config import AdapterSpec
 from stoker.engine.health import Health
 from stoker.errors import ModelFileInvalid, ModelNotLoaded, StokerError
@@ -126,16 +127,11 @@ class Fleet:
         Raises:
             StokerError: one of them cannot be loaded; none is left.
         """
-        is_loaded = False
-        try:
+        async with aclosing_on_error(self.close):
             first = self._new()
             await _start(first, None)
             self._first = first
             await _all_or_first_error([_start(self._new(), first.card) for _ in range(self._config.min_replicas - 1)])
-            is_loaded = True
-        finally:
-            if not is_loaded:
-                await self.close()
         self._checking = asyncio.create_task(self._keep_checking(), name="stoker-replicas")
         self._checking.add_done_callback(_note_fault)
 

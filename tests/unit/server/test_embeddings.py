@@ -144,7 +144,7 @@ def test_errors_come_in_the_dialect_of_the_path(path: str, monkeypatch: pytest.M
         async def refuse(_: Any, error: Exception = error) -> Any:
             raise error
 
-        monkeypatch.setattr(runtime, "embed", refuse)
+        monkeypatch.setattr(runtime, "ask", refuse)
         response = post(path, runtime, **body)
         is_ollama = path.startswith("/api")
         assert response.status_code == (503 if is_ollama and status == 429 else status)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from stoker.engine.closing import aclosing_on_error
 from stoker.errors import EngineCrashed, ModelNotLoaded, ResourceExhausted, StokerError, Timeout
 from stoker.runtime.llama_server.arguments import start_arguments
 from stoker.runtime.llama_server.binary import Binary, environment_of
@@ -104,14 +105,9 @@ class Incarnation:
         except OSError as error:
             raise ResourceExhausted(f"llama-server cannot be started: {error}") from error
         found = cls(process, LlamaServerClient(port, key))
-        is_ready = False
-        try:
+        async with aclosing_on_error(found.stop):
             await found._become_ready(order, name, port)
             await found._warm_up(order)
-            is_ready = True
-        finally:
-            if not is_ready:
-                await found.stop()
         return found
 
     async def _become_ready(self, order: Order, name: str, port: int) -> None:

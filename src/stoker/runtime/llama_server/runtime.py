@@ -15,6 +15,7 @@ import msgspec
 from stoker.core.request import check_token_ids
 from stoker.engine.card_template import CardTemplate
 from stoker.engine.cards import ModelCard
+from stoker.engine.closing import aclosing_on_error
 from stoker.engine.config import AdapterSpec, EngineConfig, SupervisionConfig
 from stoker.engine.door import Door
 from stoker.engine.health import Health
@@ -250,14 +251,8 @@ class LlamaServerRuntime:
             raise ModelNotLoaded("the model was closed while it was loaded")
         self._serving = self._set_up(model, order)
         await self._serving.supervisor.start()
-        is_loaded = False
-        try:
-            loaded = await self._asking(lambda: self._learn(model))
-            is_loaded = True
-        finally:
-            if not is_loaded:
-                await self._serving.supervisor.close()
-        return loaded
+        async with aclosing_on_error(self._serving.supervisor.close):
+            return await self._asking(lambda: self._learn(model))
 
     def _order(self) -> tuple[ModelFile, Order]:
         """Reads files and asks the binary, so it has a thread of its own."""
