@@ -129,7 +129,7 @@ def run_server(registry: Registry, config: Config, on_ready: Callable[[str], Non
     Raises:
         StokerError: a model cannot be loaded, or the address cannot be had.
     """
-    from stoker.server.app import serve
+    from stoker.server.transport.app import serve
 
     serve(registry, config.server, on_ready)
 

@@ -29,8 +29,8 @@ from stoker.errors import (
     StokerError,
     Timeout,
 )
-from stoker.server.translate.errors import error_format
-from stoker.server.wire.errors import ErrorBody, ErrorDetail
+from stoker.server.error_shapes import error_format
+from stoker.server.error_types import ErrorBody, ErrorDetail
 
 CLIENT_LEFT = 499
 """nginx's status for a client that closed the connection; nobody receives it, but the log does."""

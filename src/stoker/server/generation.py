@@ -19,9 +19,9 @@ from stoker.engine.protocol import Accepted, AdapterChoice, Output, Prompt, Prom
 from stoker.errors import InvalidInput, StokerError
 from stoker.runtime.registry import ServedModel
 from stoker.runtime.request_metrics import RequestGroup, RequestWatch
-from stoker.server.account import Account
-from stoker.server.lines import LineBounds, bounded
-from stoker.server.translate.adapters import with_named_adapter
+from stoker.server.observe.account import Account
+from stoker.server.request.adapters import with_named_adapter
+from stoker.server.request.lines import LineBounds, bounded
 
 _Stream: TypeAlias = AsyncGenerator[Accepted | Output, None]
 

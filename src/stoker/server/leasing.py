@@ -7,9 +7,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stoker.errors import ModelNotLoaded
 from stoker.runtime.registry import Lease, Registry, ServedModel
-from stoker.server.access import may_administer
-from stoker.server.connection import while_connected
-from stoker.server.translate.adapters import check_named
+from stoker.server.access.control import may_administer
+from stoker.server.request.adapters import check_named
+from stoker.server.transport.connection import while_connected
 
 _LEASES = "leases"
 """In a scope's state."""

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias, cast
 
 import msgspec
 
-from stoker.server.wire.errors import ErrorBody
-from stoker.server.wire.fields import Endpoint, Honoured
+from stoker.server.error_types import ErrorBody
+from stoker.server.fields import Endpoint, Honoured
 
 Schema: TypeAlias = dict[str, Any]
 

@@ -8,9 +8,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.routing import Route
 
-from stoker.server.access import check_admin
-from stoker.server.response_counts import ROUTE
-from stoker.server.wire.fields import Endpoint
+from stoker.server.access.control import check_admin
+from stoker.server.fields import Endpoint
+from stoker.server.observe.response_counts import ROUTE
 
 
 def routes_of(endpoint: Endpoint, handler: Callable[[Request], Awaitable[Any]]) -> list[Route]:

@@ -139,8 +139,8 @@ def test_an_interrupt_before_any_command_has_its_own_code(monkeypatch: pytest.Mo
 
 def test_a_server_imports_neither_what_computes_nor_what_downloads() -> None:
     code = (
-        "import stoker.cli.serve, stoker.serving, stoker.server.app, stoker.engine.client, "
-        "stoker.runtime.local, stoker.runtime.replicas"
+        "import stoker.cli.serve, stoker.serving, stoker.server.transport.app, stoker.engine.client, "
+        "stoker.runtime.replicas"
     )
     heavy = ("numpy", "tokenizers", "onnxruntime", "llama_cpp", "huggingface_hub", "stoker.engine.engine")
     assert imported(code, heavy) == []

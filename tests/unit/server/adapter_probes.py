@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stoker.engine.config import AdapterSpec
-from stoker.server.wire import adapters
+from stoker.server.adapters import types as adapters
 from tests.unit.server.field_probes import EndpointProbes, Exchange, Probe, refused
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.server.wire import anthropic_fields
+from stoker.server.dialects.anthropic import fields as anthropic_fields
 from tests.unit.server.field_probes import GENERATION_PROBES, LORA, EndpointProbes, Probe, rendered, sampled, submitted
 
 PROMPT = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stoker.server.wire import embeddings_fields
+from stoker.server.embeddings import fields as embeddings_fields
 from tests.unit.server.field_probes import ADAPTERS, LORA_VALUE, EndpointProbes, Exchange, Probe, refused
 
 

@@ -46,8 +46,8 @@ from stoker.engine.protocol import (
 )
 from stoker.errors import InvalidInput, ModelNotLoaded
 from stoker.runtime.registry import Registry, ServedModel
-from stoker.server.app import create_app
 from stoker.server.config import ServerConfig
+from stoker.server.transport.app import create_app
 from stoker.text.messages import Message
 
 CARD = ModelCard(

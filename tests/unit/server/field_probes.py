@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from stoker.engine.protocol import AdapterChoice, Submit
-from stoker.server.wire.fields import Endpoint
+from stoker.server.fields import Endpoint
 from tests.unit.server.fake_runtime import FakeRuntime, Step, ask, make_app
 
 

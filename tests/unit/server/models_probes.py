@@ -11,9 +11,9 @@ import httpx
 
 from stoker.runtime.base import Runtime
 from stoker.runtime.registry import ModelSpec, Registry
-from stoker.server.app import create_app
 from stoker.server.config import ServerConfig
-from stoker.server.wire import models_fields
+from stoker.server.models import fields as models_fields
+from stoker.server.transport.app import create_app
 from tests.unit.server.fake_runtime import FakeRuntime
 from tests.unit.server.field_probes import EndpointProbes, Exchange, Probe, refused
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Literal
 
 from stoker.engine.protocol import Submit
-from stoker.server.wire import native_fields
+from stoker.server.dialects.llamacpp import fields as native_fields
 from tests.unit.server.fake_runtime import Step, position
 from tests.unit.server.field_probes import GENERATION_PROBES, EndpointProbes, Probe, sampled
 from tests.unit.server.openai_probes import CHAT_PROMPT, HI

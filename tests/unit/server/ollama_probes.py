@@ -13,10 +13,10 @@ from unittest.mock import patch
 from stoker.models.aliases import add_alias, read_aliases
 from stoker.models.progress import Progress
 from stoker.runtime.registry import ServedModel
-from stoker.server.app import bordered
 from stoker.server.config import ServerConfig
-from stoker.server.routes.ollama_models import OllamaModelRoutes
-from stoker.server.wire import ollama_fields
+from stoker.server.dialects.ollama import fields as ollama_fields
+from stoker.server.dialects.ollama.models import OllamaModelRoutes
+from stoker.server.transport.app import bordered
 from tests.unit.server.fake_runtime import FakeRuntime, ask, registry_of
 from tests.unit.server.field_probes import (
     GENERATION_PROBES,

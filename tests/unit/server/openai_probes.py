@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker.server.wire import openai_fields, openai_responses_fields
+from stoker.server.dialects.openai import fields as openai_fields
+from stoker.server.dialects.responses import fields as openai_responses_fields
 from tests.unit.server.fake_runtime import events, position
 from tests.unit.server.field_probes import (
     GENERATION_PROBES,

@@ -10,8 +10,8 @@ import sys
 from stoker.engine.cards import ModelCard
 from stoker.engine.health import Health
 from stoker.runtime.registry import ServedModel
-from stoker.server.app import serve
 from stoker.server.config import ServerConfig
+from stoker.server.transport.app import serve
 from tests.unit.server.fake_runtime import LOADING, FakeRuntime, registry_of
 
 

@@ -14,11 +14,11 @@ import pytest
 from starlette.datastructures import Headers
 
 from stoker.errors import ConfigError, InvalidInput
-from stoker.server.access import host_name, is_local, is_local_name
+from stoker.server.access.control import host_name, is_local, is_local_name
+from stoker.server.access.keys import ApiKeys
 from stoker.server.config import ServerConfig
-from stoker.server.keys import ApiKeys
-from stoker.server.listener import check_exposure
-from stoker.server.wire.endpoints import ENDPOINTS
+from stoker.server.endpoints import ENDPOINTS
+from stoker.server.transport.listener import check_exposure
 from tests.unit.server.fake_runtime import FakeRuntime, ask, make_app
 
 KEYS = "alice:secret-a, secret-b"
@@ -142,7 +142,7 @@ def test_keys_are_compared_by_digest_with_all_of_them(monkeypatch: pytest.Monkey
         compared.append((a, b))
         return a == b
 
-    monkeypatch.setattr("stoker.server.keys.hmac.compare_digest", compare)
+    monkeypatch.setattr("stoker.server.access.keys.hmac.compare_digest", compare)
     request("GET", "/v1/models", headers=bearer("secret-a"), api_key=KEYS)
     assert len(compared) == 2
     assert {len(part) for pair in compared for part in pair} == {32}

@@ -13,8 +13,8 @@ from stoker.engine.cards import AdapterCard
 from stoker.engine.config import AdapterSpec
 from stoker.engine.protocol import AdapterChoice
 from stoker.runtime.registry import ServedModel
-from stoker.server.app import create_app
 from stoker.server.config import ServerConfig
+from stoker.server.transport.app import create_app
 from tests.unit.server.fake_runtime import CARD, FakeRuntime, ask, complete, make_app, registry_of
 
 ADMIN = {"authorization": "Bearer admin"}

@@ -23,8 +23,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from stoker.server.wire.endpoints import ENDPOINTS
-from stoker.server.wire.ollama_fields import OPTION_FIELDS
+from stoker.server.dialects.ollama.fields import OPTION_FIELDS
+from stoker.server.endpoints import ENDPOINTS
 from tests.unit.server.fake_runtime import FakeRuntime, ask, make_app
 
 HI = [{"role": "user", "content": "hi"}]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stoker.errors import Overloaded
-from stoker.server.connection import ABORT, while_connected
+from stoker.server.transport.connection import ABORT, while_connected
 from tests.unit.server.fake_runtime import FakeRuntime, RawClient, make_app
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}

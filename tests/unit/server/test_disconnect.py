@@ -14,7 +14,7 @@ from stoker.core.scheduler import SchedulerConfig
 from stoker.engine.engine import Engine
 from stoker.engine.protocol import Accepted, Event, ListSlots, Output, SlotList, Submit
 from stoker.engine.worker import EngineWorker
-from stoker.server.wire.endpoints import ENDPOINTS
+from stoker.server.endpoints import ENDPOINTS
 from tests.unit.server.fake_runtime import FakeRuntime, RawClient, make_app
 from tests.unit.server.test_connection import held_open, run
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from stoker.server.wire.endpoints import ENDPOINTS
-from stoker.server.wire.fields import Honoured, Ignored, Refused
+from stoker.server.endpoints import ENDPOINTS
+from stoker.server.fields import Honoured, Ignored, Refused
 from tests.unit.server import (
     adapter_probes,
     anthropic_probes,

@@ -15,7 +15,7 @@ from stoker.engine.cards import FillTokens, ModelCard
 from stoker.engine.config import EngineConfig
 from stoker.engine.engine import Engine
 from stoker.engine.protocol import Output, Submit
-from stoker.server.translate.infill import Gap, fitting_prompt
+from stoker.server.request.infill import Gap, fitting_prompt
 from tests.tiny_models import SPECIAL, TinyModel, write_tiny_model
 from tests.unit.server.fake_runtime import FakeRuntime, ask, make_app
 

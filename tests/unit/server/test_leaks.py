@@ -12,11 +12,11 @@ from typing import Any
 from starlette.requests import Request
 
 from stoker.runtime.request_metrics import RequestWatch
-from stoker.server.account import Account
-from stoker.server.app import create_app
 from stoker.server.config import ServerConfig
 from stoker.server.generation import Generation
-from stoker.server.sse import EventStream
+from stoker.server.observe.account import Account
+from stoker.server.transport.app import create_app
+from stoker.server.transport.sse import EventStream
 from tests.unit.server.fake_runtime import RawClient, registry_of, served
 from tests.unit.server.test_disconnect import BODIES, Gate, ScriptedRuntime
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stoker.engine.protocol import Accepted, Output, Usage
-from stoker.server.lines import LineBounds, bounded
+from stoker.server.request.lines import LineBounds, bounded
 from tests.unit.server.fake_runtime import FakeRuntime, ask, events, make_app
 
 

@@ -16,9 +16,9 @@ import httpx
 import pytest
 
 from stoker.errors import ConfigError
-from stoker.server.app import _Server, create_app
 from stoker.server.config import ServerConfig
-from stoker.server.listener import listening, url_of
+from stoker.server.transport.app import _Server, create_app
+from stoker.server.transport.listener import listening, url_of
 from tests.unit.server.fake_runtime import FakeRuntime, registry_of, served
 
 WAIT_S = 20

@@ -19,7 +19,7 @@ from stoker.engine.heartbeat import AdapterLoad, Heartbeat
 from stoker.engine.protocol import Output, Usage
 from stoker.errors import BackendError, Overloaded
 from stoker.runtime.request_metrics import RequestMetrics
-from stoker.server.metric_aliases import ALIASES
+from stoker.server.observe.metric_aliases import ALIASES
 from tests.unit.server.fake_runtime import FakeRuntime, RawClient, ask, make_app
 from tests.unit.server.test_connection import held_open, run
 

@@ -17,8 +17,8 @@ from stoker.models.memory_plan import MemoryNeeds, MemoryPlan
 from stoker.runtime.base import Runtime
 from stoker.runtime.config import RegistryConfig
 from stoker.runtime.registry import ModelSpec, Registry
-from stoker.server.app import create_app
 from stoker.server.config import ServerConfig
+from stoker.server.transport.app import create_app
 from tests.unit.runtime.fake_models import live, until
 from tests.unit.server.fake_runtime import FakeRuntime, RawClient
 from tests.unit.server.test_connection import held_open

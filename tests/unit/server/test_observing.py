@@ -14,10 +14,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind
 
 from stoker.errors import BackendError, ConfigError
-from stoker.server.access_log import bare_lines
-from stoker.server.app import create_app
 from stoker.server.config import ServerConfig
-from stoker.server.tracing import open_provider
+from stoker.server.observe.access_log import bare_lines
+from stoker.server.observe.tracing import open_provider
+from stoker.server.transport.app import create_app
 from tests.unit.server.fake_runtime import FakeRuntime, ask, make_app, registry_of, served
 
 SECRETS = ("hunter2", "Hel", "lo!", "sk-alice")

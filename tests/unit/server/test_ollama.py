@@ -12,10 +12,10 @@ import pytest
 from stoker.core.params import SamplingParams
 from stoker.engine.cards import FillTokens, ModelCard
 from stoker.errors import BackendError, ContextLengthExceeded, ModelNotLoaded, Overloaded, StokerError
+from stoker.server.dialects.ollama.fields import OPTION_FIELDS
+from stoker.server.dialects.ollama.writer import OllamaAnswer, generate_reply
+from stoker.server.fields import Honoured, Ignored, Refused
 from stoker.server.generation import Generation, GenerationRequest
-from stoker.server.translate.ollama_reply import OllamaAnswer, generate_reply
-from stoker.server.wire.fields import Honoured, Ignored, Refused
-from stoker.server.wire.ollama_fields import OPTION_FIELDS
 from tests.unit.server.fake_runtime import (
     CARD,
     LOADING,

@@ -19,9 +19,9 @@ from stoker.models.aliases import add_alias, read_aliases
 from stoker.models.cache import models_dir, write_receipt
 from stoker.models.progress import Progress
 from stoker.runtime.registry import ModelSpec, Registry, ServedModel
-from stoker.server.app import bordered, create_app
 from stoker.server.config import ServerConfig
-from stoker.server.routes.ollama_models import OllamaModelRoutes
+from stoker.server.dialects.ollama.models import OllamaModelRoutes
+from stoker.server.transport.app import bordered, create_app
 from tests.unit.models.tiny_gguf import SHAPE, write_tiny_gguf
 from tests.unit.server.fake_runtime import CARD, FakeRuntime, RawClient, ask, make_app, registry_of
 from tests.unit.server.test_connection import run

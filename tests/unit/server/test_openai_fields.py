@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from stoker.server.wire import fields as fields_module
-from stoker.server.wire.openai import ChatCompletionRequest
-from stoker.server.wire.openai_fields import CHAT_FIELDS
+from stoker.server import fields as fields_module
+from stoker.server.dialects.openai.fields import CHAT_FIELDS
+from stoker.server.dialects.openai.types import ChatCompletionRequest
 from tests.unit.server import fake_runtime
 from tests.unit.server.fake_runtime import CARD, FakeRuntime, ask, chat, complete, events, make_app
 

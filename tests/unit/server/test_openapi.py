@@ -17,8 +17,8 @@ from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
+from stoker.server.endpoints import ENDPOINTS
 from stoker.server.openapi import openapi_document
-from stoker.server.wire.endpoints import ENDPOINTS
 from tests.unit.server.fake_runtime import FakeRuntime, ask, make_app
 
 CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)

@@ -11,8 +11,8 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from stoker.server.config import ServerConfig
-from stoker.server.protocol import ImpatientH11Protocol
-from stoker.server.sse import EventStream
+from stoker.server.transport.protocol import ImpatientH11Protocol
+from stoker.server.transport.sse import EventStream
 
 WAIT_S = 20
 HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from starlette.datastructures import Headers
 
+from stoker.server.access.keys import ApiKeys
 from stoker.server.config import ServerConfig
-from stoker.server.keys import ApiKeys
 from tests.unit.server.fake_runtime import FakeRuntime, make_app
 from tests.unit.server.test_access import bearer
 from tests.unit.server.test_responses import Background

@@ -9,8 +9,8 @@ import pytest
 
 from stoker.errors import ResponseNotFound
 from stoker.server.config import ServerConfig
-from stoker.server.response_store import ResponseStore, Stored
-from stoker.server.wire.openai_responses import OutputMessage, OutputText, Response
+from stoker.server.dialects.responses.store import ResponseStore, Stored
+from stoker.server.dialects.responses.types import OutputMessage, OutputText, Response
 from stoker.text.messages import Message
 
 ME = "me"

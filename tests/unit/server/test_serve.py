@@ -16,8 +16,8 @@ import pytest
 
 from stoker.errors import ConfigError, ModelFileInvalid
 from stoker.runtime.registry import ServedModel
-from stoker.server.app import serve
 from stoker.server.config import ServerConfig
+from stoker.server.transport.app import serve
 from tests.ports import free_port
 from tests.unit.server.fake_runtime import FakeRuntime, registry_of
 

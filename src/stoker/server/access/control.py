@@ -1,0 +1,167 @@
+"""Who may ask: API keys, and pages of the Web that are not to reach a server on somebody's own machine.
+
+A browser runs the pages of strangers behind every firewall. They can send requests to a loopback address, if not read
+the answers (hence the look at `Origin`), or be served under a name that suddenly means 127.0.0.1 (hence the look at
+`Host`; the attack is called DNS rebinding). Programs send neither, or harmless ones.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from stoker.errors import AuthenticationFailed, Overloaded, PermissionDenied, StokerError
+from stoker.server.access.keys import ApiKeys, sent_keys
+from stoker.server.config import ServerConfig, listed
+from stoker.server.errors import error_response
+from stoker.server.health.types import HEALTH
+from stoker.server.observe.account import account_of
+
+CROWDED = "is_crowded"
+"""In a scope's state: the connection is one too many. Set by the protocol."""
+
+_OWNER = "owner"
+_MAY_ADMINISTER = "may_administer"
+
+_NO_KEY = "an API key is needed: send `Authorization: Bearer KEY` or `x-api-key: KEY`"
+_WRONG_KEY = "the API key that was sent is none of this server's"
+
+_LOCAL_SUFFIXES = (".localhost", ".local", ".internal")
+_CROWD_RETRY_S = 1.0
+
+
+class AccessControl:
+    """Passes on what may be answered. Health may always be asked for.
+
+    Args:
+        app: what it stands in front of.
+        config: keys, origins and hosts.
+        keys: those of the same config.
+    """
+
+    def __init__(self, app: ASGIApp, config: ServerConfig, keys: ApiKeys) -> None:
+        self._app = app
+        self._config = config
+        self._keys = keys
+        self._origins = frozenset(listed(config.cors_origins))
+        self._hosts = frozenset(host.lower() for host in listed(config.allowed_hosts))
+        self._checks_host = is_local(config.host) and not config.unix_socket and "*" not in self._hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        error = self._refusal(scope) if scope["type"] == "http" else None
+        if error is None:
+            await self._app(scope, receive, send)
+        else:
+            response = error_response(error, scope)
+            if scope.get("state", {}).get(CROWDED):
+                response.headers["Connection"] = "close"
+            await response(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> StokerError | None:
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        if path in HEALTH.paths and scope["method"] in ("GET", "HEAD"):
+            return None
+        headers = Headers(scope=scope)
+        return self._crowd(scope) or self._foreign(headers) or self._unknown(scope, headers)
+
+    def _crowd(self, scope: Scope) -> StokerError | None:
+        if not scope.get("state", {}).get(CROWDED):
+            return None
+        message = f"more than {self._config.max_connections} connections are open; try again in {_CROWD_RETRY_S:g} s"
+        return Overloaded(message, retry_after_s=_CROWD_RETRY_S)
+
+    def _foreign(self, headers: Headers) -> StokerError | None:
+        host = host_name(headers.get("host", ""))
+        if self._checks_host and not (is_local_name(host) or host in self._hosts):
+            return PermissionDenied(
+                f"this server is only asked by names of this machine, not as {host[:100]!r}; see --allowed-hosts"
+            )
+        origin = headers.get("origin", "")
+        if self._keys.has_clients or self._is_trusted(origin, host):
+            return None
+        return PermissionDenied(f"the web page {origin[:100]!r} may not use this server; see --cors-origins")
+
+    def _is_trusted(self, origin: str, host: str) -> bool:
+        if not origin or self._origins & {"*", origin} or not is_strangers_page(origin):
+            return True
+        return host_name(origin.partition("://")[2]) == host
+
+    def _unknown(self, scope: Scope, headers: Headers) -> StokerError | None:
+        """No key, or a wrong one. The key's name goes into the request's account, the rest into the scope's state."""
+        key = self._keys.match(headers)
+        if key is None and self._keys.has_clients:
+            return AuthenticationFailed(_WRONG_KEY if sent_keys(headers) else _NO_KEY)
+        account_of(scope).key_name = key.name if key is not None else ""
+        scope["state"][_OWNER] = key.owner if key is not None else ""
+        scope["state"][_MAY_ADMINISTER] = not self._keys.has_admin or (key is not None and key.is_admin)
+        return None
+
+
+def owner_of(scope: Scope) -> str:
+    """To whom that belongs what the server keeps for this client; all that send no key are one."""
+    return scope["state"][_OWNER]
+
+
+def may_administer(scope: Scope) -> bool:
+    """It has sent the admin key, or there is none."""
+    return bool(scope["state"].get(_MAY_ADMINISTER))
+
+
+def check_admin(scope: Scope) -> None:
+    """To be called before an endpoint that changes what the server holds.
+
+    Raises:
+        PermissionDenied: there is an admin key, and the client has sent another one or none.
+    """
+    if not may_administer(scope):
+        raise PermissionDenied("this takes the server's admin key")
+
+
+def is_local(host: str) -> bool:
+    """Only programs on this machine reach a server that listens there."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def is_local_name(host: str) -> bool:
+    """No stranger can make this name mean another machine: an address, or a name that is not looked up in the DNS."""
+    if "." not in host or host.endswith(_LOCAL_SUFFIXES):
+        return True
+    try:
+        return bool(ip_address(host))
+    except ValueError:
+        return False
+
+
+def is_strangers_page(origin: str) -> bool:
+    """The page with this origin may come from anywhere. Applications have origins of their own, which no page can have.
+
+    >>> is_strangers_page("http://localhost:3000"), is_strangers_page("http://8.8.8.8"), is_strangers_page("app://x")
+    (False, True, False)
+
+    A page hides behind the origin "null" by putting what it does into a sandboxed frame.
+    """
+    if not origin.startswith(("http://", "https://")):
+        return origin == "null"
+    name = host_name(origin.partition("://")[2])
+    try:
+        return not ip_address(name).is_private
+    except ValueError:
+        return not is_local_name(name)
+
+
+def host_name(authority: str) -> str:
+    """Lower-case name of `host:port`, without the port and the brackets of an IPv6 address.
+
+    >>> host_name("[::1]:8080"), host_name("Example.com:80")
+    ('::1', 'example.com')
+    """
+    try:
+        return urlsplit(f"//{authority}").hostname or ""
+    except ValueError:
+        return authority.lower()

@@ -1,0 +1,87 @@
+"""The tables that say what becomes of every known field of Anthropic's request bodies; they do nothing themselves."""
+
+from __future__ import annotations
+
+from stoker.server.dialects.anthropic.types import (
+    CountTokensRequest,
+    MessageEvent,
+    MessageReply,
+    MessagesRequest,
+    OutputConfig,
+    TokenCount,
+)
+from stoker.server.error_types import AnthropicError
+from stoker.server.fields import Endpoint, FieldTable, Ignored, NestedTables, Refused, honoured
+
+_TOOLS = "tool calls are not available yet"
+_GRAMMAR = "answers cannot be constrained to a format yet"
+_NOTHING_BILLED = "nothing is billed here"
+
+_SHARED: FieldTable = {
+    "tools": Refused(_TOOLS, ([],)),
+    "tool_choice": Refused(_TOOLS, ({"type": "auto"}, {"type": "none"})),
+    "thinking": Refused(
+        "reasoning is not told apart from the answer yet", ({"type": "disabled"}, {"type": "adaptive"})
+    ),
+    "output_format": Refused(_GRAMMAR),
+    "container": Refused("nothing is executed here"),
+    "mcp_servers": Refused("this server calls no others", ([],)),
+    "context_management": Refused("the conversation is taken as it is sent", ({}, {"edits": []})),
+    "compaction": Refused("the conversation is taken as it is sent", ({},)),
+    "thread": Refused("conversations are not stored"),
+    "fallbacks": Ignored("the model that was asked for answers, or the request fails"),
+    "fallback_credit_token": Ignored(_NOTHING_BILLED),
+    "billing_policy": Ignored(_NOTHING_BILLED),
+    "cache_control": Ignored("the prefix cache finds shared prefixes by itself"),
+    "service_tier": Ignored("there is one tier"),
+    "speed": Ignored("there is one speed"),
+    "inference_geo": Ignored("everything is computed on this machine"),
+    "diagnostics": Ignored("the answer depends on nothing that could be diagnosed"),
+    "user_profile_id": Ignored("there are no profiles"),
+    "workspace_id": Ignored("there are no workspaces"),
+    "betas": Ignored("what is available does not depend on it"),
+}
+
+_UNCOUNTED: FieldTable = dict.fromkeys(
+    MessagesRequest.__struct_fields__, Ignored("it does not change how many tokens a prompt has")
+)
+
+MESSAGES_NESTED: NestedTables = {
+    "output_config": honoured(
+        OutputConfig,
+        {
+            "format": Refused(_GRAMMAR),
+            "task_budget": Ignored("a model is not told how many tokens it may still spend"),
+        },
+    )
+}
+MESSAGES_FIELDS: FieldTable = honoured(MessagesRequest, _SHARED)
+COUNT_TOKENS_FIELDS: FieldTable = honoured(CountTokensRequest, _UNCOUNTED, _SHARED)
+
+MESSAGES = Endpoint(
+    api="Anthropic",
+    method="POST",
+    path="/v1/messages",
+    aliases=("/messages",),
+    summary="Answers a conversation.",
+    request=MessagesRequest,
+    fields=MESSAGES_FIELDS,
+    nested=MESSAGES_NESTED,
+    reply=MessageReply,
+    event=MessageEvent,
+    error=AnthropicError,
+)
+COUNT_TOKENS = Endpoint(
+    api="Anthropic",
+    method="POST",
+    path="/v1/messages/count_tokens",
+    aliases=("/messages/count_tokens",),
+    summary="Counts the tokens of a conversation's prompt, and computes nothing.",
+    request=CountTokensRequest,
+    fields=COUNT_TOKENS_FIELDS,
+    nested=MESSAGES_NESTED,
+    reply=TokenCount,
+    error=AnthropicError,
+)
+
+ENDPOINTS = (MESSAGES, COUNT_TOKENS)

@@ -1,0 +1,243 @@
+"""The JSON of the endpoints that llama-server has beside OpenAI's, and of our own; types only.
+
+In requests `None` means "not given". What happens to fields that are not here is in `native_fields`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from stoker.server.dialects.openai.types import Timings
+from stoker.server.request.fields import GenerationFields, Int
+
+
+class NativeRequest(GenerationFields, frozen=True, kw_only=True):
+    """What the endpoints that write text have in common."""
+
+    n: Int | None = None
+    """Answers to each prompt. They compute it once. The next one means the same."""
+    n_cmpl: Int | None = None
+    n_probs: Int | None = None
+    """So many of the likeliest tokens are given at every position."""
+    return_tokens: bool | None = None
+    """The reply has the answer's token ids too."""
+    response_fields: list[str] | None = None
+    """The reply has these fields only, each under the name given here: `timings/prompt_n` is one of an object in it."""
+    t_max_predict_ms: Int | None = None
+    """So long after its first token, an answer ends with its line; 0 or less = it does not."""
+    n_indent: Int | None = None
+    """An answer ends before a line that begins with fewer spaces and tabs; its first line may."""
+
+
+class PromptObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt with its images, of which there can be none here yet."""
+
+    prompt_string: str
+    multimodal_data: list[str] | None = None
+
+
+class NativeCompletionRequest(NativeRequest, frozen=True, kw_only=True):
+    """The body of `POST /completion`."""
+
+    prompt: str | PromptObject | list[str | Int | PromptObject | list[Int | str]] | None = None
+    """A text, token ids and texts in turn, or a list of prompts."""
+
+
+class ExtraFile(msgspec.Struct, frozen=True, kw_only=True):
+    text: str
+    filename: str = "tmp"
+
+
+class InfillRequest(NativeRequest, frozen=True, kw_only=True):
+    """The body of `POST /infill`."""
+
+    input_prefix: str | None = None
+    input_suffix: str | None = None
+    input_extra: list[ExtraFile] | None = None
+    """Further files of the same project, the most relevant one last. If not all fit, the first ones are left out."""
+    prompt: str | None = None
+    """How the text between them begins."""
+
+
+class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /tokenize`."""
+
+    model: str | None = None
+    content: str | list[str | Int] | None = None
+    """Texts, and token ids between them, which stay."""
+    add_special: bool | None = None
+    """BOS in front, if the model wants one. Not given = false."""
+    parse_special: bool | None = None
+    """The text of a special token becomes that token. Not given = true."""
+    with_pieces: bool | None = None
+
+
+class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /detokenize`."""
+
+    model: str | None = None
+    tokens: list[Int] | None = None
+
+
+# Replies
+
+
+class ProbToken(msgspec.Struct, frozen=True, kw_only=True):
+    id: int
+    token: str
+    bytes: list[int]
+    logprob: float
+
+
+class ProbPosition(ProbToken, frozen=True, kw_only=True):
+    top_logprobs: list[ProbToken]
+
+
+class NativeChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of an answer."""
+
+    index: int
+    content: str
+    tokens: list[int]
+    """Empty unless `return_tokens` is given."""
+    stop: bool
+    tokens_predicted: int
+    tokens_evaluated: int
+    """Tokens of the prompt."""
+    completion_probabilities: list[ProbPosition] | UnsetType = UNSET
+
+
+class NativeReply(NativeChunk, frozen=True, kw_only=True):
+    """A whole answer, or the last part of one."""
+
+    model: str
+    stop_type: str
+    """`eos`, `limit` or `word`."""
+    stopping_word: str
+    """The stop string that ended it, if `stop_type` is `word`."""
+    tokens_cached: int
+    """Tokens of the prompt that were in the cache."""
+    truncated: bool = False
+    """Never: no context is shifted. What `/infill` leaves out does not count, as in llama-server."""
+    timings: Timings
+
+
+class TokenPiece(msgspec.Struct, frozen=True):
+    id: int
+    piece: str | list[int]
+    """Bytes where it is no valid UTF-8."""
+
+
+class TokenizeReply(msgspec.Struct, frozen=True):
+    tokens: Sequence[int | TokenPiece]
+
+
+class DetokenizeReply(msgspec.Struct, frozen=True):
+    content: str
+
+
+class TemplateReply(msgspec.Struct, frozen=True):
+    prompt: str
+
+
+class GenerationSettings(msgspec.Struct, frozen=True):
+    n_ctx: int
+    """The longest sequence, in tokens."""
+
+
+class Modalities(msgspec.Struct, frozen=True, kw_only=True):
+    vision: bool = False
+    audio: bool = False
+
+
+class PropsReply(msgspec.Struct, frozen=True, kw_only=True):
+    default_generation_settings: GenerationSettings
+    total_slots: int
+    """Most requests that run at the same time."""
+    model_path: str
+    model_alias: str
+    chat_template: str
+    bos_token: str
+    eos_token: str
+    modalities: Modalities = Modalities()
+    build_info: str
+
+
+class SlotReply(msgspec.Struct, frozen=True, kw_only=True):
+    """One native sequence of the KV pool."""
+
+    id: int
+    n_ctx: int
+    is_processing: bool
+    n_tokens: int
+    """Resident: of the request that runs in it, or left by a finished one and there to be reused."""
+    request_id: str | None
+    n_prompt_tokens: int
+    n_decoded: int
+    replica: int | UnsetType = UNSET
+    """Whose slot it is, if the model has several engines."""
+
+
+class SlotFileRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /slots/{slot}?action=save` and `restore`."""
+
+    filename: str | None = None
+    """Letters, digits, `_`, `-` and `.`; inside the folder of `--slot-save-path`."""
+
+
+class SaveTimings(msgspec.Struct, frozen=True):
+    save_ms: float
+
+
+class RestoreTimings(msgspec.Struct, frozen=True):
+    restore_ms: float
+
+
+class SavedSlot(msgspec.Struct, frozen=True, kw_only=True):
+    id_slot: int
+    filename: str
+    n_saved: int
+    """Tokens."""
+    n_written: int
+    """Bytes."""
+    timings: SaveTimings
+
+
+class RestoredSlot(msgspec.Struct, frozen=True, kw_only=True):
+    id_slot: int
+    filename: str
+    n_restored: int
+    """Tokens."""
+    n_read: int
+    """Bytes."""
+    timings: RestoreTimings
+
+
+class ErasedSlot(msgspec.Struct, frozen=True):
+    id_slot: int
+    n_erased: int
+
+
+class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """The prefix cache of one model, in tokens."""
+
+    id: str
+    kv_capacity: int
+    kv_used: int
+    """Of running requests."""
+    kv_retained: int
+    """Of finished ones, there to be reused or evicted."""
+    tiers: dict[str, Any]
+    """What memory and disk hold beside the pool, and what they have given back."""
+
+
+class CacheReply(msgspec.Struct, frozen=True):
+    models: list[CacheEntry]
+
+
+class ErasedCache(msgspec.Struct, frozen=True):
+    n_erased: int

@@ -1,0 +1,277 @@
+"""From llama-server's own requests to `GenerationRequest`s, and back to its replies."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from importlib.metadata import version
+from typing import Any, cast
+
+import msgspec
+from msgspec import UNSET
+from starlette.types import Scope
+
+from stoker.core.params import SamplingParams
+from stoker.core.slot_state import SlotState
+from stoker.engine.cards import ModelCard
+from stoker.engine.protocol import Output, PositionLogprobs, Prompt, Tokenize, TokenLogprob
+from stoker.errors import InvalidInput, StokerError, UnsupportedParameter
+from stoker.runtime.base import Runtime
+from stoker.runtime.registry import ServedModel
+from stoker.server.config import ServerConfig
+from stoker.server.dialects.llamacpp.types import (
+    GenerationSettings,
+    InfillRequest,
+    NativeChunk,
+    NativeCompletionRequest,
+    NativeReply,
+    NativeRequest,
+    ProbPosition,
+    ProbToken,
+    PromptObject,
+    PropsReply,
+    SlotReply,
+)
+from stoker.server.dialects.openai.logprobs import text_positions
+from stoker.server.dialects.openai.writer import timings
+from stoker.server.errors import error_event
+from stoker.server.generation import Generation, GenerationRequest
+from stoker.server.request.infill import Gap, fitting_prompt
+from stoker.server.request.lines import LineBounds
+from stoker.server.request.request import Caller, generation_request
+from stoker.server.request.sampling import sampling_params
+
+_log = logging.getLogger(__name__)
+
+_encode = msgspec.json.Encoder().encode
+
+_WORDS = {"logprobs": "n_probs"}
+
+
+def native_request(wire: NativeCompletionRequest, caller: Caller, config: ServerConfig) -> GenerationRequest:
+    """What a completion asks of a model.
+
+    Raises:
+        InvalidInput: something cannot be done as asked.
+    """
+    return generation_request(
+        wire,
+        _prompts(wire.prompt),
+        _sampling(wire),
+        caller,
+        config,
+        n=_num_choices(wire),
+        n_word=_n_word(wire),
+        lines=_lines(wire),
+    )
+
+
+async def infill_request(
+    wire: InfillRequest, runtime: Runtime, caller: Caller, config: ServerConfig
+) -> GenerationRequest:
+    """What an infill asks of a model. What of it is too long for the model's context is left out.
+
+    Raises:
+        InvalidInput: something cannot be done as asked.
+        UnsupportedParameter: the model has no tokens for it.
+        StokerError: the model cannot answer now.
+    """
+    card = runtime.card
+    if card.fill_tokens is None:
+        message = f"{card.name} cannot fill in: its vocabulary has no tokens for the text before and after a gap"
+        raise UnsupportedParameter(message, parameter="input_suffix")
+    for name in ("input_prefix", "input_suffix"):
+        if getattr(wire, name) is None:
+            raise InvalidInput(f"`{name}` is missing", parameter=name)
+    sampling = _sampling(wire)
+    gap = Gap(
+        prefix=wire.input_prefix or "",
+        suffix=wire.input_suffix or "",
+        beginning=wire.prompt or "",
+        files=[(file.filename, file.text) for file in wire.input_extra or ()],
+    )
+
+    async def tokenize(text: str) -> Sequence[int]:
+        return (await runtime.ask(Tokenize(text, wants_bos=False, parse_special=False))).token_ids
+
+    prompt = await fitting_prompt(card.fill_tokens, gap, _prompt_room(card, sampling), tokenize)
+    return generation_request(
+        wire,
+        [prompt],
+        sampling,
+        caller,
+        config,
+        n=_num_choices(wire),
+        n_word=_n_word(wire),
+        parse_special=False,
+        lines=_lines(wire),
+    )
+
+
+def _prompt_room(card: ModelCard, sampling: SamplingParams) -> int:
+    """Tokens of the context that are not for the answer, which gets at most a quarter of it."""
+    quarter = card.context_size // 4
+    return card.context_size - (quarter if sampling.max_tokens is None else max(1, min(sampling.max_tokens, quarter)))
+
+
+def _lines(wire: NativeRequest) -> LineBounds | None:
+    """Where an answer ends, line by line.
+
+    Raises:
+        InvalidInput: a number is negative that must not be.
+    """
+    indent, max_ms = wire.n_indent or 0, wire.t_max_predict_ms or 0
+    if indent < 0:
+        raise InvalidInput(f"`n_indent` must be at least 0, not {indent}", parameter="n_indent")
+    if not indent and max_ms <= 0:
+        return None
+    return LineBounds(min_indent=indent, max_s=max_ms / 1000 if max_ms > 0 else None)
+
+
+def _sampling(wire: NativeRequest) -> SamplingParams:
+    return sampling_params(wire, wire.n_probs or None, _WORDS)
+
+
+def _num_choices(wire: NativeRequest) -> int | None:
+    if wire.n is not None and wire.n_cmpl is not None and wire.n != wire.n_cmpl:
+        raise InvalidInput("`n` and `n_cmpl` mean the same but differ", parameter="n")
+    return wire.n if wire.n_cmpl is None else wire.n_cmpl
+
+
+def _n_word(wire: NativeRequest) -> str:
+    return "n" if wire.n_cmpl is None else "n_cmpl"
+
+
+def _prompts(raw: str | PromptObject | list[str | int | PromptObject | list[int | str]] | None) -> Sequence[Prompt]:
+    """A list is one prompt if there are token ids in it, else one prompt per item, as in llama-server."""
+    if raw is None:
+        raise InvalidInput("`prompt` is missing", parameter="prompt")
+    if not isinstance(raw, list):
+        return [_text(raw) if isinstance(raw, PromptObject) else raw]
+    if not raw:
+        raise InvalidInput("`prompt` is an empty list", parameter="prompt")
+    if any(isinstance(item, int) for item in raw):
+        if any(isinstance(item, list | PromptObject) for item in raw):
+            raise InvalidInput("`prompt` mixes token ids and whole prompts", parameter="prompt")
+        return [cast("list[int | str]", raw)]
+    return [_text(item) if isinstance(item, PromptObject) else cast("Prompt", item) for item in raw]
+
+
+def _text(prompt: PromptObject) -> str:
+    if prompt.multimodal_data:
+        raise UnsupportedParameter("images and audio are not available yet", parameter="prompt")
+    return prompt.prompt_string
+
+
+class NativeAnswer:
+    """The answers to one request, as events or as a whole.
+
+    Args:
+        wire: the request.
+        served: the model that answers.
+        generation: accepted; it is read here, and closed by who opened it.
+    """
+
+    def __init__(self, wire: NativeRequest, served: ServedModel, generation: Generation) -> None:
+        self._has_tokens = bool(wire.return_tokens)
+        self._names = wire.response_fields or ()
+        self._served = served
+        self._generation = generation
+
+    async def events(self, scope: Scope) -> AsyncGenerator[bytes, None]:
+        """The stream, one item per step, without `[DONE]`. An error of the generation becomes the last event."""
+        try:
+            async for index, output in self._generation:
+                chunk = self._chunk(index, output)
+                has_news = output.text or chunk.tokens or chunk.completion_probabilities is not UNSET
+                if has_news or output.finish_reason is not None:
+                    yield b"data: " + _encode(self._shown(chunk)) + b"\n\n"
+        except StokerError as error:
+            _log.warning("a stream ended with %s", error.code)
+            yield error_event(error, scope)
+
+    async def whole(self) -> object:
+        """One reply, or a list of them if several were asked for."""
+        outputs = await self._generation.collect()
+        replies = [self._shown(self._chunk(index, output)) for index, output in enumerate(outputs)]
+        return replies[0] if len(replies) == 1 else replies
+
+    def _shown(self, chunk: NativeChunk) -> NativeChunk | dict[str, object]:
+        """What the client asked to see of it: of a stream's parts that are not the last, everything."""
+        if not self._names or not isinstance(chunk, NativeReply):
+            return chunk
+        reply = msgspec.to_builtins(chunk)
+        found = {name: _inside(reply, name.split("/")) for name in self._names}
+        return {name: value for name, value in found.items() if value is not UNSET}
+
+    def _chunk(self, index: int, output: Output) -> NativeChunk:
+        positions = text_positions(output)
+        fields: dict[str, Any] = {
+            "index": index,
+            "content": output.text,
+            "tokens": output.token_ids if self._has_tokens else [],
+            "stop": output.finish_reason is not None,
+            "tokens_predicted": output.usage.completion_tokens,
+            "tokens_evaluated": output.usage.prompt_tokens,
+            "completion_probabilities": [_position(position) for position in positions] if positions else UNSET,
+        }
+        return NativeChunk(**fields) if output.finish_reason is None else self._reply(output, fields)
+
+    def _reply(self, output: Output, fields: dict[str, Any]) -> NativeReply:
+        word = output.stop_match if isinstance(output.stop_match, str) else ""
+        ended = "limit" if output.finish_reason == "length" else "eos"
+        return NativeReply(
+            **fields,
+            model=self._served.model_id,
+            stop_type="word" if word else ended,
+            stopping_word=word,
+            tokens_cached=output.usage.cached_tokens,
+            timings=timings(self._generation),
+        )
+
+
+def props_reply(served: ServedModel) -> PropsReply:
+    """What a served model is."""
+    card = served.runtime.card
+    return PropsReply(
+        default_generation_settings=GenerationSettings(card.context_size),
+        total_slots=card.parallel,
+        model_path=card.path,
+        model_alias=served.model_id,
+        chat_template=card.chat_template or "",
+        bos_token=card.bos_token,
+        eos_token=card.eos_token,
+        build_info=f"stoker-{version('stoker')}-{card.backend}",
+    )
+
+
+def slot_reply(state: SlotState, card: ModelCard) -> SlotReply:
+    """One slot, without what is in it: prompts are nobody else's business."""
+    return SlotReply(
+        id=state.slot,
+        n_ctx=card.context_size,
+        is_processing=state.request_id is not None,
+        n_tokens=state.num_tokens,
+        request_id=state.request_id,
+        n_prompt_tokens=state.num_prompt,
+        n_decoded=state.num_completion,
+        replica=UNSET if state.replica is None else state.replica,
+    )
+
+
+def _inside(value: Any, path: Sequence[str]) -> Any:
+    """The value that the names lead to, from object to object; UNSET if they do not."""
+    for name in path:
+        if not isinstance(value, dict) or name not in value:
+            return UNSET
+        value = cast("dict[str, Any]", value)[name]
+    return value
+
+
+def _position(position: PositionLogprobs) -> ProbPosition:
+    return ProbPosition(**_token(position.chosen), top_logprobs=[ProbToken(**_token(t)) for t in position.top])
+
+
+def _token(token: TokenLogprob) -> dict[str, Any]:
+    text = token.token.decode("utf-8", "replace")
+    return {"id": token.token_id, "token": text, "bytes": list(token.token), "logprob": token.logprob}

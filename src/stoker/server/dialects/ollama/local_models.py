@@ -1,0 +1,141 @@
+"""The models that are served or lie on this disk, by all of their names. It blocks; call it on a thread of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from stoker.engine.cards import AdapterCard
+from stoker.errors import InvalidInput, ModelNotFound
+from stoker.models.aliases import add_alias, read_aliases
+from stoker.models.catalog import CATALOG
+from stoker.models.gguf import part_paths
+from stoker.models.removal import remove_model
+from stoker.models.store import list_models
+from stoker.runtime.registry import ModelStatus, Registry, ServedModel
+from stoker.server.models.entries import loaded_adapters
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """One name of a model."""
+
+    name: str
+    path: Path
+    size_bytes: int
+    served: ServedModel | None = None
+    """None = it is not loaded."""
+    names: tuple[str, ...] = ()
+    """Those of the registry, if it knows the model."""
+    adapter: AdapterCard | None = None
+    """The name means this one on the model; path and size are the model's own."""
+
+
+class LocalModels:
+    """What can be listed, shown, deleted and given another name."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def all(self) -> list[LocalModel]:
+        """The registry's models under all of their names but a path, then the downloads, then the aliases.
+
+        Raises:
+            ModelNotLoaded: a served model is still loading.
+        """
+        own = [(status, _registered(status, status.model_id)) for status in self._registry.statuses()]
+        by_name = {name: replace(model, name=name) for _, model in own if model is not None for name in _listed(model)}
+        for status, model in own:
+            if model is not None:
+                adapted = [_with_adapter(model, adapter) for adapter in loaded_adapters(status)]
+                by_name |= {one.name: one for one in adapted if one.name not in by_name}
+        for found in list_models():
+            by_name.setdefault(found.name, LocalModel(found.name, found.path, found.size_bytes))
+        for alias, target in read_aliases().items():
+            if (model := by_name.get(target) or self._served(target)) is not None:
+                by_name.setdefault(alias, replace(model, name=alias))
+        return list(by_name.values())
+
+    def find(self, name: str) -> LocalModel:
+        """The model of exactly this name or alias.
+
+        Raises:
+            ModelNotFound: neither is one served under it, nor does one lie on this disk.
+            ModelNotLoaded: a served model is still loading.
+        """
+        model = self._served(name) or next((model for model in self.all() if model.name == name), None)
+        if model is None:
+            raise ModelNotFound(f"model '{name}' not found", model=name, parameter="model")
+        return model
+
+    def registered_name(self, name: str) -> str:
+        """What the registry calls a model that is asked for by this name, which may be an alias of the cache's."""
+        try:
+            self._registry.find(name)
+        except ModelNotFound:
+            return read_aliases().get(name, name)
+        return name
+
+    def delete(self, name: str) -> None:
+        """Removes a download, or an alias.
+
+        Raises:
+            ModelNotFound: nothing has this name.
+            InvalidInput: it is being served, or is no download of ours.
+            ModelError: the disk refuses.
+        """
+        is_alias = name in read_aliases()
+        if not is_alias and self.find(name).path in {model.path for model in self.all() if model.served}:
+            raise InvalidInput(f"model '{name}' is being served: it cannot be deleted now", parameter="model")
+        remove_model(name)
+
+    def copy(self, source: str, destination: str) -> None:
+        """Makes `destination` another name of `source`.
+
+        Raises:
+            ModelNotFound: there is no `source`.
+            InvalidInput: `destination` cannot be a name, or is one of another model.
+        """
+        model = self.find(source)
+        if any(other.name == destination for other in self.all()) and destination not in read_aliases():
+            raise InvalidInput(f"model '{destination}' exists already", parameter="destination")
+        add_alias(destination, source if source == model.name or source in CATALOG else model.name)
+
+    def _served(self, name: str) -> LocalModel | None:
+        statuses = self._registry.statuses()
+        status = next((status for status in statuses if name in status.spec.names), None)
+        if status is not None:
+            return _registered(status, name)
+        pairs = ((status, adapter) for status in statuses for adapter in loaded_adapters(status))
+        return next((_adapted(*pair, name) for pair in pairs if name in _names_with(*pair)), None)
+
+
+def _registered(status: ModelStatus, name: str) -> LocalModel | None:
+    """None: it is not loaded, and its file has gone."""
+    names, served = status.spec.names, status.served
+    if served is not None:
+        card = served.runtime.card
+        return LocalModel(name, Path(card.path), card.size_bytes, served, names)
+    path = Path(status.spec.path)
+    if not path.is_file():
+        return None
+    return LocalModel(name, path, sum(part.stat().st_size for part in part_paths(path) if part.is_file()), None, names)
+
+
+def _names_with(status: ModelStatus, adapter: AdapterCard) -> tuple[str, ...]:
+    return tuple(f"{name}:{adapter.name}" for name in status.spec.names)
+
+
+def _adapted(status: ModelStatus, adapter: AdapterCard, name: str) -> LocalModel | None:
+    model = _registered(status, name.removesuffix(f":{adapter.name}"))
+    return None if model is None else _with_adapter(model, adapter)
+
+
+def _with_adapter(model: LocalModel, adapter: AdapterCard) -> LocalModel:
+    return replace(model, name=f"{model.name}:{adapter.name}", adapter=adapter)
+
+
+def _listed(model: LocalModel) -> Iterator[str]:
+    yield model.names[0]
+    yield from (name for name in model.names[1:] if Path(name).expanduser().absolute() != model.path.absolute())

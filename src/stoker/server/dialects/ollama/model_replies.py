@@ -1,0 +1,222 @@
+"""Model files in the shapes of Ollama's lists. It opens files; whoever calls it does so on a thread of its own."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stoker.engine.cards import AdapterCard, ModelCard
+from stoker.engine.prompt import FILL_SPELLINGS, fill_tokens
+from stoker.errors import ModelError
+from stoker.models.cache import read_receipt
+from stoker.models.description import ModelDescription, describe
+from stoker.models.gguf import GGUFArray, GGUFFile, MetadataValue, read_gguf
+from stoker.models.gguf_types import ValueType
+from stoker.models.model_defaults import model_defaults
+from stoker.server.dialects.ollama.names import ollama_name
+from stoker.server.dialects.ollama.types import ModelDetails, ShowReply, TagEntry
+
+_MAX_LISTED = 64
+"""Longer lists in the metadata are only written out if asked for."""
+
+_EPOCH = datetime.fromtimestamp(0, UTC).isoformat()
+
+
+@dataclass(frozen=True, slots=True)
+class OnDisk:
+    """A file at one moment."""
+
+    path: Path
+    size_bytes: int
+    mtime_ns: int
+
+    @property
+    def modified_at(self) -> str:
+        return datetime.fromtimestamp(self.mtime_ns / 1e9, UTC).isoformat()
+
+    @property
+    def digest(self) -> str:
+        """64 hex digits; only a download has a known SHA-256."""
+        receipt = read_receipt(self.path)
+        if receipt and (receipt.size_bytes, receipt.mtime_ns) == (self.size_bytes, self.mtime_ns):
+            return receipt.sha256
+        return hashlib.sha256(f"{self.path}\n{self.size_bytes}\n{self.mtime_ns}".encode()).hexdigest()
+
+
+def on_disk(path: Path) -> OnDisk | None:
+    """None if there is no such file."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError):
+        return None
+    return OnDisk(path, status.st_size, status.st_mtime_ns) if path.is_file() else None
+
+
+def tag_entry(name: str, path: Path, size_bytes: int) -> TagEntry | None:
+    """A model in a list. None if the file cannot be read: one of many must not break the list."""
+    file = on_disk(path)
+    if file is None:
+        return None
+    try:
+        facts = _facts(file)
+    except ModelError:
+        return None
+    name = ollama_name(name)
+    return TagEntry(
+        name=name,
+        model=name,
+        modified_at=file.modified_at,
+        size=size_bytes,
+        digest=file.digest,
+        details=_details(facts),
+    )
+
+
+def tag_with(entry: TagEntry, name: str, adapter: AdapterCard) -> TagEntry:
+    """The same model with an adapter, which to Ollama's clients is a model of this name that was made of it."""
+    return msgspec.structs.replace(
+        entry,
+        name=name,
+        model=name,
+        size=entry.size + adapter.size_bytes,
+        digest=hashlib.sha256(f"{entry.digest}\n{adapter.path}\n{adapter.size_bytes}".encode()).hexdigest(),
+        details=msgspec.structs.replace(entry.details, parent_model=entry.name),
+    )
+
+
+def show_with(reply: ShowReply, name: str, adapter: AdapterCard) -> ShowReply:
+    """As `tag_with`; `name` is the model's own."""
+    return msgspec.structs.replace(
+        reply,
+        modelfile=f"{reply.modelfile}ADAPTER {adapter.path}\n",
+        details=msgspec.structs.replace(reply.details, parent_model=name),
+    )
+
+
+def card_details(card: ModelCard) -> ModelDetails:
+    """Of a served model: from its file, or without one from what the engine says."""
+    if card.path and (file := on_disk(Path(card.path))) is not None:
+        with suppress(ModelError):  # it was changed since it was loaded
+            return _details(_facts(file))
+    return ModelDetails(
+        format="",
+        family=card.architecture,
+        families=[card.architecture],
+        parameter_size=_parameter_size(card.num_parameters),
+        quantization_level="",
+        context_length=card.trained_context,
+    )
+
+
+def card_digest(card: ModelCard) -> str:
+    """Of a served model's file, or without one of its name."""
+    file = on_disk(Path(card.path)) if card.path else None
+    return file.digest if file else hashlib.sha256(card.name.encode()).hexdigest()
+
+
+def show_file(path: Path, *, verbose: bool) -> ShowReply:
+    """What a model's file says about itself.
+
+    Raises:
+        ModelError: the file is missing or damaged.
+    """
+    with read_gguf(path) as gguf:
+        facts = describe(gguf)
+        file = on_disk(path)
+        return ShowReply(
+            modelfile=f"FROM {path}\n",
+            parameters=_parameters(gguf),
+            template=facts.chat_template or "",
+            details=_details(facts),
+            model_info=_metadata(gguf, facts, verbose=verbose),
+            capabilities=_capabilities(gguf),
+            modified_at=file.modified_at if file else _EPOCH,
+            license=gguf.get_str("general.license") or "",
+        )
+
+
+def show_card(card: ModelCard) -> ShowReply:
+    """The same for a served model without a file."""
+    context = {f"{card.architecture}.context_length": card.trained_context}
+    return ShowReply(
+        modelfile="",
+        parameters="",
+        template=card.chat_template or "",
+        details=card_details(card),
+        model_info={"general.architecture": card.architecture, **context},
+        capabilities=["completion", *(["insert"] if card.fill_tokens else [])] if card.can_generate else ["embedding"],
+        modified_at=datetime.fromtimestamp(card.created, UTC).isoformat(),
+        license="",
+    )
+
+
+@lru_cache(maxsize=256)
+def _facts(file: OnDisk) -> ModelDescription:
+    with read_gguf(file.path) as gguf:
+        return describe(gguf)
+
+
+def _details(facts: ModelDescription) -> ModelDetails:
+    return ModelDetails(
+        family=facts.architecture,
+        families=[facts.architecture],
+        parameter_size=_parameter_size(facts.num_parameters),
+        quantization_level=facts.quantization,
+        context_length=facts.trained_context,
+    )
+
+
+def _parameter_size(num_parameters: int) -> str:
+    for unit, size in (("B", 10**9), ("M", 10**6), ("K", 10**3)):
+        if num_parameters >= size:
+            return f"{num_parameters / size:.1f}{unit}"
+    return str(num_parameters)
+
+
+def _parameters(gguf: GGUFFile) -> str:
+    """What the file recommends, as lines of Ollama's own format."""
+    defaults = model_defaults(gguf)
+    names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+    given = {name: getattr(defaults, name) for name in names if getattr(defaults, name) is not None}
+    words = {"repetition_penalty": "repeat_penalty"}
+    return "\n".join(f"{words.get(name, name)} {value}" for name, value in given.items())
+
+
+def _metadata(gguf: GGUFFile, facts: ModelDescription, *, verbose: bool) -> dict[str, Any]:
+    plain = {key: _plain(value, verbose=verbose) for key, value in gguf.metadata.items()}
+    return {**plain, "general.parameter_count": facts.num_parameters}
+
+
+def _plain(value: MetadataValue, *, verbose: bool) -> Any:
+    if not isinstance(value, GGUFArray):
+        return value
+    if len(value) > _MAX_LISTED and not verbose:
+        return None
+    if value.element_type is ValueType.STRING:
+        return [text.decode("utf-8", "replace") for text in value.byte_strings()]
+    if value.element_type is ValueType.ARRAY:
+        return [_plain(part, verbose=verbose) for part in value.arrays()]
+    return value.numbers().tolist()
+
+
+def _capabilities(gguf: GGUFFile) -> list[str]:
+    if gguf.own_key("pooling_type") in gguf.metadata:
+        return ["embedding"]  # whoever can chat besides was not made for it
+    return ["completion", "insert"] if _can_fill_in(gguf) else ["completion"]
+
+
+def _can_fill_in(gguf: GGUFFile) -> bool:
+    """As the engine will find: by the spelling of its tokens."""
+    tokens = gguf.get_array("tokenizer.ggml.tokens")
+    if tokens is None or tokens.element_type is not ValueType.STRING:
+        return False
+    spelled = set(tokens.byte_strings())
+    known = {spelling for spelling in FILL_SPELLINGS if spelling.encode() in spelled}
+    return fill_tokens(lambda spelling: 0 if spelling in known else None) is not None

@@ -1,0 +1,52 @@
+"""What Ollama's clients call a model, and what it is called here."""
+
+from __future__ import annotations
+
+from stoker.errors import InvalidInput
+from stoker.models.catalog import HUB_PREFIX
+from stoker.server.dialects.ollama.types import NameRequest
+
+_LATEST = ":latest"
+_HUB_WORDS = ("hf.co/", "huggingface.co/")
+
+
+def own_name(name: str) -> str:
+    """What this name means here.
+
+    >>> own_name("smollm2:latest"), own_name("hf.co/org/repo:Q8_0")
+    ('smollm2', 'hf:org/repo:Q8_0')
+    """
+    name = name.removesuffix(_LATEST)
+    hub = next((word for word in _HUB_WORDS if name.startswith(word)), None)
+    return name if hub is None else HUB_PREFIX + name.removeprefix(hub)
+
+
+def ollama_name(name: str) -> str:
+    """The other way round: every name of a client's has a tag.
+
+    >>> ollama_name("smollm2"), ollama_name("hf:org/repo:m.gguf")
+    ('smollm2:latest', 'hf.co/org/repo:m.gguf')
+    """
+    name = _HUB_WORDS[0] + name.removeprefix(HUB_PREFIX) if name.startswith(HUB_PREFIX) else name
+    return name if ":" in name else name + _LATEST
+
+
+def name_with(name: str, adapter: str) -> str:
+    """A model with an adapter, from the model's name as clients know it.
+
+    >>> name_with("smollm2:latest", "sql")
+    'smollm2:sql'
+    """
+    return f"{name.removesuffix(_LATEST)}:{adapter}"
+
+
+def required_name(wire: NameRequest) -> str:
+    """The model that a request names, as it is called here.
+
+    Raises:
+        InvalidInput: it names none.
+    """
+    name = wire.model or wire.name
+    if not name:
+        raise InvalidInput("`model` is missing", parameter="model")
+    return own_name(name)

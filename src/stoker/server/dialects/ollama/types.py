@@ -1,0 +1,212 @@
+"""The JSON of Ollama's API; types only. Durations are in nanoseconds.
+
+In requests `None` means "not given". What happens to fields that are not here is in `ollama_fields`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from stoker.server.request.fields import Int, Lora, SamplingFields
+
+
+class AnswerRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What both endpoints that write text have in common."""
+
+    model: str | None = None
+    stream: bool | None = None
+    """Not given = true."""
+    options: dict[str, Any] | None = None
+    """`Options`, with a table of its own."""
+    keep_alive: str | float | None = None
+    """How long the model is to stay loaded afterwards: as text such as `5m`, or seconds; negative = for ever, 0 = it is
+    unloaded after the answer. A pinned model stays in any case."""
+    think: bool | str | None = None
+    """`false` is passed on to the chat template."""
+    logprobs: bool | None = None
+    top_logprobs: Int | None = None
+    cache_prompt: bool | None = None
+    """An addition of ours, like the next one: false = nothing that others left is used, and nothing is left."""
+    lora: Lora | None = None
+    """With which adapters."""
+
+
+class GenerateRequest(AnswerRequest, frozen=True, kw_only=True):
+    """The body of `POST /api/generate`."""
+
+    prompt: str | None = None
+    """Empty = only load the model."""
+    suffix: str | None = None
+    """What follows the answer: the model fills in between."""
+    system: str | None = None
+    context: list[Int] | None = None
+    """The `context` of an earlier reply, which this prompt continues."""
+    raw: bool | None = None
+    """The prompt is used as it is, without the chat template."""
+
+
+class ChatRequest(AnswerRequest, frozen=True, kw_only=True):
+    """The body of `POST /api/chat`."""
+
+    messages: list[dict[str, Any]] | None = None
+    """Empty = only load the model."""
+
+
+class Options(SamplingFields, frozen=True, kw_only=True):
+    """The sampling options: all that the other APIs have too."""
+
+
+class NameRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of requests about one model."""
+
+    model: str | None = None
+    name: str | None = None
+    """An older word for the same."""
+
+
+class ShowRequest(NameRequest, frozen=True, kw_only=True):
+    """The body of `POST /api/show`."""
+
+    verbose: bool | None = None
+    """Lists in the metadata, such as the vocabulary, are written out."""
+
+
+class PullRequest(NameRequest, frozen=True, kw_only=True):
+    """The body of `POST /api/pull`."""
+
+    stream: bool | None = None
+    """Not given = true."""
+
+
+class CopyRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /api/copy`."""
+
+    source: str | None = None
+    destination: str | None = None
+
+
+# Replies
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class Logprob(TokenLogprob, frozen=True, kw_only=True):
+    top_logprobs: list[TokenLogprob]
+
+
+class AnswerReply(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of a stream, or all of it. The last line has the numbers."""
+
+    model: str
+    created_at: str
+    """RFC 3339."""
+    done: bool
+    logprobs: list[Logprob] | UnsetType = UNSET
+    done_reason: str | UnsetType = UNSET
+    """`stop`, `length`, `load`, `unload`."""
+    total_duration: int | UnsetType = UNSET
+    load_duration: int | UnsetType = UNSET
+    """Until the model had taken the request."""
+    prompt_eval_count: int | UnsetType = UNSET
+    """Those that were in the cache included."""
+    prompt_eval_duration: int | UnsetType = UNSET
+    """Until the first token; waiting in the queue counts."""
+    eval_count: int | UnsetType = UNSET
+    eval_duration: int | UnsetType = UNSET
+
+
+class GenerateReply(AnswerReply, frozen=True, kw_only=True):
+    response: str
+    context: list[int] | UnsetType = UNSET
+
+
+class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
+    role: str = "assistant"
+    content: str
+
+
+class ChatReply(AnswerReply, frozen=True, kw_only=True):
+    message: ChatMessage
+
+
+class ModelDetails(msgspec.Struct, frozen=True, kw_only=True):
+    parent_model: str = ""
+    format: str = "gguf"
+    family: str
+    families: list[str]
+    parameter_size: str
+    """Such as `135M`."""
+    quantization_level: str
+    context_length: int
+    """As trained, in tokens."""
+
+
+class TagEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A model on this disk."""
+
+    name: str
+    model: str
+    modified_at: str
+    size: int
+    """In bytes."""
+    digest: str
+    """Of a download its SHA-256; of another file, that of its path, size and time."""
+    details: ModelDetails
+
+
+class TagList(msgspec.Struct, frozen=True):
+    models: list[TagEntry]
+
+
+class RunningEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A loaded model."""
+
+    name: str
+    model: str
+    size: int
+    """In bytes: what it takes in memory by plan, without what is kept of conversations that have ended."""
+    size_vram: int
+    digest: str
+    details: ModelDetails
+    expires_at: str
+    """Unless a request comes before; far away if it stays loaded."""
+    context_length: int
+    """In tokens, as it is served."""
+
+
+class RunningList(msgspec.Struct, frozen=True):
+    models: list[RunningEntry]
+
+
+class ShowReply(msgspec.Struct, frozen=True, kw_only=True):
+    modelfile: str
+    parameters: str
+    """What the model's own file recommends, one a line."""
+    template: str
+    """The chat template, in Jinja."""
+    details: ModelDetails
+    model_info: dict[str, Any]
+    """The file's metadata."""
+    capabilities: list[str]
+    modified_at: str
+    license: str
+
+
+class VersionReply(msgspec.Struct, frozen=True):
+    version: str
+
+
+class PullStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of a pull. `success` is the last one."""
+
+    status: str
+    digest: str = ""
+    total: int = 0
+    completed: int = 0

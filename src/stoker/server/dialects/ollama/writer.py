@@ -1,0 +1,148 @@
+"""What the engine gives, in the shapes of Ollama's replies."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import UNSET
+from starlette.types import Scope
+
+from stoker.engine import protocol
+from stoker.engine.protocol import Output
+from stoker.errors import StokerError
+from stoker.server.dialects.ollama.types import (
+    AnswerReply,
+    ChatMessage,
+    ChatReply,
+    GenerateReply,
+    Logprob,
+    TokenLogprob,
+)
+from stoker.server.dialects.openai.logprobs import text_positions
+from stoker.server.errors import error_event
+from stoker.server.generation import Generation
+
+_log = logging.getLogger(__name__)
+
+_encode = msgspec.json.Encoder().encode
+
+MakeReply: TypeAlias = Callable[..., AnswerReply]
+"""From a text, and all other fields by their names, to a reply of one endpoint."""
+
+
+def generate_reply(text: str, **fields: Any) -> GenerateReply:
+    """See `MakeReply`."""
+    return GenerateReply(response=text, **fields)
+
+
+def chat_reply(text: str, **fields: Any) -> ChatReply:
+    """See `MakeReply`. Only a conversation's endpoint that has no `context` makes these."""
+    fields.pop("context", None)
+    return ChatReply(message=ChatMessage(content=text), **fields)
+
+
+def now() -> str:
+    """The time as Ollama writes it."""
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+
+def load_reply(make: MakeReply, model: str, reason: str = "load") -> AnswerReply:
+    """The reply to a request that only loads the model, or with the reason `unload` has it unloaded."""
+    return make("", model=model, created_at=now(), done=True, done_reason=reason)
+
+
+class OllamaAnswer:
+    """One answer, as lines or as a whole.
+
+    Args:
+        make: the endpoint's reply.
+        model: as it is called in the reply.
+        generation: accepted, with one choice; it is read here, and closed by who opened it.
+        begun_s: when the request came, on the clock of `time.monotonic`.
+        prompt_ids: to be given back as `context`, with the answer's; None = no context is given.
+    """
+
+    def __init__(
+        self,
+        make: MakeReply,
+        model: str,
+        generation: Generation,
+        begun_s: float,
+        prompt_ids: Sequence[int] | None = None,
+    ) -> None:
+        self._make = make
+        self._model = model
+        self._generation = generation
+        self._begun_s = begun_s
+        self._context = None if prompt_ids is None else list(prompt_ids)
+
+    async def lines(self, scope: Scope) -> AsyncGenerator[bytes, None]:
+        """The stream, one item per step. An error of the generation becomes the last line."""
+        try:
+            async for _, output in self._generation:
+                if line := self._step(output):
+                    yield line
+        except StokerError as error:
+            _log.warning("a stream ended with %s", error.code)
+            yield error_event(error, scope)
+
+    async def whole(self) -> AnswerReply:
+        """Everything as one reply."""
+        (output,) = await self._generation.collect()
+        self._note(output)
+        return self._make(output.text, **self._ending(output), logprobs=_logprobs(output))
+
+    def _step(self, output: Output) -> bytes:
+        self._note(output)
+        logprobs = _logprobs(output)
+        lines: list[AnswerReply] = []
+        if output.text or logprobs is not UNSET:
+            lines.append(self._make(output.text, **self._head(done=False), logprobs=logprobs))
+        if output.finish_reason is not None:
+            lines.append(self._make("", **self._ending(output)))
+        return b"".join(_encode(line) + b"\n" for line in lines)
+
+    def _note(self, output: Output) -> None:
+        if self._context is not None:
+            self._context += output.token_ids
+
+    def _head(self, *, done: bool) -> dict[str, Any]:
+        return {"model": self._model, "created_at": now(), "done": done}
+
+    def _ending(self, output: Output) -> dict[str, Any]:
+        timing = self._generation.timing
+        return {
+            **self._head(done=True),
+            "done_reason": "length" if output.finish_reason == "length" else "stop",
+            "context": UNSET if self._context is None else self._context,
+            "total_duration": _nanoseconds(time.monotonic() - self._begun_s),
+            "load_duration": _nanoseconds(self._generation.opened_s - self._begun_s),
+            "prompt_eval_count": output.usage.prompt_tokens,
+            "prompt_eval_duration": _nanoseconds(timing.prefill_s),
+            "eval_count": output.usage.completion_tokens,
+            "eval_duration": _nanoseconds(timing.decode_s),
+        }
+
+
+def _logprobs(output: Output) -> list[Logprob] | msgspec.UnsetType:
+    positions = text_positions(output)
+    return [_logprob(position) for position in positions] if positions else UNSET
+
+
+def _logprob(position: protocol.PositionLogprobs) -> Logprob:
+    top = [TokenLogprob(**_token(token)) for token in position.top]
+    return Logprob(**_token(position.chosen), top_logprobs=top)
+
+
+def _token(token: protocol.TokenLogprob) -> dict[str, Any]:
+    text = token.token.decode("utf-8", "replace")
+    return {"token": text, "logprob": token.logprob, "bytes": list(token.token)}
+
+
+def _nanoseconds(seconds: float) -> int:
+    return max(0, round(1e9 * seconds))

@@ -1,0 +1,156 @@
+"""The table that says what becomes of every known field of OpenAI's request bodies; it does nothing itself."""
+
+from __future__ import annotations
+
+from stoker.server.dialects.openai.types import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatCompletionRequest,
+    ChatPromptRequest,
+    Completion,
+    CompletionChunk,
+    CompletionRequest,
+    InputTokens,
+    ModelEntry,
+    ModelList,
+    StreamOptions,
+)
+from stoker.server.fields import Endpoint, FieldTable, Ignored, NestedTables, Refused, honoured, ignored
+
+_OFF: tuple[object, ...] = (False, 0, "", [], {})
+"""What clients send to say "not this"."""
+
+GRAMMAR = "answers cannot be constrained to a format yet"
+TOOLS = "tool calls are not available yet"
+_TOKENS = "token ids are not part of the reply; ask for `logprobs` to see the tokens"
+_SEARCH = "beam search is not available"
+
+SHARED: FieldTable = {
+    "response_format": Refused(GRAMMAR, ({"type": "text"},)),
+    "grammar": Refused(GRAMMAR, ("",)),
+    "json_schema": Refused(GRAMMAR),
+    "structured_outputs": Refused(GRAMMAR, ({},)),
+    "guided_json": Refused(GRAMMAR),
+    "guided_regex": Refused(GRAMMAR),
+    "guided_choice": Refused(GRAMMAR),
+    "guided_grammar": Refused(GRAMMAR),
+    "regex": Refused(GRAMMAR),
+    "ebnf": Refused(GRAMMAR),
+    "lora_path": Refused("load it with POST /lora-adapters, and name it in `lora`"),
+    "best_of": Refused("only the completions endpoint chooses among answers", (1,)),
+    "use_beam_search": Refused(_SEARCH, (False,)),
+    "length_penalty": Refused(_SEARCH, (0, 1)),
+    "early_stopping": Refused(_SEARCH, (False,)),
+    "min_keep": Refused("the sampling stages have no lower bound on candidates", (0, 1)),
+    "adaptive_target": Refused("adaptive sampling is not available", neutral_below=0),
+    "adaptive_decay": Ignored("adaptive sampling is not available"),
+    "bad_words": Refused("ban token ids with `logit_bias`", _OFF),
+    "prompt_logprobs": Refused("only the completions endpoint has them: with `echo` and `logprobs`", _OFF),
+    "post_sampling_probs": Refused("log-probabilities are those of the model, before sampling", _OFF),
+    "n_probs": Refused("ask for `logprobs`", _OFF),
+    "truncate_prompt_tokens": Refused("a prompt is never cut; send a shorter one"),
+    "include_stop_str_in_output": Refused("stop strings are never part of the answer", (False,)),
+    "skip_special_tokens": Refused("control tokens are never part of the answer", (True,)),
+    "stop_regex": Refused("only strings stop an answer: use `stop`", _OFF),
+    "return_tokens": Refused(_TOKENS, (False,)),
+    "return_token_ids": Refused(_TOKENS, (False,)),
+    "return_tokens_as_token_ids": Refused(_TOKENS, (False,)),
+    "response_fields": Ignored("only llama-server's own endpoints leave parts of a reply out"),
+    "t_max_predict_ms": Refused("bound an answer with `max_tokens` or `timeout`", (0, -1)),
+    "t_max_prompt_ms": Ignored("a prompt is computed to its end"),
+    "n_indent": Refused("only llama-server's own endpoints look at the indentation", (0,)),
+    "n_keep": Ignored("the context is never shifted"),
+    "n_discard": Ignored("the context is never shifted"),
+    "id_slot": Ignored("the prefix cache is shared; there are no slots to choose from"),
+    "n_cache_reuse": Ignored("everything that can be reused is"),
+    "prompt_cache_key": Ignored("the prefix cache finds shared prefixes by itself"),
+    "prompt_cache_retention": Ignored("the prefix cache keeps what fits"),
+    "prompt_cache_options": Ignored("the prefix cache finds shared prefixes by itself, and keeps what fits"),
+    "moderation": Refused("nothing is moderated here"),
+    "timings_per_token": Ignored("timings come on the last chunk"),
+    "return_progress": Ignored("keep-alive lines bridge the time before the first token"),
+    "spaces_between_special_tokens": Ignored("control tokens are never part of the answer"),
+    "store": Ignored("nothing is stored"),
+    "metadata": Ignored("nothing is stored"),
+    "service_tier": Ignored("there is one tier"),
+}
+
+_CHAT: FieldTable = {
+    "tools": Refused(TOOLS, ([],)),
+    "tool_choice": Refused(TOOLS, ("none", "auto")),
+    "functions": Refused(TOOLS, ([],)),
+    "function_call": Refused(TOOLS, ("none", "auto")),
+    "parallel_tool_calls": Ignored("there are no tool calls"),
+    "modalities": Refused("answers are text", (["text"], [])),
+    "audio": Refused("answers are text"),
+    "web_search_options": Refused("there is no web search"),
+    "chat_template": Refused("the model's own template is used"),
+    "reasoning_format": Ignored("the answer is passed on as the model wrote it"),
+    "verbosity": Ignored("local models have no such setting"),
+    "prediction": Ignored("a predicted answer could only save time"),
+}
+
+NOTHING_GENERATED = "nothing is generated"
+
+STREAM_OPTIONS: FieldTable = honoured(StreamOptions, {"include_obfuscation": Ignored("events are never padded")})
+STREAM_NESTED: NestedTables = {"stream_options": STREAM_OPTIONS}
+
+CHAT_FIELDS: FieldTable = honoured(ChatCompletionRequest, SHARED, _CHAT)
+CHAT_PROMPT_FIELDS: FieldTable = honoured(
+    ChatPromptRequest, ignored(ChatCompletionRequest, NOTHING_GENERATED), SHARED, _CHAT
+)
+COMPLETION_FIELDS: FieldTable = honoured(CompletionRequest, SHARED)
+
+CHAT_COMPLETIONS = Endpoint(
+    api="OpenAI",
+    method="POST",
+    path="/v1/chat/completions",
+    aliases=("/chat/completions",),
+    summary="Answers a conversation.",
+    request=ChatCompletionRequest,
+    fields=CHAT_FIELDS,
+    nested=STREAM_NESTED,
+    reply=ChatCompletion,
+    event=ChatCompletionChunk,
+)
+CHAT_INPUT_TOKENS = Endpoint(
+    api="OpenAI",
+    method="POST",
+    path="/v1/chat/completions/input_tokens",
+    aliases=("/chat/completions/input_tokens",),
+    summary="Counts the tokens of a conversation's prompt, and computes nothing.",
+    request=ChatPromptRequest,
+    fields=CHAT_PROMPT_FIELDS,
+    reply=InputTokens,
+)
+COMPLETIONS = Endpoint(
+    api="OpenAI",
+    method="POST",
+    path="/v1/completions",
+    aliases=("/completions",),
+    summary="Continues a text.",
+    request=CompletionRequest,
+    fields=COMPLETION_FIELDS,
+    nested=STREAM_NESTED,
+    reply=Completion,
+    event=CompletionChunk,
+)
+LIST_MODELS = Endpoint(
+    api="OpenAI",
+    method="GET",
+    path="/v1/models",
+    aliases=("/models",),
+    summary="Lists what is served, loaded or not. With `reload=1` it is looked again which models there are.",
+    query={"reload": int},
+    reply=ModelList,
+)
+GET_MODEL = Endpoint(
+    api="OpenAI",
+    method="GET",
+    path="/v1/models/{model:path}",  # ids may contain slashes
+    aliases=("/models/{model:path}",),
+    summary="Says what one served model is.",
+    reply=ModelEntry,
+)
+
+ENDPOINTS = (CHAT_COMPLETIONS, CHAT_INPUT_TOKENS, COMPLETIONS, LIST_MODELS, GET_MODEL)

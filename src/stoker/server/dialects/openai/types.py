@@ -1,0 +1,266 @@
+"""The JSON of OpenAI's chat, completions and models endpoints, with llama-server's additions; types only.
+
+In requests `None` means "not given". What happens to fields that are not here is in `openai_fields`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from stoker.server.models.types import ModelState
+from stoker.server.request.fields import GenerationFields, Int
+
+
+class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
+    include_usage: bool | None = None
+    """One more chunk before `[DONE]`, with the token counts."""
+    continuous_usage_stats: bool | None = None
+    """Token counts so far on every chunk (an addition of vLLM)."""
+
+
+class ChatCompletionRequest(GenerationFields, frozen=True, kw_only=True):
+    """The body of `POST /v1/chat/completions`."""
+
+    messages: list[dict[str, Any]] | None = None
+    """`text.messages` reads them, as leniently as clients write their histories."""
+    n: Int | None = None
+    """Answers to the conversation. They compute the prompt once."""
+    stream_options: StreamOptions | None = None
+    logprobs: bool | None = None
+    top_logprobs: Int | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+
+
+class ChatPromptRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a chat completion's body decides its prompt."""
+
+    model: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+
+
+class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
+    """The body of `POST /v1/completions`."""
+
+    prompt: str | list[str | Int | list[Int]] | None = None
+    """A text, several texts, token ids, or several lists of token ids."""
+    n: Int | None = None
+    """Answers to each prompt. They compute it once."""
+    stream_options: StreamOptions | None = None
+    suffix: str | None = None
+    """What stands behind the answer, for models that can fill in the middle."""
+    echo: bool | None = None
+    """The answer begins with the prompt; with `logprobs`, so do they."""
+    best_of: Int | None = None
+    """So many answers are computed, of which the `n` likeliest per token are given."""
+    logprobs: Int | None = None
+
+
+# Replies
+
+
+class ReplyHead(msgspec.Struct, frozen=True, kw_only=True):
+    """What is the same in every chunk of a stream."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+
+
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    cached_tokens: int
+
+
+class CompletionTokensDetails(msgspec.Struct, frozen=True):
+    reasoning_tokens: int
+
+
+class UsageReply(msgspec.Struct, frozen=True, kw_only=True):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
+
+
+class Timings(msgspec.Struct, frozen=True, kw_only=True):
+    """llama-server's block, by the server's clock: waiting in the queue counts as prompt time."""
+
+    cache_n: int
+    prompt_n: int
+    prompt_ms: float
+    prompt_per_token_ms: float
+    prompt_per_second: float
+    predicted_n: int
+    predicted_ms: float
+    predicted_per_token_ms: float
+    predicted_per_second: float
+    draft_n: int | UnsetType = UNSET
+    """Tokens that were guessed ahead; there if any were, as the next one."""
+    draft_n_accepted: int | UnsetType = UNSET
+
+
+class TopLogprob(msgspec.Struct, frozen=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChatLogprob(msgspec.Struct, frozen=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct, frozen=True):
+    content: list[ChatLogprob]
+    refusal: None = None
+
+
+class ChatDelta(msgspec.Struct, frozen=True):
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """What one chunk adds to one choice."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | UnsetType = UNSET
+    """The stop string or stop token id that ended the answer (an addition of vLLM)."""
+
+
+class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True):
+    content: str
+    role: str = "assistant"
+    refusal: None = None
+
+
+class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: str | None
+    stop_reason: str | int | UnsetType = UNSET
+
+
+class CompletionLogprobs(msgspec.Struct, frozen=True):
+    """Four lists with one item for each token. `text_offset` counts characters from the start of the text.
+
+    Only the first token of an echoed prompt has no log-probability.
+    """
+
+    tokens: list[str] = []
+    token_logprobs: list[float | None] = []
+    top_logprobs: list[dict[str, float] | None] = []
+    text_offset: list[int] = []
+
+
+class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole choice, or what one chunk adds to it: they have the same shape."""
+
+    text: str
+    index: int
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | UnsetType = UNSET
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole answer, not streamed; what its choices are, its descendants say."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+    usage: UsageReply
+    timings: Timings
+
+
+class ChatCompletion(Reply, frozen=True, kw_only=True):
+    choices: list[ChatChoice]
+
+
+class Completion(Reply, frozen=True, kw_only=True):
+    choices: list[CompletionChoice]
+
+
+class ChatCompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of a stream of a chat completion."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatChunkChoice]
+    usage: UsageReply | UnsetType | None = UNSET
+    timings: Timings | UnsetType = UNSET
+
+
+class CompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of a stream of a completion."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[CompletionChoice]
+    usage: UsageReply | UnsetType | None = UNSET
+    timings: Timings | UnsetType = UNSET
+
+
+class InputTokens(msgspec.Struct, frozen=True):
+    """The reply of the endpoints that only count."""
+
+    input_tokens: int
+    object: str = "response.input_tokens"
+
+
+class ModelMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """llama-server's block. Sizes are in tokens, `size` is in bytes."""
+
+    n_vocab: int
+    n_ctx_train: int
+    n_ctx: int
+    n_params: int
+    size: int
+    n_embd: int | UnsetType = UNSET
+    """Width of the hidden states, if they can be asked for."""
+
+
+class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    created: int
+    aliases: list[str]
+    path: str
+    status: ModelState
+    max_model_len: int | UnsetType = UNSET
+    """In tokens; this and `meta` are there if it is loaded."""
+    meta: ModelMeta | UnsetType = UNSET
+    parent: str | UnsetType = UNSET
+    """Of a LoRA adapter: the model that it is applied to. Its `path` is the adapter's file."""
+    object: str = "model"
+    owned_by: str = "stoker"
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    data: list[ModelEntry]
+    object: str = "list"

@@ -1,0 +1,82 @@
+"""The conversation that a stored response answers, as the items of OpenAI's responses, in pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from stoker.errors import InvalidInput
+from stoker.server.dialects.responses.types import InputCall, InputCallOutput, InputItems, InputMessage, InputText
+from stoker.text.messages import Json, Message, TextPart
+
+InputItem: TypeAlias = InputMessage | InputCall | InputCallOutput
+
+_PAGE = 20
+_MAX_PAGE = 100
+
+
+def input_items(response_id: str, messages: Sequence[Message]) -> list[InputItem]:
+    """All items, the oldest first. Their ids are the same whenever they are asked for."""
+    stem = response_id.removeprefix("resp_")
+    return [item for index, message in enumerate(messages) for item in _items(f"{stem}_{index}", message)]
+
+
+def page_of(items: Sequence[InputItem], query: Mapping[str, str]) -> InputItems:
+    """The part of them that was asked for.
+
+    Args:
+        items: the oldest first.
+        query: `limit` (1 to 100, else 20), `order` (`desc` = the newest first, or `asc`), `after` (an item's id).
+
+    Raises:
+        InvalidInput: one of these is something else.
+    """
+    order, limit = query.get("order", "desc"), query.get("limit", str(_PAGE))
+    if order not in ("asc", "desc"):
+        raise InvalidInput(f"`order` must be `asc` or `desc`, not {order[:40]!r}", parameter="order")
+    if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= _MAX_PAGE):
+        raise InvalidInput(f"`limit` must be a number from 1 to {_MAX_PAGE}, not {limit[:40]!r}", parameter="limit")
+    rest = _behind(list(items) if order == "asc" else list(items)[::-1], query.get("after"))
+    page = rest[: int(limit)]
+    return InputItems(
+        data=page,
+        first_id=page[0].id if page else None,
+        last_id=page[-1].id if page else None,
+        has_more=len(page) < len(rest),
+    )
+
+
+def _behind(items: list[InputItem], after: str | None) -> list[InputItem]:
+    if not after:
+        return items
+    index = next((index for index, item in enumerate(items) if item.id == after), None)
+    if index is None:
+        raise InvalidInput(f"`after` names no item of this response: {after[:100]!r}", parameter="after")
+    return items[index + 1 :]
+
+
+def _items(stem: str, message: Message) -> list[InputItem]:
+    """A message that calls functions, and says nothing, is none here."""
+    if message.role == "tool":
+        return [InputCallOutput(id=f"fco_{stem}", call_id=message.tool_call_id or "", output=message.text)]
+    calls = [_call(f"fc_{stem}_{number}", call) for number, call in enumerate(message.tool_calls)]
+    if message.content is None and calls:
+        return [*calls]
+    kind = "output_text" if message.role == "assistant" else "input_text"
+    parts = message.content if isinstance(message.content, tuple) else (TextPart(message.text),)
+    content = [InputText(type=kind, text=part.text) for part in parts]
+    return [InputMessage(id=f"msg_{stem}", role=message.role, content=content), *calls]
+
+
+def _call(item_id: str, call: Mapping[str, Json]) -> InputCall:
+    raw = call.get("function")
+    function = raw if isinstance(raw, dict) else {}
+    arguments = function.get("arguments")
+    return InputCall(
+        id=item_id,
+        call_id=str(call.get("id") or ""),
+        name=str(function.get("name") or ""),
+        arguments=arguments if isinstance(arguments, str) else msgspec.json.encode(arguments or {}).decode(),
+    )

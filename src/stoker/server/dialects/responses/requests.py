@@ -1,0 +1,128 @@
+"""A responses request becomes a conversation and a `GenerationRequest`. Nothing here touches a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+from stoker.errors import InvalidInput, UnsupportedParameter
+from stoker.runtime.base import Runtime
+from stoker.server.config import ServerConfig
+from stoker.server.dialects.openai.requests import template_kwargs, top_logprobs
+from stoker.server.dialects.responses.types import ResponsePromptRequest, ResponsesRequest
+from stoker.server.generation import GenerationRequest
+from stoker.server.request.request import Caller, generation_request
+from stoker.server.request.sampling import sampling_params
+from stoker.text.messages import Message, message_from_dict, message_to_dict
+
+_LOGPROBS = "message.output_text.logprobs"
+
+FindItem: TypeAlias = Callable[[str, str], Message]
+"""From the id of a stored message, and where the request names it, to the message."""
+
+
+def input_messages(wire: ResponsesRequest | ResponsePromptRequest, find: FindItem) -> tuple[Message, ...]:
+    """The conversation that the input adds.
+
+    Raises:
+        InvalidInput: an item is malformed; `fields["parameter"]` says where.
+        UnsupportedParameter: an item that is neither text nor a call of a function.
+        ResponseNotFound: an item refers to a message that is not stored.
+    """
+    if wire.input is None:
+        raise InvalidInput("`input` is missing", parameter="input")
+    if isinstance(wire.input, str):
+        return (Message(role="user", content=wire.input),)
+    if not wire.input:
+        raise InvalidInput("`input` is an empty list", parameter="input")
+    raw = _with_reasoning([_chat_message(item, f"input[{index}]", find) for index, item in enumerate(wire.input)])
+    if not raw:
+        raise InvalidInput("`input` has no message in it", parameter="input")
+    return tuple(message_from_dict(item, f"input[{index}]") for index, item in raw)
+
+
+def response_request(
+    wire: ResponsesRequest, messages: Sequence[Message], runtime: Runtime, caller: Caller, config: ServerConfig
+) -> GenerationRequest:
+    """What a response asks of the engine.
+
+    Args:
+        wire: the request.
+        messages: the whole conversation, earlier turns included, instructions not.
+        runtime: the model; its template is asked.
+        caller: who asks.
+        config: the server's bounds.
+
+    Raises:
+        InvalidInput: something cannot be done as asked, or the chat template refused the messages.
+    """
+    _check_background(wire)
+    sampling = sampling_params(wire, _logprobs(wire))
+    return generation_request(wire, [response_prompt(wire, messages, runtime)], sampling, caller, config)
+
+
+def response_prompt(
+    wire: ResponsesRequest | ResponsePromptRequest, messages: Sequence[Message], runtime: Runtime
+) -> str:
+    """The prompt of a response, by the model's template. See `response_request`."""
+    instructions = [Message(role="system", content=wire.instructions)] if wire.instructions else []
+    effort = wire.reasoning.effort if wire.reasoning is not None else None
+    return runtime.render_chat(
+        [*instructions, *messages], template_kwargs=template_kwargs(wire.chat_template_kwargs, effort)
+    )
+
+
+def _check_background(wire: ResponsesRequest) -> None:
+    if wire.background and wire.store is False:
+        raise InvalidInput("`background` needs `store`: how else would it be fetched", parameter="background")
+    if wire.background and wire.stream:
+        raise UnsupportedParameter("`background` and `stream` exclude each other here", parameter="background")
+
+
+def _logprobs(wire: ResponsesRequest) -> int | None:
+    top = top_logprobs(wire.top_logprobs)
+    return (top or 0) if top or _LOGPROBS in (wire.include or ()) else None
+
+
+def _chat_message(item: Mapping[str, Any], where: str, find: FindItem) -> dict[str, Any]:
+    """An item in the shape of a chat message; what a model thought is given as `reasoning` alone."""
+    kind = item.get("type")
+    match kind:
+        case "message" | None:
+            return {name: item.get(name) for name in ("role", "content", "name")}
+        case "function_call":
+            function = {"name": item.get("name"), "arguments": item.get("arguments")}
+            call = {"id": item.get("call_id"), "type": "function", "function": function}
+            return {"role": "assistant", "tool_calls": [call]}
+        case "function_call_output":
+            return {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}
+        case "item_reference":
+            return message_to_dict(find(str(item.get("id") or ""), where))
+        case "reasoning":
+            return {"reasoning": _reasoning(item, where)}
+        case _:
+            message = f"`{where}`: items of type {kind!r} are not supported here"
+            raise UnsupportedParameter(message, parameter=where)
+
+
+def _reasoning(item: Mapping[str, Any], where: str) -> str:
+    raw: Any = item.get("content") or item.get("summary") or []
+    parts = cast("list[Any]", raw) if isinstance(raw, list) else [raw]
+    if not all(isinstance(part, dict) for part in parts):
+        raise InvalidInput(f"`{where}` must have a list of parts", parameter=where)
+    return "".join(str(part.get("text") or "") for part in parts)
+
+
+def _with_reasoning(raw: Sequence[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
+    """Thoughts go to the assistant's message that follows them; each message with the place of its item."""
+    messages: list[tuple[int, dict[str, Any]]] = []
+    thought = ""
+    for index, message in enumerate(raw):
+        if "reasoning" in message:
+            thought += message["reasoning"]
+        elif thought and message.get("role") == "assistant":
+            messages.append((index, {**message, "reasoning": thought}))
+            thought = ""
+        else:
+            messages.append((index, message))
+    return messages

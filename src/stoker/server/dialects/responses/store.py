@@ -1,0 +1,239 @@
+"""Responses that are kept: those that have ended, for a while, and those that run in the background. In memory only.
+
+Each belongs to an owner, see `access.owner_of`. For anybody else it is not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+
+from stoker.errors import InvalidInput, ResponseNotFound
+from stoker.server.config import ServerConfig
+from stoker.server.dialects.responses.types import OutputMessage, Response
+from stoker.text.messages import Message
+
+logger = logging.getLogger(__name__)
+
+_BYTES_PER_MESSAGE = 512
+_INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
+
+_Key: TypeAlias = tuple[str, str]
+"""The owner and the id of a response."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A response that has ended, with the conversation that led to it, instructions left out."""
+
+    response: Response
+    messages: tuple[Message, ...]
+
+    @property
+    def conversation(self) -> tuple[Message, ...]:
+        """What a next turn goes on from."""
+        return (*self.messages, *map(_answer, self.response.output))
+
+    def find(self, item_id: str) -> Message | None:
+        """The message of an item, see `translate.openai_input_items`. A request may name thousands, so none is made."""
+        index = item_id.removeprefix(f"msg_{self.response.id.removeprefix('resp_')}_")
+        if _INDEX.fullmatch(index) and int(index) < len(self.messages):
+            return self.messages[int(index)]
+        return next((_answer(item) for item in self.response.output if item.id == item_id), None)
+
+    @property
+    def size_bytes(self) -> int:
+        """Roughly. Messages that it shares with earlier turns count again."""
+        return sum(_BYTES_PER_MESSAGE + 2 * len(message.text) for message in self.conversation)
+
+
+def _answer(item: OutputMessage) -> Message:
+    return Message(role=item.role, content=item.content[0].text)
+
+
+def _cancelled(response: Response) -> Response:
+    output = [msgspec.structs.replace(item, status="incomplete") for item in response.output]
+    return msgspec.structs.replace(response, status="cancelled", output=output)
+
+
+@dataclass(slots=True)
+class _Job:
+    """A response that runs in the background."""
+
+    snapshot: Callable[[], Response]
+    task: asyncio.Task[None]
+    messages: tuple[Message, ...]
+
+
+class ResponseStore:
+    """Bounded by number, bytes and age: the oldest leave first. Belongs to one event loop.
+
+    Args:
+        config: `max_stored_responses`, `max_stored_bytes` and `stored_response_s` are used.
+        clock: seconds; only differences count.
+    """
+
+    def __init__(self, config: ServerConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        self._config = config
+        self._clock = clock
+        self._stored: OrderedDict[_Key, tuple[float, Stored]] = OrderedDict()
+        """In the order in which they ended, with the time at which they did."""
+        self._num_bytes = 0
+        self._jobs: dict[_Key, _Job] = {}
+        """Bounded by the engine, in which each of them has a place."""
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def put(self, owner: str, response: Response, messages: Sequence[Message]) -> None:
+        """Keeps a response that has ended; one that is larger than everything that may be kept is not kept."""
+        stored = Stored(response, tuple(messages))
+        self._stored[owner, response.id] = (self._clock(), stored)
+        self._num_bytes += stored.size_bytes
+        self._evict()
+
+    def get(self, owner: str, response_id: str) -> Response:
+        """A response as it is now.
+
+        Raises:
+            ResponseNotFound: it was never kept, has left, was deleted, or is somebody else's.
+        """
+        job = self._jobs.get((owner, response_id))
+        return job.snapshot() if job is not None else self._find(owner, response_id).response
+
+    def conversation(self, owner: str, response_id: str) -> tuple[Message, ...]:
+        """The conversation up to and with a response.
+
+        Raises:
+            ResponseNotFound: see `get`.
+            InvalidInput: it has no answer to go on from, or not yet.
+        """
+        response = self.get(owner, response_id)
+        if response.status not in ("completed", "incomplete"):
+            message = f"the response {response_id} is {response.status}: there is nothing to go on from"
+            raise InvalidInput(message, parameter="previous_response_id")
+        return self._find(owner, response_id).conversation
+
+    def input_of(self, owner: str, response_id: str) -> tuple[Message, ...]:
+        """The conversation that a response answers, instructions left out.
+
+        Raises:
+            ResponseNotFound: see `get`.
+        """
+        job = self._jobs.get((owner, response_id))
+        return job.messages if job is not None else self._find(owner, response_id).messages
+
+    def message(self, owner: str, item_id: str, parameter: str) -> Message:
+        """The message of an item: of a response's answer, or of what it answers.
+
+        Args:
+            owner: of that response.
+            item_id: as in a response's `output`, or in the list of its input.
+            parameter: where a request names it.
+
+        Raises:
+            ResponseNotFound: its response is not there, see `get`, or has no such message.
+        """
+        self._evict()
+        entry = self._stored.get((owner, f"resp_{item_id.removeprefix('msg_').partition('_')[0]}"))
+        message = None if entry is None else entry[1].find(item_id)
+        if message is None:
+            raise ResponseNotFound(f"the item {item_id[:100]!r} is not stored here, or no longer", parameter=parameter)
+        return message
+
+    def delete(self, owner: str, response_id: str) -> None:
+        """Forgets a response; one that runs in the background is ended.
+
+        Raises:
+            ResponseNotFound: see `get`.
+        """
+        job = self._jobs.pop((owner, response_id), None)
+        if job is not None:
+            job.task.cancel()
+        else:
+            self._find(owner, response_id)
+            self._remove((owner, response_id))
+
+    def start(
+        self,
+        owner: str,
+        response_id: str,
+        snapshot: Callable[[], Response],
+        work: Awaitable[Response],
+        messages: Sequence[Message],
+    ) -> None:
+        """Runs `work` in the background; the response that it ends with is kept.
+
+        Args:
+            owner: of the response.
+            response_id: of the response.
+            snapshot: gives the response as it is now.
+            work: raises nothing but our own bugs.
+            messages: the conversation that it answers.
+        """
+        key = (owner, response_id)
+        task = asyncio.create_task(self._run(key, work), name=f"stoker-{response_id}")
+        self._jobs[key] = _Job(snapshot, task, tuple(messages))
+        task.add_done_callback(lambda task: self._note_end(key, task))
+
+    async def cancel(self, owner: str, response_id: str) -> Response:
+        """Ends a response that runs in the background; nothing happens if it has ended.
+
+        Raises:
+            ResponseNotFound: see `get`.
+            InvalidInput: it never ran in the background.
+        """
+        job = self._jobs.pop((owner, response_id), None)
+        if job is None:
+            response = self._find(owner, response_id).response
+            if not response.background:
+                message = "only a response with `background: true` can be cancelled; leave the connection to end others"
+                raise InvalidInput(message, parameter="response_id")
+            return response
+        job.task.cancel()
+        response = _cancelled(job.snapshot())
+        self.put(owner, response, job.messages)  # before anybody else can ask for it
+        await asyncio.wait([job.task])
+        return response
+
+    async def _run(self, key: _Key, work: Awaitable[Response]) -> None:
+        response = await work
+        job = self._jobs.pop(key, None)
+        if job is not None:  # else it was cancelled or deleted at its very end
+            self.put(key[0], response, job.messages)
+
+    def _note_end(self, key: _Key, task: asyncio.Task[None]) -> None:
+        self._jobs.pop(key, None)
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            logger.error("a response in the background failed: %s", type(fault).__name__)
+
+    def _find(self, owner: str, response_id: str) -> Stored:
+        self._evict()
+        entry = self._stored.get((owner, response_id))
+        if entry is None:
+            message = f"the response {response_id!r} is not stored here, or no longer"
+            raise ResponseNotFound(message, response_id=response_id, parameter="response_id")
+        return entry[1]
+
+    def _evict(self) -> None:
+        oldest_s = self._clock() - self._config.stored_response_s
+        while self._stored:
+            key, (ended_s, _) = next(iter(self._stored.items()))
+            is_too_much = (
+                len(self._stored) > self._config.max_stored_responses or self._num_bytes > self._config.max_stored_bytes
+            )
+            if not is_too_much and ended_s > oldest_s:
+                return
+            self._remove(key)
+
+    def _remove(self, key: _Key) -> None:
+        _, stored = self._stored.pop(key)
+        self._num_bytes -= stored.size_bytes

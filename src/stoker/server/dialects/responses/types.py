@@ -1,0 +1,264 @@
+"""The JSON of OpenAI's responses endpoints; types only. In requests `None` means "not given"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from stoker.server.request.fields import GenerationFields, Int
+
+
+class Reasoning(msgspec.Struct, frozen=True, kw_only=True):
+    effort: str | None = None
+    """Given to the chat template as `reasoning_effort`."""
+
+
+class TextOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How the text shall look. Nothing of it can be chosen for now."""
+
+
+class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
+    """The body of `POST /v1/responses`."""
+
+    input: str | list[dict[str, Any]] | None = None
+    """A text, or messages and other items."""
+    instructions: str | None = None
+    """A system message in front; it is not kept for the next turn."""
+    previous_response_id: str | None = None
+    """Goes on from a stored response: its input and output stand before this input."""
+    store: bool | None = None
+    """False: the response cannot be fetched or gone on from."""
+    background: bool | None = None
+    """Answer at once, and go on without the client; the response is there to be fetched."""
+    metadata: dict[str, str] | None = None
+    """Kept with the response."""
+    include: list[str] | None = None
+    """`message.output_text.logprobs` for log-probabilities; what else it may name never comes up here."""
+    top_logprobs: Int | None = None
+    text: TextOptions | None = None
+    reasoning: Reasoning | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class ResponsePromptRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a response's body decides its prompt."""
+
+    model: str | None = None
+    input: str | list[dict[str, Any]] | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    text: TextOptions | None = None
+    reasoning: Reasoning | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+# Replies
+
+
+class ResponseTopLogprob(msgspec.Struct, frozen=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ResponseLogprob(msgspec.Struct, frozen=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[ResponseTopLogprob]
+
+
+class OutputText(msgspec.Struct, frozen=True, kw_only=True):
+    text: str
+    annotations: list[Any] = []
+    logprobs: list[ResponseLogprob] = []
+    type: str = "output_text"
+
+
+class OutputMessage(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    status: str
+    """`in_progress`, `completed` or `incomplete`."""
+    content: list[OutputText]
+    role: str = "assistant"
+    type: str = "message"
+
+
+class IncompleteDetails(msgspec.Struct, frozen=True):
+    reason: str
+    """`max_output_tokens`."""
+
+
+class ResponseError(msgspec.Struct, frozen=True):
+    code: str
+    message: str
+
+
+class InputTokensDetails(msgspec.Struct, frozen=True):
+    cached_tokens: int
+    cache_write_tokens: int = 0
+    """Always 0: keeping a prefix costs nothing, so nothing is counted for it. Clients take it for granted."""
+
+
+class OutputTokensDetails(msgspec.Struct, frozen=True):
+    reasoning_tokens: int
+
+
+class ResponseUsage(msgspec.Struct, frozen=True, kw_only=True):
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+class TextFormat(msgspec.Struct, frozen=True):
+    type: str = "text"
+
+
+class ResponseTextConfig(msgspec.Struct, frozen=True):
+    format: TextFormat = TextFormat()
+
+
+class ResponseReasoning(msgspec.Struct, frozen=True):
+    effort: str | None = None
+    summary: str | None = None
+
+
+class Response(msgspec.Struct, frozen=True, kw_only=True):
+    """A response at one moment of its life."""
+
+    id: str
+    created_at: int
+    """Unix time in seconds."""
+    status: str
+    """`queued`, `in_progress`, `completed`, `incomplete`, `failed` or `cancelled`."""
+    model: str
+    output: list[OutputMessage]
+    background: bool
+    store: bool
+    metadata: dict[str, str]
+    completed_at: int | None = None
+    error: ResponseError | None = None
+    incomplete_details: IncompleteDetails | None = None
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    previous_response_id: str | None = None
+    reasoning: ResponseReasoning = ResponseReasoning()
+    temperature: float | None = None
+    text: ResponseTextConfig = ResponseTextConfig()
+    top_logprobs: int | None = None
+    top_p: float | None = None
+    usage: ResponseUsage | None = None
+    user: str | None = None
+    object: str = "response"
+    parallel_tool_calls: bool = True
+    tool_choice: str = "auto"
+    tools: list[Any] = []
+    truncation: str = "disabled"
+
+
+class DeletedResponse(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    deleted: bool = True
+    object: str = "response"
+
+
+class InputText(msgspec.Struct, frozen=True, kw_only=True):
+    """One piece of a message."""
+
+    type: str
+    """`input_text`, or of an assistant's message `output_text`."""
+    text: str
+
+
+class InputMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
+    id: str
+    role: str
+    content: list[InputText]
+    status: str = "completed"
+
+
+class InputCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call"):
+    """A call of a function that an earlier answer contains."""
+
+    id: str
+    call_id: str
+    name: str
+    arguments: str
+    status: str = "completed"
+
+
+class InputCallOutput(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call_output"):
+    """What came of it."""
+
+    id: str
+    call_id: str
+    output: str
+    status: str = "completed"
+
+
+class InputItems(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of what a response answers."""
+
+    data: list[InputMessage | InputCall | InputCallOutput]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+    object: str = "list"
+
+
+# Events of a stream, each with its place in it
+
+
+class ResponseEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """`response.created`, `.in_progress`, `.completed`, `.incomplete` and `.failed`: the response as it then is."""
+
+    type: str
+    sequence_number: int
+    response: Response
+
+
+class OutputItemEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """`response.output_item.added` and `.done`."""
+
+    type: str
+    sequence_number: int
+    output_index: int
+    item: OutputMessage
+
+
+class ContentPartEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """`response.content_part.added` and `.done`."""
+
+    type: str
+    sequence_number: int
+    item_id: str
+    output_index: int
+    content_index: int
+    part: OutputText
+
+
+class TextDeltaEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """`response.output_text.delta`."""
+
+    sequence_number: int
+    item_id: str
+    output_index: int
+    content_index: int
+    delta: str
+    logprobs: list[ResponseLogprob]
+    type: str = "response.output_text.delta"
+
+
+class TextDoneEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """`response.output_text.done`."""
+
+    sequence_number: int
+    item_id: str
+    output_index: int
+    content_index: int
+    text: str
+    logprobs: list[ResponseLogprob]
+    type: str = "response.output_text.done"

@@ -1,0 +1,156 @@
+"""The JSON of embeddings and ranking, in OpenAI's, Jina's and Cohere's, Ollama's and llama-server's words; types only.
+
+In requests `None` means "not given". What happens to fields that are not here is in `embeddings_fields`.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from stoker.server.request.fields import Int, Lora
+
+Inputs: TypeAlias = str | list[str | Int | list[Int]]
+"""A text, a list of token ids, or a list of texts and such lists."""
+
+
+class PassFields(msgspec.Struct, frozen=True, kw_only=True):
+    """What all requests for embeddings have in common, but Ollama's."""
+
+    model: str | None = None
+    user: str | None = None
+    """The key for fairness between clients."""
+    priority: Int | None = None
+    timeout: float | None = None
+    """Longest time for the answer, in seconds."""
+    truncate: bool | None = None
+    """Cut inputs that are too long, instead of refusing them."""
+    lora: Lora | None = None
+    """Only the empty list, which asks for the model alone, can be had."""
+
+
+class EmbeddingsRequest(PassFields, frozen=True, kw_only=True):
+    """The body of `POST /v1/embeddings`."""
+
+    input: Inputs | None = None
+    encoding_format: str | None = None
+    """`float`, or `base64` of the numbers as 4 bytes each, little-endian."""
+    dimensions: Int | None = None
+    """Only so many numbers of each."""
+
+
+class NativeEmbeddingRequest(PassFields, frozen=True, kw_only=True):
+    """The body of `POST /embedding`."""
+
+    content: Inputs | None = None
+    """The next one means the same."""
+    input: Inputs | None = None
+    embd_normalize: Int | None = None
+    """-1 = not at all, 0 = the largest number becomes 32760, 1 = taxicab, 2 = euclidean (if not given), p = p-norm."""
+
+
+class RankedText(msgspec.Struct, frozen=True):
+    """A document as an object; whatever else is in it is not looked at."""
+
+    text: str
+
+
+class RerankRequest(PassFields, frozen=True, kw_only=True):
+    """The body of `POST /v1/rerank`."""
+
+    query: str | None = None
+    documents: list[str | RankedText] | None = None
+    texts: list[str] | None = None
+    """Text Embeddings Inference's word for `documents`: the reply is then its bare list."""
+    top_n: Int | None = None
+    """Only so many of the best."""
+    return_documents: bool | None = None
+    return_text: bool | None = None
+    """The same, with `texts`."""
+    raw_scores: bool | None = None
+    """Scores as the model's classifier gives them, instead of between 0 and 1."""
+
+
+class OllamaEmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /api/embed`."""
+
+    model: str | None = None
+    input: str | list[str] | None = None
+    truncate: bool | None = None
+    """Not given = true."""
+    dimensions: Int | None = None
+    keep_alive: str | float | None = None
+
+
+class OllamaEmbeddingsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /api/embeddings`."""
+
+    model: str | None = None
+    prompt: str | None = None
+    keep_alive: str | float | None = None
+
+
+# Replies
+
+
+class EmbeddingUsage(msgspec.Struct, frozen=True):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingEntry(msgspec.Struct, frozen=True, kw_only=True):
+    object: str = "embedding"
+    index: int
+    embedding: list[float] | str
+    """Text if `encoding_format` is `base64`."""
+
+
+class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
+    object: str = "list"
+    data: list[EmbeddingEntry]
+    """In the order of the inputs."""
+    model: str
+    usage: EmbeddingUsage
+
+
+class NativeEmbedding(msgspec.Struct, frozen=True):
+    index: int
+    embedding: list[list[float]]
+    """One."""
+
+
+class RankEntry(msgspec.Struct, frozen=True, kw_only=True):
+    index: int
+    """Of the document in the request."""
+    relevance_score: float
+    document: RankedText | UnsetType = UNSET
+
+
+class RankList(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    object: str = "list"
+    model: str
+    results: list[RankEntry]
+    """The best first."""
+    usage: EmbeddingUsage
+
+
+class RankedScore(msgspec.Struct, frozen=True, kw_only=True):
+    index: int
+    score: float
+    text: str | UnsetType = UNSET
+
+
+class OllamaEmbedReply(msgspec.Struct, frozen=True, kw_only=True):
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int
+    """In nanoseconds, as the other one."""
+    load_duration: int
+    prompt_eval_count: int
+
+
+class OllamaEmbeddingsReply(msgspec.Struct, frozen=True):
+    embedding: list[float]

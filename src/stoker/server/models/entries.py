@@ -1,0 +1,110 @@
+"""What a registry says of its models, in the shapes of OpenAI's list and of llama-server's router."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isinf
+
+import msgspec
+from msgspec import UNSET
+
+from stoker.engine.cards import AdapterCard
+from stoker.models.memory_plan import MemoryPlan
+from stoker.runtime.entry import ModelStatus
+from stoker.runtime.model_events import STAGES, ModelEvent
+from stoker.server.dialects.openai.types import ModelEntry, ModelMeta
+from stoker.server.models.types import LoadProgress, ModelNews, ModelNewsData, ModelState, PlannedMemory
+
+_encode = msgspec.json.Encoder().encode
+
+
+def model_entry(status: ModelStatus) -> ModelEntry:
+    """A model, loaded or not.
+
+    Raises:
+        ModelNotLoaded: it is there, but has never been ready.
+    """
+    spec = status.spec
+    base = ModelEntry(
+        id=spec.model_id, created=spec.created, aliases=list(spec.names[1:]), path=spec.path, status=_state(status)
+    )
+    if status.served is None:
+        return base
+    card = status.served.runtime.card
+    meta = ModelMeta(
+        n_vocab=card.vocab_size,
+        n_ctx_train=card.trained_context,
+        n_ctx=card.context_size,
+        n_params=card.num_parameters,
+        size=card.size_bytes,
+        n_embd=UNSET if card.embedding is None or card.embedding.pooling == "rank" else card.embedding.size,
+    )
+    return msgspec.structs.replace(
+        base, created=card.created, path=card.path, max_model_len=card.context_size, meta=meta
+    )
+
+
+def loaded_adapters(status: ModelStatus) -> Sequence[AdapterCard]:
+    """Those of a model, which are loaded or will be with it."""
+    if status.adapters is not None:
+        return status.adapters
+    return () if status.served is None else status.served.runtime.card.adapters
+
+
+def adapter_entries(status: ModelStatus) -> list[ModelEntry]:
+    """The adapters of a model, under the names by which requests ask for model and adapter in one."""
+    return [
+        ModelEntry(
+            id=f"{status.model_id}:{card.name}",
+            created=status.spec.created,
+            aliases=[f"{alias}:{card.name}" for alias in status.spec.names[1:]],
+            path=card.path,
+            status=ModelState(value=status.state),
+            parent=status.model_id,
+        )
+        for card in loaded_adapters(status)
+    ]
+
+
+def news_event(event: ModelEvent) -> bytes:
+    """One event of the stream that follows the models."""
+    if event.state == "removed":
+        news = ModelNews(model=event.model, event="model_remove", data=ModelNewsData())
+    else:
+        value = UNSET if event.loaded_part is None else round(event.loaded_part, 4)
+        progress = LoadProgress(stages=list(STAGES), current=event.stage, value=value) if event.stage else UNSET
+        data = ModelNewsData(
+            status=event.state,
+            progress=progress,
+            memory=_memory(event.plan),
+            reason=event.reason or UNSET,
+            error=event.message or UNSET,
+        )
+        news = ModelNews(model=event.model, event="model_status", data=data)
+    return b"data: " + _encode(news) + b"\n\n"
+
+
+def _state(status: ModelStatus) -> ModelState:
+    return ModelState(
+        value=status.state,
+        failed=UNSET if status.error is None else True,
+        error=UNSET if status.error is None else status.error.message,
+        pinned=status.spec.is_pinned,
+        expires_in_s=UNSET if isinf(status.expires_in_s) else status.expires_in_s,
+        progress=UNSET if status.loaded_part is None else round(status.loaded_part, 4),
+        waiting=status.num_waiting,
+        memory=_memory(status.plan),
+    )
+
+
+def _memory(plan: MemoryPlan | None) -> PlannedMemory | msgspec.UnsetType:
+    if plan is None:
+        return UNSET
+    return PlannedMemory(
+        total=plan.total_bytes,
+        weights=plan.weights_bytes,
+        kv=plan.kv_bytes,
+        compute=plan.compute_bytes,
+        cache=plan.cache_bytes,
+        adapters=plan.adapter_bytes,
+    )

@@ -1,0 +1,78 @@
+"""The access log: one line per request, for people or as JSON. No query, prompt, answer or key ever stands in it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+from starlette.types import Scope
+
+from stoker.server.observe.account import Account
+
+access_log = logging.getLogger("stoker.server.access")
+
+_MAX_PATH = 200
+
+
+@contextmanager
+def bare_lines(*, is_json: bool) -> Generator[None]:
+    """Meanwhile JSON lines go to stderr as they are: no collector reads them with a time and a level before them."""
+    if not is_json:
+        yield
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    access_log.addHandler(handler)
+    access_log.propagate = False
+    try:
+        yield
+    finally:
+        access_log.removeHandler(handler)
+        access_log.propagate = True
+
+
+def log_exchange(
+    scope: Scope, status: int, duration_s: float, request_id: str, account: Account, *, is_json: bool
+) -> None:
+    """Logs an exchange that has ended, at level info."""
+    if not access_log.isEnabledFor(logging.INFO):
+        return
+    method, path = scope["method"], _printable(scope["path"][:_MAX_PATH])
+    if not is_json:
+        access_log.info("%s %s %d %.0fms id=%s%s", method, path, status, 1e3 * duration_s, request_id, _text(account))
+        return
+    about = {"time": time.time(), "request_id": request_id, "method": method, "path": path, "status": status}
+    about |= {"duration_s": round(duration_s, 6), "client": _address(scope), **_fields(account)}
+    access_log.info("%s", msgspec.json.encode(about).decode())
+
+
+def _printable(path: str) -> str:
+    """Nobody writes log lines of his own by asking for a path with a line break in it."""
+    return path if path.isprintable() else ascii(path)
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return client[0] if client else ""
+
+
+def _text(account: Account) -> str:
+    return "".join(f" {name}={_word(value)}" for name, value in _fields(account).items())
+
+
+def _word(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+
+
+def _fields(account: Account) -> dict[str, Any]:
+    """What is known of a request that asked a model for something."""
+    known: dict[str, Any] = {"key": account.key_name} if account.key_name else {}
+    if not account.model:
+        return known
+    known |= {"model": account.model, "prompt_tokens": account.prompt_tokens, "cached_tokens": account.cached_tokens}
+    known |= {"completion_tokens": account.completion_tokens, "finish_reasons": account.finish_reasons}
+    return known if account.ttft_s is None else {**known, "ttft_s": round(account.ttft_s, 6)}

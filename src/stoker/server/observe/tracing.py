@@ -1,0 +1,117 @@
+"""A span per HTTP request for an OpenTelemetry collector: times, sizes and names, never text. Off unless asked for.
+
+The attributes are those of OpenTelemetry's conventions for HTTP servers and for generative AI. Only this module knows
+the packages, which are an extra; without an endpoint none of them is imported and no layer is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from stoker.errors import ConfigError
+from stoker.server.observe.account import account_of
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import Span
+
+_EXPORT_TIMEOUT_S = 5
+
+
+class Tracing:
+    """The layer inside of `RequestBorder`. A caller's `traceparent` makes its span a child of the caller's.
+
+    Args:
+        app: what is traced.
+        provider: where spans go.
+    """
+
+    def __init__(self, app: ASGIApp, provider: TracerProvider) -> None:
+        self._app = app
+        self._tracer = provider.get_tracer("stoker")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        with self._span(scope) as span:
+
+            async def note(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    _note_status(span, message["status"])
+                await send(message)
+
+            try:
+                await self._app(scope, receive, note)
+            finally:
+                span.set_attributes(_attributes(scope))
+
+    @contextmanager
+    def _span(self, scope: Scope) -> Generator[Span]:
+        from opentelemetry.trace import SpanKind
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        given = {"http.request.method": scope["method"], "url.path": scope["path"], "url.scheme": scope["scheme"]}
+        span = self._tracer.start_span(
+            f"{scope['method']} {scope['path']}"[:200],
+            context=TraceContextTextMapPropagator().extract(dict(Headers(scope=scope))),
+            kind=SpanKind.SERVER,
+            attributes=given,
+        )
+        try:
+            yield span
+        finally:
+            span.end()
+
+
+def open_provider(endpoint: str) -> TracerProvider:
+    """Collects spans and sends them in the background; `shutdown` sends the rest.
+
+    Args:
+        endpoint: the collector's URL for OTLP over HTTP, such as `http://127.0.0.1:4318/v1/traces`.
+
+    Raises:
+        ConfigError: the packages are not installed.
+    """
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        message = f"`otlp_endpoint` needs the extra `otel`: pip install 'stoker[otel]' ({error})"
+        raise ConfigError(message, key="otlp_endpoint") from error
+    provider = TracerProvider(resource=Resource.create({"service.name": "stoker"}), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=_EXPORT_TIMEOUT_S)))
+    return provider
+
+
+def _note_status(span: Span, status: int) -> None:
+    from opentelemetry.trace import Status, StatusCode
+
+    span.set_attribute("http.response.status_code", status)
+    if status >= 500:
+        span.set_status(Status(StatusCode.ERROR))
+
+
+def _attributes(scope: Scope) -> dict[str, Any]:
+    account, state = account_of(scope), scope["state"]
+    known: dict[str, Any] = {"stoker.request_id": state.get("request_id", "")}
+    if state.get("client_left"):
+        known["stoker.client_left"] = True
+    if account.key_name:
+        known["stoker.key"] = account.key_name
+    if account.model:
+        known["gen_ai.request.model"] = account.model
+        known["gen_ai.usage.input_tokens"] = account.prompt_tokens
+        known["gen_ai.usage.output_tokens"] = account.completion_tokens
+        known["gen_ai.response.finish_reasons"] = list(account.finish_reasons)
+        known["stoker.cached_tokens"] = account.cached_tokens
+    if account.ttft_s is not None:
+        known["stoker.time_to_first_token_s"] = account.ttft_s
+    return known

@@ -1,0 +1,103 @@
+"""Which adapters a request asks for, in whatever words, and what is said of those that are loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePath
+
+import msgspec
+
+from stoker.engine.cards import AdapterCard
+from stoker.engine.config import AdapterSpec
+from stoker.engine.protocol import AdapterChoice
+from stoker.errors import InvalidInput, ModelNotFound
+from stoker.runtime.registry import ServedModel
+from stoker.runtime.served import adapter_in
+from stoker.server.adapters.types import AdapterEntry, AdapterScale, LoadAdapterRequest
+from stoker.server.request.fields import Lora, LoraChoice
+
+
+def adapter_choices(lora: Lora | None) -> list[AdapterChoice] | None:
+    """The field `lora`; None if it was not given.
+
+    Raises:
+        InvalidInput: an item names none.
+    """
+    if lora is None:
+        return None
+    return [_choice(item) for item in ([lora] if isinstance(lora, str) else lora)]
+
+
+def with_named_adapter(
+    choices: list[AdapterChoice] | None, model: str | None, served: ServedModel
+) -> list[AdapterChoice] | None:
+    """The same, or the adapter that stands behind the model's name, as in `smollm2:sql`.
+
+    What stands there for a model without adapters is a tag, as in `smollm2:135m`: `check_named` has let it pass.
+
+    Raises:
+        InvalidInput: both are given.
+    """
+    adapter = adapter_in(model, served.names) if model else None
+    if adapter is None or not served.runtime.card.adapters:
+        return choices
+    if choices is not None:
+        raise InvalidInput("name adapters behind the model's name or in `lora`, not in both", parameter="lora")
+    return [AdapterChoice(name=adapter)]
+
+
+def check_named(model: str | None, served: ServedModel, *, takes_any_name: bool) -> None:
+    """Whether `model` can mean this one.
+
+    Raises:
+        ModelNotFound: something stands behind its name, which has no adapters, and names count here.
+    """
+    if takes_any_name or not model or adapter_in(model, served.names) is None or served.runtime.card.adapters:
+        return
+    message = f"The model `{model}` is not served here; `{served.model_id}` is, and it has no adapters"
+    raise ModelNotFound(message, model=model, parameter="model")
+
+
+def load_request(wire: LoadAdapterRequest) -> AdapterSpec:
+    """What is to be loaded.
+
+    Raises:
+        InvalidInput: its path is missing.
+    """
+    if not wire.path:
+        raise InvalidInput("`path` is missing: the GGUF file of the adapter", parameter="path")
+    return AdapterSpec(name=wire.name or PurePath(wire.path).stem, path=wire.path, scale=wire.scale or 0.0)
+
+
+def scales_request(items: object) -> dict[int, float]:
+    """llama-server's list of ids and scales.
+
+    Raises:
+        InvalidInput: it is something else, or names an id twice.
+    """
+    try:
+        scales = msgspec.convert(items, list[AdapterScale])
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"a list must have objects with `id` and `scale` in it: {error}") from None
+    found = {item.id: item.scale for item in scales}
+    if len(found) < len(scales):
+        raise InvalidInput("an `id` is there twice", parameter="id")
+    return found
+
+
+def adapter_entries(cards: Sequence[AdapterCard]) -> list[AdapterEntry]:
+    return [
+        AdapterEntry(
+            id=card.adapter_id, name=card.name, path=card.path, scale=card.scale, rank=card.rank, size=card.size_bytes
+        )
+        for card in cards
+    ]
+
+
+def _choice(item: str | LoraChoice) -> AdapterChoice:
+    if isinstance(item, str):
+        return AdapterChoice(name=item)
+    if (item.name is None) == (item.id is None):
+        raise InvalidInput("each item of `lora` must have a `name` or an `id`", parameter="lora")
+    scale = 1.0 if item.scale is None else item.scale
+    return AdapterChoice(name=item.name, adapter_id=item.id, scale=scale)

@@ -1,0 +1,110 @@
+"""From the fields that all APIs share to a `GenerationRequest`. Prompts and sampling come from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+
+from stoker.core.params import SamplingParams
+from stoker.engine.protocol import Prompt
+from stoker.errors import InvalidInput
+from stoker.server.config import ServerConfig
+from stoker.server.generation import GenerationRequest
+from stoker.server.observe.account import Account
+from stoker.server.request.adapters import adapter_choices
+from stoker.server.request.fields import GenerationFields
+from stoker.server.request.lines import LineBounds
+from stoker.server.request.sampling import text_bias
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What a request's surroundings say about it."""
+
+    reply_id: str
+    """The id of the whole reply."""
+    address: str
+    """Where the client is: its key for fairness if it has no API key and does not name a user."""
+    account: Account = field(default_factory=Account)
+    """To be filled in while it is answered."""
+
+
+def generation_request(
+    fields: GenerationFields,
+    prompts: Sequence[Prompt],
+    sampling: SamplingParams,
+    caller: Caller,
+    config: ServerConfig,
+    *,
+    n: int | None = None,
+    n_word: str = "n",
+    best_of: int | None = None,
+    echo: bool = False,
+    parse_special: bool = True,
+    lines: LineBounds | None = None,
+) -> GenerationRequest:
+    """Everything of a request in one value, checked. See `GenerationRequest` for the arguments.
+
+    `n_word` is what the client calls `n`.
+
+    Raises:
+        InvalidInput: a number is out of its range.
+    """
+    return GenerationRequest(
+        reply_id=caller.reply_id,
+        prompts=prompts,
+        sampling=sampling,
+        n=_num_choices(n, n_word, best_of, len(prompts), config),
+        best_of=best_of,
+        echo=echo,
+        text_bias=text_bias(fields),
+        priority=priority(fields.priority),
+        # A name that a client gives itself buys it no second share.
+        client_key=caller.account.key_name or fields.user or fields.safety_identifier or caller.address,
+        cache_prompt=fields.cache_prompt is not False,
+        parse_special=parse_special,
+        lines=lines,
+        timeout_s=timeout_s(fields.timeout, config),
+        account=caller.account,
+        model=fields.model or "",
+        adapters=adapter_choices(fields.lora),
+    )
+
+
+def timeout_s(asked: float | None, config: ServerConfig) -> float | None:
+    """How long a request may take: what it asks for, within what the server allows.
+
+    Raises:
+        InvalidInput: it is not positive.
+    """
+    if asked is None:
+        return config.request_timeout_s
+    if not (isfinite(asked) and asked > 0):
+        raise InvalidInput(f"`timeout` must be a positive number of seconds, not {asked}", parameter="timeout")
+    return asked if config.request_timeout_s is None else min(asked, config.request_timeout_s)
+
+
+def priority(asked: int | None) -> int:
+    """The request's priority, 0 if it does not say.
+
+    Raises:
+        InvalidInput: it does not fit into 32 bits.
+    """
+    if asked is not None and abs(asked) >= 2**31:
+        raise InvalidInput("`priority` must be between -2147483647 and 2147483647", parameter="priority")
+    return asked or 0
+
+
+def _num_choices(n: int | None, n_word: str, best_of: int | None, num_prompts: int, config: ServerConfig) -> int:
+    n = 1 if n is None else n
+    if n < 1:
+        raise InvalidInput(f"`{n_word}` must be at least 1, not {n}", parameter=n_word)
+    if best_of is not None and best_of < n:
+        raise InvalidInput(f"`best_of` must be at least `n`, which is {n}, not {best_of}", parameter="best_of")
+    num_computed = best_of or n
+    if num_computed * num_prompts > config.max_choices:
+        name = "best_of" if best_of else n_word
+        message = f"{num_prompts} prompts times `{name}` = {num_computed} are more than {config.max_choices} answers"
+        raise InvalidInput(f"{message} in one request", parameter=name if num_computed > 1 else "prompt")
+    return n

@@ -1,0 +1,165 @@
+"""The sampling fields of a request, with the names and habits of all dialects, as `SamplingParams`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from typing import Any
+
+from stoker.core.params import SamplingParams, check_num_chars
+from stoker.errors import InvalidInput
+from stoker.server.request.fields import Bias, SamplingFields
+from stoker.server.request.stages import with_stages
+
+_SAME_NAME = (
+    "temperature",
+    "dynatemp_range",
+    "dynatemp_exponent",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "top_n_sigma",
+    "xtc_probability",
+    "xtc_threshold",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "dry_sequence_breakers",
+    "presence_penalty",
+    "frequency_penalty",
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
+    "min_tokens",
+    "ignore_eos",
+    "stop_token_ids",
+    "allowed_token_ids",
+)
+
+_MAX_TOKENS = ("max_completion_tokens", "max_output_tokens", "max_tokens", "n_predict", "num_predict")
+
+_PENALTY = ("repetition_penalty", "repeat_penalty")
+
+_SYNONYMS: Mapping[str, tuple[str, ...]] = {
+    "max_tokens": _MAX_TOKENS,
+    "repetition_penalty": _PENALTY,
+    "penalty_last_n": ("repeat_last_n",),
+}
+"""From the field of `SamplingParams` to those of requests."""
+
+_SAME_WORDS: Mapping[str, str] = {}
+
+_MAX_ID_DIGITS = 18
+"""More may not fit into 64 bits."""
+
+_MAX_BIAS_CHARS = 2**16
+"""Of all texts that have a bias. Each of them is tokenized."""
+
+
+def sampling_params(
+    fields: SamplingFields, logprobs: int | None = None, words: Mapping[str, str] = _SAME_WORDS
+) -> SamplingParams:
+    """The sampling of a request: what it says, and nothing else.
+
+    Args:
+        fields: as the client sent them.
+        logprobs: see `SamplingParams.logprobs`; every API has its own word for it.
+        words: what the API calls a field, if it is not called so here.
+
+    Raises:
+        InvalidInput: a value is out of range, or two fields contradict each other; named as the client named it.
+        UnsupportedParameter: `samplers` asks for stages that there are not, or in another order.
+    """
+    try:
+        params = _sampling_params(fields, logprobs, words)
+    except InvalidInput as error:
+        raise _reworded(error, fields, words) from None
+    return with_stages(params, fields.samplers)
+
+
+def _sampling_params(fields: SamplingFields, logprobs: int | None, words: Mapping[str, str]) -> SamplingParams:
+    values: dict[str, Any] = {name: getattr(fields, name) for name in _SAME_NAME}
+    return SamplingParams(
+        **values,
+        repetition_penalty=_one_of(fields, *_PENALTY),
+        penalty_last_n=fields.repeat_last_n,
+        max_tokens=_max_tokens(fields),
+        seed=_seed(fields.seed),
+        stop=fields.stop if "stop" in words else _without_empty(fields.stop),
+        logit_bias={int(key): bias for key, bias in _biases(fields) if _is_token_id(key)} or None,
+        logprobs=logprobs,
+    )
+
+
+def text_bias(fields: SamplingFields) -> dict[str, float]:
+    """The biases of `logit_bias` that are given for texts: for all of their tokens, as in llama-server.
+
+    Raises:
+        InvalidInput: a bias is `true`, or infinite; or the texts are too long.
+    """
+    texts = {str(key): bias for key, bias in _biases(fields) if not _is_token_id(key)}
+    check_num_chars("logit_bias", texts, _MAX_BIAS_CHARS)
+    for text, bias in texts.items():
+        if bias != bias or bias == inf:
+            raise InvalidInput(f"`logit_bias` of {text!r} is {bias}", parameter="logit_bias")
+    return texts
+
+
+def _reworded(error: InvalidInput, fields: SamplingFields, words: Mapping[str, str]) -> InvalidInput:
+    own = str(error.fields.get("parameter"))
+    given = next((name for name in _SYNONYMS.get(own, ()) if getattr(fields, name) is not None), own)
+    name = words.get(given, given)
+    return InvalidInput(error.message.replace(f"`{own}`", f"`{name}`"), parameter=name)
+
+
+def _without_empty(stop: str | list[str] | None) -> str | list[str] | None:
+    """As llama-server takes it. Anthropic's API, which has its own word for it, refuses an empty stop string."""
+    if isinstance(stop, list):
+        return [text for text in stop if text]
+    return stop or None
+
+
+def _max_tokens(fields: SamplingFields) -> int | None:
+    limit = _one_of(fields, *_MAX_TOKENS)
+    return None if limit == -1 else limit
+
+
+def _one_of(fields: SamplingFields, *names: str) -> Any:
+    """The value of fields that mean the same: all that are given must agree."""
+    given = {name: getattr(fields, name) for name in names if getattr(fields, name) is not None}
+    if len(set(given.values())) > 1:
+        said = ", ".join(f"`{name}` = {value}" for name, value in given.items())
+        raise InvalidInput(f"these fields mean the same but differ: {said}", parameter=next(iter(given)))
+    return next(iter(given.values()), None)
+
+
+def _seed(seed: int | None) -> int | None:
+    """-1 is llama.cpp's word for "random"; other negative seeds are those of OpenAI's signed range."""
+    if seed is None or seed == -1:
+        return None
+    if not -(2**63) <= seed < 2**64:
+        raise InvalidInput("`seed` must fit into 64 bits", parameter="seed")
+    return seed % 2**64
+
+
+def _biases(fields: SamplingFields) -> list[tuple[int | str, float]]:
+    """All of llama-server's forms: an object, a list of pairs, and `false` for "never"; by token id or by text."""
+    raw = fields.logit_bias or {}
+    return [(key, _bias(key, bias)) for key, bias in (raw.items() if isinstance(raw, dict) else raw)]
+
+
+def _is_token_id(key: int | str) -> bool:
+    """An object's keys are texts in JSON, also when they mean token ids."""
+    if isinstance(key, int) or not (key.isascii() and key.isdecimal()):
+        return isinstance(key, int)
+    if len(key) > _MAX_ID_DIGITS:
+        raise InvalidInput(f"`logit_bias`: {key[:40]} is no token id", parameter="logit_bias")
+    return True
+
+
+def _bias(key: int | str, bias: Bias) -> float:
+    if bias is True:
+        raise InvalidInput(f"`logit_bias` of {key} is true: use a number, or false to ban", parameter="logit_bias")
+    return -inf if bias is False else float(bias)

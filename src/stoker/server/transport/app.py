@@ -1,0 +1,220 @@
+"""Puts the routes together and runs them on uvicorn; what they do is decided elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
+
+from stoker.errors import StokerError
+from stoker.runtime.registry import Registry
+from stoker.server.access.control import AccessControl
+from stoker.server.access.cross_origin import CrossOrigin
+from stoker.server.access.keys import ApiKeys
+from stoker.server.adapters.routes import AdapterRoutes
+from stoker.server.config import ServerConfig
+from stoker.server.dialects.anthropic.routes import AnthropicRoutes
+from stoker.server.dialects.llamacpp.routes import NativeRoutes
+from stoker.server.dialects.ollama.models import OllamaModelRoutes
+from stoker.server.dialects.ollama.routes import OllamaRoutes
+from stoker.server.dialects.openai.routes import OpenAIRoutes
+from stoker.server.dialects.responses.routes import ResponsesRoutes
+from stoker.server.embeddings.routes import EmbeddingRoutes
+from stoker.server.errors import on_bug, on_http_error, on_stoker_error
+from stoker.server.health.routes import HealthRoutes
+from stoker.server.leasing import LeaseBorder
+from stoker.server.models.routes import ModelRoutes
+from stoker.server.observe.access_log import bare_lines
+from stoker.server.observe.exposition import MetricsRoutes
+from stoker.server.observe.response_counts import ResponseCounts
+from stoker.server.observe.tracing import Tracing, open_provider
+from stoker.server.openapi_routes import OpenAPIRoutes
+from stoker.server.transport.connection import STOP, Stop
+from stoker.server.transport.descriptors import make_room
+from stoker.server.transport.listener import BACKLOG, check_exposure, listening, url_of
+from stoker.server.transport.middleware import RequestBorder
+from stoker.server.transport.protocol import ImpatientH11Protocol
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+_CLOSING_S = 5
+"""After the drain: how long ended requests get to write their last bytes."""
+_ACCEPTED_AT_ONCE = 16
+"""asyncio uses one number for that and for the length of the queue. With a long one it would, whenever the system has
+no room for another connection, say so that many times."""
+
+
+def create_app(
+    registry: Registry, config: ServerConfig, spans: TracerProvider | None = None, keys: ApiKeys | None = None
+) -> ASGIApp:
+    """The whole HTTP surface as an ASGI application. Loading the models and freeing them is the caller's part.
+
+    As long as they are not loaded, whatever needs one is answered with 503.
+
+    Args:
+        registry: the models.
+        config: all bounds.
+        spans: takes one per request; shutting it down is the caller's part.
+        keys: those of the config, whose file may be one that can be read only once; None = they are read here.
+
+    Raises:
+        ConfigError: the keys cannot be read.
+    """
+    counts = ResponseCounts()
+    routes = [
+        *OpenAIRoutes(registry, config).routes(),
+        *ResponsesRoutes(registry, config).routes(),
+        *AnthropicRoutes(registry, config).routes(),
+        *OllamaRoutes(registry, config).routes(),
+        *OllamaModelRoutes(registry, config).routes(),
+        *NativeRoutes(registry, config).routes(),
+        *AdapterRoutes(registry, config).routes(),
+        *EmbeddingRoutes(registry, config).routes(),
+        *ModelRoutes(registry, config).routes(),
+        *OpenAPIRoutes().routes(),
+        *MetricsRoutes(registry, counts).routes(),
+        *HealthRoutes(registry).routes(),
+    ]
+    return bordered(routes, config, spans, counts, keys)
+
+
+def bordered(
+    routes: Sequence[BaseRoute],
+    config: ServerConfig,
+    spans: TracerProvider | None = None,
+    counts: ResponseCounts | None = None,
+    keys: ApiKeys | None = None,
+) -> ASGIApp:
+    """An application of these routes behind all the layers that no request goes around."""
+    handlers = {StokerError: on_stoker_error, HTTPException: on_http_error, Exception: on_bug}
+    app: ASGIApp = LeaseBorder(Starlette(routes=routes, exception_handlers=handlers))
+    app = CrossOrigin(AccessControl(app, config, keys or ApiKeys(config)), config)
+    return RequestBorder(app if spans is None else Tracing(app, spans), config, counts or ResponseCounts())
+
+
+def serve(registry: Registry, config: ServerConfig, on_ready: Callable[[str], None] = lambda url: None) -> None:
+    """Serves until SIGINT or SIGTERM, then lets running requests end for up to `drain_s`.
+
+    It listens at once, and answers with 503 as long as the models are loading.
+
+    Args:
+        registry: the models; loaded here, and closed in every case.
+        config: where to listen and all bounds.
+        on_ready: called once with the base URL as soon as the models answer.
+
+    Raises:
+        ConfigError: the address cannot be listened on, or would be open to everybody; or a setting is wrong.
+        StokerError: a model cannot be loaded.
+        KeyboardInterrupt: it was ended by SIGINT, after the drain.
+    """
+    keys = ApiKeys(config)
+    check_exposure(config, keys)
+    config = make_room(config)
+    with listening(config) as listener, _spans(config) as spans, bare_lines(is_json=config.log_format == "json"):
+        app = create_app(registry, config, spans, keys)
+        asyncio.run(_serve(app, registry, config, listener, on_ready))
+
+
+@contextmanager
+def _spans(config: ServerConfig) -> Generator[TracerProvider | None]:
+    spans = open_provider(config.otlp_endpoint) if config.otlp_endpoint else None
+    try:
+        yield spans
+    finally:
+        if spans is not None:
+            spans.shutdown()
+
+
+async def _serve(
+    app: ASGIApp, registry: Registry, config: ServerConfig, listener: socket.socket, on_ready: Callable[[str], None]
+) -> None:
+    server = _Server(app, registry, config, lambda: on_ready(url_of(config, listener)))
+    await server.serve(sockets=[listener])
+    server.check_loaded()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, around the life of the models: it listens while they load, and frees them when it has drained.
+
+    The drain ends: what still runs after it gets an error event instead of a cut line.
+    """
+
+    def __init__(self, app: ASGIApp, registry: Registry, config: ServerConfig, on_ready: Callable[[], None]) -> None:
+        super().__init__(_uvicorn_config(app, config))
+        self._registry = registry
+        self._drain_s = config.drain_s
+        self._on_ready = on_ready
+        self._loading: asyncio.Task[None] | None = None
+        self._stop = Stop()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self.lifespan.state[STOP] = self._stop
+        await super().startup(sockets)
+        for listener in sockets or []:
+            listener.listen(BACKLOG)
+        self._loading = asyncio.create_task(self._load(), name="stoker-load")
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        assert self._loading is not None, "started once"
+        self._stop.set()
+        self._registry.events.close()  # whoever follows the news waits for no answer
+        cut = asyncio.ensure_future(self._cut_off())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            cut.cancel()
+            self._loading.cancel()
+            await asyncio.gather(cut, self._loading, return_exceptions=True)
+            await self._registry.close()
+
+    def check_loaded(self) -> None:
+        """To be asked when it has ended.
+
+        Raises:
+            StokerError: it has ended because a model could not be loaded.
+        """
+        if self._loading is not None and not self._loading.cancelled():
+            self._loading.result()
+
+    async def _load(self) -> None:
+        is_loaded = False
+        try:
+            await self._registry.start()
+            self._on_ready()
+            is_loaded = True
+        finally:
+            if not is_loaded:
+                self.should_exit = True
+                self.config.timeout_graceful_shutdown = _CLOSING_S  # nobody is being answered: no drain
+
+    async def _cut_off(self) -> None:
+        await asyncio.sleep(self._drain_s)
+        await self._registry.close()
+
+
+def _uvicorn_config(app: ASGIApp, config: ServerConfig) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=ImpatientH11Protocol,
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=config.max_connections,
+        backlog=_ACCEPTED_AT_ONCE,
+        ssl_certfile=config.tls_certificate or None,
+        ssl_keyfile=config.tls_key or None,
+        timeout_keep_alive=config.idle_connection_s,
+        timeout_graceful_shutdown=int(config.drain_s) + _CLOSING_S,
+    )

@@ -1,0 +1,128 @@
+"""Where the server listens: an address or a local socket, with TLS or without, and never open to all by accident."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from stat import S_ISSOCK
+
+from stoker.errors import ConfigError
+from stoker.server.access.control import is_local
+from stoker.server.access.keys import ApiKeys
+from stoker.server.config import ServerConfig
+from stoker.server.transport.descriptors import Listener
+
+BACKLOG = 2048
+"""Connections that wait to be accepted."""
+
+_MAX_UNSENT_BYTES = 128 * 2**10
+"""What the system keeps for a client that is not ready for it. Without a bound it would be megabytes, that is, whole
+answers, before anybody noticed that a client is slow."""
+
+_SOCKET_MODE = 0o660
+"""The user and the group; who may enter the folder is the administrator's business."""
+
+
+@contextmanager
+def listening(config: ServerConfig) -> Generator[socket.socket]:
+    """Takes the address before anything else, so that a taken port, or a wrong setting, costs no minute.
+
+    It listens at once: two servers may bind the same address, and only the second one to listen would hear of it.
+
+    Raises:
+        ConfigError: the address cannot be had, or TLS cannot be set up.
+    """
+    _check_tls(config)
+    with _unix_listener(config) if config.unix_socket else _bind(config) as listener:
+        try:
+            yield listener
+        finally:
+            if config.unix_socket:
+                Path(config.unix_socket).unlink(missing_ok=True)
+
+
+def check_exposure(config: ServerConfig, keys: ApiKeys) -> None:
+    """A server that others can reach has a key, or somebody has said that it shall have none.
+
+    Raises:
+        ConfigError: neither.
+    """
+    if config.unix_socket or is_local(config.host) or keys.has_clients or config.allow_unauthenticated:
+        return
+    message = (
+        f"everybody who reaches {config.host} could use this server: give it a key (--api-key or --api-key-file), "
+        f"or say that this is wanted (--allow-unauthenticated)"
+    )
+    raise ConfigError(message, key="host")
+
+
+def _check_tls(config: ServerConfig) -> None:
+    """Reads the files as uvicorn will, which would fail with a traceback."""
+    if not config.tls_certificate:
+        return
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(config.tls_certificate, config.tls_key, password=_no_password)
+    except (OSError, ValueError) as error:  # SSLError is an OSError
+        message = f"TLS cannot be set up with {config.tls_certificate} and {config.tls_key}: {error}"
+        raise ConfigError(message, key="tls_certificate") from error
+
+
+def url_of(config: ServerConfig, listener: socket.socket) -> str:
+    """What clients call the server."""
+    if config.unix_socket:
+        return f"unix:{config.unix_socket}"
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    scheme = "https" if config.tls_certificate else "http"
+    return f"{scheme}://{host}:{listener.getsockname()[1]}{config.root_path}"
+
+
+def _bind(config: ServerConfig) -> socket.socket:
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    listener = Listener(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # connections have it from their listener
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _MAX_UNSENT_BYTES)
+        listener.bind((config.host, config.port))
+        listener.listen(BACKLOG)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        message = f"cannot listen on {config.host} port {config.port}: {error}"
+        raise ConfigError(message, key="port") from error
+    return listener
+
+
+def _unix_listener(config: ServerConfig) -> socket.socket:
+    path = Path(config.unix_socket)
+    if not hasattr(socket, "AF_UNIX"):
+        raise ConfigError("there are no local sockets on this system", key="unix_socket")
+    listener = Listener(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _remove_left_behind(path)
+        listener.bind(str(path))
+        path.chmod(_SOCKET_MODE)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"cannot listen on {path}: {error}", key="unix_socket") from error
+    return listener
+
+
+def _remove_left_behind(path: Path) -> None:
+    """A socket on which nobody listens any more is what a killed server has left."""
+    with suppress(FileNotFoundError):
+        if not S_ISSOCK(path.lstat().st_mode):
+            raise FileExistsError(f"{path} exists and is no socket")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            try:
+                probe.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink()
+
+
+def _no_password() -> str:
+    raise ValueError("the private key is encrypted; a server has nobody to ask for its password")
