@@ -110,7 +110,7 @@ class Loop:
         else:
             if self.transfers is not None:
                 self.transfers.restore(batch)
-            assert self.backend.num_cells == self.scheduler.kv.used, "cells held are not the cells promised"
+            assert self.backend.num_cells == self.scheduler.kv.ledger.used, "cells held are not the cells promised"
             events = self._update(batch, [int(row.argmax()) for row in logits])
         for event in events:
             self._take(event)

@@ -15,11 +15,11 @@ from stoker.backends.scripted import scripted_info
 from stoker.cache.directory import KeptModel
 from stoker.cache.store import KVStore
 from stoker.core import tiering
+from stoker.core.adapter_rotation import AdapterRotation
 from stoker.core.batch import AdapterSet
 from stoker.core.request import Request
 from stoker.core.scheduler import Scheduler
 from stoker.core.sequence import FinishReason, Sequence
-from stoker.core.turns import Turns
 from tests import harness
 from tests.harness import ALL_TRAITS, Loop, answer_alone, make_request, random_requests
 from tests.unit.engine.writing_child import Folder
@@ -150,7 +150,7 @@ def _forgets_the_adapters_of_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _mixes_adapters_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Turns, "lane_of", lambda self, sequence: ())
+    monkeypatch.setattr(AdapterRotation, "lane_of", lambda self, sequence: ())
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def check_plans(seed: int) -> tuple[int, int]:
         run = again.scheduler._run
         num_repeated += run is not None and run.batch is again_batches[-1]
         assert again_batches == anew_batches
-        assert again.scheduler.kv.used == anew.scheduler.kv.used
+        assert again.scheduler.kv.ledger.used == anew.scheduler.kv.ledger.used
         assert again.scheduler.kv.held_by_retained == anew.scheduler.kv.held_by_retained
     assert again.tokens == anew.tokens
     assert again.reasons == anew.reasons
@@ -127,4 +127,4 @@ def test_clients_are_charged_for_repeated_steps() -> None:
         for _ in range(10):
             loop.step()
         loop.add(make_request("s", [4, 5], client_key="b"))
-    assert again.scheduler._waiting._served == anew.scheduler._waiting._served
+    assert again.scheduler._population._waiting._served == anew.scheduler._population._waiting._served

@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from stoker.core.admission import Admission
 from stoker.core.batch import CopyPrefix, Truncate
 from stoker.core.kv_cache import KVCache
+from stoker.core.ledger import Ledger
+from stoker.core.population import Population
 from stoker.core.prefix_tree import Match, Node, PrefixTree
 from stoker.core.scheduler import Scheduler
 from stoker.core.sequence import FinishReason, Sequence
+from stoker.core.slot_admission import SlotAdmission
 from stoker.core.waiting import WaitingQueue
 from tests.properties.test_scheduler_invariances import check_answers
 
@@ -28,10 +30,10 @@ def bug(patch: Patch) -> Patch:
 
 @bug
 def reuses_the_last_prompt_entry_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(self: Admission, sequence):
+    def find(self: SlotAdmission, sequence):
         return self._kv.find_reuse(sequence.entries, len(sequence.entries), sequence.cache_key)
 
-    monkeypatch.setattr(Admission, "_find_reuse", find)
+    monkeypatch.setattr(SlotAdmission, "_find_reuse", find)
 
 
 @bug
@@ -81,15 +83,15 @@ def applies_operations_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch) -> No
 
 @bug
 def offers_entries_before_they_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def promise(self: KVCache, slot, entries):
-        self.tree.extend(slot, entries)
+    def promise(self: Ledger, slot, entries):
+        self._tree.extend(slot, entries)
 
-    monkeypatch.setattr(KVCache, "promise", promise)
+    monkeypatch.setattr(Ledger, "promise", promise)
 
 
 @bug
 def counts_promised_cells_as_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(KVCache, "free", property(lambda self: self.capacity - self.held))
+    monkeypatch.setattr(Ledger, "free", property(lambda self: self.capacity - self.held))
 
 
 @bug
@@ -97,8 +99,8 @@ def evicts_a_running_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     original = KVCache.make_room
 
     def make_room(self: KVCache, num_cells):
-        if self.free < num_cells and len(self._running) > 1:
-            self._drop(next(iter(self._running)))
+        if self.ledger.free < num_cells and len(self._running) > 1:
+            self._clear(next(iter(self._running)))
         return original(self, num_cells)
 
     monkeypatch.setattr(KVCache, "make_room", make_room)
@@ -106,32 +108,32 @@ def evicts_a_running_slot(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @bug
 def preempted_sequences_keep_their_position(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Scheduler._preempt
+    original = Population.preempt
 
-    def preempt(self: Scheduler, sequence):
+    def preempt(self: Population, sequence):
         computed = sequence.num_computed
         original(self, sequence)
         sequence.num_computed = computed
 
-    monkeypatch.setattr(Scheduler, "_preempt", preempt)
+    monkeypatch.setattr(Population, "preempt", preempt)
 
 
 @bug
 def preempted_sequences_lose_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Scheduler._preempt
+    original = Population.preempt
 
-    def preempt(self: Scheduler, sequence):
+    def preempt(self: Population, sequence):
         original(self, sequence)
         if sequence.num_completion:
             sequence.entries.pop()
 
-    monkeypatch.setattr(Scheduler, "_preempt", preempt)
+    monkeypatch.setattr(Population, "preempt", preempt)
 
 
 @bug
 def a_finished_slot_is_never_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     def close(self: KVCache, slot, *, retain):
-        self._running.remove(slot)
+        self._running.pop(slot)
 
     monkeypatch.setattr(KVCache, "close", close)
 
@@ -197,20 +199,22 @@ def rows_go_to_the_wrong_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @bug
 def a_resumed_sequence_has_lost_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Scheduler.resume
+    original = Population.resume
 
-    def resume(self: Scheduler, request_id: str):
+    def resume(self: Population, request_id: str):
         sequence = self._paused.get(request_id)
         if sequence is not None and sequence.num_completion:
             sequence.entries.pop()
         original(self, request_id)
 
-    monkeypatch.setattr(Scheduler, "resume", resume)
+    monkeypatch.setattr(Population, "resume", resume)
 
 
 @bug
 def a_paused_sequence_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Scheduler, "pause", lambda self, request_id: self._paused.update({request_id: None}))
+    monkeypatch.setattr(
+        Scheduler, "pause", lambda self, request_id: self._population._paused.update({request_id: None})
+    )
 
 
 @bug
@@ -220,15 +224,15 @@ def a_resumed_sequence_stays_paused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @bug
 def an_aborted_request_stays_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    def end(self: Scheduler, sequence, reason):
+    def end(self: Population, sequence, reason):
         if sequence.slot is None and reason is FinishReason.CANCELLED:
             del self._alive[sequence.request.request_id]
-            self._finished[sequence.request.request_id] = sequence
+            self._ended[sequence.request.request_id] = sequence
             return
         original(self, sequence, reason)
 
-    original = Scheduler._end
-    monkeypatch.setattr(Scheduler, "_end", end)
+    original = Population.end
+    monkeypatch.setattr(Population, "end", end)
 
 
 @bug

@@ -14,11 +14,11 @@ from stoker.cache.block_file import Header
 from stoker.cache.directory import BlockDirectory
 from stoker.cache.host import HostTier
 from stoker.core import blocks
-from stoker.core.admission import Admission
-from stoker.core.kv_cache import KVCache
+from stoker.core.ledger import Ledger
 from stoker.core.portions import Ranges, States
 from stoker.core.scheduler import Scheduler
 from stoker.core.sequence import Sequence
+from stoker.core.slot_admission import SlotAdmission
 from stoker.core.tiering import Tiering
 from stoker.engine.transfers import Transfers
 from tests.harness import ALL_TRAITS
@@ -120,26 +120,26 @@ def an_import_that_failed_counts_as_made(monkeypatch: pytest.MonkeyPatch) -> Non
 def a_withdrawn_import_stays_promised(monkeypatch: pytest.MonkeyPatch) -> None:
     original = Transfers._import
     monkeypatch.setattr(Transfers, "_import", lambda self, transfer: transfer.start < 64 and original(self, transfer))
-    monkeypatch.setattr(KVCache, "withdraw", lambda self, slot, length: None)
+    monkeypatch.setattr(Ledger, "withdraw", lambda self, slot, length: None)
 
 
 @bug
 def imported_cells_are_not_promised(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = KVCache.promise
+    original = Ledger.promise
     monkeypatch.setattr(
-        KVCache, "promise", lambda self, slot, entries: original(self, slot, [] if type(entries) is list else entries)
+        Ledger, "promise", lambda self, slot, entries: original(self, slot, [] if type(entries) is list else entries)
     )
 
 
 @bug
 def private_prompts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find_reuse(self: Admission, sequence):
+    def find_reuse(self: SlotAdmission, sequence):
         found = original(self, sequence)
         assert sequence.request.cache_prompt or found.goal == 0, "a private prompt reads"
         return found
 
-    original = Admission._find_reuse
-    monkeypatch.setattr(Admission, "_find_reuse", find_reuse)
+    original = SlotAdmission._find_reuse
+    monkeypatch.setattr(SlotAdmission, "_find_reuse", find_reuse)
     monkeypatch.setattr(Sequence, "cache_key", property(lambda self: None))
 
 

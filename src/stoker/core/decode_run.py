@@ -12,15 +12,12 @@ are also the only ones with drafts: those with prompts, and those that somebody 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from stoker.core.adapter_rotation import AdapterRotation
 from stoker.core.batch import Batch, Chunk, Entry
 from stoker.core.kv_cache import KVCache
-from stoker.core.sequence import Sequence
+from stoker.core.population import RANK, Population
 from stoker.core.speculation import Speculation
-from stoker.core.step_plan import RANK, StepPlan
-from stoker.core.turns import Turns
-from stoker.core.waiting import WaitingQueue
+from stoker.core.step_plan import StepPlan
 
 
 class DecodeRun:
@@ -28,9 +25,9 @@ class DecodeRun:
 
     Args:
         kv: the ledger in which cells are promised.
-        turns: told of every step.
+        rotation: told of every step.
         speculation: drafts entries where that pays; nowhere else are any drafted.
-        running: all that run, by slot, in the order of their rank. Each has one pending entry before every step.
+        population: no sequence waits; each that runs has one pending entry before every step.
     """
 
     __slots__ = (
@@ -39,20 +36,23 @@ class DecodeRun:
         "_no_drafts",
         "_num_drafted",
         "_num_steps",
+        "_population",
+        "_rotation",
         "_running",
         "_speculation",
-        "_turns",
         "batch",
         "sequences",
     )
 
     def __init__(
-        self, kv: KVCache, turns: Turns, speculation: Speculation, running: list[tuple[int, Sequence]]
+        self, kv: KVCache, rotation: AdapterRotation, speculation: Speculation, population: Population
     ) -> None:
         self._kv = kv
-        self._turns = turns
+        self._rotation = rotation
         self._speculation = speculation
-        self._running = running
+        self._population = population
+        self._running = running = sorted(population.running.items(), key=lambda item: RANK(item[1]))
+        """The running sequences with their slots, in the order of their rank."""
         self._num_steps = 0
         """Planned so far."""
         self._num_drafted = [0] * len(running)
@@ -60,33 +60,30 @@ class DecodeRun:
         self._no_drafts: list[list[Entry]] = [[] for _ in running]
         self.sequences = [sequence for _, sequence in running]
         """In the order of their rows."""
-        self._lane = turns.lane_of(self.sequences[0])
+        self._lane = rotation.lane_of(self.sequences[0])
         self.batch: Batch | None = None
         """What was planned last."""
 
     @classmethod
-    def behind(
-        cls,
-        plan: StepPlan,
-        running: Mapping[int, Sequence],
-        kv: KVCache,
-        turns: Turns,
-        speculation: Speculation,
+    def after(
+        cls, plan: StepPlan, kv: KVCache, rotation: AdapterRotation, speculation: Speculation, population: Population
     ) -> DecodeRun | None:
-        """What follows a step, if nobody waits; None if it is not all decodes, or somebody has no part in it."""
-        if plan.imports or not plan.num_decodes == len(plan.chunks) == len(running):
+        """The run that follows a step; None = a sequence waits, or has no decode in this step."""
+        if population.num_waiting or plan.imports:
             return None
-        return cls(kv, turns, speculation, sorted(running.items(), key=lambda item: RANK(item[1])))
+        if not plan.num_decodes == len(plan.chunks) == population.num_running:
+            return None
+        return cls(kv, rotation, speculation, population)
 
     @property
     def has_room(self) -> bool:
         """All can have the next step without anybody's leaving."""
-        return self._kv.free >= len(self.sequences)
+        return self._kv.ledger.free >= len(self.sequences)
 
     def plan(self, step_id: int) -> Batch:
         """The next step, promised. Needs `has_room`."""
         self._num_steps += 1
-        self._turns.take(self._lane)
+        self._rotation.take(self._lane)
         drafts = self._drafts()
         chunks = tuple(
             [
@@ -94,7 +91,7 @@ class DecodeRun:
                 for (slot, s), draft in zip(self._running, drafts, strict=True)
             ]
         )
-        self._kv.promise_each(chunks)
+        self._kv.ledger.promise_each(chunks)
         self.batch = Batch(step_id, chunks, self._kv.take_ops(), num_drafted=sum(map(len, drafts)))
         return self.batch
 
@@ -107,7 +104,7 @@ class DecodeRun:
                 return drafts
         return self._no_drafts
 
-    def end(self, waiting: WaitingQueue) -> None:
-        """Something else happens: charges the clients for what they were given meanwhile."""
+    def end(self) -> None:
+        """The run is over: charges the clients for the entries that they were given in it."""
         for sequence, num_drafted in zip(self.sequences, self._num_drafted, strict=True):
-            waiting.charge(sequence.request.client_key, self._num_steps + num_drafted)
+            self._population.charge(sequence.request.client_key, self._num_steps + num_drafted)

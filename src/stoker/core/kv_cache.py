@@ -1,22 +1,24 @@
-"""The ledger of the KV pool: which slot holds what, what is promised, what may go. It never touches memory.
+"""The slots of the KV pool: which run, which are retained, what they hold. It never touches memory.
 
 ```
     capacity = [ held by running slots | held by retained slots only | promised to this step | free ]
-                 never evicted           least recently used goes      becomes held on commit
-                                         first, tail by tail
+                 never evicted           evicted in the order of       becomes held on commit
+                                         `Retained`, tail by tail      (`Ledger`)
 ```
 
-Whatever the ledger does to a slot is queued as a `CacheOp` for the next batch, in order.
+Whatever is done to a slot is queued as a `CacheOp` for the next batch, in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass
 
-from stoker.core.batch import CacheOp, Chunk, CopyPrefix, Entry, Truncate
+from stoker.core.batch import CacheOp, CopyPrefix, Entry, Truncate
+from stoker.core.ledger import Ledger
 from stoker.core.model_info import ModelInfo
 from stoker.core.prefix_tree import Match, PrefixTree
+from stoker.core.retained import Retained
 
 TRIM_GRANULE = 64
 """Retained tails are cut in steps of this many cells, so that a full pool does not cost one operation per token."""
@@ -44,20 +46,16 @@ NOTHING = Reuse(None, 0, takes_over=False, match=None)
 
 
 class KVCache:
-    """Counts cells and hands out slots. `used` = cells held + cells promised, never above `capacity`."""
+    """Hands out slots, and makes room for them. A slot is free, or it runs, or it is retained."""
 
     def __init__(self, info: ModelInfo) -> None:
-        self.capacity = info.kv_tokens
         self.tree = PrefixTree()
+        self.ledger = Ledger(info.kv_tokens, self.tree, shares_cells=info.traits.shares_cells)
+        self.retained = Retained()
         self._traits = info.traits
-        self._shares_cells = info.traits.shares_cells
         self._free_slots = list(reversed(range(info.num_slots)))
-        self._running: set[int] = set()
-        self._retained: dict[int, None] = {}
-        """Slots without a sequence, least recently used first."""
-        self._keys: dict[int, Hashable] = {}
-        self._promised: dict[int, Sequence[Entry]] = {}
-        self._num_promised = 0
+        self._running: dict[int, Hashable] = {}
+        """The slots with a sequence, each with the key under which its entries are found."""
         self._ops: list[CacheOp] = []
         self.num_evicted = 0
         """Cells of finished conversations that had to make room, since the start."""
@@ -65,46 +63,28 @@ class KVCache:
         """Finished conversations of which nothing is left for that reason."""
 
     @property
-    def held(self) -> int:
-        return self.tree.num_distinct if self._traits.shares_cells else self.tree.num_total
-
-    @property
     def held_by_retained(self) -> int:
         """Cells that no running slot holds."""
-        return self.held - self._held_by_running()
-
-    @property
-    def used(self) -> int:
-        return self.held + self._num_promised
-
-    @property
-    def free(self) -> int:
-        held = self.tree.num_distinct if self._shares_cells else self.tree.num_total
-        return self.capacity - held - self._num_promised
+        return self.ledger.held - self._held_by_running()
 
     @property
     def num_sequences(self) -> int:
         """Slots that hold something, or are about to."""
-        return len(self._running) + len(self._retained)
+        return len(self._running) + len(self.retained)
 
     @property
     def is_half_full(self) -> bool:
         """Half of the cells or of the slots are in use: before long something has to leave."""
         num_free_slots = len(self._free_slots)
-        return self.free * 2 <= self.capacity or num_free_slots * 2 <= num_free_slots + len(self._keys)
+        return self.ledger.free * 2 <= self.ledger.capacity or num_free_slots <= self.num_sequences
 
     @property
     def can_copy(self) -> bool:
         return self._traits.can_copy
 
     @property
-    def retained_slots(self) -> Iterable[int]:
-        """Slots without a sequence, least recently used first."""
-        return self._retained.keys()
-
-    @property
-    def running_slots(self) -> set[int]:
-        return self._running
+    def running_slots(self) -> Set[int]:
+        return self._running.keys()
 
     def find_reuse(self, entries: list[Entry], limit: int, key: Hashable = None) -> Reuse:
         """What of `entries[:limit]` is resident under `key` and can be had by this backend."""
@@ -114,9 +94,9 @@ class KVCache:
         through = self.tree.slots_through(match)
         if not through:
             return NOTHING
-        source = min(through, key=lambda slot: (slot not in self._retained, slot))
+        source = min(through, key=lambda slot: (slot not in self.retained, slot))
         is_whole = self.tree.length(source) == match.length
-        if source not in self._retained:
+        if source not in self.retained:
             return Reuse(source, match.length, takes_over=False, match=match) if self._can_copy(match) else NOTHING
         if is_whole or not (self._can_copy(match) and self._num_spare_slots > 1):
             can_go_on = is_whole or self._traits.can_truncate
@@ -126,14 +106,14 @@ class KVCache:
     def room_beside(self, reuse: Reuse) -> int:
         """Cells that a new sequence could still get, were everything retained evicted but what it reuses."""
         if reuse.match is not None and self._traits.shares_cells:
-            kept = self.tree.num_held_by(self._running, reuse.match)
+            kept = self.tree.num_held_by(self._running.keys(), reuse.match)
         else:
             kept = self._held_by_running() + reuse.length
-        return self.capacity - self._num_promised - kept
+        return self.ledger.capacity - self.ledger.num_promised - kept
 
     def has_slot(self, reuse: Reuse) -> bool:
         # A copy needs its retained source to stay until the copy is made, so that slot cannot be the new one.
-        is_pinned = reuse.source in self._retained and not reuse.takes_over
+        is_pinned = reuse.source in self.retained and not reuse.takes_over
         return self._num_spare_slots > int(is_pinned)
 
     def open(self, reuse: Reuse, key: Hashable = None) -> int:
@@ -141,52 +121,31 @@ class KVCache:
         if reuse.takes_over:
             assert reuse.source is not None
             slot = reuse.source
-            del self._retained[slot]
+            self._running[slot] = self.retained.remove(slot)
             self._cut(slot, reuse.length)
-        else:
-            slot = self._take_slot(pinned=reuse.source)
-            self.tree.insert(slot, key)
-            self._keys[slot] = key
-            if reuse.source is not None:
-                self._touch(reuse.source)
-                self.tree.copy(reuse.source, slot, reuse.length)
-                self._ops.append(CopyPrefix(reuse.source, slot, reuse.length))
-        self._running.add(slot)
+            return slot
+        slot = self._take_slot(pinned=reuse.source)
+        self._running[slot] = key
+        self.tree.insert(slot, key)
+        if reuse.source is not None:
+            self.retained.use(reuse.source)
+            self.tree.copy(reuse.source, slot, reuse.length)
+            self._ops.append(CopyPrefix(reuse.source, slot, reuse.length))
         return slot
 
     def make_room(self, num_cells: int) -> int:
         """Evicts retained tails until `num_cells` are free, or nothing is left to evict; returns what is free."""
-        before = self.free
+        before = self.ledger.free
         if before >= num_cells:
             return before
-        while self.free < num_cells and self._retained:
-            self._trim(next(iter(self._retained)), num_cells - self.free)
-        self.num_evicted += self.free - before
-        return self.free
-
-    def promise(self, slot: int, entries: Sequence[Entry]) -> None:
-        """Sets cells aside for what this step computes."""
-        assert slot in self._running
-        assert slot not in self._promised
-        self._promised[slot] = entries
-        self._num_promised += len(entries)
-
-    def promise_each(self, chunks: Iterable[Chunk]) -> None:
-        """As `promise`, for slots that have not been promised anything in this step."""
-        promised = self._promised
-        for slot, _, entries, _, _ in chunks:
-            promised[slot] = entries
-            self._num_promised += len(entries)
-
-    def withdraw(self, slot: int, length: int) -> None:
-        """Takes back what was promised to a slot beyond `length` entries, as when its import failed there."""
-        kept = self._promised[slot][: length - self.tree.length(slot)]
-        self._num_promised -= len(self._promised[slot]) - len(kept)
-        self._promised[slot] = kept
+        while (free := self.ledger.free) < num_cells and self.retained:
+            self._trim(self.retained.first(), num_cells - free)
+        self.num_evicted += free - before
+        return free
 
     def reject(self, slot: int, length: int) -> None:
         """Of what this step computed in a slot, nothing beyond `length` entries is kept: it was guessed wrongly."""
-        self.withdraw(slot, length)
+        self.ledger.withdraw(slot, length)
         self._ops.append(Truncate(slot, length))
 
     def shorten(self, slot: int, length: int) -> None:
@@ -194,28 +153,15 @@ class KVCache:
         assert slot in self._running
         self._cut(slot, length)
 
-    def commit(self) -> None:
-        """The step is computed: what was promised is held."""
-        assert self.free >= 0, "more was promised than there is"
-        self.tree.extend_each(self._promised)
-        self.abandon()
-
-    def abandon(self) -> None:
-        """Takes every promise back, as after a step that failed."""
-        self._promised.clear()
-        self._num_promised = 0
-
     def close(self, slot: int, *, retain: bool) -> None:
         """Takes a slot from its sequence; its content stays resident until evicted, or goes at once."""
-        assert slot not in self._promised
-        self._running.remove(slot)
-        if not retain or self.tree.length(slot) == 0:
-            self._drop(slot)
-            return
-        self._retained[slot] = None
-        if self._traits.shares_cells and self.tree.num_private(slot) == 0:
-            # Other slots hold all of its cells: it would only cost a slot.
-            self._drop(slot)
+        assert not self.ledger.is_promised(slot)
+        key = self._running.pop(slot)
+        # Where other slots hold all of its cells, a retained slot would only cost a slot.
+        if retain and (self.tree.num_private(slot) if self._traits.shares_cells else self.tree.length(slot)) > 0:
+            self.retained.add(slot, key)
+        else:
+            self._clear(slot)
 
     def lengths(self) -> dict[int, int]:
         """How many entries each slot holds, the free ones included."""
@@ -224,7 +170,7 @@ class KVCache:
 
     def erase(self, slot: int) -> int:
         """Forgets what a retained slot holds; returns how many entries that was. A running slot is left alone."""
-        if slot not in self._retained:
+        if slot not in self.retained:
             return 0
         length = self.tree.length(slot)
         self._drop(slot)
@@ -232,22 +178,21 @@ class KVCache:
 
     def left_in(self, slot: int) -> tuple[list[Entry], Hashable]:
         """What a retained slot holds, and under which key; nothing if it is none."""
-        if slot not in self._retained:
+        if slot not in self.retained:
             return [], None
-        return self.tree.entries(slot), self._keys[slot]
+        return self.tree.entries(slot), self.retained.key(slot)
 
     def adopt(self, slot: int, entries: Sequence[Entry], key: Hashable = None) -> None:
         """An empty slot was filled from outside: it holds these entries, as if a conversation had left them."""
-        assert len(entries) <= self.free
+        assert len(entries) <= self.ledger.free
         self._free_slots.remove(slot)
         self.tree.insert(slot, key)
-        self._keys[slot] = key
         self.tree.extend(slot, entries)
-        self._retained[slot] = None
+        self.retained.add(slot, key)
 
     def forget(self, key: Hashable) -> None:
         """Drops whatever is retained under a key."""
-        for slot in [slot for slot in self._retained if self._keys[slot] == key]:
+        for slot in self.retained.under(key):
             self._drop(slot)
 
     def take_ops(self) -> tuple[CacheOp, ...]:
@@ -268,42 +213,36 @@ class KVCache:
             else:
                 shortened[op.slot] = min(op.length, shortened.get(op.slot, op.length))
         self._ops[:0] = [Truncate(slot, length) for slot, length in shortened.items()]
-        assert not filled & self._retained.keys(), "a slot was filled and given up in one step"
+        assert not filled & self.retained.slots, "a slot was filled and given up in one step"
         return filled
 
     def check_integrity(self) -> None:
         """Asserts that slots and cells add up."""
         self.tree.check_integrity()
-        assert 0 <= self.used <= self.capacity
-        assert self._num_promised == sum(len(entries) for entries in self._promised.values())
-        assert not self._running & self._retained.keys()
-        assert set(self.tree.slots) == self._running | self._retained.keys()
+        self.ledger.check_integrity()
+        assert not self._running.keys() & self.retained.slots
+        assert set(self.tree.slots) == self._running.keys() | self.retained.slots
         assert not set(self._free_slots) & set(self.tree.slots)
         assert len(set(self._free_slots)) == len(self._free_slots)
         if self._traits.shares_cells:
-            assert all(self.tree.num_private(slot) > 0 for slot in self._retained), "a slot retained for nothing"
+            assert all(self.tree.num_private(slot) > 0 for slot in self.retained), "a slot retained for nothing"
 
     @property
     def _num_spare_slots(self) -> int:
-        return len(self._free_slots) + len(self._retained)
+        return len(self._free_slots) + len(self.retained)
 
     def _held_by_running(self) -> int:
         if self._traits.shares_cells:
-            return self.tree.num_held_by(self._running)
+            return self.tree.num_held_by(self._running.keys())
         return sum(self.tree.length(slot) for slot in self._running)
 
     def _can_copy(self, match: Match) -> bool:
-        return self._traits.shares_cells or self.free >= match.length
+        return self._traits.shares_cells or self.ledger.free >= match.length
 
     def _take_slot(self, pinned: int | None) -> int:
         if not self._free_slots:
-            self._evict(next(slot for slot in self._retained if slot != pinned))
+            self._evict(self.retained.first(pinned))
         return self._free_slots.pop()
-
-    def _touch(self, slot: int) -> None:
-        if slot in self._retained:
-            del self._retained[slot]
-            self._retained[slot] = None
 
     def _cut(self, slot: int, length: int) -> None:
         if length < self.tree.length(slot):
@@ -324,18 +263,18 @@ class KVCache:
         self._drop(slot)
 
     def _drop(self, slot: int) -> None:
-        self._retained.pop(slot, None)
+        self.retained.remove(slot)
+        self._clear(slot)
+
+    def _clear(self, slot: int) -> None:
         self._ops.append(Truncate(slot, 0))
         self.tree.remove(slot)
-        del self._keys[slot]
         self._free_slots.append(slot)
 
     def _find_retained(self, entries: list[Entry], limit: int, key: Hashable) -> Reuse:
         """Without copies only a retained slot itself can go on: the one with the longest usable prefix."""
         best, wanted = NOTHING, entries[:limit]
-        for slot in self._retained:
-            if self._keys[slot] != key:
-                continue
+        for slot in self.retained.under(key):
             length = self.tree.overlap(slot, wanted)
             is_usable = length == self.tree.length(slot) or self._traits.can_truncate
             if is_usable and length > best.length:

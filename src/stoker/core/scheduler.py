@@ -6,25 +6,25 @@ each a little further. The idea, and most of the words, are those of vLLM's v1 s
 
 from __future__ import annotations
 
-from collections.abc import Container
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
+from itertools import count
 
-from stoker.core.admission import LOOKAHEAD, Admission
+from stoker.core.adapter_rotation import AdapterRotation
 from stoker.core.batch import Batch, Chunk, Entry, Transfer
 from stoker.core.decode_run import DecodeRun
 from stoker.core.kv_cache import KVCache
 from stoker.core.model_info import ModelInfo
+from stoker.core.population import Population
 from stoker.core.request import Request
 from stoker.core.sequence import FinishReason, Sequence, TokenEvent
+from stoker.core.slot_admission import LOOKAHEAD, SlotAdmission
 from stoker.core.slots import Slots
 from stoker.core.speculation import Speculation
-from stoker.core.step_plan import RANK, StepPlan, StepPlanner
+from stoker.core.step_plan import StepPlan, StepPlanner
 from stoker.core.tiering import Tiering
 from stoker.core.tiers import Tiers
 from stoker.core.token_budget import TokenBudget
-from stoker.core.turns import Turns
-from stoker.core.waiting import WaitingQueue
 from stoker.errors import InvalidInput, Overloaded
 
 _EXPORT_SHARE = 0.02
@@ -51,7 +51,7 @@ class SchedulerConfig:
 
 
 class Scheduler:
-    """Owns every sequence from `add` to its last event. One thread uses it.
+    """Plans steps, and takes what they gave. `Population` owns the sequences. One thread uses it.
 
     Args:
         info: of the backend that computes the batches.
@@ -72,69 +72,56 @@ class Scheduler:
             pass_per_prompt=info.pass_per_prompt,
         )
         self.tiering = Tiering(info, self.kv, self._budget, tiers)
-        self._waiting = WaitingQueue()
-        self._running: dict[int, Sequence] = {}
-        """By slot."""
-        self._alive: dict[str, Sequence] = {}
-        self._finished: dict[str, Sequence] = {}
-        """Those that ended since the last `schedule`."""
-        self._paused: dict[str, Sequence] = {}
-        """Neither running nor waiting: nobody reads what they would become."""
+        self._population = Population(self.kv, self.tiering)
         can_draft = info.is_batch_invariant and info.traits.can_truncate
         self.speculation = Speculation(config.max_draft if can_draft else 0, info.max_batch_tokens)
         self._run: DecodeRun | None = None
-        """What goes on as it was, as long as nobody is added, resumed or loses the slot."""
-        self._turns = Turns(info)
-        self._admission = Admission(
-            self.kv, self.tiering, self._waiting, self._running, config.max_running, self._turns
-        )
+        """The run of decodes that goes on until a sequence is added, is resumed or loses its slot."""
+        self._rotation = AdapterRotation(info)
+        self._admission = SlotAdmission(self.kv, self.tiering, self._population, self._rotation, config.max_running)
         self._planner = StepPlanner(
-            info,
-            self.kv,
-            self.tiering,
-            self._admission,
-            self._budget,
-            self._turns,
-            self._running,
-            make_way=self._make_way,
+            info, self.kv, self.tiering, self._admission, self._budget, self._rotation, self._population
         )
-        self.slots = Slots(info, self.kv, self.tiering, self._running, self._next_step_id)
+        self._step_ids = count(1)
+        self.slots = Slots(info, self.kv, self.tiering, self._population, self._step_ids)
         self.num_prompt_tokens = 0
         """Of all requests that have begun."""
         self.num_cached_tokens = 0
         """Those of them that were not computed."""
         self.num_resident_tokens = 0
         """Those of these that were in the pool."""
-        self.num_preemptions = 0
         self._num_arrivals = 0
-        self._num_steps = 0
 
     @property
     def has_work(self) -> bool:
-        """Somebody is alive who is not paused."""
-        return len(self._alive) > len(self._paused)
+        """A sequence is alive and not paused."""
+        return self._population.has_work
 
     @property
     def awaits_tiers(self) -> bool:
-        """Somebody was put off by the last `schedule` until something has been read from disk."""
-        return any(sequence.fetched_keys for sequence in self._waiting)
+        """The last `schedule` skipped a sequence whose KV is still being read from disk."""
+        return any(sequence.fetched_keys for sequence in self._population.waiting)
 
     @property
     def num_running(self) -> int:
-        return len(self._running)
+        return self._population.num_running
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        return self._population.num_waiting
 
     @property
     def num_paused(self) -> int:
-        return len(self._paused)
+        return self._population.num_paused
+
+    @property
+    def num_preemptions(self) -> int:
+        return self._population.num_preemptions
 
     @property
     def kv_used(self) -> int:
         """Cells that running sequences hold or were promised."""
-        return self.kv.used - self.kv.held_by_retained
+        return self.kv.ledger.used - self.kv.held_by_retained
 
     @property
     def kv_retained(self) -> int:
@@ -143,30 +130,26 @@ class Scheduler:
 
     @property
     def kv_capacity(self) -> int:
-        return self.kv.capacity
+        return self.kv.ledger.capacity
 
     def sequence(self, request_id: str) -> Sequence:
         """A sequence that is alive, or that ended in the current step."""
-        return self._alive.get(request_id) or self._finished[request_id]
+        return self._population.find(request_id) or self._population.ended(request_id)
 
     def sequences(self, batch: Batch) -> list[Sequence]:
         """Who gets a token of a batch, or several, in the order of their rows."""
         if self._run is not None and self._run.batch is batch:
             return self._run.sequences
-        found: list[Sequence] = []
+        running, found = self._population.running, list[Sequence]()
         for slot, start, entries, num_logits, _ in batch.chunks:
-            sequence = self._running[slot]
+            sequence = running[slot]
             if num_logits and start + len(entries) == len(sequence.entries):
                 found.append(sequence)
         return found
 
     def rows(self, batch: Batch) -> list[tuple[Sequence, Entry | None]]:
         """What the rows of a batch are for: whose they are, and the prompt entry to score; None = one to sample."""
-        return [row for chunk in batch.chunks for row in self._rows_of(self._running[chunk.slot], chunk)]
-
-    def _rows_of(self, sequence: Sequence, chunk: Chunk) -> list[tuple[Sequence, Entry | None]]:
-        following: list[Entry | None] = [*sequence.entries[chunk.end - chunk.num_logits + 1 : chunk.end + 1]]
-        return [(sequence, entry) for entry in [*following, None][: chunk.num_logits]]
+        return [row for chunk in batch.chunks for row in _rows_of(self._population.running[chunk.slot], chunk)]
 
     def add(self, request: Request) -> None:
         """Queues a request that has passed every check.
@@ -175,21 +158,19 @@ class Scheduler:
             Overloaded: the queue is full.
             InvalidInput: a request of this id is alive.
         """
-        if request.request_id in self._alive:
+        if self._population.find(request.request_id) is not None:
             raise InvalidInput(f"request id {request.request_id!r} is already in use", parameter="request_id")
-        if len(self._waiting) >= self._config.max_waiting:
-            raise Overloaded(f"the queue is full: {len(self._waiting)} requests are waiting", retry_after_s=1.0)
+        if self.num_waiting >= self._config.max_waiting:
+            raise Overloaded(f"the queue is full: {self.num_waiting} requests are waiting", retry_after_s=1.0)
         self._num_arrivals += 1
         sequence = Sequence.begin(request, self._num_arrivals, self._info)
-        self._alive[request.request_id] = sequence
         self.tiering.open(sequence)
         self._end_run()
-        self._waiting.push(sequence)
-        self._admission.reconsider()
+        self._population.add(sequence)
 
     def abort(self, request_id: str) -> TokenEvent | None:
         """Ends a request between two steps; what was computed of its prompt stays resident."""
-        sequence = self._alive.get(request_id)
+        sequence = self._population.find(request_id)
         if sequence is None:
             return None
         return self._end(sequence, FinishReason.CANCELLED)
@@ -199,32 +180,27 @@ class Scheduler:
 
         Unknown ids are ignored, and so is pausing what is paused.
         """
-        sequence = self._alive.get(request_id)
-        if sequence is None or request_id in self._paused:
+        sequence = self._population.find(request_id)
+        if sequence is None or self._population.is_paused(request_id):
             return
-        if sequence.slot is None:
-            self._waiting.remove(sequence)
-            self._admission.reconsider()
-        else:
-            self._vacate(sequence, retain=not sequence.is_isolated)
-        sequence.num_paused += 1
-        self._paused[request_id] = sequence
+        if sequence.slot is not None:
+            self._end_run()
+        self._population.pause(sequence)
 
     def resume(self, request_id: str) -> None:
         """A paused request goes on as soon as there is a place, before all others of its client."""
-        sequence = self._paused.pop(request_id, None)
-        if sequence is not None:
+        if self._population.is_paused(request_id):
             self._end_run()
-            self._waiting.push_front(sequence)
-            self._admission.reconsider()
+            self._population.resume(request_id)
 
     def finish(self, request_id: str, reason: FinishReason, num_completion: int) -> None:
         """Ends a running request for a reason that only its text shows, such as a stop string.
 
         Args:
-            num_completion: tokens up to there; those behind, of a draft, are forgotten.
+            num_completion: tokens up to there; the tokens after them, of a draft, are forgotten.
         """
-        sequence = self._alive[request_id]
+        sequence = self._population.find(request_id)
+        assert sequence is not None, "only a running request is finished"
         self.speculation.withdraw(sequence, sequence.num_completion - num_completion)
         del sequence.entries[sequence.num_prompt + num_completion :]
         if sequence.slot is not None and sequence.num_computed >= len(sequence.entries):
@@ -236,51 +212,42 @@ class Scheduler:
         """What is to be exported now. Asked before `schedule`: what the ledger says of a slot is then really in it."""
         if not self.tiering.may_export:
             return []
-        num_streams = sum(sequence.num_pending == 1 for sequence in self._running.values())
+        running = self._population.running.values()
+        num_streams = sum(sequence.num_pending == 1 for sequence in running)
         seconds = self._budget.limit_s(num_streams) * _EXPORT_SHARE if self.has_work else _IDLE_EXPORT_S
-        return self.tiering.exports(self._running.values(), seconds, is_busy=self.has_work)
+        return self.tiering.exports(running, seconds, is_busy=self.has_work)
 
     def schedule(self) -> Batch | None:
         """The next step: decodes first, then prompts within the budget, those of whoever can be admitted too.
 
         None: there is nothing to do before something has been read from disk or a request comes.
         """
-        self._finished.clear()
+        self._population.forget_ended()
         if self._run is not None and self._run.has_room:
-            return self._run.plan(self._next_step_id())
+            return self._run.plan(next(self._step_ids))
         self._end_run()
-        plan = StepPlan()
         self._displace()
-        for lane in self._turns.order((*self._running.values(), *self._waiting.candidates(LOOKAHEAD))):
-            self._planner.fill(plan, lane)
-            if plan.chunks:
-                self._turns.take(lane)
-                break
+        plan = self._plan()
         if not plan.chunks and not plan.imports:
             return None
-        for slot, chunk in plan.chunks.items():
-            sequence = self._running[slot]
-            self._waiting.charge(sequence.request.client_key, len(chunk.entries))
-            if not sequence.has_begun:
-                self._note_begin(sequence)
-        if not len(self._waiting):
-            self._run = DecodeRun.behind(plan, self._running, self.kv, self._turns, self.speculation)
+        self._charge(plan)
+        self._run = DecodeRun.after(plan, self.kv, self._rotation, self.speculation, self._population)
         imports = tuple([transfer for transfers in plan.imports.values() for transfer in transfers])
-        return Batch(self._next_step_id(), tuple(plan.chunks.values()), self.kv.take_ops(), imports)
+        return Batch(next(self._step_ids), tuple(plan.chunks.values()), self.kv.take_ops(), imports)
 
     def withdraw(self, transfer: Transfer) -> None:
         """An import of this step failed: from there on its sequence is computed."""
-        self.kv.withdraw(transfer.slot, transfer.start)
-        self._running[transfer.slot].num_restorable = 0
+        self.kv.ledger.withdraw(transfer.slot, transfer.start)
+        self._population.running[transfer.slot].num_restorable = 0
 
     def update(self, batch: Batch, token_ids: Ordered[int | None]) -> list[TokenEvent]:
         """Takes what the step gave: one token id for each of `sequences`, or None where its row was unusable."""
-        self.kv.commit()
-        if batch.imports:
-            for slot in {transfer.slot for transfer in batch.imports}:
-                self._note_import(self._running[slot], self.kv.tree.length(slot))
+        self.kv.ledger.commit()
+        running = self._population.running
+        for slot in {transfer.slot for transfer in batch.imports}:
+            self._note_import(running[slot], self.kv.tree.length(slot))
         for slot, start, entries, _, _ in batch.chunks:
-            sequence = self._running[slot]
+            sequence = running[slot]
             sequence.num_computed = end = start + len(entries)
             if sequence.request.scores_prompt:
                 sequence.num_scored = max(sequence.num_scored, min(end, sequence.num_prompt))
@@ -304,7 +271,7 @@ class Scheduler:
             if num_accepted < num_drafted:
                 self.kv.reject(chunk.slot, sequence.num_computed)
             self.speculation.observe(sequence, num_drafted, num_accepted, is_over=found[-1] in sequence.ends)
-        self.kv.commit()
+        self.kv.ledger.commit()
         return [
             [self._accept(sequence, token_id) for token_id in found]
             for sequence, found in zip(sequences, accepted, strict=True)
@@ -315,20 +282,22 @@ class Scheduler:
 
         With drafts it took more than it had to, and nobody has seen anything of it: all go on without.
         """
-        self.kv.abandon()
+        self.kv.ledger.abandon()
         if batch.num_drafted:
             self.kv.repeat_ops(batch.ops)
             self.speculation.has_failed()
             return []
-        sequences = [self._running[chunk.slot] for chunk in batch.chunks]
+        running = self._population.running
+        sequences = [running[chunk.slot] for chunk in batch.chunks]
         for slot in self.kv.repeat_ops(batch.ops):
-            if slot in self._running and self._running[slot] not in sequences:
-                self._preempt(self._running[slot], retain=False)
+            if slot in running and running[slot] not in sequences:
+                self._end_run()
+                self._population.preempt(running[slot], retain=False)
         return [event for sequence in sequences if (event := self._end_or_retry(sequence)) is not None]
 
     def observe(self, batch: Batch, step_s: float) -> None:
         """Learns how long a step took; not of the first, which touches the weights for all that follow."""
-        self._turns.observe(step_s)
+        self._rotation.observe(step_s)
         self.tiering.earn(step_s)
         if batch.step_id == 1:
             return
@@ -347,32 +316,38 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Asserts that sequences, slots and cells agree. Cheap enough for every step under test."""
         self.kv.check_integrity()
-        assert len(self._running) + len(self._waiting) + len(self._paused) == len(self._alive)
-        assert self.kv.running_slots == self._running.keys()
-        for slot, sequence in self._running.items():
-            assert sequence.slot == slot
-            assert self.kv.tree.entries(slot) == sequence.entries[: sequence.num_computed]
-        for sequence in (*self._waiting, *self._paused.values()):
-            assert sequence.slot is None
-            assert sequence.num_computed == 0
-
-    def _next_step_id(self) -> int:
-        self._num_steps += 1
-        return self._num_steps
+        self._population.check_integrity()
 
     def _end_run(self) -> None:
         if self._run is not None:
-            self._run.end(self._waiting)
+            self._run.end()
             self._run = None
 
     def _displace(self) -> None:
         """A request of higher priority does not wait for a running one of lower priority."""
-        for candidate in self._waiting.candidates(1):
-            while (victim := self._lowest(())) is not None:
-                is_outranked = victim.request.priority < candidate.request.priority
-                if not is_outranked or not self._admission.lacks_place(candidate):
-                    return
-                self._preempt(victim)
+        first = self._population.first_in_line
+        if first is None:
+            return
+        while (victim := self._population.lowest_below(first)) is not None and self._admission.lacks_place(first):
+            self._population.preempt(victim)
+
+    def _plan(self) -> StepPlan:
+        """The step of the first lane that has entries to compute; imports of the lanes before it go along."""
+        plan = StepPlan()
+        candidates = self._population.candidates(LOOKAHEAD)
+        for lane in self._rotation.order((*self._population.running.values(), *candidates)):
+            self._planner.fill(plan, lane)
+            if plan.chunks:
+                self._rotation.take(lane)
+                break
+        return plan
+
+    def _charge(self, plan: StepPlan) -> None:
+        for slot, chunk in plan.chunks.items():
+            sequence = self._population.running[slot]
+            self._population.charge(sequence.request.client_key, len(chunk.entries))
+            if not sequence.has_begun:
+                self._note_begin(sequence)
 
     def _note_begin(self, sequence: Sequence) -> None:
         sequence.has_begun = True
@@ -380,32 +355,12 @@ class Scheduler:
         self.num_cached_tokens += min(sequence.num_cached, sequence.num_prompt)
         self.num_resident_tokens += min(sequence.num_resident, sequence.num_prompt)
 
-    def _make_way(self, sequence: Sequence, planned: Container[int]) -> bool:
-        """Preempts the running sequence that goes first, if it ranks below this one."""
-        victim = self._lowest(planned)
-        if victim is None or victim.rank <= sequence.rank:
-            return False
-        self._preempt(victim)
-        return True
-
-    def _lowest(self, planned: Container[int]) -> Sequence | None:
-        """The running sequence to preempt first: lowest priority, then newest, and not yet part of this step."""
-        return max((s for slot, s in self._running.items() if slot not in planned), key=RANK, default=None)
-
-    def _preempt(self, sequence: Sequence, *, retain: bool = True) -> None:
-        """Back to the queue with all its tokens; its cells may be evicted."""
-        self._vacate(sequence, retain=retain and sequence.is_shared)
-        sequence.num_preempted += 1
-        self.num_preemptions += 1
-        self._waiting.push_front(sequence)
-
     def _end_or_retry(self, sequence: Sequence) -> TokenEvent | None:
         """Nothing was said yet, so nobody notices that a prompt is computed twice; a second failure is its own."""
         if sequence.num_completion or sequence.is_isolated:
             return self._end(sequence, FinishReason.ERROR)
-        self._vacate(sequence, retain=False)
-        sequence.is_isolated, sequence.has_begun, sequence.chain = True, False, None
-        self._waiting.push_front(sequence)
+        self._end_run()
+        self._population.isolate(sequence)
         return None
 
     def _note_import(self, sequence: Sequence, length: int) -> None:
@@ -426,31 +381,16 @@ class Scheduler:
         return TokenEvent(sequence.request.request_id, token_id, not is_stop, reason)
 
     def _end(self, sequence: Sequence, reason: FinishReason) -> TokenEvent:
-        """Takes leave of a sequence; returns the event for an end without a token."""
-        request = sequence.request
-        sequence.finish_reason = reason
-        was_paused = self._paused.pop(request.request_id, None) is not None
+        """Ends a sequence; returns the event for an end without a token."""
         if sequence.slot is not None:
-            # What led to an error is not worth keeping: it may be the cause.
-            self._vacate(sequence, retain=sequence.is_shared and reason is not FinishReason.ERROR)
-        elif not was_paused:
-            self._waiting.remove(sequence)
-        if sequence.num_paused and not sequence.is_shared:
-            self.kv.forget(sequence.cache_key)  # nobody else may read it; who is paused and may, computes it again
-        del self._alive[request.request_id]
-        self._finished[request.request_id] = sequence
-        self._waiting.forget_idle({s.request.client_key for s in self._running.values()})
-        return TokenEvent(request.request_id, None, is_text=False, finish_reason=reason)
+            self._end_run()
+        self._population.end(sequence, reason)
+        return TokenEvent(sequence.request.request_id, None, is_text=False, finish_reason=reason)
 
-    def _vacate(self, sequence: Sequence, *, retain: bool) -> None:
-        assert sequence.slot is not None
-        self._end_run()
-        if retain:
-            self.tiering.retain(sequence.slot, sequence)
-        self.kv.close(sequence.slot, retain=retain)
-        del self._running[sequence.slot]
-        sequence.slot, sequence.num_computed, sequence.num_restorable = None, 0, 0
-        self._admission.reconsider()
+
+def _rows_of(sequence: Sequence, chunk: Chunk) -> list[tuple[Sequence, Entry | None]]:
+    following: list[Entry | None] = [*sequence.entries[chunk.end - chunk.num_logits + 1 : chunk.end + 1]]
+    return [(sequence, entry) for entry in [*following, None][: chunk.num_logits]]
 
 
 def _until_end(sequence: Sequence, token_ids: Ordered[int | None]) -> Ordered[int | None]:

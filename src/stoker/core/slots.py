@@ -1,13 +1,14 @@
-"""What slots hold, for whoever asks, empties or fills one that no request runs in. It schedules nothing."""
+"""Inspects, erases and fills idle slots of the KV cache. It schedules no request."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
 
 from stoker.core.batch import AdapterSet, Batch, Entry, Transfer
 from stoker.core.kv_cache import KVCache
 from stoker.core.model_info import ModelInfo
-from stoker.core.sequence import CacheKey, Sequence
+from stoker.core.population import Population
+from stoker.core.sequence import CacheKey
 from stoker.core.slot_state import SlotState
 from stoker.core.tiering import Tiering
 from stoker.errors import InvalidInput, ResourceExhausted
@@ -20,8 +21,8 @@ class Slots:
         info: of the backend.
         kv: the ledger of what slots hold.
         tiering: told what is put into a slot from outside.
-        running: by slot; only read here.
-        next_step_id: for a batch that computes nothing.
+        population: says which request runs in a slot; not changed here.
+        step_ids: the ids of batches, for one that computes nothing.
     """
 
     def __init__(
@@ -29,14 +30,14 @@ class Slots:
         info: ModelInfo,
         kv: KVCache,
         tiering: Tiering,
-        running: Mapping[int, Sequence],
-        next_step_id: Callable[[], int],
+        population: Population,
+        step_ids: Iterator[int],
     ) -> None:
         self._info = info
         self._kv = kv
         self._tiering = tiering
-        self._running = running
-        self._next_step_id = next_step_id
+        self._running = population.running
+        self._step_ids = step_ids
 
     def states(self) -> list[SlotState]:
         """What every slot holds now, in the order of their numbers."""
@@ -80,7 +81,7 @@ class Slots:
         self._kv.erase(slot)
         if self._kv.make_room(len(entries)) < len(entries):
             raise ResourceExhausted(f"there is no room for {len(entries)} tokens now", retry_after_s=1.0)
-        return Batch(self._next_step_id(), (), self._kv.take_ops(), (Transfer(slot, 0, len(entries), key),))
+        return Batch(next(self._step_ids), (), self._kv.take_ops(), (Transfer(slot, 0, len(entries), key),))
 
     def adopt(self, slot: int, entries: tuple[Entry, ...], adapters: AdapterSet = ()) -> None:
         """The slot of `vacate_for` is filled, with what was computed with these adapters."""

@@ -1,28 +1,24 @@
 """Fills one step: which running sequences take how many of its entries, and what comes out of the tiers meanwhile.
 
-It begins and ends no sequence: who gets a slot is the admission's affair, and who loses it the scheduler's.
+It begins and ends no sequence: `SlotAdmission` gives slots, and `Population` takes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
 from dataclasses import dataclass, field
-from operator import attrgetter
 
-from stoker.core.admission import Admission
+from stoker.core.adapter_rotation import AdapterRotation, Lane
 from stoker.core.batch import Chunk, Transfer
 from stoker.core.kv_cache import KVCache
 from stoker.core.model_info import ModelInfo
+from stoker.core.population import RANK, Population
 from stoker.core.sequence import Sequence
+from stoker.core.slot_admission import SlotAdmission
 from stoker.core.tiering import Tiering
 from stoker.core.token_budget import TokenBudget
-from stoker.core.turns import Lane, Turns
 
 MAX_SCORED_LOGITS = 2**24
 """Most logits of prompt entries in one step: every row is as wide as the vocabulary, and all of them are kept."""
-
-RANK: Callable[[Sequence], tuple[int, int]] = attrgetter("rank")
-"""For sorting."""
 
 
 @dataclass(slots=True)
@@ -46,8 +42,7 @@ class StepPlanner:
     Args:
         info: of the backend.
         kv: the ledger in which cells are promised.
-        running: by slot; those who are admitted meanwhile appear in it.
-        make_way: preempts one running sequence outside the plan that ranks below this one; False = there is none.
+        population: the running sequences; sequences that are admitted during the planning are among them.
     """
 
     def __init__(
@@ -55,26 +50,24 @@ class StepPlanner:
         info: ModelInfo,
         kv: KVCache,
         tiering: Tiering,
-        admission: Admission,
+        admission: SlotAdmission,
         budget: TokenBudget,
-        turns: Turns,
-        running: dict[int, Sequence],
-        make_way: Callable[[Sequence, Container[int]], bool],
+        rotation: AdapterRotation,
+        population: Population,
     ) -> None:
         self._info = info
         self._kv = kv
         self._tiering = tiering
         self._admission = admission
         self._budget = budget
-        self._turns = turns
-        self._running = running
-        self._make_way = make_way
+        self._rotation = rotation
+        self._population = population
         self._owed = 0
         """Entries that the oldest prompt should have had in earlier steps, and that were too few for a chunk."""
 
     def fill(self, plan: StepPlan, lane: Lane) -> None:
         """Adds what this lane has to compute, and whatever is to be restored."""
-        ready = [s for s in self._turns.of(lane, self._running.values()) if s.num_pending == 1]
+        ready = [s for s in self._rotation.of(lane, self._population.running.values()) if s.num_pending == 1]
         self._plan_decodes(plan, [sequence for sequence in ready if sequence.num_completion])
         self._plan_prompts(plan, lane, [sequence for sequence in ready if not sequence.num_completion])
 
@@ -88,13 +81,13 @@ class StepPlanner:
 
     def _plan_prompts(self, plan: StepPlan, lane: Lane, ends: list[Sequence]) -> None:
         """`ends`: prompts of which only the last entry is left."""
-        prompts = [s for s in self._running.values() if s.num_pending > 1]
+        prompts = [s for s in self._population.running.values() if s.num_pending > 1]
         if not prompts and not self._admission.can_admit:
             self._plan_decodes(plan, ends)
             return
         num_decodes = plan.num_decodes + len(ends)
-        has_streams = num_decodes > 0 or len(prompts) < len(self._running)
-        num_sharing = len({lane, *map(self._turns.lane_of, prompts)})
+        has_streams = num_decodes > 0 or len(prompts) < len(self._population.running)
+        num_sharing = len({lane, *map(self._rotation.lane_of, prompts)})
 
         def num_tokens() -> int:
             return self._budget.prompt_tokens(
@@ -113,7 +106,7 @@ class StepPlanner:
         if plan.imports and not plan.num_decodes and not any(_is_behind(plan, sequence) for sequence in prompts):
             return  # what they would compute now is published when all is restored: then better with the restored ones
         self._plan_decodes(plan, ends)
-        beside = [s for s in self._turns.of(lane, prompts) if not s.is_restoring]
+        beside = [s for s in self._rotation.of(lane, prompts) if not s.is_restoring]
         for sequence, share in self._shares(beside, num_tokens(), self._info.max_batch_tokens - plan.num_decodes):
             if sequence.slot is not None:
                 self._plan_chunk(plan, sequence, share)
@@ -144,7 +137,7 @@ class StepPlanner:
             sequence.num_restorable = 0
             return 0
         end = transfers[-1].end
-        self._kv.promise(sequence.slot, sequence.entries[start:end])
+        self._kv.ledger.promise(sequence.slot, sequence.entries[start:end])
         plan.imports[sequence.slot] = transfers
         return end - start
 
@@ -169,7 +162,7 @@ class StepPlanner:
             num_logits = max(num_scored, num_logits)
             plan.num_scored += num_scored
         entries = tuple(sequence.entries[start:end])
-        self._kv.promise(slot, entries)
+        self._kv.ledger.promise(slot, entries)
         plan.chunks[slot] = Chunk(slot, start, entries, num_logits, sequence.request.adapters)
         return num_tokens
 
@@ -181,7 +174,7 @@ class StepPlanner:
     def _room_for(self, plan: StepPlan, sequence: Sequence, num_cells: int) -> int:
         """Free cells for a sequence: evicts what is retained, then preempts running sequences that rank below it."""
         while (room := self._kv.make_room(num_cells)) == 0:
-            if not self._make_way(sequence, plan):
+            if not self._population.make_way(sequence, spared=plan):
                 return 0
         return room
 

@@ -169,7 +169,7 @@ class Tiering:
 
     def _due_of_retained(self) -> Iterator[Transfer]:
         assert self._portions is not None
-        for slot in self._kv.retained_slots if self._is_pressing else ():
+        for slot in self._kv.retained if self._is_pressing else ():
             if slot in self._retained:
                 yield from self._portions.exports(slot, self._retained[slot], self._kv.tree.length(slot))
                 del self._retained[slot]  # nothing is added to what is left there

@@ -298,7 +298,7 @@ class Engine:
             pool_evicted_tokens=scheduler.kv.num_evicted,
             pool_evicted_sequences=scheduler.kv.num_evicted_slots,
             kv_sequences=scheduler.kv.num_sequences,
-            kv_held_bytes=scheduler.kv.held * self._info.kv_bytes_per_token,
+            kv_held_bytes=scheduler.kv.ledger.held * self._info.kv_bytes_per_token,
             kv_capacity_bytes=scheduler.kv_capacity * self._info.kv_bytes_per_token,
             tiers=self._transfers.counters() if self._transfers is not None else TierCounters(),
             adapters=self.adapters.loads((stream.lease, stream.is_running) for stream in self._streams.values()),

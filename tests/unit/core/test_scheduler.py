@@ -20,7 +20,7 @@ def test_decodes_come_before_a_long_prompt() -> None:
     loop.add(make_request("stream", [1, 2, 3], 40))
     loop.step()
     loop.add(make_request("long", range(200), 1))
-    while "long" in loop.scheduler._alive:
+    while "long" in loop.scheduler._population._alive:
         before = len(loop.tokens["stream"])
         loop.step()
         assert len(loop.tokens["stream"]) == before + 1 or "stream" in loop.reasons
@@ -95,11 +95,11 @@ def test_cache_prompt_false_neither_reads_nor_leaves_anything() -> None:
     loop = Loop()
     loop.add(make_request("public", SYSTEM, 1))
     loop.run()
-    held = loop.scheduler.kv.held
+    held = loop.scheduler.kv.ledger.held
     loop.add(make_request("private", [*SYSTEM, 1, 2], 1, cache_prompt=False))
     loop.step()
     assert loop.scheduler.sequence("private").num_cached == 0
-    assert loop.scheduler.kv.held == held
+    assert loop.scheduler.kv.ledger.held == held
 
 
 def test_least_recently_used_prefixes_leave_first() -> None:

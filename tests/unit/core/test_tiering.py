@@ -178,7 +178,7 @@ def test_a_conversation_that_lost_its_slot_although_there_were_cells_comes_back(
     loop = tiered(kv_tokens=4000, num_slots=4)
     for index in range(8):
         answer(loop, f"talk {index}", [(entry * (index + 3)) % 250 for entry in range(130)])
-    assert loop.scheduler.kv.free * 2 > loop.scheduler.kv.capacity
+    assert loop.scheduler.kv.ledger.free * 2 > loop.scheduler.kv.ledger.capacity
     assert answer(loop, "again", [(entry * 3) % 250 for entry in range(130)]) == 129
 
 
@@ -231,7 +231,7 @@ def test_what_is_in_a_slot_is_never_given_away_under_the_name_of_what_was_in_it(
     loop = tiered(tiers, kv_tokens=4000, num_slots=2)
     answer(loop, "public", SYSTEM)
     scheduler = loop.scheduler
-    (slot,) = scheduler.kv.retained_slots
+    (slot,) = scheduler.kv.retained
     scheduler.slots.erase(slot)
     loop.add(make_request("private", [9] * 150, 20, cache_prompt=False))
     loop.step()
@@ -248,7 +248,7 @@ def test_what_was_put_into_a_slot_from_outside_is_kept_under_its_own_name(adapte
     loop = tiered(SlowTiers(), num_slots=2)
     answer(loop, "first", SYSTEM)
     scheduler = loop.scheduler
-    (slot,) = scheduler.kv.retained_slots
+    (slot,) = scheduler.kv.retained
     entries = tuple(range(100, 200))
     scheduler.slots.vacate_for(slot, entries, b"")
     scheduler.slots.adopt(slot, entries, adapters)
@@ -428,7 +428,7 @@ def test_a_prompt_that_fails_twice_is_an_error() -> None:
     loop.add(make_request("a", SYSTEM, 2))
     loop.run()
     assert loop.reasons["a"] is FinishReason.ERROR
-    assert loop.scheduler.kv.held == 0
+    assert loop.scheduler.kv.ledger.held == 0
 
 
 def test_nothing_is_retried_after_the_first_token() -> None:

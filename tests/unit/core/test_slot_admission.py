@@ -168,7 +168,7 @@ def test_one_who_becomes_first_in_line_while_another_has_no_place_is_admitted() 
     loop.add(endless("beside", [4, 5, 6], 50, client_key="b", priority=1))
     loop.add(make_request("small", [7, 8, 9], 1, client_key="c"))
     loop.step()
-    loop.scheduler._waiting.charge("a", 10)
+    loop.scheduler._population.charge("a", 10)
     loop.step()
     assert "small" in loop.reasons
 

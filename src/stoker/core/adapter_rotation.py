@@ -1,4 +1,4 @@
-"""Whose step it is, where one step can be computed with one set of adapters only. It plans nothing itself.
+"""Round-robin over sets of adapters, for backends that compute one set per step. It plans no step.
 
 ```
     lane     all sequences of one set of adapters; of a backend that mixes sets, all sequences
@@ -30,7 +30,7 @@ TURN_STEPS = 8
 """Most steps of a turn, however short they are."""
 
 
-class Turns:
+class AdapterRotation:
     """The queue of lanes. One per scheduler.
 
     Args:

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeAlias
 
+from stoker.core.adapter_rotation import AdapterRotation
 from stoker.core.kv_cache import NOTHING, KVCache, Reuse
+from stoker.core.population import Population
 from stoker.core.sequence import Sequence
 from stoker.core.tiering import Tiering
-from stoker.core.turns import Turns
-from stoker.core.waiting import WaitingQueue
 
 LOOKAHEAD = 8
 """Waiting sequences that are compared by what they could reuse."""
@@ -24,30 +24,24 @@ MAX_PREFIX_WAITS = 1000
 Candidate: TypeAlias = tuple[Sequence, Reuse]
 
 
-class Admission:
+class SlotAdmission:
     """Admits by fairness and reuse, and only what has room *now*: the rest of its prompt, not its worst case."""
 
     def __init__(
         self,
         kv: KVCache,
         tiering: Tiering,
-        waiting: WaitingQueue,
-        running: dict[int, Sequence],
+        population: Population,
+        rotation: AdapterRotation,
         max_running: int,
-        turns: Turns,
     ) -> None:
         self._kv = kv
         self._tiering = tiering
-        self._waiting = waiting
-        self._running = running
+        self._population = population
+        self._rotation = rotation
         self._max_running = max_running
-        self._turns = turns
-        self._blocked: Sequence | None = None
-        """The first in line, known to have no place."""
-
-    def reconsider(self) -> None:
-        """Something left or arrived: what had no place may have one now."""
-        self._blocked = None
+        self._blocked: tuple[Sequence, int] | None = None
+        """The first sequence in line, known to have no place, and `num_changes` of the population at that time."""
 
     def lacks_place(self, sequence: Sequence) -> bool:
         """It could go on at once, were there room; waiting for a prefix is no lack."""
@@ -58,8 +52,8 @@ class Admission:
 
     @property
     def can_admit(self) -> bool:
-        """Somebody waits, and not as many run as may."""
-        return len(self._waiting) > 0 and len(self._running) < self._max_running
+        """A sequence waits, and fewer run than may."""
+        return self._population.num_waiting > 0 and self._population.num_running < self._max_running
 
     def admit_next(self, prompts: Iterable[Sequence], budget: int) -> Sequence | None:
         """Starts the next waiting sequence that has a place, and returns it.
@@ -70,8 +64,8 @@ class Admission:
         """
         if not self.can_admit:
             return None
-        line = self._waiting.candidates(LOOKAHEAD)
-        if line[0] is self._blocked:
+        line = self._population.candidates(LOOKAHEAD)
+        if self._is_blocked(line[0]):
             return None
         # Asked first: what arrives between the two questions must not be missed.
         there = [s for s in line if not self._tiering.is_coming(s)]
@@ -83,26 +77,24 @@ class Admission:
         sequence, reuse = choice
         if not self._has_place(sequence, reuse):
             # Running sequences only grow, so nothing can change this for the first in line before somebody leaves.
-            self._blocked = sequence if sequence is line[0] else None
+            self._blocked = (sequence, self._population.num_changes) if sequence is line[0] else None
             return None
         if sequence is not ready[0][0]:
             ready[0][0].num_passed_over += 1
-        self._start(sequence, reuse)
+        self._population.start(sequence, reuse)
         return sequence
 
-    def _start(self, sequence: Sequence, reuse: Reuse) -> None:
-        self._waiting.take(sequence)
-        sequence.slot = self._kv.open(reuse, sequence.cache_key)
-        sequence.num_computed, sequence.num_restorable = reuse.length, reuse.num_restorable
-        if not sequence.has_begun:
-            sequence.num_cached = sequence.num_resident = reuse.length
-        self._running[sequence.slot] = sequence
+    def _is_blocked(self, sequence: Sequence) -> bool:
+        if self._blocked is None:
+            return False
+        blocked, num_changes = self._blocked
+        return sequence is blocked and num_changes == self._population.num_changes
 
     def _has_place(self, sequence: Sequence, reuse: Reuse) -> bool:
-        if len(self._running) >= self._max_running or not self._kv.has_slot(reuse):
+        if self._population.num_running >= self._max_running or not self._kv.has_slot(reuse):
             return False
         # What the running ones need next is theirs, or they would soon preempt what was just admitted.
-        num_spoken_for = sum(other.num_pending for other in self._running.values())
+        num_spoken_for = sum(other.num_pending for other in self._population.running.values())
         return self._kv.room_beside(reuse) >= len(sequence.entries) - reuse.length + num_spoken_for
 
     def _choose(self, ready: list[Candidate], prompts: Iterable[Sequence], budget: int) -> Candidate | None:
@@ -142,7 +134,7 @@ class Admission:
             and leader.request.priority >= sequence.request.priority
             and leader.cache_key == sequence.cache_key
             and _share(leader, sequence, max(reuse.length, leader.num_computed) + _min_shared(leader, sequence))
-            for leader in self._running.values()
+            for leader in self._population.running.values()
         )
 
     def _puts_off(self, sequence: Sequence, reuse: Reuse) -> bool:
@@ -153,7 +145,7 @@ class Admission:
     def _is_reached(self, sequence: Sequence, reuse: Reuse, prompts: Iterable[Sequence], budget: int) -> bool:
         """Whether a budget that goes to higher priorities, then shorter remainders, leaves something for this one."""
         turn = (-sequence.request.priority, len(sequence.entries) - reuse.goal)
-        beside = self._turns.of(self._turns.lane_of(sequence), prompts)
+        beside = self._rotation.of(self._rotation.lane_of(sequence), prompts)
         return sum(p.num_uncached for p in beside if (-p.request.priority, p.num_uncached) <= turn) < budget
 
 

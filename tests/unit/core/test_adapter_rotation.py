@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.backends.scripted import scripted_info
+from stoker.core.adapter_rotation import TURN_S, TURN_STEPS, AdapterRotation
 from stoker.core.batch import AdapterSet, Batch
 from stoker.core.sequence import Sequence
-from stoker.core.turns import TURN_S, TURN_STEPS, Turns
 from tests.harness import Loop, make_request
 
 POET: AdapterSet = (("poet", 1.0),)
@@ -23,47 +23,47 @@ def of(*sets: AdapterSet) -> list[Sequence]:
 
 
 def test_a_backend_that_mixes_adapters_has_one_lane() -> None:
-    turns = Turns(scripted_info(mixes_adapters=True))
+    rotation = AdapterRotation(scripted_info(mixes_adapters=True))
     sequences = of((), POET, CLERK)
-    assert turns.order(sequences) == [()]
-    assert turns.of((), sequences) == sequences
+    assert rotation.order(sequences) == [()]
+    assert rotation.of((), sequences) == sequences
 
 
-def test_lanes_take_turns() -> None:
-    turns = Turns(scripted_info())
+def test_lanes_take_rotation() -> None:
+    rotation = AdapterRotation(scripted_info())
     sequences = of((), POET, CLERK)
     taken: list[AdapterSet] = []
     for _ in range(6 * TURN_STEPS):
-        taken.append(turns.order(sequences)[0])
-        turns.take(taken[-1])
+        taken.append(rotation.order(sequences)[0])
+        rotation.take(taken[-1])
     assert taken[::TURN_STEPS] == [(), POET, CLERK] * 2
-    assert [turns.lane_of(s) for s in turns.of(POET, sequences)] == [POET]
+    assert [rotation.lane_of(s) for s in rotation.of(POET, sequences)] == [POET]
 
 
 def test_a_turn_ends_with_its_time() -> None:
-    turns = Turns(scripted_info())
+    rotation = AdapterRotation(scripted_info())
     sequences = of((), POET)
     taken: list[AdapterSet] = []
     for step_s in [TURN_S, TURN_S / 2, TURN_S / 2, 3 * TURN_S, TURN_S / 4]:
-        taken.append(turns.order(sequences)[0])
-        turns.take(taken[-1])
-        turns.observe(step_s)
+        taken.append(rotation.order(sequences)[0])
+        rotation.take(taken[-1])
+        rotation.observe(step_s)
     assert taken == [(), POET, POET, (), POET]
 
 
 def test_a_new_lane_overtakes_nobody() -> None:
-    turns = Turns(scripted_info())
+    rotation = AdapterRotation(scripted_info())
     known = of((), POET)
-    turns.take(turns.order(known)[0])
-    assert turns.order([*of(CLERK), *known])[-1] == CLERK
+    rotation.take(rotation.order(known)[0])
+    assert rotation.order([*of(CLERK), *known])[-1] == CLERK
 
 
 def test_a_lane_that_has_nothing_to_compute_keeps_its_place() -> None:
-    turns = Turns(scripted_info())
+    rotation = AdapterRotation(scripted_info())
     sequences = of((), POET, CLERK)
-    turns.order(sequences)
-    turns.take(CLERK)
-    assert turns.order(sequences)[:2] in ([(), POET], [CLERK, ()])
+    rotation.order(sequences)
+    rotation.take(CLERK)
+    assert rotation.order(sequences)[:2] in ([(), POET], [CLERK, ()])
 
 
 @settings(max_examples=30, deadline=None)
@@ -71,7 +71,7 @@ def test_a_lane_that_has_nothing_to_compute_keeps_its_place() -> None:
 def test_nobody_waits_for_more_than_one_turn_of_everybody_else(seed: int) -> None:
     """Lanes come and go; whoever has entries to compute gets a step within a bound."""
     rng = random.Random(seed)
-    turns = Turns(scripted_info())
+    rotation = AdapterRotation(scripted_info())
     present: dict[int, int] = {}
     """Lane -> most steps that it may still wait."""
     for step in range(120):
@@ -79,10 +79,10 @@ def test_nobody_waits_for_more_than_one_turn_of_everybody_else(seed: int) -> Non
             present.setdefault(rng.randrange(100), len(present) * TURN_STEPS + TURN_STEPS)
         if present and rng.random() < 0.1:
             del present[rng.choice(list(present))]
-        order = turns.order(of(*((("a", float(lane)),) for lane in present)))
+        order = rotation.order(of(*((("a", float(lane)),) for lane in present)))
         if not order:
             continue
-        turns.take(order[0])
+        rotation.take(order[0])
         served = int(order[0][0][1])
         for lane in present:
             present[lane] -= 1

@@ -1,0 +1,83 @@
+"""Counts the cells of the KV pool: which are held, which are promised to the present step. It knows no slot's owner.
+
+```
+    capacity = [ held by slots | promised to this step | free ]
+                                 becomes held on commit
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from stoker.core.batch import Chunk, Entry
+from stoker.core.prefix_tree import PrefixTree
+
+
+class Ledger:
+    """Cells held + cells promised never exceed `capacity`.
+
+    Args:
+        capacity: cells of the pool.
+        tree: what the slots hold; promises are added to it when they are committed.
+        shares_cells: several slots that hold the same entries hold them in the same cells.
+    """
+
+    def __init__(self, capacity: int, tree: PrefixTree, *, shares_cells: bool) -> None:
+        self.capacity = capacity
+        self._tree = tree
+        self._shares_cells = shares_cells
+        self._promised: dict[int, Sequence[Entry]] = {}
+        self.num_promised = 0
+
+    @property
+    def held(self) -> int:
+        return self._tree.num_distinct if self._shares_cells else self._tree.num_total
+
+    @property
+    def used(self) -> int:
+        return self.held + self.num_promised
+
+    @property
+    def free(self) -> int:
+        held = self._tree.num_distinct if self._shares_cells else self._tree.num_total
+        return self.capacity - held - self.num_promised
+
+    def promise(self, slot: int, entries: Sequence[Entry]) -> None:
+        """Sets cells aside for the entries that this step computes in a slot."""
+        assert slot not in self._promised
+        self._promised[slot] = entries
+        self.num_promised += len(entries)
+
+    def promise_each(self, chunks: Iterable[Chunk]) -> None:
+        """As `promise`, for slots that have not been promised anything in this step."""
+        promised = self._promised
+        for slot, _, entries, _, _ in chunks:
+            promised[slot] = entries
+            self.num_promised += len(entries)
+
+    def is_promised(self, slot: int) -> bool:
+        """This step computes entries in the slot."""
+        return slot in self._promised
+
+    def withdraw(self, slot: int, length: int) -> None:
+        """Takes back the cells promised to a slot beyond `length` entries, as when its import failed there."""
+        kept = self._promised[slot][: length - self._tree.length(slot)]
+        self.num_promised -= len(self._promised[slot]) - len(kept)
+        self._promised[slot] = kept
+
+    def commit(self) -> None:
+        """The step is computed: slots hold the entries that were promised."""
+        assert self.free >= 0, "more was promised than there is"
+        self._tree.extend_each(self._promised)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Takes every promise back, as after a step that failed."""
+        self._promised.clear()
+        self.num_promised = 0
+
+    def check_integrity(self) -> None:
+        """Asserts that cells add up."""
+        assert 0 <= self.used <= self.capacity
+        assert self.num_promised == sum(len(entries) for entries in self._promised.values())
