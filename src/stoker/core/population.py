@@ -43,6 +43,8 @@ class Population:
         self._ended: dict[str, Sequence] = {}
         self.running: Mapping[int, Sequence] = MappingProxyType(self._running)
         """The sequences that run, by slot. Read-only."""
+        self.candidates = self._waiting.candidates
+        self.charge = self._waiting.charge
         self.num_changes = 0
         """Arrivals and departures. A sequence that finds no place finds none until this number changes."""
         self.num_preemptions = 0
@@ -85,15 +87,7 @@ class Population:
     @property
     def first_in_line(self) -> Sequence | None:
         """The waiting sequence whose turn is next; None = no sequence waits."""
-        return next(iter(self.candidates(1)), None)
-
-    def candidates(self, limit: int) -> list[Sequence]:
-        """See `WaitingQueue.candidates`."""
-        return self._waiting.candidates(limit)
-
-    def charge(self, client_key: str, num_tokens: int) -> None:
-        """See `WaitingQueue.charge`."""
-        self._waiting.charge(client_key, num_tokens)
+        return self.candidates(1)[0] if self._waiting else None
 
     def add(self, sequence: Sequence) -> None:
         """A new sequence waits. Its request id must not be alive."""

@@ -140,7 +140,8 @@ class Scheduler:
         """Who gets a token of a batch, or several, in the order of their rows."""
         if self._run is not None and self._run.batch is batch:
             return self._run.sequences
-        running, found = self._population.running, list[Sequence]()
+        running = self._population.running
+        found: list[Sequence] = []
         for slot, start, entries, num_logits, _ in batch.chunks:
             sequence = running[slot]
             if num_logits and start + len(entries) == len(sequence.entries):
@@ -244,8 +245,9 @@ class Scheduler:
         """Takes what the step gave: one token id for each of `sequences`, or None where its row was unusable."""
         self.kv.ledger.commit()
         running = self._population.running
-        for slot in {transfer.slot for transfer in batch.imports}:
-            self._note_import(running[slot], self.kv.tree.length(slot))
+        if batch.imports:
+            for slot in {transfer.slot for transfer in batch.imports}:
+                self._note_import(running[slot], self.kv.tree.length(slot))
         for slot, start, entries, _, _ in batch.chunks:
             sequence = running[slot]
             sequence.num_computed = end = start + len(entries)
@@ -343,9 +345,10 @@ class Scheduler:
         return plan
 
     def _charge(self, plan: StepPlan) -> None:
+        running, charge = self._population.running, self._population.charge
         for slot, chunk in plan.chunks.items():
-            sequence = self._population.running[slot]
-            self._population.charge(sequence.request.client_key, len(chunk.entries))
+            sequence = running[slot]
+            charge(sequence.request.client_key, len(chunk.entries))
             if not sequence.has_begun:
                 self._note_begin(sequence)
 

@@ -57,6 +57,7 @@ class StepPlanner:
     ) -> None:
         self._info = info
         self._kv = kv
+        self._ledger = kv.ledger
         self._tiering = tiering
         self._admission = admission
         self._budget = budget
@@ -137,7 +138,7 @@ class StepPlanner:
             sequence.num_restorable = 0
             return 0
         end = transfers[-1].end
-        self._kv.ledger.promise(sequence.slot, sequence.entries[start:end])
+        self._ledger.promise(sequence.slot, sequence.entries[start:end])
         plan.imports[sequence.slot] = transfers
         return end - start
 
@@ -162,7 +163,7 @@ class StepPlanner:
             num_logits = max(num_scored, num_logits)
             plan.num_scored += num_scored
         entries = tuple(sequence.entries[start:end])
-        self._kv.ledger.promise(slot, entries)
+        self._ledger.promise(slot, entries)
         plan.chunks[slot] = Chunk(slot, start, entries, num_logits, sequence.request.adapters)
         return num_tokens
 
