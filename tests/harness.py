@@ -7,17 +7,22 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, count
+from pathlib import Path
+from typing import Any
 
-from stoker.backends.scripted import ScriptedBackend, scripted_info
+from stoker.backends.base import Backend
+from stoker.backends.scripted import ScriptedBackend, ScriptedTokenizer, scripted_info
 from stoker.cache.store import KVStore
 from stoker.core.batch import Batch, Chunk
 from stoker.core.model_info import CacheTraits, ModelInfo
-from stoker.core.params import SamplingParams
+from stoker.core.params import BUILT_IN, SamplingParams
 from stoker.core.request import Request
 from stoker.core.scheduler import Scheduler, SchedulerConfig
 from stoker.core.sequence import FinishReason, TokenEvent
+from stoker.engine.loaded import Loaded
 from stoker.engine.transfers import Transfers
 from stoker.errors import BackendError
+from stoker.text.tokenizer import Tokenizer
 
 ALL_TRAITS = [
     CacheTraits(can_truncate=True, can_copy=True, shares_cells=True),
@@ -45,6 +50,17 @@ def crowded_clock(rng: random.Random) -> Callable[[], float]:
 def prompt_step(num_tokens: int) -> Batch:
     """A step that computes so many entries of one prompt, for who learns what steps cost."""
     return Batch(2, (Chunk(0, 0, tuple(range(num_tokens))),))
+
+
+def loaded(backend: Backend, tokenizer: Tokenizer | None = None, **fields: Any) -> Loaded:
+    """An open model, for engines: a backend with a tokenizer (the scripted one, unless another is given).
+
+    Args:
+        fields: of `Loaded`, such as `kv_port` or `embedder`; what is not given, the model does not have.
+    """
+    about: dict[str, Any] = {"defaults": BUILT_IN, "chat_template": None, "num_parameters": 0, "size_bytes": 0}
+    about |= {"backend_name": "scripted", "path": Path(), **fields}
+    return Loaded(backend=backend, tokenizer=tokenizer or ScriptedTokenizer(), **about)
 
 
 def make_request(request_id: str, prompt: Iterable[int], max_tokens: int = 8, **fields: object) -> Request:

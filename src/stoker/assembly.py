@@ -83,18 +83,12 @@ def build_engine(
         loaded.adapters.load(adapter_specs(config))
         scheduling = _scheduling(config, loaded)
         engine = Engine(
-            loaded.backend,
-            loaded.tokenizer,
-            config=scheduling,
-            defaults=loaded.defaults,
-            mark=mark,
-            kv_port=loaded.kv_port,
-            maxima_port=loaded.maxima_port,
+            loaded,
+            scheduling,
             kv_store=_kv_store(config, loaded),
             slot_files=_slot_files(config, loaded),
-            embedder=loaded.embedder,
-            adapters=loaded.adapters,
             row_kernels=_row_kernels(),
+            mark=mark,
         )
         is_built = True
     finally:

@@ -14,6 +14,7 @@ from stoker.core.scheduler import SchedulerConfig
 from stoker.engine.engine import Engine
 from stoker.engine.protocol import Output, Submit
 from tests.e2e.prompts import PROMPTS
+from tests.harness import loaded
 from tests.reference.libllama_reference import Answer, LibllamaReference
 
 # Forty answers of 64 tokens, half of them on one thread: more than a minute where nothing else runs, and time in which
@@ -83,7 +84,7 @@ def test_all_at_once_is_the_same_to_the_letter_where_libllama_is_invariant(smoll
     for seed in range(2):
         rng = random.Random(seed)
         backend = LlamaBackend(smollm2_path, options)
-        engine = Engine(backend, backend.tokenizer, config=SchedulerConfig(max_running=20, max_waiting=20))
+        engine = Engine(loaded(backend, backend.tokenizer), SchedulerConfig(max_running=20, max_waiting=20))
         answer_all(engine, rng.sample(range(len(PROMPTS)), 10), max_tokens=1)
         texts = answer_all(engine, rng.sample(range(len(PROMPTS)), len(PROMPTS)), max_tokens=NUM_TOKENS)
         engine.close()

@@ -19,6 +19,7 @@ from stoker.core.scheduler import SchedulerConfig
 from stoker.engine.engine import Engine
 from stoker.engine.protocol import EraseSlots, Failed, Output, Submit, Usage
 from stoker.errors import BackendError
+from tests.harness import loaded
 from tests.recurrent_models import EOS, write_jamba, write_mamba
 from tests.reference.llama_runs import Rows, assert_same, compute, difference, open_backend, step
 
@@ -151,7 +152,7 @@ class Served:
         self.tokenizer: LlamaTokenizer = backend.tokenizer
         config = SchedulerConfig(max_running=1)
         port = None if store is None else backend
-        self.engine = Engine(backend, backend.tokenizer, config=config, kv_port=port, kv_store=store)
+        self.engine = Engine(loaded(backend, backend.tokenizer, kv_port=port), config, kv_store=store)
         self.num_asked = 0
 
     def ask(self, prompt: list[int]) -> tuple[list[int], Usage]:

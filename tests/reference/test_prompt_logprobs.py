@@ -14,6 +14,7 @@ from stoker.core.params import SamplingParams
 from stoker.core.scheduler import SchedulerConfig
 from stoker.engine.engine import Engine
 from stoker.engine.protocol import Output, PromptToken, Submit
+from tests.harness import loaded
 from tests.reference.libllama_reference import LibllamaReference
 from tests.reference.llama_runs import MEAN_TOLERANCE, compute, open_backend, step
 
@@ -45,7 +46,7 @@ def test_prompt_logprobs_are_those_of_libllama(smollm2_path: Path) -> None:
     with open_backend(smollm2_path) as backend:
         expected = log_softmax(compute(backend, 0, prompt))
         step(backend, ops=[Truncate(0, 0)])
-        engine = Engine(backend, backend.tokenizer, config=SchedulerConfig(max_running=4, max_waiting=4))
+        engine = Engine(loaded(backend, backend.tokenizer), SchedulerConfig(max_running=4, max_waiting=4))
         tokens: Sequence[PromptToken] = ()
         for _ in range(2):  # the second time all of it is cached, and none of that may be used
             tokens = scored(engine, prompt)

@@ -22,7 +22,7 @@ from stoker.engine.protocol import (
     Tokenize,
     Tokenized,
 )
-from stoker.engine.transfers import Transfers
+from stoker.engine.transfers import NoTransfers, Transfers
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.text.tokenizer import Tokenizer, encode_prompt
 
@@ -34,12 +34,12 @@ class Answers:
     Args:
         tokenizer: safe to use from several threads.
         scheduler: of the engine.
-        transfers: of the engine, if it has tiers behind its pool.
+        transfers: of the engine.
         adapters: of the engine.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, scheduler: Scheduler, transfers: Transfers | None, adapters: Adapters
+        self, tokenizer: Tokenizer, scheduler: Scheduler, transfers: Transfers | NoTransfers, adapters: Adapters
     ) -> None:
         self._tokenizer = tokenizer
         self._scheduler = scheduler
@@ -71,8 +71,7 @@ class Answers:
     def _erase(self, slot: int | None) -> int:
         if slot is not None:
             return self._scheduler.slots.erase(slot)
-        if self._transfers is not None:
-            self._transfers.clear()
+        self._transfers.clear()
         idle = [state.slot for state in self._scheduler.slots.states() if state.request_id is None]
         return sum(self._scheduler.slots.erase(slot) for slot in idle)
 

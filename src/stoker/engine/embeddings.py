@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from math import inf
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +76,46 @@ class EmbeddingJob:
         return Embedded(self.request_id, rows.astype("<f4").tobytes(), rows.shape[1], num_tokens)
 
 
+class NoEmbeddings:
+    """In place of `EmbeddingRequests` for a model that cannot embed.
+
+    Args:
+        name: of the model, for people.
+    """
+
+    has_work = False
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def check(self) -> NoReturn:
+        """Refuses.
+
+        Raises:
+            InvalidInput: always.
+        """
+        raise InvalidInput(f"{self._name} cannot embed", parameter="model")
+
+    def admit(self, embed: Embed) -> NoReturn:
+        """See `check`."""
+        self.check()
+
+    def add(self, job: EmbeddingJob) -> NoReturn:
+        """See `check`."""
+        self.check()
+
+    def abort(self, request_id: str) -> None:
+        """Ends nothing: no request is ever admitted."""
+
+    def step(self, used_s: float, *, has_streams: bool) -> list[Event]:
+        """Computes nothing."""
+        return []
+
+    def warm_up(self) -> NoReturn:
+        """A model that neither generates nor embeds is never loaded."""
+        raise AssertionError(f"{self._name} neither generates nor embeds")
+
+
 class EmbeddingRequests:
     """Owns an embedder's jobs. `admit` may be called by any thread; everything else by the one that steps.
 
@@ -133,6 +174,9 @@ class EmbeddingRequests:
 
     def __len__(self) -> int:
         return len(self._jobs)
+
+    def check(self) -> None:
+        """The model can embed."""
 
     def admit(self, embed: Embed) -> EmbeddingJob:
         """Tokenizes and checks a request; all that can be refused is refused here.

@@ -1,4 +1,4 @@
-"""The loop's one turn: schedule, compute, sample, update, publish. It knows no thread, no process and no client."""
+"""One step of the loop: schedule, forward, sample, update, publish. It knows no thread, no process and no client."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 
-from stoker.backends.base import Backend, Embedder, KVPort, Logits, MaximaPort
-from stoker.cache.counters import TierCounters
+from stoker.backends.base import Logits
 from stoker.cache.slot_files import SlotFiles
 from stoker.cache.store import KVStore
 from stoker.core.batch import Batch
-from stoker.core.params import BUILT_IN, SamplingParams
+from stoker.core.params import SamplingParams
 from stoker.core.scheduler import Scheduler, SchedulerConfig
 from stoker.core.sequence import FinishReason, Sequence, TokenEvent
 from stoker.core.stages import Mark, no_mark
-from stoker.engine.adapters import Adapters
 from stoker.engine.answers import Answers
-from stoker.engine.embeddings import EmbeddingJob, EmbeddingRequests
+from stoker.engine.embeddings import EmbeddingJob, EmbeddingRequests, NoEmbeddings
 from stoker.engine.heartbeat import Heartbeat
+from stoker.engine.loaded import Loaded
 from stoker.engine.metrics import LoopMetrics
 from stoker.engine.protocol import (
     AnswerEvent,
@@ -33,12 +32,11 @@ from stoker.engine.protocol import (
 from stoker.engine.request_intake import RequestIntake
 from stoker.engine.slot_files import SlotPort
 from stoker.engine.stream import Stream
-from stoker.engine.transfers import Transfers
+from stoker.engine.transfers import NoTransfers, Transfers
 from stoker.engine.verification import sample_drafted
-from stoker.errors import BackendError, InvalidInput, StokerError, Timeout
+from stoker.errors import BackendError, StokerError, Timeout
 from stoker.sampling.row_kernels import RowKernels
 from stoker.sampling.sampler import Choice, RowState, Sampler
-from stoker.text.tokenizer import Tokenizer
 
 _WARM_UP = "warm-up"
 _WARM_UP_PROMPT, _WARM_UP_ANSWER = 16, 4
@@ -50,87 +48,63 @@ class Engine:
     `admit` may be called by any thread; everything else belongs to the one that calls `step`.
 
     Args:
-        backend: owned from now on; `close` closes it.
-        tokenizer: safe to use from several threads.
+        loaded: the model; `close` closes its backend.
         config: how many requests may run and wait.
-        defaults: for every sampling number that a request leaves open; `BUILT_IN` stands behind them.
+        kv_store: the tiers, which keep KV that leaves the pool; `close` closes them. None = the pool alone.
+        slot_files: where slots are saved by name, for the thread that touches files; None = nowhere.
+        row_kernels: compiled code for the sampler, if there is any.
         clock: seconds; only differences count.
         mark: told when a part of a step has ended, on the thread that calls `step`.
-        kv_port: the backend again, if it can export; with `kv_store`, or neither.
-        maxima_port: the backend again, if it looks at logits while it makes them.
-        kv_store: where KV is kept that the pool has no room for; owned from now on.
-        slot_files: where slots are saved by name; only kept here, for who has a thread for files.
-        embedder: of the same model, if it can embed; `backend` closes it.
-        adapters: those that are loaded; not given: the backend cannot apply any.
-        row_kernels: compiled code for the sampler, if there is any.
     """
 
     def __init__(
         self,
-        backend: Backend,
-        tokenizer: Tokenizer,
-        *,
+        loaded: Loaded,
         config: SchedulerConfig,
-        defaults: SamplingParams = BUILT_IN,
+        *,
+        kv_store: KVStore | None = None,
+        slot_files: SlotFiles | None = None,
+        row_kernels: RowKernels | None = None,
         clock: Callable[[], float] = time.monotonic,
         mark: Mark = no_mark,
-        kv_port: KVPort | None = None,
-        maxima_port: MaximaPort | None = None,
-        kv_store: KVStore | None = None,
-        embedder: Embedder | None = None,
-        slot_files: SlotFiles | None = None,
-        adapters: Adapters | None = None,
-        row_kernels: RowKernels | None = None,
     ) -> None:
-        info = backend.info
         self.parallel = config.max_running
         self.capacity = config.max_running + config.max_waiting
-        """Most requests that may be alive. Whoever calls `add` sees to it."""
-        self._info = info
-        self._backend = backend
-        self._tokenizer = tokenizer
-        self._clock = clock
-        self._mark = mark
-        # Everyone waits between `add` and the next step, also those who will then run.
-        self._scheduler = Scheduler(info, replace(config, max_waiting=self.capacity), kv_store)
-        self._transfers: Transfers | None = None
-        if kv_port is not None and kv_store is not None:
-            self._transfers = Transfers(kv_port, kv_store, self._scheduler, clock)
-        self._embeddings = None
-        if embedder is not None:
-            self._embeddings = EmbeddingRequests.beside(config, embedder, tokenizer, name=info.name, clock=clock)
-        self.adapters = adapters or Adapters()
+        """Most requests that may be alive. The caller of `add` keeps to it."""
+        self.adapters = loaded.adapters
         self.slot_files = slot_files
-        self.slot_port = None if kv_port is None else SlotPort(backend, kv_port, self._scheduler, self.adapters)
-        """For the thread that calls `step`; None: the backend's KV cannot be had."""
-        self._may_export = False
         self.is_waiting = False
-        """Nothing can be done before the tiers have read something from disk, or a command or a deadline comes."""
-        self._sampler = Sampler(
-            vocab_size=info.vocab_size,
-            eog_token_ids=info.eog_token_ids,
-            token_bytes=partial(tokenizer.token_bytes, render_special=True),
-            mark=mark,
-            kernels=row_kernels,
-        )
-        self._admission = RequestIntake(info, tokenizer, self._sampler, self.adapters, defaults=defaults, clock=clock)
-        self._answers = Answers(tokenizer, self._scheduler, self._transfers, self.adapters)
+        """No step is possible before the tiers have read a block from disk, or a command or a deadline comes."""
+        self._info = info = loaded.backend.info
+        self._backend = loaded.backend
+        self._clock, self._mark = clock, mark
+        # A request waits between `add` and the next step even if it runs in that step.
+        self._scheduler = Scheduler(info, replace(config, max_waiting=self.capacity), kv_store)
+        self._transfers = _transfers(loaded, kv_store, self._scheduler, clock)
+        self._embeddings = _embeddings(loaded, config, clock)
+        self.slot_port = _slot_port(loaded, self._scheduler)
+        """For the thread that calls `step`; None: the backend cannot export KV."""
+        self._sampler = _sampler(loaded, row_kernels, mark)
         self._row_kernels = row_kernels
-        self._maxima_port = maxima_port
+        self._maxima = loaded.maxima_port or NoMaxima()
+        self._admission = RequestIntake(
+            info, loaded.tokenizer, self._sampler, self.adapters, defaults=loaded.defaults, clock=clock
+        )
+        self._answers = Answers(loaded.tokenizer, self._scheduler, self._transfers, self.adapters)
         self._streams: dict[str, Stream] = {}
         self._sequences: list[Sequence] = []
-        """Of whom the last step had rows, and their streams with the sampler's states:"""
+        """The sequences that had rows in the last step; the next two lists hold their streams and sampler states."""
         self._sampled: list[Stream] = []
         self._rows: list[RowState] = []
         self._next_deadline = inf
-        """Not after that of any who is alive. Hundreds that wait are not looked at in each step."""
+        """Not after the deadline of any live request. It saves a look at hundreds of requests in each step."""
         self._num_steps = 0
         self._metrics = LoopMetrics(clock)
 
     @property
     def has_work(self) -> bool:
-        """Somebody is alive and not paused, or late; or KV is to be brought to safety."""
-        return self._scheduler.has_work or self._may_export or self._is_embedding or self._has_late
+        """A request is alive and not paused, or is late; or KV is to be exported."""
+        return self._scheduler.has_work or self._transfers.has_work or self._embeddings.has_work or self._has_late
 
     @property
     def next_deadline(self) -> float:
@@ -138,9 +112,8 @@ class Engine:
         return self._next_deadline
 
     def on_arrival(self, call: Callable[[], None]) -> None:
-        """Has this called, on another thread, when it is worth to `step` although `is_waiting`."""
-        if self._transfers is not None:
-            self._transfers.on_arrival(call)
+        """Has `call` called, on another thread, when a step is possible again although `is_waiting`."""
+        self._transfers.on_arrival(call)
 
     def admit(self, submit: Submit) -> Stream:
         """Tokenizes and checks a request; all that can be refused is refused here. Errors: see `RequestIntake`."""
@@ -162,10 +135,9 @@ class Engine:
         """As `admit`, for embeddings and ranks.
 
         Raises:
-            InvalidInput: see `EmbeddingRequests.admit`.
+            InvalidInput: the model cannot embed; or see `EmbeddingRequests.admit`.
         """
-        if self._embeddings is None:
-            raise InvalidInput(f"{self._info.name} cannot embed", parameter="model")
+        self._embeddings.check()
         self.adapters.check_embeds(embed.adapters)
         return self._embeddings.admit(embed)
 
@@ -175,7 +147,6 @@ class Engine:
         Raises:
             Overloaded: too many tokens wait already.
         """
-        assert self._embeddings is not None, "it has admitted the job"
         self._embeddings.add(job)
 
     def abort(self, request_id: str) -> None:
@@ -184,8 +155,7 @@ class Engine:
         if request_id in self._streams:
             self._take_leave(request_id)
         self._metrics.left(request_id)
-        if self._embeddings is not None:
-            self._embeddings.abort(request_id)
+        self._embeddings.abort(request_id)
 
     def pause(self, request_id: str) -> None:
         """Nothing of a request is computed until `resume`; its deadline goes on. Unknown ids are ignored."""
@@ -196,52 +166,56 @@ class Engine:
         self._scheduler.resume(request_id)
 
     def step(self) -> list[Event]:
-        """One turn for everybody who is alive: an output for each token, and an error for who cannot go on.
+        """One step for all live requests: an output for each token, and an error for each request that cannot go on.
 
         Raises:
-            Exception: not by one request's fault; the engine cannot go on.
+            Exception: not one request's fault; the engine cannot go on.
         """
         began = self._clock()
-        events = self._step_streams()
-        if self._embeddings is not None and self._embeddings.has_work:
-            used_s = self._clock() - began
-            # What this step has for somebody is published at its end.
-            events += self._embeddings.step(used_s, has_streams=bool(events) or self._scheduler.num_running > 0)
-            self._num_steps += 1
-            self.is_waiting = False
-            self._mark("forward")
+        events = self._expire()
+        self._transfers.export()
+        batch = self._schedule()
+        if batch is not None:
+            events += self._compute(batch)
+        if self._embeddings.has_work:
+            events += self._embed(self._clock() - began, has_events=bool(events))
         self.adapters.sweep()
         return events
 
-    def _step_streams(self) -> list[Event]:
-        expired = self._expire()
-        self._may_export = self._transfers is not None and self._transfers.export()
+    def _schedule(self) -> Batch | None:
         batch = self._scheduler.schedule() if self._scheduler.has_work else None
         self.is_waiting = batch is None and self._scheduler.has_work
-        if batch is None:
-            assert not self.is_waiting or self._scheduler.awaits_tiers, "work waits, but nothing was scheduled"
-            return expired
+        assert not self.is_waiting or self._scheduler.awaits_tiers, "work waits, but nothing was scheduled"
+        return batch
+
+    def _compute(self, batch: Batch) -> list[Event]:
+        """The rest of a step's verbs: forward, sample, update, publish."""
         self._mark("schedule")
         self._metrics.scheduled(self._scheduler.num_prompt_tokens)
         began = self._clock()
         try:
             logits = self._backend.forward(batch)
         except BackendError as error:
-            return [*expired, *self._fail(batch, error)]
+            return self._fail(batch, error)
         self._mark("forward")
         streams, chosen = self._sample(batch, logits)
         self._mark("sample")
         step_s = self._clock() - began
-        if self._transfers is not None:
-            if batch.imports:
-                self._transfers.restore(batch)
-            self._may_export = True
+        self._transfers.restore(batch)
         sampled = self._update(batch, streams, chosen)
         self._scheduler.observe(batch, step_s)
         self._metrics.stepped(batch, len(sampled) - len(streams), step_s)
         self._num_steps += 1
         self._mark("schedule")
-        return [*expired, *self._publish(sampled)]
+        return self._publish(sampled)
+
+    def _embed(self, used_s: float, *, has_events: bool) -> list[Event]:
+        # The events of this step are published at its end: embeddings keep them waiting, as they do running streams.
+        events = self._embeddings.step(used_s, has_streams=has_events or self._scheduler.num_running > 0)
+        self._num_steps += 1
+        self.is_waiting = False
+        self._mark("forward")
+        return events
 
     def warm_up(self) -> None:
         """Computes a short answer: the first request shall not pay for touching the weights, and what a prompt and what
@@ -251,7 +225,6 @@ class Engine:
             BackendError: the model cannot compute.
         """
         if not self._info.can_generate:
-            assert self._embeddings is not None, "a model that does nothing"
             self._embeddings.warm_up()
             return
         num_prompt = min(_WARM_UP_PROMPT, self._info.max_sequence_tokens - _WARM_UP_ANSWER)
@@ -300,7 +273,7 @@ class Engine:
             kv_sequences=scheduler.kv.num_sequences,
             kv_held_bytes=scheduler.kv.ledger.held * self._info.kv_bytes_per_token,
             kv_capacity_bytes=scheduler.kv_capacity * self._info.kv_bytes_per_token,
-            tiers=self._transfers.counters() if self._transfers is not None else TierCounters(),
+            tiers=self._transfers.counters(),
             adapters=self.adapters.loads((stream.lease, stream.is_running) for stream in self._streams.values()),
         )
 
@@ -313,8 +286,7 @@ class Engine:
     def close(self) -> None:
         """Frees the model. Calling it twice is allowed."""
         self._backend.close()
-        if self._transfers is not None:
-            self._transfers.close()
+        self._transfers.close()
 
     def _compute_once(self, prompt: list[int], max_tokens: int) -> None:
         sampling = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
@@ -328,10 +300,6 @@ class Engine:
     def _has_late(self) -> bool:
         return self._scheduler.num_paused > 0 and self.next_deadline <= self._clock()
 
-    @property
-    def _is_embedding(self) -> bool:
-        return self._embeddings is not None and self._embeddings.has_work
-
     def _streams_of(self, sequences: list[Sequence]) -> tuple[list[Stream], list[RowState]]:
         """Whose these sequences are, with the sampler's states. The scheduler gives the same list as long as it can."""
         if sequences is not self._sequences:
@@ -343,7 +311,7 @@ class Engine:
     def _sample(self, batch: Batch, logits: Logits) -> tuple[list[Stream], list[list[Choice]]]:
         """Who gets something of a step, and what: one token, or of a draft as many as came out, and one more."""
         streams, rows = self._streams_of(self._scheduler.sequences(batch))
-        maxima = None if self._maxima_port is None else self._maxima_port.maxima
+        maxima = self._maxima.maxima
         if batch.num_drafted:
             return streams, sample_drafted(batch, logits, maxima, rows, self._sampler)
         if len(streams) < len(logits):
@@ -427,6 +395,46 @@ class Engine:
         self._take_leave(request_id)
         self._metrics.left(request_id)
         return Failed.of(request_id, error)
+
+
+class NoMaxima:
+    """In place of the port of a backend that does not report the maxima of logits."""
+
+    maxima = None
+
+
+def _transfers(
+    loaded: Loaded, store: KVStore | None, scheduler: Scheduler, clock: Callable[[], float]
+) -> Transfers | NoTransfers:
+    if loaded.kv_port is None or store is None:
+        return NoTransfers()
+    return Transfers(loaded.kv_port, store, scheduler, clock)
+
+
+def _embeddings(
+    loaded: Loaded, config: SchedulerConfig, clock: Callable[[], float]
+) -> EmbeddingRequests | NoEmbeddings:
+    name = loaded.backend.info.name
+    if loaded.embedder is None:
+        return NoEmbeddings(name)
+    return EmbeddingRequests.beside(config, loaded.embedder, loaded.tokenizer, name=name, clock=clock)
+
+
+def _slot_port(loaded: Loaded, scheduler: Scheduler) -> SlotPort | None:
+    if loaded.kv_port is None:
+        return None
+    return SlotPort(loaded.backend, loaded.kv_port, scheduler, loaded.adapters)
+
+
+def _sampler(loaded: Loaded, kernels: RowKernels | None, mark: Mark) -> Sampler:
+    info = loaded.backend.info
+    return Sampler(
+        vocab_size=info.vocab_size,
+        eog_token_ids=info.eog_token_ids,
+        token_bytes=partial(loaded.tokenizer.token_bytes, render_special=True),
+        mark=mark,
+        kernels=kernels,
+    )
 
 
 def _timeout(stream: Stream) -> Timeout:

@@ -17,6 +17,32 @@ from stoker.errors import BackendError
 logger = logging.getLogger(__name__)
 
 
+class NoTransfers:
+    """In place of `Transfers` where there are no tiers, or the backend cannot export KV."""
+
+    has_work = False
+
+    def on_arrival(self, call: Callable[[], None]) -> None:
+        """Nothing arrives."""
+
+    def export(self) -> bool:
+        """Exports nothing."""
+        return False
+
+    def restore(self, batch: Batch) -> None:
+        """Restores nothing: without tiers, no batch has imports."""
+
+    def clear(self) -> None:
+        """Clears nothing."""
+
+    def counters(self) -> TierCounters:
+        """All zero."""
+        return TierCounters()
+
+    def close(self) -> None:
+        """Ends nothing."""
+
+
 class Transfers:
     """Copies between the KV pool and memory. A transfer that fails costs a recomputation, and nobody an answer.
 
@@ -34,6 +60,8 @@ class Transfers:
         self._store = store
         self._scheduler = scheduler
         self._clock = clock
+        self.has_work = False
+        """KV may be due for export."""
         self._num_exported = self._num_restored = 0
         self._num_failed_exports = self._num_failed_restores = 0
         self._export_s = self._restore_s = 0.0
@@ -44,11 +72,16 @@ class Transfers:
         self._store.on_arrival(call)
 
     def export(self) -> bool:
-        """Gives the tiers what is due. Between two steps, before the next one is scheduled. False: nothing was."""
+        """Gives the tiers the KV that is due. Called between two steps, before the next one is scheduled.
+
+        Returns:
+            `has_work`, as it is afterwards.
+        """
         self._store.note_step(is_busy=self._scheduler.has_work)
         transfers = self._scheduler.exports()
+        self.has_work = bool(transfers) or (not self._scheduler.has_work and self._store.prepare())
         if not transfers:
-            return not self._scheduler.has_work and self._store.prepare()
+            return self.has_work
         began = self._clock()
         num_tokens = sum(transfer.num_entries for transfer in transfers if self._export(transfer))
         seconds = self._clock() - began
@@ -58,7 +91,11 @@ class Transfers:
         return True
 
     def restore(self, batch: Batch) -> None:
-        """Makes the imports of a batch, after its forward pass and before the scheduler is told of it."""
+        """Makes the imports of a batch, after its forward pass and before the scheduler is told of it.
+
+        The KV that the batch has computed may be exported from now on.
+        """
+        self.has_work = True
         if not batch.imports:
             return
         began = self._clock()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stoker.backends.scripted import ScriptedBackend, ScriptedTokenizer, scripted_info
+from stoker.backends.scripted import ScriptedBackend, scripted_info
 from stoker.bench.profile import STAGES, StageClock, profile_engine
 from stoker.core.batch import Batch
 from stoker.core.params import SamplingParams
@@ -14,6 +14,7 @@ from stoker.core.scheduler import SchedulerConfig
 from stoker.engine.config import EngineConfig
 from stoker.engine.engine import Engine
 from stoker.engine.protocol import Submit
+from tests.harness import loaded
 
 
 def test_the_time_since_the_last_mark_belongs_to_the_stage() -> None:
@@ -37,12 +38,8 @@ def test_time_spent_in_the_backend_is_forward_s_alone() -> None:
 
     clock = StageClock(lambda: now_s)
     info = scripted_info(num_slots=2)
-    engine = Engine(
-        ScriptedBackend(info, before_forward=pass_time),
-        ScriptedTokenizer(),
-        config=SchedulerConfig(max_running=2),
-        mark=clock.mark,
-    )
+    backend = ScriptedBackend(info, before_forward=pass_time)
+    engine = Engine(loaded(backend), SchedulerConfig(max_running=2), mark=clock.mark)
     engine.add(engine.admit(Submit("a", "hello", SamplingParams(max_tokens=4))))
     clock.begin()
     assert engine.step()
@@ -53,7 +50,7 @@ def test_time_spent_in_the_backend_is_forward_s_alone() -> None:
 def test_marks_of_a_step_name_its_stages_in_their_order() -> None:
     marks: list[str] = []
     backend = ScriptedBackend(scripted_info())
-    engine = Engine(backend, ScriptedTokenizer(), config=SchedulerConfig(max_running=2), mark=marks.append)
+    engine = Engine(loaded(backend), SchedulerConfig(max_running=2), mark=marks.append)
     sampling = SamplingParams(max_tokens=4, logit_bias={5: 1.0})
     engine.add(engine.admit(Submit("a", "hello", sampling)))
     engine.step()

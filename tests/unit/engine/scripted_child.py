@@ -28,6 +28,7 @@ from stoker.engine.cards import ModelCard
 from stoker.engine.config import EngineConfig
 from stoker.engine.engine import Engine
 from stoker.engine.load_progress import LoadProgress
+from stoker.engine.loaded import Loaded
 from stoker.engine.process import serve_engine
 from stoker.errors import ModelFileInvalid, ModelFileNotFound
 
@@ -98,7 +99,18 @@ def build(config: EngineConfig, progress: LoadProgress) -> tuple[Engine, ModelCa
         scripted_embedding_info(max_tokens=100_000),
         before_embed=lambda pieces: act_on(piece.entries for piece in pieces),
     )
-    return Engine(backend, Tokenizer(), config=scheduling, defaults=config.sampling, embedder=embedder), card
+    model = Loaded(
+        backend=backend,
+        backend_name="scripted",
+        tokenizer=Tokenizer(),
+        defaults=config.sampling,
+        path=Path(config.model_path),
+        chat_template=card.chat_template,
+        num_parameters=0,
+        size_bytes=0,
+        embedder=embedder,
+    )
+    return Engine(model, scheduling), card
 
 
 if __name__ == "__main__":

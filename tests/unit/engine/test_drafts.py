@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker.backends.scripted import EOS, NextToken, ScriptedBackend, ScriptedTokenizer, scripted_info
+from stoker.backends.scripted import EOS, NextToken, ScriptedBackend, scripted_info
 from stoker.core.batch import Batch, Entry
 from stoker.core.model_info import CacheTraits, ModelInfo
 from stoker.core.params import SamplingParams
@@ -18,6 +18,7 @@ from stoker.core.scheduler import SchedulerConfig
 from stoker.engine.engine import Engine
 from stoker.engine.protocol import Failed, Output, Submit
 from stoker.errors import BackendError
+from tests.harness import loaded
 
 REFRAIN = b"row, row, row your boat gently down the stream. "
 NUM_PROMPT = 3
@@ -35,7 +36,7 @@ def make_engine(max_draft: int, info: ModelInfo | None = None, next_token: NextT
     """On a clock by which every step takes as long as any."""
     backend = ScriptedBackend(info, next_token=next_token)
     config = SchedulerConfig(max_running=4, max_draft=max_draft)
-    return Engine(backend, ScriptedTokenizer(), config=config, clock=count(1.0).__next__)
+    return Engine(loaded(backend), config, clock=count(1.0).__next__)
 
 
 def add(engine: Engine, request_id: str, **params: Any) -> None:

@@ -42,6 +42,7 @@ from stoker.errors import (
     Overloaded,
     Timeout,
 )
+from tests.harness import loaded
 from tests.unit.engine.test_client import answer, run, started, until
 from tests.unit.engine.test_engine import Clock, add
 from tests.unit.engine.test_worker import BOUND_S, Sink
@@ -59,14 +60,9 @@ def make_engine(
 ) -> Engine:
     sizes = replace(scripted_info(), can_generate=can_generate)
     backend = ScriptedBackend(sizes, next_token=reply_with("an answer"))
-    return Engine(
-        backend,
-        ScriptedTokenizer(),
-        config=SchedulerConfig(max_running=4, max_waiting=8),
-        defaults=SamplingParams(temperature=0),
-        clock=clock or Clock(),
-        embedder=ScriptedEmbedder(info, before_embed=before_embed),
-    )
+    embedder = ScriptedEmbedder(info, before_embed=before_embed)
+    model = loaded(backend, defaults=SamplingParams(temperature=0), embedder=embedder)
+    return Engine(model, SchedulerConfig(max_running=4, max_waiting=8), clock=clock or Clock())
 
 
 def embed(engine: Engine, *inputs: str | list[int], question_id: str = "e", **fields: Any) -> None:
@@ -212,7 +208,7 @@ def test_encoder_writes_no_text_and_warms_up_all_the_same():
 
 def test_model_that_cannot_embed_says_so():
     backend = ScriptedBackend(scripted_info())
-    engine = Engine(backend, ScriptedTokenizer(), config=SchedulerConfig(max_running=1))
+    engine = Engine(loaded(backend), SchedulerConfig(max_running=1))
     with pytest.raises(InvalidInput, match="cannot embed"):
         engine.admit_embedding(Embed(["a"]))
 
@@ -228,11 +224,9 @@ def test_streams_wait_for_embeddings_no_longer_than_a_step_may_take():
 
     backend = ScriptedBackend(scripted_info(), before_forward=lambda _: setattr(clock, "now", clock.now + 0.01))
     engine = Engine(
-        backend,
-        ScriptedTokenizer(),
-        config=SchedulerConfig(max_running=4, target_step_s=0.2, idle_step_s=1.0),
+        loaded(backend, embedder=ScriptedEmbedder(before_embed=work)),
+        SchedulerConfig(max_running=4, target_step_s=0.2, idle_step_s=1.0),
         clock=clock,
-        embedder=ScriptedEmbedder(before_embed=work),
     )
     add(engine, "r", "Q:", temperature=0, ignore_eos=True, max_tokens=40)
     embed(engine, *[LONG] * 40)
@@ -259,7 +253,7 @@ def test_embeddings_go_on_although_streams_take_all_of_the_step():
     backend = ScriptedBackend(scripted_info(), before_forward=lambda _: setattr(clock, "now", clock.now + 0.4))
     config = SchedulerConfig(max_running=4)
     embedder = ScriptedEmbedder(before_embed=work)
-    engine = Engine(backend, ScriptedTokenizer(), config=config, clock=clock, embedder=embedder)
+    engine = Engine(loaded(backend, embedder=embedder), config, clock=clock)
     add(engine, "r", "Q:", temperature=0, ignore_eos=True, max_tokens=10)
     embed(engine, *[LONG] * 10)
     for _ in range(10):

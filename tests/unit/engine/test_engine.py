@@ -17,6 +17,7 @@ from stoker.core.scheduler import SchedulerConfig
 from stoker.engine.engine import Engine
 from stoker.engine.protocol import Event, Failed, Output, Submit
 from stoker.errors import BackendError, ContextLengthExceeded, InvalidInput
+from tests.harness import loaded
 
 GREEDY = SamplingParams(temperature=0)
 
@@ -40,7 +41,7 @@ def make_engine(
 ) -> Engine:
     backend = backend or ScriptedBackend(scripted_info(), next_token=next_token, before_forward=before_forward)
     config = SchedulerConfig(max_running=max_running, max_waiting=8)
-    return Engine(backend, ScriptedTokenizer(), config=config, defaults=defaults, clock=clock or Clock())
+    return Engine(loaded(backend, defaults=defaults), config, clock=clock or Clock())
 
 
 def add(engine: Engine, request_id: str, prompt: str | list[int] = "Q:", timeout_s: float | None = None, **params: Any):
@@ -218,7 +219,7 @@ def test_a_text_that_is_too_long_whatever_its_tokens_is_refused_without_encoding
             raise AssertionError("it is not encoded")
 
     backend = ScriptedBackend(scripted_info())
-    engine = Engine(backend, Tokenizer(), config=SchedulerConfig(max_running=1, max_waiting=1), defaults=GREEDY)
+    engine = Engine(loaded(backend, Tokenizer(), defaults=GREEDY), SchedulerConfig(max_running=1, max_waiting=1))
     limit = backend.info.max_sequence_tokens
     for prompt in ("x" * 100 * limit, [1, "x" * 100 * limit]):
         with pytest.raises(ContextLengthExceeded, match="has at least"):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stoker.backends.scripted import ScriptedBackend, ScriptedEmbedder, ScriptedTokenizer, scripted_info
+from stoker.backends.scripted import ScriptedBackend, ScriptedEmbedder, scripted_info
 from stoker.core.params import SamplingParams
 from stoker.core.scheduler import SchedulerConfig
 from stoker.engine.adapters import Adapters
@@ -18,6 +18,7 @@ from stoker.engine.heartbeat import AdapterLoad
 from stoker.engine.protocol import AdapterChoice, AdapterList, ChangeAdapters, Embed, Output, Submit
 from stoker.errors import AdapterInvalid, AdapterNotFound, InvalidInput, UnsupportedParameter
 from stoker.loading.scripted import scripted_adapter
+from tests.harness import loaded
 
 
 class Bench:
@@ -29,11 +30,8 @@ class Bench:
         self.adapters = Adapters(self.backend, scripted_adapter)
         self.adapters.load([self.spec(name, scale) for name, scale in scales.items()])
         self.engine = Engine(
-            self.backend,
-            ScriptedTokenizer(),
-            config=SchedulerConfig(max_running=4, max_waiting=8),
-            embedder=ScriptedEmbedder(),
-            adapters=self.adapters,
+            loaded(self.backend, embedder=ScriptedEmbedder(), adapters=self.adapters),
+            SchedulerConfig(max_running=4, max_waiting=8),
         )
         self.tokens: dict[str, list[int]] = {}
 
@@ -235,7 +233,7 @@ def test_embeddings_are_not_computed_under_adapters(bench: Bench) -> None:
 
 def test_a_backend_without_adapters_says_so() -> None:
     backend = ScriptedBackend(scripted_info())
-    engine = Engine(backend, ScriptedTokenizer(), config=SchedulerConfig())
+    engine = Engine(loaded(backend), SchedulerConfig())
     assert engine.answer(ChangeAdapters(question_id="q")) == AdapterList("q", [])
     with pytest.raises(UnsupportedParameter, match="cannot apply adapters"):
         engine.answer(ChangeAdapters(load=AdapterSpec(name="a", path="a")))

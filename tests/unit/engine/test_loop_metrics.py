@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from stoker.backends.scripted import ScriptedBackend, ScriptedTokenizer, scripted_info
+from stoker.backends.scripted import ScriptedBackend, scripted_info
 from stoker.core.batch import Batch
 from stoker.core.params import SamplingParams
 from stoker.core.scheduler import SchedulerConfig
 from stoker.engine.engine import Engine
 from stoker.engine.protocol import Output, Submit, Timing
+from tests.harness import loaded
 
 
 class Clock:
@@ -25,7 +26,7 @@ class Clock:
 
 def build(clock: Clock) -> Engine:
     backend = ScriptedBackend(scripted_info(), before_forward=clock.forward)
-    return Engine(backend, ScriptedTokenizer(), config=SchedulerConfig(max_running=1), clock=clock)
+    return Engine(loaded(backend), SchedulerConfig(max_running=1), clock=clock)
 
 
 def add(engine: Engine, request_id: str, **fields: object) -> None:

@@ -20,7 +20,7 @@ from stoker.engine.engine import Engine
 from stoker.engine.prompt import echo, find_fill_tokens
 from stoker.engine.protocol import Event, Failed, Output, PromptToken, Submit
 from stoker.errors import InvalidInput
-from tests.harness import ALL_TRAITS
+from tests.harness import ALL_TRAITS, loaded
 
 LONG = list(b"the quick brown fox jumps over the lazy dog, and then it sleeps for a while in the sun")
 
@@ -28,7 +28,7 @@ LONG = list(b"the quick brown fox jumps over the lazy dog, and then it sleeps fo
 def make_engine(backend: ScriptedBackend | None = None, max_running: int = 4) -> Engine:
     backend = backend or ScriptedBackend(scripted_info())
     config = SchedulerConfig(max_running=max_running, max_waiting=16)
-    return Engine(backend, ScriptedTokenizer(), config=config, defaults=SamplingParams(temperature=0, max_tokens=4))
+    return Engine(loaded(backend, defaults=SamplingParams(temperature=0, max_tokens=4)), config)
 
 
 def add(engine: Engine, request_id: str, prompt: str | Sequence[int | str], **fields: Any) -> None:

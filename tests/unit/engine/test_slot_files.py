@@ -10,7 +10,7 @@ from typing import NoReturn, TypeVar
 
 import pytest
 
-from stoker.backends.scripted import ScriptedBackend, ScriptedTokenizer, reply_with, scripted_info
+from stoker.backends.scripted import ScriptedBackend, reply_with, scripted_info
 from stoker.cache.slot_files import SlotFiles
 from stoker.cache.store import KVStore
 from stoker.core.model_info import CacheTraits
@@ -23,7 +23,7 @@ from stoker.engine.protocol import AdapterChoice, ListSlots, Output, RestoreSlot
 from stoker.engine.slot_files import file_slot
 from stoker.errors import InvalidInput, ResourceExhausted, StokerError, UnsupportedParameter
 from stoker.loading.scripted import scripted_adapter
-from tests.harness import ALL_TRAITS
+from tests.harness import ALL_TRAITS, loaded
 from tests.unit.engine.test_engine import add, outputs
 from tests.unit.engine.test_engine import run as run_engine
 
@@ -50,15 +50,8 @@ def make_engine(
     backend = ScriptedBackend(info, next_token=reply_with("abc"))
     config = SchedulerConfig(max_running=2)
     port, store = (backend, KVStore(10**6)) if has_port else (None, None)
-    return Engine(
-        backend,
-        ScriptedTokenizer(),
-        config=config,
-        kv_port=port,
-        kv_store=store,
-        slot_files=SlotFiles(folder, lambda: b"m" * 32),
-        adapters=Adapters(backend, scripted_adapter),
-    )
+    model = loaded(backend, kv_port=port, adapters=Adapters(backend, scripted_adapter))
+    return Engine(model, config, kv_store=store, slot_files=SlotFiles(folder, lambda: b"m" * 32))
 
 
 def left_slot(engine: Engine, prompt: str = "a prompt that was long") -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.backends.scripted import FULL_TRAITS, ScriptedBackend, ScriptedTokenizer, scripted_info
+from stoker.backends.scripted import FULL_TRAITS, ScriptedBackend, scripted_info
 from stoker.cache.directory import BlockDirectory, KeptModel
 from stoker.cache.store import KVStore
 from stoker.core.params import SamplingParams
@@ -20,6 +20,7 @@ from stoker.engine.protocol import EraseSlots, Event, Failed, Output, Submit
 from stoker.engine.tiers import open_kv_store
 from stoker.engine.worker import EngineWorker
 from stoker.errors import InvalidInput
+from tests.harness import loaded
 
 BOUND_S = 20.0
 PROMPT = [index % 250 for index in range(160)]
@@ -52,7 +53,7 @@ def build(disk: Disk | None = None) -> Engine:
         assert disk.is_open.wait(BOUND_S)
     backend = ScriptedBackend(scripted_info(kv_tokens=512))
     config = SchedulerConfig(max_running=2)
-    return Engine(backend, ScriptedTokenizer(), config=config, kv_port=backend, kv_store=store)
+    return Engine(loaded(backend, kv_port=backend), config, kv_store=store)
 
 
 def submit(request_id: str, prompt: list[int], **fields: object) -> Submit:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.backends.scripted import ScriptedBackend, ScriptedTokenizer, scripted_info
+from stoker.backends.scripted import ScriptedBackend, scripted_info
 from stoker.core.scheduler import SchedulerConfig
 from stoker.engine.engine import Engine
 from stoker.engine.protocol import Submit
 from stoker.engine.worker import EngineWorker
 from stoker.errors import Overloaded
+from tests.harness import loaded
 from tests.unit.engine.test_worker import BOUND_S, ENDLESS, Gate, Sink
 
 LIMIT = 100
@@ -28,7 +29,7 @@ def gate() -> Gate:
 def worker(gate: Gate):
     """One runs, and is held in its first step; whoever comes then waits."""
     backend = ScriptedBackend(scripted_info(context_size=1000, kv_tokens=2000), before_forward=gate)
-    engine = Engine(backend, ScriptedTokenizer(), config=SchedulerConfig(max_running=1, max_waiting=20))
+    engine = Engine(loaded(backend), SchedulerConfig(max_running=1, max_waiting=20))
     worker = EngineWorker(engine, Sink(), max_waiting_tokens=LIMIT)
     worker.submit(prompt("running", 500))
     assert gate.entered.wait(BOUND_S)

@@ -20,6 +20,7 @@ from stoker.engine.protocol import Event, Failed, Output, Submit
 from stoker.engine.stream import Stream
 from stoker.engine.worker import EngineWorker
 from stoker.errors import Cancelled, EngineCrashed, InvalidInput, ModelNotLoaded, Overloaded
+from tests.harness import loaded
 
 BOUND_S = 10.0
 ENDLESS = SamplingParams(temperature=0, ignore_eos=True)
@@ -78,7 +79,7 @@ def running(
         scripted_info(context_size=100_000, kv_tokens=100_000), next_token=next_token, before_forward=before_forward
     )
     config = SchedulerConfig(max_running=max_running, max_waiting=max_waiting)
-    engine = Engine(backend, tokenizer or ScriptedTokenizer(), config=config)
+    engine = Engine(loaded(backend, tokenizer), config)
     worker = EngineWorker(engine, publish, clock=clock)
     try:
         yield worker

@@ -13,12 +13,14 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from stoker.backends.base import KVPort
 from stoker.backends.scripted import ScriptedBackend, ScriptedTokenizer, scripted_info
 from stoker.cache.directory import BlockDirectory, KeptModel
 from stoker.cache.store import KVStore
-from stoker.core.params import SamplingParams
+from stoker.core.params import BUILT_IN, SamplingParams
 from stoker.core.scheduler import SchedulerConfig
 from stoker.engine.engine import Engine
+from stoker.engine.loaded import Loaded
 from stoker.engine.protocol import Event, Output, Submit
 
 FINGERPRINT = b"1" * 32
@@ -38,17 +40,32 @@ class Folder(BlockDirectory):
         return super().sweep()
 
 
+def opened(backend: ScriptedBackend, kv_port: KVPort | None = None) -> Loaded:
+    """As `tests.harness.loaded`, which a program in this folder cannot import."""
+    return Loaded(
+        backend=backend,
+        backend_name="scripted",
+        tokenizer=ScriptedTokenizer(),
+        defaults=BUILT_IN,
+        path=Path(),
+        chat_template=None,
+        num_parameters=0,
+        size_bytes=0,
+        kv_port=kv_port,
+    )
+
+
 def open_engine(folder: Path | None) -> Engine:
     """Without a folder: cold, and without tiers."""
     backend = ScriptedBackend(scripted_info(kv_tokens=1024))
     if folder is None:
-        return Engine(backend, ScriptedTokenizer(), config=SchedulerConfig(max_running=2))
+        return Engine(opened(backend), SchedulerConfig(max_running=2))
     store, model = KVStore(10**7), KeptModel("m", "f")
     directory = Folder(folder)
     store.open_disk(directory, identify=lambda: FINGERPRINT, model=model, limit_bytes=10**9)
     assert directory.is_open.wait(LIMIT_S)
     config = SchedulerConfig(max_running=2)
-    return Engine(backend, ScriptedTokenizer(), config=config, kv_port=backend, kv_store=store)
+    return Engine(opened(backend, kv_port=backend), config, kv_store=store)
 
 
 def conversation(number: int) -> list[int]:

@@ -288,7 +288,7 @@ def engine(folder: Path, clock: Clock) -> Generator[Engine]:
     from stoker.core.scheduler import SchedulerConfig
 
     with loaded(folder, ctx_size=200, kv_tokens=800) as found:
-        yield Engine(found.backend, found.tokenizer, config=SchedulerConfig(max_running=2), clock=clock)
+        yield Engine(found, SchedulerConfig(max_running=2), clock=clock)
 
 
 def add(engine: Engine, name: str, *, timeout_s: float | None = None) -> None:

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from stoker.backends.scripted import ScriptedBackend, ScriptedTokenizer, reply_with, scripted_info
+from stoker.backends.scripted import ScriptedBackend, reply_with, scripted_info
 from stoker.core.batch import Batch
 from stoker.core.scheduler import SchedulerConfig
 from stoker.engine.engine import Engine
 from stoker.engine.protocol import Accepted, Event, ListSlots, Output, SlotList, Submit
 from stoker.engine.worker import EngineWorker
 from stoker.server.endpoints import ENDPOINTS
+from tests.harness import loaded
 from tests.unit.server.fake_runtime import FakeRuntime, RawClient, make_app
 from tests.unit.server.test_connection import held_open, run
 
@@ -115,7 +116,7 @@ class ScriptedRuntime(FakeRuntime):
         super().__init__()
         info = scripted_info(context_size=2048, kv_tokens=2048, max_batch_tokens=16)
         backend = ScriptedBackend(info, next_token=reply_with("abcdefgh" * 8), before_forward=gate)
-        engine = Engine(backend, ScriptedTokenizer(), config=SchedulerConfig(max_running=1, max_waiting=8))
+        engine = Engine(loaded(backend), SchedulerConfig(max_running=1, max_waiting=8))
         self._loop = asyncio.get_running_loop()
         self._inboxes: dict[str, asyncio.Queue[Output]] = {}
         self.answers: asyncio.Queue[SlotList] = asyncio.Queue()
