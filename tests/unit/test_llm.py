@@ -620,7 +620,7 @@ def test_cancelling_a_task_stops_its_request(gate: Gate) -> None:
             await model.generate("barrier", SamplingParams(max_tokens=1))
             session = await model._session()
             assert not session._answers
-            beat = session._worker._engine.heartbeat()
+            beat = session._worker._engine.stats()
             return beat.num_running + beat.num_waiting
 
     assert asyncio.run(ask()) == 0

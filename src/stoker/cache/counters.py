@@ -1,28 +1,31 @@
-"""What the tiers have done and hold, in numbers for whoever watches."""
+"""What the tiers have done and hold, in numbers. It writes no metric."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from stoker.core.histogram import Gauge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierCounters:
-    """Totals since the start, except for what is there now: blocks and bytes of RAM and disk.
+    """Totals since the start, except for the fields marked as gauges: blocks and bytes of RAM and disk.
 
     A block is what is kept and restored together: KV of 32 tokens, or the whole state of a model that cannot be cut.
     """
 
-    ram_blocks: int = 0
-    ram_bytes: int = 0
-    ram_limit_bytes: int = 0
+    ram_blocks: Annotated[int, Gauge.SUM] = 0
+    ram_bytes: Annotated[int, Gauge.SUM] = 0
+    ram_limit_bytes: Annotated[int, Gauge.SUM] = 0
     ram_hit_blocks: int = 0
     """Restored out of memory, where they had stayed."""
     ram_hit_tokens: int = 0
     ram_evicted_blocks: int = 0
-    disk_blocks: int = 0
-    """Those of this model, as far as this process knows of them."""
-    disk_bytes: int = 0
-    disk_limit_bytes: int = 0
+    disk_blocks: Annotated[int, Gauge.LARGEST] = 0
+    """Blocks of this model on disk, as far as this process knows of them."""
+    disk_bytes: Annotated[int, Gauge.LARGEST] = 0
+    disk_limit_bytes: Annotated[int, Gauge.LARGEST] = 0
     disk_hit_blocks: int = 0
     """Restored after they had been read from disk."""
     disk_hit_tokens: int = 0

@@ -1,11 +1,24 @@
-"""Counts of values by size, as Prometheus has them. It has no clock and knows no name."""
+"""Kinds of numbers, as Prometheus has them: histograms, and the mark of a gauge. It has no clock and knows no name."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from itertools import accumulate
+
+
+class Gauge(Enum):
+    """Marks a field that holds a present value, not a count: `num_running: Annotated[int, Gauge.SUM]`.
+
+    The member says how the values of several engines become one.
+    """
+
+    SUM = "sum"
+    """The values are added up."""
+    LARGEST = "largest"
+    """The largest value counts, as of a folder that all engines use and each of them knows in part."""
 
 
 @dataclass(frozen=True, slots=True)

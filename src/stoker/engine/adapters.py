@@ -25,8 +25,8 @@ from stoker.backends.base import AdapterPort
 from stoker.core.batch import AdapterSet
 from stoker.engine.cards import AdapterCard
 from stoker.engine.config import AdapterSpec, check_adapter_name
-from stoker.engine.heartbeat import AdapterLoad
 from stoker.engine.protocol import AdapterChoice, ChangeAdapters
+from stoker.engine.stats import AdapterLoad
 from stoker.errors import AdapterInvalid, AdapterNotFound, InvalidInput, StokerError, UnsupportedParameter
 from stoker.models.lora import LoraFile, file_version
 

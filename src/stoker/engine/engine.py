@@ -18,7 +18,6 @@ from stoker.core.sequence import FinishReason, Sequence, TokenEvent
 from stoker.core.stages import Mark, no_mark
 from stoker.engine.answers import Answers
 from stoker.engine.embeddings import EmbeddingJob, EmbeddingRequests, NoEmbeddings
-from stoker.engine.heartbeat import Heartbeat
 from stoker.engine.loaded import Loaded
 from stoker.engine.metrics import LoopMetrics
 from stoker.engine.protocol import (
@@ -31,6 +30,7 @@ from stoker.engine.protocol import (
 )
 from stoker.engine.request_intake import RequestIntake
 from stoker.engine.slot_files import SlotPort
+from stoker.engine.stats import EngineStats
 from stoker.engine.stream import Stream
 from stoker.engine.transfers import NoTransfers, Transfers
 from stoker.engine.verification import sample_drafted
@@ -242,11 +242,11 @@ class Engine:
         """
         return self._answers.answer(question)
 
-    def heartbeat(self) -> Heartbeat:
-        """Numbers for whoever watches; whether steps are late, only the thread's owner can say."""
+    def stats(self) -> EngineStats:
+        """The engine's numbers now. `stalled_s` is 0: the owner of the thread knows whether a step is late."""
         scheduler = self._scheduler
         self._metrics.settle()
-        return Heartbeat(
+        return EngineStats(
             num_steps=self._num_steps,
             num_running=scheduler.num_running,
             num_waiting=scheduler.num_waiting,

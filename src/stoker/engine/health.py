@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stoker.engine.heartbeat import Heartbeat
+from stoker.engine.stats import EngineStats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,7 @@ class Health:
     num_restarts: int = 0
     last_error: str | None = None
     """Why the process before this one ended, or why there is none."""
-    heartbeat: Heartbeat | None = None
+    heartbeat: EngineStats | None = None
     """The newest one of the present process, if there was one."""
     loaded_part: float | None = None
     """How far the weights are on their way into memory, if that is known. Range 0 … 1."""

@@ -14,7 +14,7 @@ from stoker.core.params import SamplingParams
 from stoker.core.slot_state import SlotState
 from stoker.engine.cards import AdapterCard, ModelCard
 from stoker.engine.config import AdapterSpec, EngineConfig
-from stoker.engine.heartbeat import Heartbeat
+from stoker.engine.stats import EngineStats
 from stoker.errors import FieldValue, StokerError, error_from_code
 
 if TYPE_CHECKING:
@@ -405,7 +405,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 AnswerEvent: TypeAlias = Tokenized | Detokenized | SlotList | Erased | SlotFiled | AdapterList | Embedded | Unanswered
 Command: TypeAlias = Submit | Embed | Abort | Pause | Resume | QuickQuestion | Shutdown
-Event: TypeAlias = Loading | Ready | LoadFailed | Accepted | Output | Failed | AnswerEvent | Heartbeat
+Event: TypeAlias = Loading | Ready | LoadFailed | Accepted | Output | Failed | AnswerEvent | EngineStats
 Frame: TypeAlias = list[Event]
 """What one step has to say to all streams."""
 

@@ -26,7 +26,6 @@ from stoker.engine.cards import ModelCard, is_same_model
 from stoker.engine.channel import Channel
 from stoker.engine.child import Child, describe_exit
 from stoker.engine.config import AdapterSpec, EngineConfig, SupervisionConfig
-from stoker.engine.heartbeat import Heartbeat
 from stoker.engine.protocol import (
     EXIT_LOAD_FAILED,
     Accepted,
@@ -39,6 +38,7 @@ from stoker.engine.protocol import (
     Output,
     Ready,
 )
+from stoker.engine.stats import EngineStats
 from stoker.engine.template import Template
 from stoker.errors import EngineCrashed, ModelNotLoaded, ResourceExhausted, StokerError
 
@@ -126,7 +126,7 @@ class Supervisor:
         self._is_other_model = False
         """The present child has found another model in the file than the first one had."""
         self._state = State.STARTING
-        self.heartbeat: Heartbeat | None = None
+        self.heartbeat: EngineStats | None = None
         """The newest one of the present child."""
         self.loaded_part: float | None = None
         """How far the present child is with loading, if it says so. Range 0 … 1."""
@@ -335,7 +335,7 @@ class Supervisor:
                     self.loaded_part = event.part
                 case LoadFailed():
                     self._load_error = event.error()
-                case Heartbeat():
+                case EngineStats():
                     self.heartbeat = event
                 case _:
                     self._listener.on_event(event)

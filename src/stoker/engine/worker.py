@@ -23,7 +23,6 @@ from stoker.engine.closing import closing_on_error
 from stoker.engine.door import Door
 from stoker.engine.embeddings import EmbeddingJob
 from stoker.engine.engine import Engine
-from stoker.engine.heartbeat import Heartbeat
 from stoker.engine.protocol import (
     Abort,
     Accepted,
@@ -38,6 +37,7 @@ from stoker.engine.protocol import (
     Submit,
     Unanswered,
 )
+from stoker.engine.stats import EngineStats
 from stoker.engine.stream import Stream
 from stoker.errors import Cancelled, EngineCrashed, InvalidInput, ModelNotLoaded, StokerError
 
@@ -104,7 +104,7 @@ class EngineWorker:
         """Aborted while they were tokenized: until that has ended they keep their place."""
         self._waits_since: float | None = None
         """Since when the next step is due; None when there is nothing to do, and while events are handed over."""
-        self._beat, self._beat_at = engine.heartbeat(), clock()
+        self._beat, self._beat_at = engine.stats(), clock()
         self._is_closing = False
         self._has_arrival = False
         """The tiers have something that the engine was waiting for."""
@@ -224,7 +224,7 @@ class EngineWorker:
             self._push(call)
         return call.future
 
-    def heartbeat(self) -> Heartbeat:
+    def heartbeat(self) -> EngineStats:
         """The engine's numbers, also while it is stuck in a step."""
         with self._changed:
             stalled_s = 0.0 if self._waits_since is None else self._clock() - self._waits_since
@@ -372,7 +372,7 @@ class EngineWorker:
             if self._engine.has_work or self._commands:
                 self._waits_since = now
             if not self._engine.has_work or now - self._beat_at >= _BEAT_EVERY_S:
-                self._beat, self._beat_at = self._engine.heartbeat(), now
+                self._beat, self._beat_at = self._engine.stats(), now
 
     def _is_wanted(self, event: Event) -> bool:
         if not isinstance(event, (Output, Failed)):

@@ -8,8 +8,8 @@ from enum import StrEnum
 
 from stoker.engine.cards import ModelCard
 from stoker.engine.health import Health
-from stoker.engine.heartbeat import Heartbeat
 from stoker.engine.protocol import Accepted, Output, Submit
+from stoker.engine.stats import EngineStats
 from stoker.runtime.base import Runtime
 from stoker.runtime.routing import Beginning, Candidate
 
@@ -102,7 +102,7 @@ class Replica:
             heartbeat=health.heartbeat,
         )
 
-    def num_waiting(self, beat: Heartbeat | None) -> int:
+    def num_waiting(self, beat: EngineStats | None) -> int:
         """Requests that do not run, as its engine or its full places say."""
         told = 0 if beat is None else beat.num_waiting
         return max(told, self.num_open - self.card.parallel)

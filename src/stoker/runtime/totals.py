@@ -6,19 +6,25 @@ import dataclasses
 from collections.abc import Iterable
 from functools import reduce
 from itertools import zip_longest
-from typing import Any, cast
+from typing import Any, cast, get_type_hints
 
 import msgspec
 
 from stoker.cache.counters import TierCounters
-from stoker.core.histogram import Distribution
-from stoker.engine.heartbeat import AdapterLoad, Heartbeat
+from stoker.core.histogram import Distribution, Gauge
+from stoker.engine.stats import AdapterLoad, EngineStats
 
-_NOTHING = Heartbeat(0, 0, 0, 0, 0, 0, 0.0)
-_GAUGES = ("num_running", "num_waiting", "kv_used", "kv_retained", "kv_capacity", "stalled_s", "num_paused")
-_TIER_GAUGES = ("ram_blocks", "ram_bytes", "ram_limit_bytes", "disk_blocks", "disk_bytes", "disk_limit_bytes")
-_SHARED = frozenset({"stalled_s", "disk_blocks", "disk_bytes", "disk_limit_bytes"})
-"""Of several values the largest counts: all replicas use one folder, and each knows most of what is in it."""
+_NOTHING = EngineStats(0, 0, 0, 0, 0, 0, 0.0)
+
+
+def _gauges(kind: type) -> dict[str, Gauge]:
+    hints = get_type_hints(kind, include_extras=True)
+    marks = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    return {name: mark for name, found in marks.items() for mark in found if isinstance(mark, Gauge)}
+
+
+_GAUGES, _TIER_GAUGES = _gauges(EngineStats), _gauges(TierCounters)
+_SHARED = {name for name, mark in (_GAUGES | _TIER_GAUGES).items() if mark is Gauge.LARGEST}
 
 
 class Totals:
@@ -26,10 +32,10 @@ class Totals:
 
     def __init__(self) -> None:
         self._past = _NOTHING
-        self._newest: dict[int, tuple[int, Heartbeat]] = {}
+        self._newest: dict[int, tuple[int, EngineStats]] = {}
         """By replica: which of its processes said it."""
 
-    def note(self, replica: int, incarnation: int, beat: Heartbeat | None) -> None:
+    def note(self, replica: int, incarnation: int, beat: EngineStats | None) -> None:
         """A replica's newest sign of life, if there is one.
 
         Args:
@@ -47,7 +53,7 @@ class Totals:
         _, beat = self._newest.pop(replica, (0, _NOTHING))
         self._past = _add(self._past, _counted(beat))
 
-    def merged(self, alive: Iterable[Heartbeat]) -> Heartbeat:
+    def merged(self, alive: Iterable[EngineStats]) -> EngineStats:
         """All as one.
 
         Args:
@@ -62,7 +68,7 @@ class Totals:
         )
 
 
-def _counted(beat: Heartbeat) -> Heartbeat:
+def _counted(beat: EngineStats) -> EngineStats:
     tiers = dataclasses.replace(beat.tiers, **dict.fromkeys(_TIER_GAUGES, 0))
     adapters = [AdapterLoad(load.name, 0, 0, load.num_tokens) for load in beat.adapters]
     return msgspec.structs.replace(beat, **dict.fromkeys(_GAUGES, 0), tiers=tiers, adapters=adapters)
@@ -87,9 +93,9 @@ def _add_loads(left: list[AdapterLoad], right: list[AdapterLoad]) -> list[Adapte
     return list(sums.values())
 
 
-def _add(left: Heartbeat, right: Heartbeat) -> Heartbeat:
-    names = Heartbeat.__struct_fields__
-    return Heartbeat(**{name: _sum(name, getattr(left, name), getattr(right, name)) for name in names})
+def _add(left: EngineStats, right: EngineStats) -> EngineStats:
+    names = EngineStats.__struct_fields__
+    return EngineStats(**{name: _sum(name, getattr(left, name), getattr(right, name)) for name in names})
 
 
 def _sum(name: str, left: object, right: object) -> Any:
@@ -105,4 +111,4 @@ def _sum(name: str, left: object, right: object) -> Any:
         case int() | float(), int() | float():
             return max(left, right) if name in _SHARED else left + right
         case _:
-            raise AssertionError(f"{name} of a heartbeat cannot be added up")
+            raise AssertionError(f"{name} of an engine's numbers cannot be added up")

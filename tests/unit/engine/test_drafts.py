@@ -93,7 +93,7 @@ def test_one_stream_gets_the_same_answer(params: dict[str, Any]) -> None:
     expected, found = run(plain), run(drafting)
     assert answers(found) == answers(expected)
     assert len(found) == len(expected), "one output a token"
-    beat, plain_beat = drafting.heartbeat(), plain.heartbeat()
+    beat, plain_beat = drafting.stats(), plain.stats()
     assert beat.accepted_tokens > 20
     assert beat.num_steps < 0.7 * plain_beat.num_steps
 
@@ -104,14 +104,14 @@ def test_many_streams_get_the_same_answers() -> None:
         for index, params in enumerate(PARAMS):
             add(engine, f"r{index}", **params)
     assert answers(run(drafting)) == answers(run(plain))
-    assert drafting.heartbeat().accepted_tokens > 200
+    assert drafting.stats().accepted_tokens > 200
 
 
 def test_drafts_are_counted() -> None:
     engine = make_engine(15)
     add(engine, "r", temperature=0)
     timing = run(engine)[-1].timing  # type: ignore[union-attr]
-    beat = engine.heartbeat()
+    beat = engine.stats()
     assert timing is not None
     assert (timing.num_drafted, timing.num_accepted) == (beat.drafted_tokens, beat.accepted_tokens)
     assert 0 < beat.num_drafts < beat.accepted_tokens < beat.drafted_tokens
@@ -149,7 +149,7 @@ def test_a_step_that_fails_for_its_drafts_is_repeated_without() -> None:
 def test_what_the_warm_up_drafts_is_not_counted() -> None:
     engine = make_engine(15, next_token=lambda _: 7)
     engine.warm_up()
-    beat = engine.heartbeat()
+    beat = engine.stats()
     assert (beat.num_drafts, beat.drafted_tokens, beat.accepted_tokens) == (0, 0, 0)
 
 
@@ -159,10 +159,10 @@ def test_what_was_drafted_behind_a_stop_string_is_forgotten() -> None:
         add(engine, "r", temperature=0, stop="stream. r", min_tokens=100)
     expected, found = run(plain), run(drafting)
     assert answers(found) == answers(expected)
-    assert drafting.heartbeat().kv_retained == plain.heartbeat().kv_retained
+    assert drafting.stats().kv_retained == plain.stats().kv_retained
     timing = found[-1].timing  # type: ignore[union-attr]
     assert timing is not None
-    assert timing.num_accepted == drafting.heartbeat().accepted_tokens < len(answers(found)["r"][1])
+    assert timing.num_accepted == drafting.stats().accepted_tokens < len(answers(found)["r"][1])
 
 
 def break_rows(engine: Engine, *, at: int) -> None:
@@ -194,4 +194,4 @@ def test_nothing_is_drafted_for_a_model_that_would_notice(changes: dict[str, Any
     engine = make_engine(15, info=replace(scripted_info(), **changes))
     add(engine, "r", temperature=0)
     run(engine)
-    assert engine.heartbeat().drafted_tokens == 0
+    assert engine.stats().drafted_tokens == 0

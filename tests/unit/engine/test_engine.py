@@ -323,20 +323,20 @@ def test_nothing_is_published_after_an_abort_and_the_slot_is_free():
     assert isinstance(event, Output)
     assert (event.request_id, event.finish_reason) == ("b", "length")
     assert not engine.has_work
-    assert engine.heartbeat().kv_used == 0
+    assert engine.stats().kv_used == 0
 
 
 def test_step_without_work_does_nothing():
     engine = make_engine()
     assert engine.step() == []
-    assert engine.heartbeat().num_steps == 0
+    assert engine.stats().num_steps == 0
 
 
 def test_warming_up_leaves_nothing_behind() -> None:
     backend = ScriptedBackend(scripted_info())
     engine = make_engine(backend=backend)
     engine.warm_up()
-    beat = engine.heartbeat()
+    beat = engine.stats()
     assert (beat.num_steps, beat.num_running, beat.kv_used, beat.kv_retained) == (5, 0, 0, 0)
     add(engine, "r", max_tokens=2)
     alone = make_engine()

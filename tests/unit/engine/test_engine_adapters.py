@@ -14,8 +14,8 @@ from stoker.engine.adapters import Adapters
 from stoker.engine.cards import AdapterCard
 from stoker.engine.config import AdapterSpec, EngineConfig, adapter_specs
 from stoker.engine.engine import Engine
-from stoker.engine.heartbeat import AdapterLoad
 from stoker.engine.protocol import AdapterChoice, AdapterList, ChangeAdapters, Embed, Output, Submit
+from stoker.engine.stats import AdapterLoad
 from stoker.errors import AdapterInvalid, AdapterNotFound, InvalidInput, UnsupportedParameter
 from stoker.loading.scripted import scripted_adapter
 from tests.harness import loaded
@@ -245,10 +245,10 @@ def test_how_busy_each_adapter_is(bench: Bench) -> None:
     for index in range(5):
         bench.add(f"r{index}", named("poet"), max_tokens=4)
     bench.step()
-    assert bench.engine.heartbeat().adapters == [AdapterLoad("poet", 4, 1, 4), AdapterLoad("clerk", 0, 0, 0)]
+    assert bench.engine.stats().adapters == [AdapterLoad("poet", 4, 1, 4), AdapterLoad("clerk", 0, 0, 0)]
     bench.run()
     bench.change(unload="poet")
-    assert bench.engine.heartbeat().adapters == [AdapterLoad("clerk", 0, 0, 0), AdapterLoad("poet", 0, 0, 20)]
+    assert bench.engine.stats().adapters == [AdapterLoad("clerk", 0, 0, 0), AdapterLoad("poet", 0, 0, 20)]
 
 
 @pytest.mark.parametrize(

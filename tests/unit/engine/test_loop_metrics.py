@@ -41,7 +41,7 @@ def test_queue_prompt_and_step_are_timed():
     add(engine, "second")
     outputs = [event for _ in range(6) for event in engine.step() if isinstance(event, Output)]
     assert [output.timing for output in outputs] == [None, None, Timing(1.0, 2.0)] * 2
-    beat = engine.heartbeat()
+    beat = engine.stats()
     assert (beat.step_s.num_values, beat.step_s.total) == (6, 6.0)
     assert (beat.queue_s.num_values, beat.queue_s.total) == (2, 3.0), "the second one waited for three steps"
     assert (beat.prefill_s.num_values, beat.prefill_s.total) == (2, 2.0)
@@ -64,10 +64,10 @@ def test_who_leaves_early_is_forgotten():
     assert engine._metrics._queued == {}
     assert engine._metrics._begun == {}
     assert engine._metrics._running == {}
-    assert engine.heartbeat().running_s.num_values == 0
+    assert engine.stats().running_s.num_values == 0
 
 
 def test_the_warm_up_is_not_counted():
     engine = build(Clock())
     engine.warm_up()
-    assert engine.heartbeat().step_s.num_values == 0
+    assert engine.stats().step_s.num_values == 0

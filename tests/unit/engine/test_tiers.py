@@ -76,7 +76,7 @@ def test_usage_says_exactly_what_was_not_computed_wherever_it_came_from() -> Non
     assert answer(engine, "resident", PROMPT).usage.cached_tokens == len(PROMPT) - 1
     answer(engine, "other", [(index * 7 + 1) % 250 for index in range(500)])
     assert answer(engine, "restored", PROMPT).usage.cached_tokens == 159
-    beat = engine.heartbeat()
+    beat = engine.stats()
     assert (beat.prompt_tokens, beat.cached_tokens, beat.pool_hit_tokens) == (980, 159 + 159, 159)
     assert beat.pool_evicted_tokens > 160
     tiers = beat.tiers
@@ -92,12 +92,12 @@ def test_erasing_all_forgets_what_memory_holds_and_erasing_a_slot_does_not() -> 
     engine = build()
     answer(engine, "first", PROMPT)
     answer(engine, "other", [(index * 7 + 1) % 250 for index in range(500)])
-    num_blocks = engine.heartbeat().tiers.ram_blocks
+    num_blocks = engine.stats().tiers.ram_blocks
     assert num_blocks >= 5
     engine.answer(EraseSlots(0))
-    assert engine.heartbeat().tiers.ram_blocks == num_blocks
+    assert engine.stats().tiers.ram_blocks == num_blocks
     engine.answer(EraseSlots())
-    tiers = engine.heartbeat().tiers
+    tiers = engine.stats().tiers
     assert (tiers.ram_blocks, tiers.ram_bytes) == (0, 0)
     assert answer(engine, "again", PROMPT).usage.cached_tokens == 0
     engine.close()
@@ -107,7 +107,7 @@ def test_everything_due_is_exported_before_an_engine_sleeps(tmp_path: Path) -> N
     before = set(threading.enumerate())
     engine = build(Disk(tmp_path))
     answer(engine, "first", PROMPT)
-    assert engine.heartbeat().tiers.ram_blocks == 5 + 2, "and where the prompt and the answer end"
+    assert engine.stats().tiers.ram_blocks == 5 + 2, "and where the prompt and the answer end"
     assert not engine.has_work
     engine.close()
     assert len(BlockDirectory(tmp_path).keys(b"1" * 32)) == 5 + 2

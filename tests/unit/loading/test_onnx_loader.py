@@ -158,7 +158,7 @@ def test_hints_limit_what_runs(own_folder: Path) -> None:
     for name in "abc":
         engine.add(engine.admit(Submit(name, [1, 2, 3], GREEDY)))
     engine.step()
-    assert engine.heartbeat().num_running == 2
+    assert engine.stats().num_running == 2
     engine.close()
 
 
@@ -320,7 +320,7 @@ def test_a_request_can_be_cancelled_wherever_it_is(engine: Engine, point: str) -
             if event.finish_reason:
                 ended.add(event.request_id)
         engine.check_integrity()
-    assert engine.heartbeat().kv_used == engine.heartbeat().num_running == 0
+    assert engine.stats().kv_used == engine.stats().num_running == 0
     assert "x" not in ended or point == "after its end"
 
 
@@ -332,19 +332,19 @@ def test_deadlines_hold(engine: Engine, clock: Clock) -> None:
     events = engine.step()
     assert [event.request_id for event in events if isinstance(event, Failed)] == ["late"]
     assert any(event.code == "timeout" for event in events if isinstance(event, Failed))
-    assert engine.heartbeat().num_running == 1
+    assert engine.stats().num_running == 1
 
 
 def test_what_is_counted(engine: Engine) -> None:
     """S1-30: bytes used and capacity, free cells, sequences, what was evicted; the time is the histogram of steps."""
     per_token = 2 * 2 * 2 * 16 * 4
-    assert engine.heartbeat().kv_capacity_bytes == 800 * per_token
+    assert engine.stats().kv_capacity_bytes == 800 * per_token
     for number in range(20):
         prompt = [number, *range(60)]
         engine.add(engine.admit(Submit(str(number), prompt, SamplingParams(temperature=0, max_tokens=1))))
         while engine.has_work:
             engine.step()
-    beat = engine.heartbeat()
+    beat = engine.stats()
     assert (beat.kv_sequences, beat.kv_held_bytes) == (13, beat.kv_retained * per_token)
     assert beat.kv_retained <= beat.kv_capacity
     assert beat.pool_evicted_sequences == 7

@@ -13,7 +13,6 @@ from stoker.core.slot_state import SlotState
 from stoker.engine.cards import AdapterCard, ModelCard
 from stoker.engine.config import AdapterSpec
 from stoker.engine.health import Health
-from stoker.engine.heartbeat import Heartbeat
 from stoker.engine.protocol import (
     A,
     Accepted,
@@ -40,6 +39,7 @@ from stoker.engine.protocol import (
     Usage,
     as_answer_to,
 )
+from stoker.engine.stats import EngineStats
 from stoker.errors import AdapterNotFound, EngineCrashed, InvalidInput, ModelNotLoaded, StokerError
 from stoker.runtime.replica_config import ReplicaConfig
 from stoker.runtime.replicas import ReplicatedRuntime
@@ -60,7 +60,7 @@ class FakeReplica:
         self.card = CARD
         self.state = "starting"
         self.num_restarts = 0
-        self.beat: Heartbeat | None = None
+        self.beat: EngineStats | None = None
         self.load_gate = asyncio.Event()
         self.load_error: StokerError | None = None
         self.refuses: StokerError | None = None

@@ -20,8 +20,8 @@ from stoker.core.params import SamplingParams
 from stoker.engine.cards import ModelCard
 from stoker.engine.client import EngineClient
 from stoker.engine.config import EngineConfig, SupervisionConfig
-from stoker.engine.heartbeat import Heartbeat
 from stoker.engine.protocol import Accepted, Output, Submit
+from stoker.engine.stats import EngineStats
 from stoker.engine.supervisor import same_sizes
 from stoker.engine.template import Template
 from stoker.errors import EngineCrashed, ModelFileInvalid, ModelNotLoaded, StokerError
@@ -68,7 +68,7 @@ class Model:
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
 
-    def beats(self) -> list[Heartbeat]:
+    def beats(self) -> list[EngineStats]:
         replicas = self.runtime.health().replicas.values()
         return [replica.heartbeat for replica in replicas if replica.heartbeat is not None]
 

@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 
 from stoker.cache.counters import TierCounters
 from stoker.core.histogram import Distribution
-from stoker.engine.heartbeat import AdapterLoad, Heartbeat
+from stoker.engine.stats import AdapterLoad, EngineStats
 from stoker.runtime.totals import Totals
 
 
-def beat(**fields: Any) -> Heartbeat:
+def beat(**fields: Any) -> EngineStats:
     given: dict[str, Any] = {
         **dict.fromkeys(("num_steps", "num_running", "num_waiting", "kv_used", "kv_retained", "kv_capacity"), 0),
         "stalled_s": 0.0,
         **fields,
     }
-    return Heartbeat(**given)
+    return EngineStats(**given)
 
 
 def test_what_is_there_is_added_up_and_what_is_shared_is_not():
@@ -72,6 +72,15 @@ def test_a_process_that_dies_takes_what_it_held_but_not_what_it_counted():
     assert (merged.num_steps, merged.kv_used, merged.tiers.ram_bytes) == (7, 1, 0)
     totals.leave(0)
     assert totals.merged([]).num_steps == 7
+
+
+def test_the_pool_of_a_process_that_died_is_not_there_any_more():
+    first, second = (beat(kv_sequences=3, kv_held_bytes=30, kv_capacity_bytes=100) for _ in range(2))
+    totals = Totals()
+    totals.note(0, 0, first)
+    totals.note(0, 1, second)
+    merged = totals.merged([second])
+    assert (merged.kv_sequences, merged.kv_held_bytes, merged.kv_capacity_bytes) == (3, 30, 100)
 
 
 EVENTS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["beat", "silence", "restart", "leave"])), max_size=60)

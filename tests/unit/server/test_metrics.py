@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from stoker.cache.counters import TierCounters
 from stoker.core.histogram import Distribution, Histogram
 from stoker.engine.health import Health
-from stoker.engine.heartbeat import AdapterLoad, Heartbeat
 from stoker.engine.protocol import Output, Usage
+from stoker.engine.stats import AdapterLoad, EngineStats
 from stoker.errors import BackendError, Overloaded
 from stoker.runtime.request_metrics import RequestMetrics
 from stoker.server.observe.metric_aliases import ALIASES
@@ -25,7 +25,7 @@ from tests.unit.server.test_connection import held_open, run
 
 DASHBOARD = Path(__file__).parents[3] / "deploy" / "grafana-dashboard.json"
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
-BEAT = Heartbeat(
+BEAT = EngineStats(
     num_steps=100,
     num_running=2,
     num_waiting=3,

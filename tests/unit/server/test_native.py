@@ -11,7 +11,7 @@ import pytest
 from stoker.core.slot_state import SlotState
 from stoker.engine.cards import ModelCard
 from stoker.engine.health import Health
-from stoker.engine.heartbeat import Heartbeat
+from stoker.engine.stats import EngineStats
 from stoker.errors import BackendError
 from tests.unit.server.fake_runtime import CARD, FakeRuntime, ask, events, logprob, make_app, position
 
@@ -274,7 +274,7 @@ def test_actions_that_say_too_little_are_refused(action: str, param: str):
 
 def test_cache():
     runtime = FakeRuntime()
-    beat = Heartbeat(num_steps=1, num_running=1, num_waiting=0, kv_used=5, kv_retained=6, kv_capacity=70, stalled_s=0)
+    beat = EngineStats(num_steps=1, num_running=1, num_waiting=0, kv_used=5, kv_retained=6, kv_capacity=70, stalled_s=0)
     runtime.state = Health(is_ready=True, state="ready", heartbeat=beat)
     app = make_app(runtime)
     (entry,) = ask(app, "GET", "/cache").json()["models"]

@@ -19,7 +19,6 @@ from stoker.engine.closing import aclosing_on_error
 from stoker.engine.config import AdapterSpec, EngineConfig, SupervisionConfig
 from stoker.engine.door import Door
 from stoker.engine.health import Health
-from stoker.engine.heartbeat import Heartbeat
 from stoker.engine.protocol import (
     A,
     Accepted,
@@ -40,6 +39,7 @@ from stoker.engine.protocol import (
     Tokenize,
     as_answer_to,
 )
+from stoker.engine.stats import EngineStats
 from stoker.engine.supervisor import State
 from stoker.errors import (
     BackendError,
@@ -300,9 +300,9 @@ class LlamaServerRuntime:
     def _stalled_s(self) -> float:
         return 0.0 if self._serving is None else self._serving.answers.stalled_s()
 
-    def _heartbeat(self, serving: _Serving) -> Heartbeat:
+    def _heartbeat(self, serving: _Serving) -> EngineStats:
         answers = serving.answers
-        return Heartbeat(
+        return EngineStats(
             num_steps=0,  # only llama-server counts them
             num_running=serving.queue.num_running,
             num_waiting=serving.queue.num_waiting,

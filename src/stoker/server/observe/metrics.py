@@ -13,8 +13,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from stoker.cache.counters import TierCounters
 from stoker.core.histogram import Distribution, Histogram
 from stoker.engine.health import Health
-from stoker.engine.heartbeat import Heartbeat
 from stoker.engine.metrics import PHASE_BOUNDS, STEP_BOUNDS, STEP_TOKEN_BOUNDS
+from stoker.engine.stats import EngineStats
 from stoker.runtime.registry import ModelStatus
 from stoker.runtime.request_metrics import RequestMetrics
 
@@ -158,7 +158,7 @@ def _add_replicas(found: _Families, model: str, health: Health) -> None:
             _add(found, f"replica_{name}", value, model, str(number))
 
 
-def _add_heartbeat(found: _Families, model: str, beat: Heartbeat) -> None:
+def _add_heartbeat(found: _Families, model: str, beat: EngineStats) -> None:
     tiers = beat.tiers
     values: dict[str, float] = {
         "requests_running": beat.num_running,

@@ -9,7 +9,6 @@ from math import inf
 import pytest
 
 from stoker.core.params import SamplingParams
-from stoker.engine.heartbeat import Heartbeat
 from stoker.engine.protocol import (
     Accepted,
     AdapterChoice,
@@ -27,6 +26,7 @@ from stoker.engine.protocol import (
     Timing,
     Tokenize,
 )
+from stoker.engine.stats import EngineStats
 from stoker.errors import (
     AdapterNotFound,
     BackendError,
@@ -373,7 +373,7 @@ def test_requests_wait_in_line_by_priority_and_leave_it(fake: Fake):
             for stream, task in zip(waiting[::-1], tasks[::-1], strict=True):
                 assert isinstance(await task, Output)
                 await stream.aclose()
-            assert runtime.health().heartbeat == Heartbeat(0, 0, 0, 0, 0, 128, 0.0)
+            assert runtime.health().heartbeat == EngineStats(0, 0, 0, 0, 0, 128, 0.0)
 
     run(test())
 
