@@ -15,23 +15,22 @@ not kept, and what cannot be read is computed; a broken or full disk costs a war
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from math import inf
 from pathlib import Path
 from typing import TypeAlias
 
-from stoker.cache.backlog import Backlog
 from stoker.cache.block_file import BadBlockFile
 from stoker.cache.counters import DiskCounters
 from stoker.cache.directory import BlockDirectory, KeptModel
-from stoker.cache.priority import give_way
-from stoker.cache.read_ahead import ReadAhead
-from stoker.cache.uses import Uses
-from stoker.cache.wanted import Wanted
+from stoker.cache.disk_queues import Backlog, ReadAhead, Uses, Wanted
 from stoker.core.tiers import KVBytes
 
 logger = logging.getLogger(__name__)
@@ -56,6 +55,8 @@ _STEP_S = 1.0
 """A step that began so long ago has ended, whatever was heard of it."""
 _SLACK = 16
 """The folder is shrunk by this part of its limit at a time: looking at every file is not for every write."""
+_NICE = 10
+"""How much lower the priority of the disk's thread is than that of the threads that compute (Linux)."""
 
 Borrow: TypeAlias = Callable[[bytes], KVBytes | None]
 Deliver: TypeAlias = Callable[[bytes, KVBytes], None]
@@ -391,3 +392,14 @@ class DiskTier:
         """Once: a disk that is full or damaged tends to stay so."""
         logger.log(logging.DEBUG if self._has_warned else logging.WARNING, message, *args)
         self._has_warned = True
+
+
+def give_way() -> None:
+    """Lowers the calling thread's scheduling priority, where threads have their own (Linux).
+
+    A thread that waits for a lock of this one waits longer; this one still gets a tenth of a core that all want.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError):
+            thread = threading.get_native_id()
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _NICE)

@@ -21,6 +21,8 @@ ONE_PASS: Shape = (1.0, 0.05, 0.1, 0.1 / 4096)
 """Before anything is known: roughly that of a CPU."""
 MANY_PASSES: Shape = (1.0, 0.5, 0.25, 0.1 / 4096)
 """The same where prompts get passes of their own: roughly ONNX Runtime's."""
+_RATE_WEIGHT = 0.3
+"""Share of the newest measurement in a `Rate`, a moving average."""
 _GAIN = 0.3
 """Part of an error that is corrected at once."""
 _MAX_SURPRISE = 4.0
@@ -96,3 +98,27 @@ class StepCost:
     def _parts(self, load: StepLoad) -> tuple[float, float, float, float]:
         a, b, c, d = self._shape
         return load.num_passes * a, load.num_streams * b, load.num_prompt * c, load.num_attended * d
+
+
+class Rate:
+    """Seconds per entry of one kind of work, learned from how long it really takes."""
+
+    def __init__(self) -> None:
+        self.entry_s: float | None = None
+        """None until something was measured."""
+
+    def observe(self, num_entries: int, seconds: float) -> None:
+        """Learns that `num_entries` took so long. Nothing is learned from nothing."""
+        if num_entries < 1 or seconds <= 0:
+            return
+        entry_s = seconds / num_entries
+        self.entry_s = entry_s if self.entry_s is None else self.entry_s + _RATE_WEIGHT * (entry_s - self.entry_s)
+
+    def affordable(self, seconds: float, first_guess: int) -> int:
+        """How many entries fit into so many seconds."""
+        return first_guess if self.entry_s is None else int(seconds / self.entry_s)
+
+    def fade(self) -> None:
+        """Becomes a little cheaper: what is never tried, because it was dear once, is tried again some time."""
+        if self.entry_s is not None:
+            self.entry_s *= 0.95

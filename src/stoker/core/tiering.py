@@ -15,8 +15,8 @@ from stoker.core.blocks import BLOCK_ENTRIES, Chain, root_key
 from stoker.core.kv_cache import KVCache
 from stoker.core.model_info import ModelInfo
 from stoker.core.portions import Portions, Ranges, States
-from stoker.core.rates import Rate
 from stoker.core.sequence import Sequence
+from stoker.core.step_cost import Rate
 from stoker.core.tiers import Tiers
 from stoker.core.token_budget import TokenBudget
 

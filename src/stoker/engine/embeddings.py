@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from stoker.backends.base import Embedder
 from stoker.core.embedding import EmbeddingInfo, EmbeddingQueue, Piece, Pooling
 from stoker.core.params import BUILT_IN
-from stoker.core.rates import Rate
 from stoker.core.request import Request, check_token_ids
 from stoker.core.scheduler import SchedulerConfig
 from stoker.core.sequence import Sequence
+from stoker.core.step_cost import Rate
 from stoker.engine.embedding_inputs import embedding_token_ids
 from stoker.engine.protocol import Embed, Embedded, Event, Unanswered
 from stoker.errors import BackendError, InvalidInput, Overloaded, ResourceExhausted, StokerError, Timeout

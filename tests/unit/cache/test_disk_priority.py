@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from stoker.cache.priority import give_way
+from stoker.cache.disk import give_way
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have no priorities of their own")
