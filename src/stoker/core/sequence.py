@@ -37,7 +37,7 @@ class CacheKey(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """Owned by the scheduler; nobody else changes it. Equal only to itself.
+    """Owned by `Population`; changed by the scheduler's parts alone. Equal only to itself.
 
     ```
     entries:  [ prompt ............ | completion ... ]
