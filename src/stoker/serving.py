@@ -27,7 +27,6 @@ from stoker.runtime.keep_alive import parse_keep_alive
 
 if TYPE_CHECKING:
     from stoker.engine.cards import ModelCard
-    from stoker.engine.template import Template
     from stoker.models.memory_plan import MemoryNeeds, MemoryPlan
     from stoker.models.progress import Progress
     from stoker.runtime.base import Runtime
@@ -155,29 +154,27 @@ def create_runtime(
     """
     from stoker.engine.client import EngineClient
     from stoker.engine.supervisor import same_sizes
-    from stoker.engine.template import Template
     from stoker.runtime.replicas import ReplicatedRuntime
 
-    def one(config: EngineConfig, template: Template | None = None) -> Runtime:
-        repeats = template is None  # only a replica has others that can do it
+    def one(config: EngineConfig, *, repeats: bool) -> Runtime:
         if runtime_config is not None and runtime_config.runtime == "llama-server":
             from stoker.runtime.llama_server.runtime import LlamaServerRuntime
 
             return LlamaServerRuntime(
                 config, runtime_config, supervision=supervision, volatile=volatile, repeats=repeats
             )
-        return EngineClient(config, supervision=supervision, repeats=repeats, template=template, volatile=volatile)
+        return EngineClient(config, supervision=supervision, repeats=repeats, volatile=volatile)
 
-    alone = one(engine)  # it also says what cannot be had, whoever computes in the end
+    alone = one(engine, repeats=True)  # it also says what cannot be had, whatever computes in the end
     if replicas is None or replicas.max_replicas == 1:
         return alone
     shares = _shares(engine, replicas.max_replicas)
-    template = Template(prepared_path(engine))
 
     def make(number: int, first: ModelCard | None) -> Runtime:
-        return one(shares[number] if first is None else same_sizes(shares[number], first), template)
+        config = shares[number] if first is None else same_sizes(shares[number], first)
+        return one(config, repeats=False)  # another replica can take what has not begun
 
-    return ReplicatedRuntime(make, replicas, restart_wait_s=supervision.restart_wait_s, on_closed=template.close)
+    return ReplicatedRuntime(make, replicas, restart_wait_s=supervision.restart_wait_s)
 
 
 def _shares(engine: EngineConfig, count: int) -> list[EngineConfig]:

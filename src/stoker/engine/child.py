@@ -17,7 +17,6 @@ from stoker.engine import spare
 from stoker.engine.channel import Channel
 from stoker.engine.config import EngineConfig
 from stoker.engine.protocol import Launch, Shutdown
-from stoker.engine.template import ChildProcess, Template
 from stoker.errors import StokerError
 
 logger = logging.getLogger(__name__)
@@ -39,7 +38,7 @@ class Child:
         OSError: no thread can be started to wait for the process.
     """
 
-    def __init__(self, process: ChildProcess, channel: Channel, launch: Launch) -> None:
+    def __init__(self, process: spare.Process, channel: Channel, launch: Launch) -> None:
         loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[int] = loop.create_future()
         """The exit code; negative: the signal that killed it."""
@@ -53,23 +52,22 @@ class Child:
             raise OSError(errno.EAGAIN, str(error)) from error
 
     @classmethod
-    async def start(
+    def start(
         cls,
         command: Sequence[str],
         config: EngineConfig,
         context: zmq.asyncio.Context,
         heartbeat_every_s: float,
-        template: Template | None = None,
     ) -> Child:
-        """Starts the process, or forks it from the template.
+        """Starts the process.
 
         Raises:
-            OSError: that is impossible.
+            OSError: the process cannot be started.
         """
         with contextlib.ExitStack() as undo:
             channel = Channel(context)
             undo.callback(channel.close)
-            process, environment = spare.take(command) if template is None else await template.fork()
+            process, environment = spare.take(command)
             undo.callback(_end, process)
             launch = Launch(config, channel.commands, channel.events, heartbeat_every_s, environment)
             child = cls(process, channel, launch)
@@ -120,7 +118,7 @@ class Child:
             self.exited.set_result(code)
 
 
-def _end(process: ChildProcess) -> None:
+def _end(process: spare.Process) -> None:
     """Waits in place for one that was just started, and killed: there is no thread for it."""
     process.kill()
     process.wait()

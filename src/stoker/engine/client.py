@@ -18,7 +18,6 @@ from stoker.engine.questions import Questions
 from stoker.engine.requests import PendingRequest, Requests
 from stoker.engine.spare import ENGINE_COMMAND
 from stoker.engine.supervisor import State, Supervisor
-from stoker.engine.template import Template
 from stoker.errors import ModelNotLoaded, Timeout
 from stoker.text.messages import Message
 from stoker.text.volatile import VolatileHeaders
@@ -61,7 +60,6 @@ class EngineClient:
         supervision: when a child counts as lost, and how it is started again.
         limits: how far a reader may fall behind.
         repeats: False = whoever asks gives what had not begun to somebody else: it ends with `EngineCrashed` too.
-        template: forks the child, see `Supervisor`.
         volatile: what is dropped from the head of system prompts; None = nothing.
     """
 
@@ -73,7 +71,6 @@ class EngineClient:
         supervision: SupervisionConfig | None = None,
         limits: InboxLimits | None = None,
         repeats: bool = True,
-        template: Template | None = None,
         volatile: VolatileHeaders | None = None,
     ) -> None:
         supervision = supervision or SupervisionConfig()
@@ -82,7 +79,7 @@ class EngineClient:
         self._requests = Requests(self._send, door, limits or InboxLimits(), repeat_wait_s)
         self._questions = Questions(self._send)
         switch = _Switch(self._requests, self._questions)
-        self._supervisor = Supervisor(command, config, switch, supervision, template)
+        self._supervisor = Supervisor(command, config, switch, supervision)
         self._volatile = volatile
         self._card: ModelCard | None = None
         self._template: CardTemplate | None = None

@@ -21,14 +21,6 @@ def look_as_usual() -> None:
     gc.set_threshold(*_USUAL)
 
 
-def share() -> None:
-    """What there is now will stay, here and in the processes that are forked from now on: nobody's look at it makes it
-    lie in memory twice.
-    """
-    gc.collect()
-    gc.freeze()
-
-
 def settle() -> None:
     """The start is over. What there is now will stay, and is not looked at again."""
     gc.freeze()

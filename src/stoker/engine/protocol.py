@@ -68,13 +68,6 @@ class Expect(msgspec.Struct, frozen=True, tag=True):
     model_path: str
 
 
-class Fork(msgspec.Struct, frozen=True, tag=True):
-    """A JSON line on the stdin of a child that is never launched, see `template`; two descriptors come with it."""
-
-    number: int
-    """By which the reply names it."""
-
-
 class Launch(msgspec.Struct, frozen=True, tag=True):
     """The last JSON line on a child's stdin: which engine to build, and the two sockets of the parent to connect to."""
 

@@ -1,7 +1,7 @@
 """An engine process that is started before anybody knows what it is to load: it imports while its parent does.
 
 ```
-main()    start ----> (spare) ----> take: it gets its orders, as if it had been started now, or forks others
+main()    start ----> (spare) ----> take: it gets its orders, as if it had been started now
                          |
                          +--------> discard: nobody needed it, or something failed
 ```
@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -33,12 +32,7 @@ IS_SPARE = "STOKER_SPARE"
 """The environment variable that tells a child it has time before its orders come."""
 
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
-"""numpy's library would start one for each core when it is imported. Nothing here multiplies matrices by it, and a
-process of several threads cannot be forked.
-"""
-_PASSES_DESCRIPTORS = sys.platform == "linux"
-"""To a child, by its stdin. Elsewhere none is told to fork, and not every system can mark what it is given as private.
-"""
+"""numpy's library would start one for each core when it is imported. Nothing here multiplies matrices by it."""
 _STDERR = 2
 _REAP_S = 5.0
 
@@ -114,19 +108,14 @@ def end(process: Process) -> None:
 def spawn(command: Sequence[str], environment: Mapping[str, str]) -> Process:
     """Starts a child whose output goes to our stderr.
 
-    It gets a session of its own: a Ctrl-C in the terminal is for us alone. Its stdin is a socket where it may be
-    told to fork, for which it needs descriptors.
+    The child gets a session of its own: a Ctrl-C in the terminal reaches this process alone.
 
     Raises:
         OSError: it cannot be started.
     """
-    if not _PASSES_DESCRIPTORS:
-        return _popen(command, environment, subprocess.PIPE)
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        process = _popen(command, environment, theirs.fileno())
-        process.stdin = open(ours.detach(), "wb", buffering=0)  # noqa: SIM115  # its owner closes it
-    return process
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=_STDERR, bufsize=0, start_new_session=True, env=environment
+    )
 
 
 def environment() -> dict[str, str]:
@@ -137,7 +126,3 @@ def environment() -> dict[str, str]:
 def changed_since(before: Mapping[str, str]) -> dict[str, str]:
     """What of `environment` is not as it was."""
     return {name: text for name, text in environment().items() if before.get(name) != text}
-
-
-def _popen(command: Sequence[str], environment: Mapping[str, str], stdin: int) -> Process:
-    return subprocess.Popen(command, stdin=stdin, stdout=_STDERR, bufsize=0, start_new_session=True, env=environment)

@@ -39,7 +39,6 @@ from stoker.engine.protocol import (
     Ready,
 )
 from stoker.engine.stats import EngineStats
-from stoker.engine.template import Template
 from stoker.errors import EngineCrashed, ModelNotLoaded, ResourceExhausted, StokerError
 
 logger = logging.getLogger(__name__)
@@ -89,7 +88,6 @@ class Supervisor:
         config: what it is told to load.
         listener: told about readiness, events and deaths.
         supervision: the times.
-        template: forks all children instead, if it can; somebody else closes it.
     """
 
     def __init__(
@@ -98,10 +96,8 @@ class Supervisor:
         config: EngineConfig,
         listener: Listener,
         supervision: SupervisionConfig,
-        template: Template | None = None,
     ) -> None:
         self._command = command
-        self._template = template
         self._config = config
         self._listener = listener
         self._times = supervision
@@ -243,13 +239,11 @@ class Supervisor:
         self._launched = self._config
         self._is_other_model = False
         try:
-            self._child = await Child.start(
-                self._command, self._config, self._context, self._times.heartbeat_every_s, self._template
-            )
+            self._child = Child.start(self._command, self._config, self._context, self._times.heartbeat_every_s)
         except OSError as error:
             self._load_error = ResourceExhausted(f"the engine process cannot be started: {error}")
             return self._note_end(f"cannot be started: {error}")
-        self._heard_at = asyncio.get_running_loop().time()  # the turn to be forked may have been waited for
+        self._heard_at = asyncio.get_running_loop().time()
         hearing = asyncio.create_task(self._hear(self._child.channel))
         try:
             reason = await self._watch(self._child, hearing)

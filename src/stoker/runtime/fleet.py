@@ -47,7 +47,6 @@ class Fleet:
         make: makes a replica's runtime.
         config: how many there are.
         clock: seconds; only differences count.
-        on_closed: called on another thread when all of them are gone, maybe twice; it may wait.
         on_checked: called whenever somebody has looked after them: there may be free places.
     """
 
@@ -56,11 +55,9 @@ class Fleet:
         make: MakeRuntime,
         config: ReplicaConfig,
         clock: Callable[[], float],
-        on_closed: Callable[[], None],
         on_checked: Callable[[], None],
     ) -> None:
         self._make = make
-        self._on_closed = on_closed
         self._on_checked = on_checked
         self._config = config
         self._clock = clock
@@ -191,10 +188,7 @@ class Fleet:
         await asyncio.gather(*tasks, return_exceptions=True)
         for replica in self.replicas:
             self._remove(replica)
-        try:
-            await asyncio.gather(*self._closing)
-        finally:
-            await asyncio.to_thread(self._on_closed)
+        await asyncio.gather(*self._closing)
 
     def _demand(self) -> Demand:
         staying = [replica for replica in self._replicas.values() if replica.phase is not Phase.DRAINING]

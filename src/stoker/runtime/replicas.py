@@ -42,7 +42,6 @@ class ReplicatedRuntime:
         config: how many there are.
         restart_wait_s: how long a request that had not begun waits if no replica can be asked.
         clock: seconds; only differences count.
-        on_closed: called on another thread when all of them are gone, maybe twice: ends what they have shared.
     """
 
     def __init__(
@@ -52,9 +51,8 @@ class ReplicatedRuntime:
         *,
         restart_wait_s: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
-        on_closed: Callable[[], None] = lambda: None,
     ) -> None:
-        self._fleet = Fleet(make, config, clock, on_closed, self._spread)
+        self._fleet = Fleet(make, config, clock, self._spread)
         self._adapters = ReplicaAdapters(self._fleet)
         self._questions = ReplicaQuestions(self._fleet, self._adapters)
         self._restart_wait_s = restart_wait_s

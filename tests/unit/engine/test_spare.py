@@ -22,8 +22,6 @@ BOUND_S = 60.0
 ENGINE = (sys.executable, str(Path(__file__).with_name("scripted_child.py")))
 ECHO = (sys.executable, "-c", "import sys; sys.exit(int(sys.stdin.readline()))")
 """Exits with the code that it is ordered to."""
-KIND = "import os, stat, sys; sys.exit(stat.S_ISSOCK(os.fstat(0).st_mode))"
-"""Exits with 1 if its stdin is a socket."""
 
 
 @pytest.fixture(autouse=True)
@@ -130,17 +128,6 @@ def test_no_file_of_the_working_directory_is_run(tmp_path: Path) -> None:
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(BOUND_S) == EXIT_ORPHANED
-
-
-@pytest.mark.parametrize("passes", [False, spare._PASSES_DESCRIPTORS])
-def test_orders_come_by_a_pipe_where_descriptors_cannot_be_passed(
-    monkeypatch: pytest.MonkeyPatch, passes: bool
-) -> None:
-    monkeypatch.setattr(spare, "_PASSES_DESCRIPTORS", passes)
-    process = spare.spawn((*ECHO[:2], KIND), spare.environment())
-    assert process.wait(BOUND_S) == int(passes)
-    assert process.stdin is not None
-    process.stdin.close()
 
 
 def test_a_client_loads_its_model_in_the_spare(started: list[spare.Process]) -> None:

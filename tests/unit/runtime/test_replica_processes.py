@@ -1,6 +1,4 @@
-"""Replicas that are real processes with scripted engines, forked where that is possible: killed under load, and gone
-when the runtime is closed.
-"""
+"""Replicas that are real processes with scripted engines: killed under load, and gone when the runtime is closed."""
 
 from __future__ import annotations
 
@@ -23,7 +21,6 @@ from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.engine.protocol import Accepted, Output, Submit
 from stoker.engine.stats import EngineStats
 from stoker.engine.supervisor import same_sizes
-from stoker.engine.template import Template
 from stoker.errors import EngineCrashed, ModelFileInvalid, ModelNotLoaded, StokerError
 from stoker.runtime.replica_config import ReplicaConfig
 from stoker.runtime.replicas import ReplicatedRuntime
@@ -52,14 +49,11 @@ class Model:
     def __init__(self, replicas: int | str, **config: Any) -> None:
         self.config = EngineConfig(**config)
         self.clients: list[EngineClient] = []
-        self.template = Template("", COMMAND)
-        self.runtime = ReplicatedRuntime(
-            self._make, ReplicaConfig(replicas=replicas, scale_hold_s=0), on_closed=self.template.close
-        )
+        self.runtime = ReplicatedRuntime(self._make, ReplicaConfig(replicas=replicas, scale_hold_s=0))
 
     def _make(self, number: int, first: ModelCard | None) -> EngineClient:
         config = self.config if first is None else same_sizes(self.config, first)
-        client = EngineClient(config, command=COMMAND, supervision=QUICK, repeats=False, template=self.template)
+        client = EngineClient(config, command=COMMAND, supervision=QUICK, repeats=False)
         self.clients.append(client)
         return client
 
@@ -169,7 +163,6 @@ def test_a_model_that_cannot_be_loaded_leaves_no_process() -> None:
         except ModelFileInvalid as refused:
             error = refused
         assert error is not None
-        assert model.template.pid is None
         assert set(psutil.Process().children(recursive=True)) <= others
 
     run(test())

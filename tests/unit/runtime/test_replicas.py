@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 
 import msgspec
@@ -31,8 +30,6 @@ from stoker.errors import (
     ResourceExhausted,
     Timeout,
 )
-from stoker.runtime.replica_config import ReplicaConfig
-from stoker.runtime.replicas import ReplicatedRuntime
 from stoker.text.messages import Message
 from tests.unit.runtime.fake_replica import BOUND_S, CARD, NUM_SLOTS, Stage, play, until
 from tests.unit.runtime.test_totals import beat
@@ -791,21 +788,6 @@ def test_one_that_has_failed_for_good_is_replaced():
         assert stage.made[2].number == 0
         health = stage.runtime.health()
         assert health.num_restarts == 2, "what has happened stays counted"
-
-    play(stage, test())
-
-
-def test_what_replicas_share_ends_although_one_of_them_does_not_end_well():
-    stage, ended = Stage(2), list[str]()
-    end = lambda: ended.append(threading.current_thread().name)  # noqa: E731
-    stage.runtime = ReplicatedRuntime(stage.make, ReplicaConfig(replicas=2), on_closed=end)
-
-    async def test() -> None:
-        stage.made[0].close_error = OSError("it is stuck")
-        with pytest.raises(OSError, match="stuck"):
-            await stage.runtime.close()
-        assert len(ended) == 1
-        assert ended != [threading.current_thread().name], "it may take a while, and others have streams here"
 
     play(stage, test())
 
