@@ -10,6 +10,7 @@ from starlette.routing import BaseRoute
 
 from stoker.engine.protocol import Tokenize
 from stoker.runtime.registry import Registry
+from stoker.server.answer import Asked, answer
 from stoker.server.config import ServerConfig
 from stoker.server.dialects.anthropic.fields import (
     COUNT_TOKENS,
@@ -20,11 +21,10 @@ from stoker.server.dialects.anthropic.fields import (
 )
 from stoker.server.dialects.anthropic.requests import message_request, render
 from stoker.server.dialects.anthropic.types import CountTokensRequest, MessagesRequest, TokenCount
-from stoker.server.dialects.anthropic.writer import ANTHROPIC_SSE, AnthropicStream, message_reply
+from stoker.server.dialects.anthropic.writer import AnthropicWriter
 from stoker.server.dialects.openai.routes import caller_of
 from stoker.server.errors import json_response
 from stoker.server.fields import decode_request
-from stoker.server.generation import Generation
 from stoker.server.leasing import leased
 from stoker.server.routing import routes_of
 from stoker.server.transport.connection import read_body, while_connected
@@ -42,20 +42,14 @@ class AnthropicRoutes:
         return [*routes_of(MESSAGES, self.messages), *routes_of(COUNT_TOKENS, self.count_tokens)]
 
     async def messages(self, request: Request) -> Response | EventStream:
-        """Everything that can be refused is refused in here, before a response begins."""
         body = await read_body(request, self._config)
         wire = decode_request(body, MESSAGES_FIELDS, MessagesRequest, MESSAGES_NESTED)
         served = await leased(request, self._registry, wire.model)
         caller = caller_of(request, "msg", "_")
         # A template may compute for seconds; the streams of the others must not wait for it.
         asked = await asyncio.to_thread(message_request, wire, served.runtime, caller, self._config)
-        generation = await while_connected(request.receive, Generation.open(served, asked))
-        if wire.stream:
-            stream = AnthropicStream(caller.reply_id, served, generation, request.scope)
-            return EventStream(stream.events(), generation.close, self._config, ANTHROPIC_SSE)
-        async with generation:
-            (output,) = await while_connected(request.receive, generation.collect())
-        return json_response(message_reply(caller.reply_id, served, output))
+        asking = Asked(request, self._config, served, asked)
+        return await answer(asking, lambda _: AnthropicWriter(asking), is_stream=bool(wire.stream))
 
     async def count_tokens(self, request: Request) -> Response:
         body = await read_body(request, self._config)

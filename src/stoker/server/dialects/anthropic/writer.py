@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import os.path
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import msgspec
 from msgspec import UnsetType
-from starlette.types import Scope
 
 from stoker.engine.protocol import Output, Usage
-from stoker.errors import StokerError
-from stoker.runtime.registry import ServedModel
+from stoker.server.answer import Asked, Delta, Writer
 from stoker.server.dialects.anthropic.types import (
     AnthropicModel,
     AnthropicModelList,
@@ -31,11 +28,7 @@ from stoker.server.dialects.anthropic.types import (
     TextDelta,
 )
 from stoker.server.dialects.openai.types import ModelEntry
-from stoker.server.errors import error_event
-from stoker.server.generation import Generation
 from stoker.server.transport.sse import SSE, Framing
-
-_log = logging.getLogger(__name__)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -52,70 +45,46 @@ _PING = _event(Ping())
 ANTHROPIC_SSE = Framing(SSE.content_type, _PING)
 
 
-def message_reply(reply_id: str, served: ServedModel, output: Output) -> MessageReply:
-    """The reply to a request that does not stream."""
-    ending = _ending(output)
-    return MessageReply(
-        id=reply_id,
-        model=served.model_id,
-        content=[TextBlock(text=output.text)],
-        stop_reason=ending.stop_reason,
-        stop_sequence=ending.stop_sequence,
-        usage=_usage(output.usage),
-    )
+class AnthropicWriter(Writer):
+    """`message_start`, `ping`, one block after another, `message_delta`, `message_stop`."""
 
+    framing = ANTHROPIC_SSE
 
-class AnthropicStream:
-    """Writes one stream: `message_start`, `ping`, one block of text, `message_delta`, `message_stop`.
-
-    Args:
-        reply_id: the message's.
-        served: the model that answers.
-        generation: accepted, with one choice; it is read here, and closed by who opened it.
-        scope: of the HTTP request, for errors.
-    """
-
-    def __init__(self, reply_id: str, served: ServedModel, generation: Generation, scope: Scope) -> None:
-        self._reply_id = reply_id
-        self._served = served
-        self._generation = generation
-        self._scope = scope
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
         self._has_begun = False
 
-    async def events(self) -> AsyncGenerator[bytes, None]:
-        """The stream, one item per step. An error of the generation becomes the last event."""
-        try:
-            async for _, output in self._generation:
-                if event := self._step(output):
-                    yield event
-        except StokerError as error:
-            _log.warning("a stream ended with %s", error.code)
-            yield error_event(error, self._scope)
-
-    def _step(self, output: Output) -> bytes:
-        """The beginning comes with the first token: only then it is known what the cache gave."""
-        parts = [] if self._has_begun else self._begin(output)
+    def push(self, delta: Delta) -> bytes:
+        """The beginning comes with the first token: before that it is not known what the cache gave."""
+        parts = [] if self._has_begun else self._begin(delta.output)
         self._has_begun = True
-        if output.text:
-            parts.append(_event(BlockDelta(0, TextDelta(output.text))))
-        if output.finish_reason is not None:
+        if text := delta.text:
+            parts.append(_event(BlockDelta(0, TextDelta(text))))
+        if delta.is_last:
             parts += [
                 _event(BlockStop(0)),
-                _event(MessageDelta(_ending(output), _usage(output.usage))),
+                _event(MessageDelta(_ending(delta.output), _usage(delta.output.usage))),
                 _event(MessageStop()),
             ]
         return b"".join(parts)
 
+    def whole(self, answers: Sequence[Delta]) -> MessageReply:
+        (answer,) = answers
+        return self._message([TextBlock(text=answer.text)], _ending(answer.output), answer.output)
+
     def _begin(self, output: Output) -> list[bytes]:
-        message = MessageReply(
-            id=self._reply_id,
-            model=self._served.model_id,
-            content=[],
-            stop_reason=None,
-            stop_sequence=None,
+        message = self._message([], None, output)
+        return [_event(MessageStart(message)), _PING, _event(BlockStart(0, TextBlock(text="")))]
+
+    def _message(self, content: list[TextBlock], ending: Ending | None, output: Output) -> MessageReply:
+        return MessageReply(
+            id=self._asked.request.reply_id,
+            model=self._asked.served.model_id,
+            content=content,
+            stop_reason=None if ending is None else ending.stop_reason,
+            stop_sequence=None if ending is None else ending.stop_sequence,
             usage=_usage(output.usage),
         )
-        return [_event(MessageStart(message)), _PING, _event(BlockStart(0, TextBlock(text="")))]
 
 
 def model_entry(entry: ModelEntry) -> AnthropicModel:

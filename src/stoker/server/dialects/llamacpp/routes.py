@@ -15,6 +15,7 @@ from stoker.engine.protocol import Detokenize, EraseSlots, ListSlots, Tokenize
 from stoker.errors import InvalidInput, ModelNotLoaded
 from stoker.runtime.base import Runtime
 from stoker.runtime.registry import Registry, ServedModel
+from stoker.server.answer import Asked, answer
 from stoker.server.config import ServerConfig
 from stoker.server.dialects.llamacpp.fields import (
     APPLY_TEMPLATE,
@@ -50,14 +51,20 @@ from stoker.server.dialects.llamacpp.types import (
     TokenizeRequest,
     TokenPiece,
 )
-from stoker.server.dialects.llamacpp.writer import NativeAnswer, infill_request, native_request, props_reply, slot_reply
+from stoker.server.dialects.llamacpp.writer import (
+    LlamaCppWriter,
+    infill_request,
+    native_request,
+    props_reply,
+    slot_reply,
+)
 from stoker.server.dialects.openai.fields import CHAT_PROMPT_FIELDS
 from stoker.server.dialects.openai.requests import chat_prompt
 from stoker.server.dialects.openai.routes import caller_of
 from stoker.server.dialects.openai.types import ChatPromptRequest
 from stoker.server.errors import json_response
 from stoker.server.fields import decode_request
-from stoker.server.generation import Generation, GenerationRequest
+from stoker.server.generation import GenerationRequest
 from stoker.server.leasing import leased, loaded
 from stoker.server.routing import routes_of
 from stoker.server.transport.connection import read_body, while_connected
@@ -171,14 +178,11 @@ class NativeRoutes:
     async def _answer(
         self, request: Request, wire: NativeRequest, served: ServedModel, asked: GenerationRequest
     ) -> Response | EventStream:
-        """Everything that can be refused is refused in here, before a response begins."""
-        generation = await while_connected(request.receive, Generation.open(served, asked))
-        answer = NativeAnswer(wire, served, generation)
-        if wire.stream:
-            return EventStream(answer.events(request.scope), generation.close, self._config)
-        async with generation:
-            reply = await while_connected(request.receive, answer.whole())
-        return json_response(reply)
+        return await answer(
+            Asked(request, self._config, served, asked),
+            lambda generation: LlamaCppWriter(wire, served, generation),
+            is_stream=bool(wire.stream),
+        )
 
 
 def _slot(number: str) -> int:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, cast
 
 import msgspec
 from msgspec import UNSET
-from starlette.types import Scope
 
 from stoker.core.params import SamplingParams
 from stoker.core.slot_state import SlotState
 from stoker.engine.cards import ModelCard
 from stoker.engine.protocol import Output, PositionLogprobs, Prompt, Tokenize, TokenLogprob
-from stoker.errors import InvalidInput, StokerError, UnsupportedParameter
+from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
 from stoker.runtime.registry import ServedModel
+from stoker.server.answer import Delta, Writer
 from stoker.server.config import ServerConfig
 from stoker.server.dialects.llamacpp.types import (
     GenerationSettings,
@@ -34,14 +33,11 @@ from stoker.server.dialects.llamacpp.types import (
 )
 from stoker.server.dialects.openai.logprobs import text_positions
 from stoker.server.dialects.openai.writer import timings
-from stoker.server.errors import error_event
 from stoker.server.generation import Generation, GenerationRequest
 from stoker.server.request.infill import Gap, fitting_prompt
 from stoker.server.request.lines import LineBounds
 from stoker.server.request.request import Caller, generation_request
 from stoker.server.request.sampling import sampling_params
-
-_log = logging.getLogger(__name__)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -163,13 +159,13 @@ def _text(prompt: PromptObject) -> str:
     return prompt.prompt_string
 
 
-class NativeAnswer:
-    """The answers to one request, as events or as a whole.
+class LlamaCppWriter(Writer):
+    """The answers to one request, as events without `[DONE]` or as a whole.
 
     Args:
         wire: the request.
         served: the model that answers.
-        generation: accepted; it is read here, and closed by who opened it.
+        generation: accepted.
     """
 
     def __init__(self, wire: NativeRequest, served: ServedModel, generation: Generation) -> None:
@@ -178,22 +174,13 @@ class NativeAnswer:
         self._served = served
         self._generation = generation
 
-    async def events(self, scope: Scope) -> AsyncGenerator[bytes, None]:
-        """The stream, one item per step, without `[DONE]`. An error of the generation becomes the last event."""
-        try:
-            async for index, output in self._generation:
-                chunk = self._chunk(index, output)
-                has_news = output.text or chunk.tokens or chunk.completion_probabilities is not UNSET
-                if has_news or output.finish_reason is not None:
-                    yield b"data: " + _encode(self._shown(chunk)) + b"\n\n"
-        except StokerError as error:
-            _log.warning("a stream ended with %s", error.code)
-            yield error_event(error, scope)
+    def push(self, delta: Delta) -> bytes:
+        chunk = self._written(delta)
+        has_news = delta.text or chunk.tokens or chunk.completion_probabilities is not UNSET
+        return b"data: " + _encode(self._shown(chunk)) + b"\n\n" if has_news or delta.is_last else b""
 
-    async def whole(self) -> object:
-        """One reply, or a list of them if several were asked for."""
-        outputs = await self._generation.collect()
-        replies = [self._shown(self._chunk(index, output)) for index, output in enumerate(outputs)]
+    def whole(self, answers: Sequence[Delta]) -> object:
+        replies = [self._shown(self._written(answer)) for answer in answers]
         return replies[0] if len(replies) == 1 else replies
 
     def _shown(self, chunk: NativeChunk) -> NativeChunk | dict[str, object]:
@@ -204,11 +191,12 @@ class NativeAnswer:
         found = {name: _inside(reply, name.split("/")) for name in self._names}
         return {name: value for name, value in found.items() if value is not UNSET}
 
-    def _chunk(self, index: int, output: Output) -> NativeChunk:
+    def _written(self, delta: Delta) -> NativeChunk:
+        output = delta.output
         positions = text_positions(output)
         fields: dict[str, Any] = {
-            "index": index,
-            "content": output.text,
+            "index": delta.choice,
+            "content": delta.text,
             "tokens": output.token_ids if self._has_tokens else [],
             "stop": output.finish_reason is not None,
             "tokens_predicted": output.usage.completion_tokens,

@@ -14,6 +14,7 @@ from stoker.engine.protocol import Tokenize
 from stoker.errors import InvalidInput
 from stoker.runtime.registry import Registry, ServedModel
 from stoker.server.access.control import check_admin
+from stoker.server.answer import Asked, answer
 from stoker.server.config import ServerConfig
 from stoker.server.dialects.ollama.fields import CHAT, CHAT_FIELDS, GENERATE, GENERATE_FIELDS, ROOT
 from stoker.server.dialects.ollama.local_models import LocalModels
@@ -27,16 +28,16 @@ from stoker.server.dialects.ollama.requests import (
     render_generate,
 )
 from stoker.server.dialects.ollama.types import ChatRequest, GenerateRequest
-from stoker.server.dialects.ollama.writer import MakeReply, OllamaAnswer, chat_reply, generate_reply, load_reply
+from stoker.server.dialects.ollama.writer import MakeReply, OllamaWriter, chat_reply, generate_reply, load_reply
 from stoker.server.dialects.openai.routes import caller_of
 from stoker.server.errors import json_response
 from stoker.server.fields import decode_request
-from stoker.server.generation import Generation, GenerationRequest
+from stoker.server.generation import GenerationRequest
 from stoker.server.leasing import leased
 from stoker.server.request.request import Caller
 from stoker.server.routing import routes_of
 from stoker.server.transport.connection import read_body, while_connected
-from stoker.server.transport.sse import NDJSON, EventStream
+from stoker.server.transport.sse import EventStream
 
 
 class OllamaRoutes:
@@ -70,9 +71,11 @@ class OllamaRoutes:
             prompt_ids = [*(wire.context or ()), *tokenized.token_ids]
             rendered = replace(rendered, prompt=prompt_ids)
         asked = answer_request(wire, rendered, caller_of(request, "ollama"), self._config)
-        generation = await while_connected(request.receive, Generation.open(served, self._named(asked, wire)))
-        answer = OllamaAnswer(generate_reply, _name(wire, served), generation, begun_s, prompt_ids)
-        return await self._send(request, wire, generation, answer)
+        return await answer(
+            Asked(request, self._config, served, self._named(asked, wire)),
+            lambda generation: OllamaWriter(generate_reply, _name(wire, served), generation, begun_s, prompt_ids),
+            is_stream=wire.stream is not False,
+        )
 
     async def chat(self, request: Request) -> Response | EventStream:
         begun_s = time.monotonic()
@@ -84,9 +87,11 @@ class OllamaRoutes:
         if is_load(wire):
             return _loaded(wire, served, chat_reply)
         asked = await asyncio.to_thread(self._chat_request, wire, served, caller_of(request, "ollama"))
-        generation = await while_connected(request.receive, Generation.open(served, self._named(asked, wire)))
-        answer = OllamaAnswer(chat_reply, _name(wire, served), generation, begun_s)
-        return await self._send(request, wire, generation, answer)
+        return await answer(
+            Asked(request, self._config, served, self._named(asked, wire)),
+            lambda generation: OllamaWriter(chat_reply, _name(wire, served), generation, begun_s),
+            is_stream=wire.stream is not False,
+        )
 
     def _chat_request(self, wire: ChatRequest, served: ServedModel, caller: Caller) -> GenerationRequest:
         return answer_request(wire, render_chat(wire, served.runtime), caller, self._config)
@@ -111,15 +116,6 @@ class OllamaRoutes:
 
     def _name(self, wire: GenerateRequest | ChatRequest) -> str:
         return self._models.registered_name(own_name(wire.model or ""))
-
-    async def _send(
-        self, request: Request, wire: GenerateRequest | ChatRequest, generation: Generation, answer: OllamaAnswer
-    ) -> Response | EventStream:
-        if wire.stream is not False:
-            return EventStream(answer.lines(request.scope), generation.close, self._config, NDJSON)
-        async with generation:
-            reply = await while_connected(request.receive, answer.whole())
-        return json_response(reply)
 
 
 def _loaded(wire: GenerateRequest | ChatRequest, served: ServedModel, make: MakeReply) -> Response:

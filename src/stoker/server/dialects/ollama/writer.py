@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import UNSET
-from starlette.types import Scope
 
 from stoker.engine import protocol
 from stoker.engine.protocol import Output
-from stoker.errors import StokerError
+from stoker.server.answer import Delta, Writer
 from stoker.server.dialects.ollama.types import (
     AnswerReply,
     ChatMessage,
@@ -24,10 +22,8 @@ from stoker.server.dialects.ollama.types import (
     TokenLogprob,
 )
 from stoker.server.dialects.openai.logprobs import text_positions
-from stoker.server.errors import error_event
 from stoker.server.generation import Generation
-
-_log = logging.getLogger(__name__)
+from stoker.server.transport.sse import NDJSON
 
 _encode = msgspec.json.Encoder().encode
 
@@ -56,16 +52,18 @@ def load_reply(make: MakeReply, model: str, reason: str = "load") -> AnswerReply
     return make("", model=model, created_at=now(), done=True, done_reason=reason)
 
 
-class OllamaAnswer:
+class OllamaWriter(Writer):
     """One answer, as lines or as a whole.
 
     Args:
-        make: the endpoint's reply.
-        model: as it is called in the reply.
-        generation: accepted, with one choice; it is read here, and closed by who opened it.
+        make: makes the endpoint's reply.
+        model: the model's name in the reply.
+        generation: accepted, with one choice.
         begun_s: when the request came, on the clock of `time.monotonic`.
-        prompt_ids: to be given back as `context`, with the answer's; None = no context is given.
+        prompt_ids: given back as `context` with the answer's; None = no context is given.
     """
+
+    framing = NDJSON
 
     def __init__(
         self,
@@ -81,31 +79,20 @@ class OllamaAnswer:
         self._begun_s = begun_s
         self._context = None if prompt_ids is None else list(prompt_ids)
 
-    async def lines(self, scope: Scope) -> AsyncGenerator[bytes, None]:
-        """The stream, one item per step. An error of the generation becomes the last line."""
-        try:
-            async for _, output in self._generation:
-                if line := self._step(output):
-                    yield line
-        except StokerError as error:
-            _log.warning("a stream ended with %s", error.code)
-            yield error_event(error, scope)
-
-    async def whole(self) -> AnswerReply:
-        """Everything as one reply."""
-        (output,) = await self._generation.collect()
-        self._note(output)
-        return self._make(output.text, **self._ending(output), logprobs=_logprobs(output))
-
-    def _step(self, output: Output) -> bytes:
-        self._note(output)
-        logprobs = _logprobs(output)
+    def push(self, delta: Delta) -> bytes:
+        self._note(delta.output)
+        text, logprobs = delta.text, _logprobs(delta.output)
         lines: list[AnswerReply] = []
-        if output.text or logprobs is not UNSET:
-            lines.append(self._make(output.text, **self._head(done=False), logprobs=logprobs))
-        if output.finish_reason is not None:
-            lines.append(self._make("", **self._ending(output)))
+        if text or logprobs is not UNSET:
+            lines.append(self._make(text, **self._head(done=False), logprobs=logprobs))
+        if delta.is_last:
+            lines.append(self._make("", **self._ending(delta.output)))
         return b"".join(_encode(line) + b"\n" for line in lines)
+
+    def whole(self, answers: Sequence[Delta]) -> AnswerReply:
+        (answer,) = answers
+        self._note(answer.output)
+        return self._make(answer.text, **self._ending(answer.output), logprobs=_logprobs(answer.output))
 
     def _note(self, output: Output) -> None:
         if self._context is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 
 from starlette.requests import Request
@@ -11,7 +10,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from stoker.engine.protocol import Tokenize
-from stoker.runtime.registry import Registry, ServedModel
+from stoker.runtime.registry import Registry
+from stoker.server.answer import Asked, answer
 from stoker.server.config import ServerConfig
 from stoker.server.dialects.openai.fields import (
     CHAT_COMPLETIONS,
@@ -23,7 +23,6 @@ from stoker.server.dialects.openai.fields import (
     STREAM_NESTED,
 )
 from stoker.server.dialects.openai.requests import chat_prompt, chat_request, completion_request
-from stoker.server.dialects.openai.stream import OpenAIStream
 from stoker.server.dialects.openai.types import (
     ChatCompletionRequest,
     ChatPromptRequest,
@@ -31,10 +30,9 @@ from stoker.server.dialects.openai.types import (
     InputTokens,
     StreamOptions,
 )
-from stoker.server.dialects.openai.writer import ChatShape, ChunkT, CompletionShape, ReplyShape, reply_head
+from stoker.server.dialects.openai.writer import ChatWriter, CompletionWriter
 from stoker.server.errors import json_response
 from stoker.server.fields import decode_request
-from stoker.server.generation import Generation, GenerationRequest
 from stoker.server.leasing import leased
 from stoker.server.observe.account import account_of
 from stoker.server.request.request import Caller
@@ -65,7 +63,10 @@ class OpenAIRoutes:
         asked = await asyncio.to_thread(
             chat_request, wire, served.runtime, caller_of(request, "chatcmpl"), self._config
         )
-        return await self._answer(request, wire, served, asked, ChatShape())
+        asking, options = Asked(request, self._config, served, asked), _stream_options(wire)
+        return await answer(
+            asking, lambda generation: ChatWriter(asking, generation, options), is_stream=bool(wire.stream)
+        )
 
     async def chat_input_tokens(self, request: Request) -> Response:
         body = await read_body(request, self._config)
@@ -80,28 +81,17 @@ class OpenAIRoutes:
         wire = decode_request(body, COMPLETION_FIELDS, CompletionRequest, STREAM_NESTED)
         served = await leased(request, self._registry, wire.model)
         asked = completion_request(wire, served.runtime.card, caller_of(request, "cmpl"), self._config)
-        shape = CompletionShape(asked.prompts, asked.n, has_logprobs=wire.logprobs is not None)
-        return await self._answer(request, wire, served, asked, shape)
+        asking, options = Asked(request, self._config, served, asked), _stream_options(wire)
+        has_logprobs = wire.logprobs is not None
+        return await answer(
+            asking,
+            lambda generation: CompletionWriter(asking, generation, options, has_logprobs=has_logprobs),
+            is_stream=bool(wire.stream),
+        )
 
-    async def _answer(
-        self,
-        request: Request,
-        wire: ChatCompletionRequest | CompletionRequest,
-        served: ServedModel,
-        asked: GenerationRequest,
-        shape: ReplyShape[ChunkT],
-    ) -> Response | EventStream:
-        """Everything that can be refused is refused in here, before a response begins."""
-        object_name = shape.chunk_object if wire.stream else shape.reply_object
-        head = reply_head(asked.reply_id, object_name, served, int(time.time()))
-        generation = await while_connected(request.receive, Generation.open(served, asked))
-        if wire.stream:
-            stream = OpenAIStream(head, shape, generation, wire.stream_options or StreamOptions())
-            return EventStream(stream.events(), generation.close, self._config)
-        async with generation:
-            outputs = await while_connected(request.receive, generation.collect())
-        chunks = [chunk for index, output in enumerate(outputs) for chunk in shape.push(index, output)]
-        return json_response(shape.fold(head, chunks, generation))
+
+def _stream_options(wire: ChatCompletionRequest | CompletionRequest) -> StreamOptions | None:
+    return (wire.stream_options or StreamOptions()) if wire.stream else None
 
 
 def caller_of(request: Request, prefix: str, separator: str = "-") -> Caller:

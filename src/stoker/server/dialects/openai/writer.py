@@ -1,17 +1,19 @@
-"""What the engine gives, in the shapes of OpenAI's replies. A whole reply is a fold of a stream's chunks."""
+"""Answers in the shapes of OpenAI's replies: chat completions and completions."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from importlib.metadata import version
-from itertools import chain
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from starlette.types import Scope
 
-from stoker.engine.protocol import Output, Prompt, Usage
-from stoker.runtime.registry import ServedModel
+from stoker.engine.protocol import Output, Usage
+from stoker.errors import StokerError
+from stoker.server.answer import Asked, Delta, Writer
 from stoker.server.dialects.openai.logprobs import TextOffsets, chat_logprobs
 from stoker.server.dialects.openai.types import (
     AssistantMessage,
@@ -19,96 +21,165 @@ from stoker.server.dialects.openai.types import (
     ChatChunkChoice,
     ChatCompletion,
     ChatDelta,
-    ChatLogprobs,
     Completion,
     CompletionChoice,
     CompletionLogprobs,
     CompletionTokensDetails,
     PromptTokensDetails,
-    Reply,
     ReplyHead,
+    StreamOptions,
     Timings,
     UsageReply,
 )
+from stoker.server.errors import error_body
 from stoker.server.generation import Generation
+from stoker.server.transport.sse import DONE, error_event
 
 _VERSION = version("stoker")
 
 ChunkT = TypeVar("ChunkT", ChatChunkChoice, CompletionChoice)
 
-
-class ReplyShape(Protocol[ChunkT]):
-    """How one API writes its answers. It holds the state of one reply."""
-
-    chunk_object: str
-    reply_object: str
-
-    def push(self, index: int, output: Output) -> Sequence[ChunkT]:
-        """What this output adds to choice `index`: no, one or several chunks."""
-        ...
-
-    def fold(self, head: ReplyHead, chunks: Sequence[ChunkT], generation: Generation) -> Reply:
-        """The whole reply, from all chunks of all choices, when `generation` has ended."""
-        ...
+_END = b"}\n\n"
 
 
-class ChatShape:
+class OpenAIWriter(Writer, Generic[ChunkT]):
+    """Chunks, then the usage chunk if it is asked for, then `[DONE]`. Head and tail of a chunk are encoded once.
+
+    Args:
+        asked: the request.
+        generation: the accepted request.
+        options: the request's `stream_options`; None = the client wants no stream.
+    """
+
+    chunk_object = ""
+    reply_object = ""
+
+    def __init__(self, asked: Asked, generation: Generation, options: StreamOptions | None) -> None:
+        self._generation = generation
+        self._reply_head = _reply_head(asked, self.reply_object if options is None else self.chunk_object)
+        options = options or StreamOptions()
+        self._wants_usage = bool(options.include_usage)
+        self._wants_running_usage = bool(options.continuous_usage_stats)
+        self._num_open = generation.num_choices
+        self._encoder = msgspec.json.Encoder()
+        self._head = b"data: " + self._encoder.encode(self._reply_head)[:-1] + b',"choices":['
+        self._tail = b'],"usage":null' + _END if self._wants_usage else b"]" + _END
+
+    def chunks(self, delta: Delta) -> Sequence[ChunkT]:
+        """What this delta adds to its choice: no, one or several chunks."""
+        raise NotImplementedError
+
+    def push(self, delta: Delta) -> bytes:
+        chunks = self.chunks(delta)
+        if not delta.is_last:
+            tail = self._running_tail()
+            return b"".join([self._chunk(chunk, tail) for chunk in chunks])
+        self._num_open -= 1
+        *others, last = chunks
+        return b"".join(
+            [*(self._chunk(chunk, self._running_tail()) for chunk in others), self._chunk(last, self._final_tail())]
+        )
+
+    def end(self) -> bytes:
+        if not self._wants_usage:
+            return DONE
+        return self._head + b"]" + self._usage() + self._timings() + _END + DONE
+
+    def fail(self, error: StokerError, scope: Scope) -> bytes:
+        return error_event(error_body(error))
+
+    def _chunk(self, choice: ChunkT, tail: bytes) -> bytes:
+        return self._head + self._encoder.encode(choice) + tail
+
+    def _running_tail(self) -> bytes:
+        return b"]" + self._usage() + _END if self._wants_running_usage else self._tail
+
+    def _final_tail(self) -> bytes:
+        """The tail of a choice's last chunk; llama-server's clients read `timings` from the last chunk of all."""
+        if self._num_open or self._wants_usage:
+            return self._running_tail()
+        usage = self._usage() if self._wants_running_usage else b""
+        return b"]" + usage + self._timings() + _END
+
+    def _usage(self) -> bytes:
+        return b',"usage":' + self._encoder.encode(usage_reply(self._generation.usage))
+
+    def _timings(self) -> bytes:
+        return b',"timings":' + self._encoder.encode(timings(self._generation))
+
+    def _shared(self) -> dict[str, Any]:
+        """The fields that every whole reply has."""
+        counts = {"usage": usage_reply(self._generation.usage), "timings": timings(self._generation)}
+        return msgspec.structs.asdict(self._reply_head) | counts
+
+
+class ChatWriter(OpenAIWriter[ChatChunkChoice]):
     """`chat.completion`: the first chunk of a choice has the role, the last one only the finish reason."""
 
     chunk_object = "chat.completion.chunk"
     reply_object = "chat.completion"
 
-    def __init__(self) -> None:
+    def __init__(self, asked: Asked, generation: Generation, options: StreamOptions | None) -> None:
+        super().__init__(asked, generation, options)
         self._begun: set[int] = set()
 
-    def push(self, index: int, output: Output) -> list[ChatChunkChoice]:
+    def chunks(self, delta: Delta) -> list[ChatChunkChoice]:
+        index, output = delta.choice, delta.output
         chunks: list[ChatChunkChoice] = []
         if index not in self._begun:
             self._begun.add(index)
             chunks.append(ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content="")))
-        logprobs = chat_logprobs(output)
-        if output.text or logprobs:
-            chunks.append(ChatChunkChoice(index=index, delta=ChatDelta(content=output.text), logprobs=logprobs))
-        if output.finish_reason is not None:
+        logprobs, text = chat_logprobs(output), delta.text
+        if text or logprobs:
+            chunks.append(ChatChunkChoice(index=index, delta=ChatDelta(content=text), logprobs=logprobs))
+        if delta.is_last:
             chunks.append(_chat_end(index, output))
         return chunks
 
-    def fold(self, head: ReplyHead, chunks: Sequence[ChatChunkChoice], generation: Generation) -> ChatCompletion:
-        """See `ReplyShape.fold`."""
-        choices = [_fold_chat(own) for own in _by_choice(chunks)]
-        return ChatCompletion(**_head(head), choices=choices, **_counts(generation))
+    def whole(self, answers: Sequence[Delta]) -> ChatCompletion:
+        return ChatCompletion(choices=[_chat_choice(answer) for answer in answers], **self._shared())
 
 
-class CompletionShape:
+class CompletionWriter(OpenAIWriter[CompletionChoice]):
     """`text_completion`: chunks and whole choices look the same.
 
     Args:
-        prompts: what was asked for, `choices_per_prompt` choices for each.
         has_logprobs: echoed prompts have log-probabilities too.
     """
 
     chunk_object = "text_completion"
     reply_object = "text_completion"
 
-    def __init__(self, prompts: Sequence[Prompt], choices_per_prompt: int, *, has_logprobs: bool) -> None:
-        self._prompts = [prompt for prompt in prompts for _ in range(choices_per_prompt)]
+    def __init__(
+        self, asked: Asked, generation: Generation, options: StreamOptions | None, *, has_logprobs: bool
+    ) -> None:
+        super().__init__(asked, generation, options)
+        self._prompts = [prompt for prompt in asked.request.prompts for _ in range(asked.request.n)]
         self._offsets = [TextOffsets() for _ in self._prompts]
         self._has_logprobs = has_logprobs
 
-    def push(self, index: int, output: Output) -> list[CompletionChoice]:
+    def chunks(self, delta: Delta) -> list[CompletionChoice]:
+        index, output = delta.choice, delta.output
+        text, logprobs = self._text_of(delta), self._logprobs_of(delta)
         chunks: list[CompletionChoice] = []
-        text = self._echo(index, output) + output.text
-        logprobs = self._offsets[index].push(output) if self._has_logprobs else None
         if text or logprobs:
             chunks.append(CompletionChoice(index=index, text=text, logprobs=logprobs))
-        if output.finish_reason is not None:
+        if delta.is_last:
             chunks.append(_completion_end(index, output))
         return chunks
 
-    def fold(self, head: ReplyHead, chunks: Sequence[CompletionChoice], generation: Generation) -> Completion:
-        """See `ReplyShape.fold`."""
-        choices = [_fold_completion(own) for own in _by_choice(chunks)]
-        return Completion(**_head(head), choices=choices, **_counts(generation))
+    def whole(self, answers: Sequence[Delta]) -> Completion:
+        return Completion(choices=[self._choice(answer) for answer in answers], **self._shared())
+
+    def _choice(self, answer: Delta) -> CompletionChoice:
+        ending = _completion_end(answer.choice, answer.output)
+        return msgspec.structs.replace(ending, text=self._text_of(answer), logprobs=self._logprobs_of(answer))
+
+    def _text_of(self, delta: Delta) -> str:
+        return self._echo(delta.choice, delta.output) + delta.text
+
+    def _logprobs_of(self, delta: Delta) -> CompletionLogprobs | None:
+        return self._offsets[delta.choice].push(delta.output) if self._has_logprobs else None
 
     def _echo(self, index: int, output: Output) -> str:
         if output.prompt is None:
@@ -119,11 +190,15 @@ class CompletionShape:
         )
 
 
-def reply_head(reply_id: str, object_name: str, served: ServedModel, created: int) -> ReplyHead:
-    """What all chunks of a reply have in common."""
-    fingerprint = f"stoker-{_VERSION}-{served.runtime.card.backend}"
+def _reply_head(asked: Asked, object_name: str) -> ReplyHead:
+    """The fields that all chunks of a reply have in common."""
+    served = asked.served
     return ReplyHead(
-        id=reply_id, object=object_name, created=created, model=served.model_id, system_fingerprint=fingerprint
+        id=asked.request.reply_id,
+        object=object_name,
+        created=int(time.time()),
+        model=served.model_id,
+        system_fingerprint=f"stoker-{_VERSION}-{served.runtime.card.backend}",
     )
 
 
@@ -157,14 +232,6 @@ def timings(generation: Generation) -> Timings:
     )
 
 
-def _head(head: ReplyHead) -> dict[str, Any]:
-    return msgspec.structs.asdict(head)
-
-
-def _counts(generation: Generation) -> dict[str, Any]:
-    return {"usage": usage_reply(generation.usage), "timings": timings(generation)}
-
-
 def _ratio(amount: float, per: float) -> float:
     return amount / per if per else 0.0
 
@@ -183,42 +250,12 @@ def _stop_reason(output: Output) -> str | int | UnsetType:
     return UNSET if output.stop_match is None else output.stop_match
 
 
-def _by_choice(chunks: Sequence[ChunkT]) -> list[list[ChunkT]]:
-    grouped: dict[int, list[ChunkT]] = {}
-    for chunk in chunks:
-        grouped.setdefault(chunk.index, []).append(chunk)
-    return [grouped[index] for index in sorted(grouped)]
-
-
-def _fold_chat(chunks: Sequence[ChatChunkChoice]) -> ChatChoice:
-    last = chunks[-1]
-    texts = [chunk.delta.content for chunk in chunks if isinstance(chunk.delta.content, str)]
-    positions = [chunk.logprobs.content for chunk in chunks if chunk.logprobs]
+def _chat_choice(answer: Delta) -> ChatChoice:
+    ending = _chat_end(answer.choice, answer.output)
     return ChatChoice(
-        index=last.index,
-        message=AssistantMessage(content="".join(texts)),
-        logprobs=ChatLogprobs(list(chain.from_iterable(positions))) if positions else None,
-        finish_reason=last.finish_reason,
-        stop_reason=last.stop_reason,
-    )
-
-
-def _fold_completion(chunks: Sequence[CompletionChoice]) -> CompletionChoice:
-    last = chunks[-1]
-    parts = [chunk.logprobs for chunk in chunks if chunk.logprobs]
-    return CompletionChoice(
-        index=last.index,
-        text="".join(chunk.text for chunk in chunks),
-        logprobs=_join(parts) if parts else None,
-        finish_reason=last.finish_reason,
-        stop_reason=last.stop_reason,
-    )
-
-
-def _join(parts: Sequence[CompletionLogprobs]) -> CompletionLogprobs:
-    return CompletionLogprobs(
-        tokens=list(chain.from_iterable(part.tokens for part in parts)),
-        token_logprobs=list(chain.from_iterable(part.token_logprobs for part in parts)),
-        top_logprobs=list(chain.from_iterable(part.top_logprobs for part in parts)),
-        text_offset=list(chain.from_iterable(part.text_offset for part in parts)),
+        index=answer.choice,
+        message=AssistantMessage(content=answer.text),
+        logprobs=chat_logprobs(answer.output),
+        finish_reason=ending.finish_reason,
+        stop_reason=ending.stop_reason,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,7 @@ from stoker.engine.protocol import Tokenize
 from stoker.errors import ResponseNotFound, StokerError, UnsupportedParameter
 from stoker.runtime.registry import Lease, Registry, ServedModel
 from stoker.server.access.control import owner_of
+from stoker.server.answer import Asked, answer, delta_of
 from stoker.server.config import ServerConfig
 from stoker.server.dialects.openai.routes import caller_of
 from stoker.server.dialects.openai.types import InputTokens
@@ -36,10 +37,10 @@ from stoker.server.dialects.responses.input_items import input_items, page_of
 from stoker.server.dialects.responses.requests import input_messages, response_prompt, response_request
 from stoker.server.dialects.responses.store import ResponseStore
 from stoker.server.dialects.responses.types import DeletedResponse, Response, ResponsePromptRequest, ResponsesRequest
-from stoker.server.dialects.responses.writer import ResponseWriter, encode_event, new_response
+from stoker.server.dialects.responses.writer import ResponseWriter, new_response
 from stoker.server.errors import json_response
 from stoker.server.fields import decode_request
-from stoker.server.generation import Generation
+from stoker.server.generation import Generation, GenerationRequest
 from stoker.server.leasing import leased, shared_lease
 from stoker.server.routing import routes_of
 from stoker.server.transport.connection import read_body, while_connected
@@ -88,18 +89,20 @@ class ResponsesRoutes:
         generating = await asyncio.to_thread(
             response_request, wire, asked.messages, runtime, caller_of(request, "resp", "_"), self._config
         )
-        generation = await while_connected(request.receive, Generation.open(asked.served, generating))
-        writer = ResponseWriter(new_response(wire, generating, asked.served.model_id, int(time.time())))
+        response = new_response(wire, generating, asked.served.model_id, int(time.time()))
         if wire.background:
-            work = _collect(generation, writer, shared_lease(request))
-            self._store.start(asked.owner, generating.reply_id, writer.snapshot, work, asked.messages)
-            return json_response(writer.snapshot())
-        if wire.stream:
-            return EventStream(self._events(generation, writer, asked), generation.close, self._config)
-        async with generation:
-            output = (await while_connected(request.receive, generation.collect()))[0]
-        writer.push(output)
-        self._keep(writer.snapshot(), asked)
+            return await self._begin(request, generating, ResponseWriter(response), asked)
+        writer = ResponseWriter(response, lambda complete: self._keep(complete, asked))
+        asking = Asked(request, self._config, asked.served, generating)
+        return await answer(asking, lambda _: writer, is_stream=bool(wire.stream))
+
+    async def _begin(
+        self, request: Request, generating: GenerationRequest, writer: ResponseWriter, asked: _Asked
+    ) -> HTTPResponse:
+        """Answers in the background; the response is fetched later."""
+        generation = await while_connected(request.receive, Generation.open(asked.served, generating))
+        work = _collect(generation, writer, shared_lease(request))
+        self._store.start(asked.owner, generating.reply_id, writer.snapshot, work, asked.messages)
         return json_response(writer.snapshot())
 
     async def input_tokens(self, request: Request) -> HTTPResponse:
@@ -146,22 +149,6 @@ class ResponsesRoutes:
         except ResponseNotFound as error:
             raise ResponseNotFound(error.message, response_id=response_id, parameter="previous_response_id") from error
 
-    async def _events(
-        self, generation: Generation, writer: ResponseWriter, asked: _Asked
-    ) -> AsyncGenerator[bytes, None]:
-        """The stream. An error of the generation becomes its last event."""
-        yield b"".join(encode_event(event) for event in writer.begin())
-        try:
-            async for _, output in generation:
-                events = writer.push(output)
-                if output.finish_reason is not None:
-                    self._keep(writer.snapshot(), asked)
-                if events:
-                    yield b"".join(encode_event(event) for event in events)
-        except StokerError as error:
-            _log.warning("a stream ended with %s", error.code)
-            yield b"".join(encode_event(event) for event in writer.fail(error))
-
     def _keep(self, response: Response, asked: _Asked) -> None:
         if response.store:
             self._store.put(asked.owner, response, asked.messages)
@@ -177,8 +164,8 @@ async def _collect(generation: Generation, writer: ResponseWriter, lease: Lease)
 async def _written(generation: Generation, writer: ResponseWriter) -> Response:
     async with generation:
         try:
-            async for _, output in generation:
-                writer.push(output)
+            async for index, output in generation:
+                writer.push(delta_of(index, output))
         except StokerError as error:
             _log.warning("a response in the background ended with %s", error.code)
             writer.fail(error)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import msgspec
+from starlette.types import Scope
 
 from stoker.engine.protocol import Output, TokenLogprob, Usage
 from stoker.errors import StokerError
+from stoker.server.answer import Delta, Writer
 from stoker.server.dialects.openai.logprobs import text_positions
 from stoker.server.dialects.responses.types import (
     ContentPartEvent,
@@ -59,16 +61,23 @@ def new_response(wire: ResponsesRequest, asked: GenerationRequest, model_id: str
     )
 
 
-class ResponseWriter:
+class ResponseWriter(Writer):
     """Follows one answer: the events that each step adds, and the response as it then is.
 
     Args:
         response: see `new_response`.
+        keep: takes the response when it is complete.
         now: unix time in seconds.
     """
 
-    def __init__(self, response: Response, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        response: Response,
+        keep: Callable[[Response], None] = lambda response: None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         self._response = response
+        self._keep = keep
         self._now = now
         self._item_id = f"msg_{response.id.partition('_')[2]}"
         self._texts: list[str] = []
@@ -81,28 +90,36 @@ class ResponseWriter:
             return self._response
         return _replace(self._response, output=[self._item("in_progress")])
 
-    def begin(self) -> list[Event]:
-        """It was accepted."""
+    def begin(self) -> bytes:
         events: list[Event] = [self._response_event("response.created")]
         self._response = _replace(self._response, status="in_progress")
-        return [*events, self._response_event("response.in_progress")]
+        return _encoded([*events, self._response_event("response.in_progress")])
 
-    def push(self, output: Output) -> list[Event]:
-        """One output of the engine; the last one ends it."""
-        events: list[Event] = [] if self._texts else self._open_item()
-        logprobs = [_logprob(p.chosen, p.top) for p in text_positions(output)]
-        self._texts.append(output.text)
-        self._logprobs += logprobs
-        if output.text or logprobs:
-            events.append(self._delta(output.text, logprobs))
-        return events if output.finish_reason is None else [*events, *self._end(output)]
+    def push(self, delta: Delta) -> bytes:
+        return _encoded(self._follow(delta))
 
-    def fail(self, error: StokerError) -> list[Event]:
-        """It ends with an error."""
+    def fail(self, error: StokerError, scope: Scope | None = None) -> bytes:
         failure = ResponseError(error.code, error.message)
         output = [self._item("incomplete")] if self._texts else []
         self._response = _replace(self._response, status="failed", error=failure, output=output)
-        return [self._response_event("response.failed")]
+        return _encoded([self._response_event("response.failed")])
+
+    def whole(self, answers: Sequence[Delta]) -> Response:
+        (answer,) = answers
+        self._follow(answer)
+        return self.snapshot()
+
+    def _follow(self, delta: Delta) -> list[Event]:
+        events: list[Event] = [] if self._texts else self._open_item()
+        text, logprobs = delta.text, [_logprob(p.chosen, p.top) for p in text_positions(delta.output)]
+        self._texts.append(text)
+        self._logprobs += logprobs
+        if text or logprobs:
+            events.append(self._delta(text, logprobs))
+        if delta.is_last:
+            events += self._end(delta.output)
+            self._keep(self.snapshot())
+        return events
 
     def _end(self, output: Output) -> list[Event]:
         is_complete = output.finish_reason == "stop"
@@ -177,9 +194,9 @@ class ResponseWriter:
         return self._num_events - 1
 
 
-def encode_event(event: Event) -> bytes:
-    """The bytes of one event on the connection."""
-    return b"event: " + event.type.encode() + b"\ndata: " + msgspec.json.encode(event) + b"\n\n"
+def _encoded(events: Iterable[Event]) -> bytes:
+    """The bytes of some events on the connection."""
+    return b"".join(b"event: %b\ndata: %b\n\n" % (event.type.encode(), msgspec.json.encode(event)) for event in events)
 
 
 def _usage(usage: Usage) -> ResponseUsage:

@@ -1,0 +1,140 @@
+"""Answers on their way to a client: one stream of deltas for every dialect, and the driver that sends it.
+
+Generation --Output--> Delta --Writer.push--> bytes of a stream
+               merged: Answer --Writer.whole--> one reply
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Scope
+
+from stoker.engine.protocol import Output
+from stoker.errors import StokerError
+from stoker.runtime.registry import ServedModel
+from stoker.server.config import ServerConfig
+from stoker.server.errors import error_event, json_response
+from stoker.server.generation import Generation, GenerationRequest
+from stoker.server.transport.connection import while_connected
+from stoker.server.transport.sse import SSE, EventStream, Framing
+from stoker.text.chat_formats.events import Content, Event
+
+_log = logging.getLogger(__name__)
+
+Part: TypeAlias = Event
+"""Content, reasoning, or a piece of a tool call."""
+
+
+class Delta(NamedTuple):
+    """What one step adds to one choice."""
+
+    choice: int
+    """Number of the choice, prompt by prompt."""
+    parts: Sequence[Part]
+    """In the order in which the model wrote them; empty if a step added no text."""
+    output: Output
+    """Tokens, log-probabilities, usage, and how the choice ended if it did."""
+
+    @property
+    def text(self) -> str:
+        """The content."""
+        return text_of(self.parts)
+
+    @property
+    def is_last(self) -> bool:
+        """The choice ends with this delta."""
+        return self.output.finish_reason is not None
+
+
+class Writer:
+    """Writes the answers to one request in one dialect. A subclass holds the state of one reply."""
+
+    framing: Framing = SSE
+
+    def begin(self) -> bytes:
+        """The bytes before the first delta."""
+        return b""
+
+    def push(self, delta: Delta) -> bytes:
+        """The bytes of one delta; they may be none."""
+        raise NotImplementedError
+
+    def end(self) -> bytes:
+        """The bytes after the last delta of all choices."""
+        return b""
+
+    def fail(self, error: StokerError, scope: Scope) -> bytes:
+        """The last bytes of a stream that an error ends."""
+        return error_event(error, scope)
+
+    def whole(self, answers: Sequence[Delta]) -> object:
+        """The reply that does not stream, from one complete delta for each choice."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request for answers: where it came from, which model answers, and what is asked of it."""
+
+    http: Request
+    config: ServerConfig
+    served: ServedModel
+    request: GenerationRequest
+
+
+async def answer(asked: Asked, writer_of: Callable[[Generation], Writer], *, is_stream: bool) -> Response | EventStream:
+    """Sends the answers as a stream or as one reply. Refusals are raised in here, before a response begins.
+
+    Args:
+        asked: the request.
+        writer_of: makes the dialect's writer for the generation that was accepted.
+        is_stream: the client wants a stream.
+
+    Raises:
+        StokerError: the request was refused, or failed before a stream began.
+    """
+    generation = await while_connected(asked.http.receive, Generation.open(asked.served, asked.request))
+    writer = writer_of(generation)
+    if is_stream:
+        events = stream(generation, writer, asked.http.scope)
+        return EventStream(events, generation.close, asked.config, writer.framing)
+    async with generation:
+        reply = await while_connected(asked.http.receive, whole(generation, writer))
+    return json_response(reply)
+
+
+async def stream(generation: Generation, writer: Writer, scope: Scope) -> AsyncGenerator[bytes, None]:
+    """The bytes of a stream, one item per step. An error of the generation becomes the last event."""
+    if begin := writer.begin():
+        yield begin
+    try:
+        async for index, output in generation:
+            if event := writer.push(delta_of(index, output)):
+                yield event
+        if end := writer.end():
+            yield end
+    except StokerError as error:
+        _log.warning("a stream ended with %s", error.code)
+        yield writer.fail(error, scope)
+
+
+async def whole(generation: Generation, writer: Writer) -> object:
+    """The reply that does not stream: the fold of the deltas of each choice, in the dialect's shape."""
+    outputs = await generation.collect()
+    return writer.whole([delta_of(index, output) for index, output in enumerate(outputs)])
+
+
+def delta_of(index: int, output: Output) -> Delta:
+    """What an output of the engine adds to a choice."""
+    return Delta(index, (Content(output.text),) if output.text else (), output)
+
+
+def text_of(parts: Iterable[Part]) -> str:
+    """The content among the parts."""
+    return "".join(part.text for part in parts if isinstance(part, Content))
