@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from functools import cached_property
 
 import jinja2
@@ -103,7 +105,9 @@ class ChatTemplate:
         """
         values = self._tokens | _checked(variables)
         values["messages"] = self._as_dicts(messages)
-        values["tools"] = None if tools is None else plain_json(tools, "tools")
+        values |= _tool_variables(tools)
+        if "datetime" in self.source:
+            values.setdefault("datetime", datetime.now().strftime("%b %d %Y"))
         values["add_generation_prompt"] = add_generation_prompt and not continue_final_message
         if not continue_final_message:
             return self._run(values)
@@ -115,10 +119,13 @@ class ChatTemplate:
 
     def _as_dict(self, message: Message) -> dict[str, Json]:
         has_parts = isinstance(message.content, tuple) and self._reads_parts
-        values = message_to_dict(message, parts=has_parts or self._needs_parts)
+        is_text = bool(message.tool_calls) and self.wants_string_arguments
+        values = message_to_dict(message, parts=has_parts or self._needs_parts, string_arguments=is_text)
         if message.role == "developer" and not self._knows_developer:
             values["role"] = "system"
-        if message.content is None and not self._reads_null:
+        if message.tool_calls and not message.content:
+            values["content"] = self._beside_calls
+        elif message.content is None and not self._reads_null:
             values["content"] = ""
         return values
 
@@ -153,15 +160,33 @@ class ChatTemplate:
         prompt, empty = self._probe(None), self._probe("")
         return "None" not in prompt and bool(prompt or not empty)
 
-    def _probe(self, content: Json) -> str:
+    @cached_property
+    def _beside_calls(self) -> Json:
+        """The empty content, None or an empty string, with which a message's tool calls are written."""
+        return "" if _names_probe(self._probe_call("", self.wants_string_arguments)) else None
+
+    @cached_property
+    def wants_string_arguments(self) -> bool:
+        """The template writes the arguments of a tool call only if they are JSON text instead of an object."""
+        contents: tuple[Json, ...] = ("", None)
+        if any(_names_probe(self._probe_call(content, False)) for content in contents):
+            return False
+        return any(_names_probe(self._probe_call(content, True)) for content in contents)
+
+    def _probe_call(self, content: Json, is_text: bool) -> str:
+        arguments: Json = '{"probe-key": 1}' if is_text else {"probe-key": 1}
+        call: Json = {"id": "call00000", "type": "function", "function": {"name": "probe", "arguments": arguments}}
+        return self._probe(content, {"tool_calls": [call]})
+
+    def _probe(self, content: Json, fields: Mapping[str, Json] | None = None) -> str:
         """What a conversation with this content becomes; nothing if the template refuses it."""
         messages: list[Json] = [
             {"role": "user", "content": content or "hello"},
-            {"role": "assistant", "content": content},
-            {"role": "user", "content": content or "hello"},
+            {"role": "assistant", "content": content, **(fields or {})},
+            *([] if fields else [{"role": "user", "content": content or "hello"}]),
         ]
         try:
-            values = {**self._tokens, "messages": messages, "tools": None, "add_generation_prompt": False}
+            values = {**self._tokens, "messages": messages, "add_generation_prompt": False} | _tool_variables(None)
             return self._run(values, _PROBE_SHARE)
         except TemplateError:
             return ""
@@ -181,6 +206,19 @@ def _template_errors() -> Generator[None]:
         raise TemplateError("the chat template was stopped: it is nested too deep") from error
     except _TEMPLATE_FAULTS as error:
         raise TemplateError(f"the chat template failed: {type(error).__name__}: {error}") from error
+
+
+def _names_probe(prompt: str) -> bool:
+    """The arguments of a probe's tool call are in the prompt, and not as the text of a Python object."""
+    return "probe-key" in prompt and "{'probe-key'" not in prompt
+
+
+def _tool_variables(tools: Sequence[Mapping[str, object]] | None) -> dict[str, Json]:
+    """The definitions of tools under the names by which templates read them."""
+    if tools is None:
+        return {"tools": None, "functions": ""}
+    listed = plain_json(tools, "tools")
+    return {"tools": listed, "xml_tools": listed, "functions": json.dumps(listed, ensure_ascii=False)}
 
 
 def _checked(variables: Mapping[str, object]) -> dict[str, Json]:

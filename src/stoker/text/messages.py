@@ -127,7 +127,7 @@ def checked_message(message: Message, where: str) -> Message:
     )
 
 
-def message_to_dict(message: Message, *, parts: bool = False) -> dict[str, Json]:
+def message_to_dict(message: Message, *, parts: bool = False, string_arguments: bool = False) -> dict[str, Json]:
     """The plain dict that a chat template expects.
 
     Fields that were not given are left out, but `content` is always there. Reasoning stands under every name that
@@ -136,6 +136,7 @@ def message_to_dict(message: Message, *, parts: bool = False) -> dict[str, Json]
     Args:
         message: The message.
         parts: Give text as a list of `{"type": "text", "text": …}`, for templates that iterate over it.
+        string_arguments: Give the arguments of tool calls as JSON text.
     """
     values: dict[str, Json] = {"role": message.role, "content": _template_content(message, parts=parts)}
     if message.name is not None:
@@ -143,7 +144,8 @@ def message_to_dict(message: Message, *, parts: bool = False) -> dict[str, Json]
     if message.reasoning is not None:
         values |= dict.fromkeys(_REASONING_FIELDS, message.reasoning)
     if message.tool_calls:
-        values["tool_calls"] = [_with_object_arguments(call) for call in message.tool_calls]
+        convert = _with_string_arguments if string_arguments else _with_object_arguments
+        values["tool_calls"] = [convert(call) for call in message.tool_calls]
     if message.tool_call_id is not None:
         values["tool_call_id"] = message.tool_call_id
     return values | dict(message.extra)
@@ -263,6 +265,13 @@ def _with_object_arguments(call: dict[str, Json]) -> dict[str, Json]:
     if not isinstance(arguments, dict):
         return call
     return {**call, "function": {**function, "arguments": cast("dict[str, Json]", arguments)}}
+
+
+def _with_string_arguments(call: dict[str, Json]) -> dict[str, Json]:
+    function = call.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), dict):
+        return call
+    return {**call, "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}}
 
 
 def _kind(value: object) -> str:

@@ -226,7 +226,7 @@ STRUCTURAL_FILTERS = frozenset(
 )
 """They look at how many values they are given, not into them."""
 
-CONSUMING_FILTERS = frozenset({"groupby", "join", "max", "min", "sort", "sum", "unique"})
+CONSUMING_FILTERS = frozenset({"groupby", "join", "max", "min", "sort", "sum", "tojson", "unique"})
 """They read a lazy sequence to its end before they make anything."""
 
 FILTER_GROWTH: Mapping[str, Growth] = {

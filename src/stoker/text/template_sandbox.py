@@ -50,6 +50,7 @@ _COMPARING_TESTS = frozenset(
 )
 _TEMPLATE_CODE = (Macro, LoopContext, BlockReference)
 """They do not look into their arguments; what runs in them pays itself."""
+_LIST_METHODS = frozenset({"append", "pop"})
 _MAX_INDENT = _MAX_SEPARATOR = 64
 _MAX_DATE_FORMAT = 1000
 
@@ -95,6 +96,8 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return self.from_string(tree)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        if attr in _LIST_METHODS and isinstance(obj, list):
+            return True  # its own lists, or a copy of the messages that was made for it
         return attr not in UNSAFE_METHODS and super().is_safe_attribute(obj, attr, value)
 
     def getitem(self, obj: Any, argument: Any) -> Any:

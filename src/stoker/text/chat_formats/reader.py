@@ -1,0 +1,216 @@
+"""Reads an answer as reasoning, content and tool calls, while it is written. It knows no tokens and no wire format."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from stoker.text.chat_formats.events import CallArguments, Content, Event, Reasoning
+from stoker.text.chat_formats.scanner import FIRST_MARK, Markers, Scanner, Waits
+from stoker.text.chat_formats.shapes import AnyShape, Calls, NotACall, with_marks
+from stoker.text.chat_formats.table import Format
+from stoker.text.messages import Json
+
+
+class Marks:
+    """Control tokens as code points that no text has, so that a marker that is a token is never read from text.
+
+    Args:
+        tokens: the spellings of those markers that are single tokens of the vocabulary.
+    """
+
+    def __init__(self, tokens: Iterable[str] = ()) -> None:
+        longest_first = sorted(set(tokens), key=len, reverse=True)
+        self._marks = {token: chr(FIRST_MARK + index) for index, token in enumerate(longest_first)}
+        self._tokens = {ord(mark): token for token, mark in self._marks.items()}
+        self._dropped = dict.fromkeys(self._tokens, "")
+
+    def mark(self, token: str) -> str:
+        """The code point of a token."""
+        return self._marks[token]
+
+    def encode(self, marker: str) -> str:
+        """A marker, with the code points of its tokens."""
+        for token, mark in self._marks.items():
+            marker = marker.replace(token, mark)
+        return marker
+
+    def spelled(self, text: str) -> str:
+        """The text with the tokens' spellings."""
+        return text.translate(self._tokens)
+
+    def dropped(self, text: str) -> str:
+        """The text without the tokens."""
+        return text.translate(self._dropped)
+
+
+class Reader:
+    """One answer on its way out. However it is cut into pieces, the events make up the same.
+
+    Args:
+        chat_format: how the model writes.
+        tools: the parameters' JSON schema of each offered tool, by name. None = calls are not looked for.
+        tokens: the spellings of the format's markers that are control tokens; `Marks` stand for them in the text.
+        opening: the end of the prompt; it may leave reasoning or a call open.
+    """
+
+    def __init__(
+        self,
+        chat_format: Format,
+        tools: Mapping[str, Mapping[str, Json]] | None = None,
+        *,
+        tokens: Iterable[str] = (),
+        opening: str = "",
+    ) -> None:
+        self.marks = Marks(tokens)
+        self._format = chat_format
+        self._shape: AnyShape | None = None
+        if chat_format.calls is not None and tools is not None:
+            self._shape = with_marks(chat_format.calls, self.marks.encode)
+        self._begin, self._end = (self.marks.encode(marker) for marker in chat_format.thinking)
+        self._scanner = Scanner()
+        self._events: list[Event] = []
+        self._calls = Calls(self._events.append, tools, self._scanner.forget)
+        self._held = ""
+        """White space at the end of what has been read. It is content only if more content follows."""
+        self._strips = False
+        """White space at the beginning of the following text is no part of it."""
+        self._has_calls = self._has_content = False
+        self._running: Generator[None, None, None] | None = self._read()
+        self._push(self._opened_by(opening))
+
+    def push(self, text: str) -> list[Event]:
+        """Takes a piece of the answer; returns what it adds."""
+        self._push(text)
+        return self._taken()
+
+    def flush(self) -> list[Event]:
+        """The answer has ended; returns the rest of it."""
+        self._scanner.end()
+        self._push("")
+        return self._taken()
+
+    def _push(self, text: str) -> None:
+        self._scanner.feed(text)
+        if self._running is not None and next(self._running, self) is self:
+            self._running = None
+
+    def _taken(self) -> list[Event]:
+        events = _joined(self._events)
+        self._events.clear()
+        return events
+
+    def _opened_by(self, prompt: str) -> str:
+        """The marker that the prompt ends with, if what follows belongs to it."""
+        tail = prompt.rstrip()
+        calls = None if self._shape is None else self._format.calls
+        openings = [self._format.thinking[0], *(() if calls is None else calls.starts)]
+        return next((self.marks.encode(marker) for marker in openings if marker and tail.endswith(marker.rstrip())), "")
+
+    def _read(self) -> Generator[None, None, None]:
+        section = self._section
+        markers = Markers(
+            [self._begin, self._end, *section, *self._starts, *map(self.marks.encode, self._format.wrappers)]
+        )
+        yield from self._bare_call()
+        while (marker := (yield from self._scanner.until(markers, self._content))) is not None:
+            if marker == self._begin:
+                yield from self._reason()
+            elif marker in self._starts or marker == section[0] != "":
+                yield from self._call(marker)
+            else:  # a marker around content, or an end without a beginning
+                self._strips = not self._has_content
+        if not self._has_calls and self._held:
+            self._events.append(Content(self._held))
+
+    @property
+    def _starts(self) -> Sequence[str]:
+        return () if self._shape is None else [start for start in self._shape.starts if start]
+
+    @property
+    def _section(self) -> tuple[str, str]:
+        """Markers around calls."""
+        return getattr(self._shape, "section", ("", ""))
+
+    def _content(self, text: str) -> None:
+        self._has_content |= self._write(Content, text)
+
+    def _reasoning(self, text: str) -> None:
+        self._write(Reasoning, text)
+
+    def _write(self, kind: type[Content | Reasoning], text: str) -> bool:
+        """Adds text without the white space at its ends; returns whether there was more than that."""
+        text = self.marks.dropped(text)
+        text = self._held + (text.lstrip() if self._strips else text)
+        body = text.rstrip()
+        self._held = text[len(body) :]
+        if body:
+            self._strips = False
+            self._events.append(kind(body))
+        return bool(body)
+
+    def _reason(self) -> Waits[None]:
+        starts = [*self._starts, self._section[0]] if self._format.calls_end_thinking else []
+        self._held, self._strips = "", True
+        marker = yield from self._scanner.until(Markers([self._end, *starts]), self._reasoning)
+        self._held, self._strips = "", True
+        if marker in starts:
+            assert marker is not None
+            yield from self._call(marker)
+        elif marker is not None:
+            yield from self._bare_call()
+
+    def _bare_call(self) -> Waits[None]:
+        """Where calls have no marker, an answer that begins with a bracket may be one."""
+        if self._shape is None or all(self._shape.starts):
+            return
+        yield from self._scanner.spaces()
+        if (char := (yield from self._scanner.peek())) and char in "{[":
+            yield from self._call("")
+
+    def _call(self, marker: str) -> Waits[None]:
+        assert self._shape is not None
+        scanner = self._scanner
+        held, self._held = self._held, ""
+        scanner.record(marker)
+        try:
+            if marker and marker == self._section[0]:
+                yield from scanner.spaces()
+                marker = yield from self._start_after_section()
+            yield from self._shape.read(scanner, self._calls, marker)
+            self._has_calls = True
+        except NotACall:
+            text = self.marks.spelled(scanner.recorded())
+            self._held = held
+            if text:
+                self._content(text)
+            else:
+                self._has_calls = True
+        scanner.forget()
+
+    def _start_after_section(self) -> Waits[str]:
+        for start in self._starts:
+            if (yield from self._scanner.takes(start)):
+                return start
+        raise NotACall
+
+
+def read_whole(
+    text: str, chat_format: Format, tools: Mapping[str, Mapping[str, Json]] | None = None, opening: str = ""
+) -> list[Event]:
+    """Reads a complete answer whose markers are all text."""
+    reader = Reader(chat_format, tools, opening=opening)
+    return _joined([*reader.push(text), *reader.flush()])
+
+
+def _joined(events: Iterable[Event]) -> list[Event]:
+    """The same events, neighbors of one kind that carry text as one."""
+    joined: list[Event] = []
+    for event in events:
+        last = joined[-1] if joined else None
+        if isinstance(event, Reasoning | Content | CallArguments) and type(last) is type(event):
+            assert isinstance(last, Reasoning | Content | CallArguments)
+            joined[-1] = replace(last, text=last.text + event.text)
+        else:
+            joined.append(event)
+    return joined
