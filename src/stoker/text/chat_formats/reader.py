@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from stoker.text.chat_formats.calls import Calls, NotACall
 from stoker.text.chat_formats.events import CallArguments, Content, Event, Reasoning
 from stoker.text.chat_formats.scanner import FIRST_MARK, Markers, Scanner, Waits
-from stoker.text.chat_formats.shapes import AnyShape, Calls, NotACall, with_marks
+from stoker.text.chat_formats.shapes import AnyShape, with_marks
 from stoker.text.chat_formats.table import Format
 from stoker.text.messages import Json
 

@@ -11,23 +11,29 @@ Every field of a shape that is a marker may be replaced by the code points of co
 
 from __future__ import annotations
 
-import ast
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Protocol, TypeAlias, TypeVar, cast
 
-from stoker.text.chat_formats.events import CallArguments, CallBegin, CallEnd, Event
+from stoker.text.chat_formats.calls import (
+    MAX_NAME_CHARS,
+    NAME_CHAR,
+    Calls,
+    JSONText,
+    NotACall,
+    attribute_type,
+    encode_text,
+    json_of,
+    opens_wrapper,
+    read_arguments,
+    read_key,
+    read_value,
+    skip,
+    text_of,
+)
 from stoker.text.chat_formats.literals import BARE, PYTHON, Literals, read_literal
 from stoker.text.chat_formats.scanner import Emit, Markers, Scanner, Waits
-from stoker.text.messages import Json
-
-MAX_NAME_CHARS = 256
-_NAME = re.compile(r"[\w.:/-]+")
-_NAME_CHAR = re.compile(r"[\w.-]")
-_MAX_LITERAL_CHARS = 1 << 16
-"""Longer text is not tried as a Python literal."""
 
 ShapeT = TypeVar("ShapeT", bound="AnyShape")
 
@@ -35,55 +41,6 @@ ShapeT = TypeVar("ShapeT", bound="AnyShape")
 def _plain(default: str) -> str:
     """A field that is no marker."""
     return field(default=default, metadata={"marker": False})
-
-
-class NotACall(Exception):
-    """What looked like a tool call is none: it is content."""
-
-
-class Calls:
-    """Takes the calls of an answer.
-
-    Args:
-        emit: takes the events.
-        tools: the JSON schema of each offered tool's parameters, by the tool's name; None = any name is a tool's.
-        on_begin: told that a call has begun, so that what was read of it is no content any more.
-    """
-
-    def __init__(
-        self,
-        emit: Callable[[Event], None],
-        tools: Mapping[str, Mapping[str, Json]] | None,
-        on_begin: Callable[[], None],
-    ) -> None:
-        self._emit = emit
-        self._tools = tools
-        self._on_begin = on_begin
-        self.name = ""
-
-    def begin(self, name: str) -> None:
-        """Begins a call.
-
-        Raises:
-            NotACall: no tool has this name.
-        """
-        if not _NAME.fullmatch(name) or (self._tools is not None and name not in self._tools):
-            raise NotACall
-        self.name = name
-        self._on_begin()
-        self._emit(CallBegin(name))
-
-    def arguments(self, text: str) -> None:
-        self._emit(CallArguments(text))
-
-    def end(self) -> None:
-        self._emit(CallEnd())
-
-    def takes_text(self, parameter: str) -> bool | None:
-        """Whether the schema says that a parameter is a string; None = it does not say."""
-        schema = (self._tools or {}).get(self.name, {})
-        properties = schema.get("properties")
-        return _takes_text(properties.get(parameter)) if isinstance(properties, dict) else None
 
 
 class Shape(Protocol):
@@ -136,7 +93,7 @@ class JSONCalls:
 
     def read(self, scanner: Scanner, calls: Calls, start: str) -> Waits[None]:
         """See `Shape.read`."""
-        if self.wrapper and not (yield from _opens_wrapper(scanner, self.wrapper)):
+        if self.wrapper and not (yield from opens_wrapper(scanner, self.wrapper)):
             raise NotACall
         num_read = 0
         while True:
@@ -163,13 +120,13 @@ class JSONCalls:
         yield from scanner.take()
         name, early = "", ""
         has_begun = is_complete = False
-        while key := (yield from _key(scanner)):
+        while key := (yield from read_key(scanner)):
             if self.name_is_key and not has_begun:
                 calls.begin(key)
                 has_begun = True
-                is_complete = yield from _arguments(scanner, calls.arguments)
+                is_complete = yield from read_arguments(scanner, calls.arguments)
             elif key == self.name_key:
-                name = _text((yield from _value(scanner)))
+                name = text_of((yield from read_value(scanner)))
                 if not early:
                     continue
                 calls.begin(name)
@@ -178,11 +135,11 @@ class JSONCalls:
             elif key == self.arguments_key and name and not has_begun:
                 calls.begin(name)
                 has_begun = True
-                is_complete = yield from _arguments(scanner, calls.arguments)
+                is_complete = yield from read_arguments(scanner, calls.arguments)
             elif key == self.arguments_key:
-                early = yield from _value(scanner)
+                early = yield from read_value(scanner)
             else:
-                yield from _value(scanner)
+                yield from read_value(scanner)
         yield from scanner.spaces()
         is_closed = yield from scanner.takes("}")
         if not has_begun and is_closed:
@@ -229,16 +186,16 @@ class NamedCalls:
         if self.fence[0]:
             yield from scanner.takes(self.fence[0])
             yield from scanner.spaces()
-        is_complete = yield from _arguments(scanner, calls.arguments)
+        is_complete = yield from read_arguments(scanner, calls.arguments)
         if is_complete:
             calls.end()
-        yield from _skip(scanner, (self.fence[1], self.end))
+        yield from skip(scanner, (self.fence[1], self.end))
 
     def _name(self, scanner: Scanner) -> Waits[str]:
         if self.before_arguments:
             header, found = yield from scanner.text_until(Markers([self.before_arguments]), MAX_NAME_CHARS)
         else:
-            header, found = (yield from scanner.match(_NAME_CHAR)), "{"
+            header, found = (yield from scanner.match(NAME_CHAR)), "{"
         match = re.match(self.name_pattern, header)
         if found is None or match is None:
             raise NotACall
@@ -307,9 +264,9 @@ class TaggedCalls:
             if self.value_start:
                 yield from scanner.spaces()
                 yield from scanner.takes(self.value_start)
-            calls.arguments(f"{separator}{_encode(key.strip())}: ")
+            calls.arguments(f"{separator}{encode_text(key.strip())}: ")
             separator = ", "
-            is_text = _attribute_type(attributes)
+            is_text = attribute_type(attributes)
             if not (
                 yield from self._value(scanner, calls, calls.takes_text(key.strip()) if is_text is None else is_text)
             ):
@@ -326,14 +283,14 @@ class TaggedCalls:
         if self.quotes[0] and (yield from scanner.takes(self.quotes[0])):
             is_text, value_end = True, self.quotes[1]
         raw: list[str] = []
-        text = _JSONText(calls.arguments, trims_newline=self.trims_newline)
+        text = JSONText(calls.arguments, trims_newline=self.trims_newline)
         found = yield from scanner.until(Markers([value_end]), text.push if is_text else raw.append)
         if found is None:
             return False
         if is_text:
             text.close()
         else:
-            calls.arguments(_json_of("".join(raw)))
+            calls.arguments(json_of("".join(raw)))
         if value_end != self.value_end:
             yield from scanner.takes(self.value_end)
         return True
@@ -361,7 +318,7 @@ class PythonCalls:
         num_read = 0
         while True:
             yield from scanner.spaces()
-            name = yield from scanner.match(_NAME_CHAR)
+            name = yield from scanner.match(NAME_CHAR)
             if not name or not (yield from scanner.takes("(")):
                 break
             calls.begin(name)
@@ -374,7 +331,7 @@ class PythonCalls:
             scanner.record()
         if not num_read:
             raise NotACall
-        yield from _skip(scanner, ("]" if is_list else "", self.end))
+        yield from skip(scanner, ("]" if is_list else "", self.end))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -391,37 +348,16 @@ class BareCalls:
 
     def read(self, scanner: Scanner, calls: Calls, start: str) -> Waits[None]:
         """See `Shape.read`."""
-        calls.begin((yield from scanner.match(_NAME_CHAR)))
+        calls.begin((yield from scanner.match(NAME_CHAR)))
         yield from scanner.spaces()
         if not (yield from scanner.takes("{")):
             return
         if (yield from _members(scanner, calls.arguments, replace(BARE, quotes=(self.quote,)), ":", "}")):
             calls.end()
-        yield from _skip(scanner, (self.end,))
+        yield from skip(scanner, (self.end,))
 
 
 AnyShape: TypeAlias = JSONCalls | NamedCalls | TaggedCalls | PythonCalls | BareCalls
-
-
-class _JSONText:
-    """Passes on raw text as a JSON string, piece by piece."""
-
-    def __init__(self, emit: Emit, *, trims_newline: bool) -> None:
-        self._emit = emit
-        self._trims_newline = trims_newline
-        self._held = ""
-        self._opening = '"'
-
-    def push(self, text: str) -> None:
-        text = self._held + text
-        self._held = ""
-        if self._trims_newline and text.endswith("\n"):
-            text, self._held = text[:-1], "\n"
-        self._emit(self._opening + _encode(text)[1:-1])
-        self._opening = ""
-
-    def close(self) -> None:
-        self._emit(f'{self._opening}"')
 
 
 def _members(scanner: Scanner, emit: Emit, literals: Literals, after_key: str, end: str) -> Waits[bool]:
@@ -435,112 +371,9 @@ def _members(scanner: Scanner, emit: Emit, literals: Literals, after_key: str, e
         key, found = yield from scanner.text_until(Markers([after_key]), MAX_NAME_CHARS)
         if found is None:
             return False
-        emit(f"{opening}{_encode(key.strip())}: ")
+        emit(f"{opening}{encode_text(key.strip())}: ")
         opening = ", "
         if not (yield from read_literal(scanner, emit, literals)):
             return False
         yield from scanner.spaces()
         yield from scanner.takes(",")
-
-
-def _skip(scanner: Scanner, markers: tuple[str, ...]) -> Waits[None]:
-    """Reads those of these markers that follow."""
-    for marker in markers:
-        if marker:
-            yield from scanner.spaces()
-            yield from scanner.takes(marker)
-
-
-def _opens_wrapper(scanner: Scanner, key: str) -> Waits[bool]:
-    yield from scanner.spaces()
-    return (yield from scanner.takes("{")) and (yield from _key(scanner)) == key
-
-
-def _key(scanner: Scanner) -> Waits[str]:
-    """The next key of an object, up to its value; empty if there is none."""
-    yield from scanner.spaces()
-    yield from scanner.takes(",")
-    yield from scanner.spaces()
-    if (yield from scanner.peek()) != '"':
-        return ""
-    key = _text((yield from _value(scanner)))
-    yield from scanner.spaces()
-    if not (yield from scanner.takes(":")):
-        return ""
-    yield from scanner.spaces()
-    return key
-
-
-def _value(scanner: Scanner) -> Waits[str]:
-    parts: list[str] = []
-    is_complete = yield from scanner.json_value(parts.append)
-    if not is_complete:
-        raise NotACall
-    return "".join(parts)
-
-
-def _arguments(scanner: Scanner, emit: Emit) -> Waits[bool]:
-    """Passes on an object as it is written. Some models write it as text in a string."""
-    yield from scanner.spaces()
-    first = yield from scanner.peek()
-    if first == "{":
-        return (yield from scanner.json_value(emit))
-    parts: list[str] = []
-    is_complete = yield from scanner.json_value(parts.append)
-    if is_complete:
-        text = _text("".join(parts)) if first == '"' else ""
-        emit(text if text.lstrip().startswith("{") else "{}")
-    return is_complete
-
-
-def _text(value: str) -> str:
-    """The text of a JSON string; empty for anything else."""
-    try:
-        decoded = json.loads(value)
-    except ValueError:
-        return ""
-    return decoded if isinstance(decoded, str) else ""
-
-
-def _json_of(raw: str) -> str:
-    """The JSON of a value that is written as JSON, as a Python literal, or else as text."""
-    stripped = raw.strip()
-    try:
-        json.loads(stripped, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
-        return _literal_of(stripped, raw)
-    return stripped
-
-
-def _literal_of(stripped: str, raw: str) -> str:
-    if len(stripped) > _MAX_LITERAL_CHARS:
-        return _encode(raw)
-    try:
-        return json.dumps(ast.literal_eval(stripped), ensure_ascii=False, allow_nan=False)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return _encode(raw.strip("\n"))
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(name)
-
-
-def _attribute_type(attributes: str) -> bool | None:
-    """Whether the attributes of an argument say that it is text; None = they do not say."""
-    if 'string="' in attributes:
-        return 'string="true"' in attributes
-    return 'type="string"' in attributes if 'type="' in attributes else None
-
-
-def _takes_text(schema: Json) -> bool | None:
-    if not isinstance(schema, dict):
-        return None
-    kinds = schema.get("type")
-    if kinds is not None:
-        return kinds == "string" or (isinstance(kinds, list) and set(kinds) <= {"string"})
-    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    return all(isinstance(value, str) for value in values) if isinstance(values, list) and values else None
-
-
-def _encode(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)

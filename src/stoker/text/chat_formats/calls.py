@@ -1,0 +1,191 @@
+"""Parts that the shapes of tool calls share: where calls go, and values in JSON and beside it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable, Mapping
+
+from stoker.text.chat_formats.events import CallArguments, CallBegin, CallEnd, Event
+from stoker.text.chat_formats.scanner import Emit, Scanner, Waits
+from stoker.text.messages import Json
+
+MAX_NAME_CHARS = 256
+NAME_CHAR = re.compile(r"[\w.-]")
+_NAME = re.compile(r"[\w.:/-]+")
+_MAX_LITERAL_CHARS = 1 << 16
+"""Longer text is not tried as a Python literal."""
+
+
+class NotACall(Exception):
+    """What looked like a tool call is none: it is content."""
+
+
+class Calls:
+    """Takes the calls of an answer.
+
+    Args:
+        emit: takes the events.
+        tools: the JSON schema of each offered tool's parameters, by the tool's name; None = any name is a tool's.
+        on_begin: told that a call has begun, so that what was read of it is no content any more.
+    """
+
+    def __init__(
+        self,
+        emit: Callable[[Event], None],
+        tools: Mapping[str, Mapping[str, Json]] | None,
+        on_begin: Callable[[], None],
+    ) -> None:
+        self._emit = emit
+        self._tools = tools
+        self._on_begin = on_begin
+        self.name = ""
+
+    def begin(self, name: str) -> None:
+        """Begins a call.
+
+        Raises:
+            NotACall: no tool has this name.
+        """
+        if not _NAME.fullmatch(name) or (self._tools is not None and name not in self._tools):
+            raise NotACall
+        self.name = name
+        self._on_begin()
+        self._emit(CallBegin(name))
+
+    def arguments(self, text: str) -> None:
+        self._emit(CallArguments(text))
+
+    def end(self) -> None:
+        self._emit(CallEnd())
+
+    def takes_text(self, parameter: str) -> bool | None:
+        """Whether the schema says that a parameter is a string; None = it does not say."""
+        schema = (self._tools or {}).get(self.name, {})
+        properties = schema.get("properties")
+        return _takes_text(properties.get(parameter)) if isinstance(properties, dict) else None
+
+
+class JSONText:
+    """Passes on raw text as a JSON string, piece by piece."""
+
+    def __init__(self, emit: Emit, *, trims_newline: bool) -> None:
+        self._emit = emit
+        self._trims_newline = trims_newline
+        self._held = ""
+        self._opening = '"'
+
+    def push(self, text: str) -> None:
+        text = self._held + text
+        self._held = ""
+        if self._trims_newline and text.endswith("\n"):
+            text, self._held = text[:-1], "\n"
+        self._emit(self._opening + encode_text(text)[1:-1])
+        self._opening = ""
+
+    def close(self) -> None:
+        self._emit(f'{self._opening}"')
+
+
+def skip(scanner: Scanner, markers: tuple[str, ...]) -> Waits[None]:
+    """Reads those of these markers that follow."""
+    for marker in markers:
+        if marker:
+            yield from scanner.spaces()
+            yield from scanner.takes(marker)
+
+
+def opens_wrapper(scanner: Scanner, key: str) -> Waits[bool]:
+    yield from scanner.spaces()
+    return (yield from scanner.takes("{")) and (yield from read_key(scanner)) == key
+
+
+def read_key(scanner: Scanner) -> Waits[str]:
+    """The next key of an object, up to its value; empty if there is none."""
+    yield from scanner.spaces()
+    yield from scanner.takes(",")
+    yield from scanner.spaces()
+    if (yield from scanner.peek()) != '"':
+        return ""
+    key = text_of((yield from read_value(scanner)))
+    yield from scanner.spaces()
+    if not (yield from scanner.takes(":")):
+        return ""
+    yield from scanner.spaces()
+    return key
+
+
+def read_value(scanner: Scanner) -> Waits[str]:
+    parts: list[str] = []
+    is_complete = yield from scanner.json_value(parts.append)
+    if not is_complete:
+        raise NotACall
+    return "".join(parts)
+
+
+def read_arguments(scanner: Scanner, emit: Emit) -> Waits[bool]:
+    """Passes on an object as it is written. Some models write it as text in a string."""
+    yield from scanner.spaces()
+    first = yield from scanner.peek()
+    if first == "{":
+        return (yield from scanner.json_value(emit))
+    parts: list[str] = []
+    is_complete = yield from scanner.json_value(parts.append)
+    if is_complete:
+        text = text_of("".join(parts)) if first == '"' else ""
+        emit(text if text.lstrip().startswith("{") else "{}")
+    return is_complete
+
+
+def text_of(value: str) -> str:
+    """The text of a JSON string; empty for anything else."""
+    try:
+        decoded = json.loads(value)
+    except ValueError:
+        return ""
+    return decoded if isinstance(decoded, str) else ""
+
+
+def json_of(raw: str) -> str:
+    """The JSON of a value that is written as JSON, as a Python literal, or else as text."""
+    stripped = raw.strip()
+    try:
+        json.loads(stripped, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return _literal_of(stripped, raw)
+    return stripped
+
+
+def _literal_of(stripped: str, raw: str) -> str:
+    if len(stripped) > _MAX_LITERAL_CHARS:
+        return encode_text(raw)
+    try:
+        return json.dumps(ast.literal_eval(stripped), ensure_ascii=False, allow_nan=False)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return encode_text(raw.strip("\n"))
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+def attribute_type(attributes: str) -> bool | None:
+    """Whether the attributes of an argument say that it is text; None = they do not say."""
+    if 'string="' in attributes:
+        return 'string="true"' in attributes
+    return 'type="string"' in attributes if 'type="' in attributes else None
+
+
+def _takes_text(schema: Json) -> bool | None:
+    if not isinstance(schema, dict):
+        return None
+    kinds = schema.get("type")
+    if kinds is not None:
+        return kinds == "string" or (isinstance(kinds, list) and set(kinds) <= {"string"})
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    return all(isinstance(value, str) for value in values) if isinstance(values, list) and values else None
+
+
+def encode_text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
