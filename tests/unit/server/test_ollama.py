@@ -12,8 +12,10 @@ import pytest
 from stoker.core.params import SamplingParams
 from stoker.engine.cards import FillTokens, ModelCard
 from stoker.errors import BackendError, ContextLengthExceeded, ModelNotLoaded, Overloaded, StokerError
+from stoker.server.answer import whole
 from stoker.server.dialects.ollama.fields import OPTION_FIELDS
-from stoker.server.dialects.ollama.writer import OllamaAnswer, generate_reply
+from stoker.server.dialects.ollama.types import GenerateReply
+from stoker.server.dialects.ollama.writer import OllamaWriter, generate_reply
 from stoker.server.fields import Honoured, Ignored, Refused
 from stoker.server.generation import Generation, GenerationRequest
 from tests.unit.server.fake_runtime import (
@@ -377,8 +379,9 @@ def test_durations_are_nanoseconds():
         request = GenerationRequest(reply_id="r", prompts=["hi"], sampling=SamplingParams())
         async with await Generation.open(served(FakeRuntime()), request) as generation:
             generation.opened_s -= 3
-            answer = OllamaAnswer(generate_reply, "m", generation, begun_s=generation.opened_s - 2)
-            reply = await answer.whole()
+            writer = OllamaWriter(generate_reply, "m", generation, begun_s=generation.opened_s - 2)
+            reply = await whole(generation, writer)
+        assert isinstance(reply, GenerateReply)
         assert reply.load_duration == 2_000_000_000
         assert isinstance(reply.prompt_eval_duration, int)
         assert reply.prompt_eval_duration >= 3_000_000_000
