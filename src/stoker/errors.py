@@ -5,6 +5,9 @@ StokerError                     internal_error
 ├── InvalidInput                invalid_input             what was asked cannot be done; says which parameter
 │   ├── ContextLengthExceeded   context_length_exceeded   prompt and context do not fit
 │   ├── UnsupportedParameter    unsupported_parameter     known, but not available here
+│   ├── UnsupportedSchema       unsupported_schema        a keyword of a JSON schema that cannot be enforced
+│   ├── GrammarInvalid          grammar_invalid           a grammar, regular expression or schema that is malformed
+│   ├── GrammarTooComplex       grammar_too_complex       a grammar or schema over one of the limits
 │   ├── TemplateError           template_error            the chat template refused the messages
 │   ├── ModelNotFound           model_not_found           no such model is served
 │   ├── AdapterNotFound         adapter_not_found         no such adapter is loaded
@@ -23,6 +26,7 @@ StokerError                     internal_error
 ├── ResourceExhausted           resource_exhausted        memory, disk or file handles ran out
 ├── Timeout                     timeout                   the request's deadline passed
 ├── Cancelled                   cancelled                 the caller went away or asked to stop
+├── GrammarFailed               grammar_failed            a grammar cannot be followed any further
 └── BackendError                backend_error             the forward pass failed
     └── EngineCrashed           engine_crashed            the engine process died under the request
 ```
@@ -47,6 +51,9 @@ __all__ = [
     "DownloadFailed",
     "EngineCrashed",
     "FieldValue",
+    "GrammarFailed",
+    "GrammarInvalid",
+    "GrammarTooComplex",
     "InvalidInput",
     "ModelError",
     "ModelFileInvalid",
@@ -62,6 +69,7 @@ __all__ = [
     "TemplateError",
     "Timeout",
     "UnsupportedParameter",
+    "UnsupportedSchema",
     "error_from_code",
 ]
 
@@ -93,6 +101,24 @@ class UnsupportedParameter(InvalidInput):
     """Fields: `parameter`."""
 
     code = "unsupported_parameter"
+
+
+class UnsupportedSchema(InvalidInput):
+    """A JSON schema has what no grammar can enforce. Fields: `pointer` (a JSON pointer), `keyword`, `reason`."""
+
+    code = "unsupported_schema"
+
+
+class GrammarInvalid(InvalidInput):
+    """A grammar, a regular expression or a JSON schema is malformed. The message says where."""
+
+    code = "grammar_invalid"
+
+
+class GrammarTooComplex(InvalidInput):
+    """A grammar or a JSON schema exceeds a limit of its size, its depth, or the work that it makes."""
+
+    code = "grammar_too_complex"
 
 
 class TemplateError(InvalidInput):
@@ -201,6 +227,12 @@ class Cancelled(StokerError):
     """The caller went away or asked to stop."""
 
     code = "cancelled"
+
+
+class GrammarFailed(StokerError):
+    """A constrained answer cannot go on: its grammar came to one of its limits, or was given a token it forbids."""
+
+    code = "grammar_failed"
 
 
 class BackendError(StokerError):

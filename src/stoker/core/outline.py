@@ -1,0 +1,56 @@
+"""What the text of an answer must look like, as plain values that can be sent. Nothing is checked here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+GrammarKind: TypeAlias = Literal["json_schema", "json_object", "regex", "choice", "gbnf", "lark"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrammarText:
+    """A constraint as the client wrote it."""
+
+    kind: GrammarKind
+    text: str = ""
+    """A JSON schema; a regular expression in Rust's syntax, which the whole text must match; a JSON array of strings of
+    which the text must be one; or a grammar. Nothing for `json_object`."""
+    whitespace: str | None = None
+    """A regular expression for the space between two tokens of JSON; not given: one space, or a line break and what
+    indents the next line."""
+    is_strict: bool = True
+    """Refuse a keyword of a schema that cannot be enforced; otherwise it is dropped and listed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningSpan:
+    """The part of an answer in which the model thinks, before the text that the client asked for."""
+
+    starts_open: bool = False
+    """The prompt ends inside of it."""
+    start_text: str = ""
+    start_ids: tuple[int, ...] = ()
+    """The tokens of `start_text`."""
+    end_text: str = ""
+    end_ids: tuple[int, ...] = ()
+    """The tokens of `end_text`."""
+    implicit_end_ids: tuple[int, ...] = ()
+    """Tokens that end it too, as the first token of a tool call does."""
+    budget: int | None = None
+    """How many tokens it may have at most; not given: no limit."""
+    closing_text: str = ""
+    """What is written before `end_text` where the budget ends it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """The parts of an answer and what constrains them."""
+
+    grammar: GrammarText | None = None
+    """What the text after the reasoning must match."""
+    reasoning: ReasoningSpan | None = None
+    markers: tuple[str, ...] = ()
+    """Spellings of control tokens whose places in the answer are reported."""
+    hides_stops: bool = False
+    """Stop strings count only in the text after the reasoning."""

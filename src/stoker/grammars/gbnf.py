@@ -1,0 +1,272 @@
+"""GBNF, the grammars of llama.cpp, in the engine's dialect of Lark, without a change of meaning. Compiles none.
+
+The engine's lexer is greedy: it always takes the longest lexeme. So a grammar without recursion becomes one regular
+expression, which is one lexeme; in any other grammar each lexeme is one character, and none is longer than another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from stoker.errors import GrammarInvalid
+
+TokenId: TypeAlias = Callable[[str], int | None]
+"""The id of the one token that a text is; None if it is more than one."""
+
+MAX_REPEAT: Final = 2_000
+MAX_DEPTH: Final = 64
+"""Groups inside of groups."""
+
+_NAME = re.compile(r"[a-zA-Z0-9-]+")
+_SPACE = re.compile(r"(?:[ \t]|#[^\r\n]*)*")
+_SPACE_AND_LINES = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)*")
+_TIMES = re.compile(r"\{[ \t]*(\d+)[ \t]*(?:(,)[ \t]*(\d*)[ \t]*)?\}")
+_TOKEN = re.compile(r"(!?)<(?:\[(\d+)\]|([^\s<>\[\]][^\s<>]*))>")
+_HEX: Final = {"x": 2, "u": 4, "U": 8}
+_ESCAPES: Final = {"t": "\t", "r": "\r", "n": "\n", "\\": "\\", '"': '"', "[": "[", "]": "]"}
+_SIGNS: Final = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    body: str
+    """In Lark, with references to rules as `<<name>>`."""
+    uses: frozenset[str]
+    has_tokens: bool
+
+
+def lark_of_gbnf(text: str, token_id: TokenId) -> str:
+    """The grammar in the engine's Lark.
+
+    Args:
+        text: rules, of which `root` is the first to be followed.
+        token_id: for `<text>`.
+
+    Raises:
+        GrammarInvalid: it is malformed; the message says in which line and column.
+    """
+    rules = _Parser(text, token_id).rules()
+    if "root" not in rules:
+        raise GrammarInvalid("the grammar has no rule `root`")
+    for rule in rules.values():
+        if unknown := sorted(rule.uses - rules.keys()):
+            raise GrammarInvalid(f"the grammar has no rule `{unknown[0]}`, which another one uses")
+    used = _used(rules)
+    is_regular = not any(rules[name].has_tokens for name in used) and not _is_recursive(rules)
+    names = {name: f"{'R' if is_regular else 'r'}{index}" for index, name in enumerate(used)}
+    lines = [f"{names[name]}: {_named(rules[name].body, names)}" for name in used]
+    return "\n".join([f"start: {names['root']}", *lines])
+
+
+def _named(body: str, names: dict[str, str]) -> str:
+    return re.sub(r"<<([^>]+)>>", lambda found: names[found[1]], body)
+
+
+def _used(rules: dict[str, _Rule]) -> list[str]:
+    found = {"root": None}
+    waiting = ["root"]
+    while waiting:
+        for name in sorted(rules[waiting.pop()].uses - found.keys()):
+            found[name] = None
+            waiting.append(name)
+    return list(found)
+
+
+def _is_recursive(rules: dict[str, _Rule]) -> bool:
+    """Some rule leads back to itself. Those that lead nowhere are taken away until none of them is left."""
+    left = {name: set(rules[name].uses) for name in _used(rules)}
+    while ended := [name for name, uses in left.items() if not uses]:
+        for name in ended:
+            del left[name]
+        for uses in left.values():
+            uses.difference_update(ended)
+    return bool(left)
+
+
+class _Parser:
+    """One grammar, read from its beginning to its end."""
+
+    def __init__(self, text: str, token_id: TokenId) -> None:
+        self._text = text
+        self._token_id = token_id
+        self._at = 0
+        self._depth = 0
+        self._uses: set[str] = set()
+        self._has_tokens = False
+
+    def rules(self) -> dict[str, _Rule]:
+        rules: dict[str, _Rule] = {}
+        self._skip(_SPACE_AND_LINES)
+        while self._at < len(self._text):
+            self._uses, self._has_tokens = set(), False
+            name = self._take(_NAME, "the name of a rule")[0]
+            self._skip(_SPACE)
+            self._expect("::=")
+            self._skip(_SPACE_AND_LINES)
+            body = self._alternatives(_SPACE)
+            rules[name] = _Rule(body, frozenset(self._uses), self._has_tokens)
+            if self._at < len(self._text) and self._text[self._at] not in "\r\n":
+                raise self._wrong("the end of the line")
+            self._skip(_SPACE_AND_LINES)
+        return rules
+
+    def _alternatives(self, space: re.Pattern[str]) -> str:
+        found = [self._sequence(space)]
+        while self._peek() == "|":
+            self._at += 1
+            self._skip(_SPACE_AND_LINES)
+            found.append(self._sequence(space))
+        return " | ".join(found)
+
+    def _sequence(self, space: re.Pattern[str]) -> str:
+        parts: list[str] = []
+        while (atom := self._atom()) is not None:
+            self._skip(space)
+            while (times := self._times()) is not None:
+                atom = _repeated(atom, *times)
+                self._skip(space)
+            parts.append(atom)
+        return " ".join(parts) or '""'
+
+    def _atom(self) -> str | None:
+        char = self._peek()
+        if char == '"':
+            return self._literal()
+        if char == "[":
+            return self._class()
+        if char == "(":
+            return self._group()
+        if char == ".":
+            self._at += 1
+            return r"/[\s\S]/"
+        if char in ("<", "!"):
+            return self._token()
+        found = _NAME.match(self._text, self._at)
+        if found is None:
+            return None
+        self._at = found.end()
+        self._uses.add(found[0])
+        return f"<<{found[0]}>>"
+
+    def _literal(self) -> str:
+        self._at += 1
+        chars: list[str] = []
+        while self._peek() != '"':
+            chars.append(f"/{_lark_character(self._character())}/")
+        self._at += 1
+        return f"({' '.join(chars)})" if chars else '""'
+
+    def _class(self) -> str:
+        self._at += 1
+        negation = "^" if self._peek() == "^" else ""
+        self._at += len(negation)
+        parts: list[str] = []
+        while self._peek() != "]":
+            low = high = self._character()
+            if self._peek() == "-" and self._text[self._at + 1 : self._at + 2] != "]":
+                self._at += 1
+                high = self._character()
+            if high < low:
+                raise self._wrong("a range from a lower to a higher character")
+            parts.append(_lark_range(low, high))
+        self._at += 1
+        inner = "".join(parts)
+        if not inner:
+            return r"/[\s\S]/" if negation else r"/[^\s\S]/"
+        return f"/[{negation}{inner}]/"
+
+    def _group(self) -> str:
+        self._at += 1
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise self._wrong(f"at most {MAX_DEPTH} groups inside of each other")
+        self._skip(_SPACE_AND_LINES)
+        inner = self._alternatives(_SPACE_AND_LINES)
+        self._expect(")")
+        self._depth -= 1
+        return f"({inner})"
+
+    def _token(self) -> str:
+        negation, number, text = self._take(_TOKEN, "a token, as `<[10]>` or `<text>`").groups()
+        token_id = int(number) if number else self._token_id(f"<{text}>")
+        if token_id is None:
+            raise GrammarInvalid(f"`<{text}>` is not one token of this model")
+        self._has_tokens = True
+        return f"<[{'^' if negation else ''}{token_id}]>"
+
+    def _times(self) -> tuple[int, int | None] | None:
+        if self._peek() in _SIGNS:
+            self._at += 1
+            return _SIGNS[self._text[self._at - 1]]
+        if self._peek() != "{":
+            return None
+        low, comma, high = self._take(_TIMES, "a repetition, as `{2}`, `{2,}` or `{2,5}`").groups()
+        least, most = int(low), (int(high) if high else None) if comma else int(low)
+        if max(least, most or 0) > MAX_REPEAT or (most is not None and most < least):
+            raise self._wrong(f"a repetition of up to {MAX_REPEAT} times")
+        return least, most
+
+    def _character(self) -> int:
+        char = self._next()
+        if char != "\\":
+            return ord(char)
+        kind = self._next()
+        if kind in _ESCAPES:
+            return ord(_ESCAPES[kind])
+        digits = self._text[self._at : self._at + _HEX.get(kind, 0)]
+        if kind not in _HEX or not re.fullmatch(f"[0-9a-fA-F]{{{_HEX[kind]}}}", digits):
+            raise self._wrong("an escape sequence")
+        self._at += len(digits)
+        code = int(digits, 16)
+        if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
+            raise self._wrong("a character of Unicode")
+        return code
+
+    def _next(self) -> str:
+        char = self._peek()
+        if not char:
+            raise self._wrong("more")
+        self._at += 1
+        return char
+
+    def _peek(self) -> str:
+        return self._text[self._at : self._at + 1]
+
+    def _skip(self, space: re.Pattern[str]) -> None:
+        found = space.match(self._text, self._at)
+        self._at = self._at if found is None else found.end()
+
+    def _take(self, what: re.Pattern[str], name: str) -> re.Match[str]:
+        found = what.match(self._text, self._at)
+        if found is None:
+            raise self._wrong(name)
+        self._at = found.end()
+        return found
+
+    def _expect(self, text: str) -> None:
+        if not self._text.startswith(text, self._at):
+            raise self._wrong(f"`{text}`")
+        self._at += len(text)
+
+    def _wrong(self, expected: str) -> GrammarInvalid:
+        before = self._text[: self._at]
+        line, column = before.count("\n") + 1, self._at - before.rfind("\n")
+        return GrammarInvalid(f"line {line}, column {column} of the grammar: expected {expected}")
+
+
+def _repeated(atom: str, least: int, most: int | None) -> str:
+    if most == 0:
+        return '""'
+    return f"({atom}){{{least},{'' if most is None else most}}}"
+
+
+def _lark_character(code: int) -> str:
+    char = chr(code)
+    return char if char.isascii() and char.isalnum() else f"\\u{{{code:x}}}"
+
+
+def _lark_range(low: int, high: int) -> str:
+    return _lark_character(low) if low == high else f"{_lark_character(low)}-{_lark_character(high)}"

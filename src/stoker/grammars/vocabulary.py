@@ -1,0 +1,73 @@
+"""A model's vocabulary as the grammar engine wants it. Knows no grammars."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from stoker.errors import UnsupportedParameter
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+
+
+class Tokenizer(Protocol):
+    """The part of a tokenizer that grammars need."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    def encode(self, text: str, *, parse_special: bool = True) -> list[int]: ...
+    def token_bytes(self, token_id: int, *, render_special: bool = False) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What grammars must know of a model."""
+
+    tokenizer: Tokenizer
+    eog_token_ids: frozenset[int]
+    """The whole end-of-generation set; at least one."""
+    special_token_ids: frozenset[int]
+    """Tokens that are no text: those that add nothing to a text, and markers. A grammar allows them only by name."""
+
+    def one_token(self, text: str) -> int | None:
+        """The token that a text is; None if it is several, or none."""
+        token_ids = self.tokenizer.encode(text, parse_special=True)
+        return token_ids[0] if len(token_ids) == 1 else None
+
+
+def engine_tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
+    """The engine's tokenizer: about 0.1 s for 50,000 tokens, 1 s and 70 MB for 260,000.
+
+    Raises:
+        UnsupportedParameter: the engine is not installed.
+    """
+    try:
+        from llguidance import LLTokenizer, TokenizerWrapper
+    except ImportError as error:
+        raise UnsupportedParameter(
+            f"structured output needs the package llguidance, which cannot be imported here: {error}",
+            parameter="response_format",
+        ) from None
+    ends = sorted(vocabulary.eog_token_ids)
+    return LLTokenizer(TokenizerWrapper(_Source(vocabulary, ends[0])), eos_token=ends)
+
+
+class _Source:
+    """What the engine's wrapper reads."""
+
+    bos_token_id = None
+
+    def __init__(self, vocabulary: Vocabulary, eos_token_id: int) -> None:
+        tokenizer = vocabulary.tokenizer
+        self.eos_token_id = eos_token_id
+        special: Collection[int] = vocabulary.special_token_ids | vocabulary.eog_token_ids
+        self.special_token_ids = sorted(special)
+        self.tokens = [tokenizer.token_bytes(i, render_special=True) for i in range(tokenizer.vocab_size)]
+        self._tokenizer = tokenizer
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        if not isinstance(text, str):  # the wrapper tries bytes first
+            raise TypeError("only texts are tokenized")
+        return self._tokenizer.encode(text, parse_special=False)
