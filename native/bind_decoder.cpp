@@ -43,15 +43,16 @@ KvType kv_type_named(const std::string& name) {
 // The decoder with the Python objects whose memory it reads.
 class BoundDecoder {
 public:
-    BoundDecoder(const nb::dict& description, nb::handle memory, int32_t num_pages, int32_t max_batch_tokens,
-                 int32_t num_threads, const std::string& kv_type, const std::string& kernels, SharedCores* cores,
+    BoundDecoder(const nb::dict& description, nb::handle memory, int32_t num_pages, int32_t num_states,
+                 int32_t max_batch_tokens, int32_t num_threads, const std::string& kv_type, const std::string& kernels, SharedCores* cores,
                  const std::vector<int32_t>& cpus)
         : memory_(memory, false) {
-        require(num_pages > 0 && max_batch_tokens > 0 && num_threads > 0, "a size is zero or negative");
+        require(num_pages > 0 && num_states >= 0 && max_batch_tokens > 0 && num_threads > 0, "a size is zero or negative");
         require(reinterpret_cast<uintptr_t>(memory_.data()) % 64 == 0, "the memory must begin at a multiple of 64 bytes");
         require(std::ranges::all_of(cpus, [](int32_t cpu) { return cpu >= 0 && cpu < kMaxCpus; }), "no such CPU");
         decoder_ = std::make_unique<Decoder>(read_description(description, memory_, tables_), kernels_or_best(kernels),
-                                             kv_type_named(kv_type), num_pages, max_batch_tokens, num_threads, cores, cpus);
+                                             kv_type_named(kv_type), num_pages, num_states, max_batch_tokens, num_threads,
+                                             cores, cpus);
     }
 
     void forward(Array<const int32_t, 1> tokens, Array<const int32_t, 2> chunks, Array<const int32_t, 2> tables,
@@ -125,6 +126,24 @@ public:
         kv.import_positions(page, from.data(), first, last);
     }
 
+    void export_state(int32_t slot, nb::handle into) {
+        const Bytes to(into, true);
+        States& states = states_with(slot);
+        require(to.size() == states.slot_bytes(), "there is no room for a state, or too much");
+        nb::gil_scoped_release release;
+        states.export_state(slot, to.data());
+    }
+
+    void import_state(int32_t slot, nb::handle data, int32_t length) {
+        const Bytes from(data, false);
+        States& states = states_with(slot);
+        require(from.size() == states.slot_bytes(), "the data are not a state");
+        require(length > 0, "a state has a length");
+        nb::gil_scoped_release release;
+        states.import_state(slot, from.data(), length);
+    }
+
+    size_t state_bytes() { return open().states().slot_bytes(); }
     size_t page_bytes() { return open().kv().page_bytes(); }
     std::string kernels() { return open().kernels_name(); }
 
@@ -161,6 +180,12 @@ private:
         return kv;
     }
 
+    States& states_with(int32_t slot) {
+        States& states = open().states();
+        require(slot >= 0 && slot < states.num_slots() && states.length(slot) >= 0, "no such state");
+        return states;
+    }
+
     static LowRank change_of(const DecoderSpec& spec, const Bytes& memory, const Change& fields) {
         const auto [place, rank, is_half, scale, offset_a, offset_b] = fields;
         require(place >= 0 && place < spec.num_places(), "a change has no place");
@@ -185,13 +210,14 @@ private:
 
 void bind_decoder(nb::module_& module) {
     nb::class_<BoundDecoder>(module, "Decoder")
-        .def(nb::init<const nb::dict&, nb::handle, int32_t, int32_t, int32_t, const std::string&, const std::string&,
+        .def(nb::init<const nb::dict&, nb::handle, int32_t, int32_t, int32_t, int32_t, const std::string&, const std::string&,
                       SharedCores*, const std::vector<int32_t>&>(),
-             nb::keep_alive<1, 9>(),
-             nb::arg("description"), nb::arg("memory"), nb::kw_only(), nb::arg("num_pages"), nb::arg("max_batch_tokens"),
-             nb::arg("num_threads"), nb::arg("kv_type"), nb::arg("kernels") = "",
+             nb::keep_alive<1, 10>(),
+             nb::arg("description"), nb::arg("memory"), nb::kw_only(), nb::arg("num_pages"),
+             nb::arg("num_states") = 0, nb::arg("max_batch_tokens"), nb::arg("num_threads"), nb::arg("kv_type"), nb::arg("kernels") = "",
              nb::arg("cores").none() = nb::none(), nb::arg("cpus") = std::vector<int32_t>())
         .def_prop_ro("page_bytes", &BoundDecoder::page_bytes)
+        .def_prop_ro("state_bytes", &BoundDecoder::state_bytes)
         .def_prop_ro("kernels", &BoundDecoder::kernels)
         .def("forward", &BoundDecoder::forward, nb::arg("tokens").noconvert(), nb::arg("chunks").noconvert(),
              nb::arg("page_tables").noconvert(), nb::arg("logits").noconvert(), nb::arg("hidden").noconvert() = nb::none(),
@@ -202,6 +228,8 @@ void bind_decoder(nb::module_& module) {
         .def("copy_page", &BoundDecoder::copy_page, nb::arg("source"), nb::arg("target"))
         .def("export_page", &BoundDecoder::export_page, nb::arg("page"), nb::arg("into"))
         .def("import_page", &BoundDecoder::import_page, nb::arg("page"), nb::arg("data"), nb::arg("first"), nb::arg("last"))
+        .def("export_state", &BoundDecoder::export_state, nb::arg("slot"), nb::arg("into"))
+        .def("import_state", &BoundDecoder::import_state, nb::arg("slot"), nb::arg("data"), nb::arg("length"))
         .def("touch_pages", &BoundDecoder::touch_pages, nb::arg("first"), nb::arg("last"))
         .def("close", &BoundDecoder::close);
 }

@@ -95,8 +95,11 @@ private:
         const Heads heads = {get<int32_t>("num_heads"), get<int32_t>("num_kv_heads"), get<int32_t>("head_size")};
         const auto head_norms = chosen<HeadNorms>("head_norms", {"before_rope", "after_rope", "whole_row"});
         const bool are_whole = head_norms == HeadNorms::whole_row;
+        const auto mixer = chosen<Mixer>("mixer", {"attention", "short_conv"});
         return {
+            .mixer = mixer,
             .heads = heads,
+            .convolution = mixer == Mixer::attention ? Convolution{} : convolution(spec.hidden_size),
             .feed_forward_size = get<int32_t>("feed_forward_size"),
             .attention_norm = norm("attention_norm", spec.hidden_size),
             .query = projection("query"),
@@ -118,6 +121,12 @@ private:
             .rope = get<int32_t>("rope"),
             .window = get<int32_t>("window"),
         };
+    }
+
+    Convolution convolution(int32_t channels) const {
+        const auto taps = get<int32_t>("taps");
+        require(taps > 0 && taps <= kMaxTaps, "a convolution has no weights, or too many");
+        return {taps, vector(get<int64_t>("convolution"), taps * channels)};
     }
 
     Experts experts() const {

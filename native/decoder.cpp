@@ -31,17 +31,25 @@ size_t scratch_bytes(const Kernels& kernels, const DecoderSpec& spec, int32_t ro
 std::vector<KvHeads> kept_heads(const DecoderSpec& spec) {
     std::vector<KvHeads> found;
     for (const Layer& layer : spec.layers) {
-        found.push_back({layer.heads.num_kv, layer.heads.size});
+        found.push_back(layer.attends() ? KvHeads{layer.heads.num_kv, layer.heads.size} : KvHeads{});
+    }
+    return found;
+}
+
+std::vector<size_t> kept_floats(const DecoderSpec& spec) {
+    std::vector<size_t> found;
+    for (const Layer& layer : spec.layers) {
+        found.push_back(layer.state_floats());
     }
     return found;
 }
 
 }  // namespace
 
-Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32_t num_pages,
+Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32_t num_pages, int32_t num_states,
                  int32_t max_batch_tokens, int32_t num_threads, SharedCores* cores, std::vector<int32_t> cpus)
     : spec_((spec.check(), std::move(spec))), kernels_(kernels),
-      kv_(kv_type, kept_heads(spec_), num_pages),
+      kv_(kv_type, kept_heads(spec_), num_pages), states_(kept_floats(spec_), num_states),
       max_batch_tokens_(max_batch_tokens), adapters_(spec_),
       plan_(spec_, kernels.attention->rows_at_once(kv_type), max_batch_tokens, num_threads),
       expert_rows_(spec_, max_batch_tokens, Plan::gate_floats(max_batch_tokens), kPiecesPerThread * num_threads),
@@ -49,13 +57,13 @@ Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32
     const int32_t head_size = spec_.largest([](const Layer& layer) { return layer.heads.size; });
     require(!is_coded(kv_type) || head_size <= kMaxCodedHead, "heads are too large for q16 and i16");
     const size_t rows = max_batch_tokens, few = Stage::kFewRows, hidden = spec_.hidden_size;
-    const int32_t query_size = spec_.largest([](const Layer& layer) { return layer.heads.query_size(); });
-    const int32_t wide = std::max(spec_.hidden_size, query_size);
+    const int32_t mixed_size = spec_.largest([](const Layer& layer) { return layer.mixed_size(); });
+    const int32_t wide = std::max(spec_.hidden_size, mixed_size);
     x_[0] = Buffer<float>(rows * hidden);
     x_[1] = Buffer<float>(few * hidden);
     normed_ = Buffer<float>(rows * hidden);
-    qkv_ = Buffer<float>(rows * spec_.largest([](const Layer& layer) { return layer.heads.all_size(); }));
-    attended_ = Buffer<float>(rows * query_size);
+    qkv_ = Buffer<float>(rows * spec_.largest([](const Layer& layer) { return layer.input_size(); }));
+    attended_ = Buffer<float>(rows * mixed_size);
     y_ = Buffer<float>(rows * hidden);
     const auto has_float_down = [](const Layer& layer) { return layer.down.w.is_float(); };
     gate_ = Buffer<float>(std::ranges::any_of(spec_.layers, has_float_down) ? rows * feed_forward_size() : 0);
@@ -64,7 +72,9 @@ Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32
     span_partials_ = Buffer<float>(plan_.num_span_partials());
     size_t attention_floats = 0;
     for (int32_t layer = 0; layer < int32_t(spec_.layers.size()); ++layer) {
-        attention_floats = std::max(attention_floats, kernels.attention->scratch_floats(kv_.layout(layer)));
+        if (spec_.layers[layer].attends()) {
+            attention_floats = std::max(attention_floats, kernels.attention->scratch_floats(kv_.layout(layer)));
+        }
     }
     workers_.resize(num_threads);
     for (Worker& worker : workers_) {
@@ -126,7 +136,16 @@ void Decoder::forward(const Batch& batch) {
     plan_.make(batch, adapters_);
     ++num_passes_;
     Pass pass(*this, batch);
+    set_lengths(batch, false);
     pool_.run(pass);
+    set_lengths(batch, true);
+}
+
+void Decoder::set_lengths(const Batch& batch, bool are_computed) {
+    for (int32_t i = 0; states_.are_needed() && i < batch.num_chunks; ++i) {
+        const Chunk& chunk = batch.chunks[i];
+        states_.set_length(chunk.slot, are_computed ? chunk.start + chunk.length : -1);
+    }
 }
 
 void Decoder::check(const Batch& batch) const {
@@ -143,6 +162,20 @@ void Decoder::check(const Batch& batch) const {
         require(batch.tokens[i] >= 0 && batch.tokens[i] < spec_.vocab_size, "a token id is outside of the vocabulary");
     }
     adapters_.check(batch);
+    if (states_.are_needed()) {
+        check_states(batch);
+    }
+}
+
+void Decoder::check_states(const Batch& batch) const {
+    std::vector<bool> is_seen(states_.num_slots());
+    for (int32_t i = 0; i < batch.num_chunks; ++i) {
+        const auto [slot, start, length, num_logits] = batch.chunks[i];
+        require(slot < states_.num_slots(), "no such slot");
+        require(!is_seen[slot], "two chunks of a batch go on with one state");
+        require(start == 0 || start == states_.length(slot), "a chunk does not begin where the state of its slot ends");
+        is_seen[slot] = true;
+    }
 }
 
 void Decoder::check(const Batch& batch, const Chunk& chunk) const {

@@ -14,6 +14,7 @@
 #include "plan.hpp"
 #include "pool.hpp"
 #include "rows.hpp"
+#include "states.hpp"
 
 namespace stoker {
 
@@ -38,12 +39,14 @@ struct alignas(64) Worker {
 class Decoder {
 public:
     // `cores` and `cpus`: as of the pool.
-    Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32_t num_pages, int32_t max_batch_tokens,
-            int32_t num_threads, SharedCores* cores, std::vector<int32_t> cpus);
+    // `num_states`: slots of a model with recurrent layers.
+    Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32_t num_pages, int32_t num_states,
+            int32_t max_batch_tokens, int32_t num_threads, SharedCores* cores, std::vector<int32_t> cpus);
 
     // Throws std::invalid_argument before anything is computed.
     void forward(const Batch& batch);
     KvCache& kv() { return kv_; }
+    States& states() { return states_; }
     // Between two passes. `add` checks nothing.
     void add_adapter(int32_t id, Adapter adapter);
     void remove_adapter(int32_t id) { adapters_.remove(id); }
@@ -58,10 +61,14 @@ private:
     int32_t feed_forward_size() const;  // the largest
     void check(const Batch& batch) const;
     void check(const Batch& batch, const Chunk& chunk) const;
+    void check_states(const Batch& batch) const;
+    // Of the states of all slots in a batch: what they are after it, or that they are none while it is computed.
+    void set_lengths(const Batch& batch, bool are_computed);
 
     DecoderSpec spec_;
     const Kernels& kernels_;
     KvCache kv_;
+    States states_;
     const int32_t max_batch_tokens_;
     Adapters adapters_;
     Plan plan_;

@@ -73,6 +73,7 @@ struct Activations {
 
 struct RowKernels;        // rows.hpp
 struct AttentionKernels;  // attention.hpp
+struct RecurrentKernels;  // recurrent.hpp
 struct SamplingKernels;   // sampling.hpp
 struct AdapterKernels;    // adapters.hpp
 
@@ -92,6 +93,7 @@ struct Kernels {
     void (*unpack_row)(const Matrix& w, int32_t row, float* out);
     const RowKernels* rows;
     const AttentionKernels* attention;
+    const RecurrentKernels* recurrent;
     const SamplingKernels* sampling;
     const AdapterKernels* adapters;
 };

@@ -4,32 +4,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
-
-#if defined(STOKER_GUARD)
-#include "guarded.hpp"
-#endif
 
 namespace stoker {
 
 namespace {
-
-#if defined(STOKER_GUARD)
-void* take_pages(size_t bytes) { return take_guarded(bytes); }
-void give_back_pages(void* memory, size_t bytes) { give_back_guarded(memory, bytes); }
-#else
-void* take_pages(size_t bytes) {
-    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) {
-        throw std::bad_alloc();
-    }
-#if defined(MADV_HUGEPAGE)
-    madvise(memory, bytes, MADV_HUGEPAGE);  // a wish: without it, it only takes more misses of the TLB
-#endif
-    return memory;
-}
-void give_back_pages(void* memory, size_t bytes) { munmap(memory, bytes); }
-#endif
 
 // `runs` runs of 32 elements, one a position: of each, positions [first, last).
 void copy_columns(uint8_t* to, const uint8_t* from, size_t runs, size_t element, int32_t first, int32_t last) {
@@ -75,26 +53,29 @@ void copy_codes(uint8_t* to, const uint8_t* from, const KvLayout& kv, bool are_k
 
 }  // namespace
 
-KvCache::KvCache(KvType type, const std::vector<KvHeads>& layers, int32_t num_pages) : num_pages_(num_pages) {
+KvCache::KvCache(KvType type, const std::vector<KvHeads>& layers, int32_t num_pages)
+    : num_pages_(num_pages), layers_(parts(type, layers)),
+      page_bytes_(layers_.front().layout.page_bytes), memory_(page_bytes_ * num_pages) {}
+
+std::vector<KvCache::Part> KvCache::parts(KvType type, const std::vector<KvHeads>& layers) {
+    std::vector<Part> found;
+    size_t page_bytes = 0;
     for (const KvHeads& heads : layers) {
         const KvLayout layout = {type, heads.size, 0};
-        layers_.push_back({layout, page_bytes_, heads.count});
-        page_bytes_ += heads.count * layout.head_bytes();
+        found.push_back({layout, page_bytes, heads.count});
+        page_bytes += heads.count * layout.head_bytes();
     }
-    for (Part& part : layers_) {
-        part.layout.page_bytes = page_bytes_;
+    for (Part& part : found) {
+        part.layout.page_bytes = page_bytes;
     }
-    bytes_ = page_bytes_ * num_pages;
-    memory_ = static_cast<uint8_t*>(take_pages(bytes_));
+    return found;
 }
-
-KvCache::~KvCache() { give_back_pages(memory_, bytes_); }
 
 void KvCache::touch([[maybe_unused]] int32_t first, [[maybe_unused]] int32_t last) {
 #if defined(MADV_POPULATE_WRITE)
     constexpr size_t kSystemPage = size_t(1) << 16;  // the largest there is
     const size_t begin = first * page_bytes() / kSystemPage * kSystemPage;
-    madvise(memory_ + begin, last * page_bytes() - begin, MADV_POPULATE_WRITE);
+    madvise(memory_.get() + begin, last * page_bytes() - begin, MADV_POPULATE_WRITE);
 #endif
 }
 

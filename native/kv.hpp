@@ -9,10 +9,11 @@
 #include <vector>
 
 #include "attention.hpp"
+#include "mapped.hpp"
 
 namespace stoker {
 
-// What a layer keeps of each position.
+// What a layer keeps of each position; no heads = nothing.
 struct KvHeads {
     int32_t count, size;
 };
@@ -21,17 +22,14 @@ class KvCache {
 public:
     // Throws std::bad_alloc if the address space cannot be had.
     KvCache(KvType type, const std::vector<KvHeads>& layers, int32_t num_pages);
-    ~KvCache();
-    KvCache(const KvCache&) = delete;
-    KvCache& operator=(const KvCache&) = delete;
 
     const KvLayout& layout(int32_t layer) const { return layers_[layer].layout; }
     int32_t num_pages() const { return num_pages_; }
     size_t page_bytes() const { return page_bytes_; }
-    uint8_t* page(int32_t page) { return memory_ + page * page_bytes_; }
+    uint8_t* page(int32_t page) { return memory_.get() + page * page_bytes_; }
     // The part of page 0 that belongs to a layer's head; at the same place in every page.
     uint8_t* head(int32_t layer, int32_t head) {
-        return memory_ + layers_[layer].offset + head * layers_[layer].layout.head_bytes();
+        return memory_.get() + layers_[layer].offset + head * layers_[layer].layout.head_bytes();
     }
     void copy_page(int32_t source, int32_t target);
     // Has the memory of pages [first, last) ready before anybody writes to it; what is in it stays as it is. Any thread, at
@@ -47,11 +45,12 @@ private:
         int32_t num_heads;
     };
 
-    std::vector<Part> layers_;
-    int32_t num_pages_;
-    size_t page_bytes_ = 0;
-    size_t bytes_;
-    uint8_t* memory_;
+    static std::vector<Part> parts(KvType type, const std::vector<KvHeads>& layers);
+
+    const int32_t num_pages_;
+    const std::vector<Part> layers_;
+    const size_t page_bytes_;
+    Mapped memory_;
 };
 
 }  // namespace stoker

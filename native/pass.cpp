@@ -53,6 +53,7 @@ void Pass::compute(int32_t index, int32_t piece, int32_t thread) {
         case StageKind::expert_gate_up: return expert_gate_up(me, index, piece);
         case StageKind::expert_down: return expert_down(me, stage, piece);
         case StageKind::combine: return combine(stage, share(stage, piece, stage.rows));
+        case StageKind::convolve: return convolve(stage, piece);
         case StageKind::keep_rows: return keep_rows(stage);
         case StageKind::hidden: {
             const auto [begin, end] = share(stage, piece, stage.rows);
@@ -61,7 +62,11 @@ void Pass::compute(int32_t index, int32_t piece, int32_t thread) {
             }
             return;
         }
-        case StageKind::query_key_value: fetch_keys(thread, stage.layer); [[fallthrough]];
+        case StageKind::query_key_value:
+            if (spec_.layers[stage.layer].attends()) {
+                fetch_keys(thread, stage.layer);
+            }
+            [[fallthrough]];
         default: return products(me, stage, piece, input(me, index, piece == 0));
     }
 }
@@ -82,7 +87,7 @@ void Pass::embed(const Stage& stage, Range rows) {
 }
 
 void Pass::keep_rows(const Stage& stage) {
-    const size_t n = spec_.hidden_size, m = heads(stage.layer).query_size();
+    const size_t n = spec_.hidden_size, m = spec_.layers[stage.layer].mixed_size();
     float* x = d_.x_[stage.x].get();
     float* attended = d_.attended_.get();
     for (int32_t i = 0; i < batch_.num_rows; ++i) {  // always towards the beginning
@@ -118,7 +123,7 @@ Activations Pass::place_input(Worker& me, const Stage& products) const {
     const float* from = normed_rows(me, products);
     uint8_t* codes = products.is_few() ? me.codes.get() : d_.codes_.get();
     if (products.kind == StageKind::output) {
-        cols = heads(products.layer).query_size();
+        cols = spec_.layers[products.layer].mixed_size();
         from = d_.attended_.get();
     } else if (products.kind == StageKind::down) {
         cols = spec_.layers[products.layer].feed_forward_size;
@@ -237,7 +242,7 @@ void Pass::query_key_value(Worker& me, const Stage& stage, int32_t piece, const 
         const Matrix& w = spec_.at(stage.place() + part).w;
         const int32_t count = divided_up(w.tiles(), stage.grain);
         if (piece < count) {
-            return multiply(me, stage, part, a, share(stage, piece, w.tiles()), y, heads(stage.layer).all_size());
+            return multiply(me, stage, part, a, share(stage, piece, w.tiles()), y, spec_.layers[stage.layer].input_size());
         }
         piece -= count;
         y += w.rows;

@@ -59,6 +59,8 @@ private:
                          const ExpertRows::Unit& unit, float* y, int32_t ldy);
     void combine(const Stage& stage, Range rows);
 
+    void convolve(const Stage& stage, int32_t piece);
+
     void rotate_row(int32_t layer, int32_t row);
     void rotate_and_write(int32_t layer, int32_t row, int32_t head);
     bool is_wanted(int32_t layer, const AttentionPiece& piece) const {

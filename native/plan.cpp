@@ -24,12 +24,17 @@ Plan::Plan(const DecoderSpec& spec, int32_t attention_rows, int32_t max_batch_to
     row_position.resize(max_batch_tokens);
     row_chunk.resize(max_batch_tokens);
     logit_row.resize(max_batch_tokens);
+    chunk_row.resize(max_batch_tokens);
     for (const Layer& layer : spec.layers) {
         add_attention(layer, attention_rows);
     }
 }
 
 void Plan::add_attention(const Layer& layer, int32_t attention_rows) {
+    if (!layer.attends()) {
+        kinds_.push_back(-1);
+        return;
+    }
     const bool whole_rows = layer.head_norms == HeadNorms::whole_row;
     const auto known = std::ranges::find(attentions_, layer.heads, &AttentionPlan::heads);
     kinds_.push_back(int32_t(known - attentions_.begin()));
@@ -68,6 +73,7 @@ void Plan::make_rows(const Batch& batch) {
     int32_t row = 0, logit = 0;
     for (int32_t c = 0; c < batch.num_chunks; ++c) {
         const Chunk& chunk = batch.chunks[c];
+        chunk_row[c] = row;
         for (int32_t i = 0; i < chunk.length; ++i, ++row) {
             row_chunk[row] = c;
             row_position[row] = chunk.start + i;
@@ -86,7 +92,11 @@ void Plan::make_stages(const Batch& batch, const Adapters& adapters) {
     add_rows(StageKind::embed);
     for (next_.layer = 0; next_.layer < int32_t(spec_.layers.size()); ++next_.layer) {
         add_products(StageKind::query_key_value, adapters);
-        add_attention_stages();
+        if (spec_.layers[next_.layer].attends()) {
+            add_attention_stages();
+        } else {
+            add_recurrent_stages(batch);
+        }
         if (keeps_rows && is_last(next_.layer)) {
             add(StageKind::keep_rows, 1);
             next_.rows = batch.num_rows;
@@ -117,6 +127,13 @@ void Plan::add_attention_stages() {
     }
     add(StageKind::attend, num_units);
     add(StageKind::join_spans, plan.spans_apart ? num_units : 0);
+}
+
+// All rows of a chunk are one piece's: each needs those before it.
+void Plan::add_recurrent_stages(const Batch& batch) {
+    const int32_t wanted = divided_up(kPiecesPerThread * num_threads_, batch.num_chunks);
+    const int32_t blocks = spec_.layers[next_.layer].mixed_size() / 16, grain = divided_up(blocks, wanted);
+    add(StageKind::convolve, batch.num_chunks * divided_up(blocks, grain), grain * 16);
 }
 
 void Plan::add_feed_forward(const Adapters& adapters) {

@@ -8,6 +8,8 @@
 // `down` are quantised by who computes them. Where rows have adapters, a stage `project` stands before the products that these
 // change (adapters.hpp).
 //
+// A layer without attention (recurrent.hpp) has the stage `convolve` in place of those from `rotate` to `join spans`.
+//
 // With experts (experts.hpp) the feed-forward is, all from the same input, whose products come before `y` is written again:
 //
 //   input | route | choose | sort rows | experts: gate, up | experts: down | gate, up | down -> y | combine -> y
@@ -27,6 +29,7 @@ namespace stoker {
 enum class StageKind : int8_t {
     embed, input, project, query_key_value, rotate, attend, join_spans, keep_rows, output, gate_up, down, hidden, head,
     route, choose, sort_rows, expert_gate_up, expert_down, combine,
+    convolve,
 };
 
 struct Stage {
@@ -37,7 +40,7 @@ struct Stage {
     int32_t num_added;  // how many y it has in it
     int32_t layer;
     int32_t rows;       // of a `project`: its units
-    int32_t grain;      // rows, tiles or units of a piece
+    int32_t grain;      // rows, tiles, units or channels of a piece
     int32_t num_pieces;
     int32_t source;     // the stage whose input this one has, too; -1 = its own
     bool of_logits;     // the rows are those that want logits
@@ -64,7 +67,7 @@ public:
         return std::max(1 << 17, max_batch_tokens * 2 * kTile);
     }
 
-    // Of the layer's kind of heads.
+    // Of the layer's kind of heads, if it has some.
     const AttentionPlan& attention(int32_t layer) const { return attentions_[kinds_[layer]]; }
     // The largest that attention of any layer needs.
     size_t num_span_partials() const;
@@ -73,7 +76,7 @@ public:
     void make(const Batch& batch, const Adapters& adapters);
 
     std::vector<Stage> stages;
-    std::vector<int32_t> row_position, row_chunk, logit_row;
+    std::vector<int32_t> row_position, row_chunk, logit_row, chunk_row;
     bool keeps_rows = false;             // in the last layer only rows that want logits go on behind their KV
 
     bool is_last(int32_t layer) const { return layer + 1 == int32_t(spec_.layers.size()); }
@@ -85,6 +88,7 @@ private:
     void add(StageKind kind, int32_t num_pieces, int32_t grain = 1);
     void add_rows(StageKind kind);
     void add_attention_stages();
+    void add_recurrent_stages(const Batch& batch);
     void add_feed_forward(const Adapters& adapters);
     void add_route(const Experts& experts);
     void count_added_y();
@@ -96,7 +100,7 @@ private:
     const int32_t max_batch_tokens_;
     const int32_t num_threads_;
     std::vector<AttentionPlan> attentions_;  // one for each kind of heads
-    std::vector<int32_t> kinds_;             // of layers
+    std::vector<int32_t> kinds_;             // of layers; -1 = no attention
     Stage next_ = {};  // while stages are made
 };
 

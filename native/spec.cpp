@@ -40,12 +40,27 @@ void DecoderSpec::check() const {
     for (const Rope& rope : ropes) {
         require(rope.dim > 0 && rope.dim % 2 == 0, "a rotation does not fit a head");
     }
+    require(std::ranges::any_of(layers, &Layer::attends), "no layer has attention");
     for (const Layer& layer : layers) {
         check(layer);
     }
 }
 
 void DecoderSpec::check(const Layer& layer) const {
+    layer.attends() ? check_attention(layer) : check_short_conv(layer);
+    require(!layer.is_parallel || layer.post_attention_norm == nullptr, "parallel layers have no norm after attention");
+    check_feed_forward(layer);
+}
+
+void DecoderSpec::check_short_conv(const Layer& layer) const {
+    for (const Projection* p : {&layer.query, &layer.key, &layer.value, &layer.output}) {
+        require_shape(*p, hidden_size, hidden_size);
+    }
+    require(layer.convolution.taps > 0 && layer.convolution.taps <= kMaxTaps && layer.convolution.weights != nullptr,
+            "a convolution has no weights, or too many");
+}
+
+void DecoderSpec::check_attention(const Layer& layer) const {
     const Heads& heads = layer.heads;
     require(heads.num > 0 && heads.num_kv > 0 && heads.size > 0, "a size is zero or negative");
     require(heads.num % heads.num_kv == 0, "query heads cannot be shared out to KV heads");
@@ -57,11 +72,9 @@ void DecoderSpec::check(const Layer& layer) const {
     require_shape(layer.output, hidden_size, heads.query_size());
     require(layer.head_norms != HeadNorms::whole_row || (layer.query_norm != nullptr && layer.key_norm != nullptr),
             "a norm is missing");
-    require(!layer.is_parallel || layer.post_attention_norm == nullptr, "parallel layers have no norm after attention");
     require(layer.rope >= 0 && size_t(layer.rope) < ropes.size(), "a layer has no rotation");
     require(ropes[layer.rope].dim <= heads.size, "a rotation does not fit a head");
     require(layer.window >= 0, "a window is negative");
-    check_feed_forward(layer);
 }
 
 void DecoderSpec::check_feed_forward(const Layer& layer) const {

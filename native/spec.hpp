@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels.hpp"
+#include "recurrent.hpp"
 #include "rows.hpp"
 
 namespace stoker {
@@ -72,8 +73,23 @@ struct Experts {
     bool has_shared_gate() const { return shared_gate.w.rows > 0; }
 };
 
+// By what the positions of a sequence come together. All but attention keep a state of a sequence (states.hpp) instead of keys
+// and values.
+enum class Mixer : int32_t {
+    attention,
+    short_conv,  // output(c * convolution(b * x)): `query` gives b, `key` gives c, `value` gives x
+};
+
+// Of each channel over its last inputs.
+struct Convolution {
+    int32_t taps;
+    const float* weights;  // [taps][channels], the present position's last
+};
+
 struct Layer {
-    Heads heads;
+    Mixer mixer;
+    Heads heads;  // none without attention
+    Convolution convolution;
     int32_t feed_forward_size;
     const float* attention_norm;  // nullptr: x as it is, as of the feed-forward
     Projection query, key, value, output;
@@ -89,6 +105,13 @@ struct Layer {
     bool is_parallel;  // the feed-forward does not see what attention added
     int32_t rope;
     int32_t window;  // 0 = none
+
+    bool attends() const { return mixer == Mixer::attention; }
+    // Floats of a row that the mixer begins with (what query, key and value give, one behind the other), and that it gives.
+    int32_t input_size() const { return query.w.rows + key.w.rows + value.w.rows; }
+    int32_t mixed_size() const { return output.w.cols; }
+    // Floats that it keeps of a sequence.
+    size_t state_floats() const { return attends() ? 0 : size_t(convolution.taps - 1) * mixed_size(); }
 };
 
 struct DecoderSpec {
@@ -122,6 +145,8 @@ struct DecoderSpec {
 
 private:
     void check(const Layer& layer) const;
+    void check_attention(const Layer& layer) const;
+    void check_short_conv(const Layer& layer) const;
     void check_feed_forward(const Layer& layer) const;
     void check(const Experts& experts) const;
 };

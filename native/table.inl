@@ -8,6 +8,7 @@
 #include "attention_i16.inl"
 #include "attention_write.inl"
 #include "attention_table.inl"
+#include "recurrent.inl"
 #include "sampling.inl"
 #include "adapters.inl"
 
@@ -29,6 +30,7 @@ const Kernels& STOKER_TABLE_OF(STOKER_ISA)() {
         .unpack_row = STOKER_ISA::unpack_row,
         .rows = &STOKER_ISA::kRowKernels,
         .attention = &STOKER_ISA::kAttentionKernels,
+        .recurrent = &STOKER_ISA::kRecurrentKernels,
         .sampling = &STOKER_ISA::kSamplingKernels,
         .adapters = &STOKER_ISA::kAdapterKernels,
     };
