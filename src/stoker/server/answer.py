@@ -6,9 +6,10 @@ Generation --Output--> Delta --Writer.push--> bytes of a stream
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from starlette.requests import Request
@@ -23,7 +24,8 @@ from stoker.server.errors import error_event, json_response
 from stoker.server.generation import Generation, GenerationRequest
 from stoker.server.transport.connection import while_connected
 from stoker.server.transport.sse import SSE, EventStream, Framing
-from stoker.text.chat_formats.events import Content, Event
+from stoker.text.chat_formats.events import CallArguments, CallBegin, CallEnd, Content, Event, Reasoning
+from stoker.text.chat_formats.reader import Reader
 
 _log = logging.getLogger(__name__)
 
@@ -114,8 +116,9 @@ async def stream(generation: Generation, writer: Writer, scope: Scope) -> AsyncG
     if begin := writer.begin():
         yield begin
     try:
+        parts = Parts(generation.reader)
         async for index, output in generation:
-            if event := writer.push(delta_of(index, output)):
+            if event := writer.push(parts.delta(index, output)):
                 yield event
         if end := writer.end():
             yield end
@@ -127,12 +130,84 @@ async def stream(generation: Generation, writer: Writer, scope: Scope) -> AsyncG
 async def whole(generation: Generation, writer: Writer) -> object:
     """The reply that does not stream: the fold of the deltas of each choice, in the dialect's shape."""
     outputs = await generation.collect()
-    return writer.whole([delta_of(index, output) for index, output in enumerate(outputs)])
+    parts = Parts(generation.reader)
+    return writer.whole([parts.delta(index, output) for index, output in enumerate(outputs)])
 
 
-def delta_of(index: int, output: Output) -> Delta:
-    """What an output of the engine adds to a choice."""
-    return Delta(index, (Content(output.text),) if output.text else (), output)
+class Parts:
+    """Reads the outputs of one generation.
+
+    Args:
+        make_reader: makes the reader of one choice; None = an answer is content as it is written.
+    """
+
+    def __init__(self, make_reader: Callable[[], Reader] | None) -> None:
+        self._make_reader = make_reader
+        self._readers: dict[int, Reader] = {}
+
+    def delta(self, choice: int, output: Output) -> Delta:
+        """What an output of the engine adds to a choice."""
+        if self._make_reader is None:
+            return Delta(choice, (Content(output.text),) if output.text else (), output)
+        reader = self._readers.get(choice)
+        if reader is None:
+            reader = self._readers[choice] = self._make_reader()
+        parts = reader.push(reader.marks.joined(output.text, output.marks))
+        if output.finish_reason is not None:
+            parts += reader.flush()
+        return Delta(choice, parts, output)
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """A tool call of an answer."""
+
+    call_id: str
+    name: str
+    arguments: str = ""
+    """JSON, as the model wrote it; a part of it if the answer was cut off."""
+    is_complete: bool = False
+
+
+@dataclass(slots=True)
+class Answer:
+    """The fold of the deltas of one choice, or of those so far.
+
+    Args:
+        id_prefix: begins the ids of calls.
+        seed: makes the ids differ from those of other answers.
+    """
+
+    id_prefix: str
+    seed: str
+    content: str = ""
+    reasoning: str = ""
+    calls: list[ToolCall] = field(default_factory=list[ToolCall])
+
+    def push(self, parts: Iterable[Part]) -> Answer:
+        """Adds parts to the answer."""
+        for part in parts:
+            match part:
+                case Content():
+                    self.content += part.text
+                case Reasoning():
+                    self.reasoning += part.text
+                case CallBegin():
+                    self.calls.append(ToolCall(self._call_id(), part.name))
+                case CallArguments():
+                    self.calls[-1].arguments += part.text
+                case CallEnd():
+                    self.calls[-1].is_complete = True
+        return self
+
+    @property
+    def has_calls(self) -> bool:
+        """There is a complete tool call."""
+        return any(call.is_complete for call in self.calls)
+
+    def _call_id(self) -> str:
+        digest = hashlib.blake2s(f"{self.seed}/{len(self.calls)}".encode()).hexdigest()
+        return f"{self.id_prefix}{digest[:24]}"
 
 
 def text_of(parts: Iterable[Part]) -> str:

@@ -30,6 +30,15 @@ class Marks:
         """The code point of a token."""
         return self._marks[token]
 
+    def joined(self, text: str, marks: Sequence[tuple[int, str]]) -> str:
+        """The text with the code points of tokens at their offsets; other tokens add their spelling."""
+        pieces: list[str] = []
+        start = 0
+        for offset, token in marks:
+            pieces += text[start:offset], self._marks.get(token, token)
+            start = offset
+        return "".join([*pieces, text[start:]])
+
     def encode(self, marker: str) -> str:
         """A marker, with the code points of its tokens."""
         for token, mark in self._marks.items():

@@ -13,17 +13,9 @@ from stoker.server.dialects.anthropic.types import (
 from stoker.server.error_types import AnthropicError
 from stoker.server.fields import Endpoint, FieldTable, Ignored, NestedTables, Refused, honoured
 
-_TOOLS = "tool calls are not available yet"
-_GRAMMAR = "answers cannot be constrained to a format yet"
 _NOTHING_BILLED = "nothing is billed here"
 
 _SHARED: FieldTable = {
-    "tools": Refused(_TOOLS, ([],)),
-    "tool_choice": Refused(_TOOLS, ({"type": "auto"}, {"type": "none"})),
-    "thinking": Refused(
-        "reasoning is not told apart from the answer yet", ({"type": "disabled"}, {"type": "adaptive"})
-    ),
-    "output_format": Refused(_GRAMMAR),
     "container": Refused("nothing is executed here"),
     "mcp_servers": Refused("this server calls no others", ([],)),
     "context_management": Refused("the conversation is taken as it is sent", ({}, {"edits": []})),
@@ -50,7 +42,6 @@ MESSAGES_NESTED: NestedTables = {
     "output_config": honoured(
         OutputConfig,
         {
-            "format": Refused(_GRAMMAR),
             "task_budget": Ignored("a model is not told how many tokens it may still spend"),
         },
     )

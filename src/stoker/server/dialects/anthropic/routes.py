@@ -49,7 +49,10 @@ class AnthropicRoutes:
         # A template may compute for seconds; the streams of the others must not wait for it.
         asked = await asyncio.to_thread(message_request, wire, served.runtime, caller, self._config)
         asking = Asked(request, self._config, served, asked)
-        return await answer(asking, lambda _: AnthropicWriter(asking), is_stream=bool(wire.stream))
+        omits_thinking = wire.thinking is not None and wire.thinking.display == "omitted"
+        return await answer(
+            asking, lambda _: AnthropicWriter(asking, omits_thinking=omits_thinking), is_stream=bool(wire.stream)
+        )
 
     async def count_tokens(self, request: Request) -> Response:
         body = await read_body(request, self._config)

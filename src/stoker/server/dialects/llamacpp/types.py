@@ -12,10 +12,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from stoker.server.dialects.openai.types import Timings
-from stoker.server.request.fields import GenerationFields, Int
+from stoker.server.request.fields import ConstrainedFields, Int
 
 
-class NativeRequest(GenerationFields, frozen=True, kw_only=True):
+class NativeRequest(ConstrainedFields, frozen=True, kw_only=True):
     """What the endpoints that write text have in common."""
 
     n: Int | None = None

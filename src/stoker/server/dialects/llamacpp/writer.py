@@ -34,6 +34,7 @@ from stoker.server.dialects.llamacpp.types import (
 from stoker.server.dialects.openai.logprobs import text_positions
 from stoker.server.dialects.openai.writer import timings
 from stoker.server.generation import Generation, GenerationRequest
+from stoker.server.request.constraints import text_plan
 from stoker.server.request.infill import Gap, fitting_prompt
 from stoker.server.request.lines import LineBounds
 from stoker.server.request.request import Caller, generation_request
@@ -59,6 +60,7 @@ def native_request(wire: NativeCompletionRequest, caller: Caller, config: Server
         n=_num_choices(wire),
         n_word=_n_word(wire),
         lines=_lines(wire),
+        plan=text_plan(wire),
     )
 
 
@@ -101,6 +103,7 @@ async def infill_request(
         n_word=_n_word(wire),
         parse_special=False,
         lines=_lines(wire),
+        plan=text_plan(wire),
     )
 
 

@@ -29,7 +29,6 @@ _AT_START = "it is chosen when the server starts"
 _NOT_CUT = "a prompt that is too long is refused, never cut, and the context is never shifted"
 
 _SHARED: FieldTable = {
-    "format": Refused("answers cannot be constrained to a format yet", ("",)),
     "truncate": Ignored(_NOT_CUT),
     "shift": Ignored(_NOT_CUT),
 }
@@ -40,10 +39,8 @@ _GENERATE: FieldTable = {
     "height": Refused(_NOT_DRAWN, (0,)),
     "steps": Refused(_NOT_DRAWN, (0,)),
 }
-_CHAT: FieldTable = {"tools": Refused("tool calls are not available yet", ([],))}
-
 GENERATE_FIELDS: FieldTable = honoured(GenerateRequest, _SHARED, _GENERATE)
-CHAT_FIELDS: FieldTable = honoured(ChatRequest, _SHARED, _CHAT)
+CHAT_FIELDS: FieldTable = honoured(ChatRequest, _SHARED)
 
 OPTION_FIELDS: FieldTable = honoured(
     Options,

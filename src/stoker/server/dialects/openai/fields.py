@@ -20,22 +20,10 @@ from stoker.server.fields import Endpoint, FieldTable, Ignored, NestedTables, Re
 _OFF: tuple[object, ...] = (False, 0, "", [], {})
 """What clients send to say "not this"."""
 
-GRAMMAR = "answers cannot be constrained to a format yet"
-TOOLS = "tool calls are not available yet"
 _TOKENS = "token ids are not part of the reply; ask for `logprobs` to see the tokens"
 _SEARCH = "beam search is not available"
 
 SHARED: FieldTable = {
-    "response_format": Refused(GRAMMAR, ({"type": "text"},)),
-    "grammar": Refused(GRAMMAR, ("",)),
-    "json_schema": Refused(GRAMMAR),
-    "structured_outputs": Refused(GRAMMAR, ({},)),
-    "guided_json": Refused(GRAMMAR),
-    "guided_regex": Refused(GRAMMAR),
-    "guided_choice": Refused(GRAMMAR),
-    "guided_grammar": Refused(GRAMMAR),
-    "regex": Refused(GRAMMAR),
-    "ebnf": Refused(GRAMMAR),
     "lora_path": Refused("load it with POST /lora-adapters, and name it in `lora`"),
     "best_of": Refused("only the completions endpoint chooses among answers", (1,)),
     "use_beam_search": Refused(_SEARCH, (False,)),
@@ -76,16 +64,10 @@ SHARED: FieldTable = {
 }
 
 _CHAT: FieldTable = {
-    "tools": Refused(TOOLS, ([],)),
-    "tool_choice": Refused(TOOLS, ("none", "auto")),
-    "functions": Refused(TOOLS, ([],)),
-    "function_call": Refused(TOOLS, ("none", "auto")),
-    "parallel_tool_calls": Ignored("there are no tool calls"),
     "modalities": Refused("answers are text", (["text"], [])),
     "audio": Refused("answers are text"),
     "web_search_options": Refused("there is no web search"),
     "chat_template": Refused("the model's own template is used"),
-    "reasoning_format": Ignored("the answer is passed on as the model wrote it"),
     "verbosity": Ignored("local models have no such setting"),
     "prediction": Ignored("a predicted answer could only save time"),
 }

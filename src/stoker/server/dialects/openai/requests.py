@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import cast
 
 from stoker.engine.cards import ModelCard
@@ -12,9 +13,12 @@ from stoker.runtime.base import Runtime
 from stoker.server.config import ServerConfig
 from stoker.server.dialects.openai.types import ChatCompletionRequest, ChatPromptRequest, CompletionRequest
 from stoker.server.generation import GenerationRequest
+from stoker.server.request.constraints import grammar_of, text_plan
 from stoker.server.request.infill import infill_prompt
+from stoker.server.request.planning import Conversation, Thinking, planned, rendered
 from stoker.server.request.request import Caller, generation_request
 from stoker.server.request.sampling import sampling_params
+from stoker.server.request.tools import Tools, tools_of
 from stoker.text.messages import messages_from_dicts
 
 MAX_TOP_LOGPROBS = 20
@@ -31,7 +35,11 @@ def chat_request(
         InvalidInput: something cannot be done as asked, or the chat template refused the messages.
     """
     sampling = sampling_params(wire, _chat_logprobs(wire))
-    return generation_request(wire, [chat_prompt(wire, runtime)], sampling, caller, config, n=wire.n)
+    asked = replace(conversation(wire), thinking=_thinking(wire), grammar=grammar_of(wire))
+    if wire.parallel_tool_calls is False:
+        asked = replace(asked, tools=replace(asked.tools, parallel=False))
+    plan = planned(asked, runtime)
+    return generation_request(wire, [plan.prompt], sampling, caller, config, n=wire.n, plan=plan)
 
 
 def completion_request(
@@ -59,6 +67,7 @@ def completion_request(
         best_of=wire.best_of,
         echo=bool(wire.echo),
         parse_special=not wire.suffix,
+        plan=text_plan(wire),
     )
 
 
@@ -68,14 +77,47 @@ def chat_prompt(wire: ChatCompletionRequest | ChatPromptRequest, runtime: Runtim
     Raises:
         InvalidInput: the messages are malformed, or the template refused them.
     """
+    return rendered(conversation(wire), runtime)
+
+
+def conversation(wire: ChatCompletionRequest | ChatPromptRequest) -> Conversation:
+    """The part of a request that decides its prompt.
+
+    Raises:
+        InvalidInput: the messages or the tools are malformed.
+    """
     if wire.continue_final_message and wire.add_generation_prompt:
         message = "`continue_final_message` and `add_generation_prompt` exclude each other"
         raise InvalidInput(message, parameter="continue_final_message")
-    return runtime.render_chat(
-        messages_from_dicts(wire.messages),
+    return Conversation(
+        messages=messages_from_dicts(wire.messages),
+        tools=_tools(wire),
         add_generation_prompt=wire.add_generation_prompt is not False,
         continue_final_message=bool(wire.continue_final_message),
         template_kwargs=template_kwargs(wire.chat_template_kwargs, wire.reasoning_effort),
+    )
+
+
+def _tools(wire: ChatCompletionRequest | ChatPromptRequest) -> Tools:
+    """`tools` and `tool_choice`, or their older forms."""
+    if wire.functions is None and wire.function_call is None:
+        return tools_of(wire.tools, wire.tool_choice)
+    if wire.tools is not None or wire.tool_choice is not None:
+        raise InvalidInput("`functions` is an older form of `tools`: give only one of them", parameter="functions")
+    choice = wire.function_call
+    if isinstance(choice, dict):
+        choice = {"type": "function", "function": choice}
+    return tools_of([{"type": "function", "function": each} for each in wire.functions or ()], choice)
+
+
+def _thinking(wire: ChatCompletionRequest) -> Thinking:
+    budgets = (wire.reasoning_budget_tokens, wire.thinking_budget_tokens, wire.thinking_token_budget)
+    budget = next((budget for budget in budgets if budget is not None), None)
+    return Thinking(
+        is_on=False if wire.reasoning_effort == "none" else None,
+        budget=None if budget is None or budget < 0 else budget,
+        closing_text=wire.reasoning_budget_message or "",
+        stays_in_content=wire.reasoning_format == "none",
     )
 
 

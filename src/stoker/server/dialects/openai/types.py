@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from stoker.server.models.types import ModelState
-from stoker.server.request.fields import GenerationFields, Int
+from stoker.server.request.fields import ConstrainedFields, Int
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,7 +21,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Token counts so far on every chunk (an addition of vLLM)."""
 
 
-class ChatCompletionRequest(GenerationFields, frozen=True, kw_only=True):
+class ChatCompletionRequest(ConstrainedFields, frozen=True, kw_only=True):
     """The body of `POST /v1/chat/completions`."""
 
     messages: list[dict[str, Any]] | None = None
@@ -35,6 +35,26 @@ class ChatCompletionRequest(GenerationFields, frozen=True, kw_only=True):
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
+    tools: list[dict[str, Any]] | None = None
+    """Functions that the model may call, each with a name, a description and a JSON schema of its parameters."""
+    tool_choice: str | dict[str, Any] | None = None
+    """`auto`, `required`, `none`, one function, or `allowed_tools`."""
+    functions: list[dict[str, Any]] | None = None
+    """Older form of `tools`."""
+    function_call: str | dict[str, Any] | None = None
+    """Older form of `tool_choice`."""
+    parallel_tool_calls: bool | None = None
+    """False: an answer has at most one call."""
+    reasoning_format: str | None = None
+    """`none` leaves the reasoning in the content; otherwise it is a field of its own."""
+    reasoning_budget_tokens: Int | None = None
+    """Most tokens of reasoning; -1 = no limit."""
+    thinking_budget_tokens: Int | None = None
+    """The same, under its other name."""
+    thinking_token_budget: Int | None = None
+    """The same, as vLLM calls it."""
+    reasoning_budget_message: str | None = None
+    """Text that ends the reasoning when the budget is spent."""
 
 
 class ChatPromptRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,9 +66,17 @@ class ChatPromptRequest(msgspec.Struct, frozen=True, kw_only=True):
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
+    tools: list[dict[str, Any]] | None = None
+    """Functions that the model may call, each with a name, a description and a JSON schema of its parameters."""
+    tool_choice: str | dict[str, Any] | None = None
+    """`auto`, `required`, `none`, one function, or `allowed_tools`."""
+    functions: list[dict[str, Any]] | None = None
+    """Older form of `tools`."""
+    function_call: str | dict[str, Any] | None = None
+    """Older form of `tool_choice`."""
 
 
-class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
+class CompletionRequest(ConstrainedFields, frozen=True, kw_only=True):
     """The body of `POST /v1/completions`."""
 
     prompt: str | list[str | Int | list[Int]] | None = None
@@ -129,9 +157,28 @@ class ChatLogprobs(msgspec.Struct, frozen=True):
     refusal: None = None
 
 
+class FunctionDelta(msgspec.Struct, frozen=True):
+    """The name of a function on the first delta of a call, then pieces of its arguments."""
+
+    name: str | UnsetType = UNSET
+    arguments: str = ""
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True):
+    """What one chunk adds to one tool call."""
+
+    index: int
+    function: FunctionDelta
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+
+
 class ChatDelta(msgspec.Struct, frozen=True):
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    """What the model thinks before it answers."""
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,8 +192,26 @@ class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
     """The stop string or stop token id that ended the answer (an addition of vLLM)."""
 
 
+class CalledFunction(msgspec.Struct, frozen=True):
+    name: str
+    arguments: str
+    """JSON, as the model wrote it."""
+
+
+class ToolCallReply(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a function that the client is to run."""
+
+    id: str
+    function: CalledFunction
+    type: str = "function"
+
+
 class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True):
-    content: str
+    content: str | None
+    """None if the answer is nothing but tool calls."""
+    reasoning_content: str | UnsetType = UNSET
+    """What the model thought before it answered."""
+    tool_calls: list[ToolCallReply] | UnsetType = UNSET
     role: str = "assistant"
     refusal: None = None
 

@@ -13,10 +13,11 @@ from starlette.types import Scope
 
 from stoker.engine.protocol import Output, Usage
 from stoker.errors import StokerError
-from stoker.server.answer import Asked, Delta, Writer
+from stoker.server.answer import Answer, Asked, Delta, Part, Writer
 from stoker.server.dialects.openai.logprobs import TextOffsets, chat_logprobs
 from stoker.server.dialects.openai.types import (
     AssistantMessage,
+    CalledFunction,
     ChatChoice,
     ChatChunkChoice,
     ChatCompletion,
@@ -25,15 +26,19 @@ from stoker.server.dialects.openai.types import (
     CompletionChoice,
     CompletionLogprobs,
     CompletionTokensDetails,
+    FunctionDelta,
     PromptTokensDetails,
     ReplyHead,
     StreamOptions,
     Timings,
+    ToolCallDelta,
+    ToolCallReply,
     UsageReply,
 )
 from stoker.server.errors import error_body
 from stoker.server.generation import Generation
 from stoker.server.transport.sse import DONE, error_event
+from stoker.text.chat_formats.events import CallArguments, CallBegin, CallEnd, Content, Reasoning
 
 _VERSION = version("stoker")
 
@@ -121,23 +126,32 @@ class ChatWriter(OpenAIWriter[ChatChunkChoice]):
 
     def __init__(self, asked: Asked, generation: Generation, options: StreamOptions | None) -> None:
         super().__init__(asked, generation, options)
-        self._begun: set[int] = set()
+        self._answers: dict[int, Answer] = {}
 
     def chunks(self, delta: Delta) -> list[ChatChunkChoice]:
         index, output = delta.choice, delta.output
         chunks: list[ChatChunkChoice] = []
-        if index not in self._begun:
-            self._begun.add(index)
+        if index not in self._answers:
+            self._answers[index] = self._answer(index)
             chunks.append(ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content="")))
-        logprobs, text = chat_logprobs(output), delta.text
-        if text or logprobs:
-            chunks.append(ChatChunkChoice(index=index, delta=ChatDelta(content=text), logprobs=logprobs))
+        answer, logprobs = self._answers[index], chat_logprobs(output)
+        deltas = [_chat_delta(part, answer.push([part])) for part in delta.parts if not isinstance(part, CallEnd)]
+        if logprobs and not deltas:
+            deltas = [ChatDelta(content="")]
+        for each in deltas:
+            chunks.append(ChatChunkChoice(index=index, delta=each, logprobs=logprobs))
+            logprobs = None
+        answer.push(part for part in delta.parts if isinstance(part, CallEnd))
         if delta.is_last:
-            chunks.append(_chat_end(index, output))
+            chunks.append(_chat_end(index, output, answer))
         return chunks
 
+    def _answer(self, choice: int) -> Answer:
+        return Answer("call_", f"{self._reply_head.id}/{choice}")
+
     def whole(self, answers: Sequence[Delta]) -> ChatCompletion:
-        return ChatCompletion(choices=[_chat_choice(answer) for answer in answers], **self._shared())
+        choices = [_chat_choice(delta, self._answer(delta.choice).push(delta.parts)) for delta in answers]
+        return ChatCompletion(choices=choices, **self._shared())
 
 
 class CompletionWriter(OpenAIWriter[CompletionChoice]):
@@ -208,7 +222,7 @@ def usage_reply(usage: Usage) -> UsageReply:
         completion_tokens=usage.completion_tokens,
         total_tokens=usage.prompt_tokens + usage.completion_tokens,
         prompt_tokens_details=PromptTokensDetails(usage.cached_tokens),
-        completion_tokens_details=CompletionTokensDetails(0),  # what a model thinks is not told apart yet
+        completion_tokens_details=CompletionTokensDetails(usage.reasoning_tokens),
     )
 
 
@@ -236,10 +250,25 @@ def _ratio(amount: float, per: float) -> float:
     return amount / per if per else 0.0
 
 
-def _chat_end(index: int, output: Output) -> ChatChunkChoice:
-    return ChatChunkChoice(
-        index=index, delta=ChatDelta(), finish_reason=output.finish_reason, stop_reason=_stop_reason(output)
-    )
+def _chat_delta(part: Part, answer: Answer) -> ChatDelta:
+    """One part, after it was added to the answer."""
+    index = len(answer.calls) - 1
+    match part:
+        case Reasoning():
+            return ChatDelta(reasoning_content=part.text)
+        case CallBegin():
+            call = answer.calls[index]
+            return ChatDelta(tool_calls=[ToolCallDelta(index, FunctionDelta(call.name), call.call_id, "function")])
+        case CallArguments():
+            return ChatDelta(tool_calls=[ToolCallDelta(index, FunctionDelta(arguments=part.text))])
+        case _:
+            assert isinstance(part, Content)
+            return ChatDelta(content=part.text)
+
+
+def _chat_end(index: int, output: Output, answer: Answer) -> ChatChunkChoice:
+    reason = "tool_calls" if answer.has_calls and output.finish_reason == "stop" else output.finish_reason
+    return ChatChunkChoice(index=index, delta=ChatDelta(), finish_reason=reason, stop_reason=_stop_reason(output))
 
 
 def _completion_end(index: int, output: Output) -> CompletionChoice:
@@ -250,12 +279,21 @@ def _stop_reason(output: Output) -> str | int | UnsetType:
     return UNSET if output.stop_match is None else output.stop_match
 
 
-def _chat_choice(answer: Delta) -> ChatChoice:
-    ending = _chat_end(answer.choice, answer.output)
+def _chat_choice(delta: Delta, answer: Answer) -> ChatChoice:
+    ending = _chat_end(delta.choice, delta.output, answer)
+    calls = [
+        ToolCallReply(id=call.call_id, function=CalledFunction(call.name, call.arguments or "{}"))
+        for call in answer.calls
+    ]
+    message = AssistantMessage(
+        content=None if calls and not answer.content else answer.content,
+        reasoning_content=answer.reasoning or UNSET,
+        tool_calls=calls or UNSET,
+    )
     return ChatChoice(
-        index=answer.choice,
-        message=AssistantMessage(content=answer.text),
-        logprobs=chat_logprobs(answer.output),
+        index=delta.choice,
+        message=message,
+        logprobs=chat_logprobs(delta.output),
         finish_reason=ending.finish_reason,
         stop_reason=ending.stop_reason,
     )

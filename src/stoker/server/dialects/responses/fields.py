@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from stoker.server.dialects.openai.fields import GRAMMAR, NOTHING_GENERATED, SHARED, TOOLS
+from stoker.server.dialects.openai.fields import NOTHING_GENERATED, SHARED
 from stoker.server.dialects.openai.types import InputTokens
 from stoker.server.dialects.responses.types import (
+    ArgumentsDoneEvent,
     ContentPartEvent,
     DeletedResponse,
     InputItems,
     OutputItemEvent,
+    PieceEvent,
     Reasoning,
+    ReasoningDoneEvent,
     Response,
     ResponseEvent,
     ResponsePromptRequest,
@@ -22,10 +25,8 @@ from stoker.server.fields import Endpoint, FieldTable, Ignored, NestedTables, Re
 
 _OWN: FieldTable = {
     "n": Refused("one response has one answer", (1,)),
-    "tools": Refused(TOOLS, ([],)),
-    "tool_choice": Refused(TOOLS, ("none", "auto")),
-    "max_tool_calls": Ignored("there are no tool calls"),
-    "parallel_tool_calls": Ignored("there are no tool calls"),
+    "response_format": Refused("the responses API has it as `text.format`", ({"type": "text"},)),
+    "max_tool_calls": Ignored("it counts calls of built-in tools, of which there are none"),
     "conversation": Refused("conversations are not kept as such; go on with `previous_response_id`"),
     "prompt": Refused("there are no stored prompt templates"),
     "truncation": Ignored("a prompt that is too long is refused, never cut"),
@@ -45,7 +46,6 @@ RESPONSES_NESTED: NestedTables = {
     "text": honoured(
         TextOptions,
         {
-            "format": Refused(GRAMMAR, ({"type": "text"},)),
             "verbosity": Ignored("local models have no such setting"),
         },
     ),
@@ -65,7 +65,16 @@ CREATE = Endpoint(
     fields=RESPONSES_FIELDS,
     nested=RESPONSES_NESTED,
     reply=Response,
-    event=(ResponseEvent, OutputItemEvent, ContentPartEvent, TextDeltaEvent, TextDoneEvent),
+    event=(
+        ResponseEvent,
+        OutputItemEvent,
+        ContentPartEvent,
+        TextDeltaEvent,
+        TextDoneEvent,
+        PieceEvent,
+        ReasoningDoneEvent,
+        ArgumentsDoneEvent,
+    ),
 )
 COUNT = Endpoint(
     api="OpenAI",

@@ -18,7 +18,7 @@ from stoker.engine.protocol import Tokenize
 from stoker.errors import ResponseNotFound, StokerError, UnsupportedParameter
 from stoker.runtime.registry import Lease, Registry, ServedModel
 from stoker.server.access.control import owner_of
-from stoker.server.answer import Asked, answer, delta_of
+from stoker.server.answer import Asked, Parts, answer
 from stoker.server.config import ServerConfig
 from stoker.server.dialects.openai.routes import caller_of
 from stoker.server.dialects.openai.types import InputTokens
@@ -162,10 +162,11 @@ async def _collect(generation: Generation, writer: ResponseWriter, lease: Lease)
 
 
 async def _written(generation: Generation, writer: ResponseWriter) -> Response:
+    parts = Parts(generation.reader)
     async with generation:
         try:
             async for index, output in generation:
-                writer.push(delta_of(index, output))
+                writer.push(parts.delta(index, output))
         except StokerError as error:
             _log.warning("a response in the background ended with %s", error.code)
             writer.fail(error)
