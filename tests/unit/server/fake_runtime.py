@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -51,6 +53,13 @@ from stoker.server.transport.app import create_app
 from stoker.text.chat_formats.probe import ChatFormat, find_format
 from stoker.text.chat_template import ChatTemplate
 from stoker.text.messages import Json, Message
+
+
+@cache
+def _qwen3_format() -> ChatFormat:
+    """The format of a model that reasons and calls tools."""
+    return find_format(ChatTemplate(Path("tests/golden/chat_templates/qwen3.jinja").read_text()))
+
 
 CARD = ModelCard(
     name="tiny",
@@ -123,7 +132,7 @@ class FakeRuntime:
 
     @property
     def chat_format(self) -> ChatFormat:
-        return find_format(ChatTemplate(self.card.chat_template))
+        return _qwen3_format()
 
     def render_chat(
         self,

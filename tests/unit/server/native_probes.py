@@ -8,7 +8,7 @@ from typing import Literal
 from stoker.engine.protocol import Submit
 from stoker.server.dialects.llamacpp import fields as native_fields
 from tests.unit.server.fake_runtime import Step, position
-from tests.unit.server.field_probes import GENERATION_PROBES, EndpointProbes, Probe, sampled
+from tests.unit.server.field_probes import CONSTRAINED_PROBES, GENERATION_PROBES, EndpointProbes, Probe, sampled
 from tests.unit.server.openai_probes import CHAT_PROMPT, HI
 
 _MODEL = {"model": GENERATION_PROBES["model"]}
@@ -28,6 +28,7 @@ def late_line(submit: Submit) -> list[Step]:
 
 _ANSWER = {
     **GENERATION_PROBES,
+    **CONSTRAINED_PROBES,
     "n": Probe(2, lambda x: len(x.runtime.submits) == 2),
     "n_cmpl": Probe(3, lambda x: len(x.runtime.submits) == 3),
     "n_probs": Probe(

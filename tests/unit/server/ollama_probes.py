@@ -21,9 +21,12 @@ from tests.unit.server.fake_runtime import FakeRuntime, ask, registry_of
 from tests.unit.server.field_probes import (
     GENERATION_PROBES,
     LORA,
+    TOOLS,
     EndpointProbes,
     Exchange,
     Probe,
+    constrained,
+    offered,
     refused,
     rendered,
     sampled,
@@ -37,6 +40,7 @@ _ANSWER = {
     "options": Probe({"top_k": 3}, sampled("top_k", 3)),
     "keep_alive": Probe("soon", refused),
     "think": Probe(False, rendered("enable_thinking", False)),
+    "format": Probe("json", constrained("json_object")),
     "cache_prompt": GENERATION_PROBES["cache_prompt"],
     "lora": LORA,
     "logprobs": Probe(True, sampled("logprobs", 0)),
@@ -61,6 +65,7 @@ CHAT = EndpointProbes(
     {"model": "tiny", "messages": HI},
     {
         **_ANSWER,
+        "tools": Probe(TOOLS, offered),
         "messages": Probe(
             [{"role": "user", "content": "probe"}], lambda x: x.runtime.rendered[0][0][-1].text == "probe"
         ),
