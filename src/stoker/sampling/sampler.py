@@ -19,6 +19,7 @@ from stoker.core.params import SamplingParams
 from stoker.core.stages import Mark, no_mark
 from stoker.errors import InvalidInput
 from stoker.sampling.candidates import Candidates, Row, TokenIds
+from stoker.sampling.constraint import Constraint
 from stoker.sampling.draws import Draws
 from stoker.sampling.dry import Dry
 from stoker.sampling.edits import Edit, LogitBias, MinTokens, Vocabulary, as_token_ids
@@ -64,6 +65,7 @@ class RowState:
     Attributes:
         edits: those that numpy makes.
         compiled: all the rest, for compiled code; None = numpy does it.
+        constraint: what the tokens must follow; numpy chooses from such a row.
         is_whole: compiled code does all of it, and nothing more is wanted of the row.
     """
 
@@ -74,7 +76,10 @@ class RowState:
     allowed: TokenIds | None = None
     num_logprobs: int | None = None
     compiled: CompiledRow | None = None
+    constraint: Constraint | None = None
     is_whole: bool = field(init=False)
+    completes_at: int | None = field(default=None, init=False)
+    """Tokens after which the constraint allows nothing more; None = not yet known."""
     _num_pushed: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -100,6 +105,10 @@ class RowState:
         for edit in self.edits:
             edit.push(token_id)
         self._num_pushed += 1
+        if self.constraint is not None:
+            self.constraint.push(token_id)
+            if self.completes_at is None and self.constraint.is_complete:
+                self.completes_at = self._num_pushed
 
 
 class _EditedRow:
@@ -161,13 +170,16 @@ class Sampler:
         self._vocabulary = Vocabulary(vocab_size, eog_token_ids, token_bytes)
         self._all_token_ids = np.arange(vocab_size, dtype=np.intp)
 
-    def open(self, params: SamplingParams, prompt: Sequence[int], seed: int) -> RowState:
+    def open(
+        self, params: SamplingParams, prompt: Sequence[int], seed: int, constraint: Constraint | None = None
+    ) -> RowState:
         """Compiles the params of one request.
 
         Args:
             params: complete (every default filled in, from `BUILT_IN` at last), token ids inside the vocabulary.
             prompt: the tokens before the first one to be chosen.
             seed: 0 … 2**64 - 1; takes the place of `params.seed`.
+            constraint: what the tokens must follow; None = nothing.
 
         Raises:
             InvalidInput: the parameters exclude every token, or a sequence breaker is empty.
@@ -175,7 +187,8 @@ class Sampler:
         edits = tuple(edit for compiled in _EDITS if (edit := compiled(params, self._vocabulary, prompt)) is not None)
         transforms, pick = _compile_chain(params, self._vocabulary)
         allowed = self._allowed(params, edits)
-        chain = None if allowed is not None else compile_chain(params, transforms, pick, self._vocabulary.size)
+        is_numpy = allowed is not None or constraint is not None
+        chain = None if is_numpy else compile_chain(params, transforms, pick, self._vocabulary.size)
         compiled: CompiledRow | None = None
         if chain is not None and self._kernels is not None:
             compiled, edits = compile_row(self._kernels, chain, edits, self._vocabulary.size, prompt, seed)
@@ -187,6 +200,7 @@ class Sampler:
             allowed=allowed,
             num_logprobs=params.logprobs,
             compiled=compiled,
+            constraint=constraint,
         )
 
     def sample(
@@ -256,7 +270,9 @@ class Sampler:
             return _NOTHING
         edits = [edit for edit in state.edits if not edit.is_idle]
         with np.errstate(over="ignore"):
-            if edits:
+            if state.constraint is not None:
+                token_id = self._pick_constrained(row, largest, edits, state, state.constraint)
+            elif edits:
                 token_id = self._pick_edited(row, largest, edits, state)
             else:
                 token_id = largest if state.is_plain_greedy else self._pick(row, largest, state)
@@ -267,6 +283,27 @@ class Sampler:
         if state.num_logprobs is None:
             return Choice(token_id)
         return Choice(token_id, *token_logprobs(row, token_id, state.num_logprobs, self._kernels))
+
+    def _pick_constrained(
+        self, row: Row, largest: int, edits: Sequence[Edit], state: RowState, constraint: Constraint
+    ) -> int | None:
+        """Forbidden tokens have no chance, as if the model gave them none: the truncation sees allowed ones only."""
+        forced = constraint.forced()
+        if forced is not None:
+            return forced
+        if state.is_plain_greedy and not edits and constraint.allows(largest):
+            return largest  # the largest of all is the largest of those that are allowed
+        words = constraint.mask()
+        if constraint.error is not None:
+            return None
+        if words is not None:
+            bits = np.unpackbits(words.view(np.uint8), bitorder="little", count=min(len(row), 32 * len(words)))
+            masked = np.full_like(row, -inf)
+            np.copyto(masked[: len(bits)], row[: len(bits)], where=bits.astype(bool))
+            row, largest = masked, int(masked.argmax())
+        if not isfinite(row[largest]):
+            return None
+        return self._pick_edited(row, largest, edits, state) if edits else self._pick(row, largest, state)
 
     def _pick_edited(self, row: Row, largest: int, edits: Sequence[Edit], state: RowState) -> int | None:
         """Edits the few logits in their place and puts them back: a copy of a wide row costs more than all the rest."""
