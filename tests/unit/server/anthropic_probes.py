@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from stoker.server.dialects.anthropic import fields as anthropic_fields
 from tests.unit.server.field_probes import (
     GENERATION_PROBES,
     LORA,
@@ -10,6 +9,7 @@ from tests.unit.server.field_probes import (
     EndpointProbes,
     Probe,
     constrained,
+    endpoint,
     offered,
     refused,
     rendered,
@@ -28,7 +28,7 @@ PROMPT = {
 }
 
 MESSAGES = EndpointProbes(
-    anthropic_fields.MESSAGES,
+    endpoint("POST", "/v1/messages"),
     {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9},
     {
         **PROMPT,
@@ -45,6 +45,8 @@ MESSAGES = EndpointProbes(
     },
 )
 
-COUNT_TOKENS = EndpointProbes(anthropic_fields.COUNT_TOKENS, {"messages": [{"role": "user", "content": "hi"}]}, PROMPT)
+COUNT_TOKENS = EndpointProbes(
+    endpoint("POST", "/v1/messages/count_tokens"), {"messages": [{"role": "user", "content": "hi"}]}, PROMPT
+)
 
 PROBES = (MESSAGES, COUNT_TOKENS)

@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 
 from stoker.engine.protocol import AdapterChoice, Submit
-from stoker.server.fields import Endpoint
+from stoker.server.api import Endpoint
+from stoker.server.endpoints import ENDPOINTS
 from tests.unit.server.fake_runtime import FakeRuntime, Step, ask, make_app
 
 
@@ -24,6 +25,12 @@ class Exchange:
     @property
     def submit(self) -> Submit:
         return self.runtime.submits[0]
+
+
+def endpoint(method: str, path: str) -> Endpoint:
+    """The endpoint that is declared with this method and path."""
+    (found,) = [endpoint for endpoint in ENDPOINTS if (endpoint.method, endpoint.path) == (method, path)]
+    return found
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,16 @@ def budgeted(budget: int) -> Callable[[Exchange], bool]:
     def is_so(exchange: Exchange) -> bool:
         outline = exchange.submit.outline
         return outline is not None and outline.reasoning is not None and outline.reasoning.budget == budget
+
+    return is_so
+
+
+def closes_with(text: str) -> Callable[[Exchange], bool]:
+    """The engine was given this end of reasoning."""
+
+    def is_so(exchange: Exchange) -> bool:
+        outline = exchange.submit.outline
+        return outline is not None and outline.reasoning is not None and outline.reasoning.closing_text == text
 
     return is_so
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker.server.dialects.openai import fields as openai_fields
-from stoker.server.dialects.responses import fields as openai_responses_fields
 from tests.unit.server.fake_runtime import events, position
 from tests.unit.server.field_probes import (
     CONSTRAINED_PROBES,
@@ -16,7 +14,9 @@ from tests.unit.server.field_probes import (
     Exchange,
     Probe,
     budgeted,
+    closes_with,
     constrained,
+    endpoint,
     offered,
     refused,
     rendered,
@@ -63,7 +63,7 @@ def calls(submit: Any) -> list[Any]:
 
 
 CHAT = EndpointProbes(
-    openai_fields.CHAT_COMPLETIONS,
+    endpoint("POST", "/v1/chat/completions"),
     {"messages": HI},
     {
         **GENERATION_PROBES,
@@ -76,7 +76,7 @@ CHAT = EndpointProbes(
         "reasoning_budget_tokens": Probe(5, budgeted(5)),
         "thinking_budget_tokens": Probe(6, budgeted(6)),
         "thinking_token_budget": Probe(7, budgeted(7)),
-        "reasoning_budget_message": Probe("Enough.", lambda x: x.submit.outline.reasoning.closing_text == "Enough."),
+        "reasoning_budget_message": Probe("Enough.", closes_with("Enough.")),
         "n": Probe(2, lambda x: len(x.runtime.submits) == 2 and bool(x.submit.group)),
         "stream_options": Probe(USAGE, lambda x: "usage" in events(x.response)[-2], beside={"stream": True}),
         "logprobs": Probe(True, sampled("logprobs", 0)),
@@ -84,10 +84,10 @@ CHAT = EndpointProbes(
     },
 )
 
-CHAT_COUNT = EndpointProbes(openai_fields.CHAT_INPUT_TOKENS, {"messages": HI}, CHAT_PROMPT)
+CHAT_COUNT = EndpointProbes(endpoint("POST", "/v1/chat/completions/input_tokens"), {"messages": HI}, CHAT_PROMPT)
 
 COMPLETIONS = EndpointProbes(
-    openai_fields.COMPLETIONS,
+    endpoint("POST", "/v1/completions"),
     {"prompt": "hi"},
     {
         **GENERATION_PROBES,
@@ -115,7 +115,7 @@ RESPONSE_PROMPT = {
 }
 
 RESPONSES = EndpointProbes(
-    openai_responses_fields.CREATE,
+    endpoint("POST", "/v1/responses"),
     {"input": "hi"},
     {
         **GENERATION_PROBES,
@@ -131,7 +131,7 @@ RESPONSES = EndpointProbes(
 )
 
 RESPONSES_COUNT = EndpointProbes(
-    openai_responses_fields.COUNT,
+    endpoint("POST", "/v1/responses/input_tokens"),
     {"input": "hi"},
     {**RESPONSE_PROMPT, "text": Probe("nonsense", refused)},
 )

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from stoker.server import fields as fields_module
-from stoker.server.dialects.openai.fields import CHAT_FIELDS
-from stoker.server.dialects.openai.types import ChatCompletionRequest
+from stoker.server.request.chat import CHAT_FIELDS, ChatCompletionRequest
 from tests.unit.server import fake_runtime
 from tests.unit.server.fake_runtime import CARD, FakeRuntime, ask, chat, complete, events, make_app
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from stoker.server.dialects.anthropic.types import (
     CountTokensRequest,
-    MessageEvent,
-    MessageReply,
     MessagesRequest,
     OutputConfig,
-    TokenCount,
 )
-from stoker.server.error_types import AnthropicError
-from stoker.server.fields import Endpoint, FieldTable, Ignored, NestedTables, Refused, honoured
+from stoker.server.fields import FieldTable, Ignored, NestedTables, Refused, honoured
 
 _NOTHING_BILLED = "nothing is billed here"
 
@@ -48,31 +44,3 @@ MESSAGES_NESTED: NestedTables = {
 }
 MESSAGES_FIELDS: FieldTable = honoured(MessagesRequest, _SHARED)
 COUNT_TOKENS_FIELDS: FieldTable = honoured(CountTokensRequest, _UNCOUNTED, _SHARED)
-
-MESSAGES = Endpoint(
-    api="Anthropic",
-    method="POST",
-    path="/v1/messages",
-    aliases=("/messages",),
-    summary="Answers a conversation.",
-    request=MessagesRequest,
-    fields=MESSAGES_FIELDS,
-    nested=MESSAGES_NESTED,
-    reply=MessageReply,
-    event=MessageEvent,
-    error=AnthropicError,
-)
-COUNT_TOKENS = Endpoint(
-    api="Anthropic",
-    method="POST",
-    path="/v1/messages/count_tokens",
-    aliases=("/messages/count_tokens",),
-    summary="Counts the tokens of a conversation's prompt, and computes nothing.",
-    request=CountTokensRequest,
-    fields=COUNT_TOKENS_FIELDS,
-    nested=MESSAGES_NESTED,
-    reply=TokenCount,
-    error=AnthropicError,
-)
-
-ENDPOINTS = (MESSAGES, COUNT_TOKENS)

@@ -1,6 +1,6 @@
 """The JSON of Anthropic's messages and models endpoints; types only.
 
-In requests `None` means "not given". What happens to fields that are not here is in `anthropic_fields`.
+In requests `None` means "not given". What happens to fields that are not here is in `fields`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CountTokensRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str | None = None
     messages: list[dict[str, Any]] | None = None
-    """Text, and what answers were made of before: `translate.anthropic` reads them. A last message of the assistant is
+    """Text, and what answers were made of before: `requests` reads them. A last message of the assistant is
     continued."""
     system: str | list[dict[str, Any]] | None = None
     output_config: OutputConfig | None = None

@@ -35,7 +35,7 @@ from stoker.server.dialects.anthropic.types import (
     ThinkingDelta,
     ToolUseBlock,
 )
-from stoker.server.dialects.openai.types import ModelEntry
+from stoker.server.models.types import ModelEntry
 from stoker.server.transport.sse import SSE, Framing
 from stoker.text.chat_formats.events import CallArguments, CallBegin, CallEnd, Content, Reasoning
 

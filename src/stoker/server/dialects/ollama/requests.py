@@ -18,9 +18,9 @@ from stoker.server.config import ServerConfig
 from stoker.server.dialects.ollama.fields import OPTION_FIELDS
 from stoker.server.dialects.ollama.names import own_name
 from stoker.server.dialects.ollama.types import AnswerRequest, ChatRequest, GenerateRequest, Options
-from stoker.server.dialects.openai.requests import top_logprobs
 from stoker.server.fields import convert_fields
 from stoker.server.generation import GenerationRequest
+from stoker.server.request.chat import top_logprobs
 from stoker.server.request.constraints import schema_grammar
 from stoker.server.request.fields import GenerationFields
 from stoker.server.request.infill import infill_prompt

@@ -1,6 +1,6 @@
 """The JSON of Ollama's API; types only. Durations are in nanoseconds.
 
-In requests `None` means "not given". What happens to fields that are not here is in `ollama_fields`.
+In requests `None` means "not given". What happens to fields that are not here is in `fields`.
 """
 
 from __future__ import annotations

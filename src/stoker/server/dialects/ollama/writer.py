@@ -23,8 +23,8 @@ from stoker.server.dialects.ollama.types import (
     TokenLogprob,
     ToolCallReply,
 )
-from stoker.server.dialects.openai.logprobs import text_positions
 from stoker.server.generation import Generation
+from stoker.server.logprobs import text_positions
 from stoker.server.transport.sse import NDJSON
 from stoker.text.chat_formats.events import Content, Reasoning
 

@@ -1,79 +1,17 @@
-"""The JSON of OpenAI's chat, completions and models endpoints, with llama-server's additions; types only.
+"""The JSON of OpenAI's chat and completions endpoints, with llama-server's additions; types only.
 
-In requests `None` means "not given". What happens to fields that are not here is in `openai_fields`.
+In requests `None` means "not given". What happens to fields that are not here is in `fields`.
+The body of a chat is in `request.chat`.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from stoker.server.models.types import ModelState
+from stoker.server.request.chat import StreamOptions
 from stoker.server.request.fields import ConstrainedFields, Int
-
-
-class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
-    include_usage: bool | None = None
-    """One more chunk before `[DONE]`, with the token counts."""
-    continuous_usage_stats: bool | None = None
-    """Token counts so far on every chunk (an addition of vLLM)."""
-
-
-class ChatCompletionRequest(ConstrainedFields, frozen=True, kw_only=True):
-    """The body of `POST /v1/chat/completions`."""
-
-    messages: list[dict[str, Any]] | None = None
-    """`text.messages` reads them, as leniently as clients write their histories."""
-    n: Int | None = None
-    """Answers to the conversation. They compute the prompt once."""
-    stream_options: StreamOptions | None = None
-    logprobs: bool | None = None
-    top_logprobs: Int | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    reasoning_effort: str | None = None
-    tools: list[dict[str, Any]] | None = None
-    """Functions that the model may call, each with a name, a description and a JSON schema of its parameters."""
-    tool_choice: str | dict[str, Any] | None = None
-    """`auto`, `required`, `none`, one function, or `allowed_tools`."""
-    functions: list[dict[str, Any]] | None = None
-    """Older form of `tools`."""
-    function_call: str | dict[str, Any] | None = None
-    """Older form of `tool_choice`."""
-    parallel_tool_calls: bool | None = None
-    """False: an answer has at most one call."""
-    reasoning_format: str | None = None
-    """`none` leaves the reasoning in the content; otherwise it is a field of its own."""
-    reasoning_budget_tokens: Int | None = None
-    """Most tokens of reasoning; -1 = no limit."""
-    thinking_budget_tokens: Int | None = None
-    """The same, under its other name."""
-    thinking_token_budget: Int | None = None
-    """The same, as vLLM calls it."""
-    reasoning_budget_message: str | None = None
-    """Text that ends the reasoning when the budget is spent."""
-
-
-class ChatPromptRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a chat completion's body decides its prompt."""
-
-    model: str | None = None
-    messages: list[dict[str, Any]] | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    reasoning_effort: str | None = None
-    tools: list[dict[str, Any]] | None = None
-    """Functions that the model may call, each with a name, a description and a JSON schema of its parameters."""
-    tool_choice: str | dict[str, Any] | None = None
-    """`auto`, `required`, `none`, one function, or `allowed_tools`."""
-    functions: list[dict[str, Any]] | None = None
-    """Older form of `tools`."""
-    function_call: str | dict[str, Any] | None = None
-    """Older form of `tool_choice`."""
+from stoker.server.usage import Timings
 
 
 class CompletionRequest(ConstrainedFields, frozen=True, kw_only=True):
@@ -120,23 +58,6 @@ class UsageReply(msgspec.Struct, frozen=True, kw_only=True):
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
     completion_tokens_details: CompletionTokensDetails
-
-
-class Timings(msgspec.Struct, frozen=True, kw_only=True):
-    """llama-server's block, by the server's clock: waiting in the queue counts as prompt time."""
-
-    cache_n: int
-    prompt_n: int
-    prompt_ms: float
-    prompt_per_token_ms: float
-    prompt_per_second: float
-    predicted_n: int
-    predicted_ms: float
-    predicted_per_token_ms: float
-    predicted_per_second: float
-    draft_n: int | UnsetType = UNSET
-    """Tokens that were guessed ahead; there if any were, as the next one."""
-    draft_n_accepted: int | UnsetType = UNSET
 
 
 class TopLogprob(msgspec.Struct, frozen=True):
@@ -290,42 +211,3 @@ class CompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[CompletionChoice]
     usage: UsageReply | UnsetType | None = UNSET
     timings: Timings | UnsetType = UNSET
-
-
-class InputTokens(msgspec.Struct, frozen=True):
-    """The reply of the endpoints that only count."""
-
-    input_tokens: int
-    object: str = "response.input_tokens"
-
-
-class ModelMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """llama-server's block. Sizes are in tokens, `size` is in bytes."""
-
-    n_vocab: int
-    n_ctx_train: int
-    n_ctx: int
-    n_params: int
-    size: int
-    n_embd: int | UnsetType = UNSET
-    """Width of the hidden states, if they can be asked for."""
-
-
-class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    created: int
-    aliases: list[str]
-    path: str
-    status: ModelState
-    max_model_len: int | UnsetType = UNSET
-    """In tokens; this and `meta` are there if it is loaded."""
-    meta: ModelMeta | UnsetType = UNSET
-    parent: str | UnsetType = UNSET
-    """Of a LoRA adapter: the model that it is applied to. Its `path` is the adapter's file."""
-    object: str = "model"
-    owned_by: str = "stoker"
-
-
-class ModelList(msgspec.Struct, frozen=True):
-    data: list[ModelEntry]
-    object: str = "list"

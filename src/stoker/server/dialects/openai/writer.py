@@ -29,15 +29,15 @@ from stoker.server.dialects.openai.types import (
     FunctionDelta,
     PromptTokensDetails,
     ReplyHead,
-    StreamOptions,
-    Timings,
     ToolCallDelta,
     ToolCallReply,
     UsageReply,
 )
 from stoker.server.errors import error_body
 from stoker.server.generation import Generation
+from stoker.server.request.chat import StreamOptions
 from stoker.server.transport.sse import DONE, error_event
+from stoker.server.usage import timings
 from stoker.text.chat_formats.events import CallArguments, CallBegin, CallEnd, Content, Reasoning
 
 _VERSION = version("stoker")
@@ -224,30 +224,6 @@ def usage_reply(usage: Usage) -> UsageReply:
         prompt_tokens_details=PromptTokensDetails(usage.cached_tokens),
         completion_tokens_details=CompletionTokensDetails(usage.reasoning_tokens),
     )
-
-
-def timings(generation: Generation) -> Timings:
-    """llama-server's block. Its `prompt_n` are the prompt tokens that were not cached."""
-    usage, timing = generation.usage, generation.timing
-    prompt_n = usage.prompt_tokens - usage.cached_tokens
-    prompt_ms, predicted_ms = 1e3 * timing.prefill_s, 1e3 * timing.decode_s
-    return Timings(
-        cache_n=usage.cached_tokens,
-        prompt_n=prompt_n,
-        prompt_ms=prompt_ms,
-        prompt_per_token_ms=_ratio(prompt_ms, prompt_n),
-        prompt_per_second=_ratio(1e3 * prompt_n, prompt_ms),
-        predicted_n=usage.completion_tokens,
-        predicted_ms=predicted_ms,
-        predicted_per_token_ms=_ratio(predicted_ms, usage.completion_tokens),
-        predicted_per_second=_ratio(1e3 * usage.completion_tokens, predicted_ms),
-        draft_n=timing.num_drafted or msgspec.UNSET,
-        draft_n_accepted=timing.num_accepted if timing.num_drafted else msgspec.UNSET,
-    )
-
-
-def _ratio(amount: float, per: float) -> float:
-    return amount / per if per else 0.0
 
 
 def _chat_delta(part: Part, answer: Answer) -> ChatDelta:

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from stoker.server.dialects.openai.fields import NOTHING_GENERATED, SHARED
-from stoker.server.dialects.openai.types import InputTokens
 from stoker.server.dialects.responses.types import (
-    ArgumentsDoneEvent,
-    ContentPartEvent,
-    DeletedResponse,
-    InputItems,
-    OutputItemEvent,
-    PieceEvent,
     Reasoning,
-    ReasoningDoneEvent,
-    Response,
-    ResponseEvent,
     ResponsePromptRequest,
     ResponsesRequest,
-    TextDeltaEvent,
-    TextDoneEvent,
     TextOptions,
 )
-from stoker.server.fields import Endpoint, FieldTable, Ignored, NestedTables, Refused, honoured, ignored
+from stoker.server.fields import FieldTable, Ignored, NestedTables, Refused, honoured, ignored
+from stoker.server.request.policies import NOTHING_GENERATED, SHARED
 
 _OWN: FieldTable = {
     "n": Refused("one response has one answer", (1,)),
@@ -54,72 +42,3 @@ RESPONSES_FIELDS: FieldTable = honoured(ResponsesRequest, SHARED, _OWN)
 RESPONSE_PROMPT_FIELDS: FieldTable = honoured(
     ResponsePromptRequest, ignored(ResponsesRequest, NOTHING_GENERATED), SHARED, _OWN
 )
-
-CREATE = Endpoint(
-    api="OpenAI",
-    method="POST",
-    path="/v1/responses",
-    aliases=("/responses",),
-    summary="Answers, and keeps the answer to be fetched and gone on from.",
-    request=ResponsesRequest,
-    fields=RESPONSES_FIELDS,
-    nested=RESPONSES_NESTED,
-    reply=Response,
-    event=(
-        ResponseEvent,
-        OutputItemEvent,
-        ContentPartEvent,
-        TextDeltaEvent,
-        TextDoneEvent,
-        PieceEvent,
-        ReasoningDoneEvent,
-        ArgumentsDoneEvent,
-    ),
-)
-COUNT = Endpoint(
-    api="OpenAI",
-    method="POST",
-    path="/v1/responses/input_tokens",
-    aliases=("/responses/input_tokens",),
-    summary="Counts the tokens of a response's prompt, and computes nothing.",
-    request=ResponsePromptRequest,
-    fields=RESPONSE_PROMPT_FIELDS,
-    nested=RESPONSES_NESTED,
-    reply=InputTokens,
-)
-GET = Endpoint(
-    api="OpenAI",
-    method="GET",
-    path="/v1/responses/{response_id}",
-    aliases=("/responses/{response_id}",),
-    summary="Fetches a stored response.",
-    reply=Response,
-)
-DELETE = Endpoint(
-    api="OpenAI",
-    method="DELETE",
-    path="/v1/responses/{response_id}",
-    aliases=("/responses/{response_id}",),
-    summary="Forgets a stored response; one that is in progress is ended.",
-    reply=DeletedResponse,
-)
-CANCEL = Endpoint(
-    api="OpenAI",
-    method="POST",
-    path="/v1/responses/{response_id}/cancel",
-    aliases=("/responses/{response_id}/cancel",),
-    summary="Ends a response that runs in the background.",
-    reply=Response,
-)
-
-INPUT_ITEMS = Endpoint(
-    api="OpenAI",
-    method="GET",
-    path="/v1/responses/{response_id}/input_items",
-    aliases=("/responses/{response_id}/input_items",),
-    summary="Lists what a stored response answers, earlier turns included, the newest first.",
-    query={"limit": int, "order": str, "after": str, "include": str},
-    reply=InputItems,
-)
-
-ENDPOINTS = (COUNT, CREATE, GET, DELETE, CANCEL, INPUT_ITEMS)

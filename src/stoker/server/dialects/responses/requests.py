@@ -9,9 +9,9 @@ from typing import Any, TypeAlias, cast
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
 from stoker.server.config import ServerConfig
-from stoker.server.dialects.openai.requests import template_kwargs, top_logprobs
 from stoker.server.dialects.responses.types import ResponsePromptRequest, ResponsesRequest
 from stoker.server.generation import GenerationRequest
+from stoker.server.request.chat import template_kwargs, top_logprobs
 from stoker.server.request.constraints import response_grammar
 from stoker.server.request.planning import Conversation, Thinking, planned, rendered
 from stoker.server.request.request import Caller, generation_request

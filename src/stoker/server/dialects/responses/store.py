@@ -1,6 +1,6 @@
 """Responses that are kept: those that have ended, for a while, and those that run in the background. In memory only.
 
-Each belongs to an owner, see `access.owner_of`. For anybody else it is not there.
+Each belongs to an owner, see `access.control.owner_of`. For anybody else it is not there.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Stored:
         return (*self.messages, _answer(self.response.output))
 
     def find(self, item_id: str) -> Message | None:
-        """The message of an item, see `translate.openai_input_items`. A request may name thousands, so none is made."""
+        """The message of an item, see `input_items`. A request may name thousands, so none is made."""
         index = item_id.removeprefix(f"msg_{self.response.id.removeprefix('resp_')}_")
         if _INDEX.fullmatch(index) and int(index) < len(self.messages):
             return self.messages[int(index)]

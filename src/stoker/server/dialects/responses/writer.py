@@ -14,7 +14,6 @@ from starlette.types import Scope
 from stoker.engine.protocol import Output, TokenLogprob, Usage
 from stoker.errors import StokerError
 from stoker.server.answer import Answer, Delta, Part, ToolCall, Writer
-from stoker.server.dialects.openai.logprobs import text_positions
 from stoker.server.dialects.responses.types import (
     ArgumentsDoneEvent,
     ContentPartEvent,
@@ -43,6 +42,7 @@ from stoker.server.dialects.responses.types import (
     TextDoneEvent,
 )
 from stoker.server.generation import GenerationRequest
+from stoker.server.logprobs import text_positions
 from stoker.text.chat_formats.events import CallArguments, CallBegin, CallEnd, Content, Reasoning
 
 Event: TypeAlias = (
