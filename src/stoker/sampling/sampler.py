@@ -65,7 +65,8 @@ class RowState:
     Attributes:
         edits: those that numpy makes.
         compiled: all the rest, for compiled code; None = numpy does it.
-        constraint: what the tokens must follow; numpy chooses from such a row.
+        constraint: what the tokens must follow. Such a row is chosen from by itself.
+        is_edited: logits are changed before the choice, by numpy or by compiled code.
         is_whole: compiled code does all of it, and nothing more is wanted of the row.
     """
 
@@ -77,13 +78,20 @@ class RowState:
     num_logprobs: int | None = None
     compiled: CompiledRow | None = None
     constraint: Constraint | None = None
+    is_edited: bool = False
     is_whole: bool = field(init=False)
     completes_at: int | None = field(default=None, init=False)
     """Tokens after which the constraint allows nothing more; None = not yet known."""
     _num_pushed: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self.is_whole = self.compiled is not None and self.num_logprobs is None and not self.edits
+        has_more = self.num_logprobs is not None or bool(self.edits) or self.constraint is not None
+        self.is_whole = self.compiled is not None and not has_more
+
+    @property
+    def in_company(self) -> CompiledRow | None:
+        """The compiled part of a row that is chosen from together with others."""
+        return None if self.constraint is not None else self.compiled
 
     @property
     def num_completion(self) -> int:
@@ -185,10 +193,10 @@ class Sampler:
             InvalidInput: the parameters exclude every token, or a sequence breaker is empty.
         """
         edits = tuple(edit for compiled in _EDITS if (edit := compiled(params, self._vocabulary, prompt)) is not None)
+        is_edited = bool(edits)
         transforms, pick = _compile_chain(params, self._vocabulary)
         allowed = self._allowed(params, edits)
-        is_numpy = allowed is not None or constraint is not None
-        chain = None if is_numpy else compile_chain(params, transforms, pick, self._vocabulary.size)
+        chain = None if allowed is not None else compile_chain(params, transforms, pick, self._vocabulary.size)
         compiled: CompiledRow | None = None
         if chain is not None and self._kernels is not None:
             compiled, edits = compile_row(self._kernels, chain, edits, self._vocabulary.size, prompt, seed)
@@ -201,6 +209,7 @@ class Sampler:
             num_logprobs=params.logprobs,
             compiled=compiled,
             constraint=constraint,
+            is_edited=is_edited,
         )
 
     def sample(
@@ -238,7 +247,7 @@ class Sampler:
         edited = [
             _EditedRow(logits[i], edits, None if maxima is None else maxima[i], kernels)
             for i, state in enumerate(rows)
-            if state.edits and (edits := state.edits_before)
+            if state.edits and state.constraint is None and (edits := state.edits_before)
         ]
         if edited:
             self._mark("sample")
@@ -247,7 +256,7 @@ class Sampler:
                 row.apply()
             if edited:
                 self._mark("mask")
-            token_ids = kernels.choose(logits, [state.compiled for state in rows], maxima)
+            token_ids = kernels.choose(logits, [state.in_company for state in rows], maxima)
         finally:
             for row in edited:
                 row.undo()
@@ -261,6 +270,8 @@ class Sampler:
     def _conclude(self, row: Row, token_id: int, state: RowState) -> Choice:
         if state.compiled is None:
             return self._choose(row, state)
+        if state.constraint is not None:
+            return self._choose_guided(row, state, state.constraint, state.compiled)
         return _NOTHING if token_id < 0 else self._note(row, token_id, state)
 
     def _choose(self, row: Row, state: RowState) -> Choice:
@@ -271,7 +282,7 @@ class Sampler:
         edits = [edit for edit in state.edits if not edit.is_idle]
         with np.errstate(over="ignore"):
             if state.constraint is not None:
-                token_id = self._pick_constrained(row, largest, edits, state, state.constraint)
+                token_id = self._pick_constrained(row, edits, state, state.constraint)
             elif edits:
                 token_id = self._pick_edited(row, largest, edits, state)
             else:
@@ -284,26 +295,55 @@ class Sampler:
             return Choice(token_id)
         return Choice(token_id, *token_logprobs(row, token_id, state.num_logprobs, self._kernels))
 
-    def _pick_constrained(
-        self, row: Row, largest: int, edits: Sequence[Edit], state: RowState, constraint: Constraint
-    ) -> int | None:
-        """Forbidden tokens have no chance, as if the model gave them none: the truncation sees allowed ones only."""
+    def _choose_guided(self, row: Row, state: RowState, constraint: Constraint, compiled: CompiledRow) -> Choice:
+        """By compiled code, from a copy of the row without the tokens that the constraint forbids."""
+        assert self._kernels is not None
+        if not isfinite(row[row.argmax()]):
+            return _NOTHING
+        possible = self._possible(row, state, constraint)
+        if possible is None:
+            return _NOTHING
+        if edits := state.edits_before:
+            possible = possible.copy()
+            with np.errstate(over="ignore"):
+                for edit in edits:
+                    edit.apply(possible)
+        (token_id,) = self._kernels.choose(possible[np.newaxis], [compiled], None)
+        return _NOTHING if token_id < 0 else self._note(row, token_id, state)
+
+    def _pick_constrained(self, row: Row, edits: Sequence[Edit], state: RowState, constraint: Constraint) -> int | None:
+        possible = self._possible(row, state, constraint)
+        if possible is None:
+            return None
+        largest = int(possible.argmax())
+        if not isfinite(possible[largest]):
+            return None
+        if edits:
+            return self._pick_edited(possible.copy(), largest, edits, state)
+        return self._pick(possible, largest, state)
+
+    def _possible(self, row: Row, state: RowState, constraint: Constraint) -> Row | None:
+        """The row in which forbidden tokens have no chance, as if the model gave them none; None = an error.
+
+        The truncation then sees allowed tokens only. The row itself is returned where every token is allowed, and where
+        its largest logit is the choice and is allowed: it is the largest of those that are allowed, too.
+        """
         forced = constraint.forced()
         if forced is not None:
-            return forced
-        if state.is_plain_greedy and not edits and constraint.allows(largest):
-            return largest  # the largest of all is the largest of those that are allowed
+            masked = np.full_like(row, -inf)
+            masked[forced] = row[forced] if isfinite(row[forced]) else 0.0
+            return masked
+        if state.is_plain_greedy and not state.is_edited and constraint.allows(int(row.argmax())):
+            return row
         words = constraint.mask()
         if constraint.error is not None:
             return None
-        if words is not None:
-            bits = np.unpackbits(words.view(np.uint8), bitorder="little", count=min(len(row), 32 * len(words)))
-            masked = np.full_like(row, -inf)
-            np.copyto(masked[: len(bits)], row[: len(bits)], where=bits.astype(bool))
-            row, largest = masked, int(masked.argmax())
-        if not isfinite(row[largest]):
-            return None
-        return self._pick_edited(row, largest, edits, state) if edits else self._pick(row, largest, state)
+        if words is None:
+            return row
+        bits = np.unpackbits(words.view(np.uint8), bitorder="little", count=min(len(row), 32 * len(words)))
+        masked = np.full_like(row, -inf)
+        np.copyto(masked[: len(bits)], row[: len(bits)], where=bits.astype(bool))
+        return masked
 
     def _pick_edited(self, row: Row, largest: int, edits: Sequence[Edit], state: RowState) -> int | None:
         """Edits the few logits in their place and puts them back: a copy of a wide row costs more than all the rest."""
