@@ -69,7 +69,12 @@ CHAT = EndpointProbes(
         **GENERATION_PROBES,
         **CONSTRAINED_PROBES,
         **CHAT_PROMPT,
-        "parallel_tool_calls": Probe(False, constrained("calls"), beside={"tools": TOOLS}),
+        "parallel_tool_calls": Probe(
+            False,
+            lambda x: len(first_choice(x)["message"].get("tool_calls", [])) == 1,
+            beside={"tools": TOOLS},
+            script=calls,
+        ),
         "reasoning_format": Probe(
             "none", lambda x: "<think>" in (first_choice(x)["message"]["content"] or ""), script=calls
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import jsonschema
 import pytest
 from starlette.types import ASGIApp
 
@@ -89,6 +90,36 @@ def test_tool_choice_none_offers_tools_and_reads_none() -> None:
     (choice,) = chat(app_of(), tool_choice="none").json()["choices"]
     assert choice["finish_reason"] == "stop"
     assert "tool_calls" not in choice["message"]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+def test_a_required_call_is_all_that_the_model_can_write(choice: Any) -> None:
+    said = '{"tool_calls": [{"name": "weather", "arguments": {"city": "Bern"}}]}'
+    runtime = FakeRuntime(lambda submit: [said])
+    response = chat(make_app(runtime), tool_choice=choice)
+    (call,) = response.json()["choices"][0]["message"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"city": "Bern"}
+    outline = runtime.submits[0].outline
+    assert outline is not None
+    assert outline.grammar is not None
+    schema = json.loads(outline.grammar.text)
+    jsonschema.validate(json.loads(said), schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"tool_calls": [{"name": "weather", "arguments": {}}]}, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"tool_calls": []}, schema)
+
+
+def test_a_format_beside_tools_holds_for_the_content() -> None:
+    runtime = FakeRuntime(lambda submit: ['{"answer": 1}'])
+    schema = {"type": "object", "properties": {"answer": {"type": "integer"}}, "required": ["answer"]}
+    format_ = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    message = chat(make_app(runtime), response_format=format_).json()["choices"][0]["message"]
+    assert message["content"] == '{"answer": 1}'
+    outline = runtime.submits[0].outline
+    assert outline is not None
+    assert outline.grammar is not None
+    assert len(json.loads(outline.grammar.text)["anyOf"]) == 2
 
 
 def test_older_functions_are_tools() -> None:

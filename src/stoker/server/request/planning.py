@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from stoker.core.outline import GrammarText, Outline, ReasoningSpan
 from stoker.errors import InvalidInput
 from stoker.runtime.base import Runtime
-from stoker.server.request.tools import NO_TOOLS, Tools
+from stoker.server.request.tools import NO_TOOLS, Tools, calls_grammar
 from stoker.text.chat_formats.probe import ChatFormat
 from stoker.text.chat_formats.reader import Reader
-from stoker.text.chat_formats.table import Format, marker_tokens
+from stoker.text.chat_formats.table import GENERIC, Format, marker_tokens
 from stoker.text.messages import Message
 
 _THINKING_VARIABLES = ("enable_thinking", "thinking")
@@ -74,10 +74,14 @@ def planned(asked: Conversation, runtime: Runtime) -> Plan:
     if not callables and not reads_thinking:
         outline = None if asked.grammar is None else Outline(grammar=asked.grammar)
         return Plan(prompt=prompt, outline=outline)
-    row, tokens = chat_format.row, marker_tokens(chat_format.row) & frozenset(runtime.card.marker_tokens)
+    row, grammar = chat_format.row, asked.grammar
+    if callables and (asked.tools.mode == "required" or grammar is not None):
+        row, grammar = replace(GENERIC, thinking=row.thinking), calls_grammar(asked.tools, grammar)
+    tokens = marker_tokens(row) & frozenset(runtime.card.marker_tokens)
     span = _span(asked.thinking, row, prompt) if reads_thinking else None
-    outline = Outline(grammar=asked.grammar, reasoning=span, markers=tuple(sorted(tokens)), hides_stops=True)
-    reader = partial(Reader, row, callables or None, tokens=tokens, opening=prompt)
+    outline = Outline(grammar=grammar, reasoning=span, markers=tuple(sorted(tokens)), hides_stops=True)
+    max_calls = None if asked.tools.parallel else 1
+    reader = partial(Reader, row, callables or None, tokens=tokens, opening=prompt, max_calls=max_calls)
     return Plan(prompt=prompt, outline=outline, reader=reader)
 
 

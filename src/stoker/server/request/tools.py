@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
+from stoker.core.outline import GrammarText
 from stoker.errors import InvalidInput
 from stoker.text.messages import Json, plain_json
 
@@ -56,6 +58,45 @@ def tools_of(raw: Sequence[Mapping[str, Any]] | None, choice: object = None, *, 
         raise InvalidInput(f"`tools` has several tools called {sorted(twice)[0]!r}", parameter="tools")
     mode, allowed = _choice(choice, names)
     return Tools(definitions=definitions, mode=mode, allowed=allowed, parallel=parallel is not False)
+
+
+def calls_grammar(tools: Tools, content: GrammarText | None = None) -> GrammarText:
+    """An answer that is calls in the generic format, or, if the model may choose, content of a JSON schema.
+
+    Raises:
+        InvalidInput: the content must follow something else than a JSON schema.
+    """
+    calls: dict[str, Any] = {
+        "type": "array",
+        "items": {"anyOf": [_call_schema(number, *tool) for number, tool in enumerate(tools.callable.items())]},
+        "minItems": 1,
+    }
+    if not tools.parallel:
+        calls["maxItems"] = 1
+    schema = _object({"tool_calls": calls})
+    if content is not None and tools.mode != "required":
+        if content.kind not in ("json_schema", "json_object"):
+            message = "beside `tools`, an answer can follow a JSON schema, but no other constraint"
+            raise InvalidInput(message, parameter="response_format")
+        schema = {"anyOf": [schema, _embedded("content", json.loads(content.text or '{"type": "object"}'))]}
+    return GrammarText(kind="json_schema", text=json.dumps(schema, ensure_ascii=False), is_strict=False)
+
+
+def _call_schema(number: int, name: str, parameters: Mapping[str, Json]) -> dict[str, Any]:
+    return _object({"name": {"const": name}, "arguments": _embedded(f"tool-{number}", parameters)})
+
+
+def _embedded(name: str, schema: Any) -> Any:
+    """A schema inside another one: its references begin at itself."""
+    return (
+        {"$id": f"https://stoker.invalid/{name}", **cast("dict[str, Any]", schema)}
+        if isinstance(schema, dict)
+        else schema
+    )
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
 
 
 def name_of(tool: Mapping[str, Json]) -> str:

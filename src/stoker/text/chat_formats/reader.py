@@ -62,6 +62,7 @@ class Reader:
         tools: the parameters' JSON schema of each offered tool, by name. None = calls are not looked for.
         tokens: the spellings of the format's markers that are control tokens; `Marks` stand for them in the text.
         opening: the end of the prompt; it may leave reasoning or a call open.
+        max_calls: further calls are left out; None = no limit.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Reader:
         *,
         tokens: Iterable[str] = (),
         opening: str = "",
+        max_calls: int | None = None,
     ) -> None:
         self.marks = Marks(tokens)
         self._format = chat_format
@@ -80,7 +82,7 @@ class Reader:
         self._begin, self._end = (self.marks.encode(marker) for marker in chat_format.thinking)
         self._scanner = Scanner()
         self._events: list[Event] = []
-        self._calls = Calls(self._events.append, tools, self._scanner.forget)
+        self._calls = Calls(self._events.append, tools, self._scanner.forget, max_calls)
         self._held = ""
         """White space at the end of what has been read. It is content only if more content follows."""
         self._strips = False
