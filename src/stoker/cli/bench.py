@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from stoker.cli.bench_progress import BenchProgress
+from stoker.cli.command import Command
 from stoker.cli.download_bar import DownloadBar
 from stoker.cli.options import BENCH, ENGINE, Flags, Model, shared_options
 from stoker.cli.report import ERROR, EXIT_CODES, say
@@ -44,12 +45,12 @@ class _Group(TyperGroup):
 bench = typer.Typer(
     cls=_Group,
     no_args_is_help=True,
-    help="Measure how fast a model is served. `stoker bench MODEL` is short for `stoker bench model MODEL`.",
+    help="Measure the speed of a served model. `stoker bench MODEL` is short for `stoker bench model MODEL`.",
     epilog=EXIT_CODES,
 )
 
 Profile = Annotated[
-    bool, typer.Option("--profile", help="Show instead where the time of a step goes, at batch 1, 8 and 16.")
+    bool, typer.Option("--profile", help="Show the time of each part of a step instead, at batch size 1, 8 and 16.")
 ]
 Urls = Annotated[
     list[str],
@@ -59,30 +60,34 @@ Urls = Annotated[
         help="Servers of OpenAI's API, such as http://127.0.0.1:8080 or NAME=URL; several are measured in turn.",
     ),
 ]
-Files = Annotated[list[Path], typer.Argument(metavar="FILE...", show_default=False, help="What --json wrote.")]
+Files = Annotated[list[Path], typer.Argument(metavar="FILE...", show_default=False, help="Files that --json wrote.")]
 ServedModel = Annotated[
     str | None,
-    typer.Option("--model", metavar="NAME", show_default=False, help="Ask for this model. [default: the first listed]"),
+    typer.Option("--model", metavar="NAME", show_default=False, help="Model to request. [default: the first listed]"),
 ]
 ApiKey = Annotated[
-    str | None, typer.Option("--api-key", metavar="KEY", show_default=False, help="Sent as a bearer token.")
+    str | None, typer.Option("--api-key", metavar="KEY", show_default=False, help="API key, sent as a bearer token.")
 ]
 Pid = Annotated[
     int | None,
     typer.Option(
-        "--pid", show_default=False, help="Root of the server's processes. [default: who listens on a local port]"
+        "--pid",
+        show_default=False,
+        help="Process id of the server. [default: the process that listens on a local port]",
     ),
 ]
 Extra = Annotated[
     str | None,
-    typer.Option("--extra", metavar="JSON", show_default=False, help="More fields of every request; they win."),
+    typer.Option(
+        "--extra", metavar="JSON", show_default=False, help="Additional fields for each request; they override others."
+    ),
 ]
 
 
-@bench.command(name=_MODEL, epilog=EXIT_CODES)
+@bench.command(name=_MODEL, cls=Command, epilog=EXIT_CODES)
 @shared_options(BENCH, ENGINE)
 def model(flags: Flags, model: Model, profile: Profile = False) -> None:
-    """Start `stoker serve MODEL` on a free port, measure it, and end it."""
+    """Start `stoker serve MODEL` on a free port, measure it, and stop it."""
     import msgspec
 
     from stoker.loading.locating import local_model
@@ -95,7 +100,7 @@ def model(flags: Flags, model: Model, profile: Profile = False) -> None:
         _measure([_own_server(model, flags, engine)], flags, seed=0)
 
 
-@bench.command(epilog=EXIT_CODES)
+@bench.command(cls=Command, epilog=EXIT_CODES)
 @shared_options(BENCH, is_configured=False)
 def serve(
     flags: Flags,
@@ -105,7 +110,7 @@ def serve(
     pid: Pid = None,
     extra: Extra = None,
 ) -> None:
-    """Measure servers that are running already, whoever's they are; several are asked in turn and compared."""
+    """Measure running servers from any vendor; several are measured in turn and compared."""
     from stoker.bench.request import Target
     from stoker.bench.server import RunningServer
 
@@ -120,7 +125,7 @@ def serve(
     _measure(servers, flags, seed=time.time_ns() % 2**32)
 
 
-@bench.command(epilog=EXIT_CODES)
+@bench.command(cls=Command, epilog=EXIT_CODES)
 @shared_options()
 def compare(flags: Flags, files: Files) -> None:
     """Compare results: every other server against the first. Refused if models or lengths differ."""
