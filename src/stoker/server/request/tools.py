@@ -71,7 +71,8 @@ def calls_grammar(tools: Tools, content: GrammarText | None = None) -> GrammarTe
         "items": {"anyOf": [_call_schema(number, *tool) for number, tool in enumerate(tools.callable.items())]},
         "minItems": 1,
     }
-    if not tools.parallel:
+    is_named = tools.mode == "required" and tools.allowed is not None and len(tools.allowed) == 1
+    if is_named or not tools.parallel:
         calls["maxItems"] = 1
     schema = _object({"tool_calls": calls})
     if content is not None and tools.mode != "required":
