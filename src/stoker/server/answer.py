@@ -1,7 +1,7 @@
 """Answers on their way to a client: one stream of deltas for every dialect, and the driver that sends it.
 
 Generation --Output--> Delta --Writer.push--> bytes of a stream
-               merged: Answer --Writer.whole--> one reply
+               merged: Delta --Writer.whole--> one reply
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import hashlib
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
@@ -33,7 +34,7 @@ Part: TypeAlias = Event
 """Content, reasoning, or a piece of a tool call."""
 
 
-class Delta(NamedTuple):
+class Delta(msgspec.Struct, frozen=True):
     """What one step adds to one choice."""
 
     choice: int
@@ -46,7 +47,12 @@ class Delta(NamedTuple):
     @property
     def text(self) -> str:
         """The content."""
-        return text_of(self.parts)
+        return "".join([part.text for part in self.parts if isinstance(part, Content)])
+
+    @property
+    def reasoning(self) -> str:
+        """What the model thinks before it answers."""
+        return "".join([part.text for part in self.parts if isinstance(part, Reasoning)])
 
     @property
     def is_last(self) -> bool:
@@ -163,15 +169,25 @@ class ToolCall:
     """A tool call of an answer."""
 
     call_id: str
+    index: int
+    """Its place among the calls of the answer."""
     name: str
-    arguments: str = ""
-    """JSON, as the model wrote it; a part of it if the answer was cut off."""
     is_complete: bool = False
+    _pieces: list[str] = field(default_factory=list[str])
+
+    @property
+    def arguments(self) -> str:
+        """JSON, as the model wrote it; a part of it if the answer was cut off."""
+        return "".join(self._pieces)
+
+    def push(self, text: str) -> None:
+        """Adds text to the arguments."""
+        self._pieces.append(text)
 
 
 @dataclass(slots=True)
-class Answer:
-    """The fold of the deltas of one choice, or of those so far.
+class ToolCalls:
+    """The tool calls of one choice, or those so far. Text is not kept: a stream may be long.
 
     Args:
         id_prefix: begins the ids of calls.
@@ -180,36 +196,31 @@ class Answer:
 
     id_prefix: str
     seed: str
-    content: str = ""
-    reasoning: str = ""
     calls: list[ToolCall] = field(default_factory=list[ToolCall])
 
-    def push(self, parts: Iterable[Part]) -> Answer:
-        """Adds parts to the answer."""
+    def push(self, part: Part) -> None:
+        """Notes a part of the answer."""
+        match part:
+            case Content() | Reasoning():
+                pass
+            case CallBegin():
+                self.calls.append(ToolCall(self._call_id(), len(self.calls), part.name))
+            case CallArguments():
+                self.calls[-1].push(part.text)
+            case CallEnd():
+                self.calls[-1].is_complete = True
+
+    def push_all(self, parts: Iterable[Part]) -> ToolCalls:
+        """Notes all of these parts."""
         for part in parts:
-            match part:
-                case Content():
-                    self.content += part.text
-                case Reasoning():
-                    self.reasoning += part.text
-                case CallBegin():
-                    self.calls.append(ToolCall(self._call_id(), part.name))
-                case CallArguments():
-                    self.calls[-1].arguments += part.text
-                case CallEnd():
-                    self.calls[-1].is_complete = True
+            self.push(part)
         return self
 
     @property
-    def has_calls(self) -> bool:
+    def has_complete(self) -> bool:
         """There is a complete tool call."""
         return any(call.is_complete for call in self.calls)
 
     def _call_id(self) -> str:
         digest = hashlib.blake2s(f"{self.seed}/{len(self.calls)}".encode()).hexdigest()
         return f"{self.id_prefix}{digest[:24]}"
-
-
-def text_of(parts: Iterable[Part]) -> str:
-    """The content among the parts."""
-    return "".join(part.text for part in parts if isinstance(part, Content))

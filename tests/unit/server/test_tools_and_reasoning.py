@@ -188,6 +188,8 @@ def test_ollama_streamed() -> None:
     assert "".join(message["content"] for message in own) == "I look."
     calls = [call for message in own for call in message.get("tool_calls", ())]
     assert [call["function"]["arguments"] for call in calls] == CALLS
+    assert [call["function"]["index"] for call in calls] == [0, 1]
+    assert len({call["id"] for call in calls}) == len(CALLS)
     assert lines[-1]["done_reason"] == "stop"
 
 

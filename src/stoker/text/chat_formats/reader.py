@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from stoker.text.chat_formats.calls import Calls, NotACall
 from stoker.text.chat_formats.events import CallArguments, Content, Event, Reasoning

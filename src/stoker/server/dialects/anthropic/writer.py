@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from stoker.engine.protocol import Output, Usage
-from stoker.server.answer import Answer, Asked, Delta, Part, ToolCall, Writer
+from stoker.server.answer import Asked, Delta, Part, ToolCall, ToolCalls, Writer
 from stoker.server.dialects.anthropic.types import (
     AnthropicModel,
     AnthropicModelList,
@@ -64,7 +64,7 @@ class AnthropicWriter(Writer):
     def __init__(self, asked: Asked, *, omits_thinking: bool = False) -> None:
         self._asked = asked
         self._omits_thinking = omits_thinking
-        self._answer = Answer("toolu_", asked.request.reply_id)
+        self._calls = ToolCalls("toolu_", asked.request.reply_id)
         self._open: type[Block] | None = None
         """The kind of the block that has begun."""
         self._num_blocks = 0
@@ -80,30 +80,31 @@ class AnthropicWriter(Writer):
             if not self._num_blocks:
                 events += self._start(TextBlock(text=""))
             events += self._stop()
-            ending = _ending(delta.output, self._answer)
+            ending = _ending(delta.output, self._calls)
             events += [MessageDelta(ending, _usage(delta.output.usage)), MessageStop()]
         return b"".join(map(_event, events))
 
     def whole(self, answers: Sequence[Delta]) -> MessageReply:
         (delta,) = answers
-        answer = self._answer.push(delta.parts)
-        thinking = [ThinkingBlock(thinking=self._shown(answer.reasoning))] if answer.reasoning else []
-        calls = [ToolUseBlock(id=call.call_id, name=call.name, input=_input(call)) for call in answer.calls]
-        text = [TextBlock(text=answer.content)] if answer.content or not (thinking or calls) else []
-        return self._message([*thinking, *text, *calls], _ending(delta.output, answer), delta.output)
+        thought, said = delta.reasoning, delta.text
+        thinking = [ThinkingBlock(thinking=self._shown(thought))] if thought else []
+        called = self._calls.push_all(delta.parts).calls
+        calls = [ToolUseBlock(id=call.call_id, name=call.name, input=_input(call)) for call in called]
+        text = [TextBlock(text=said)] if said or not (thinking or calls) else []
+        return self._message([*thinking, *text, *calls], _ending(delta.output, self._calls), delta.output)
 
     def _begin(self, output: Output) -> list[MessageEvent]:
         return [MessageStart(self._message([], None, output)), Ping()]
 
     def _part(self, part: Part) -> list[MessageEvent]:
-        self._answer.push([part])
+        self._calls.push(part)
         match part:
             case Reasoning():
                 return [*self._start(ThinkingBlock(thinking="")), *self._thought(part.text)]
             case Content():
                 return [*self._start(TextBlock(text="")), self._delta(TextDelta(part.text))]
             case CallBegin():
-                call = self._answer.calls[-1]
+                call = self._calls.calls[-1]
                 self._open = self._open if self._open is not ToolUseBlock else None
                 return self._start(ToolUseBlock(id=call.call_id, name=call.name, input=Raw(b"{}")))
             case CallArguments():
@@ -176,12 +177,12 @@ def model_list(entries: Sequence[ModelEntry]) -> AnthropicModelList:
     return AnthropicModelList(data=data, first_id=data[0].id if data else None, last_id=data[-1].id if data else None)
 
 
-def _ending(output: Output, answer: Answer) -> Ending:
+def _ending(output: Output, calls: ToolCalls) -> Ending:
     if isinstance(output.stop_match, str):
         return Ending("stop_sequence", output.stop_match)
     if output.finish_reason == "length":
         return Ending("max_tokens", None)
-    return Ending("tool_use" if answer.has_calls else "end_turn", None)
+    return Ending("tool_use" if calls.has_complete else "end_turn", None)
 
 
 def _input(call: ToolCall) -> Raw:

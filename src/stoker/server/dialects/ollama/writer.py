@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from stoker.engine import protocol
 from stoker.engine.protocol import Output
-from stoker.server.answer import Answer, Delta, ToolCall, Writer
+from stoker.server.answer import Delta, ToolCall, ToolCalls, Writer
 from stoker.server.dialects.ollama.types import (
     AnswerReply,
     CalledFunction,
@@ -26,7 +26,6 @@ from stoker.server.dialects.ollama.types import (
 from stoker.server.generation import Generation
 from stoker.server.logprobs import text_positions
 from stoker.server.transport.sse import NDJSON
-from stoker.text.chat_formats.events import Content, Reasoning
 
 _encode = msgspec.json.Encoder().encode
 
@@ -42,17 +41,19 @@ def generate_reply(text: str, *, reasoning: str = "", calls: Sequence[ToolCall] 
 def chat_reply(text: str, *, reasoning: str = "", calls: Sequence[ToolCall] = (), **fields: Any) -> ChatReply:
     """See `MakeReply`. A chat has no `context`."""
     fields.pop("context", None)
-    tool_calls = [_tool_call(index, call) for index, call in enumerate(calls) if call.is_complete]
+    tool_calls = [_tool_call(call) for call in calls if call.is_complete]
     message = ChatMessage(content=text, thinking=reasoning or UNSET, tool_calls=tool_calls or UNSET)
     return ChatReply(message=message, **fields)
 
 
-def _tool_call(index: int, call: ToolCall) -> ToolCallReply:
+def _tool_call(call: ToolCall) -> ToolCallReply:
     try:
         arguments = msgspec.json.decode(call.arguments or "{}", type=dict[str, Any])
     except msgspec.DecodeError:
         arguments = dict[str, Any]()
-    return ToolCallReply(id=call.call_id, function=CalledFunction(index=index, name=call.name, arguments=arguments))
+    return ToolCallReply(
+        id=call.call_id, function=CalledFunction(index=call.index, name=call.name, arguments=arguments)
+    )
 
 
 def now() -> str:
@@ -91,7 +92,7 @@ class OllamaWriter(Writer):
         self._generation = generation
         self._begun_s = begun_s
         self._context = None if prompt_ids is None else list(prompt_ids)
-        self._answer = Answer("call_", generation.reply_id)
+        self._calls = ToolCalls("call_", generation.reply_id)
         self._num_ended = 0
         """Tool calls that were written."""
 
@@ -99,13 +100,12 @@ class OllamaWriter(Writer):
         self._note(delta.output)
         logprobs = _logprobs(delta.output)
         num_ended = self._num_ended
-        step = Answer("call_", "").push(part for part in delta.parts if isinstance(part, Content | Reasoning))
-        calls = self._answer.push(delta.parts).calls
+        text, reasoning, calls = delta.text, delta.reasoning, self._calls.push_all(delta.parts).calls
         self._num_ended = sum(call.is_complete for call in calls)
         lines: list[AnswerReply] = []
-        if step.content or step.reasoning or logprobs is not UNSET or self._num_ended > num_ended:
-            shown: dict[str, Any] = {"reasoning": step.reasoning, "logprobs": logprobs}
-            lines.append(self._make(step.content, **self._head(done=False), **shown, calls=calls[num_ended:]))
+        if text or reasoning or logprobs is not UNSET or self._num_ended > num_ended:
+            shown: dict[str, Any] = {"reasoning": reasoning, "logprobs": logprobs}
+            lines.append(self._make(text, **self._head(done=False), **shown, calls=calls[num_ended:]))
         if delta.is_last:
             lines.append(self._make("", **self._ending(delta.output)))
         return b"".join(_encode(line) + b"\n" for line in lines)
@@ -113,12 +113,11 @@ class OllamaWriter(Writer):
     def whole(self, answers: Sequence[Delta]) -> AnswerReply:
         (delta,) = answers
         self._note(delta.output)
-        answer = self._answer.push(delta.parts)
         return self._make(
-            answer.content,
+            delta.text,
             **self._ending(delta.output),
-            reasoning=answer.reasoning,
-            calls=answer.calls,
+            reasoning=delta.reasoning,
+            calls=self._calls.push_all(delta.parts).calls,
             logprobs=_logprobs(delta.output),
         )
 

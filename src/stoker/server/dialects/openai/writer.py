@@ -13,7 +13,7 @@ from starlette.types import Scope
 
 from stoker.engine.protocol import Output, Usage
 from stoker.errors import StokerError
-from stoker.server.answer import Answer, Asked, Delta, Part, Writer
+from stoker.server.answer import Asked, Delta, Part, ToolCalls, Writer
 from stoker.server.dialects.openai.logprobs import TextOffsets, chat_logprobs
 from stoker.server.dialects.openai.types import (
     AssistantMessage,
@@ -126,31 +126,30 @@ class ChatWriter(OpenAIWriter[ChatChunkChoice]):
 
     def __init__(self, asked: Asked, generation: Generation, options: StreamOptions | None) -> None:
         super().__init__(asked, generation, options)
-        self._answers: dict[int, Answer] = {}
+        self._calls: dict[int, ToolCalls] = {}
 
     def chunks(self, delta: Delta) -> list[ChatChunkChoice]:
         index, output = delta.choice, delta.output
         chunks: list[ChatChunkChoice] = []
-        if index not in self._answers:
-            self._answers[index] = self._answer(index)
+        if index not in self._calls:
+            self._calls[index] = self._no_calls(index)
             chunks.append(ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content="")))
-        answer, logprobs = self._answers[index], chat_logprobs(output)
-        deltas = [_chat_delta(part, answer.push([part])) for part in delta.parts if not isinstance(part, CallEnd)]
-        if logprobs and not deltas:
-            deltas = [ChatDelta(content="")]
-        for each in deltas:
-            chunks.append(ChatChunkChoice(index=index, delta=each, logprobs=logprobs))
-            logprobs = None
-        answer.push(part for part in delta.parts if isinstance(part, CallEnd))
+        calls, logprobs = self._calls[index], chat_logprobs(output)
+        for part in delta.parts:
+            if (each := _chat_delta(part, calls)) is not None:
+                chunks.append(ChatChunkChoice(index=index, delta=each, logprobs=logprobs))
+                logprobs = None
+        if logprobs:
+            chunks.append(ChatChunkChoice(index=index, delta=ChatDelta(content=""), logprobs=logprobs))
         if delta.is_last:
-            chunks.append(_chat_end(index, output, answer))
+            chunks.append(_chat_end(index, output, calls))
         return chunks
 
-    def _answer(self, choice: int) -> Answer:
-        return Answer("call_", f"{self._reply_head.id}/{choice}")
+    def _no_calls(self, choice: int) -> ToolCalls:
+        return ToolCalls("call_", f"{self._reply_head.id}/{choice}")
 
     def whole(self, answers: Sequence[Delta]) -> ChatCompletion:
-        choices = [_chat_choice(delta, self._answer(delta.choice).push(delta.parts)) for delta in answers]
+        choices = [_chat_choice(delta, self._no_calls(delta.choice).push_all(delta.parts)) for delta in answers]
         return ChatCompletion(choices=choices, **self._shared())
 
 
@@ -226,24 +225,25 @@ def usage_reply(usage: Usage) -> UsageReply:
     )
 
 
-def _chat_delta(part: Part, answer: Answer) -> ChatDelta:
-    """One part, after it was added to the answer."""
-    index = len(answer.calls) - 1
+def _chat_delta(part: Part, calls: ToolCalls) -> ChatDelta | None:
+    """What a part adds to a message; None: the end of a call, which is not said."""
+    if isinstance(part, Content):
+        return ChatDelta(content=part.text)
+    calls.push(part)
     match part:
         case Reasoning():
             return ChatDelta(reasoning_content=part.text)
         case CallBegin():
-            call = answer.calls[index]
-            return ChatDelta(tool_calls=[ToolCallDelta(index, FunctionDelta(call.name), call.call_id, "function")])
+            call = calls.calls[-1]
+            return ChatDelta(tool_calls=[ToolCallDelta(call.index, FunctionDelta(call.name), call.call_id, "function")])
         case CallArguments():
-            return ChatDelta(tool_calls=[ToolCallDelta(index, FunctionDelta(arguments=part.text))])
-        case _:
-            assert isinstance(part, Content)
-            return ChatDelta(content=part.text)
+            return ChatDelta(tool_calls=[ToolCallDelta(calls.calls[-1].index, FunctionDelta(arguments=part.text))])
+        case CallEnd():
+            return None
 
 
-def _chat_end(index: int, output: Output, answer: Answer) -> ChatChunkChoice:
-    reason = "tool_calls" if answer.has_calls and output.finish_reason == "stop" else output.finish_reason
+def _chat_end(index: int, output: Output, calls: ToolCalls) -> ChatChunkChoice:
+    reason = "tool_calls" if calls.has_complete and output.finish_reason == "stop" else output.finish_reason
     return ChatChunkChoice(index=index, delta=ChatDelta(), finish_reason=reason, stop_reason=_stop_reason(output))
 
 
@@ -255,16 +255,17 @@ def _stop_reason(output: Output) -> str | int | UnsetType:
     return UNSET if output.stop_match is None else output.stop_match
 
 
-def _chat_choice(delta: Delta, answer: Answer) -> ChatChoice:
-    ending = _chat_end(delta.choice, delta.output, answer)
-    calls = [
+def _chat_choice(delta: Delta, calls: ToolCalls) -> ChatChoice:
+    ending = _chat_end(delta.choice, delta.output, calls)
+    replies = [
         ToolCallReply(id=call.call_id, function=CalledFunction(call.name, call.arguments or "{}"))
-        for call in answer.calls
+        for call in calls.calls
     ]
+    text = delta.text
     message = AssistantMessage(
-        content=None if calls and not answer.content else answer.content,
-        reasoning_content=answer.reasoning or UNSET,
-        tool_calls=calls or UNSET,
+        content=None if replies and not text else text,
+        reasoning_content=delta.reasoning or UNSET,
+        tool_calls=replies or UNSET,
     )
     return ChatChoice(
         index=delta.choice,

@@ -13,7 +13,7 @@ from starlette.types import Scope
 
 from stoker.engine.protocol import Output, TokenLogprob, Usage
 from stoker.errors import StokerError
-from stoker.server.answer import Answer, Delta, Part, ToolCall, Writer
+from stoker.server.answer import Delta, Part, ToolCall, ToolCalls, Writer
 from stoker.server.dialects.responses.types import (
     ArgumentsDoneEvent,
     ContentPartEvent,
@@ -130,7 +130,7 @@ class ResponseWriter(Writer):
         self._keep = keep
         self._now = now
         self._stem = response.id.partition("_")[2]
-        self._answer = Answer("call_", response.id)
+        self._calls = ToolCalls("call_", response.id)
         self._open: _Open | None = None
         self._done: list[OutputItem] = []
         self._num_events = 0
@@ -163,7 +163,7 @@ class ResponseWriter(Writer):
         logprobs = [_logprob(p.chosen, p.top) for p in text_positions(delta.output)]
         events: list[Event] = []
         for part in delta.parts:
-            self._answer.push([part])
+            self._calls.push(part)
             events += self._part(part, logprobs)
             if isinstance(part, Content):
                 logprobs = []
@@ -182,9 +182,9 @@ class ResponseWriter(Writer):
                 begun = self._begin_item(OutputReasoning, f"rs_{self._stem}")
                 return [*begun, self._piece("response.reasoning_text.delta", part.text, content_index=0)]
             case CallBegin():
-                number = len(self._answer.calls) - 1
+                call = self._calls.calls[-1]
                 ended = self._end_item("completed")
-                return [*ended, *self._begin_item(OutputCall, f"fc_{self._stem}_{number}", self._answer.calls[-1])]
+                return [*ended, *self._begin_item(OutputCall, f"fc_{self._stem}_{call.index}", call)]
             case CallArguments():
                 return [self._piece("response.function_call_arguments.delta", part.text)]
             case CallEnd():
