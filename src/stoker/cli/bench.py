@@ -6,12 +6,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -26,6 +25,7 @@ from stoker.errors import InvalidInput
 if TYPE_CHECKING:
     from stoker.bench.profile import StepProfile
     from stoker.bench.results import Plan, Results
+    from stoker.bench.runner import Measurement
     from stoker.bench.server import Server
     from stoker.engine.config import EngineConfig
 
@@ -226,8 +226,7 @@ def _measure(servers: Sequence[Server], flags: Flags, *, seed: int) -> None:
     for option in ("json", "plot"):
         if option in flags.values:
             _check_place(flags.values[option], option)
-    with _ended_as_interrupted():
-        results = _run(servers, _plans(flags, seed))
+    results = _run(servers, _plans(flags, seed))
     if "json" in flags.values:
         write_results(results, flags.values["json"])
     print_results(results)
@@ -242,18 +241,12 @@ def _measure(servers: Sequence[Server], flags: Flags, *, seed: int) -> None:
 
 
 @contextmanager
-def _ended_as_interrupted() -> Generator[None]:
-    """Who ends this program as `timeout` does, or closes its terminal, ends the servers that it has started, too."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        # That of asyncio, while it runs. In a job that a script runs beside itself, Ctrl-C alone is ignored.
-        handler = signal.getsignal(signal.SIGINT)
-        (handler if callable(handler) else signal.default_int_handler)(number, frame)
-
+def _heard(end: Callable[[], object]) -> Generator[None]:
+    """Calls `end` when `timeout` or a closed terminal ends this program, unless the signal is ignored as by `nohup`."""
     before = {number: signal.getsignal(number) for number in _ENDS}
-    heard = [number for number, handler in before.items() if handler is not signal.SIG_IGN]  # `nohup` ignores SIGHUP
+    heard = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
     for number in heard:
-        signal.signal(number, interrupt)
+        signal.signal(number, lambda _number, _frame: end())
     try:
         yield
     finally:
@@ -280,10 +273,12 @@ def _run(servers: Sequence[Server], plans: Sequence[Plan]) -> Results:
     from stoker import __version__
     from stoker.bench.machine import this_machine
     from stoker.bench.results import Results
-    from stoker.bench.runner import measure
 
     started_at, machine = datetime.now(UTC).astimezone().isoformat(timespec="seconds"), this_machine()
-    done = asyncio.run(measure(servers, plans, BenchProgress()))
+    try:
+        done = asyncio.run(_measured(servers, plans))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
     return Results(
         stoker_version=__version__,
         started_at=started_at,
@@ -294,6 +289,22 @@ def _run(servers: Sequence[Server], plans: Sequence[Plan]) -> Results:
         samples=tuple(done.samples),
         absent=tuple(done.absent),
     )
+
+
+async def _measured(servers: Sequence[Server], plans: Sequence[Plan]) -> Measurement:
+    """Measures until the end, or until a signal cancels it.
+
+    A signal must not raise `KeyboardInterrupt` here: raised while a server is being started, it leaves that server
+    running. A cancelled task stops at its next `await`, where every started server is known.
+    """
+    import asyncio
+
+    from stoker.bench.runner import measure
+
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    with _heard(lambda: loop.call_soon_threadsafe(task.cancel)):
+        return await measure(servers, plans, BenchProgress())
 
 
 def _profile(engine: EngineConfig) -> None:
