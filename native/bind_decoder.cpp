@@ -44,10 +44,11 @@ KvType kv_type_named(const std::string& name) {
 class BoundDecoder {
 public:
     BoundDecoder(const nb::dict& description, nb::handle memory, int32_t num_pages, int32_t num_states,
-                 int32_t max_batch_tokens, int32_t num_threads, const std::string& kv_type, const std::string& kernels, SharedCores* cores,
-                 const std::vector<int32_t>& cpus)
+                 int32_t max_batch_tokens, int32_t num_threads, const std::string& kv_type, const std::string& kernels,
+                 SharedCores* cores, const std::vector<int32_t>& cpus)
         : memory_(memory, false) {
-        require(num_pages > 0 && num_states >= 0 && max_batch_tokens > 0 && num_threads > 0, "a size is zero or negative");
+        require(num_pages > 0 && num_states >= 0 && max_batch_tokens > 0 && num_threads > 0,
+                "a size is zero or negative");
         require(reinterpret_cast<uintptr_t>(memory_.data()) % 64 == 0, "the memory must begin at a multiple of 64 bytes");
         require(std::ranges::all_of(cpus, [](int32_t cpu) { return cpu >= 0 && cpu < kMaxCpus; }), "no such CPU");
         decoder_ = std::make_unique<Decoder>(read_description(description, memory_, tables_), kernels_or_best(kernels),
@@ -129,6 +130,7 @@ public:
     void export_state(int32_t slot, nb::handle into) {
         const Bytes to(into, true);
         States& states = states_with(slot);
+        require(states.length(slot) >= 0, "the slot has no state, since a pass has not ended");
         require(to.size() == states.slot_bytes(), "there is no room for a state, or too much");
         nb::gil_scoped_release release;
         states.export_state(slot, to.data());
@@ -182,7 +184,7 @@ private:
 
     States& states_with(int32_t slot) {
         States& states = open().states();
-        require(slot >= 0 && slot < states.num_slots() && states.length(slot) >= 0, "no such state");
+        require(slot >= 0 && slot < states.num_slots(), "no such state");
         return states;
     }
 
@@ -213,8 +215,8 @@ void bind_decoder(nb::module_& module) {
         .def(nb::init<const nb::dict&, nb::handle, int32_t, int32_t, int32_t, int32_t, const std::string&, const std::string&,
                       SharedCores*, const std::vector<int32_t>&>(),
              nb::keep_alive<1, 10>(),
-             nb::arg("description"), nb::arg("memory"), nb::kw_only(), nb::arg("num_pages"),
-             nb::arg("num_states") = 0, nb::arg("max_batch_tokens"), nb::arg("num_threads"), nb::arg("kv_type"), nb::arg("kernels") = "",
+             nb::arg("description"), nb::arg("memory"), nb::kw_only(), nb::arg("num_pages"), nb::arg("num_states") = 0,
+             nb::arg("max_batch_tokens"), nb::arg("num_threads"), nb::arg("kv_type"), nb::arg("kernels") = "",
              nb::arg("cores").none() = nb::none(), nb::arg("cpus") = std::vector<int32_t>())
         .def_prop_ro("page_bytes", &BoundDecoder::page_bytes)
         .def_prop_ro("state_bytes", &BoundDecoder::state_bytes)

@@ -95,17 +95,19 @@ private:
         const Heads heads = {get<int32_t>("num_heads"), get<int32_t>("num_kv_heads"), get<int32_t>("head_size")};
         const auto head_norms = chosen<HeadNorms>("head_norms", {"before_rope", "after_rope", "whole_row"});
         const bool are_whole = head_norms == HeadNorms::whole_row;
-        const auto mixer = chosen<Mixer>("mixer", {"attention", "short_conv"});
-        return {
-            .mixer = mixer,
+        Layer out = {
+            .mixer = Mixer::attention,
             .heads = heads,
-            .convolution = mixer == Mixer::attention ? Convolution{} : convolution(spec.hidden_size),
+            .recurrence = {},
             .feed_forward_size = get<int32_t>("feed_forward_size"),
             .attention_norm = norm("attention_norm", spec.hidden_size),
             .query = projection("query"),
             .key = projection("key"),
             .value = projection("value"),
             .output = projection("output"),
+            .mixed_gate = projection("mixed_gate"),
+            .decay = {},
+            .beta = {},
             .head_norms = head_norms,
             .query_norm = norm("query_norm", are_whole ? heads.query_size() : heads.size),
             .key_norm = norm("key_norm", are_whole ? heads.kv_size() : heads.size),
@@ -121,12 +123,36 @@ private:
             .rope = get<int32_t>("rope"),
             .window = get<int32_t>("window"),
         };
+        if (const auto recurrence = get<nb::object>("recurrence"); !recurrence.is_none()) {
+            of(recurrence).recur(out);
+        }
+        return out;
     }
 
-    Convolution convolution(int32_t channels) const {
-        const auto taps = get<int32_t>("taps");
+    void recur(Layer& layer) const {
+        layer.mixer = Mixer(1 + chosen<int32_t>("mixer", {"short_conv", "delta_net", "mamba2"}));
+        layer.decay = projection("decay");
+        layer.beta = projection("beta");
+        const auto taps = get<int32_t>("taps"), num_heads = get<int32_t>("num_heads"), norm_size = get<int32_t>("norm_size");
         require(taps > 0 && taps <= kMaxTaps, "a convolution has no weights, or too many");
-        return {taps, vector(get<int64_t>("convolution"), taps * channels)};
+        const int32_t channels = layer.num_channels();
+        require(channels % 16 == 0, "the channels of a convolution are no multiple of 16");
+        layer.recurrence = {
+            .taps = taps,
+            .convolution = norm("convolution", taps * channels),
+            .convolution_bias = norm("convolution_bias", channels),
+            .num_heads = num_heads,
+            .num_key_heads = get<int32_t>("num_key_heads"),
+            .key_size = get<int32_t>("key_size"),
+            .value_size = get<int32_t>("value_size"),
+            .are_interleaved = get<bool>("are_interleaved"),
+            .step_bias = norm("step_bias", num_heads),
+            .decay_rate = norm("decay_rate", num_heads),
+            .skip = norm("skip", num_heads),
+            .norm = norm("norm", layer.mixer == Mixer::mamba2 ? layer.value.w.rows : norm_size),
+            .norm_size = norm_size,
+            .norm_eps = get<float>("norm_eps"),
+        };
     }
 
     Experts experts() const {

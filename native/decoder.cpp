@@ -21,7 +21,8 @@ size_t scratch_bytes(const Kernels& kernels, const DecoderSpec& spec, int32_t ro
     }
     for (const Layer& layer : spec.layers) {
         const Experts& e = layer.experts;
-        for (const Projection* p : {&e.router, &e.gate, &e.up, &e.down, &e.shared_gate}) {
+        for (const Projection* p :
+             {&e.router, &e.gate, &e.up, &e.down, &e.shared_gate, &layer.mixed_gate, &layer.decay, &layer.beta}) {
             add(p->w);
         }
     }
@@ -88,6 +89,7 @@ Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32
         worker.gate = Buffer<float>(Plan::gate_floats(max_batch_tokens));
         worker.up = Buffer<float>(Plan::gate_floats(max_batch_tokens));
         worker.sink = Buffer<float>(partial_floats(head_size));
+        worker.steps = Buffer<float>(std::ranges::any_of(spec_.layers, &Layer::scans) ? 4 * steps_stride() : 0);
     }
     take_memory_for_experts();
 }

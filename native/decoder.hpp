@@ -28,6 +28,7 @@ struct alignas(64) Worker {
     Buffer<float> row;        // one more
     Buffer<float> gate, up;   // of one piece
     Buffer<float> sink;       // a partial result
+    Buffer<float> steps;      // of a scan: 4 numbers for each row
     Buffer<uint8_t> gathered; // codes of the rows of one expert
     Buffer<float> gathered_x; // and as they were
     AttentionAhead fetched = {};  // of these pages the keys
@@ -38,8 +39,7 @@ struct alignas(64) Worker {
 
 class Decoder {
 public:
-    // `cores` and `cpus`: as of the pool.
-    // `num_states`: slots of a model with recurrent layers.
+    // `num_states`: slots of a model with recurrent layers. `cores` and `cpus`: as of the pool.
     Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32_t num_pages, int32_t num_states,
             int32_t max_batch_tokens, int32_t num_threads, SharedCores* cores, std::vector<int32_t> cpus);
 
@@ -57,6 +57,8 @@ private:
     friend class Pass;
 
     void take_memory_for_experts();
+    // Floats of each of a scan's numbers for all rows.
+    size_t steps_stride() const { return divided_up(max_batch_tokens_, 16) * 16; }
 
     int32_t feed_forward_size() const;  // the largest
     void check(const Batch& batch) const;

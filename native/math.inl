@@ -35,6 +35,17 @@ inline f32x16 gated(f32x16 x, f32x16 t) {
     return mul(x, reciprocal(add(set1(1), exp(sub(set1(0), max(set1(-80), t))))));
 }
 
+// ln(1 + e^x) = max(x, 0) + ln(1 + z), z = e^-|x|; ln(1 + z) = 2 (s + s³/3 + s⁵/5 + ...), s = z / (2 + z) <= 1/3; within 3 units in the
+// last place.
+inline f32x16 softplus(f32x16 x) {
+    const f32x16 z = exp(sub(set1(0), abs(x))), s = div(z, add(z, set1(2))), square = mul(s, s);
+    f32x16 p = set1(1.0f / 15);
+    for (int odd = 13; odd > 0; odd -= 2) {
+        p = fma(p, square, set1(1.0f / float(odd)));
+    }
+    return fma(add(s, s), p, max(x, set1(0)));
+}
+
 // Absolute error below 4e-7.
 inline f32x16 tanh(f32x16 x) {
     const f32x16 half = min(set1(40), x);

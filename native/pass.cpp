@@ -54,6 +54,8 @@ void Pass::compute(int32_t index, int32_t piece, int32_t thread) {
         case StageKind::expert_down: return expert_down(me, stage, piece);
         case StageKind::combine: return combine(stage, share(stage, piece, stage.rows));
         case StageKind::convolve: return convolve(stage, piece);
+        case StageKind::scan: return scan(me, stage, piece);
+        case StageKind::gate_mixed: return gate_mixed(stage, share(stage, piece, stage.rows));
         case StageKind::keep_rows: return keep_rows(stage);
         case StageKind::hidden: {
             const auto [begin, end] = share(stage, piece, stage.rows);
@@ -237,15 +239,15 @@ void Pass::products(Worker& me, const Stage& stage, int32_t piece, const Activat
 }
 
 void Pass::query_key_value(Worker& me, const Stage& stage, int32_t piece, const Activations& a) {
-    float* y = d_.qkv_.get();
-    for (int32_t part = 0; part < 3; ++part) {
-        const Matrix& w = spec_.at(stage.place() + part).w;
+    const Layer& layer = spec_.layers[stage.layer];
+    for (int32_t part = 0; part < Layer::kInputs; ++part) {
+        const Matrix& w = layer.input(part).w;
         const int32_t count = divided_up(w.tiles(), stage.grain);
         if (piece < count) {
-            return multiply(me, stage, part, a, share(stage, piece, w.tiles()), y, spec_.layers[stage.layer].input_size());
+            float* y = d_.qkv_.get() + layer.input_at(part);
+            return multiply(me, stage, part, a, share(stage, piece, w.tiles()), y, layer.input_size());
         }
         piece -= count;
-        y += w.rows;
     }
 }
 
@@ -286,8 +288,10 @@ void Pass::head(Worker& me, const Stage& stage, Range tiles, const Activations& 
 }
 
 void Pass::multiply(Worker& me, const Stage& stage, int32_t part, const Activations& a, Range tiles, float* y, int32_t ldy) {
-    multiply(me, spec_.at(stage.place() + part), a, tiles, y, ldy);
-    d_.adapters_.add_to(*k_.adapters, stage.place(), part, stage.of_logits, tiles.begin, tiles.end, y, ldy);
+    multiply(me, plan_.product(stage, part), a, tiles, y, ldy);
+    if (part < stage.num_parts()) {
+        d_.adapters_.add_to(*k_.adapters, stage.place(), part, stage.of_logits, tiles.begin, tiles.end, y, ldy);
+    }
 }
 
 void Pass::multiply(Worker& me, const Projection& p, const Activations& a, Range tiles, float* y, int32_t ldy) {
@@ -304,7 +308,7 @@ void Pass::multiply(Worker& me, const Projection& p, const Activations& a, Range
 void Pass::rotate_row(int32_t index, int32_t row) {
     const Layer& layer = spec_.layers[index];
     if (layer.head_norms == HeadNorms::whole_row) {
-        float* queries = d_.qkv_.get() + size_t(row) * layer.heads.all_size();
+        float* queries = d_.qkv_.get() + size_t(row) * layer.input_size();
         float* keys = queries + layer.heads.query_size();
         k_.rows->rms_norm(queries, layer.query_norm, layer.heads.query_size(), spec_.norm_eps, queries);
         k_.rows->rms_norm(keys, layer.key_norm, layer.heads.kv_size(), spec_.norm_eps, keys);
@@ -325,7 +329,7 @@ void Pass::rotate_and_write(int32_t index, int32_t row, int32_t head) {
         k_.attention->fetch(kv, {d_.kv_.head(index, head), page, 1});
     }
     const float* table = rope.table + size_t(position) * rope.dim;
-    float* qkv = d_.qkv_.get() + size_t(row) * layer.heads.all_size();
+    float* qkv = d_.qkv_.get() + size_t(row) * layer.input_size();
     const auto norm = [&](float* x, const float* weight, HeadNorms when) {
         if (weight != nullptr && layer.head_norms == when) {
             k_.rows->rms_norm(x, weight, n, spec_.norm_eps, x);
@@ -437,19 +441,25 @@ void Pass::merge(float* all, const float* later, int32_t rows, int32_t head_size
     }
 }
 
-void Pass::finish(Worker& me, int32_t layer, const AttentionPiece& piece, int32_t head, float* partials) {
-    const int32_t n = heads(layer).size, group = heads(layer).group();
-    const float* sinks = spec_.layers[layer].sinks;
+void Pass::finish(Worker& me, int32_t index, const AttentionPiece& piece, int32_t head, float* partials) {
+    const int32_t n = heads(index).size, group = heads(index).group();
+    const Layer& layer = spec_.layers[index];
+    const float* sinks = layer.sinks;
     for (int32_t row = 0; row < piece.num_tokens * group; ++row) {
-        float* out = d_.attended_.get() + size_t(piece.row + row / group) * heads(layer).query_size();
+        float* out = d_.attended_.get() + size_t(piece.row + row / group) * heads(index).query_size();
         float* partial = partials + row * partial_floats(n);
         if (sinks != nullptr) {  // as a last span: of nothing, but with a weight
             me.sink.get()[n] = sinks[head * group + row % group];
-            me.sink.get()[n + 1] = weight_of_best(d_.kv_.layout(layer).type);
+            me.sink.get()[n + 1] = weight_of_best(d_.kv_.layout(index).type);
             std::fill_n(me.sink.get(), n, 0.0f);
             k_.attention->merge(partial, me.sink.get(), n);
         }
-        k_.attention->finish(partial, n, out + (head * group + row % group) * n);
+        const int32_t at = (head * group + row % group) * n;
+        k_.attention->finish(partial, n, out + at);
+        if (layer.mixed_gate.w.rows > 0) {
+            const float* in = d_.qkv_.get() + size_t(piece.row + row / group) * layer.input_size();
+            k_.rows->gate(out + at, in + layer.input_at(Layer::kGate) + at, n);
+        }
     }
 }
 
@@ -459,8 +469,8 @@ AttentionRows Pass::attention_rows(int32_t layer, const AttentionPiece& piece, i
         .kv = d_.kv_.layout(layer),
         .memory = d_.kv_.head(layer, head),
         .pages = batch_.tables + size_t(batch_.chunks[piece.chunk].slot) * batch_.max_pages,
-        .queries = d_.qkv_.get() + size_t(piece.row) * heads.all_size() + size_t(head) * heads.group() * heads.size,
-        .ldq = heads.all_size(),
+        .queries = d_.qkv_.get() + size_t(piece.row) * spec_.layers[layer].input_size() + size_t(head) * heads.group() * heads.size,
+        .ldq = spec_.layers[layer].input_size(),
         .group = heads.group(),
         .position = piece.position,
         .num_tokens = piece.num_tokens,

@@ -59,7 +59,11 @@ private:
                          const ExpertRows::Unit& unit, float* y, int32_t ldy);
     void combine(const Stage& stage, Range rows);
 
+    // Layers that keep a state: pass_recurrent.cpp
     void convolve(const Stage& stage, int32_t piece);
+    void scan(Worker& me, const Stage& stage, int32_t piece);
+    void scan_head(Worker& me, int32_t layer, int32_t chunk, int32_t head);
+    void gate_mixed(const Stage& stage, Range rows);
 
     void rotate_row(int32_t layer, int32_t row);
     void rotate_and_write(int32_t layer, int32_t row, int32_t head);

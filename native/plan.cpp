@@ -20,7 +20,7 @@ int32_t Stage::place() const {
 
 Plan::Plan(const DecoderSpec& spec, int32_t attention_rows, int32_t max_batch_tokens, int32_t num_threads)
     : spec_(spec), max_batch_tokens_(max_batch_tokens), num_threads_(num_threads) {
-    stages.reserve(spec.layers.size() * 22 + 6);
+    stages.reserve(spec.layers.size() * 24 + 6);
     row_position.resize(max_batch_tokens);
     row_chunk.resize(max_batch_tokens);
     logit_row.resize(max_batch_tokens);
@@ -131,9 +131,17 @@ void Plan::add_attention_stages() {
 
 // All rows of a chunk are one piece's: each needs those before it.
 void Plan::add_recurrent_stages(const Batch& batch) {
-    const int32_t wanted = divided_up(kPiecesPerThread * num_threads_, batch.num_chunks);
-    const int32_t blocks = spec_.layers[next_.layer].mixed_size() / 16, grain = divided_up(blocks, wanted);
+    const Layer& layer = spec_.layers[next_.layer];
+    const Recurrence& r = layer.recurrence;
+    const int32_t wanted = kPiecesPerThread * num_threads_;
+    const int32_t blocks = layer.num_channels() / 16;
+    const int32_t grain = divided_up(blocks, divided_up(wanted, batch.num_chunks));
     add(StageKind::convolve, batch.num_chunks * divided_up(blocks, grain), grain * 16);
+    if (layer.scans()) {
+        const int32_t heads = batch.num_chunks * r.num_heads, heads_at_once = divided_up(heads, wanted);
+        add(StageKind::scan, divided_up(heads, heads_at_once), heads_at_once);
+        add_rows(StageKind::gate_mixed);
+    }
 }
 
 void Plan::add_feed_forward(const Adapters& adapters) {
@@ -188,11 +196,11 @@ void Plan::add_products(StageKind kind, const Adapters& adapters) {
     }
     next_.kind = kind;
     add_project(adapters);
-    const int32_t place = next_.place(), num_parts = kind == StageKind::gate_up ? 1 : next_.num_parts();  // up with gate
+    const int32_t num_parts = kind == StageKind::gate_up ? 1 : next_.num_products();  // up with gate
     const auto num_pieces = [&](int32_t grain) {
         int32_t n = 0;
         for (int32_t part = 0; part < num_parts; ++part) {
-            n += divided_up(spec_.at(place + part).w.tiles(), grain);
+            n += divided_up(product(next_, part).w.tiles(), grain);
         }
         return n;
     };
@@ -205,6 +213,11 @@ void Plan::add_products(StageKind kind, const Adapters& adapters) {
     }
     add(kind, num_pieces(grain), grain);
     count_added_y();
+}
+
+const Projection& Plan::product(const Stage& products, int32_t part) const {
+    return products.kind == StageKind::query_key_value ? spec_.layers[products.layer].input(part)
+                                                       : spec_.at(products.place() + part);
 }
 
 void Plan::count_added_y() {

@@ -8,7 +8,8 @@
 // `down` are quantised by who computes them. Where rows have adapters, a stage `project` stands before the products that these
 // change (adapters.hpp).
 //
-// A layer without attention (recurrent.hpp) has the stage `convolve` in place of those from `rotate` to `join spans`.
+// A layer without attention (recurrent.hpp) has the stages `convolve | scan | gate mixed` in place of those from `rotate` to
+// `join spans`, and only the first of them where nothing is scanned.
 //
 // With experts (experts.hpp) the feed-forward is, all from the same input, whose products come before `y` is written again:
 //
@@ -29,7 +30,7 @@ namespace stoker {
 enum class StageKind : int8_t {
     embed, input, project, query_key_value, rotate, attend, join_spans, keep_rows, output, gate_up, down, hidden, head,
     route, choose, sort_rows, expert_gate_up, expert_down, combine,
-    convolve,
+    convolve, scan, gate_mixed,
 };
 
 struct Stage {
@@ -56,6 +57,8 @@ struct Stage {
     // The first of the matrices that its products are with (see DecoderSpec), and how many there are.
     int32_t place() const;
     int32_t num_parts() const { return kind == StageKind::query_key_value ? 3 : kind == StageKind::gate_up ? 2 : 1; }
+    // The same with those that no adapter changes.
+    int32_t num_products() const { return kind == StageKind::query_key_value ? Layer::kInputs : num_parts(); }
 };
 
 class Plan {
@@ -79,6 +82,7 @@ public:
     std::vector<int32_t> row_position, row_chunk, logit_row, chunk_row;
     bool keeps_rows = false;             // in the last layer only rows that want logits go on behind their KV
 
+    const Projection& product(const Stage& products, int32_t part) const;
     bool is_last(int32_t layer) const { return layer + 1 == int32_t(spec_.layers.size()); }
 
 private:

@@ -15,16 +15,50 @@ constexpr int32_t kMaxTaps = 8;
 struct ConvolvedRows {
     int32_t taps;                // 1 ... kMaxTaps
     const float* weights;        // [taps][stride], the present row's last
+    const float* bias;           // [channels], or nullptr
     float* state;                // [taps - 1][stride]: the inputs before row 0, which become those before the row behind the last
     size_t stride;               // all channels
-    bool is_first;               // row 0 begins the sequence: what is in the state is not looked at
     int32_t num_rows, channels;  // of these a multiple of 16
+};
+
+// What decides how far a row changes the state of one head. Lengths of rows are filled up to a multiple of 16 with anything.
+struct ScanSteps {
+    float *remains, *recalls, *writes, *reads;  // [row], see ScannedRows; recalls: nullptr if nothing is recalled
+};
+
+// Consecutive rows of one head of a sequence. Its state S is [key_size][value_size]; with T for transposed, of each row
+//
+//   change = writes * (value - recalls * S^T key)
+//   S      = remains * S + key change^T
+//   out    = reads * S^T query + skip * value
+struct ScannedRows {
+    float* state;
+    const float *queries, *keys, *values;  // [row][ld]
+    size_t ld;
+    float* out;  // [row][ldo]
+    size_t ldo;
+    ScanSteps steps;
+    float skip;
+    int32_t num_rows, key_size, value_size;  // sizes are multiples of 16
+};
+
+// What the steps of a head are made of: in each row a number for each head, `decays` and `betas` being this head's.
+struct ScanInputs {
+    const float *decays, *betas;  // [row][ld]
+    float step_bias, decay_rate;
+    float norm_eps;  // of queries and keys
 };
 
 struct RecurrentKernels {
     // in = b * x; out = c * sum. b, c and x are [row][ld], out is [row][ldo].
     void (*convolve_gated)(const ConvolvedRows& rows, const float* b, const float* c, const float* x, size_t ld, float* out,
                            size_t ldo);
+    // x = SiLU(sum of x + bias)
+    void (*convolve_silu)(const ConvolvedRows& rows, float* x, size_t ld);
+    // Both write rows.steps. Of a delta net: queries and keys are as if their length were 1, and beta goes through a sigmoid.
+    void (*delta_steps)(const ScanInputs& inputs, const ScannedRows& rows);
+    void (*mamba_steps)(const ScanInputs& inputs, const ScannedRows& rows);
+    void (*scan)(const ScannedRows& rows);
 };
 
 }  // namespace stoker

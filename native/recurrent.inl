@@ -1,4 +1,4 @@
-// Convolutions. Included once per instruction set.
+// Convolutions and scans. Included once per instruction set.
 #include "recurrent.hpp"
 
 namespace stoker::STOKER_ISA {
@@ -9,11 +9,11 @@ template <class In, class Put> inline void convolve(const ConvolvedRows& rows, c
     for (int32_t channel = 0; channel < rows.channels; channel += 16) {
         f32x16 last[kMaxTaps];  // inputs, the oldest first
         for (int32_t i = 0; i < past; ++i) {
-            last[i] = rows.is_first ? set1(0) : load(rows.state + i * rows.stride + channel);
+            last[i] = load(rows.state + i * rows.stride + channel);
         }
         for (int32_t row = 0; row < rows.num_rows; ++row) {
             last[past] = in(row, channel);
-            f32x16 sum = set1(0);
+            f32x16 sum = rows.bias == nullptr ? set1(0) : load(rows.bias + channel);
             for (int32_t i = 0; i <= past; ++i) {
                 sum = fma(load(rows.weights + i * rows.stride + channel), last[i], sum);
             }
@@ -38,6 +38,118 @@ inline void convolve_gated(const ConvolvedRows& rows, const float* b, const floa
     });
 }
 
-constexpr RecurrentKernels kRecurrentKernels = {convolve_gated};
+inline void convolve_silu(const ConvolvedRows& rows, float* x, size_t ld) {
+    const auto in = [&](int32_t row, int32_t channel) { return load(x + row * ld + channel); };
+    convolve(rows, in, [&](int32_t row, int32_t channel, f32x16 sum) { store(x + row * ld + channel, gated(sum, sum)); });
+}
+
+// One number of each of 16 rows, the last of them repeated.
+inline f32x16 load_column(const float* x, size_t ld, int32_t row, int32_t num_rows) {
+    alignas(64) float lanes[16];
+    for (int32_t i = 0; i < 16; ++i) {
+        lanes[i] = x[(row + i < num_rows ? row + i : num_rows - 1) * ld];
+    }
+    return load(lanes);
+}
+
+// `use(row, step)` takes 16 rows, and where the state's remainder is stored.
+template <class Use> inline void each_step(const ScanInputs& in, const ScannedRows& rows, const Use& use) {
+    for (int32_t row = 0; row < rows.num_rows; row += 16) {
+        const f32x16 decay = load_column(in.decays, rows.ld, row, rows.num_rows);
+        const f32x16 step = softplus(add(decay, set1(in.step_bias)));
+        const f32x16 remains = exp(mul(step, set1(in.decay_rate)));
+        store(rows.steps.remains + row, remains);
+        use(row, step, remains);
+    }
+}
+
+inline float inverse_length(const float* x, int32_t n, float eps) {
+    f32x16 squares = set1(0);
+    for (int32_t i = 0; i < n; i += 16) {
+        const f32x16 v = load(x + i);
+        squares = fma(v, v, squares);
+    }
+    return 1.0f / __builtin_sqrtf(reduce_add(squares) + eps);
+}
+
+inline void delta_steps(const ScanInputs& in, const ScannedRows& rows) {
+    const float per_length = 1.0f / __builtin_sqrtf(float(rows.key_size));
+    each_step(in, rows, [&](int32_t row, f32x16, f32x16 remains) {
+        alignas(64) float query[16], key[16];
+        for (int32_t i = 0; i < 16; ++i) {
+            const size_t at = size_t(row + i < rows.num_rows ? row + i : rows.num_rows - 1) * rows.ld;
+            query[i] = per_length * inverse_length(rows.queries + at, rows.key_size, in.norm_eps);
+            key[i] = inverse_length(rows.keys + at, rows.key_size, in.norm_eps);
+        }
+        const f32x16 length = load(key), beta = load_column(in.betas, rows.ld, row, rows.num_rows);
+        store(rows.steps.recalls + row, mul(remains, length));
+        store(rows.steps.writes + row, gated(length, beta));
+        store(rows.steps.reads + row, load(query));
+    });
+}
+
+inline void mamba_steps(const ScanInputs& in, const ScannedRows& rows) {
+    each_step(in, rows, [&](int32_t row, f32x16 step, f32x16) {
+        store(rows.steps.writes + row, step);
+        store(rows.steps.reads + row, set1(1));
+    });
+}
+
+// Some columns of the state, which stay in the first-level cache, through all rows. Sums run over even and odd elements of a key
+// apart, so that twice as many are on their way.
+template <int blocks> inline void scan_columns(const ScannedRows& r, int32_t column) {
+    const size_t stride = r.value_size;
+    float* const state = r.state + column;
+    for (int32_t row = 0; row < r.num_rows; ++row) {
+        const float *key = r.keys + row * r.ld, *query = r.queries + row * r.ld, *value = r.values + row * r.ld + column;
+        f32x16 sums[2][blocks], change[blocks];
+        const auto clear = [&] {
+            for (int b = 0; b < blocks; ++b) {
+                sums[0][b] = sums[1][b] = set1(0);
+            }
+        };
+        clear();
+        for (int32_t i = 0; r.steps.recalls != nullptr && i < r.key_size; i += 2) {
+            for (int half = 0; half < 2; ++half) {
+                for (int b = 0; b < blocks; ++b) {
+                    sums[half][b] = fma(load(state + (i + half) * stride + 16 * b), set1(key[i + half]), sums[half][b]);
+                }
+            }
+        }
+        for (int b = 0; b < blocks; ++b) {
+            const f32x16 recalled = add(sums[0][b], sums[1][b]), v = load(value + 16 * b);
+            const float factor = r.steps.recalls == nullptr ? 0 : r.steps.recalls[row];
+            change[b] = mul(set1(r.steps.writes[row]), fma(set1(-factor), recalled, v));
+        }
+        clear();
+        const f32x16 remains = set1(r.steps.remains[row]);
+        for (int32_t i = 0; i < r.key_size; i += 2) {
+            for (int half = 0; half < 2; ++half) {
+                for (int b = 0; b < blocks; ++b) {
+                    float* at = state + (i + half) * stride + 16 * b;
+                    const f32x16 s = fma(set1(key[i + half]), change[b], mul(remains, load(at)));
+                    store(at, s);
+                    sums[half][b] = fma(set1(query[i + half]), s, sums[half][b]);
+                }
+            }
+        }
+        for (int b = 0; b < blocks; ++b) {
+            const f32x16 found = mul(set1(r.steps.reads[row]), add(sums[0][b], sums[1][b]));
+            store(r.out + row * r.ldo + column + 16 * b, fma(set1(r.skip), load(value + 16 * b), found));
+        }
+    }
+}
+
+inline void scan(const ScannedRows& rows) {
+    int32_t column = 0;
+    for (; column + 32 <= rows.value_size; column += 32) {
+        scan_columns<2>(rows, column);
+    }
+    if (column < rows.value_size) {
+        scan_columns<1>(rows, column);
+    }
+}
+
+constexpr RecurrentKernels kRecurrentKernels = {convolve_gated, convolve_silu, delta_steps, mamba_steps, scan};
 
 }  // namespace stoker::STOKER_ISA

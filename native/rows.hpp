@@ -27,6 +27,8 @@ struct RowKernels {
     void (*softcap)(float* x, float cap, int32_t n);
     // x = e^(x - max) / sum of these; any length.
     void (*softmax)(float* x, int32_t n);
+    // x /= 1 + e^-gate
+    void (*gate)(float* x, const float* gate, int32_t n);
     // x = 1 / (1 + e^-x); any length.
     void (*sigmoid)(float* x, int32_t n);
 };

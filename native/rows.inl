@@ -137,12 +137,18 @@ inline void softmax_row(float* x, int32_t n) {
     change_each(x, n, 0, [&](f32x16 v) { return div(v, whole); });
 }
 
+inline void gate_row(float* x, const float* gate, int32_t n) {
+    for (int32_t i = 0; i < n; i += 16) {
+        store(x + i, gated(load(x + i), load(gate + i)));
+    }
+}
+
 inline void sigmoid_row(float* x, int32_t n) {
     change_each(x, n, 0, [](f32x16 v) { return gated(set1(1), v); });
 }
 
 constexpr RowKernels kRowKernels = {
-    rms_norm, layer_norm, rotate, activate, add_row, add_scaled_row, scale_row, softcap_row, softmax_row, sigmoid_row,
+    rms_norm, layer_norm, rotate, activate, add_row, add_scaled_row, scale_row, softcap_row, softmax_row, gate_row, sigmoid_row,
 };
 
 }  // namespace stoker::STOKER_ISA

@@ -13,6 +13,22 @@ void require_shape(const Projection& p, int32_t rows, int32_t cols) {
 
 }  // namespace
 
+const Projection& Layer::input(int32_t part) const {
+    const Projection* const parts[kInputs] = {&query, &key, &value, &mixed_gate, &decay, &beta};
+    return *parts[part];
+}
+
+int32_t Layer::input_at(int32_t part) const {
+    int32_t at = 0;
+    for (int32_t i = 0; i < part; ++i) {
+        at += input(i).w.rows;
+    }
+    if (mixer == Mixer::mamba2 && part < kGate) {
+        return query.w.rows + key.w.rows + value.w.rows - at - input(part).w.rows;
+    }
+    return at;
+}
+
 int32_t DecoderSpec::num_positions() const {
     int32_t n = std::numeric_limits<int32_t>::max();
     for (const Rope& rope : ropes) {
@@ -47,17 +63,45 @@ void DecoderSpec::check() const {
 }
 
 void DecoderSpec::check(const Layer& layer) const {
-    layer.attends() ? check_attention(layer) : check_short_conv(layer);
+    layer.attends() ? check_attention(layer) : check_recurrence(layer);
     require(!layer.is_parallel || layer.post_attention_norm == nullptr, "parallel layers have no norm after attention");
     check_feed_forward(layer);
 }
 
-void DecoderSpec::check_short_conv(const Layer& layer) const {
+void DecoderSpec::check_recurrence(const Layer& layer) const {
+    const Recurrence& r = layer.recurrence;
+    require(r.taps > 0 && r.taps <= kMaxTaps && r.convolution != nullptr, "a convolution has no weights, or too many");
+    if (layer.scans()) {
+        return check_scan(layer);
+    }
     for (const Projection* p : {&layer.query, &layer.key, &layer.value, &layer.output}) {
         require_shape(*p, hidden_size, hidden_size);
     }
-    require(layer.convolution.taps > 0 && layer.convolution.taps <= kMaxTaps && layer.convolution.weights != nullptr,
-            "a convolution has no weights, or too many");
+}
+
+void DecoderSpec::check_scan(const Layer& layer) const {
+    const Recurrence& r = layer.recurrence;
+    for (const int32_t size : {r.num_heads, r.num_key_heads, r.key_size, r.value_size}) {
+        require(size > 0 && size <= (1 << 16), "a size is zero or negative, or a state too large");
+    }
+    require(r.num_heads % r.num_key_heads == 0, "heads cannot be shared out to heads of keys");
+    require(r.key_size % 16 == 0 && r.value_size % 16 == 0, "the head size is no multiple of 16");
+    require(int64_t(r.num_heads) * r.value_size <= (1 << 24) && int64_t(r.num_key_heads) * r.key_size <= (1 << 24),
+            "a state is too large");
+    require(r.value_row() % 32 == 0, "a row of activations is no multiple of 32");
+    require(r.step_bias != nullptr && r.decay_rate != nullptr, "a scan lacks its steps");
+    require(r.norm == nullptr || (r.norm_size > 0 && r.norm_size % 16 == 0 && r.value_row() % r.norm_size == 0),
+            "a norm does not fit a row");
+    require_shape(layer.query, r.key_row(), hidden_size);
+    require_shape(layer.key, r.key_row(), hidden_size);
+    require_shape(layer.value, r.value_row(), hidden_size);
+    require_shape(layer.mixed_gate, r.value_row(), hidden_size);
+    require_shape(layer.decay, r.num_heads, hidden_size);
+    require_shape(layer.output, hidden_size, r.value_row());
+    if (layer.mixer == Mixer::delta_net) {
+        require_shape(layer.beta, r.num_heads, hidden_size);
+        require(r.norm_size == r.value_size && r.norm != nullptr, "a norm is missing");
+    }
 }
 
 void DecoderSpec::check_attention(const Layer& layer) const {
@@ -70,6 +114,9 @@ void DecoderSpec::check_attention(const Layer& layer) const {
     require_shape(layer.key, heads.kv_size(), hidden_size);
     require_shape(layer.value, heads.kv_size(), hidden_size);
     require_shape(layer.output, hidden_size, heads.query_size());
+    if (layer.mixed_gate.w.rows > 0) {
+        require_shape(layer.mixed_gate, heads.query_size(), hidden_size);
+    }
     require(layer.head_norms != HeadNorms::whole_row || (layer.query_norm != nullptr && layer.key_norm != nullptr),
             "a norm is missing");
     require(layer.rope >= 0 && size_t(layer.rope) < ropes.size(), "a layer has no rotation");

@@ -40,7 +40,6 @@ struct Heads {
     int32_t group() const { return num / num_kv; }
     int32_t query_size() const { return num * size; }
     int32_t kv_size() const { return num_kv * size; }
-    int32_t all_size() const { return query_size() + 2 * kv_size(); }
     bool operator==(const Heads&) const = default;
 };
 
@@ -78,21 +77,41 @@ struct Experts {
 enum class Mixer : int32_t {
     attention,
     short_conv,  // output(c * convolution(b * x)): `query` gives b, `key` gives c, `value` gives x
+    delta_net,   // query, key and value of each head convolved, SiLU, scanned (recurrent.hpp) with keys that are recalled first
+    mamba2,      // likewise, with nothing recalled; `query` is what papers call C, `key` B, `value` x
 };
 
-// Of each channel over its last inputs.
-struct Convolution {
-    int32_t taps;
-    const float* weights;  // [taps][channels], the present position's last
+// What a layer without attention has instead. Of the heads of a scan, several share those of queries and keys.
+struct Recurrence {
+    int32_t taps;                   // of the convolution
+    const float* convolution;       // [taps][channels], the present position's last
+    const float* convolution_bias;  // or nullptr, as all that follows for a short convolution
+    int32_t num_heads, num_key_heads, key_size, value_size;  // none for a short convolution
+    bool are_interleaved;           // heads h, h + num_key_heads, ... share a key; otherwise neighbours do
+    const float* step_bias;         // of each head: step = softplus(decay(x) + step_bias)
+    const float* decay_rate;        // a step lets e^(decay_rate * step) of the state remain
+    const float* skip;              // of each head: so much of its value is added to what it gives; or nullptr
+    const float* norm;              // over runs of norm_size of what is given, before the gate (delta_net) or behind it; or nullptr
+    int32_t norm_size;
+    float norm_eps;
+
+    int32_t key_row() const { return num_key_heads * key_size; }
+    int32_t value_row() const { return num_heads * value_size; }
+    int32_t key_head(int32_t head) const {
+        return are_interleaved ? head % num_key_heads : head / (num_heads / num_key_heads);
+    }
+    size_t head_floats() const { return size_t(key_size) * value_size; }
 };
 
 struct Layer {
     Mixer mixer;
-    Heads heads;  // none without attention
-    Convolution convolution;
+    Heads heads;            // none without attention
+    Recurrence recurrence;  // none with it
     int32_t feed_forward_size;
     const float* attention_norm;  // nullptr: x as it is, as of the feed-forward
     Projection query, key, value, output;
+    Projection mixed_gate;   // by its sigmoid (attention) or SiLU what is mixed is multiplied, or no rows
+    Projection decay, beta;  // [num_heads][hidden], of scans; beta of delta nets
     HeadNorms head_norms;
     const float* query_norm;
     const float* key_norm;
@@ -107,11 +126,20 @@ struct Layer {
     int32_t window;  // 0 = none
 
     bool attends() const { return mixer == Mixer::attention; }
-    // Floats of a row that the mixer begins with (what query, key and value give, one behind the other), and that it gives.
-    int32_t input_size() const { return query.w.rows + key.w.rows + value.w.rows; }
+    bool scans() const { return mixer == Mixer::delta_net || mixer == Mixer::mamba2; }
+    // What the mixer begins with, of each row: | query | key | value | mixed_gate | decay | beta |, but | value | key | query | ...
+    // for mamba2, as its convolution has them.
+    static constexpr int32_t kInputs = 6, kGate = 3, kDecay = 4, kBeta = 5;
+    const Projection& input(int32_t part) const;
+    int32_t input_at(int32_t part) const;  // where it begins
+    int32_t input_size() const { return input_at(kInputs); }
     int32_t mixed_size() const { return output.w.cols; }
-    // Floats that it keeps of a sequence.
-    size_t state_floats() const { return attends() ? 0 : size_t(convolution.taps - 1) * mixed_size(); }
+    int32_t num_channels() const { return mixer == Mixer::short_conv ? mixed_size() : input_at(kGate); }
+    // Floats that it keeps of a sequence: | convolution | head 0 | head 1 | ...
+    size_t convolution_floats() const { return attends() ? 0 : size_t(recurrence.taps - 1) * num_channels(); }
+    size_t state_floats() const {
+        return convolution_floats() + (scans() ? recurrence.num_heads * recurrence.head_floats() : 0);
+    }
 };
 
 struct DecoderSpec {
@@ -146,7 +174,8 @@ struct DecoderSpec {
 private:
     void check(const Layer& layer) const;
     void check_attention(const Layer& layer) const;
-    void check_short_conv(const Layer& layer) const;
+    void check_recurrence(const Layer& layer) const;
+    void check_scan(const Layer& layer) const;
     void check_feed_forward(const Layer& layer) const;
     void check(const Experts& experts) const;
 };

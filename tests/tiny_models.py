@@ -16,6 +16,7 @@ from gguf.quants import dequantize, quantize
 from numpy.typing import NDArray
 
 from tests.gguf_values import write_values
+from tests.tiny_hybrids import BY_KV_HEADS, HYBRID_KEYS, is_mixer_float, mixer_shapes
 
 SPECIAL = ("<|bos|>", "<|end|>", "<|im_start|>", "<|im_end|>")
 FLOAT_TYPES = ("F32", "F16", "BF16")
@@ -61,7 +62,7 @@ _OWN_KEYS: Mapping[str, Mapping[str, Any]] = {
 """Which no file of these architectures lacks; the numbers are such that leaving one out shows."""
 
 
-OTHER_NORM = ("glm4moe", "gpt-oss", "seed_oss")
+OTHER_NORM = ("glm4moe", "gpt-oss", "seed_oss", "qwen35", "qwen35moe", "qwen3next")
 """In which the norm before the feed-forward is called as if it came after attention."""
 _PLAIN_SIZES = ("llama", "olmoe", "granitemoe")
 """Whose experts are of the size that is the feed-forward's elsewhere."""
@@ -105,6 +106,22 @@ class TinyModel:
     keys: Mapping[str, Any] = field(default_factory=dict[str, Any])
     vectors: Mapping[str, NDArray[np.float32]] = field(default_factory=dict[str, NDArray[np.float32]])
     """More tensors of type F32, such as rope divisors."""
+
+    def heads_of(self, index: int) -> tuple[int, int]:
+        """Of a layer: of queries, and of keys and values."""
+        if self.layer_heads:
+            return self.layer_heads[index]
+        has_attention = index % 2 or self.architecture not in BY_KV_HEADS
+        return self.num_heads, self.num_kv_heads if has_attention else 0
+
+    def all_kv_heads(self) -> int | list[int]:
+        """Of each layer, or of all if they are alike."""
+        counts = [self.heads_of(index)[1] for index in range(self.num_layers)]
+        return counts if len(set(counts)) > 1 else counts[0]
+
+    def own_key(self, suffix: str) -> Any:
+        """A number of those with recurrent layers."""
+        return {**HYBRID_KEYS.get(self.architecture, {}), **self.keys}[suffix]
 
 
 def write_tiny_model(path: Path, model: TinyModel) -> Path:
@@ -153,7 +170,7 @@ def _write_sizes(writer: GGUFWriter, model: TinyModel) -> None:
         "embedding_length": model.hidden_size,
         "feed_forward_length": list(model.layer_sizes) or model.feed_forward_size,
         "attention.head_count": [num for num, _ in model.layer_heads] or model.num_heads,
-        "attention.head_count_kv": [num for _, num in model.layer_heads] or model.num_kv_heads,
+        "attention.head_count_kv": model.all_kv_heads(),
         "attention.key_length": model.head_size,
         "attention.value_length": model.head_size,
         "attention.layer_norm_rms_epsilon": 1e-6,
@@ -161,6 +178,7 @@ def _write_sizes(writer: GGUFWriter, model: TinyModel) -> None:
         "rope.freq_base": 10000.0,
         **(_expert_keys(model) if model.num_experts else {}),
         **_OWN_KEYS.get(model.architecture, {}),
+        **HYBRID_KEYS.get(model.architecture, {}),
         **model.keys,
     }
     write_values(writer, {f"{model.architecture}.{key}": value for key, value in keys.items()})
@@ -205,16 +223,20 @@ def _shapes(model: TinyModel) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (model.vocab_size, model.hidden_size)}
     for index in range(model.num_layers):
         shapes |= {f"blk.{index}.{name}": shape for name, shape in _shapes_of_layer(model, index)}
-    shapes["output_norm.weight"] = (model.hidden_size,)
+    output_norm = "token_embd_norm" if model.architecture.startswith("lfm2") else "output_norm"
+    shapes[f"{output_norm}.weight"] = (model.hidden_size,)
     if model.has_head:
         shapes["output.weight"] = (model.vocab_size, model.hidden_size)
     return shapes
 
 
 def _shapes_of_layer(model: TinyModel, index: int) -> list[tuple[str, tuple[int, ...]]]:
-    num, num_kv = model.layer_heads[index] if model.layer_heads else (model.num_heads, model.num_kv_heads)
+    num, num_kv = model.heads_of(index)
     size = model.layer_sizes[index] if model.layer_sizes else model.feed_forward_size
     shapes = _layer_shapes(model, model.hidden_size, size, num * model.head_size, num_kv * model.head_size)
+    if (mixer := mixer_shapes(model, index)) is not None:
+        shapes = [(name, shape) for name, shape in shapes if not name.startswith("attn_") or name == "attn_norm.weight"]
+        shapes += mixer
     if not model.num_experts or index < model.num_dense:
         return shapes
     dense = ("ffn_gate.weight", "ffn_up.weight", "ffn_down.weight")
@@ -232,9 +254,9 @@ def _expert_shapes(model: TinyModel) -> list[tuple[str, tuple[int, ...]]]:
     if shared:
         shapes += [(f"ffn_{part}_shexp.weight", (shared, hidden)) for part in ("gate", "up")]
         shapes += [("ffn_down_shexp.weight", (hidden, shared))]
-    if model.architecture == "qwen2moe":
+    if model.architecture in ("qwen2moe", "qwen35moe", "qwen3next"):
         shapes += [("ffn_gate_inp_shexp.weight", (hidden,))]
-    if model.architecture in ("ernie4_5-moe", "glm4moe"):
+    if model.architecture in ("ernie4_5-moe", "glm4moe", "lfm2moe"):
         shapes += [("exp_probs_b.bias", (count,))]
     if model.architecture == "gpt-oss":
         shapes += [("attn_sinks.weight", (model.num_heads,)), ("attn_output.bias", (hidden,))]
@@ -267,7 +289,7 @@ def _layer_shapes(
         shapes += [(f"attn_{part}.bias", (count,)) for part, count in rows.items()]
     if model.architecture in ("olmo2", "olmoe"):
         shapes += [("attn_q_norm.weight", (heads,)), ("attn_k_norm.weight", (kv_heads,))]
-    if model.architecture in ("qwen3", "qwen3moe", "qwen3vl", "gemma3", "exaone4", "hunyuan-dense"):
+    if model.architecture in ("qwen3", "qwen3moe", "qwen3vl", "gemma3", "exaone4", "hunyuan-dense", "lfm2", "lfm2moe"):
         shapes += [(f"attn_{part}_norm.weight", (model.head_size,)) for part in "qk"]
     if model.architecture in ("gemma2", "gemma3", "glm4", "olmo2", "exaone4"):
         shapes += [("post_attention_norm.weight", (hidden,)), ("post_ffw_norm.weight", (hidden,))]
@@ -286,9 +308,10 @@ def _norms_before(architecture: str) -> tuple[str, ...]:
 def _write_tensor(
     writer: GGUFWriter, rng: np.random.Generator, model: TinyModel, name: str, shape: tuple[int, ...]
 ) -> None:
-    if len(shape) == 1 or name.endswith("bias"):
+    if len(shape) == 1 or name.endswith("bias") or is_mixer_float(name):
         values = rng.normal(0 if name.endswith("bias") else 1, 0.3, shape).astype(np.float32)
-        kind = GGMLQuantizationType[model.vector_type]
+        values = -values if name.endswith("ssm_a") else values
+        kind = GGMLQuantizationType["F32" if is_mixer_float(name) else model.vector_type]
         writer.add_tensor(name, quantize(values, kind), raw_dtype=kind)
         return
     type_name = (model.head_type or model.type) if name in ("token_embd.weight", "output.weight") else model.type

@@ -188,6 +188,7 @@ class Decoder:
         description: what `stoker.backends.native.decoder.describe` makes of a spec.
         memory: packed weights; kept alive as long as the decoder.
         num_pages: of KV.
+        num_states: slots, of a model with recurrent layers; each keeps a state.
         max_batch_tokens: most rows of one forward pass.
         num_threads: that compute, the caller's included.
         kv_type: `f32`, `f16`, `q8` or `q16`.
@@ -206,6 +207,7 @@ class Decoder:
         memory: _Bytes,
         *,
         num_pages: int,
+        num_states: int = 0,
         max_batch_tokens: int,
         num_threads: int,
         kv_type: str,
@@ -216,6 +218,10 @@ class Decoder:
     @property
     def page_bytes(self) -> int:
         """Of one page, over all layers."""
+
+    @property
+    def state_bytes(self) -> int:
+        """Of what recurrent layers keep of one slot; 0 = there are none."""
 
     @property
     def kernels(self) -> str:
@@ -271,6 +277,12 @@ class Decoder:
 
     def import_page(self, page: int, data: _Bytes, first: int, last: int) -> None:
         """Takes the positions `first … last-1` of an exported page over; the others stay as they are."""
+
+    def export_state(self, slot: int, into: _Bytes) -> None:
+        """Writes the state of a slot, of `state_bytes`."""
+
+    def import_state(self, slot: int, data: _Bytes, length: int) -> None:
+        """The slot has this state from now on, which is that behind `length` positions."""
 
     def touch_pages(self, first: int, last: int) -> None:
         """Touches the memory of the pages `first … last-1`; what is in it stays. Any thread may call it at any time."""

@@ -15,6 +15,8 @@ from gguf import GGUFReader
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 
+from tests.reference.recurrent_reference import mixed
+
 F64 = NDArray[np.float64]
 
 GEMMA = ("gemma", "gemma2", "gemma3")
@@ -32,7 +34,19 @@ ADJACENT = (
     "smollm3",
 )
 POST_NORMS = ("gemma2", "gemma3", "glm4", "olmo2", "exaone4")
-OTHER_NORM = ("glm4moe", "gpt-oss", "seed_oss")
+OTHER_NORM = ("glm4moe", "gpt-oss", "seed_oss", "qwen35", "qwen35moe", "qwen3next")
+HEAD_NORMS = (
+    "qwen3",
+    "qwen3moe",
+    "qwen3vl",
+    "gemma3",
+    "exaone4",
+    "lfm2",
+    "lfm2moe",
+    "qwen35",
+    "qwen35moe",
+    "qwen3next",
+)
 PERIODS = {"gpt-oss": 2, "gemma2": 2, "gemma3": 6, "olmo2": 4, "cohere2": 4, "exaone4": 4}
 LAYERS_OF_27B = {"gemma2": 46, "gemma3": 62}
 
@@ -93,7 +107,7 @@ class NativeReference:
         x = self.embed(token_ids)
         for index in range(self.key("block_count")):
             x = self.layer(index, x)
-        return self.norm("output_norm", x)
+        return self.norm("token_embd_norm" if self.architecture.startswith("lfm2") else "output_norm", x)
 
     def capped_head(self, x: F64) -> F64:
         y = self.head(x) / self.scale("logit")
@@ -119,7 +133,9 @@ class NativeReference:
 
     def layer(self, index: int, x: F64) -> F64:
         block, scale = f"blk.{index}", self.scale("residual")
-        y = self.attention(index, self.norm_if_there(f"{block}.attn_norm", x))
+        n = self.norm_if_there(f"{block}.attn_norm", x)
+        y = mixed(self, index, n)
+        y = self.attention(index, n) if y is None else y
         if self.architecture == "cohere2":
             return x + y + self.feed_forward(block, self.norm(f"{block}.attn_norm", x))
         has_post_norms = self.architecture in POST_NORMS
@@ -157,7 +173,7 @@ class NativeReference:
         return y + self.shared_block(block, x)
 
     def routed(self, logits: F64) -> F64:
-        if self.architecture == "glm4moe":
+        if self.architecture in ("glm4moe", "lfm2moe"):
             return 1 / (1 + np.exp(-logits))
         if self.architecture == "gpt-oss":
             return logits
@@ -201,18 +217,22 @@ class NativeReference:
         norms = [f"{block}.attn_{part}_norm" for part in "qk"]
         if self.architecture in ("olmo2", "olmoe"):  # over all heads as one
             q, k = self.norm(norms[0], q), self.norm(norms[1], k)
-        q = q.reshape(length, num_heads, self.head_size)
+        q = q.reshape(length, num_heads, -1)
+        q, gate = q[..., : self.head_size], q[..., self.head_size :]  # of half the size, if there is one
         k = k.reshape(length, num_kv_heads, self.head_size)
         v = v.reshape(length, num_kv_heads, self.head_size)
-        if self.architecture in ("qwen3", "qwen3moe", "qwen3vl", "gemma3", "exaone4"):
+        if self.architecture in HEAD_NORMS:
             q, k = self.norm(norms[0], q), self.norm(norms[1], k)
         q, k = self.rotate(index, q), self.rotate(index, k)
         if self.architecture == "hunyuan-dense":
             q, k = self.norm(norms[0], q), self.norm(norms[1], k)
         q = q * self.query_scales(length)[:, None, None]
         group = num_heads // num_kv_heads
-        mixed = [self.one_head(index, h, q[:, h], k[:, h // group], v[:, h // group]) for h in range(num_heads)]
-        return self.linear(f"{block}.attn_output", np.concatenate(mixed, axis=-1))
+        heads = [self.one_head(index, h, q[:, h], k[:, h // group], v[:, h // group]) for h in range(num_heads)]
+        y = np.stack(heads, axis=1)
+        if gate.size:
+            y = y / (1 + np.exp(-gate))
+        return self.linear(f"{block}.attn_output", y.reshape(length, -1))
 
     def query_scales(self, length: int) -> F64:
         slope, period = self.key("attention.temperature_scale", 0.0), self.original_context()

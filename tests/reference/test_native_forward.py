@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker.backends.native import KVType, kv_element_bytes
+from stoker.backends.native import KVType, kept_bytes
 from stoker.core.batch import Chunk, Truncate
 from stoker.models.gguf import read_gguf
-from stoker.models.memory_plan import kv_bytes_per_token
 from tests.reference.libllama_reference import LibllamaReference
 from tests.reference.native_reference import NativeReference
 from tests.reference.native_runs import (
@@ -46,6 +45,12 @@ LONG_ROPE: dict[str, Any] = {"rope.scaling.type": "longrope", "rope.scaling.attn
 FACTORS = {"rope_factors_short.weight": DIVISORS, "rope_factors_long.weight": DIVISORS[::-1] * 2}
 
 K_SHAPE: dict[str, Any] = {"hidden_size": 256, "feed_forward_size": 512, "num_heads": 4, "head_size": 64}
+WIDE_DELTA: dict[str, Any] = {
+    "ssm.state_size": 64,
+    "ssm.group_count": 2,
+    "ssm.time_step_rank": 4,
+    "ssm.inner_size": 256,
+}
 MODELS: dict[str, TinyModel] = {
     **{f"type {name}": TinyModel(type=name, **K_SHAPE) for name in ALL_TYPES},
     "llama": TinyModel(),
@@ -153,6 +158,17 @@ MODELS: dict[str, TinyModel] = {
         num_experts=12,
         types={f"blk.{index}.ffn_{part}_exps.weight": "MXFP4" for index in (0, 1) for part in ("gate", "up", "down")},
     ),
+    "lfm2": TinyModel(architecture="lfm2", num_layers=4, has_head=False),
+    "lfm2, Q4_K": TinyModel(architecture="lfm2", num_layers=4, type="Q4_K", **K_SHAPE),
+    "lfm2, windows": TinyModel(architecture="lfm2", num_layers=4, keys={"attention.sliding_window": 24}),
+    "qwen35": TinyModel(architecture="qwen35", num_layers=4, has_head=False),
+    "qwen35, Q4_K": TinyModel(architecture="qwen35", num_layers=4, type="Q4_K", keys=WIDE_DELTA, **K_SHAPE),
+    "qwen35, partly rotated": TinyModel(
+        architecture="qwen35", num_layers=4, keys={"rope.dimension_count": 8, "rope.dimension_sections": [2, 1, 1, 0]}
+    ),
+    "lfm2moe": TinyModel(architecture="lfm2moe", num_layers=4, num_experts=12, num_dense=1, has_head=False),
+    "qwen35moe": TinyModel(architecture="qwen35moe", num_layers=4, num_experts=12, shared_size=64),
+    "qwen3next": TinyModel(architecture="qwen3next", num_layers=4, num_experts=12, shared_size=64, has_head=False),
     "glm4": TinyModel(architecture="glm4", head_size=32, keys={"rope.dimension_count": 16}),
 }
 
@@ -210,7 +226,7 @@ def test_kv_may_be_kept_in_four_types(tmp_path: Path, kv_type: KVType, limit: fl
         per_token = backend.info.kv_bytes_per_token
     assert limit / 100 < error < limit
     with read_gguf(path) as gguf:  # what is planned before anything is loaded
-        assert 0 < per_token <= kv_bytes_per_token(gguf, kv_element_bytes([gguf], kv_type))
+        assert kept_bytes([gguf], kv_type) == (per_token, 0)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from stoker.backends.native import (
     adapter_bytes,
     check_supported,
     context_bytes,
-    kv_element_bytes,
+    kept_bytes,
     spare_kv_tokens,
 )
 from stoker.core.embedding import Pooling
@@ -75,10 +75,12 @@ class NativeLoader:
     def needs(self) -> MemoryNeeds:
         """See `Loader`."""
         files, slots = self._model.files, self._model.num_slots
+        kv_bytes, state_bytes = kept_bytes(files, self._config.kv_type)
         return memory_needs(
             self._model.first,
             **asked_sizes(self._config),
-            kv_element_bytes=kv_element_bytes(files, self._config.kv_type),
+            kv_bytes=kv_bytes,
+            state_bytes=slots * state_bytes,
             spare_kv_tokens=spare_kv_tokens(slots),
             context_bytes=context_bytes(files, self._config.threads, slots),
             adapter_bytes=self._model.adapter_bytes(adapter_bytes),

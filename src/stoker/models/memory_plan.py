@@ -39,6 +39,8 @@ class MemoryPlan:
     kv_bytes_per_token: int
     compute_bytes: int
     """Activations, and what a context takes besides KV."""
+    state_bytes: int = 0
+    """What recurrent layers keep of all sequences, at most."""
     adapter_bytes: int = 0
     """Of those that are loaded with the model."""
     cache_bytes: int = 0
@@ -54,7 +56,7 @@ class MemoryPlan:
 
     @property
     def total_bytes(self) -> int:
-        each = self.kv_bytes + self.compute_bytes + self.adapter_bytes + self.cache_bytes
+        each = self.kv_bytes + self.state_bytes + self.compute_bytes + self.adapter_bytes + self.cache_bytes
         return self.weights_bytes + self.num_replicas * each
 
     def __str__(self) -> str:
@@ -62,9 +64,11 @@ class MemoryPlan:
         more += f", cache in memory up to {_mib(self.cache_bytes)}" if self.cache_bytes else ""
         more += f", {self.num_replicas} times" if self.num_replicas > 1 else ""
         backend = f"{self.backend}: " if self.backend else ""
+        states = f", states {_mib(self.state_bytes)}" if self.state_bytes else ""
         return (
             f"{_mib(self.total_bytes)} ({backend}weights {_mib(self.weights_bytes)}, "
-            f"{self.kv_tokens} tokens of KV {_mib(self.kv_bytes)}, compute about {_mib(self.compute_bytes)}{more})"
+            f"{self.kv_tokens} tokens of KV {_mib(self.kv_bytes)}{states}, "
+            f"compute about {_mib(self.compute_bytes)}{more})"
         )
 
 
@@ -83,6 +87,7 @@ class MemoryNeeds:
     weights_bytes: int
     kv_bytes_per_token: int
     compute_bytes: int
+    state_bytes: int = 0
     adapter_bytes: int = 0
     cache_bytes: int = 0
     """Memory that is useful for KV that has left the pool; it is the first to be cut short."""
@@ -112,7 +117,7 @@ class MemoryNeeds:
     @property
     def _fixed_bytes(self) -> int:
         spare = self.spare_kv_tokens * self.kv_bytes_per_token
-        return self.compute_bytes + self.adapter_bytes + self.min_cache_bytes + spare
+        return self.compute_bytes + self.state_bytes + self.adapter_bytes + self.min_cache_bytes + spare
 
     def _with_pool(self, left_bytes: int) -> MemoryPlan:
         pool_bytes = min(self.pool_bytes, max(left_bytes, 0)) // self.num_replicas
@@ -126,6 +131,7 @@ class MemoryNeeds:
             weights_bytes=self.weights_bytes,
             kv_bytes_per_token=self.kv_bytes_per_token,
             compute_bytes=self.compute_bytes,
+            state_bytes=self.state_bytes,
             adapter_bytes=self.adapter_bytes,
             cache_bytes=min(self.cache_bytes, self.min_cache_bytes + max(0, left)),
             num_replicas=self.num_replicas,
@@ -151,6 +157,8 @@ def memory_needs(
     kv_tokens: int | None,
     parallel: int,
     kv_element_bytes: float = 2.0,
+    kv_bytes: int | None = None,
+    state_bytes: int = 0,
     spare_kv_tokens: int = 0,
     context_bytes: ContextBytes | None = None,
     adapter_bytes: int = 0,
@@ -166,6 +174,8 @@ def memory_needs(
             needs more, and less if memory is short.
         parallel: most requests that run at the same time, at least 1.
         kv_element_bytes: what one number of keys and values takes, its share of scales included.
+        kv_bytes: what a token of KV takes, if the backend knows; else every layer is counted.
+        state_bytes: what recurrent layers keep of all sequences.
         spare_kv_tokens: what the backend needs beyond the pool, in tokens.
         context_bytes: what it needs for a context of a number of positions, besides KV.
         adapter_bytes: what adapters take that are loaded with the model.
@@ -188,7 +198,8 @@ def memory_needs(
         parallel=parallel,
         spare_kv_tokens=spare_kv_tokens,
         weights_bytes=sum(tensor.num_bytes for tensor in all_tensors(gguf)),
-        kv_bytes_per_token=kv_bytes_per_token(gguf, kv_element_bytes),
+        kv_bytes_per_token=kv_bytes_per_token(gguf, kv_element_bytes) if kv_bytes is None else kv_bytes,
+        state_bytes=state_bytes,
         compute_bytes=_compute_bytes(gguf) + for_context,
         adapter_bytes=adapter_bytes,
         num_replicas=num_replicas,

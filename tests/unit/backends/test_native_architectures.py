@@ -165,11 +165,11 @@ def test_biases_and_heads_are_taken_if_they_are_there(tmp_path: Path) -> None:
 
 def test_every_architecture_has_a_tiny_model(tmp_path: Path) -> None:
     for architecture in ARCHITECTURES:
-        has_experts = architecture.endswith("moe") or architecture == "gpt-oss"
+        has_experts = architecture.endswith("moe") or architecture in ("gpt-oss", "qwen3next")
         model = TinyModel(
             architecture=architecture,
             num_experts=8 if has_experts else 0,
-            shared_size=32 if architecture == "qwen2moe" else 0,
+            shared_size=32 if architecture in ("qwen2moe", "qwen35moe", "qwen3next") else 0,
         )
         assert describe(write_tiny_model(tmp_path / "m.gguf", model)).architecture == architecture
 

@@ -19,8 +19,12 @@ MODELS = {
         types=("Q8_0", "Q4_0", "F16"), activation="gelu_tanh", pairs="adjacent", head_size=48, rope_dim=40,
         windows=(33, 0), attention_softcap=2.0, logit_softcap=3.0, embedding_scale=8.0, has_post_norms=True,
     ),
+    "states": Tiny(
+        types=("Q8_0", "Q4_0", "F32"), mixers=("delta_net", "short_conv", "attention", "mamba2"), num_layers=4,
+        has_gates=True, embedding_scale=8.0,
+    ),
 }  # fmt: skip
-INPUTS = {"types": "c93e5e3def5e3522", "features": "d05b89e5fd7b97e5"}
+INPUTS = {"types": "c93e5e3def5e3522", "features": "d05b89e5fd7b97e5", "states": "c3bd91c29d4294f4"}
 """Of weights, rotations and token ids. Where they differ, NumPy draws or computes others, and the logits differ too."""
 LOGITS = {
     ("types", "f32"): "dc835a19012a3465",
@@ -33,6 +37,11 @@ LOGITS = {
     ("features", "q8"): "f8b550e9d2b33c97",
     ("features", "q16"): "e1510f826884bbb1",
     ("features", "i16"): "92b015943f225a05",
+    ("states", "f32"): "db9104a2f41b20bd",
+    ("states", "f16"): "7a438bc35b08e268",
+    ("states", "q8"): "fc0854af2910546c",
+    ("states", "q16"): "bccf9f87b6042fa8",
+    ("states", "i16"): "026deb8ae16cbd89",
 }
 """By model and type of keys and values. Who changes the arithmetic on purpose writes down what the tests then find."""
 _LENGTH = 75

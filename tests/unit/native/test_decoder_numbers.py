@@ -21,6 +21,10 @@ VARIANTS = {
     "as many key heads": Tiny(num_heads=4, num_kv_heads=4, head_size=48, rope_dim=24),
     "odd vocabulary": Tiny(vocab_size=37, logit_softcap=1.5, is_tied=False),
     "several blocks of logits": Tiny(vocab_size=777, logit_softcap=1.5),
+    "gated attention": Tiny(has_gates=True),
+    "short convolutions": Tiny(mixers=("short_conv", "attention")),
+    "delta nets": Tiny(mixers=("delta_net", "attention", "delta_net"), num_layers=3, has_gates=True, has_biases=True),
+    "Mamba 2": Tiny(mixers=("mamba2", "attention", "mamba2"), num_layers=3),
 }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker import _native
+from tests.unit.native.mixers import mixed, mixer_shapes, recurrence
 from tests.unit.native.packed import aligned, file_bytes, pack
 
 F64 = NDArray[np.float64]
@@ -46,8 +47,15 @@ class Tiny:
     expert_size: int = 64
     routing: str = "softmax"
     has_sinks: bool = False
+    mixers: Sequence[str] = ("attention",)
+    """Of the layers in turn."""
+    has_gates: bool = False
+    """Of what attention gives."""
     num_positions: int = 2048
     seed: int = 1
+
+    def mixer(self, layer: int) -> str:
+        return self.mixers[layer % len(self.mixers)]
 
     @property
     def attention_scale(self) -> float:
@@ -64,11 +72,13 @@ class Built:
     memory: NDArray[np.uint8] = field(default_factory=lambda: aligned(0))
 
     def open(self, **options: Any) -> _native.Decoder:
+        num_states = 4 if set(self.tiny.mixers) != {"attention"} else 0
         defaults: dict[str, Any] = {"num_pages": 80, "max_batch_tokens": 600, "num_threads": 1, "kv_type": "f32"}
+        defaults["num_states"] = num_states
         return _native.Decoder(self.description, self.memory.data, **(defaults | options))
 
 
-class _Builder:
+class Builder:
     def __init__(self, tiny: Tiny) -> None:
         self.tiny, self.rng = tiny, np.random.default_rng(tiny.seed)
         self.pieces, self.end, self.num_matrices = list[NDArray[np.uint8]](), 0, 0
@@ -103,7 +113,7 @@ class _Builder:
 
 
 def build(tiny: Tiny) -> Built:
-    b, t = _Builder(tiny), tiny
+    b, t = Builder(tiny), tiny
     layers = [_layer(b, i) for i in range(t.num_layers)]
     embedding = b.matrix("embedding", t.vocab_size, t.hidden_size)
     description = {
@@ -122,7 +132,7 @@ def build(tiny: Tiny) -> Built:
     return Built(t, description, b.floats, memory)
 
 
-def _layer(b: _Builder, i: int) -> dict[str, Any]:
+def _layer(b: Builder, i: int) -> dict[str, Any]:
     t = b.tiny
     heads, kv, hidden, inner = (
         t.num_heads * t.head_size,
@@ -133,15 +143,20 @@ def _layer(b: _Builder, i: int) -> dict[str, Any]:
     matrices = {
         "query": (heads, hidden), "key": (kv, hidden), "value": (kv, hidden), "output": (hidden, heads),
         "gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner),
+        **({"mixed_gate": (heads, hidden)} if t.has_gates else {}),
     }  # fmt: skip
+    is_recurrent = t.mixer(i) != "attention"
+    matrices |= mixer_shapes(t.mixer(i), hidden) if is_recurrent else {}
     norms = {
         "attention_norm": (hidden, True), "feed_forward_norm": (hidden, True),
         "query_norm": (t.head_size, t.has_head_norms), "key_norm": (t.head_size, t.has_head_norms),
         "post_attention_norm": (hidden, t.has_post_norms), "post_feed_forward_norm": (hidden, t.has_post_norms),
     }  # fmt: skip
     return {
+        "mixed_gate": None,
         **{name: b.matrix(f"{i}.{name}", *shape) for name, shape in matrices.items()},
         **{name: b.vector(f"{i}.{name}", size, wanted=wanted, around=1) for name, (size, wanted) in norms.items()},
+        "recurrence": recurrence(b, i, t.mixer(i)) if is_recurrent else None,
         "num_heads": t.num_heads,
         "num_kv_heads": t.num_kv_heads,
         "head_size": t.head_size,
@@ -155,7 +170,7 @@ def _layer(b: _Builder, i: int) -> dict[str, Any]:
     }
 
 
-def _experts(b: _Builder, i: int) -> dict[str, Any]:
+def _experts(b: Builder, i: int) -> dict[str, Any]:
     """With a bias for the choice, groups, and a gate for the block beside them."""
     t, count = b.tiny, b.tiny.num_experts
     shapes = {
@@ -196,7 +211,9 @@ class Reference:
         t = self.t
         x = self.w["embedding"][list(token_ids)] * t.embedding_scale
         for i in range(t.num_layers):
-            y = self.linear(f"{i}.output", self.attention(i, self.norm(f"{i}.attention_norm", x)))
+            n = self.norm(f"{i}.attention_norm", x)
+            is_recurrent = t.mixer(i) != "attention"
+            y = self.linear(f"{i}.output", mixed(self, i, t.mixer(i), n) if is_recurrent else self.attention(i, n))
             x = x + self.norm(f"{i}.post_attention_norm", y)
             m = self.norm(f"{i}.feed_forward_norm", x)
             y = self.linear(f"{i}.down", self.activate(self.linear(f"{i}.gate", m), self.linear(f"{i}.up", m)))
@@ -260,7 +277,8 @@ class Reference:
         past = np.arange(n)[:, None] - np.arange(n)[None, :]
         window = t.windows[i % len(t.windows)] or n
         self.sinks = self.w.get(f"{i}.sinks", self.sinks)
-        return self.attend(q * t.attention_scale, k, v, (past >= 0) & (past < window))
+        y = self.attend(q * t.attention_scale, k, v, (past >= 0) & (past < window))
+        return y / (1 + np.exp(-self.linear(f"{i}.mixed_gate", x))) if t.has_gates else y
 
     def attend(self, q: F64, k: F64, v: F64, seen: NDArray[np.bool_]) -> F64:
         """Of `(positions, heads, head size)` each, and `(queries, keys)`."""

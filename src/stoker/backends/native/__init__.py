@@ -6,7 +6,7 @@ from stoker.backends.native.backend import (
     NativeOptions,
     check_supported,
     context_bytes,
-    kv_element_bytes,
+    kept_bytes,
     spare_kv_tokens,
 )
 from stoker.backends.native.kv_types import KVType
@@ -18,6 +18,6 @@ __all__ = [
     "adapter_bytes",
     "check_supported",
     "context_bytes",
-    "kv_element_bytes",
+    "kept_bytes",
     "spare_kv_tokens",
 ]

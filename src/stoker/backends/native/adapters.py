@@ -117,6 +117,9 @@ def _places(spec: DecoderSpec) -> Mapping[str, list[_Place]]:
     for number, linear in enumerate((spec.embedding, spec.head, *layers)):
         if linear is not None and (number != _HEAD or not spec.is_tied):
             found.setdefault(linear.weight, []).append(_Place(number, linear))
+    placed = {place.linear for places in found.values() for place in places}
+    for linear in set(spec.linears) - placed:  # of a tensor that adapters would change in part
+        found.pop(linear.weight, None)
     return found
 
 
@@ -150,7 +153,7 @@ def _pack(file: ModelFile, places: Mapping[str, list[_Place]]) -> tuple[mmap, li
         if name not in places:
             raise AdapterInvalid(
                 f"the adapter {file.path} does not fit the model: the native executor computes `{name}` without "
-                "adapters, as all matrices of experts; --backend llama may take it",
+                "adapters, as all matrices of experts and gates; --backend llama may take it",
                 path=str(file.path),
             )
     packer = _Packer()
@@ -188,7 +191,7 @@ def _changes(file: ModelFile, name: str, places: Sequence[_Place], alpha: float,
     placed_a = packer.put(a)
     for place in places:
         linear = place.linear
-        outputs = b if is_looked_up else b[linear.first_row : linear.first_row + linear.num_rows]
+        outputs = b if is_looked_up else b[linear.rows_in_file()]
         yield place.number, b.shape[1], is_half, scale, placed_a, packer.put(_tiles(outputs))
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 from typing import get_args
 
@@ -77,8 +79,8 @@ class NativeOptions:
             raise ConfigError(f"`kv_type` must be f32, f16, q8, q16 or i16, not {self.kv_type}", parameter="kv_type")
 
 
-def kv_element_bytes(files: Sequence[ModelFile], kv_type: KVType | None) -> float:
-    """What one number of keys and values takes, its share of scales included.
+def kept_bytes(files: Sequence[ModelFile], kv_type: KVType | None) -> tuple[int, int]:
+    """What is kept of each token, and what recurrent layers keep of each sequence.
 
     Args:
         files: all parts of the model, open.
@@ -89,9 +91,11 @@ def kv_element_bytes(files: Sequence[ModelFile], kv_type: KVType | None) -> floa
         ModelUnsupported: this backend does not run it.
         ModelFileInvalid: the file contradicts itself.
     """
-    head_sizes = describe_decoder(ModelParts(files), 1).head_sizes
-    chosen = choose_kv_type(kv_type, max(head_sizes))
-    return max(element_bytes(chosen, head_size) for head_size in head_sizes)
+    spec = describe_decoder(ModelParts(files), 1)
+    chosen = choose_kv_type(kv_type, max(spec.head_sizes))
+    sizes = Counter(spec.kv_head_sizes)
+    values = sum(2 * count * size * element_bytes(chosen, size) for size, count in sizes.items())
+    return ceil(values), spec.state_bytes
 
 
 def spare_kv_tokens(num_slots: int) -> int:
@@ -113,7 +117,7 @@ def context_bytes(files: Sequence[ModelFile], threads: int | None, num_slots: in
         ModelFileInvalid: the file contradicts itself.
     """
     spec = describe_decoder(ModelParts(files), 1)
-    most_shared = max(layer.heads.num // layer.heads.num_kv for layer in spec.layers)
+    most_shared = max(layer.heads.num // layer.heads.num_kv for layer in spec.layers if layer.heads is not None)
     rows = (threads or usable_cores()) * max(_ATTENTION_ROWS, most_shared)
     span_bytes = _PIECES_PER_THREAD * rows * 4 * (max(spec.head_sizes) + _TILE_ROWS)
 
@@ -188,6 +192,7 @@ class NativeBackend:
         self._ledger = PageLedger(kv_tokens=options.kv_tokens, num_slots=options.num_slots, max_tokens=num_positions)
         self._decoder: _native.Decoder | None = _decoder(spec, weights, self._info, self._ledger, kv_type, threads)
         self._page_bytes, self._num_touched = self._decoder.page_bytes, 0
+        self._state_bytes = self._decoder.state_bytes
         self._info = replace(self._info, kv_bytes_per_token=self._page_bytes // PAGE_TOKENS)
         self.embedder = NativeEmbedder(spec, weights, _embedder_options(options, kv_type, threads))
         """Its own KV, taken when it is first used."""
@@ -233,13 +238,16 @@ class NativeBackend:
         return self._compute(decoder, batch.chunks)
 
     def export_kv(self, slot: int, start: int, end: int, take: TakeMemory = new_memory) -> KVBytes:
-        """See `KVPort.export_kv`: the whole pages that the positions lie in, one after the other."""
+        """See `KVPort.export_kv`: the whole pages that the positions lie in, one after the other; and a state."""
         decoder, size = self._open_decoder(), self._page_bytes
         assert 0 <= start < end <= self._ledger.length(slot), "export beyond the end"
         pages = self._pages(slot, start, end)
-        state = take(len(pages) * size)
+        state = take(len(pages) * size + self._state_bytes)
         for index, page in enumerate(pages):
             decoder.export_page(page, state[index * size : (index + 1) * size])
+        if self._state_bytes:
+            assert (start, end) == (0, self._ledger.length(slot)), "a part of a state"
+            decoder.export_state(slot, state[len(pages) * size :])
         return state.toreadonly()
 
     def import_kv(self, slot: int, start: int, end: int, state: KVBytes) -> None:
@@ -247,7 +255,8 @@ class NativeBackend:
         decoder = self._open_decoder()
         view, size = memoryview(state).cast("B"), decoder.page_bytes
         first_page = start // PAGE_TOKENS
-        if len(view) != (pages_for(end) - first_page) * size:
+        pages_bytes = (pages_for(end) - first_page) * size
+        if len(view) != pages_bytes + self._state_bytes:
             raise BackendError(f"{len(view)} bytes are not the KV of the positions {start} … {end - 1}")
         assert self._ledger.length(slot) == start, "a hole or an overlap"
         self._prepare(decoder, slot, end)
@@ -255,6 +264,9 @@ class NativeBackend:
             begin = (first_page + index) * PAGE_TOKENS
             first, last = max(start - begin, 0), min(end - begin, PAGE_TOKENS)
             decoder.import_page(page, view[index * size : (index + 1) * size], first, last)
+        if self._state_bytes:
+            assert start == 0, "a part of a state"
+            decoder.import_state(slot, view[pages_bytes:], end)
         self._ledger.commit(slot, end)
 
     def expect_kv(self, num_bytes: int) -> None:
@@ -300,8 +312,11 @@ class NativeBackend:
 
     def _apply(self, op: CacheOp) -> None:
         if isinstance(op, CopyPrefix):
+            assert not self._state_bytes, "a state cannot be copied"
             self._ledger.copy_prefix(op.source, op.target, op.length)
         else:
+            lengths = (0, self._ledger.length(op.slot))
+            assert op.length in lengths or not self._state_bytes, "a state cannot be cut back"
             self._ledger.truncate(op.slot, op.length)
 
     def _compute(self, decoder: _native.Decoder, chunks: tuple[Chunk, ...]) -> Logits:
@@ -381,6 +396,7 @@ def _decoder(
             describe(spec, weights.layout, info.max_sequence_tokens),
             weights.memory,
             num_pages=ledger.num_pages,
+            num_states=info.num_slots if spec.state_bytes else 0,
             max_batch_tokens=info.max_batch_tokens,
             num_threads=threads.count,
             kv_type=kv_type,
@@ -419,7 +435,9 @@ def _model_info(
         max_batch_tokens=min(options.max_batch_tokens, options.kv_tokens),
         mixes_adapters=True,
         is_batch_invariant=True,
-        traits=CacheTraits(can_truncate=True, can_copy=True, shares_cells=True, can_export=True),
+        traits=CacheTraits(
+            can_truncate=not spec.state_bytes, can_copy=not spec.state_bytes, shares_cells=True, can_export=True
+        ),
         tile_rows=_TILE_ROWS,
         kv_format=_kv_format(spec, kv_type),
     )

@@ -10,9 +10,10 @@ norm     offset, or -1 where there is none
 from __future__ import annotations
 
 from stoker.backends.native.layout import Layout
-from stoker.backends.native.spec import DecoderSpec, Experts, Layer, Linear, Norm, Rope
+from stoker.backends.native.spec import DecoderSpec, Experts, Heads, Layer, Linear, Norm, Recurrence, Rope
 
 _NOTHING = -1
+_NO_HEADS = Heads(num=0, num_kv=0, size=0)
 
 
 def describe(spec: DecoderSpec, layout: Layout, num_positions: int) -> dict[str, object]:
@@ -43,12 +44,14 @@ def describe(spec: DecoderSpec, layout: Layout, num_positions: int) -> dict[str,
 
 
 def _layer(layout: Layout, layer: Layer) -> dict[str, object]:
-    linears = ("query", "key", "value", "output", "gate", "up", "down")
+    heads = layer.heads or _NO_HEADS
+    linears = ("query", "key", "value", "output", "mixed_gate", "gate", "up", "down")
     norms = ("attention_norm", "query_norm", "key_norm", "sinks", "post_attention_norm", "feed_forward_norm")
     return {
-        "num_heads": layer.heads.num,
-        "num_kv_heads": layer.heads.num_kv,
-        "head_size": layer.heads.size,
+        "num_heads": heads.num,
+        "num_kv_heads": heads.num_kv,
+        "head_size": heads.size,
+        "recurrence": None if layer.recurrence is None else _recurrence(layout, layer.recurrence),
         "feed_forward_size": layer.feed_forward_size,
         "head_norms": layer.head_norms.value,
         "is_parallel": layer.is_parallel,
@@ -57,6 +60,17 @@ def _layer(layout: Layout, layer: Layer) -> dict[str, object]:
         **{name: _norm(layout, getattr(layer, name)) for name in (*norms, "post_feed_forward_norm")},
         "rope": layer.rope,
         "window": layer.window or 0,
+    }
+
+
+def _recurrence(layout: Layout, recurrence: Recurrence) -> dict[str, object]:
+    plain = ("taps", "num_heads", "num_key_heads", "key_size", "value_size", "are_interleaved", "norm_size", "norm_eps")
+    norms = ("convolution", "convolution_bias", "step_bias", "decay_rate", "skip", "norm")
+    return {
+        "mixer": recurrence.mixer.value,
+        **{name: getattr(recurrence, name) for name in plain},
+        **{name: _norm(layout, getattr(recurrence, name)) for name in norms},
+        **{name: _matrix(layout, getattr(recurrence, name)) for name in ("decay", "beta")},
     }
 
 

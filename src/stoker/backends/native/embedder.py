@@ -19,6 +19,8 @@ from stoker.core.embedding import EmbeddingInfo, Piece, Pooling
 from stoker.errors import BackendError, ModelNotLoaded, ResourceExhausted
 
 _NUM_SLOTS = 64
+_NUM_STATES = 8
+"""Each sequence of a recurrent model has a state, which may be large."""
 _BATCH_TOKENS = 512
 
 
@@ -46,7 +48,7 @@ class NativeEmbedder:
             size=spec.hidden_size,
             max_tokens=options.max_tokens,
             max_batch_tokens=_BATCH_TOKENS,
-            num_slots=_NUM_SLOTS,
+            num_slots=_NUM_STATES if spec.state_bytes else _NUM_SLOTS,
             can_split=True,
             suffix=options.suffix,
         )
@@ -85,6 +87,7 @@ class _Passes:
                 describe(spec, weights.layout, info.max_tokens),
                 weights.memory,
                 num_pages=self._ledger.num_pages,
+                num_states=info.num_slots if spec.state_bytes else 0,
                 max_batch_tokens=info.max_batch_tokens,
                 num_threads=options.threads.count,
                 kv_type=options.kv_type,

@@ -48,7 +48,7 @@ class Hyperparameters:
         self.hidden_size = self.integer("embedding_length")
         num_heads = self.counts_of_layers("attention.head_count")
         self.num_heads = max(num_heads)
-        num_kv_heads = self.counts_of_layers("attention.head_count_kv", num_heads)
+        num_kv_heads = self.counts_of_layers("attention.head_count_kv", num_heads, low=0)
         self.num_experts = self.integer("expert_count", 0, low=0, high=_MAX_EXPERTS)
         self.feed_forward_sizes = self.counts_of_layers("feed_forward_length", self._expert_sizes())
         self.norm_eps = self.number(
@@ -60,7 +60,7 @@ class Hyperparameters:
             Heads(num=num, num_kv=num_kv, size=self.head_size)
             for num, num_kv in zip(num_heads, num_kv_heads, strict=True)
         ]
-        """Of each layer."""
+        """Of each layer; without attention it has none of keys and values."""
         self.vocab_size = self._vocab_size()
         self._check()
 
@@ -99,7 +99,7 @@ class Hyperparameters:
         value = self._file.get_bool(self._file.own_key(suffix))
         return default if value is None else value
 
-    def counts_of_layers(self, suffix: str, default: list[int] | None = None) -> list[int]:
+    def counts_of_layers(self, suffix: str, default: list[int] | None = None, *, low: int = 1) -> list[int]:
         """A count for each layer, which a file gives once for all or once for each.
 
         Raises:
@@ -112,7 +112,7 @@ class Hyperparameters:
         if len(values) not in (1, self.num_layers, self._num_blocks):
             self.fail(f"`{key}` has {len(values)} entries for {self.num_layers} layers")
         for value in values:
-            if not 1 <= value <= _MAX_SIZE:
+            if not low <= value <= _MAX_SIZE:
                 self.fail(f"`{key}` is {value}")
         return values[: self.num_layers] if len(values) > 1 else values * self.num_layers
 
@@ -142,9 +142,9 @@ class Hyperparameters:
         if not self.lists(suffix):
             return None
         flags = self._file.get_ints(key) or []
-        if len(flags) != self.num_layers:
+        if len(flags) not in (self.num_layers, self._num_blocks):
             self.fail(f"`{key}` has {len(flags)} entries for {self.num_layers} layers")
-        return [flag != 0 for flag in flags]
+        return [flag != 0 for flag in flags[: self.num_layers]]
 
     def rope_dim(self) -> int:
         """How many elements of a head are rotated."""
@@ -213,6 +213,14 @@ class Hyperparameters:
         """The vector `<stem>.weight`, of the hidden size unless told otherwise."""
         return Norm(weight=f"{stem}.weight", size=size or self.hidden_size, scale=scale)
 
+    def vector(self, name: str, size: int, num_stacked: int = 1) -> Norm:
+        """The vector of this name, as one of so many."""
+        return Norm(weight=name, size=size, num_stacked=num_stacked)
+
+    def convolution(self, stem: str, taps: int, num_channels: int) -> Norm:
+        """The weights `<stem>.weight` of each channel by itself."""
+        return Norm(weight=f"{stem}.weight", size=taps * num_channels, taps=taps)
+
     def stacked(self, stem: str, num_rows: int, num_columns: int) -> Linear:
         """The matrices of all experts, `num_rows` each, as one."""
         plain = self.linear(stem, num_rows * self.num_experts, num_columns)
@@ -252,7 +260,7 @@ class Hyperparameters:
     def _check(self) -> None:
         key, value = (self._file.own_key(f"attention.{name}_length") for name in ("key", "value"))
         for heads in self.heads:
-            if heads.num % heads.num_kv:
+            if heads.num_kv and heads.num % heads.num_kv:
                 self.fail(f"{heads.num} heads cannot share {heads.num_kv} heads of keys and values")
         if self.integer("attention.value_length", self.head_size) != self.head_size:
             self.refuse(f"`{key}` and `{value}` differ")

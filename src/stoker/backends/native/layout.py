@@ -72,7 +72,8 @@ def plan_layout(spec: DecoderSpec, parts: ModelParts) -> Layout:
     norms: dict[Norm, PlacedVector] = {}
     for norm in spec.norms:
         if norm not in norms:
-            _check_vector(parts, norm.weight, norm.size)
+            first = norm.taps or norm.size // norm.num_stacked
+            _check_vector(parts, norm.weight, first, norm.size // first)
             norms[norm] = place.vector(norm.size)
     biases = {linear: place.vector(linear.num_rows) for linear in matrices if linear.bias}
     return Layout(matrices, norms, biases, place.end)
@@ -117,7 +118,7 @@ def _check_all_are_used(spec: DecoderSpec, parts: ModelParts) -> None:
 def _check_linear(parts: ModelParts, linear: Linear, num_rows: Counter[str]) -> TensorEntry:
     """All rows of a tensor belong to some matrix, or something in it would be lost."""
     rows, stacked = num_rows[linear.weight] // linear.num_stacked, linear.num_stacked
-    entry = _tensor(parts, linear.weight, _without_ones(linear.num_columns, rows, stacked))
+    entry = _tensor(parts, linear.weight, (linear.num_columns, rows, stacked))
     if entry.type.name in _NO_WEIGHTS:
         path = parts.first.path
         raise ModelFileInvalid(
@@ -135,8 +136,8 @@ def _check_linear(parts: ModelParts, linear: Linear, num_rows: Counter[str]) -> 
     return entry
 
 
-def _check_vector(parts: ModelParts, name: str, size: int, num_stacked: int = 1) -> None:
-    entry = _tensor(parts, name, _without_ones(size, num_stacked))
+def _check_vector(parts: ModelParts, name: str, *shape: int) -> None:
+    entry = _tensor(parts, name, shape)
     if entry.type.name not in FLOAT_TYPES:
         path = parts.first.path
         raise ModelUnsupported(
@@ -145,8 +146,8 @@ def _check_vector(parts: ModelParts, name: str, size: int, num_stacked: int = 1)
         )
 
 
-def _without_ones(first: int, *more: int) -> tuple[int, ...]:
-    return (first, *(size for size in more if size != 1))
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in shape if size != 1)
 
 
 def _tensor(parts: ModelParts, name: str, shape: tuple[int, ...]) -> TensorEntry:
@@ -154,9 +155,10 @@ def _tensor(parts: ModelParts, name: str, shape: tuple[int, ...]) -> TensorEntry
     path = parts.first.path
     if entry is None:
         raise ModelFileInvalid(f"{path} cannot be used: it has no tensor `{name}`", path=str(path))
-    if _without_ones(*entry.shape) != shape:
+    wanted = _without_ones(shape)
+    if _without_ones(entry.shape) != wanted:
         raise ModelFileInvalid(
-            f"{path} cannot be used: tensor `{name}` has the shape {list(entry.shape)}, not {list(shape)}",
+            f"{path} cannot be used: tensor `{name}` has the shape {list(entry.shape)}, not {list(wanted)}",
             path=str(path),
         )
     return entry

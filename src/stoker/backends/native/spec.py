@@ -48,6 +48,19 @@ class NormKind(Enum):
     """`(x - mean(x)) / sqrt(variance(x) + eps) * weight`"""
 
 
+class Mixer(Enum):
+    """How a layer without attention brings the positions of a sequence together."""
+
+    SHORT_CONV = "short_conv"
+    """`output(c * convolution(b * x))`, where `query` gives b, `key` gives c and `value` gives x."""
+    DELTA_NET = "delta_net"
+    """A gated delta net: `S = decay S + k (beta (v - (decay S)ᵀ k))ᵀ`, and each position gives `Sᵀ q / sqrt(size q)`.
+    q, k and v are convolved and go through SiLU; q and k are divided by their lengths."""
+    MAMBA2 = "mamba2"
+    """`S = decay S + k (step v)ᵀ`, and each position gives `Sᵀ q + skip v`. q, k and v are convolved and go through
+    SiLU; papers call them C, B and x."""
+
+
 class HeadNorms(Enum):
     """When the norms of queries and keys are computed, and over what."""
 
@@ -116,6 +129,13 @@ class Linear:
     """Name of a vector; its elements `first_row` … belong to these rows."""
     num_stacked: int = 1
     """Of how many equal matrices, one below the other, the tensor consists; then it has one more dimension."""
+    run: int = 0
+    """The rows are so many behind one another, then as many are left out, and so on; 0 = none is left out."""
+
+    def rows_in_file(self) -> NDArray[np.int64]:
+        """Which rows of the tensor these are, `(num_rows,)`."""
+        rows = np.arange(self.num_rows)
+        return self.first_row + rows + (rows // self.run * self.run if self.run else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +146,10 @@ class Norm:
     size: int
     scale: float = 1.0
     """Packed into the weights. Before the head it scales the logits."""
+    num_stacked: int = 1
+    """Of how many equal vectors, one behind the other, it consists; then the tensor has one more dimension."""
+    taps: int = 0
+    """Of a convolution: so many weights for each channel, which lie together in the file. Packed tap by tap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +200,58 @@ class Experts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recurrence:
+    """What a layer has that keeps a state of a sequence instead of keys and values (see `Mixer`).
+
+    ```
+    step  = softplus(decay(n) + step_bias)
+    decay = e^(decay_rate * step)
+    ```
+    """
+
+    mixer: Mixer
+    taps: int
+    """Inputs of each channel that are convolved: the present one, and those before it, which the state keeps."""
+    convolution: Norm
+    convolution_bias: Norm | None = None
+    num_heads: int = 0
+    """Of a scan, each with a state of its own; 0 = none, and nothing below is there."""
+    num_key_heads: int = 0
+    """Heads of queries and of keys. Divides `num_heads`."""
+    key_size: int = 0
+    """Of a query and of a key."""
+    value_size: int = 0
+    are_interleaved: bool = False
+    """The heads h, h + num_key_heads, … share those of queries and keys; otherwise neighbours do."""
+    decay: Linear | None = None
+    beta: Linear | None = None
+    step_bias: Norm | None = None
+    decay_rate: Norm | None = None
+    skip: Norm | None = None
+    norm: Norm | None = None
+    """Of what is given: of each head with the same weights, before the gate (delta net), or of groups behind it."""
+    norm_size: int = 0
+    """Of a head, or of a group."""
+    norm_eps: float = 0.0
+    """Of `norm`, and of the lengths of queries and keys."""
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        return tuple(linear for linear in (self.decay, self.beta) if linear is not None)
+
+    @property
+    def norms(self) -> tuple[Norm, ...]:
+        places = (self.convolution, self.convolution_bias, self.step_bias, self.decay_rate, self.skip, self.norm)
+        return tuple(norm for norm in places if norm is not None)
+
+    @property
+    def state_floats(self) -> int:
+        """What is kept of a sequence."""
+        channels = self.convolution.size // self.taps
+        return (self.taps - 1) * channels + self.num_heads * self.key_size * self.value_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
     """One block.
 
@@ -188,7 +264,10 @@ class Layer:
     A norm that is missing changes nothing.
     """
 
-    heads: Heads
+    heads: Heads | None
+    """None in layers without attention."""
+    recurrence: Recurrence | None = None
+    """What is there in its place."""
     attention_norm: Norm | None
     query: Linear
     key: Linear
@@ -197,6 +276,8 @@ class Layer:
     key_norm: Norm | None = None
     head_norms: HeadNorms = HeadNorms.BEFORE_ROPE
     output: Linear
+    mixed_gate: Linear | None = None
+    """By its sigmoid what attention gives is multiplied, or by its SiLU what a recurrence gives."""
     post_attention_norm: Norm | None = None
     sinks: Norm | None = None
     """Of each query head the score of one more position, whose value is zero."""
@@ -226,8 +307,9 @@ class Layer:
 
     @property
     def linears(self) -> tuple[Linear, ...]:
-        experts = () if self.experts is None else self.experts.linears
-        return (*(linear for linear in self.places if linear is not None), *experts)
+        more = () if self.experts is None else self.experts.linears
+        more += () if self.recurrence is None else self.recurrence.linears
+        return tuple(linear for linear in (*self.places, self.mixed_gate, *more) if linear is not None)
 
     @property
     def norms(self) -> tuple[Norm, ...]:
@@ -241,7 +323,8 @@ class Layer:
             self.feed_forward_norm,
             self.post_feed_forward_norm,
         )
-        return tuple(norm for norm in places if norm is not None)
+        recurrent = () if self.recurrence is None else self.recurrence.norms
+        return (*(norm for norm in places if norm is not None), *recurrent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,16 +373,28 @@ class DecoderSpec:
 
     @property
     def has_equal_layers(self) -> bool:
-        """Whether all layers have the same heads and a feed-forward of the same size, and none has experts."""
-        kinds = {(layer.heads, layer.feed_forward_size, layer.experts is None) for layer in self.layers}
-        return len(kinds) == 1 and self.layers[0].experts is None
+        """Whether all layers have the same heads and a feed-forward of the same size, and no further parts."""
+        kinds = {(layer.heads, layer.feed_forward_size) for layer in self.layers}
+        further = any(layer.experts or layer.recurrence or layer.mixed_gate for layer in self.layers)
+        return len(kinds) == 1 and not further
 
     @property
     def heads(self) -> Heads:
-        """Of the first layer, and of all if they are equal."""
-        return self.layers[0].heads
+        """Of the first layer with attention, and of all if they are equal."""
+        return next(layer.heads for layer in self.layers if layer.heads is not None)
 
     @property
     def head_sizes(self) -> frozenset[int]:
         """Of any layer."""
-        return frozenset(layer.heads.size for layer in self.layers)
+        return frozenset(layer.heads.size for layer in self.layers if layer.heads is not None)
+
+    @property
+    def kv_head_sizes(self) -> tuple[int, ...]:
+        """Of each head of keys and values of any layer its size."""
+        all_heads = [layer.heads for layer in self.layers if layer.heads is not None]
+        return tuple(heads.size for heads in all_heads for _ in range(heads.num_kv))
+
+    @property
+    def state_bytes(self) -> int:
+        """What recurrent layers keep of a sequence, however long it is; 0 = there are none."""
+        return 4 * sum(layer.recurrence.state_floats for layer in self.layers if layer.recurrence is not None)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stoker import _native
 from stoker.backends.native.file import ModelParts
@@ -127,8 +128,7 @@ class _Piece:
 
 def _pack_all(parts: ModelParts, layout: Layout, sink: Sink, threads: int, progress: PackProgress | None) -> None:
     """Every byte of the layout is written once; what lies between is zero already."""
-    for name, scale, first, place in _vectors(layout):
-        values = parts.floats(name)[first : first + place.size] * np.float32(scale)
+    for values, place in _vectors(parts, layout):
         sink.write(place.offset, memoryview(values.tobytes()))
     done, total = 0, sum(place.num_bytes for place in _placed_once(layout).values())
     with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="stoker-pack") as pool:
@@ -156,15 +156,23 @@ def _pieces(parts: ModelParts, layout: Layout) -> Iterator[_Piece]:
         step = _TILE_ROWS * max(1, _PIECE_BYTES // tile_bytes)
         for row in range(0, place.rows, step):
             rows = min(step, place.rows - row)
-            start = (linear.first_row + row) * row_bytes
             yield _Piece(
                 type=place.type,
-                source=data[start : start + rows * row_bytes],
+                source=_rows_of(data, row_bytes, linear, row, rows),
                 rows=rows,
                 columns=place.columns,
                 offset=place.offset + row // _TILE_ROWS * tile_bytes,
                 num_bytes=_native.packed_bytes(place.type, rows, place.columns),
             )
+
+
+def _rows_of(data: memoryview, row_bytes: int, linear: Linear, row: int, count: int) -> memoryview:
+    """Some rows of the matrix; a copy only if they do not lie behind one another."""
+    if linear.run:
+        every_row = np.frombuffer(data, dtype=np.uint8).reshape(-1, row_bytes)
+        return every_row[linear.rows_in_file()[row : row + count]].reshape(-1).data
+    start = (linear.first_row + row) * row_bytes
+    return data[start : start + count * row_bytes]
 
 
 def _placed_once(layout: Layout) -> dict[Linear, PlacedMatrix]:
@@ -173,10 +181,10 @@ def _placed_once(layout: Layout) -> dict[Linear, PlacedMatrix]:
     return dict(by_offset.values())
 
 
-def _vectors(layout: Layout) -> Iterator[tuple[str, float, int, PlacedVector]]:
-    """Name, scale, first element, and place."""
+def _vectors(parts: ModelParts, layout: Layout) -> Iterator[tuple[NDArray[np.float32], PlacedVector]]:
     for norm, place in layout.norms.items():
-        yield norm.weight, norm.scale, 0, place
+        values = parts.floats(norm.weight) * np.float32(norm.scale)
+        yield values.reshape(-1, norm.taps).T if norm.taps else values, place
     for linear, place in layout.biases.items():
         assert linear.bias is not None
-        yield linear.bias, 1.0, linear.first_row, place
+        yield parts.floats(linear.bias)[linear.rows_in_file()], place

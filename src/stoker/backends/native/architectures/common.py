@@ -27,7 +27,12 @@ def decoder(
         ropes: one per kind of layer.
         layers: first to last.
         more: whatever is different, by the names of `DecoderSpec`.
+
+    Raises:
+        ModelUnsupported: no layer has attention.
     """
+    if all(layer.heads is None for layer in layers):
+        model.refuse("no layer has attention")
     embedding = Linear(weight="token_embd.weight", num_rows=model.vocab_size, num_columns=model.hidden_size)
     head = Linear(weight="output.weight", num_rows=model.vocab_size, num_columns=model.hidden_size)
     defaults: dict[str, Any] = {
@@ -126,13 +131,13 @@ def layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
         more: whatever it has besides, by the names of `Layer`.
 
     Raises:
+        ModelFileInvalid: it has no heads of keys and values, and nothing in their place.
         ModelUnsupported: the model has experts, and nobody said which.
     """
     if model.num_experts and "experts" not in more:
         model.refuse("it is a mixture of experts")
     block = f"blk.{index}"
-    hidden, heads, inner = model.hidden_size, model.heads[index], model.feed_forward_sizes[index]
-    query, key, value = _query_key_value(model, block, heads)
+    hidden, inner = model.hidden_size, model.feed_forward_sizes[index]
     gate, up = _gate_up(model, block, inner)
     defaults: dict[str, Any] = {
         "attention_norm": model.norm(f"{block}.attn_norm"),
@@ -141,14 +146,8 @@ def layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
         "up": up,
         "down": model.linear(f"{block}.ffn_down", hidden, inner),
     }
-    return Layer(
-        heads=heads,
-        query=query,
-        key=key,
-        value=value,
-        output=model.linear(f"{block}.attn_output", hidden, heads.num * heads.size),
-        **defaults | more,
-    )
+    attention = {} if "recurrence" in more else _attention(model, index)
+    return Layer(**attention | defaults | more)
 
 
 def head_norms(model: Hyperparameters, index: int, query_size: int = 0, key_size: int = 0) -> dict[str, Any]:
@@ -194,6 +193,15 @@ def windowed_layers(model: Hyperparameters, period: int) -> list[bool]:
         return listed
     period = model.integer("attention.sliding_window_pattern", period, low=0)
     return [period == 0 or bool((index + 1) % period) for index in range(model.num_layers)]
+
+
+def _attention(model: Hyperparameters, index: int) -> dict[str, Any]:
+    block, heads = f"blk.{index}", model.heads[index]
+    if not heads.num_kv:
+        model.fail(f"layer {index} has no heads of keys and values")
+    query, key, value = _query_key_value(model, block, heads)
+    output = model.linear(f"{block}.attn_output", model.hidden_size, heads.num * heads.size)
+    return {"heads": heads, "query": query, "key": key, "value": value, "output": output}
 
 
 def _query_key_value(model: Hyperparameters, block: str, of: Heads) -> tuple[Linear, Linear, Linear]:

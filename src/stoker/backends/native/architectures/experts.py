@@ -25,6 +25,14 @@ def expert_layer(
         routing: whatever is different, by the names of `Experts`.
         more: whatever else is, by those of `Layer`.
     """
+    parts = expert_parts(model, index, size=size, shared_size=shared_size, routing=routing)
+    return layer(model, index, **parts | more)
+
+
+def expert_parts(
+    model: Hyperparameters, index: int, *, size: int = 0, shared_size: int = 0, routing: Any = None
+) -> dict[str, Any]:
+    """The experts and the block beside them, by the names of `Layer`; arguments as of `expert_layer`."""
     block, hidden = f"blk.{index}", model.hidden_size
     gate, up, down = None, None, None
     if shared_size:
@@ -32,7 +40,7 @@ def expert_layer(
         up = model.linear(f"{block}.ffn_up_shexp", shared_size, hidden)
         down = model.linear(f"{block}.ffn_down_shexp", hidden, shared_size)
     found = experts(model, index, size=size or expert_size(model), **(routing or {}))
-    return layer(model, index, **{"experts": found, "gate": gate, "up": up, "down": down, **more})
+    return {"experts": found, "gate": gate, "up": up, "down": down}
 
 
 def experts(model: Hyperparameters, index: int, *, size: int, **more: Any) -> Experts:

@@ -1,0 +1,33 @@
+"""qwen35moe: Qwen 3.5 and 3.6 with experts, beside a block that all rows share, with a gate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stoker.backends.native.architectures.common import decoder, layers, text_rope
+from stoker.backends.native.architectures.experts import expert_parts
+from stoker.backends.native.architectures.qwen35 import delta_layer
+from stoker.backends.native.hyperparameters import Hyperparameters
+from stoker.backends.native.spec import DecoderSpec, Layer
+
+
+def describe(model: Hyperparameters) -> DecoderSpec:
+    """See `describe_decoder`."""
+    return decoder(
+        model,
+        architecture="qwen35moe",
+        ropes=(text_rope(model),),
+        layers=layers(model, _layer),
+        unused=model.tensors_of_further_layers(),
+    )
+
+
+def _layer(model: Hyperparameters, index: int) -> Layer:
+    return delta_layer(model, index, **gated_experts(model, index))
+
+
+def gated_experts(model: Hyperparameters, index: int) -> dict[str, Any]:
+    """Experts whose weights add up to 1 and the block beside them, by the names of `Layer`."""
+    gate = model.linear(f"blk.{index}.ffn_gate_inp_shexp", 1, model.hidden_size)
+    shared_size = model.integer("expert_shared_feed_forward_length", model.feed_forward_sizes[index])
+    return expert_parts(model, index, shared_size=shared_size, routing={"is_normalised": True, "shared_gate": gate})

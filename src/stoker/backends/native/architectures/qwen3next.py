@@ -1,0 +1,43 @@
+"""qwen3next: Qwen 3 Next. A qwen35moe whose neighbouring heads share a key, and whose gates lie together.
+
+```
+blk.0.ssm_ba:  [ beta of the heads of key head 0 | their decay | beta of those of key head 1 | their decay | … ]
+```
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stoker.backends.native.architectures.common import decoder, layer, layer_with_head_norms, layers, rope
+from stoker.backends.native.architectures.qwen35 import delta_net, gated_queries, has_attention
+from stoker.backends.native.architectures.qwen35moe import gated_experts
+from stoker.backends.native.hyperparameters import Hyperparameters
+from stoker.backends.native.spec import DecoderSpec, Layer, Recurrence, RopePairs
+
+
+def describe(model: Hyperparameters) -> DecoderSpec:
+    """See `describe_decoder`."""
+    return decoder(
+        model,
+        architecture="qwen3next",
+        ropes=(rope(model, RopePairs.HALVES),),
+        layers=layers(model, _layer),
+        unused=model.tensors_of_further_layers(),
+    )
+
+
+def _layer(model: Hyperparameters, index: int) -> Layer:
+    more = {"feed_forward_norm": model.norm(f"blk.{index}.post_attention_norm"), **gated_experts(model, index)}
+    if has_attention(model, index):
+        return layer_with_head_norms(model, index, **gated_queries(model, index), **more)
+    parts = delta_net(model, index)
+    return layer(model, index, **parts | {"recurrence": _with_gates(model, index, parts["recurrence"])}, **more)
+
+
+def _with_gates(model: Hyperparameters, index: int, of: Recurrence) -> Recurrence:
+    run, stem = of.num_heads // of.num_key_heads, f"blk.{index}.ssm_ba"
+    beta, decay = (
+        replace(model.linear(stem, of.num_heads, model.hidden_size, first_row=first), run=run) for first in (0, run)
+    )
+    return replace(of, are_interleaved=False, beta=beta, decay=decay)

@@ -1,0 +1,80 @@
+"""The mixers of recurrent layers in float64 NumPy, one position after the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from tests.reference.native_reference import NativeReference
+
+F64 = NDArray[np.float64]
+
+
+def mixed(model: NativeReference, index: int, x: F64) -> F64 | None:
+    """What the mixer of a layer gives for its normed input; None if that is plain attention."""
+    block = f"blk.{index}"
+    if f"{block}.shortconv.conv.weight" in model.tensors:
+        return short_conv(model, block, x)
+    if f"{block}.ssm_conv1d.weight" in model.tensors:
+        return delta_net(model, block, x)
+    return None
+
+
+def short_conv(model: NativeReference, block: str, x: F64) -> F64:
+    b, c, x = np.split(model.linear(f"{block}.shortconv.in_proj", x), 3, axis=-1)
+    y = convolved(model.weight(f"{block}.shortconv.conv.weight"), b * x)
+    return model.linear(f"{block}.shortconv.out_proj", c * y)
+
+
+def delta_net(model: NativeReference, block: str, x: F64) -> F64:
+    length, size, num_keys = len(x), model.key("ssm.state_size"), model.key("ssm.group_count")
+    num_heads = model.key("ssm.time_step_rank")
+    qkv = silu(convolved(model.weight(f"{block}.ssm_conv1d.weight"), model.linear(f"{block}.attn_qkv", x)))
+    q, k, v = np.split(qkv, [num_keys * size, 2 * num_keys * size], axis=-1)
+    q, k = (unit(part.reshape(length, num_keys, size), model.eps) for part in (q, k))
+    each = num_heads // num_keys
+    is_next = model.architecture == "qwen3next"
+    q, k = (np.repeat(part, each, axis=1) if is_next else np.tile(part, (1, each, 1)) for part in (q, k))
+    v = v.reshape(length, num_heads, size)
+    if is_next:
+        gates = model.linear(f"{block}.ssm_ba", x).reshape(length, num_keys, 2, each)
+        beta, alpha = (gates[:, :, part].reshape(length, num_heads) for part in (0, 1))
+    else:
+        beta, alpha = (model.linear(f"{block}.ssm_{part}", x) for part in ("beta", "alpha"))
+    beta = 1 / (1 + np.exp(-beta))
+    decay = decays(model, block, softplus(alpha + model.weight(f"{block}.ssm_dt.bias")))
+    state, y = np.zeros((num_heads, size, size)), np.empty_like(v)
+    for at in range(length):
+        state *= decay[at, :, None, None]
+        change = beta[at, :, None] * (v[at] - np.einsum("hkv,hk->hv", state, k[at]))
+        state += k[at, :, :, None] * change[:, None, :]
+        y[at] = np.einsum("hkv,hk->hv", state, q[at]) / np.sqrt(size)
+    z = model.linear(f"{block}.attn_gate", x).reshape(length, num_heads, size)
+    y = model.norm(f"{block}.ssm_norm", y) * silu(z)
+    return model.linear(f"{block}.ssm_out", y.reshape(length, -1))
+
+
+def convolved(weights: F64, x: F64) -> F64:
+    """Each channel with its last inputs, which are zeros before the first."""
+    taps = weights.shape[1]
+    padded = np.concatenate([np.zeros((taps - 1, x.shape[1])), x])
+    return sum((padded[tap : tap + len(x)] * weights[:, tap] for tap in range(taps)), np.zeros_like(x))
+
+
+def decays(model: NativeReference, block: str, step: F64) -> F64:
+    return np.exp(step * model.weight(f"{block}.ssm_a").reshape(-1))
+
+
+def unit(x: F64, eps: float) -> F64:
+    return x / np.sqrt((x * x).sum(-1, keepdims=True) + eps)
+
+
+def silu(x: F64) -> Any:
+    return x / (1 + np.exp(-x))
+
+
+def softplus(x: F64) -> Any:
+    return np.logaddexp(0, x)

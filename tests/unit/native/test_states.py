@@ -1,0 +1,110 @@
+"""Slots with states: what is exported is what goes on, to the bit; what cannot be is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stoker import _native
+from tests.unit.native.golden import MODELS
+from tests.unit.native.tiny import Built, Slots, build, token_ids
+
+BUILT = build(MODELS["states"])
+IDS = token_ids(80, BUILT.tiny)
+
+
+@pytest.mark.parametrize("kernels", _native.kernel_names())
+def test_chunks_company_and_threads_do_not_show(kernels: str) -> None:
+    wanted = Slots(BUILT.open(kernels="scalar"), BUILT).all_logits(0, IDS, [1])
+    slots = Slots(BUILT.open(kernels=kernels, num_threads=3), BUILT)
+    found, at = [slots.step([(1, IDS[:7], 0), (2, IDS[:17], 17)])], 17
+    for size in (1, 1, 33, 2, 26):
+        rows = slots.step([(3, IDS[:size], 1), (2, IDS[at : at + size], size), (1, IDS[:1], 0)])
+        found.append(rows[1:])
+        at += size
+    assert at == len(IDS)
+    np.testing.assert_array_equal(np.concatenate(found), wanted)
+
+
+def test_a_state_goes_on_in_another_slot_and_decoder() -> None:
+    first, second = (Slots(BUILT.open(), BUILT) for _ in range(2))
+    wanted = first.step([(0, IDS[:40], 0), (1, IDS[:3], 1)])
+    state = bytearray(first.decoder.state_bytes)
+    first.decoder.export_state(0, state)
+    wanted = first.step([(0, IDS[40:50], 10)])
+    for index in range(2):
+        page = bytearray(first.decoder.page_bytes)
+        first.decoder.export_page(int(first.tables[0, index]), page)
+        second.decoder.import_page(int(second.tables[2, index]), page, 0, 32)
+    second.decoder.import_state(2, state, 40)
+    second.lengths[2] = 40
+    np.testing.assert_array_equal(second.step([(2, IDS[40:50], 10)]), wanted)
+
+
+def test_a_sequence_goes_on_where_its_state_ends_or_begins_anew() -> None:
+    slots = Slots(BUILT.open(), BUILT)
+    wanted = slots.all_logits(0, IDS[:10])
+    for wrong in (9, 11):
+        slots.lengths[0] = wrong
+        with pytest.raises(ValueError, match="does not begin where the state"):
+            slots.step([(0, IDS[:2], 1)])
+    with pytest.raises(ValueError, match="one state"):
+        slots.step([(1, IDS[:2], 1), (1, IDS[:2], 1)])
+    slots.lengths[0] = 0
+    np.testing.assert_array_equal(slots.all_logits(0, IDS[:10]), wanted)
+
+
+def test_states_that_do_not_exist_are_refused() -> None:
+    decoder = BUILT.open(num_states=2)
+    state = bytearray(decoder.state_bytes)
+    for use in (
+        lambda: decoder.export_state(2, state),
+        lambda: decoder.export_state(-1, state),
+        lambda: decoder.export_state(0, state[1:]),
+        lambda: decoder.import_state(2, state, 1),
+        lambda: decoder.import_state(0, state[1:], 1),
+        lambda: decoder.import_state(0, state, 0),
+    ):
+        with pytest.raises(ValueError, match="state"):
+            use()
+    with pytest.raises(ValueError, match="no such slot"):
+        Slots(decoder, BUILT).step([(2, IDS[:2], 1)])
+
+
+def changed(layer: int, **changes: Any) -> Built:
+    layers = list(BUILT.description["layers"])
+    layers[layer] = {**layers[layer], "recurrence": layers[layer]["recurrence"] | changes}
+    return Built(BUILT.tiny, BUILT.description | {"layers": layers}, BUILT.floats, BUILT.memory)
+
+
+@pytest.mark.parametrize(
+    "built",
+    [
+        changed(0, mixer="attention"),
+        changed(0, taps=0),
+        changed(0, taps=9),
+        changed(0, convolution=-1),
+        changed(0, convolution=1 << 40),
+        changed(0, num_heads=5),
+        changed(0, num_heads=0),
+        changed(0, num_key_heads=3),
+        changed(0, key_size=-32),
+        changed(0, key_size=1 << 30),
+        changed(0, value_size=40),
+        changed(0, step_bias=-1),
+        changed(0, decay_rate=-1),
+        changed(0, norm=-1),
+        changed(0, norm_size=16),
+        changed(0, beta=None),
+        changed(0, decay=None),
+        changed(1, taps=0),
+        changed(3, norm_size=100),
+        changed(3, value_size=1 << 20),
+        changed(3, num_key_heads=0),
+    ],
+)
+def test_a_recurrence_that_contradicts_itself_is_refused(built: Built) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        built.open()
