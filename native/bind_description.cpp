@@ -26,7 +26,7 @@ public:
         out.hidden_size = get<int32_t>("hidden_size");
         out.norm_eps = get<float>("norm_eps");
         out.norm = chosen<NormKind>("norm", {"rms", "layer"});
-        out.activation = chosen<Activation>("activation", {"silu", "gelu_tanh", "swiglu_clamped"});
+        out.activation = chosen<Activation>("activation", {"silu", "gelu_tanh", "swiglu_clamped", "relu_squared"});
         out.attention_scale = get<float>("attention_scale");
         out.attention_softcap = get<float>("attention_softcap");
         out.embedding_scale = get<float>("embedding_scale");
@@ -120,6 +120,7 @@ private:
             .experts = experts(),
             .post_feed_forward_norm = norm("post_feed_forward_norm", spec.hidden_size),
             .is_parallel = get<bool>("is_parallel"),
+            .is_beside = get<bool>("is_beside"),
             .rope = get<int32_t>("rope"),
             .window = get<int32_t>("window"),
         };

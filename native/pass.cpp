@@ -163,7 +163,8 @@ void Pass::normalise(Worker& me, const Stage& products, const float* post_norm, 
     float* shared = d_.x_[products.x].get();
     float* x = products.is_few() ? me.x.get() : shared;
     float* normed = normed_rows(me, products);
-    const bool is_parallel = products.kind != StageKind::query_key_value && spec_.layers[products.layer].is_parallel;
+    const Layer& layer = spec_.layers[products.layer];
+    const bool is_parallel = products.kind == StageKind::query_key_value ? layer.is_beside : layer.is_parallel;
     const uint64_t version = d_.num_passes_ << 16 | uint64_t(products.num_added);
     if (products.is_few()) {
         if (me.added != version) {
@@ -261,7 +262,9 @@ void Pass::gate_and_up(Worker& me, const Stage& stage, Range tiles, const Activa
     float* up = me.up.get() - from;
     const int32_t ldg = is_kept ? ff : width;
     multiply(me, stage, 0, a, tiles, gate, ldg);
-    multiply(me, stage, 1, a, tiles, up, width);
+    if (has_up(spec_.activation)) {
+        multiply(me, stage, 1, a, tiles, up, width);
+    }
     const Activations codes = Activations::place(d_.down_codes_.get(), stage.rows, ff);
     for (int32_t row = 0; row < stage.rows; ++row) {
         float* active = gate + size_t(row) * ldg + from;

@@ -82,7 +82,9 @@ void Pass::expert_gate_up(Worker& me, int32_t index, int32_t piece) {
     float* up = me.up.get() - from;
     const int32_t ldg = is_float ? size : width;
     multiply_expert(me, experts.gate, group.expert, size, a, unit, gate, ldg);
-    multiply_expert(me, experts.up, group.expert, size, a, unit, up, width);
+    if (has_up(spec_.activation)) {
+        multiply_expert(me, experts.up, group.expert, size, a, unit, up, width);
+    }
     const Activations codes = Activations::place(d_.expert_codes_.get() + group.codes, group.count, size);
     for (int32_t row = 0; row < group.count; ++row) {
         float* active = gate + ptrdiff_t(row) * ldg + from;

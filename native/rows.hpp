@@ -6,7 +6,10 @@
 namespace stoker {
 
 // swiglu_clamped: g * sigmoid(1.702 g) * (up + 1), where g = min(gate, 7) and up stays within -7 ... 7
-enum class Activation : int32_t { silu, gelu_tanh, swiglu_clamped };
+// relu_squared: max(g, 0)², of a gate alone
+enum class Activation : int32_t { silu, gelu_tanh, swiglu_clamped, relu_squared };
+
+constexpr bool has_up(Activation kind) { return kind != Activation::relu_squared; }
 
 struct RowKernels {
     // y = x / sqrt(mean(x²) + eps) * weight; y may be x.
@@ -15,7 +18,7 @@ struct RowKernels {
     void (*layer_norm)(const float* x, const float* weight, int32_t n, float eps, float* y);
     // Turns the pairs of the first `dim` elements; table: dim/2 cosines, then dim/2 sines.
     void (*rotate)(float* x, const float* table, int32_t dim, bool adjacent);
-    // out = activation(gate) * up; out may be either.
+    // out = activation(gate) * up; out may be either. Without an `up`, that is not looked at.
     void (*activate)(Activation kind, const float* gate, const float* up, int32_t n, float* out);
     // x += y
     void (*add)(float* x, const float* y, int32_t n);

@@ -76,11 +76,12 @@ inline f32x16 swiglu_clamped(f32x16 gate, f32x16 up) {
 
 inline void activate(Activation kind, const float* gate, const float* up, int32_t n, float* out) {
     for (int32_t i = 0; i < n; i += 16) {
-        const f32x16 x = load(gate + i), y = load(up + i);
+        const f32x16 x = load(gate + i), y = has_up(kind) ? load(up + i) : x;
         switch (kind) {
             case Activation::silu: store(out + i, mul(gated(x, x), y)); break;
             case Activation::gelu_tanh: store(out + i, mul(gelu_tanh(x), y)); break;
             case Activation::swiglu_clamped: store(out + i, swiglu_clamped(x, y)); break;
+            case Activation::relu_squared: store(out + i, mul(max(x, set1(0)), max(x, set1(0)))); break;
         }
     }
 }

@@ -57,8 +57,10 @@ void DecoderSpec::check() const {
         require(rope.dim > 0 && rope.dim % 2 == 0, "a rotation does not fit a head");
     }
     require(std::ranges::any_of(layers, &Layer::attends), "no layer has attention");
+    require(!layers.front().is_beside, "the first layer is beside none");
     for (const Layer& layer : layers) {
         check(layer);
+        require(!layer.is_beside || !(&layer - 1)->has_feed_forward(), "a layer is beside one with a feed-forward");
     }
 }
 
@@ -126,11 +128,12 @@ void DecoderSpec::check_attention(const Layer& layer) const {
 
 void DecoderSpec::check_feed_forward(const Layer& layer) const {
     const int32_t inner = layer.feed_forward_size;
-    require(inner >= 0 && layer.experts.count >= 0 && (inner > 0 || layer.experts.count > 0), "a size is zero or negative");
+    require(inner >= 0 && layer.experts.count >= 0, "a size is negative");
+    require(layer.has_feed_forward() || !layer.is_parallel, "a layer without feed-forward has nothing parallel");
     require(inner % 32 == 0, "a row of activations is no multiple of 32");
     if (inner > 0) {
         require_shape(layer.gate, inner, hidden_size);
-        require_shape(layer.up, inner, hidden_size);
+        require_shape(layer.up, has_up(activation) ? inner : 0, has_up(activation) ? hidden_size : 0);
         require_shape(layer.down, hidden_size, inner);
     }
     if (layer.experts.count > 0) {
@@ -151,9 +154,10 @@ void DecoderSpec::check(const Experts& experts) const {
     require(fits(experts.size) && fits(hidden_size), "the experts are too large");
     require_shape(experts.router, count, hidden_size);
     require_shape(experts.gate, count * experts.size, hidden_size);
-    require_shape(experts.up, count * experts.size, hidden_size);
+    require_shape(experts.up, has_up(activation) ? count * experts.size : 0, has_up(activation) ? hidden_size : 0);
     require_shape(experts.down, count * hidden_size, experts.size);
-    require(experts.gate.w.is_float() == experts.up.w.is_float(), "gate and up are not both floats, or both not");
+    require(!has_up(activation) || experts.gate.w.is_float() == experts.up.w.is_float(),
+            "gate and up are not both floats, or both not");
     if (experts.has_shared_gate()) {
         require_shape(experts.shared_gate, 1, hidden_size);
     }

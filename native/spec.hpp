@@ -118,14 +118,16 @@ struct Layer {
     const float* sinks;  // of each query head a score of what is never seen, or nullptr
     const float* post_attention_norm;
     const float* feed_forward_norm;
-    Projection gate, up, down;  // beside the experts the block that all rows share, or none of size 0
+    Projection gate, up, down;  // beside the experts the block that all rows share, or none of size 0; see has_up
     Experts experts;
     const float* post_feed_forward_norm;
     bool is_parallel;  // the feed-forward does not see what attention added
+    bool is_beside;    // nor does its mixer see what the layer before it added, which has no feed-forward
     int32_t rope;
     int32_t window;  // 0 = none
 
     bool attends() const { return mixer == Mixer::attention; }
+    bool has_feed_forward() const { return feed_forward_size > 0 || experts.count > 0; }
     bool scans() const { return mixer == Mixer::delta_net || mixer == Mixer::mamba2; }
     // What the mixer begins with, of each row: | query | key | value | mixed_gate | decay | beta |, but | value | key | query | ...
     // for mamba2, as its convolution has them.

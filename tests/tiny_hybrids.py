@@ -22,20 +22,51 @@ DELTA_KEYS: Mapping[str, Any] = {
     "ssm.time_step_rank": VALUE_HEADS,
     "ssm.inner_size": VALUE_HEADS * STATE,
 }
+MAMBA_KEYS: Mapping[str, Any] = {
+    "ssm.conv_kernel": TAPS,
+    "ssm.state_size": 32,
+    "ssm.group_count": 2,
+    "ssm.time_step_rank": 8,
+    "ssm.inner_size": 128,
+}
+GRANITE_KEYS: Mapping[str, Any] = {
+    "attention.scale": 0.4,
+    "embedding_scale": 3.0,
+    "logit_scale": 2.5,
+    "residual_scale": 0.4,
+}
 HYBRID_KEYS: Mapping[str, Mapping[str, Any]] = {
+    "falcon-h1": MAMBA_KEYS,
+    "granitehybrid": {**MAMBA_KEYS, **GRANITE_KEYS},
     "lfm2": {"shortconv.l_cache": 3},
     "lfm2moe": {"shortconv.l_cache": 3, "expert_gating_func": 2},
+    "nemotron_h": {**MAMBA_KEYS, "attention.layer_norm_epsilon": 1e-6},
+    "nemotron_h_moe": {
+        **MAMBA_KEYS,
+        "attention.layer_norm_epsilon": 1e-6,
+        "expert_weights_norm": True,
+        "expert_weights_scale": 1.5,
+    },
     "qwen35": {**DELTA_KEYS, "rope.dimension_sections": [3, 3, 2, 0]},
     "qwen35moe": {**DELTA_KEYS, "rope.dimension_sections": [3, 3, 2, 0]},
     "qwen3next": DELTA_KEYS,
 }
-
-
 _FLOATS = ("shortconv.conv.weight", "ssm_conv1d.weight", "ssm_a", "ssm_d", "ssm_norm.weight")
-
-
-BY_KV_HEADS = ("lfm2", "lfm2moe")
+_BY_KV_HEADS = ("granitehybrid", "lfm2", "lfm2moe")
 """In which layers without heads of keys and values have no attention: by default each other one."""
+_NEMOTRON = ("attention", "feed-forward", "scan", "scan", "feed-forward")
+"""What its layers are in turn."""
+
+
+def has_attention(model: TinyModel, index: int) -> bool:
+    """Whether a layer has heads of keys and values, if nothing is said of its heads."""
+    if model.architecture.startswith("nemotron_h"):
+        return _NEMOTRON[index % 5] == "attention"
+    return index % 2 == 1 or model.architecture not in _BY_KV_HEADS
+
+
+def has_feed_forward(model: TinyModel, index: int) -> bool:
+    return not model.architecture.startswith("nemotron_h") or _NEMOTRON[index % 5] == "feed-forward"
 
 
 def is_mixer_float(name: str) -> bool:
@@ -43,25 +74,60 @@ def is_mixer_float(name: str) -> bool:
     return name.endswith(_FLOATS)
 
 
-def mixer_shapes(model: TinyModel, index: int) -> Shapes | None:
-    """The tensors of a layer's mixer; None if that is plain attention."""
+def with_mixer(model: TinyModel, index: int, shapes: Shapes) -> Shapes:
+    """The tensors of a layer, given those that it would have with plain attention."""
     if model.architecture not in HYBRID_KEYS:
-        return None
-    if model.architecture.startswith("lfm2"):
-        return _short_conv(model, index)
+        return shapes
+    if model.architecture.startswith("nemotron_h"):
+        return _nemotron_block(model, index, shapes)
+    if model.architecture == "falcon-h1":
+        named = [("ffn_norm" if name == "ffn_norm.weight" else name, shape) for name, shape in shapes]
+        return named + _mamba2(model)
+    mixer = _mixer(model, index)
+    return shapes if mixer is None else _without_attention(shapes) + mixer
+
+
+def _without_attention(shapes: Shapes) -> Shapes:
+    return [(name, shape) for name, shape in shapes if not name.startswith("attn_") or name == "attn_norm.weight"]
+
+
+def _mixer(model: TinyModel, index: int) -> Shapes | None:
+    """What a layer has in place of plain attention."""
     if model.architecture.startswith("qwen3"):
-        return (
-            _gated_attention(model)
-            if (index + 1) % model.own_key("full_attention_interval") == 0
-            else _delta_net(model)
-        )
-    return None
-
-
-def _short_conv(model: TinyModel, index: int) -> Shapes | None:
-    hidden = model.hidden_size
+        is_attention = (index + 1) % model.own_key("full_attention_interval") == 0
+        return _gated_attention(model) if is_attention else _delta_net(model)
     if model.heads_of(index)[1]:
         return None
+    return _mamba2(model) if model.architecture == "granitehybrid" else _short_conv(model)
+
+
+def _nemotron_block(model: TinyModel, index: int, shapes: Shapes) -> Shapes:
+    """One norm, and one part behind it."""
+    gates = ("ffn_norm.weight", "ffn_gate.weight", "ffn_gate_exps.weight", "ffn_gate_shexp.weight")
+    if has_feed_forward(model, index):
+        return [(name, shape) for name, shape in _without_attention(shapes) if name not in gates]
+    plain = [(name, shape) for name, shape in shapes if not name.startswith(("ffn_", "exp_"))]
+    return plain if has_attention(model, index) else _without_attention(plain) + _mamba2(model)
+
+
+def _mamba2(model: TinyModel) -> Shapes:
+    hidden, values, heads = model.hidden_size, model.own_key("ssm.inner_size"), model.own_key("ssm.time_step_rank")
+    groups = model.own_key("ssm.group_count")
+    keys = groups * model.own_key("ssm.state_size")
+    return [
+        ("ssm_in.weight", (2 * values + 2 * keys + heads, hidden)),
+        ("ssm_conv1d.weight", (values + 2 * keys, model.own_key("ssm.conv_kernel"))),
+        ("ssm_conv1d.bias", (values + 2 * keys,)),
+        ("ssm_dt.bias", (heads,)),
+        ("ssm_a", (heads, 1)),
+        ("ssm_d", (heads, 1)),
+        ("ssm_norm.weight", (groups, values // groups)),
+        ("ssm_out.weight", (hidden, values)),
+    ]
+
+
+def _short_conv(model: TinyModel) -> Shapes:
+    hidden = model.hidden_size
     return [
         ("shortconv.conv.weight", (hidden, model.own_key("shortconv.l_cache"))),
         ("shortconv.in_proj.weight", (3 * hidden, hidden)),

@@ -16,7 +16,7 @@ from gguf.quants import dequantize, quantize
 from numpy.typing import NDArray
 
 from tests.gguf_values import write_values
-from tests.tiny_hybrids import BY_KV_HEADS, HYBRID_KEYS, is_mixer_float, mixer_shapes
+from tests.tiny_hybrids import HYBRID_KEYS, has_attention, has_feed_forward, is_mixer_float, with_mixer
 
 SPECIAL = ("<|bos|>", "<|end|>", "<|im_start|>", "<|im_end|>")
 FLOAT_TYPES = ("F32", "F16", "BF16")
@@ -64,7 +64,7 @@ _OWN_KEYS: Mapping[str, Mapping[str, Any]] = {
 
 OTHER_NORM = ("glm4moe", "gpt-oss", "seed_oss", "qwen35", "qwen35moe", "qwen3next")
 """In which the norm before the feed-forward is called as if it came after attention."""
-_PLAIN_SIZES = ("llama", "olmoe", "granitemoe")
+_PLAIN_SIZES = ("llama", "olmoe", "granitemoe", "granitehybrid")
 """Whose experts are of the size that is the feed-forward's elsewhere."""
 
 
@@ -111,13 +111,20 @@ class TinyModel:
         """Of a layer: of queries, and of keys and values."""
         if self.layer_heads:
             return self.layer_heads[index]
-        has_attention = index % 2 or self.architecture not in BY_KV_HEADS
-        return self.num_heads, self.num_kv_heads if has_attention else 0
+        return self.num_heads, self.num_kv_heads if has_attention(self, index) else 0
 
     def all_kv_heads(self) -> int | list[int]:
         """Of each layer, or of all if they are alike."""
         counts = [self.heads_of(index)[1] for index in range(self.num_layers)]
         return counts if len(set(counts)) > 1 else counts[0]
+
+    def sizes(self) -> int | list[int]:
+        """Of the feed-forward of each layer, or of all if they are alike."""
+        if self.layer_sizes:
+            return list(self.layer_sizes)
+        usual = self.expert_size if self.num_experts and self.architecture in _PLAIN_SIZES else self.feed_forward_size
+        sizes = [usual if has_feed_forward(self, index) else 0 for index in range(self.num_layers)]
+        return sizes if 0 in sizes else usual
 
     def own_key(self, suffix: str) -> Any:
         """A number of those with recurrent layers."""
@@ -168,7 +175,7 @@ def _write_sizes(writer: GGUFWriter, model: TinyModel) -> None:
         "block_count": model.num_layers,
         "context_length": model.context_length,
         "embedding_length": model.hidden_size,
-        "feed_forward_length": list(model.layer_sizes) or model.feed_forward_size,
+        "feed_forward_length": model.sizes(),
         "attention.head_count": [num for num, _ in model.layer_heads] or model.num_heads,
         "attention.head_count_kv": model.all_kv_heads(),
         "attention.key_length": model.head_size,
@@ -186,7 +193,6 @@ def _write_sizes(writer: GGUFWriter, model: TinyModel) -> None:
 
 def _expert_keys(model: TinyModel) -> dict[str, Any]:
     return {
-        "feed_forward_length": model.expert_size if model.architecture in _PLAIN_SIZES else model.feed_forward_size,
         "expert_count": model.num_experts,
         "expert_used_count": 3,
         "expert_feed_forward_length": model.expert_size,
@@ -234,13 +240,10 @@ def _shapes_of_layer(model: TinyModel, index: int) -> list[tuple[str, tuple[int,
     num, num_kv = model.heads_of(index)
     size = model.layer_sizes[index] if model.layer_sizes else model.feed_forward_size
     shapes = _layer_shapes(model, model.hidden_size, size, num * model.head_size, num_kv * model.head_size)
-    if (mixer := mixer_shapes(model, index)) is not None:
-        shapes = [(name, shape) for name, shape in shapes if not name.startswith("attn_") or name == "attn_norm.weight"]
-        shapes += mixer
-    if not model.num_experts or index < model.num_dense:
-        return shapes
-    dense = ("ffn_gate.weight", "ffn_up.weight", "ffn_down.weight")
-    return [(name, shape) for name, shape in shapes if name not in dense] + _expert_shapes(model)
+    if model.num_experts and index >= model.num_dense:
+        dense = ("ffn_gate.weight", "ffn_up.weight", "ffn_down.weight")
+        shapes = [(name, shape) for name, shape in shapes if name not in dense] + _expert_shapes(model)
+    return with_mixer(model, index, shapes)
 
 
 def _expert_shapes(model: TinyModel) -> list[tuple[str, tuple[int, ...]]]:
@@ -256,7 +259,7 @@ def _expert_shapes(model: TinyModel) -> list[tuple[str, tuple[int, ...]]]:
         shapes += [("ffn_down_shexp.weight", (hidden, shared))]
     if model.architecture in ("qwen2moe", "qwen35moe", "qwen3next"):
         shapes += [("ffn_gate_inp_shexp.weight", (hidden,))]
-    if model.architecture in ("ernie4_5-moe", "glm4moe", "lfm2moe"):
+    if model.architecture in ("ernie4_5-moe", "glm4moe", "lfm2moe", "nemotron_h_moe"):
         shapes += [("exp_probs_b.bias", (count,))]
     if model.architecture == "gpt-oss":
         shapes += [("attn_sinks.weight", (model.num_heads,)), ("attn_output.bias", (hidden,))]

@@ -26,6 +26,7 @@ ADJACENT = (
     "ernie4_5-moe",
     "glm4",
     "granite",
+    "granitehybrid",
     "granitemoe",
     "internlm2",
     "llama",
@@ -81,7 +82,7 @@ class NativeReference:
         usual = {"embedding": 12, "residual": 1.4 / np.sqrt(self.key("block_count")), "logit": 256 / self.hidden_size}
         if self.architecture == "cohere2" and of == "logit":
             return 1 / self.key("logit_scale")
-        if self.architecture in ("granite", "granitemoe", "minicpm"):
+        if self.architecture in ("granite", "granitehybrid", "granitemoe", "minicpm"):
             return self.key(f"{of}_scale", usual[of] if self.architecture == "minicpm" else 1.0)
         return 1.0
 
@@ -96,7 +97,8 @@ class NativeReference:
     def norm(self, stem: str, x: F64) -> F64:
         if self.takes_mean:
             x = x - x.mean(-1, keepdims=True)
-        return x / np.sqrt((x * x).mean(-1, keepdims=True) + self.eps) * self.weight(f"{stem}.weight")
+        weight = self.weight(stem if stem in self.tensors else f"{stem}.weight")
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + self.eps) * weight
 
     def logits(self, token_ids: list[int], num_rows: int | None = None) -> F64:
         """Rows of the last `num_rows` positions (all if None), shape `(num_rows, vocab_size)`."""
@@ -134,8 +136,11 @@ class NativeReference:
     def layer(self, index: int, x: F64) -> F64:
         block, scale = f"blk.{index}", self.scale("residual")
         n = self.norm_if_there(f"{block}.attn_norm", x)
+        if self.architecture.startswith("nemotron_h"):
+            return x + self.nemotron_block(index, n)
         y = mixed(self, index, n)
-        y = self.attention(index, n) if y is None else y
+        if y is None or self.architecture == "falcon-h1":
+            y = self.attention(index, n) + (0.0 if y is None else y)
         if self.architecture == "cohere2":
             return x + y + self.feed_forward(block, self.norm(f"{block}.attn_norm", x))
         has_post_norms = self.architecture in POST_NORMS
@@ -144,13 +149,21 @@ class NativeReference:
         y = self.feed_forward(block, self.norm_if_there(f"{block}.{inner_norm}", x))
         return x + (self.norm(f"{block}.post_ffw_norm", y) if has_post_norms else y) * scale
 
+    def nemotron_block(self, index: int, n: F64) -> F64:
+        if f"blk.{index}.attn_q.weight" in self.tensors:
+            return self.attention(index, n)
+        y = mixed(self, index, n)
+        return self.feed_forward(f"blk.{index}", n) if y is None else y
+
     def norm_if_there(self, stem: str, x: F64) -> F64:
-        return self.norm(stem, x) if f"{stem}.weight" in self.tensors else x
+        return self.norm(stem, x) if {stem, f"{stem}.weight"} & self.tensors.keys() else x
 
     def feed_forward(self, block: str, x: F64) -> F64:
         if f"{block}.ffn_gate_inp.weight" in self.tensors:
             return np.stack([self.experts(block, row) for row in x])
         up = self.linear(f"{block}.ffn_up", x)
+        if self.architecture == "nemotron_h":
+            return self.linear(f"{block}.ffn_down", np.maximum(up, 0) ** 2)
         if f"{block}.ffn_gate.weight" in self.tensors:
             gate = self.linear(f"{block}.ffn_gate", x)
         else:
@@ -173,7 +186,7 @@ class NativeReference:
         return y + self.shared_block(block, x)
 
     def routed(self, logits: F64) -> F64:
-        if self.architecture in ("glm4moe", "lfm2moe"):
+        if self.architecture in ("glm4moe", "lfm2moe", "nemotron_h_moe"):
             return 1 / (1 + np.exp(-logits))
         if self.architecture == "gpt-oss":
             return logits
@@ -186,6 +199,8 @@ class NativeReference:
             y = self.weight(f"{stem}.weight")[index] @ x
             return y + self.weight(f"{stem}.bias")[index] if f"{stem}.bias" in self.tensors else y
 
+        if self.architecture == "nemotron_h_moe":
+            return product("down", np.maximum(product("up", x), 0) ** 2)
         gate, up = product("gate", x), product("up", x)
         if self.architecture == "gpt-oss":
             gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
@@ -195,7 +210,10 @@ class NativeReference:
     def shared_block(self, block: str, x: F64) -> F64:
         if f"{block}.ffn_up_shexp.weight" not in self.tensors:
             return np.zeros(len(x))
-        active = self.activation(self.linear(f"{block}.ffn_gate_shexp", x)) * self.linear(f"{block}.ffn_up_shexp", x)
+        up = self.linear(f"{block}.ffn_up_shexp", x)
+        if self.architecture == "nemotron_h_moe":
+            return self.linear(f"{block}.ffn_down_shexp", np.maximum(up, 0) ** 2)
+        active = self.activation(self.linear(f"{block}.ffn_gate_shexp", x)) * up
         y = self.linear(f"{block}.ffn_down_shexp", active)
         if f"{block}.ffn_gate_inp_shexp.weight" in self.tensors:
             y = y / (1 + np.exp(-(self.weight(f"{block}.ffn_gate_inp_shexp.weight") @ x)))
@@ -305,6 +323,8 @@ class NativeReference:
 
     def stands(self, index: int) -> bool:
         """Whether a layer rotates nothing."""
+        if self.architecture.startswith("nemotron_h"):
+            return True
         if self.architecture == "cohere2" or (self.architecture == "exaone4" and self.key("block_count") == 64):
             return not self.is_windowed(index)
         return self.architecture == "smollm3" and index % 4 == 3

@@ -18,6 +18,8 @@ def mixed(model: NativeReference, index: int, x: F64) -> F64 | None:
     block = f"blk.{index}"
     if f"{block}.shortconv.conv.weight" in model.tensors:
         return short_conv(model, block, x)
+    if f"{block}.ssm_in.weight" in model.tensors:
+        return mamba2(model, block, x)
     if f"{block}.ssm_conv1d.weight" in model.tensors:
         return delta_net(model, block, x)
     return None
@@ -55,6 +57,28 @@ def delta_net(model: NativeReference, block: str, x: F64) -> F64:
     z = model.linear(f"{block}.attn_gate", x).reshape(length, num_heads, size)
     y = model.norm(f"{block}.ssm_norm", y) * silu(z)
     return model.linear(f"{block}.ssm_out", y.reshape(length, -1))
+
+
+def mamba2(model: NativeReference, block: str, x: F64) -> F64:
+    length, size, num_groups = len(x), model.key("ssm.state_size"), model.key("ssm.group_count")
+    num_heads, inner = model.key("ssm.time_step_rank"), model.key("ssm.inner_size")
+    keys = num_groups * size
+    z, xbc, step = np.split(model.linear(f"{block}.ssm_in", x), [inner, 2 * inner + 2 * keys], axis=-1)
+    convolution = convolved(model.weight(f"{block}.ssm_conv1d.weight"), xbc)
+    values, b, c = np.split(
+        silu(convolution + model.weight(f"{block}.ssm_conv1d.bias")), [inner, inner + keys], axis=-1
+    )
+    b, c = (np.repeat(part.reshape(length, num_groups, size), num_heads // num_groups, axis=1) for part in (b, c))
+    values, step = values.reshape(length, num_heads, -1), softplus(step + model.weight(f"{block}.ssm_dt.bias"))
+    decay = decays(model, block, step)
+    state, y = np.zeros((num_heads, size, inner // num_heads)), np.empty_like(values)
+    for at in range(length):
+        state = state * decay[at, :, None, None] + b[at, :, :, None] * (step[at, :, None] * values[at])[:, None, :]
+        y[at] = np.einsum("hkv,hk->hv", state, c[at])
+    y = (y + values * model.weight(f"{block}.ssm_d")).reshape(length, inner) * silu(z)
+    if f"{block}.ssm_norm.weight" in model.tensors:
+        y = model.norm(f"{block}.ssm_norm", y.reshape(length, num_groups, -1)).reshape(length, inner)
+    return model.linear(f"{block}.ssm_out", y)
 
 
 def convolved(weights: F64, x: F64) -> F64:

@@ -51,6 +51,7 @@ WIDE_DELTA: dict[str, Any] = {
     "ssm.time_step_rank": 4,
     "ssm.inner_size": 256,
 }
+WIDE_SCAN = {"ssm.inner_size": 512, "ssm.time_step_rank": 8, "ssm.state_size": 64, "ssm.group_count": 1}
 MODELS: dict[str, TinyModel] = {
     **{f"type {name}": TinyModel(type=name, **K_SHAPE) for name in ALL_TYPES},
     "llama": TinyModel(),
@@ -169,6 +170,20 @@ MODELS: dict[str, TinyModel] = {
     "lfm2moe": TinyModel(architecture="lfm2moe", num_layers=4, num_experts=12, num_dense=1, has_head=False),
     "qwen35moe": TinyModel(architecture="qwen35moe", num_layers=4, num_experts=12, shared_size=64),
     "qwen3next": TinyModel(architecture="qwen3next", num_layers=4, num_experts=12, shared_size=64, has_head=False),
+    "granitehybrid": TinyModel(architecture="granitehybrid", num_layers=4, has_head=False),
+    "granitehybrid, Q4_K": TinyModel(
+        architecture="granitehybrid", num_layers=4, type="Q4_K", keys=WIDE_SCAN, **K_SHAPE
+    ),
+    "granitehybrid, experts": TinyModel(
+        architecture="granitehybrid",
+        num_layers=4,
+        num_experts=12,
+        shared_size=64,
+        keys={"rope.scaling.finetuned": False},
+    ),
+    "falcon-h1": TinyModel(architecture="falcon-h1", num_layers=3),
+    "nemotron_h": TinyModel(architecture="nemotron_h", num_layers=9),
+    "nemotron_h_moe": TinyModel(architecture="nemotron_h_moe", num_layers=7, num_experts=12, shared_size=64),
     "glm4": TinyModel(architecture="glm4", head_size=32, keys={"rope.dimension_count": 16}),
 }
 

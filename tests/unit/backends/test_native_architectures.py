@@ -169,7 +169,7 @@ def test_every_architecture_has_a_tiny_model(tmp_path: Path) -> None:
         model = TinyModel(
             architecture=architecture,
             num_experts=8 if has_experts else 0,
-            shared_size=32 if architecture in ("qwen2moe", "qwen35moe", "qwen3next") else 0,
+            shared_size=32 if architecture in ("qwen2moe", "qwen35moe", "qwen3next", "nemotron_h_moe") else 0,
         )
         assert describe(write_tiny_model(tmp_path / "m.gguf", model)).architecture == architecture
 

@@ -49,6 +49,10 @@ ROPE = BUILT.description["ropes"][0]
         changed_layer(head_norms="never"),
         changed_layer(head_norms="whole_row"),
         changed_layer(is_parallel=True, post_attention_norm=0),
+        changed_layer(is_beside=True),
+        changed_layer(feed_forward_size=0, is_parallel=True),
+        described(activation="relu_squared"),
+        described(layers=[BUILT.description["layers"][0], BUILT.description["layers"][0] | {"is_beside": True}]),
         described(embedding=(0, 50, 64, 0)),
         described(head=(*BUILT.description["head"][:4], BUILT.description["output_norm"])),  # rows of it end anywhere
         changed_layer(rope=1),

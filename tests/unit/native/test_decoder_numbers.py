@@ -24,6 +24,8 @@ VARIANTS = {
     "gated attention": Tiny(has_gates=True),
     "short convolutions": Tiny(mixers=("short_conv", "attention")),
     "delta nets": Tiny(mixers=("delta_net", "attention", "delta_net"), num_layers=3, has_gates=True, has_biases=True),
+    "squared ReLU": Tiny(activation="relu_squared", has_biases=True),
+    "mixers side by side": Tiny(mixers=("attention", "mamba2"), num_layers=4, are_beside=True),
     "Mamba 2": Tiny(mixers=("mamba2", "attention", "mamba2"), num_layers=3),
 }  # fmt: skip
 

@@ -49,6 +49,8 @@ class Tiny:
     has_sinks: bool = False
     mixers: Sequence[str] = ("attention",)
     """Of the layers in turn."""
+    are_beside: bool = False
+    """Each other layer is beside the one before, which has no feed-forward."""
     has_gates: bool = False
     """Of what attention gives."""
     num_positions: int = 2048
@@ -145,6 +147,9 @@ def _layer(b: Builder, i: int) -> dict[str, Any]:
         "gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner),
         **({"mixed_gate": (heads, hidden)} if t.has_gates else {}),
     }  # fmt: skip
+    has_feed_forward = i % 2 == 1 or not t.are_beside
+    missing = ("gate", "up", "down") if not has_feed_forward else ("up",) if t.activation == "relu_squared" else ()
+    matrices = {name: shape for name, shape in matrices.items() if name not in missing}
     is_recurrent = t.mixer(i) != "attention"
     matrices |= mixer_shapes(t.mixer(i), hidden) if is_recurrent else {}
     norms = {
@@ -153,14 +158,15 @@ def _layer(b: Builder, i: int) -> dict[str, Any]:
         "post_attention_norm": (hidden, t.has_post_norms), "post_feed_forward_norm": (hidden, t.has_post_norms),
     }  # fmt: skip
     return {
-        "mixed_gate": None,
+        **dict.fromkeys(("mixed_gate", "gate", "up", "down")),
         **{name: b.matrix(f"{i}.{name}", *shape) for name, shape in matrices.items()},
         **{name: b.vector(f"{i}.{name}", size, wanted=wanted, around=1) for name, (size, wanted) in norms.items()},
         "recurrence": recurrence(b, i, t.mixer(i)) if is_recurrent else None,
         "num_heads": t.num_heads,
         "num_kv_heads": t.num_kv_heads,
         "head_size": t.head_size,
-        "feed_forward_size": inner,
+        "feed_forward_size": inner if has_feed_forward else 0,
+        "is_beside": t.are_beside and i % 2 == 1,
         "head_norms": "before_rope",
         "sinks": b.vector(f"{i}.sinks", t.num_heads, wanted=t.has_sinks),
         "experts": _experts(b, i) if t.num_experts else None,
@@ -209,14 +215,19 @@ class Reference:
 
     def hidden(self, token_ids: Sequence[int]) -> F64:
         t = self.t
-        x = self.w["embedding"][list(token_ids)] * t.embedding_scale
+        x = before = self.w["embedding"][list(token_ids)] * t.embedding_scale
         for i in range(t.num_layers):
-            n = self.norm(f"{i}.attention_norm", x)
+            before = x if i % 2 == 0 or not t.are_beside else before
+            n = self.norm(f"{i}.attention_norm", before)
             is_recurrent = t.mixer(i) != "attention"
             y = self.linear(f"{i}.output", mixed(self, i, t.mixer(i), n) if is_recurrent else self.attention(i, n))
             x = x + self.norm(f"{i}.post_attention_norm", y)
+            if t.are_beside and i % 2 == 0:
+                continue
             m = self.norm(f"{i}.feed_forward_norm", x)
-            y = self.linear(f"{i}.down", self.activate(self.linear(f"{i}.gate", m), self.linear(f"{i}.up", m)))
+            gate = self.linear(f"{i}.gate", m)
+            up = gate if t.activation == "relu_squared" else self.linear(f"{i}.up", m)
+            y = self.linear(f"{i}.down", self.activate(gate, up))
             if t.num_experts:
                 y = y / (1 + np.exp(-self.linear(f"{i}.experts.shared_gate", m))) + self.experts(i, m)
             x = x + self.norm(f"{i}.post_feed_forward_norm", y)
@@ -236,6 +247,8 @@ class Reference:
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * self.w[name]
 
     def activate(self, gate: F64, up: F64) -> F64:
+        if self.t.activation == "relu_squared":
+            return np.maximum(gate, 0) ** 2
         if self.t.activation == "silu":
             return gate / (1 + np.exp(-gate)) * up
         if self.t.activation == "swiglu_clamped":

@@ -55,6 +55,7 @@ def _layer(layout: Layout, layer: Layer) -> dict[str, object]:
         "feed_forward_size": layer.feed_forward_size,
         "head_norms": layer.head_norms.value,
         "is_parallel": layer.is_parallel,
+        "is_beside": layer.is_beside,
         "experts": None if layer.experts is None else _experts(layout, layer.experts),
         **{name: _matrix(layout, getattr(layer, name)) for name in linears},
         **{name: _norm(layout, getattr(layer, name)) for name in (*norms, "post_feed_forward_norm")},

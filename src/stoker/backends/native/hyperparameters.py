@@ -46,11 +46,13 @@ class Hyperparameters:
         self.num_layers = self._num_blocks - further
         """Without those that guess further tokens."""
         self.hidden_size = self.integer("embedding_length")
-        num_heads = self.counts_of_layers("attention.head_count")
+        num_heads = self.counts_of_layers("attention.head_count", low=0)
         self.num_heads = max(num_heads)
+        if not self.num_heads:
+            self.fail(f"`{self._file.own_key('attention.head_count')}` is 0")
         num_kv_heads = self.counts_of_layers("attention.head_count_kv", num_heads, low=0)
         self.num_experts = self.integer("expert_count", 0, low=0, high=_MAX_EXPERTS)
-        self.feed_forward_sizes = self.counts_of_layers("feed_forward_length", self._expert_sizes())
+        self.feed_forward_sizes = self.counts_of_layers("feed_forward_length", self._expert_sizes(), low=0)
         self.norm_eps = self.number(
             "attention.layer_norm_rms_epsilon", self.optional_number("attention.layer_norm_epsilon")
         )

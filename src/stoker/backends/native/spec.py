@@ -26,6 +26,8 @@ class Activation(Enum):
     """GELU by the tanh formula."""
     SWIGLU_CLAMPED = "swiglu_clamped"
     """`g * sigmoid(1.702 g) * (u + 1)` with g = min(gate, 7) and u = up between -7 and 7: of gate and up together."""
+    RELU_SQUARED = "relu_squared"
+    """`max(gate, 0)²`, and there is no `up`."""
 
 
 class Routing(Enum):
@@ -179,7 +181,7 @@ class Experts:
     """Of the feed-forward of one."""
     router: Linear
     gate: Linear
-    up: Linear
+    up: Linear | None
     down: Linear
     routing: Routing = Routing.SOFTMAX
     is_normalised: bool = False
@@ -195,8 +197,8 @@ class Experts:
 
     @property
     def linears(self) -> tuple[Linear, ...]:
-        shared = () if self.shared_gate is None else (self.shared_gate,)
-        return (self.router, self.gate, self.up, self.down, *shared)
+        places = (self.router, self.gate, self.up, self.down, self.shared_gate)
+        return tuple(linear for linear in places if linear is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,7 +285,7 @@ class Layer:
     """Of each query head the score of one more position, whose value is zero."""
     feed_forward_norm: Norm | None
     gate: Linear | None
-    """With `up` and `down` the block of all rows; None beside experts that have no such block."""
+    """With `up` and `down` the block of all rows; None beside experts, or without any feed-forward."""
     up: Linear | None
     down: Linear | None
     experts: Experts | None = None
@@ -291,6 +293,8 @@ class Layer:
     post_feed_forward_norm: Norm | None = None
     is_parallel: bool = False
     """In m, x is what it was before attention was added; there is no `post_attention_norm` then."""
+    is_beside: bool = False
+    """In n, x is what it was before the layer before this one, which has no feed-forward."""
     rope: int = 0
     """Index into `DecoderSpec.ropes`."""
     window: int | None = None

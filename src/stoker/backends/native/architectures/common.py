@@ -138,6 +138,8 @@ def layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
         model.refuse("it is a mixture of experts")
     block = f"blk.{index}"
     hidden, inner = model.hidden_size, model.feed_forward_sizes[index]
+    if not inner and "down" not in more:
+        model.fail(f"layer {index} has a feed-forward of size 0")
     gate, up = _gate_up(model, block, inner)
     defaults: dict[str, Any] = {
         "attention_norm": model.norm(f"{block}.attn_norm"),
@@ -197,7 +199,7 @@ def windowed_layers(model: Hyperparameters, period: int) -> list[bool]:
 
 def _attention(model: Hyperparameters, index: int) -> dict[str, Any]:
     block, heads = f"blk.{index}", model.heads[index]
-    if not heads.num_kv:
+    if not heads.num or not heads.num_kv:
         model.fail(f"layer {index} has no heads of keys and values")
     query, key, value = _query_key_value(model, block, heads)
     output = model.linear(f"{block}.attn_output", model.hidden_size, heads.num * heads.size)

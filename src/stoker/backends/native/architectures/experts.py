@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from stoker.backends.native.architectures.common import layer
@@ -13,7 +14,13 @@ _ROUTINGS = {1: Routing.SOFTMAX, 2: Routing.SIGMOID, 3: Routing.SOFTMAX_OF_CHOSE
 
 
 def expert_layer(
-    model: Hyperparameters, index: int, *, size: int = 0, shared_size: int = 0, routing: Any = None, **more: Any
+    model: Hyperparameters,
+    index: int,
+    *,
+    size: int = 0,
+    shared_size: int = 0,
+    routing: Mapping[str, Any] | None = None,
+    **more: Any,
 ) -> Layer:
     """A layer with experts, and beside them, if it has a size, the block that all rows share.
 
@@ -30,7 +37,7 @@ def expert_layer(
 
 
 def expert_parts(
-    model: Hyperparameters, index: int, *, size: int = 0, shared_size: int = 0, routing: Any = None
+    model: Hyperparameters, index: int, *, size: int = 0, shared_size: int = 0, routing: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """The experts and the block beside them, by the names of `Layer`; arguments as of `expert_layer`."""
     block, hidden = f"blk.{index}", model.hidden_size
@@ -43,22 +50,24 @@ def expert_parts(
     return {"experts": found, "gate": gate, "up": up, "down": down}
 
 
-def experts(model: Hyperparameters, index: int, *, size: int, **more: Any) -> Experts:
+def experts(model: Hyperparameters, index: int, *, size: int, has_up: bool = True, **more: Any) -> Experts:
     """The experts of a layer.
 
     Args:
         model: the file.
         index: which layer.
         size: of the feed-forward of one.
+        has_up: beside the gate; the file calls a gate that is alone `up`.
         more: whatever is different, by the names of `Experts`.
 
     Raises:
         ModelUnsupported: their matrices are put together in another way.
     """
     block, hidden, count = f"blk.{index}", model.hidden_size, model.num_experts
-    if not model.has(f"{block}.ffn_gate_exps.weight") or not model.has(f"{block}.ffn_up_exps.weight"):
+    gate, up = f"{block}.ffn_gate_exps", f"{block}.ffn_up_exps"
+    if not model.has(f"{up}.weight") or model.has(f"{gate}.weight") != has_up:
         model.refuse("it has no tensor for the gates of all experts of a layer, and one for their `up`")
-    if size % 32:
+    if not size or size % 32:
         model.refuse(f"experts of {size} elements (multiples of 32 can)")
     used = model.integer("expert_used_count", high=count)
     more = {"scale": model.optional_number("expert_weights_scale") or 1.0, **_groups(model, used), **more}
@@ -67,20 +76,22 @@ def experts(model: Hyperparameters, index: int, *, size: int, **more: Any) -> Ex
         used=used,
         size=size,
         router=model.linear(f"{block}.ffn_gate_inp", count, hidden),
-        gate=model.stacked(f"{block}.ffn_gate_exps", size, hidden),
-        up=model.stacked(f"{block}.ffn_up_exps", size, hidden),
+        gate=model.stacked(gate if has_up else up, size, hidden),
+        up=model.stacked(up, size, hidden) if has_up else None,
         down=model.stacked(f"{block}.ffn_down_exps", hidden, size),
         **more,
     )
 
 
 def expert_size(model: Hyperparameters) -> int:
-    """What all experts of the file have.
+    """What all experts of the file have; unless it says so, as much of the dense size as each that is used gets.
 
     Raises:
         ModelUnsupported: it differs from layer to layer.
     """
-    sizes = set(model.counts_of_layers("expert_feed_forward_length"))
+    used = model.integer("expert_used_count", high=model.num_experts)
+    usual = [size // used for size in model.feed_forward_sizes]
+    sizes = set(model.counts_of_layers("expert_feed_forward_length", usual))
     return sizes.pop() if len(sizes) == 1 else model.refuse("experts differ in size from layer to layer")
 
 

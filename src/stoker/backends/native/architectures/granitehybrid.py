@@ -1,0 +1,34 @@
+"""granitehybrid: Granite 4 H. A granite, with experts or without, in which layers without heads of keys are Mamba 2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stoker.backends.native.architectures import granite
+from stoker.backends.native.architectures.common import layer, layers
+from stoker.backends.native.architectures.experts import expert_parts
+from stoker.backends.native.architectures.mamba2 import mamba2
+from stoker.backends.native.hyperparameters import Hyperparameters
+from stoker.backends.native.spec import DecoderSpec, Layer
+
+
+def describe(model: Hyperparameters) -> DecoderSpec:
+    """See `describe_decoder`."""
+    return granite.describe_granite(model, "granitehybrid", layers(model, _layer))
+
+
+def _layer(model: Hyperparameters, index: int) -> Layer:
+    mixer = {} if model.heads[index].num_kv else mamba2(model, index)
+    return layer(model, index, **mixer, **_experts(model, index))
+
+
+def _experts(model: Hyperparameters, index: int) -> dict[str, Any]:
+    if not model.num_experts:
+        return {}
+    return expert_parts(
+        model,
+        index,
+        size=model.feed_forward_sizes[index],
+        shared_size=model.integer("expert_shared_feed_forward_length", 0, low=0),
+        routing={"is_normalised": True},
+    )
