@@ -1,5 +1,6 @@
 // Python's view of the decoder: the forward pass, its KV pages and its adapters.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -131,7 +132,7 @@ public:
         const Bytes to(into, true);
         States& states = states_with(slot);
         require(states.length(slot) >= 0, "the slot has no state, since a pass has not ended");
-        require(to.size() == states.slot_bytes(), "there is no room for a state, or too much");
+        require(to.size() == states.state_bytes(), "there is no room for a state, or too much");
         nb::gil_scoped_release release;
         states.export_state(slot, to.data());
     }
@@ -139,13 +140,17 @@ public:
     void import_state(int32_t slot, nb::handle data, int32_t length) {
         const Bytes from(data, false);
         States& states = states_with(slot);
-        require(from.size() == states.slot_bytes(), "the data are not a state");
+        require(from.size() == states.state_bytes(), "the data are not a state");
         require(length > 0, "a state has a length");
         nb::gil_scoped_release release;
         states.import_state(slot, from.data(), length);
     }
 
-    size_t state_bytes() { return open().states().slot_bytes(); }
+    void keep_states(const std::vector<std::pair<int32_t, int32_t>>& rows_of_slots) { open().states().keep(rows_of_slots); }
+
+    void roll_back_state(int32_t slot) { states_with(slot).roll_back(slot); }
+
+    size_t state_bytes() { return open().states().state_bytes(); }
     size_t page_bytes() { return open().kv().page_bytes(); }
     std::string kernels() { return open().kernels_name(); }
 
@@ -230,6 +235,8 @@ void bind_decoder(nb::module_& module) {
         .def("copy_page", &BoundDecoder::copy_page, nb::arg("source"), nb::arg("target"))
         .def("export_page", &BoundDecoder::export_page, nb::arg("page"), nb::arg("into"))
         .def("import_page", &BoundDecoder::import_page, nb::arg("page"), nb::arg("data"), nb::arg("first"), nb::arg("last"))
+        .def("keep_states", &BoundDecoder::keep_states, nb::arg("rows_of_slots"))
+        .def("roll_back_state", &BoundDecoder::roll_back_state, nb::arg("slot"))
         .def("export_state", &BoundDecoder::export_state, nb::arg("slot"), nb::arg("into"))
         .def("import_state", &BoundDecoder::import_state, nb::arg("slot"), nb::arg("data"), nb::arg("length"))
         .def("touch_pages", &BoundDecoder::touch_pages, nb::arg("first"), nb::arg("last"))

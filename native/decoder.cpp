@@ -138,16 +138,14 @@ void Decoder::forward(const Batch& batch) {
     plan_.make(batch, adapters_);
     ++num_passes_;
     Pass pass(*this, batch);
-    set_lengths(batch, false);
+    const auto each_state = [&](void (States::*change)(const Chunk&)) {
+        for (int32_t i = 0; states_.are_needed() && i < batch.num_chunks; ++i) {
+            (states_.*change)(batch.chunks[i]);
+        }
+    };
+    each_state(&States::begin);
     pool_.run(pass);
-    set_lengths(batch, true);
-}
-
-void Decoder::set_lengths(const Batch& batch, bool are_computed) {
-    for (int32_t i = 0; states_.are_needed() && i < batch.num_chunks; ++i) {
-        const Chunk& chunk = batch.chunks[i];
-        states_.set_length(chunk.slot, are_computed ? chunk.start + chunk.length : -1);
-    }
+    each_state(&States::end);
 }
 
 void Decoder::check(const Batch& batch) const {

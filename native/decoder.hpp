@@ -64,8 +64,6 @@ private:
     void check(const Batch& batch) const;
     void check(const Batch& batch, const Chunk& chunk) const;
     void check_states(const Batch& batch) const;
-    // Of the states of all slots in a batch: what they are after it, or that they are none while it is computed.
-    void set_lengths(const Batch& batch, bool are_computed);
 
     DecoderSpec spec_;
     const Kernels& kernels_;

@@ -62,7 +62,10 @@ private:
     // Layers that keep a state: pass_recurrent.cpp
     void convolve(const Stage& stage, int32_t piece);
     void scan(Worker& me, const Stage& stage, int32_t piece);
-    void scan_head(Worker& me, int32_t layer, int32_t chunk, int32_t head);
+    void scan_rows(Worker& me, const Layer& layer, int32_t head, float* state, size_t row, int32_t count);
+    template <class Compute>
+    void in_states(const Chunk& chunk, int32_t layer, size_t offset, size_t floats, int32_t pieces, size_t stride,
+                   const Compute& compute);
     void gate_mixed(const Stage& stage, Range rows);
 
     void rotate_row(int32_t layer, int32_t row);

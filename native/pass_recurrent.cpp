@@ -1,56 +1,84 @@
 // The stages of layers that keep a state.
 #include <algorithm>
+#include <cstring>
 
 #include "pass.hpp"
 
 namespace stoker {
 
+// `compute(state, first, count)` goes through some rows of a chunk. Those behind the ones after which the state is kept go on with
+// the other state, from where these leave it. Of both there are `floats` floats, in as many pieces, `stride` apart.
+template <class Compute>
+void Pass::in_states(const Chunk& chunk, int32_t layer, size_t offset, size_t floats, int32_t pieces, size_t stride,
+                     const Compute& compute) {
+    float* settled = d_.states_.settled(chunk.slot, layer) + offset;
+    float* going_on = d_.states_.going_on(chunk.slot, layer) + offset;
+    const int32_t rows = d_.states_.settled_rows(chunk);
+    for (int32_t i = 0; chunk.start == 0 && i < pieces; ++i) {
+        std::fill_n(settled + i * stride, floats, 0.0f);
+    }
+    if (rows > 0) {
+        compute(settled, 0, rows);
+    }
+    if (rows < chunk.length) {
+        for (int32_t i = 0; i < pieces; ++i) {
+            std::memcpy(going_on + i * stride, settled + i * stride, floats * sizeof(float));
+        }
+        compute(going_on, rows, chunk.length - rows);
+    }
+}
+
 void Pass::convolve(const Stage& stage, int32_t piece) {
     const Layer& layer = spec_.layers[stage.layer];
     const Recurrence& r = layer.recurrence;
     const int32_t all = layer.num_channels(), blocks = divided_up(all, stage.grain), index = piece / blocks;
-    const auto [begin, end] = share(stage, piece % blocks, all);
-    const Chunk& chunk = batch_.chunks[index];
-    const ConvolvedRows rows = {
-        .taps = r.taps,
-        .weights = r.convolution + begin,
-        .bias = r.convolution_bias == nullptr ? nullptr : r.convolution_bias + begin,
-        .state = d_.states_.layer(chunk.slot, stage.layer) + begin,
-        .stride = size_t(all),
-        .num_rows = chunk.length,
-        .channels = end - begin,
+    const Range channels = share(stage, piece % blocks, all);
+    const int32_t begin = channels.begin, num_channels = channels.end - begin;
+    const size_t ld = layer.input_size();
+    const auto compute = [&](float* state, int32_t first, int32_t count) {
+        const ConvolvedRows rows = {
+            .taps = r.taps,
+            .weights = r.convolution + begin,
+            .bias = r.convolution_bias == nullptr ? nullptr : r.convolution_bias + begin,
+            .state = state,
+            .stride = size_t(all),
+            .num_rows = count,
+            .channels = num_channels,
+        };
+        const size_t row = plan_.chunk_row[index] + first;
+        float* x = d_.qkv_.get() + row * ld + begin;
+        if (layer.scans()) {
+            k_.recurrent->convolve_silu(rows, x, ld);
+        } else {
+            k_.recurrent->convolve_gated(rows, x, x + all, x + 2 * all, ld, d_.attended_.get() + row * all + begin, all);
+        }
     };
-    for (int32_t tap = 0; chunk.start == 0 && tap + 1 < r.taps; ++tap) {
-        std::fill_n(rows.state + tap * rows.stride, rows.channels, 0.0f);
-    }
-    const size_t row = plan_.chunk_row[index], ld = layer.input_size();
-    float* x = d_.qkv_.get() + row * ld + begin;
-    if (layer.scans()) {
-        k_.recurrent->convolve_silu(rows, x, ld);
-    } else {
-        k_.recurrent->convolve_gated(rows, x, x + all, x + 2 * all, ld, d_.attended_.get() + row * all + begin, all);
-    }
+    in_states(batch_.chunks[index], stage.layer, begin, num_channels, r.taps - 1, all, compute);
 }
 
 void Pass::scan(Worker& me, const Stage& stage, int32_t piece) {
-    const int32_t num_heads = spec_.layers[stage.layer].recurrence.num_heads;
+    const Layer& layer = spec_.layers[stage.layer];
+    const int32_t num_heads = layer.recurrence.num_heads;
+    const size_t floats = layer.recurrence.head_floats();
     const auto [begin, end] = share(stage, piece, batch_.num_chunks * num_heads);
     for (int32_t unit = begin; unit < end; ++unit) {
-        scan_head(me, stage.layer, unit / num_heads, unit % num_heads);
+        const int32_t index = unit / num_heads, head = unit % num_heads;
+        const auto compute = [&](float* state, int32_t first, int32_t count) {
+            scan_rows(me, layer, head, state, plan_.chunk_row[index] + first, count);
+        };
+        in_states(batch_.chunks[index], stage.layer, layer.convolution_floats() + head * floats, floats, 1, 0, compute);
     }
 }
 
-void Pass::scan_head(Worker& me, int32_t index, int32_t chunk_index, int32_t head) {
-    const Layer& layer = spec_.layers[index];
+void Pass::scan_rows(Worker& me, const Layer& layer, int32_t head, float* state, size_t row, int32_t count) {
     const Recurrence& r = layer.recurrence;
-    const Chunk& chunk = batch_.chunks[chunk_index];
-    const size_t row = plan_.chunk_row[chunk_index], ld = layer.input_size();
+    const size_t ld = layer.input_size();
     const float* in = d_.qkv_.get() + row * ld;
     const bool is_delta = layer.mixer == Mixer::delta_net;
     const auto step_room = [&](int32_t which) { return me.steps.get() + which * d_.steps_stride(); };
     const int32_t key_at = r.key_head(head) * r.key_size, value_at = head * r.value_size;
     const ScannedRows rows = {
-        .state = d_.states_.layer(chunk.slot, index) + layer.convolution_floats() + head * r.head_floats(),
+        .state = state,
         .queries = in + layer.input_at(0) + key_at,
         .keys = in + layer.input_at(1) + key_at,
         .values = in + layer.input_at(2) + value_at,
@@ -59,7 +87,7 @@ void Pass::scan_head(Worker& me, int32_t index, int32_t chunk_index, int32_t hea
         .ldo = size_t(layer.mixed_size()),
         .steps = {step_room(0), is_delta ? step_room(1) : nullptr, step_room(2), step_room(3)},
         .skip = r.skip == nullptr ? 0 : r.skip[head],
-        .num_rows = chunk.length,
+        .num_rows = count,
         .key_size = r.key_size,
         .value_size = r.value_size,
     };
@@ -70,9 +98,6 @@ void Pass::scan_head(Worker& me, int32_t index, int32_t chunk_index, int32_t hea
         .decay_rate = r.decay_rate[head],
         .norm_eps = r.norm_eps,
     };
-    if (chunk.start == 0) {
-        std::fill_n(rows.state, r.head_floats(), 0.0f);
-    }
     (is_delta ? k_.recurrent->delta_steps : k_.recurrent->mamba_steps)(inputs, rows);
     k_.recurrent->scan(rows);
 }

@@ -278,6 +278,19 @@ class Decoder:
     def import_page(self, page: int, data: _Bytes, first: int, last: int) -> None:
         """Takes the positions `first … last-1` of an exported page over; the others stay as they are."""
 
+    def keep_states(self, rows_of_slots: list[tuple[int, int]]) -> None:
+        """Of the next pass: after so many rows of a slot's chunk its state is kept, and the rest goes on with another.
+
+        What was said before, and no pass has come to, is forgotten.
+        """
+
+    def roll_back_state(self, slot: int) -> None:
+        """The slot has the state again that its last pass has kept.
+
+        Raises:
+            ValueError: it has kept none.
+        """
+
     def export_state(self, slot: int, into: _Bytes) -> None:
         """Writes the state of a slot, of `state_bytes`."""
 

@@ -12,15 +12,18 @@ from hypothesis import strategies as st
 from stoker.backends.scripted import scripted_info
 from stoker.cache.store import KVStore
 from stoker.core.batch import Batch, Entry
-from stoker.core.model_info import ModelInfo
+from stoker.core.model_info import CacheTraits, ModelInfo
 from stoker.core.request import Request
 from stoker.core.sequence import FinishReason, Sequence
 from stoker.core.speculation import Speculation
 from stoker.errors import BackendError
 from tests import harness
-from tests.harness import Loop, answer_alone, crowded_clock, random_requests
+from tests.harness import ALL_TRAITS, Loop, answer_alone, crowded_clock, random_requests
 
 CONTEXT = 80
+TAIL = CacheTraits(can_truncate=False, truncatable_tail=15, can_copy=False, shares_cells=True)
+TRAITS = [*ALL_TRAITS[:2], ALL_TRAITS[0], TAIL]
+"""Of models that can draft."""
 
 
 class Seer(Speculation):
@@ -61,8 +64,7 @@ def make_loop(rng: random.Random) -> Loop:
         num_slots=rng.choice([4, 5, 8]),
         max_batch_tokens=rng.choice([4, 8, 64]),
     )
-    shares_cells = rng.random() < 0.7
-    info = replace(info, traits=replace(info.traits, shares_cells=shares_cells))
+    info = replace(info, traits=replace(rng.choice(TRAITS), can_export=True))
     store = KVStore(rng.choice([20_000, 10**6])) if rng.random() < 0.5 else None
     loop = Loop(info, rng.choice([1, 2, 4]), store=store, clock=crowded_clock(rng))
     loop.scheduler.speculation = Seer(rng, info)

@@ -110,8 +110,7 @@ def check_answers(pool: Pool, backend: NativeBackend, seed: int) -> tuple[int, S
     rng = random.Random(seed)
     info = backend.info
     scheduler = Scheduler(info, SchedulerConfig(max_running=min(4, info.num_slots, info.max_batch_tokens)))
-    if info.traits.can_truncate:
-        scheduler.speculation = Clumsy(rng, info.max_batch_tokens)
+    scheduler.speculation = Clumsy(rng, info.max_batch_tokens)
     found = [replace(request, adapters=rng.choice(pool.sets)) for request in random_requests(rng, 8, CONTEXT)]
     requests = {request.request_id: request for request in found}
     waiting, rows = list(requests.values()), {name: list[bytes]() for name in requests}

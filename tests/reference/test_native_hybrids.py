@@ -12,7 +12,7 @@ import pytest
 
 from stoker import _native
 from stoker.backends.native import NativeBackend, kept_bytes
-from stoker.core.batch import Chunk, CopyPrefix, Truncate
+from stoker.core.batch import Batch, Chunk, CopyPrefix, Truncate
 from stoker.core.embedding import Piece
 from stoker.errors import BackendError
 from stoker.models.gguf import read_gguf
@@ -122,6 +122,56 @@ def test_a_state_goes_on_in_another_slot(
     np.testing.assert_array_equal(step(backend, Chunk(5, length, rest, len(rest))), alone[length : length + 10])
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("max_batch_tokens", [20, 64])
+def test_drafts_are_cut_off(path: Path, token_ids: list[int], alone: Rows, seed: int, max_batch_tokens: int) -> None:
+    """In any company; what was wrong is cut off before the next step, or much later, or in two goes."""
+    rng = random.Random(seed)
+    with open_native(path, max_batch_tokens=max_batch_tokens) as backend:
+        lengths, ops = [5, 9, 14], list[Truncate]()
+        step(
+            backend, *(Chunk(slot, 0, tuple(token_ids[:length])) for slot, length in zip((0, 1), lengths, strict=False))
+        )
+        step(backend, Chunk(2, 0, tuple(token_ids[:14])))
+        while min(lengths) < 120:
+            chunks, rights = list[Chunk](), list[int]()
+            for slot in rng.sample(range(3), rng.choice([1, 2, 3])):
+                size, at = rng.randrange(1, 7), lengths[slot]
+                num_right = rng.randrange(1, size + 1)
+                entries = [*token_ids[at : at + num_right], *rng.choices(range(256), k=size - num_right)]
+                chunks.append(Chunk(slot, at, tuple(entries), size))
+                rights.append(num_right)
+            rows, first = drafted(backend, chunks, ops), 0
+            ops = []
+            for chunk, num_right in zip(chunks, rights, strict=True):
+                found = rows[first : first + num_right]
+                np.testing.assert_array_equal(found, alone[chunk.start : chunk.start + num_right])
+                first += chunk.num_logits
+                lengths[chunk.slot] = chunk.start + num_right
+                if rng.random() < 0.3 and num_right > 1:  # a stop string, say
+                    ops.append(Truncate(chunk.slot, lengths[chunk.slot]))
+                    lengths[chunk.slot] -= 1
+                ops.append(Truncate(chunk.slot, lengths[chunk.slot]))
+
+
+def drafted(backend: NativeBackend, chunks: list[Chunk], ops: list[Truncate]) -> Rows:
+    num_drafted = sum(len(chunk.entries) - 1 for chunk in chunks)
+    return backend.forward(Batch(0, tuple(chunks), tuple(ops), num_drafted=num_drafted)).copy()
+
+
+def test_a_state_is_exported_before_its_draft_is_cut_off(
+    backend: NativeBackend, token_ids: list[int], alone: Rows
+) -> None:
+    step(backend, Chunk(0, 0, tuple(token_ids[:40])))
+    drafted(backend, [Chunk(0, 40, (*token_ids[40:43], 1, 2), 5)], [])
+    state = backend.export_kv(0, 0, 43)
+    backend.import_kv(4, 0, 43, state)
+    rest = tuple(token_ids[43:50])
+    for slot in (0, 4):
+        rows = step(backend, Chunk(slot, 43, rest, len(rest)), ops=[Truncate(slot, 43)])
+        np.testing.assert_array_equal(rows, alone[43:50])
+
+
 def test_a_slot_begins_anew(backend: NativeBackend, token_ids: list[int], alone: Rows) -> None:
     """Whatever its state was, infinities among it."""
     page_and_state = backend.export_kv(*filled(backend, 2))
@@ -139,8 +189,10 @@ def test_it_says_what_cannot_be_done(backend: NativeBackend) -> None:
         step(backend, ops=[Truncate(1, 7)])
     with pytest.raises(AssertionError, match="copied"):
         step(backend, ops=[CopyPrefix(1, 2, 5)])
-    with pytest.raises(AssertionError, match="a part of a state"):
+    with pytest.raises(AssertionError, match="cut back"):
         backend.export_kv(1, 0, 5)
+    with pytest.raises(AssertionError, match="a part of a state"):
+        backend.export_kv(1, 5, 20)
     with pytest.raises(BackendError, match="are not the KV"):
         backend.import_kv(2, 0, 5, b"x")
 

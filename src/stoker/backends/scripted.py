@@ -94,6 +94,8 @@ class ScriptedBackend:
         self._before_forward = before_forward
         self._slots: list[list[_Cell]] = [[] for _ in range(self._info.num_slots)]
         self._token_mix = np.arange(1, self._info.vocab_size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        self._drafted_from: dict[int, int] = {}
+        """By slot where its last chunk has begun, if that was a draft."""
         self.num_computed = 0
         """Entries computed since the start: shows what a cache hit really saved."""
         self.adapters: set[str] = set()
@@ -127,6 +129,10 @@ class ScriptedBackend:
         assert len(sets) <= 1 or self._info.mixes_adapters, "chunks of several sets of adapters in one step"
         assert {key for adapters in sets for key, _ in adapters} <= self.adapters, "an adapter that is not loaded"
         rows = [row for chunk in batch.chunks for row in self._compute(chunk)]
+        for chunk in batch.chunks:
+            self._drafted_from.pop(chunk.slot, None)
+            if batch.num_drafted:
+                self._drafted_from[chunk.slot] = chunk.start
         assert self.num_cells <= self._info.kv_tokens, "the pool overflows"
         return np.stack(rows) if rows else np.empty((0, self._info.vocab_size), dtype=np.float32)
 
@@ -135,7 +141,7 @@ class ScriptedBackend:
         self._check_portable(start)
         cells = self._slots[slot]
         assert 0 <= start < end <= len(cells), "export beyond the end"
-        assert self._info.traits.can_truncate or end == len(cells), "this model knows only its present state"
+        assert self._can_cut(slot, end), "this model knows only its present state"
         content = repr((start, [(cell.entry, cell.state) for cell in cells[start:end]])).encode()
         state = take(len(content))
         state[:] = content
@@ -187,11 +193,15 @@ class ScriptedBackend:
             cells = self._slots[op.source][: op.length]
             self._slots[op.target] = cells if traits.shares_cells else [_Cell(c.entry, c.state) for c in cells]
         else:
-            present = len(self._slots[op.slot])
-            # Emptying and repeating are always allowed; anything in between is a cut.
-            assert op.length <= present, "truncate beyond the end"
-            assert op.length in (0, present) or traits.can_truncate, "truncate denied by the traits"
+            assert op.length <= len(self._slots[op.slot]), "truncate beyond the end"
+            assert op.length == 0 or self._can_cut(op.slot, op.length), "truncate denied by the traits"
             self._slots[op.slot] = self._slots[op.slot][: op.length]
+
+    def _can_cut(self, slot: int, length: int) -> bool:
+        """Leaving all as it is is no cut."""
+        traits, present = self._info.traits, len(self._slots[slot])
+        is_tail = self._drafted_from.get(slot, present) < length and present - length <= traits.truncatable_tail
+        return length == present or traits.can_truncate or is_tail
 
     def _compute(self, chunk: Chunk) -> list[NDArray[np.float32]]:
         cells = self._slots[chunk.slot]

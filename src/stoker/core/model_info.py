@@ -11,6 +11,9 @@ class CacheTraits:
 
     can_truncate: bool
     """A slot can be cut back to any shorter length (false for recurrent and hybrid models)."""
+    truncatable_tail: int = 0
+    """Without `can_truncate`: so many entries behind the first one of a slot's last chunk can be cut off again, as long
+    as nothing was computed behind them, if the batch has said that they are drafted."""
     can_copy: bool
     """A prefix of one slot can be copied into another, empty slot."""
     shares_cells: bool

@@ -73,8 +73,8 @@ class Scheduler:
         )
         self.tiering = Tiering(info, self.kv, self._budget, tiers)
         self._population = Population(self.kv, self.tiering)
-        can_draft = info.is_batch_invariant and info.traits.can_truncate
-        self.speculation = Speculation(config.max_draft if can_draft else 0, info.max_batch_tokens)
+        most = config.max_draft if info.traits.can_truncate else min(config.max_draft, info.traits.truncatable_tail)
+        self.speculation = Speculation(most if info.is_batch_invariant else 0, info.max_batch_tokens)
         self._run: DecodeRun | None = None
         """The run of decodes that goes on until a sequence is added, is resumed or loses its slot."""
         self._rotation = AdapterRotation(info)

@@ -33,6 +33,9 @@ from stoker.text.vocabulary.word_rules import rule_for
 if TYPE_CHECKING:
     from stoker.text.vocabulary import VocabularyTokenizer
 
+_STATES_OF_A_SLOT = 2
+"""One of them for drafts: what it was before."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -80,7 +83,7 @@ class NativeLoader:
             self._model.first,
             **asked_sizes(self._config),
             kv_bytes=kv_bytes,
-            state_bytes=slots * state_bytes,
+            state_bytes=slots * state_bytes * (1 if self._config.max_draft == 0 else _STATES_OF_A_SLOT),
             spare_kv_tokens=spare_kv_tokens(slots),
             context_bytes=context_bytes(files, self._config.threads, slots),
             adapter_bytes=self._model.adapter_bytes(adapter_bytes),

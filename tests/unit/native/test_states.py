@@ -56,6 +56,33 @@ def test_a_sequence_goes_on_where_its_state_ends_or_begins_anew() -> None:
     np.testing.assert_array_equal(slots.all_logits(0, IDS[:10]), wanted)
 
 
+@pytest.mark.parametrize("kept", [0, 1, 4])
+def test_a_slot_goes_back_to_what_was_kept(kept: int) -> None:
+    """And on from there, as if what followed had never been."""
+    slots = Slots(BUILT.open(num_threads=2), BUILT)
+    wanted = slots.all_logits(0, IDS[:40])
+    slots.step([(1, IDS[:20], 0)])
+    slots.decoder.keep_states([(1, kept), (3, 1)])
+    found = slots.step([(2, IDS[:3], 0), (1, [*IDS[20 : 20 + kept], 7, 8, 9], 3 + kept)])
+    np.testing.assert_array_equal(found[:kept], wanted[20 : 20 + kept])
+    slots.decoder.roll_back_state(1)
+    slots.lengths[1] = 20 + kept
+    rest = IDS[20 + kept : 40]
+    np.testing.assert_array_equal(slots.step([(1, rest, len(rest))]), wanted[20 + kept :])
+    for slot in (1, 2, 0):  # a slot of which nothing was kept, by the last pass
+        with pytest.raises(ValueError, match="no state was kept"):
+            slots.decoder.roll_back_state(slot)
+
+
+def test_what_is_kept_is_forgotten_with_the_slot() -> None:
+    slots = Slots(BUILT.open(), BUILT)
+    wanted = slots.all_logits(0, IDS[:10])
+    slots.decoder.keep_states([(1, 0)])
+    slots.step([(1, IDS[:5], 0)])
+    slots.lengths[1] = 0
+    np.testing.assert_array_equal(slots.all_logits(1, IDS[:10], [4]), wanted)
+
+
 def test_states_that_do_not_exist_are_refused() -> None:
     decoder = BUILT.open(num_states=2)
     state = bytearray(decoder.state_bytes)
@@ -66,9 +93,14 @@ def test_states_that_do_not_exist_are_refused() -> None:
         lambda: decoder.import_state(2, state, 1),
         lambda: decoder.import_state(0, state[1:], 1),
         lambda: decoder.import_state(0, state, 0),
+        lambda: decoder.roll_back_state(2),
+        lambda: decoder.roll_back_state(0),
     ):
         with pytest.raises(ValueError, match="state"):
             use()
+    for rows in ([(2, 0)], [(-1, 0)], [(0, -1)]):
+        with pytest.raises(ValueError, match="no such slot"):
+            decoder.keep_states(rows)
     with pytest.raises(ValueError, match="no such slot"):
         Slots(decoder, BUILT).step([(2, IDS[:2], 1)])
 

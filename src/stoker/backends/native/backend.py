@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -25,6 +25,7 @@ from stoker.backends.native.kv_types import KVType, choose_kv_type, element_byte
 from stoker.backends.native.layout import Layout, plan_layout
 from stoker.backends.native.pages import PAGE_TOKENS, PageLedger, num_pages, pages_for
 from stoker.backends.native.spec import DecoderSpec
+from stoker.backends.native.state_tails import StateTails
 from stoker.backends.native.threads import Threads, plan_threads
 from stoker.backends.native.weights import PackProgress, Weights, load_weights
 from stoker.backends.sizes import check_sizes, num_threads
@@ -38,6 +39,8 @@ from stoker.errors import BackendError, ConfigError, ModelNotLoaded, ResourceExh
 _KV_VERSION = 1
 _TILE_ROWS = 16
 """Of the kernels' activation tiles; a part of one costs nearly as much as all of it."""
+_MAX_DRAFT = 63
+"""Entries that a state can be cut back in."""
 _PACKED_DIRECTORY_BYTES = 64 << 30
 _SPAN_TOKENS, _MAX_SPAN_BYTES, _PIECES_PER_THREAD, _ATTENTION_ROWS = 512, 16 << 20, 4, 64
 """How attention to a long past is cut into pieces: native/attention.hpp and plan.cpp."""
@@ -193,6 +196,7 @@ class NativeBackend:
         self._decoder: _native.Decoder | None = _decoder(spec, weights, self._info, self._ledger, kv_type, threads)
         self._page_bytes, self._num_touched = self._decoder.page_bytes, 0
         self._state_bytes = self._decoder.state_bytes
+        self._tails = StateTails(self._decoder) if self._state_bytes else None
         self._info = replace(self._info, kv_bytes_per_token=self._page_bytes // PAGE_TOKENS)
         self.embedder = NativeEmbedder(spec, weights, _embedder_options(options, kv_type, threads))
         """Its own KV, taken when it is first used."""
@@ -235,18 +239,21 @@ class NativeBackend:
         if not batch.chunks:
             return self._rows(0)
         assert batch.num_tokens <= self._info.max_batch_tokens, f"{batch.num_tokens} entries in a batch"
-        return self._compute(decoder, batch.chunks)
+        return self._compute(decoder, batch.chunks, are_drafts=batch.num_drafted > 0)
 
     def export_kv(self, slot: int, start: int, end: int, take: TakeMemory = new_memory) -> KVBytes:
         """See `KVPort.export_kv`: the whole pages that the positions lie in, one after the other; and a state."""
         decoder, size = self._open_decoder(), self._page_bytes
         assert 0 <= start < end <= self._ledger.length(slot), "export beyond the end"
+        if self._tails is not None:
+            assert start == 0, "a part of a state"
+            self._cut(slot, end)
+            self._settle(decoder, self._tails, (slot,))
         pages = self._pages(slot, start, end)
         state = take(len(pages) * size + self._state_bytes)
         for index, page in enumerate(pages):
             decoder.export_page(page, state[index * size : (index + 1) * size])
         if self._state_bytes:
-            assert (start, end) == (0, self._ledger.length(slot)), "a part of a state"
             decoder.export_state(slot, state[len(pages) * size :])
         return state.toreadonly()
 
@@ -315,23 +322,23 @@ class NativeBackend:
             assert not self._state_bytes, "a state cannot be copied"
             self._ledger.copy_prefix(op.source, op.target, op.length)
         else:
-            lengths = (0, self._ledger.length(op.slot))
-            assert op.length in lengths or not self._state_bytes, "a state cannot be cut back"
-            self._ledger.truncate(op.slot, op.length)
+            self._cut(op.slot, op.length)
 
-    def _compute(self, decoder: _native.Decoder, chunks: tuple[Chunk, ...]) -> Logits:
+    def _cut(self, slot: int, length: int) -> None:
+        if self._tails is not None and length != self._ledger.length(slot):
+            self._tails.cut(slot, length)
+        self._ledger.truncate(slot, length)
+
+    def _compute(self, decoder: _native.Decoder, chunks: tuple[Chunk, ...], *, are_drafts: bool = False) -> Logits:
         ledger, is_computed = self._ledger, False
         for copied in ledger.prepare_each(chunks):
             decoder.copy_page(*copied)
         try:
-            tokens, rows, num_rows, is_adapted = self._input.fill(chunks)
-            logits = self._rows(num_rows)
-            adapters, scales = self._open_adapters().uses(chunks) if is_adapted else (None, None)
-            self._mark("bind")
-            decoder.forward(tokens, rows, ledger.tables, logits, maxima=self.maxima, adapters=adapters, scales=scales)
+            if self._tails is None:
+                logits = self._pass(decoder, chunks)
+            else:
+                logits = self._pass_with_states(decoder, self._tails, chunks, are_drafts=are_drafts)
             is_computed = True
-        except (MemoryError, RuntimeError) as error:
-            raise BackendError(f"the forward pass failed: {error}") from error
         finally:
             self._mark("forward")
             if is_computed:
@@ -341,6 +348,37 @@ class NativeBackend:
                     ledger.abandon(chunk.slot)
             self._mark("bind")
         return logits
+
+    def _pass(self, decoder: _native.Decoder, chunks: tuple[Chunk, ...]) -> Logits:
+        tokens, rows, num_rows, is_adapted = self._input.fill(chunks)
+        logits = self._rows(num_rows)
+        adapters, scales = self._open_adapters().uses(chunks) if is_adapted else (None, None)
+        self._mark("bind")
+        tables = self._ledger.tables
+        try:
+            decoder.forward(tokens, rows, tables, logits, maxima=self.maxima, adapters=adapters, scales=scales)
+        except (MemoryError, RuntimeError) as error:
+            raise BackendError(f"the forward pass failed: {error}") from error
+        return logits
+
+    def _pass_with_states(
+        self, decoder: _native.Decoder, tails: StateTails, chunks: tuple[Chunk, ...], *, are_drafts: bool
+    ) -> Logits:
+        whole = tails.with_missing(chunks)
+        if sum(len(chunk.entries) for chunk in whole) > self._info.max_batch_tokens:
+            self._settle(decoder, tails, [chunk.slot for chunk in chunks])
+            whole = chunks
+        tails.keep(chunks, are_drafts=are_drafts)
+        logits = self._pass(decoder, whole)
+        tails.commit(chunks, are_drafts=are_drafts)
+        return logits
+
+    def _settle(self, decoder: _native.Decoder, tails: StateTails, slots: Iterable[int]) -> None:
+        """Computes what states lack by itself."""
+        for chunk in tails.missing(slots):
+            tails.keep((), are_drafts=False)
+            self._pass(decoder, (chunk,))
+            tails.commit((chunk,), are_drafts=False)
 
     def _prepare(self, decoder: _native.Decoder, slot: int, end: int) -> None:
         copied = self._ledger.prepare(slot, end)
@@ -436,7 +474,11 @@ def _model_info(
         mixes_adapters=True,
         is_batch_invariant=True,
         traits=CacheTraits(
-            can_truncate=not spec.state_bytes, can_copy=not spec.state_bytes, shares_cells=True, can_export=True
+            can_truncate=not spec.state_bytes,
+            truncatable_tail=_MAX_DRAFT if spec.state_bytes else 0,
+            can_copy=not spec.state_bytes,
+            shares_cells=True,
+            can_export=True,
         ),
         tile_rows=_TILE_ROWS,
         kv_format=_kv_format(spec, kv_type),
