@@ -350,12 +350,12 @@ class NativeBackend:
         return logits
 
     def _pass(self, decoder: _native.Decoder, chunks: tuple[Chunk, ...]) -> Logits:
-        tokens, rows, num_rows, is_adapted = self._input.fill(chunks)
-        logits = self._rows(num_rows)
-        adapters, scales = self._open_adapters().uses(chunks) if is_adapted else (None, None)
-        self._mark("bind")
-        tables = self._ledger.tables
         try:
+            tokens, rows, num_rows, is_adapted = self._input.fill(chunks)
+            logits = self._rows(num_rows)
+            adapters, scales = self._open_adapters().uses(chunks) if is_adapted else (None, None)
+            self._mark("bind")
+            tables = self._ledger.tables
             decoder.forward(tokens, rows, tables, logits, maxima=self.maxima, adapters=adapters, scales=scales)
         except (MemoryError, RuntimeError) as error:
             raise BackendError(f"the forward pass failed: {error}") from error
