@@ -26,7 +26,10 @@ struct ScanSteps {
     float *remains, *recalls, *writes, *reads;  // [row], see ScannedRows; recalls: nullptr if nothing is recalled
 };
 
-// Consecutive rows of one head of a sequence. Its state S is [key_size][value_size]; with T for transposed, of each row
+// Consecutive rows of one head of a sequence. Its state S is key_size x value_size, 32 columns behind one another, so that memory is
+// read as it lies; with T for transposed, of each row
+//
+//   state    | columns 0 ... 31: [key_size][32] | columns 32 ... 63 | ... | the last 16, if they are left: [key_size][16]
 //
 //   change = writes * (value - recalls * S^T key)
 //   S      = remains * S + key change^T

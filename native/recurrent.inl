@@ -98,8 +98,8 @@ inline void mamba_steps(const ScanInputs& in, const ScannedRows& rows) {
 // Some columns of the state, which stay in the first-level cache, through all rows. Sums run over even and odd elements of a key
 // apart, so that twice as many are on their way.
 template <int blocks> inline void scan_columns(const ScannedRows& r, int32_t column) {
-    const size_t stride = r.value_size;
-    float* const state = r.state + column;
+    constexpr size_t stride = 16 * blocks;
+    float* const state = r.state + size_t(column) * r.key_size;
     for (int32_t row = 0; row < r.num_rows; ++row) {
         const float *key = r.keys + row * r.ld, *query = r.queries + row * r.ld, *value = r.values + row * r.ld + column;
         f32x16 sums[2][blocks], change[blocks];
