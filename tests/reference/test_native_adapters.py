@@ -33,8 +33,15 @@ MODELS = {
     "gemma3": TinyModel(architecture="gemma3", keys={"final_logit_softcapping": 2.0}),
     "phi3": TinyModel(architecture="phi3"),
     "granite": TinyModel(architecture="granite", has_head=False),
+    "lfm2": TinyModel(architecture="lfm2", has_head=False),
+    "qwen35": TinyModel(architecture="qwen35", keys={"full_attention_interval": 3}, num_layers=3),
 }
-TOLERANCE = 2e-5
+_MORE = {
+    "lfm2": (*ALL, "shortconv.in_proj", "shortconv.out_proj"),
+    "qwen35": ("attn_qkv", "attn_k", "attn_v", "attn_output", "ssm_out", "ffn_gate", "ffn_up", "ffn_down"),
+}
+"""Which matrices are changed where it is not these."""
+TOLERANCE = 4e-5
 
 
 def difference(ours: Rows, theirs: Rows) -> float:
@@ -65,7 +72,7 @@ def merged_rows(path: Path, model: Path, *changes: tuple[dict[str, Pair], float]
 @pytest.mark.parametrize("name", list(MODELS))
 def test_an_adapter_does_what_merging_it_does(tmp_path: Path, name: str) -> None:
     model = write_tiny_model(tmp_path / "m.gguf", MODELS[name])
-    pairs = random_pairs(model, 1, rank=5, matrices=ALL)
+    pairs = random_pairs(model, 1, rank=5, matrices=_MORE.get(name, ALL))
     path = write_adapter(tmp_path / "a.gguf", pairs, alpha=8.0, architecture=MODELS[name].architecture)
     with open_native(model, kv_type="f32") as backend:
         plain = rows_of(backend)
@@ -75,6 +82,14 @@ def test_an_adapter_does_what_merging_it_does(tmp_path: Path, name: str) -> None
     expected = merged_rows(tmp_path / "merged.gguf", model, (pairs, -0.5 * 8 / 5))
     assert difference(adapted, expected) < TOLERANCE
     assert difference(plain, expected) > 0.1, "an adapter without effect would prove nothing"
+
+
+@pytest.mark.parametrize("matrix", ["attn_q", "attn_gate", "ssm_alpha"])
+def test_a_tensor_that_is_a_gate_or_has_one_in_it_is_not_adapted(tmp_path: Path, matrix: str) -> None:
+    model = write_tiny_model(tmp_path / "m.gguf", MODELS["qwen35"])
+    path = write_adapter(tmp_path / "a.gguf", random_pairs(model, 1, matrices=[matrix]), architecture="qwen35")
+    with open_native(model) as backend, pytest.raises(AdapterInvalid, match=f"{matrix}.* without adapters"):
+        backend.load_adapter("a", path)
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0"])

@@ -195,6 +195,13 @@ def test_every_architecture_has_a_tiny_model(tmp_path: Path) -> None:
         (TinyModel(hidden_size=48), "rows of 48 elements"),
         (TinyModel(num_heads=3, num_kv_heads=3), "rows of 48 elements"),
         (TinyModel(feed_forward_size=100), "rows of 100 elements"),
+        (TinyModel(architecture="qwen35", keys={"full_attention_interval": 2**22}), "no layer has attention"),
+        (TinyModel(architecture="granitehybrid", keys={"ssm.state_size": 24}), "with states of 24"),
+        (TinyModel(architecture="falcon-h1", keys={"ssm.time_step_rank": 16}), "16 heads of 8 elements"),
+        (
+            TinyModel(architecture="nemotron_h", keys={"feed_forward_length": [96, 0]}),
+            "no attention and no scan before",
+        ),
         (TinyModel(vectors={"blk.0.attn_sinks.weight": DIVISORS}), "tensors blk.0.attn_sinks.weight"),
         (TinyModel(vectors={"output.bias": np.ones(263, np.float32)}), "tensors output.bias"),
         (TinyModel(type="TQ2_0", hidden_size=256, head_size=64, feed_forward_size=256), "of type TQ2_0"),
@@ -233,6 +240,46 @@ def test_what_it_cannot_run_is_named(tmp_path: Path, model: TinyModel, message: 
 def test_metadata_that_lie_are_found_out(tmp_path: Path, keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelFileInvalid, match=message):
         describe(write_tiny_model(tmp_path / "m.gguf", TinyModel(keys=keys)))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "keys", "message"),
+    [
+        ("qwen35", {"ssm.state_size": 0}, "`qwen35.ssm.state_size` is 0"),
+        ("qwen35", {"ssm.state_size": 2**31}, "`qwen35.ssm.state_size` is"),
+        ("qwen35", {"ssm.state_size": 32}, "cannot have 4 heads of 32"),
+        ("qwen35", {"ssm.group_count": 3}, "3 of keys"),
+        ("qwen35", {"ssm.group_count": 1}, "has the shape"),
+        ("qwen35", {"ssm.time_step_rank": None}, "time_step_rank` is missing"),
+        ("qwen35", {"ssm.conv_kernel": 1}, "conv_kernel` is 1, not 2"),
+        ("qwen35", {"ssm.conv_kernel": 3}, "has the shape"),
+        ("qwen35", {"ssm.conv_kernel": 100}, "conv_kernel` is 100"),
+        ("qwen35", {"attention.recurrent_layers": [True]}, "1 entries for 2 layers"),
+        ("lfm2", {"shortconv.l_cache": 2}, "has the shape"),
+        ("lfm2", {"shortconv.l_cache": 2**31}, "l_cache` is"),
+        ("lfm2", {"attention.head_count_kv": [0, 3]}, "cannot share 3"),
+        ("granitehybrid", {"ssm.inner_size": 2**22}, "has the shape"),
+        ("granitehybrid", {"ssm.inner_size": 100}, "cannot have 8 heads in 2 groups"),
+        ("granitehybrid", {"ssm.group_count": 2**31}, "group_count` is"),
+        ("nemotron_h", {"feed_forward_length": [0, 64]}, "has the shape"),
+        ("llama", {"attention.head_count_kv": 0}, "layer 0 has no heads of keys and values"),
+        ("llama", {"feed_forward_length": 0}, "layer 0 has a feed-forward of size 0"),
+    ],
+)
+def test_hybrids_that_lie_are_found_out(tmp_path: Path, architecture: str, keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelFileInvalid, match=message):
+        describe(write_tiny_model(tmp_path / "m.gguf", write_as(architecture, keys)))
+
+
+def write_as(architecture: str, lies: dict[str, Any]) -> TinyModel:
+    """A model whose tensors are of their usual shapes, whatever its keys say."""
+    usual = TinyModel(architecture=architecture)
+
+    class Lying(TinyModel):
+        def own_key(self, suffix: str) -> Any:
+            return usual.own_key(suffix)
+
+    return Lying(architecture=architecture, keys=lies)
 
 
 @pytest.mark.parametrize("values", [DIVISORS[:3], DIVISORS * 0, DIVISORS * np.nan])
