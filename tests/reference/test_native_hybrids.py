@@ -204,6 +204,7 @@ def test_the_plan_knows_what_is_kept(path: Path, backend: NativeBackend) -> None
         per_token, per_sequence = kept_bytes([gguf], None)
     assert per_token == backend.info.kv_bytes_per_token
     assert per_sequence == len(state) - 32 * per_token > 0
+    assert backend.info.state_bytes_per_slot == 2 * per_sequence
 
 
 def test_texts_are_embedded(path: Path, backend: NativeBackend, token_ids: list[int]) -> None:

@@ -51,6 +51,8 @@ class ModelInfo:
     option that changes them. KV of another format is never imported."""
     kv_bytes_per_token: int = 0
     """What one cell of the pool takes; 0 = not known."""
+    state_bytes_per_slot: int = 0
+    """What a slot with anything in it takes beside its cells: the states of recurrent layers."""
     mixes_adapters: bool = False
     """Chunks of one step may be computed with different sets of adapters."""
     is_batch_invariant: bool = False

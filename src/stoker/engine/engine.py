@@ -273,6 +273,7 @@ class Engine:
             kv_sequences=scheduler.kv.num_sequences,
             kv_held_bytes=scheduler.kv.ledger.held * self._info.kv_bytes_per_token,
             kv_capacity_bytes=scheduler.kv_capacity * self._info.kv_bytes_per_token,
+            state_held_bytes=scheduler.kv.num_sequences * self._info.state_bytes_per_slot,
             tiers=self._transfers.counters(),
             adapters=self.adapters.loads((stream.lease, stream.is_running) for stream in self._streams.values()),
         )

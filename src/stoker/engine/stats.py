@@ -53,6 +53,8 @@ class EngineStats(msgspec.Struct, frozen=True, tag=True):
     """KV bytes held by running and finished sequences; 0 if the backend does not report bytes per token."""
     kv_capacity_bytes: Annotated[int, Gauge.SUM] = 0
     """Bytes of the KV pool; 0 if the backend does not report bytes per token."""
+    state_held_bytes: Annotated[int, Gauge.SUM] = 0
+    """Bytes of the states of recurrent layers of the sequences counted in `kv_sequences`."""
     num_preemptions: int = 0
     num_drafts: int = 0
     """How often tokens were drafted for a request."""

@@ -75,12 +75,15 @@ def test_a_process_that_dies_takes_what_it_held_but_not_what_it_counted():
 
 
 def test_the_pool_of_a_process_that_died_is_not_there_any_more():
-    first, second = (beat(kv_sequences=3, kv_held_bytes=30, kv_capacity_bytes=100) for _ in range(2))
+    first, second = (
+        beat(kv_sequences=3, kv_held_bytes=30, kv_capacity_bytes=100, state_held_bytes=7) for _ in range(2)
+    )
     totals = Totals()
     totals.note(0, 0, first)
     totals.note(0, 1, second)
     merged = totals.merged([second])
     assert (merged.kv_sequences, merged.kv_held_bytes, merged.kv_capacity_bytes) == (3, 30, 100)
+    assert merged.state_held_bytes == 7
 
 
 EVENTS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["beat", "silence", "restart", "leave"])), max_size=60)

@@ -197,7 +197,8 @@ class NativeBackend:
         self._page_bytes, self._num_touched = self._decoder.page_bytes, 0
         self._state_bytes = self._decoder.state_bytes
         self._tails = StateTails(self._decoder) if self._state_bytes else None
-        self._info = replace(self._info, kv_bytes_per_token=self._page_bytes // PAGE_TOKENS)
+        per_token = self._page_bytes // PAGE_TOKENS
+        self._info = replace(self._info, kv_bytes_per_token=per_token, state_bytes_per_slot=2 * self._state_bytes)
         self.embedder = NativeEmbedder(spec, weights, _embedder_options(options, kv_type, threads))
         """Its own KV, taken when it is first used."""
         self._adapters = None if open_file is None else NativeAdapters(spec, open_file)
