@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def opened(path: Path, *, max_draft: int | None = None) -> Iterator[Engine]:
+def opened(path: Path, *, max_draft: int | None = None) -> Generator[Engine]:
     engine, _ = build_engine(
         EngineConfig(
             model_path=str(path),
