@@ -6,17 +6,16 @@ Generation --Output--> Delta --Writer.push--> bytes of a stream
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
+from stoker.chat.answers import OutputReader, Part
 from stoker.engine.protocol import Output
 from stoker.errors import StokerError
 from stoker.runtime.registry import ServedModel
@@ -25,13 +24,10 @@ from stoker.server.errors import error_event, json_response
 from stoker.server.generation import Generation, GenerationRequest
 from stoker.server.transport.connection import while_connected
 from stoker.server.transport.sse import SSE, EventStream, Framing
-from stoker.text.chat_formats.events import CallArguments, CallBegin, CallEnd, Content, Event, Reasoning
+from stoker.text.chat_formats.events import Content, Reasoning
 from stoker.text.chat_formats.reader import Reader
 
 _log = logging.getLogger(__name__)
-
-Part: TypeAlias = Event
-"""Content, reasoning, or a piece of a tool call."""
 
 
 class Delta(msgspec.Struct, frozen=True):
@@ -149,78 +145,11 @@ class Parts:
 
     def __init__(self, make_reader: Callable[[], Reader] | None) -> None:
         self._make_reader = make_reader
-        self._readers: dict[int, Reader] = {}
+        self._readers: dict[int, OutputReader] = {}
 
     def delta(self, choice: int, output: Output) -> Delta:
         """What an output of the engine adds to a choice."""
-        if self._make_reader is None:
-            return Delta(choice, (Content(output.text),) if output.text else (), output)
         reader = self._readers.get(choice)
         if reader is None:
-            reader = self._readers[choice] = self._make_reader()
-        parts = reader.push(reader.marks.joined(output.text, output.marks))
-        if output.finish_reason is not None:
-            parts += reader.flush()
-        return Delta(choice, parts, output)
-
-
-@dataclass(slots=True)
-class ToolCall:
-    """A tool call of an answer."""
-
-    call_id: str
-    index: int
-    """Its place among the calls of the answer."""
-    name: str
-    is_complete: bool = False
-    _pieces: list[str] = field(default_factory=list[str])
-
-    @property
-    def arguments(self) -> str:
-        """JSON, as the model wrote it; a part of it if the answer was cut off."""
-        return "".join(self._pieces)
-
-    def push(self, text: str) -> None:
-        """Adds text to the arguments."""
-        self._pieces.append(text)
-
-
-@dataclass(slots=True)
-class ToolCalls:
-    """The tool calls of one choice, or those so far. Text is not kept: a stream may be long.
-
-    Args:
-        id_prefix: begins the ids of calls.
-        seed: makes the ids differ from those of other answers.
-    """
-
-    id_prefix: str
-    seed: str
-    calls: list[ToolCall] = field(default_factory=list[ToolCall])
-
-    def push(self, part: Part) -> None:
-        """Notes a part of the answer."""
-        match part:
-            case Content() | Reasoning():
-                pass
-            case CallBegin():
-                self.calls.append(ToolCall(self._call_id(), len(self.calls), part.name))
-            case CallArguments():
-                self.calls[-1].push(part.text)
-            case CallEnd():
-                self.calls[-1].is_complete = True
-
-    def push_all(self, parts: Iterable[Part]) -> ToolCalls:
-        """Notes all of these parts."""
-        for part in parts:
-            self.push(part)
-        return self
-
-    @property
-    def has_complete(self) -> bool:
-        """There is a complete tool call."""
-        return any(call.is_complete for call in self.calls)
-
-    def _call_id(self) -> str:
-        digest = hashlib.blake2s(f"{self.seed}/{len(self.calls)}".encode()).hexdigest()
-        return f"{self.id_prefix}{digest[:24]}"
+            reader = self._readers[choice] = OutputReader(self._make_reader)
+        return Delta(choice, reader.parts(output), output)
