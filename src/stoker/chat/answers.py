@@ -34,8 +34,23 @@ class OutputReader:
             return (Content(output.text),) if output.text else ()
         parts = self._reader.push(self._reader.marks.joined(output.text, output.marks))
         if output.finish_reason is not None:
-            parts += self._reader.flush()
+            parts += self.flush()
         return parts
+
+    def flush(self) -> Sequence[Part]:
+        """What is left at the end of an answer, also of one that has no last output. Calling it twice is allowed."""
+        reader, self._reader = self._reader, None
+        return () if reader is None else reader.flush()
+
+
+def text_of(parts: Iterable[Part]) -> str:
+    """The content among the parts of an answer."""
+    return "".join([part.text for part in parts if isinstance(part, Content)])
+
+
+def reasoning_of(parts: Iterable[Part]) -> str:
+    """The reasoning among the parts of an answer."""
+    return "".join([part.text for part in parts if isinstance(part, Reasoning)])
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from stoker.chat.answers import OutputReader, Part
+from stoker.chat.answers import OutputReader, Part, reasoning_of, text_of
 from stoker.engine.protocol import Output
 from stoker.errors import StokerError
 from stoker.runtime.registry import ServedModel
@@ -24,7 +24,6 @@ from stoker.server.errors import error_event, json_response
 from stoker.server.generation import Generation, GenerationRequest
 from stoker.server.transport.connection import while_connected
 from stoker.server.transport.sse import SSE, EventStream, Framing
-from stoker.text.chat_formats.events import Content, Reasoning
 from stoker.text.chat_formats.reader import Reader
 
 _log = logging.getLogger(__name__)
@@ -43,12 +42,12 @@ class Delta(msgspec.Struct, frozen=True):
     @property
     def text(self) -> str:
         """The content."""
-        return "".join([part.text for part in self.parts if isinstance(part, Content)])
+        return text_of(self.parts)
 
     @property
     def reasoning(self) -> str:
         """What the model thinks before it answers."""
-        return "".join([part.text for part in self.parts if isinstance(part, Reasoning)])
+        return reasoning_of(self.parts)
 
     @property
     def is_last(self) -> bool:
