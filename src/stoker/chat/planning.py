@@ -10,7 +10,7 @@ from typing import Protocol
 from stoker.chat.tools import NO_TOOLS, Tools, calls_grammar
 from stoker.core.outline import GrammarText, Outline, ReasoningSpan
 from stoker.engine.cards import ModelCard
-from stoker.errors import InvalidInput
+from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.text.chat_formats.probe import ChatFormat
 from stoker.text.chat_formats.reader import Reader
 from stoker.text.chat_formats.table import GENERIC, Format, marker_tokens
@@ -103,6 +103,9 @@ def planned(asked: Conversation, model: ChatModel) -> Plan:
     reads_thinking = chat_format.can_think and not asked.thinking.stays_in_content
     if asked.thinking.is_on and not asked.thinking.is_preference and not chat_format.can_think:
         raise InvalidInput("this model does not reason: its chat template has no markers for it", parameter="thinking")
+    if callables and chat_format.row.calls is None:
+        message = "tool calls are switched off for this model by `tool_format`"
+        raise UnsupportedParameter(message, parameter="tools")
     if not callables and not reads_thinking:
         outline = None if asked.grammar is None else Outline(grammar=asked.grammar)
         return Plan(prompt=prompt, outline=outline)
@@ -130,11 +133,6 @@ def rendered(asked: Conversation, model: ChatModel) -> str:
         tools=asked.tools.definitions,
         template_kwargs={**_thinking_kwargs(asked.thinking), **asked.template_kwargs},
     )
-
-
-def capabilities(chat_format: ChatFormat) -> list[str]:
-    """What a model can do, in Ollama's words."""
-    return ["tools", *(["thinking"] if chat_format.can_think else [])]
 
 
 def _thinking_kwargs(thinking: Thinking) -> dict[str, object]:
