@@ -89,10 +89,11 @@ class Completion:
 
     @property
     def message(self) -> Message:
-        """The answer as a message, to go on with the conversation."""
+        """The answer as a message, to go on with the conversation; a call that was cut off is left out."""
         calls: list[dict[str, Json]] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments or "{}"}}
             for call in self.tool_calls
+            if call.is_complete
         ]
         return Message(role="assistant", content=self.text, reasoning=self.reasoning or None, tool_calls=tuple(calls))
 
