@@ -66,12 +66,12 @@ class Completion:
     """What the model wrote before it answered."""
     tool_calls: Sequence[ToolCall] = ()
     """In the order in which the model wrote them."""
-    token_ids: list[int]
+    token_ids: list[int] = field(repr=False)
     """Those that were sampled, including an end-of-generation token."""
     finish_reason: str
     """`stop`, `length`, `tool_calls` or `cancelled`."""
     usage: Usage
-    logprobs: list[PositionLogprobs] | None = None
+    logprobs: list[PositionLogprobs] | None = field(default=None, repr=False)
     """One per token, if `SamplingParams.logprobs` asked for them."""
     stop_match: str | int | None = None
     """The stop string or stop token id that ended the answer, if one did."""

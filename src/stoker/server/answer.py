@@ -7,6 +7,7 @@ Generation --Output--> Delta --Writer.push--> bytes of a stream
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ from stoker.server.errors import error_event, json_response
 from stoker.server.generation import Generation, GenerationRequest
 from stoker.server.transport.connection import while_connected
 from stoker.server.transport.sse import SSE, EventStream, Framing
+from stoker.text.chat_formats.events import CallBegin, CallEnd
 from stoker.text.chat_formats.reader import Reader
 
 _log = logging.getLogger(__name__)
@@ -117,7 +119,7 @@ async def stream(generation: Generation, writer: Writer, scope: Scope) -> AsyncG
     if begin := writer.begin():
         yield begin
     try:
-        parts = Parts(generation.reader)
+        parts = Parts(generation.reader, generation.tool_calls)
         async for index, output in generation:
             if event := writer.push(parts.delta(index, output)):
                 yield event
@@ -131,7 +133,7 @@ async def stream(generation: Generation, writer: Writer, scope: Scope) -> AsyncG
 async def whole(generation: Generation, writer: Writer) -> object:
     """The reply that does not stream: the fold of the deltas of each choice, in the dialect's shape."""
     outputs = await generation.collect()
-    parts = Parts(generation.reader)
+    parts = Parts(generation.reader, generation.tool_calls)
     return writer.whole([parts.delta(index, output) for index, output in enumerate(outputs)])
 
 
@@ -140,10 +142,14 @@ class Parts:
 
     Args:
         make_reader: makes the reader of one choice; None = an answer is content as it is written.
+        counted: where tool calls count.
     """
 
-    def __init__(self, make_reader: Callable[[], Reader] | None) -> None:
+    def __init__(self, make_reader: Callable[[], Reader] | None, counted: Counter[str]) -> None:
         self._make_reader = make_reader
+        self._counted = counted
+        self._is_in_call: set[int] = set()
+        """Choices in which a call has begun and not ended."""
         self._readers: dict[int, OutputReader] = {}
 
     def delta(self, choice: int, output: Output) -> Delta:
@@ -151,4 +157,16 @@ class Parts:
         reader = self._readers.get(choice)
         if reader is None:
             reader = self._readers[choice] = OutputReader(self._make_reader)
-        return Delta(choice, reader.parts(output), output)
+        delta = Delta(choice, reader.parts(output), output)
+        self._count(delta)
+        return delta
+
+    def _count(self, delta: Delta) -> None:
+        for part in delta.parts:
+            if isinstance(part, CallBegin):
+                self._is_in_call.add(delta.choice)
+            elif isinstance(part, CallEnd):
+                self._is_in_call.discard(delta.choice)
+                self._counted["complete"] += 1
+        if delta.is_last and delta.choice in self._is_in_call:
+            self._counted["cut_off"] += 1
