@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from stoker.engine.config import EngineConfig
     from stoker.engine.protocol import PositionLogprobs, TokenLogprob, Usage
     from stoker.errors import StokerError
-    from stoker.llm import LLM, AsyncLLM, AsyncTextStream, Completion, TextStream
+    from stoker.llm import LLM, AsyncLLM, AsyncTextStream, Completion, TextStream, ToolCall
+    from stoker.text.chat_formats.events import CallArguments, CallBegin, CallEnd, Content, Reasoning
     from stoker.text.messages import Message
 
 __version__ = "0.1.0"
@@ -26,15 +27,21 @@ __all__ = [
     "LLM",
     "AsyncLLM",
     "AsyncTextStream",
+    "CallArguments",
+    "CallBegin",
+    "CallEnd",
     "Completion",
+    "Content",
     "EngineConfig",
     "Message",
     "ModelCard",
     "PositionLogprobs",
+    "Reasoning",
     "SamplingParams",
     "StokerError",
     "TextStream",
     "TokenLogprob",
+    "ToolCall",
     "Usage",
     "__version__",
 ]
@@ -43,15 +50,21 @@ _HOMES = {
     "LLM": "stoker.llm",
     "AsyncLLM": "stoker.llm",
     "AsyncTextStream": "stoker.llm",
+    "CallArguments": "stoker.text.chat_formats.events",
+    "CallBegin": "stoker.text.chat_formats.events",
+    "CallEnd": "stoker.text.chat_formats.events",
     "Completion": "stoker.llm",
+    "Content": "stoker.text.chat_formats.events",
     "EngineConfig": "stoker.engine.config",
     "Message": "stoker.text.messages",
     "ModelCard": "stoker.engine.cards",
     "PositionLogprobs": "stoker.engine.protocol",
+    "Reasoning": "stoker.text.chat_formats.events",
     "SamplingParams": "stoker.core.params",
     "StokerError": "stoker.errors",
     "TextStream": "stoker.llm",
     "TokenLogprob": "stoker.engine.protocol",
+    "ToolCall": "stoker.llm",
     "Usage": "stoker.engine.protocol",
 }
 """Where each public name lives. They are imported when first asked for, so that the command line starts quickly."""

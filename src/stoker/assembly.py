@@ -23,6 +23,7 @@ from stoker.engine.engine import Engine
 from stoker.engine.loaded import Loaded
 from stoker.engine.prompt import find_fill_tokens
 from stoker.engine.spare import IS_SPARE
+from stoker.engine.template_file import configured_template
 from stoker.engine.tiers import open_kv_store
 from stoker.errors import ConfigError
 from stoker.loading.choosing import load_model
@@ -146,7 +147,8 @@ def _slot_files(config: EngineConfig, loaded: Loaded) -> SlotFiles | None:
 
 
 def _card(config: EngineConfig, loaded: Loaded, scheduling: SchedulerConfig) -> ModelCard:
-    info, tokenizer = loaded.backend.info, loaded.tokenizer
+    info, tokenizer, template = loaded.backend.info, loaded.tokenizer, configured_template(config)
+    _check_tool_format(config.tool_format)
     return ModelCard(
         name=config.name or config.model or info.name,
         backend=loaded.backend_name,
@@ -158,7 +160,7 @@ def _card(config: EngineConfig, loaded: Loaded, scheduling: SchedulerConfig) -> 
         kv_tokens=info.kv_tokens,
         parallel=scheduling.max_running,
         max_queue=scheduling.max_waiting,
-        chat_template=loaded.chat_template,
+        chat_template=loaded.chat_template if template is None else template,
         bos_token=_token_text(tokenizer, tokenizer.bos_token_id),
         eos_token=_token_text(tokenizer, tokenizer.eos_token_id),
         num_parameters=loaded.num_parameters,
@@ -168,8 +170,16 @@ def _card(config: EngineConfig, loaded: Loaded, scheduling: SchedulerConfig) -> 
         embedding=_embedding_card(loaded),
         can_generate=info.can_generate,
         adapters=loaded.adapters.cards(),
+        tool_format=config.tool_format,
         marker_tokens=_marker_tokens(tokenizer),
     )
+
+
+def _check_tool_format(name: str) -> None:
+    if name:
+        from stoker.text.chat_formats.table import check_tool_format
+
+        check_tool_format(name)
 
 
 def _marker_tokens(tokenizer: Tokenizer) -> list[str]:

@@ -51,9 +51,11 @@ _FLAGS = {"kv_cache_dir": "cache-dir", "volatile_headers": "volatile-header"}
 _PATHS = frozenset(
     {
         "api_key_file",
+        "chat_template_file",
         "kv_cache_dir",
         "llama_server_path",
         "models_dir",
+        "script",
         "slot_save_path",
         "tls_certificate",
         "tls_key",

@@ -134,12 +134,12 @@ def test_classifier_of_two_labels_behind_a_decoder(tmp_path: Path):
     plain = write_tiny_model(tmp_path / "plain.gguf", TinyModel(architecture="qwen3"))
     ids = list(range(40, 60))
     with LLM(plain, backend="llama", pooling="last") as llm:
-        hidden = llm._embed(embed_of(ids, norm=-1)).rows()[0].astype(np.float64)
+        hidden = llm._asked(embed_of(ids, norm=-1)).rows()[0].astype(np.float64)
     yes, no = head["cls.output.weight"].astype(np.float64) @ hidden
     with LLM(path) as llm:
         assert llm.card.backend == "llama", "the native executor has no classifiers"
         assert llm.card.can_generate
-        (found,) = llm._embed(embed_of(ids, query="")).relevance()
+        (found,) = llm._asked(embed_of(ids, query="")).relevance()
     assert found == pytest.approx(1 / (1 + np.exp(no - yes)), abs=0.01)
 
 

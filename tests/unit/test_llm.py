@@ -215,7 +215,7 @@ def test_sizes_of_numpy_are_as_good_as_plain_ones() -> None:
 
 
 def test_sampling_must_be_sampling_params(llm: LLM) -> None:
-    for wrong in ({"temperature": 0}, "hot", 5):
+    for wrong in ("hot", 5):
         with pytest.raises(InvalidInput, match="must be SamplingParams"):
             llm.generate("a", cast("SamplingParams", wrong))
     every = SamplingParams(
@@ -341,7 +341,7 @@ def test_chat_renders_the_template_for_one_conversation_or_several(parrot: LLM) 
     with pytest.raises(InvalidInput, match="role"):
         parrot.chat([{"content": "x"}])
     wrong: Any
-    for wrong in (None, "Hi!", {"role": "user", "content": "Hi!"}, iter(messages)):
+    for wrong in (None, {"role": "user", "content": "Hi!"}, iter(messages)):
         for ask in (parrot.chat, parrot.stream_chat):
             with pytest.raises(InvalidInput, match="must be a list, not"):
                 ask(wrong)
@@ -686,7 +686,7 @@ ASK: dict[str, Callable[[AsyncLLM], Any]] = {
 def test_what_is_cancelled_before_the_engine_has_it_is_never_computed(
     monkeypatch: pytest.MonkeyPatch, verb: str, moment: str
 ) -> None:
-    begin = "embed" if verb == "embed" else "submit"
+    begin = "ask" if verb == "embed" else "submit"
     places = {"render": (ChatTemplate, "render"), "begin": (Session, begin), "tokenize": (ScriptedTokenizer, "encode")}
 
     async def ask() -> None:
@@ -707,7 +707,7 @@ def test_what_is_cancelled_before_the_engine_has_it_is_never_computed(
             assert (await model.generate("barrier", GREEDY)).usage.completion_tokens == 6
             session = await model._session()
             assert not session._answers
-            assert not session._embeddings
+            assert not session._questions
             assert not session._worker._live
 
     asyncio.run(asyncio.wait_for(ask(), 60))

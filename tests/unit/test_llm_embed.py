@@ -147,7 +147,7 @@ def test_cancelled_task_takes_its_request_back(gate: Gate):
             with pytest.raises(asyncio.CancelledError):
                 await task
             session = await llm._session()
-            assert not session._embeddings
+            assert not session._questions
             assert not session._worker._live
             gate.opened.set()
             assert (await llm.embed("a")).shape == (8,)

@@ -12,7 +12,7 @@ from functools import cache
 from hashlib import blake2b
 from math import ceil
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,19 @@ VOCAB_SIZE = NUM_BYTES + len(SPECIAL_TEXT)
 
 FULL_TRAITS = CacheTraits(can_truncate=True, can_copy=True, shares_cells=True, can_export=True)
 
+
+class Script(Protocol):
+    """Answers that are played, whatever the hash says."""
+
+    def next_token(self, slot: int, entries: Sequence[Entry], *, is_decode: bool) -> int:
+        """The token that follows all entries of a slot. `is_decode`: only one of them is new."""
+        ...
+
+    def forget(self, slot: int) -> None:
+        """A slot was cut: what comes next in it is no next token of an answer."""
+        ...
+
+
 NextToken: TypeAlias = Callable[[Sequence[Entry]], int]
 """From all entries of a slot, the token that shall be most likely next."""
 
@@ -44,12 +57,14 @@ def scripted_info(
     max_batch_tokens: int = 256,
     traits: CacheTraits = FULL_TRAITS,
     mixes_adapters: bool = False,
+    vocab_size: int = VOCAB_SIZE,
+    is_batch_invariant: bool = True,
 ) -> ModelInfo:
     """The `ModelInfo` of a scripted model with the byte vocabulary of `ScriptedTokenizer`."""
     return ModelInfo(
         name="scripted",
         architecture="scripted",
-        vocab_size=VOCAB_SIZE,
+        vocab_size=vocab_size,
         eog_token_ids=frozenset({EOS, IM_END}),
         trained_context=context_size,
         context_size=context_size,
@@ -58,7 +73,7 @@ def scripted_info(
         max_batch_tokens=max_batch_tokens,
         traits=traits,
         mixes_adapters=mixes_adapters,
-        is_batch_invariant=True,
+        is_batch_invariant=is_batch_invariant,
         kv_format="scripted 1",
     )
 
@@ -79,6 +94,7 @@ class ScriptedBackend:
     Args:
         info: sizes and traits to pretend.
         next_token: makes one token by far the most likely; without it the hash decides.
+        script: says the next token by the place in its answer instead.
         before_forward: called first in every `forward`; may block, raise `BackendError`, or look at the batch.
     """
 
@@ -87,10 +103,12 @@ class ScriptedBackend:
         info: ModelInfo | None = None,
         *,
         next_token: NextToken | None = None,
+        script: Script | None = None,
         before_forward: Callable[[Batch], None] | None = None,
     ) -> None:
         self._info = info or scripted_info()
         self._next_token = next_token
+        self._script = script
         self._before_forward = before_forward
         self._slots: list[list[_Cell]] = [[] for _ in range(self._info.num_slots)]
         self._token_mix = np.arange(1, self._info.vocab_size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -196,6 +214,8 @@ class ScriptedBackend:
             assert op.length <= len(self._slots[op.slot]), "truncate beyond the end"
             assert op.length == 0 or self._can_cut(op.slot, op.length), "truncate denied by the traits"
             self._slots[op.slot] = self._slots[op.slot][: op.length]
+            if self._script is not None:
+                self._script.forget(op.slot)
 
     def _can_cut(self, slot: int, length: int) -> bool:
         """Leaving all as it is is no cut."""
@@ -216,6 +236,9 @@ class ScriptedBackend:
             cells.append(_Cell(entry, _mix(before ^ (entry + 1) ^ _adapter_mix(chunk.adapters))))
             if index >= first_row:
                 rows.append(self._row(cells))
+        if rows and self._script is not None:
+            entries = [cell.entry for cell in cells]
+            rows[-1][self._script.next_token(chunk.slot, entries, is_decode=len(chunk.entries) == 1)] = 100
         self.num_computed += len(chunk.entries)
         return rows
 
@@ -316,12 +339,22 @@ def _mix(state: int) -> int:
 
 
 class ScriptedTokenizer:
-    """Bytes are tokens 0 … 255; four special tokens follow."""
+    """Bytes are tokens 0 … 255; four special tokens follow, and then others.
+
+    Args:
+        special: spellings of further special tokens.
+    """
 
     vocab_size = VOCAB_SIZE
     bos_token_id: int | None = BOS
     eos_token_id: int | None = EOS
     adds_bos = True
+    _special = SPECIAL_TEXT
+
+    def __init__(self, special: Sequence[str] = ()) -> None:
+        further = (text for text in dict.fromkeys(special) if text not in SPECIAL_TEXT.values())
+        self._special = {**SPECIAL_TEXT, **dict(enumerate(further, VOCAB_SIZE))}
+        self.vocab_size = NUM_BYTES + len(self._special)
 
     def encode(self, text: str, *, parse_special: bool = True) -> list[int]:
         """See `Tokenizer.encode`."""
@@ -329,24 +362,24 @@ class ScriptedTokenizer:
             return list(text.encode())
         token_ids: list[int] = []
         while text:
-            found = [(text.find(s), t) for t, s in SPECIAL_TEXT.items() if s in text]
-            at, special = min(found, default=(len(text), None))
+            found = [(text.find(s), -len(s), t) for t, s in self._special.items() if s in text]
+            at, _, special = min(found, default=(len(text), 0, None))
             token_ids.extend(text[:at].encode())
             if special is None:
                 break
             token_ids.append(special)
-            text = text[at + len(SPECIAL_TEXT[special]) :]
+            text = text[at + len(self._special[special]) :]
         return token_ids
 
     def fewest_tokens(self, text: str) -> int:
         """See `Tokenizer.fewest_tokens`."""
-        return ceil(len(text) / max(map(len, SPECIAL_TEXT.values())))
+        return ceil(len(text) / max(map(len, self._special.values())))
 
     def token_bytes(self, token_id: int, *, render_special: bool = False) -> bytes:
         """See `Tokenizer.token_bytes`."""
         if token_id < NUM_BYTES:
             return bytes([token_id])
-        return SPECIAL_TEXT[token_id].encode() if render_special else b""
+        return self._special[token_id].encode() if render_special else b""
 
 
 def reply_with(text: str) -> NextToken:

@@ -13,6 +13,7 @@ from itertools import chain
 from math import inf
 from typing import Any, SupportsFloat, SupportsIndex, TypeAlias, cast
 
+from stoker.core.keywords import suggests_keywords
 from stoker.errors import InvalidInput
 
 Checked: TypeAlias = Callable[[str, object], Any]
@@ -28,6 +29,7 @@ _MAX_INT = 2**31 - 1
 _MAX_SEED = 2**64 - 1
 
 
+@suggests_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How to choose tokens and when to stop, for one request.

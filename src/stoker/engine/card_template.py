@@ -64,7 +64,7 @@ class CardTemplate:
         Raises:
             TemplateError: the source does not compile.
         """
-        return find_format(self._compiled)
+        return find_format(self._compiled, self._card.tool_format)
 
     @cached_property
     def _compiled(self) -> ChatTemplate:

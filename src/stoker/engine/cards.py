@@ -78,6 +78,8 @@ class ModelCard(msgspec.Struct, frozen=True):
     """False: it embeds, and writes no text."""
     adapters: list[AdapterCard] = []
     """Those that it began with."""
+    tool_format: str = ""
+    """Name of the format of tool calls that the settings ask for; empty = by the chat template."""
     marker_tokens: list[str] = []
     """Markers of chat formats, such as `<tool_call>`, that are single tokens of the vocabulary."""
 

@@ -126,6 +126,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """GPU that the llama backend uses if the model is not split, and for parts that cannot be split. Default: 0."""
     tensor_split: str = ""
     """Share of the model for each GPU, such as 3,1, on the llama backend. Default: by free memory."""
+    chat_template_file: str = ""
+    """File with a Jinja chat template to use instead of the model's own."""
+    tool_format: str = ""
+    """Format of the model's tool calls, such as hermes; none = requests with tools are refused. Default: the one that
+    the chat template writes."""
+    script: str = ""
+    """JSON file with answers for a model that only plays them, for tests of clients. The name of the model is free."""
     num_replicas: int = 1
     """For how many engines of this model the memory must suffice: what is not given is one engine's part of it."""
     has_siblings: bool = False

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any, Self, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.core.params import SamplingParams
+from stoker.chat.answers import Part, text_of
+from stoker.core.params import whole_number
 from stoker.engine.cards import ModelCard
 from stoker.engine.config import EngineConfig
-from stoker.engine.protocol import Embed, Embedded
+from stoker.engine.protocol import A, Detokenize, Embed, Question, Tokenize
 from stoker.errors import Cancelled, ModelNotLoaded, StokerError
+from stoker.llm.asks import Ask, chat_ask, text_ask
 from stoker.llm.async_completions import AsyncCompletions
+from stoker.llm.completion import Completion
 from stoker.llm.inputs import (
     GENERATE_DEFAULTS,
     NOTHING_GIVEN,
@@ -28,10 +31,11 @@ from stoker.llm.inputs import (
     Conversation,
     EngineOptions,
     Lora,
+    Messages,
+    OneSampling,
     Prompt,
     Prompts,
     Sampling,
-    as_adapters,
     as_batch,
     as_conversations,
     as_prompt,
@@ -42,8 +46,9 @@ from stoker.llm.inputs import (
     spread,
     spread_lora,
 )
+from stoker.llm.options import ChatOptions, TextOptions, chat_options, text_options
 from stoker.llm.places import Places
-from stoker.llm.session import Answer, Completion, Session
+from stoker.llm.session import Answer, Session
 from stoker.loading.locating import local_model
 
 if TYPE_CHECKING:
@@ -70,18 +75,28 @@ class _Wake:
 
 
 class AsyncTextStream(AsyncIterator[str]):
-    """The pieces of one answer, as they come. Iterate over it; `aclose`, or cancelling the reader, stops the model.
+    """The text of one answer, as it comes. Iterate over it; `aclose`, or cancelling the reader, stops the model.
 
-    One task reads it. It stops the model too when nobody holds it any more.
+    `events` gives reasoning and tool calls besides. One task reads it. It stops the model too when nobody holds it any
+    more.
     """
 
-    def __init__(self, llm: AsyncLLM, texts: AsyncGenerator[str], answer: Answer) -> None:
+    def __init__(self, llm: AsyncLLM, parts: AsyncGenerator[Sequence[Part]], answer: Answer) -> None:
         self._llm = llm
-        self._texts = cast("AsyncGeneratorType[str]", texts)
+        self._parts = cast("AsyncGeneratorType[Sequence[Part]]", parts)
         self._answer = answer
 
     async def __anext__(self) -> str:
-        return await anext(self._texts)
+        async for parts in self._parts:
+            if text := text_of(parts):
+                return text
+        raise StopAsyncIteration
+
+    async def events(self) -> AsyncGenerator[Part]:
+        """See `TextStream.events`."""
+        async for parts in self._parts:
+            for part in parts:
+                yield part
 
     @property
     def completion(self) -> Completion:
@@ -98,8 +113,8 @@ class AsyncTextStream(AsyncIterator[str]):
         Any task may call it. Where another one waits for the next piece, its iteration is over; if it waits for the
         model to be loaded, or for a place in the engine, then as soon as it has that.
         """
-        if not self._texts.ag_running:
-            await self._texts.aclose()
+        if not self._parts.ag_running:
+            await self._parts.aclose()
         elif (session := self._llm._loaded) is not None:
             session.abort(self._answer)
         else:
@@ -159,25 +174,39 @@ class AsyncLLM:
     def generate(
         self,
         prompts: Prompt,
-        sampling: SamplingParams | None = None,
+        sampling: OneSampling = None,
         *,
         lora: Adapters = None,
         progress: bool = False,
+        **options: Unpack[TextOptions],
     ) -> AsyncCompletions[Completion]: ...
     @overload
     def generate(
-        self, prompts: Prompts, sampling: Sampling = None, *, lora: Lora = None, progress: bool = False
+        self,
+        prompts: Prompts,
+        sampling: Sampling = None,
+        *,
+        lora: Lora = None,
+        progress: bool = False,
+        **options: Unpack[TextOptions],
     ) -> AsyncCompletions[list[Completion]]: ...
     def generate(
-        self, prompts: Prompt | Prompts, sampling: Sampling = None, *, lora: Lora = None, progress: bool = False
+        self,
+        prompts: Prompt | Prompts,
+        sampling: Sampling = None,
+        *,
+        lora: Lora = None,
+        progress: bool = False,
+        **options: Unpack[TextOptions],
     ) -> AsyncCompletions[Completion] | AsyncCompletions[list[Completion]]:
         """See `LLM.generate`. Await it for the result, or iterate over it for one completion after the other."""
+        given, others = text_options("generate()", options)
         batch, is_single = as_batch(prompts)
 
         async def start() -> list[Coroutine[Any, Any, Completion]]:
             defaults = NOTHING_GIVEN if (await self._session()).gives_max_tokens else GENERATE_DEFAULTS
-            jobs = zip(batch, spread(sampling, len(batch), defaults), spread_lora(lora, len(batch)), strict=True)
-            return [_read(self.stream(prompt, params, lora=adapters)) for prompt, params, adapters in jobs]
+            jobs = zip(batch, spread(sampling, len(batch), defaults, given), spread_lora(lora, len(batch)), strict=True)
+            return [_read(self.stream(prompt, params, lora=adapters, **others)) for prompt, params, adapters in jobs]
 
         return AsyncCompletions(start, is_single=is_single, show_progress=progress)
 
@@ -185,55 +214,81 @@ class AsyncLLM:
     def chat(
         self,
         messages: Conversation,
-        sampling: SamplingParams | None = None,
+        sampling: OneSampling = None,
         *,
         lora: Adapters = None,
         progress: bool = False,
+        **options: Unpack[ChatOptions],
     ) -> AsyncCompletions[Completion]: ...
     @overload
     def chat(
-        self, messages: Sequence[Conversation], sampling: Sampling = None, *, lora: Lora = None, progress: bool = False
-    ) -> AsyncCompletions[list[Completion]]: ...
-    def chat(
         self,
-        messages: Conversation | Sequence[Conversation],
+        messages: Sequence[Messages],
         sampling: Sampling = None,
         *,
         lora: Lora = None,
         progress: bool = False,
+        **options: Unpack[ChatOptions],
+    ) -> AsyncCompletions[list[Completion]]: ...
+    def chat(
+        self,
+        messages: Conversation | Sequence[Messages],
+        sampling: Sampling = None,
+        *,
+        lora: Lora = None,
+        progress: bool = False,
+        **options: Unpack[ChatOptions],
     ) -> AsyncCompletions[Completion] | AsyncCompletions[list[Completion]]:
         """See `LLM.chat`. Await it for the result, or iterate over it for one completion after the other."""
+        given, others = chat_options("chat()", options)
         batch, is_single = as_conversations(messages)
 
         async def start() -> list[Coroutine[Any, Any, Completion]]:
-            jobs = zip(batch, spread(sampling, len(batch), NOTHING_GIVEN), spread_lora(lora, len(batch)), strict=True)
-            return [_read(self.stream_chat(messages, params, lora=adapters)) for messages, params, adapters in jobs]
+            params = spread(sampling, len(batch), NOTHING_GIVEN, given)
+            jobs = zip(batch, params, spread_lora(lora, len(batch)), strict=True)
+            return [_read(self.stream_chat(said, each, lora=adapters, **others)) for said, each, adapters in jobs]
 
         return AsyncCompletions(start, is_single=is_single, show_progress=progress)
 
     def stream(
-        self, prompt: Prompt, sampling: SamplingParams | None = None, *, lora: Adapters = None
+        self, prompt: Prompt, sampling: OneSampling = None, *, lora: Adapters = None, **options: Unpack[TextOptions]
     ) -> AsyncTextStream:
         """Completes one prompt piece by piece. It begins, and is refused if it must be, with the first iteration."""
-        return self._stream(lambda _: as_prompt(prompt), sampling, lora)
+        given, others = text_options("stream()", options)
+        return self._stream(lambda _: text_ask(as_prompt(prompt), as_sampling(sampling, given), lora, others))
 
     def stream_chat(
-        self, messages: Conversation, sampling: SamplingParams | None = None, *, lora: Adapters = None
+        self,
+        messages: Conversation,
+        sampling: OneSampling = None,
+        *,
+        lora: Adapters = None,
+        **options: Unpack[ChatOptions],
     ) -> AsyncTextStream:
         """Answers one conversation piece by piece; begins with the first iteration."""
-        return self._stream(lambda session: session.render(messages), sampling, lora)
+        given, others = chat_options("stream_chat()", options)
+        return self._stream(lambda model: chat_ask(model, messages, as_sampling(sampling, given), lora, others))
+
+    async def tokenize(self, text: str, *, add_bos: bool = False) -> list[int]:
+        """See `LLM.tokenize`."""
+        return (await self._asked(Tokenize(text, wants_bos=add_bos))).token_ids
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        """See `LLM.detokenize`."""
+        question = Detokenize([whole_number("token_ids", token_id) for token_id in token_ids])
+        return (await self._asked(question)).text
 
     async def embed(
         self, texts: Prompt | Prompts, *, dimensions: int | None = None, truncate: bool = False
     ) -> NDArray[np.float32]:
         """See `LLM.embed`."""
         batch, is_single = as_batch(texts)
-        rows = (await self._embed(Embed(batch, dimensions=embed_dimensions(dimensions), truncates=truncate))).rows()
+        rows = (await self._asked(Embed(batch, dimensions=embed_dimensions(dimensions), truncates=truncate))).rows()
         return (rows[0] if is_single else rows).copy()
 
     async def rank(self, query: str, documents: Sequence[str], *, truncate: bool = False) -> list[float]:
         """See `LLM.rank`."""
-        return (await self._embed(as_ranking(query, documents, truncate=truncate))).relevance()
+        return (await self._asked(as_ranking(query, documents, truncate=truncate))).relevance()
 
     async def close(self) -> None:
         """Ends every request and frees the model, which is not loaded again. Calling it twice is allowed."""
@@ -293,14 +348,14 @@ class AsyncLLM:
         self._loaded = session
         return session
 
-    async def _embed(self, embed: Embed) -> Embedded:
+    async def _asked(self, question: Question[A]) -> A:
         session = await self._session()
         await self._places.take()
-        future: Future[Embedded] = Future()
+        future: Future[A] = Future()
 
         def begin() -> None:
             try:
-                session.embed(embed, future)
+                session.ask(question, future)
             finally:
                 future.add_done_callback(lambda _: self._places.give_back())
 
@@ -310,38 +365,30 @@ class AsyncLLM:
         finally:
             future.cancel()
 
-    def _stream(
-        self, prompt: Callable[[Session], Prompt], sampling: SamplingParams | None, lora: Adapters
-    ) -> AsyncTextStream:
+    def _stream(self, ask: Callable[[Session], Ask]) -> AsyncTextStream:
         wake = _Wake()
         answer = Answer(wake)
-        return AsyncTextStream(self, self._texts(answer, wake, prompt, sampling, lora), answer)
+        return AsyncTextStream(self, self._parts(answer, wake, ask), answer)
 
-    async def _texts(
-        self,
-        answer: Answer,
-        wake: _Wake,
-        prompt: Callable[[Session], Prompt],
-        sampling: SamplingParams | None,
-        lora: Adapters,
-    ) -> AsyncGenerator[str]:
-        params, adapters = as_sampling(sampling), as_adapters(lora)
+    async def _parts(
+        self, answer: Answer, wake: _Wake, ask: Callable[[Session], Ask]
+    ) -> AsyncGenerator[Sequence[Part]]:
         wake.loop = asyncio.get_running_loop()
         session = await self._session()
         await self._places.take()
 
         def begin() -> None:
             try:
-                session.submit(answer, prompt(session), params, adapters)
+                session.submit(answer, ask(session))
             finally:
                 answer.when_ended(self._places.give_back)
 
         try:
             with suppress(Cancelled):  # by `aclose`: the answer has ended
                 await _on_thread(begin)
-            while (text := answer.take()) is not None:
-                if text:
-                    yield text
+            while (parts := answer.take()) is not None:
+                if parts:
+                    yield parts
                 else:
                     await wake.changed.wait()
                 wake.changed.clear()

@@ -8,8 +8,8 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from stoker.llm.completion import Completion
 from stoker.llm.progress_bar import progress_bar
-from stoker.llm.session import Completion
 
 T = TypeVar("T", Completion, list[Completion])
 

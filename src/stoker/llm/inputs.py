@@ -5,24 +5,31 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeAlias, TypedDict, cast
 
 import msgspec
 
+from stoker.core.keywords import check_keywords
 from stoker.core.params import SamplingParams, real_number, whole_number
 from stoker.engine.config import AdapterSpec, BackendName, EngineConfig, KVType, PoolingName
 from stoker.engine.protocol import AdapterChoice, Embed
 from stoker.errors import InvalidInput
+from stoker.llm.options import SamplingOptions
 from stoker.text.messages import Message, checked_message, message_from_dict
 
 Prompt: TypeAlias = str | list[int]
 """Text, or token ids that are taken as they are."""
 Prompts: TypeAlias = list[str] | list[list[int]] | list[Prompt]
-Conversation: TypeAlias = Sequence[Message | Mapping[str, object]]
+Messages: TypeAlias = Sequence[Message | Mapping[str, object]]
 """Messages, oldest first; dicts have OpenAI's shape."""
-Sampling: TypeAlias = SamplingParams | Sequence[SamplingParams] | None
+Conversation: TypeAlias = str | Messages
+"""Messages, or one text of the user."""
+OneSampling: TypeAlias = SamplingParams | Mapping[str, Any] | None
+"""Sampling parameters, also as a dict."""
+Sampling: TypeAlias = OneSampling | Sequence[SamplingParams | Mapping[str, Any]]
 """One for all prompts, or one for each."""
 Adapters: TypeAlias = str | Mapping[str, float] | None
 """The name of an adapter, or names with scales; `{}` = the model alone, None = what applies by itself."""
@@ -52,8 +59,10 @@ def engine_config(model: str | Path | EngineConfig, options: EngineOptions) -> E
     """The configuration of a model under these options.
 
     Raises:
+        TypeError: there is no such option.
         InvalidInput: one is of a wrong type, or outside its range; `fields["parameter"]` names it.
     """
+    check_keywords("LLM()", options, {*EngineConfig.__struct_fields__, "progress"})
     fields: dict[str, Any] = {name: value for name, value in options.items() if name != "lora"}
     fields |= _lora_fields(options.get("lora"))
     if isinstance(model, EngineConfig):
@@ -142,18 +151,20 @@ def as_ranking(query: object, documents: object, *, truncate: bool) -> Embed:
     return Embed(inputs, query=query, truncates=truncate, parameter="documents")
 
 
-def as_conversations(messages: Conversation | Sequence[Conversation]) -> tuple[list[Conversation], bool]:
+def as_conversations(messages: Conversation | Sequence[Messages]) -> tuple[list[Conversation], bool]:
     """All conversations, and whether it was a single one.
 
     Raises:
         InvalidInput: it is no list, or neither messages nor lists are in it.
     """
+    if isinstance(messages, str):
+        return [messages], True
     _check_list(messages, "`messages` must be a list")
     if not messages or isinstance(messages[0], Message | Mapping):
         return [cast("Conversation", messages)], True
     for conversation in messages:
         _check_list(conversation, "`messages` must hold messages, or lists of messages")
-    return list(cast("Sequence[Conversation]", messages)), False
+    return list(cast("Sequence[Messages]", messages)), False
 
 
 def _check_list(messages: object, complaint: str) -> None:
@@ -167,6 +178,8 @@ def as_messages(conversation: Conversation) -> tuple[Message, ...]:
     Raises:
         InvalidInput: there is none, or one is not valid.
     """
+    if isinstance(conversation, str):
+        conversation = [{"role": "user", "content": conversation}]
     _check_list(conversation, "`messages` must be a list")
     if not conversation:
         raise InvalidInput("`messages` must be a list with at least one message", parameter="messages")
@@ -178,17 +191,19 @@ def as_messages(conversation: Conversation) -> tuple[Message, ...]:
     )
 
 
-def spread(sampling: Sampling, num_prompts: int, defaults: SamplingParams) -> list[SamplingParams]:
-    """One for each prompt, with `defaults` where nothing is given.
+def spread(
+    sampling: Sampling, num_prompts: int, defaults: SamplingParams, options: SamplingOptions | None = None
+) -> list[SamplingParams]:
+    """One for each prompt: keywords go over `sampling`, and `defaults` fill in what neither gives.
 
     Raises:
         InvalidInput: there are more or fewer of them than prompts, or one holds a value of a wrong type.
     """
     if not isinstance(sampling, list | tuple):
-        return [as_sampling(sampling).filled_from(defaults)] * num_prompts
+        return [as_sampling(sampling, options).filled_from(defaults)] * num_prompts
     if len(sampling) != num_prompts:
         raise InvalidInput(f"{len(sampling)} sampling params for {num_prompts} prompts", parameter="sampling")
-    return [as_sampling(params).filled_from(defaults) for params in sampling]
+    return [as_sampling(params, options).filled_from(defaults) for params in sampling]
 
 
 def spread_lora(lora: Lora, num_prompts: int) -> list[Adapters]:
@@ -222,17 +237,19 @@ def as_adapters(adapters: object) -> list[AdapterChoice] | None:
     return [AdapterChoice(name=str(name), scale=float(real_number("lora", scale))) for name, scale in pairs]
 
 
-def as_sampling(sampling: object) -> SamplingParams:
-    """The params of one prompt, `NOTHING_GIVEN` for None. What they hold was checked when they were made.
+def as_sampling(sampling: object, options: SamplingOptions | None = None) -> SamplingParams:
+    """The params of one prompt, `NOTHING_GIVEN` for None, with those of the keywords.
 
     Raises:
-        InvalidInput: something else.
+        InvalidInput: something else, or a value of a wrong type.
     """
+    if isinstance(sampling, Mapping):
+        sampling = SamplingParams(**cast("Mapping[str, Any]", sampling))
     if sampling is None:
-        return NOTHING_GIVEN
+        sampling = NOTHING_GIVEN
     if not isinstance(sampling, SamplingParams):
         raise InvalidInput(f"sampling must be SamplingParams, not {type(sampling).__name__}", parameter="sampling")
-    return sampling
+    return replace(sampling, **options) if options else sampling
 
 
 def _is_all(kind: type, values: object) -> bool:

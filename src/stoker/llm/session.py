@@ -15,60 +15,44 @@ import os
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from stoker.assembly import build_engine
-from stoker.core.params import SamplingParams
+from stoker.chat.answers import OutputReader, Part
 from stoker.engine.card_template import CardTemplate
 from stoker.engine.closing import closing_on_error
 from stoker.engine.config import EngineConfig
 from stoker.engine.protocol import (
-    AdapterChoice,
+    A,
     Embed,
-    Embedded,
     Event,
     Failed,
     Output,
     PositionLogprobs,
+    Question,
+    QuickQuestion,
     Submit,
     Unanswered,
     Usage,
 )
+from stoker.engine.protocol import Answer as Answered
 from stoker.engine.worker import EngineWorker
 from stoker.errors import Cancelled, ModelNotLoaded, StokerError
-from stoker.llm.inputs import Conversation, Prompt, as_messages
+from stoker.llm.asks import Ask
+from stoker.llm.completion import Completion, completion_of
+from stoker.text.chat_formats.probe import ChatFormat
+from stoker.text.messages import Json, Message
 
 if TYPE_CHECKING:
     from stoker.models.progress import Progress
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
-    """One answer."""
-
-    text: str
-    token_ids: list[int]
-    """Those that were sampled, including an end-of-generation token."""
-    finish_reason: str
-    """`stop`, `length` or `cancelled`."""
-    usage: Usage
-    logprobs: list[PositionLogprobs] | None = None
-    """One per token, if `SamplingParams.logprobs` asked for them."""
-    stop_match: str | int | None = None
-    """The stop string or stop token id that ended the answer, if one did."""
-
-    def __str__(self) -> str:
-        """The text alone."""
-        return self.text
-
-
 class Answer:
-    """One request's answer: added up on the engine's thread, taken by whoever reads it.
+    """One request's answer: collected on the engine's thread, read as content, reasoning and calls by its taker.
 
     Args:
         notify: called with "it has ended" after every change, on the thread that made the change.
@@ -78,18 +62,28 @@ class Answer:
         self.request_id = uuid.uuid4().hex
         self._notify = notify
         self._lock = threading.RLock()
-        self._texts: list[str] = []
-        self._num_taken = 0
+        self._fresh: list[Output] = []
+        """Not read yet."""
         self._token_ids: list[int] = []
         self._logprobs: list[PositionLogprobs] | None = None
-        self._last: Output | None = None
+        self._last = Output(self.request_id, "", [], Usage(0, 0, 0))
         self._error: StokerError | None = None
         self.is_ended = False
         self._at_end: Callable[[], None] | None = None
+        self._reading = threading.Lock()
+        """Guards what follows. The engine's thread never waits for it."""
+        self._reader = OutputReader(None)
+        self._ask: Ask | None = None
+        self._parts: list[Part] = []
+        self._num_taken = 0
+
+    def begin(self, ask: Ask) -> None:
+        """Says what it is the answer to, before anything of it comes."""
+        self._ask, self._reader = ask, OutputReader(ask.reader)
 
     def push(self, output: Output) -> None:
         with self._lock:
-            self._texts.append(output.text)
+            self._fresh.append(output)
             self._token_ids += output.token_ids
             if output.logprobs is not None:
                 self._logprobs = self._logprobs or []
@@ -116,13 +110,14 @@ class Answer:
                 return
         callback()
 
-    def take(self) -> str | None:
-        """The text since the last call; None when there will be no more."""
-        with self._lock:
-            fresh = "".join(self._texts[self._num_taken :])
-            self._num_taken = len(self._texts)
-            if fresh or not self.is_ended:
-                return fresh
+    def take(self) -> Sequence[Part] | None:
+        """The parts since the last call; None when there will be no more."""
+        with self._reading:
+            is_ended = self._read()
+            fresh = self._parts[self._num_taken :]
+            self._num_taken = len(self._parts)
+        if fresh or not is_ended:
+            return fresh
         if self._error is not None:
             raise self._error
         return None
@@ -131,16 +126,29 @@ class Answer:
         """The answer as far as it has come."""
         if self._error is not None:
             raise self._error
+        with self._reading:
+            self._read()
+            parts, ask = list(self._parts), self._ask
         with self._lock:
-            last = self._last or Output(self.request_id, "", [], Usage(0, 0, 0))
-            return Completion(
-                text="".join(self._texts),
-                token_ids=list(self._token_ids),
-                finish_reason=last.finish_reason or "cancelled",
-                usage=last.usage,
-                logprobs=None if self._logprobs is None else list(self._logprobs),
-                stop_match=last.stop_match,
+            return completion_of(
+                self.request_id,
+                parts,
+                self._last,
+                token_ids=self._token_ids,
+                logprobs=self._logprobs,
+                parse=None if ask is None else ask.parse,
+                functions={} if ask is None else ask.functions,
             )
+
+    def _read(self) -> bool:
+        """Reads what has come since the last time; returns whether that is all."""
+        with self._lock:
+            outputs, self._fresh, is_ended = self._fresh, [], self.is_ended
+        for output in outputs:
+            self._parts += self._reader.parts(output)
+        if is_ended:
+            self._parts += self._reader.flush()
+        return is_ended
 
 
 class Session:
@@ -153,24 +161,37 @@ class Session:
         self._template = CardTemplate(self.card)
         self._lock = threading.RLock()
         self._answers: dict[str, Answer] = {}
-        self._embeddings: dict[str, Future[Embedded]] = {}
+        self._questions: dict[str, Future[Any]] = {}
         self._forsaken: deque[Answer] = deque()
         """Bounded by the answers that are alive."""
         self._is_closed = False
         self._process_id = os.getpid()
         self._worker = EngineWorker(engine, self._publish)
 
-    def render(self, conversation: Conversation) -> str:
-        """The prompt of a conversation, by the model's own template.
+    @property
+    def chat_format(self) -> ChatFormat:
+        """See `ChatModel`."""
+        return self._template.chat_format
 
-        Raises:
-            InvalidInput: a message is not valid, or the template refuses it.
-        """
-        return self._template.render(as_messages(conversation))
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Json]] = (),
+        template_kwargs: Mapping[str, object] | None = None,
+    ) -> str:
+        """See `ChatModel`."""
+        return self._template.render(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            variables=template_kwargs,
+        )
 
-    def submit(
-        self, answer: Answer, prompt: Prompt, sampling: SamplingParams, adapters: list[AdapterChoice] | None = None
-    ) -> None:
+    def submit(self, answer: Answer, ask: Ask) -> None:
         """Starts a request. If this raises, the answer has ended too.
 
         Raises:
@@ -179,6 +200,7 @@ class Session:
         """
         self._check_process()
         request_id = answer.request_id
+        answer.begin(ask)
         is_accepted = False
         with self._lock:
             self._answers[request_id] = answer
@@ -187,18 +209,20 @@ class Session:
                 raise Cancelled("the request was aborted before it was submitted")
             if self._is_closed:
                 raise ModelNotLoaded("the model was closed")
-            self._worker.submit(Submit(request_id, prompt, sampling, adapters=adapters))
+            self._worker.submit(
+                Submit(request_id, ask.prompt, ask.sampling, adapters=ask.adapters, outline=ask.outline)
+            )
             is_accepted = True
         finally:
             # Whoever aborted in the meantime came before the engine knew the request.
             if not is_accepted or request_id not in self._answers:
                 self.abort(answer)
 
-    def embed(self, embed: Embed, future: Future[Embedded]) -> None:
-        """Starts a request for embeddings or ranks.
+    def ask(self, question: Question[A], future: Future[A]) -> None:
+        """Asks the engine something.
 
         Args:
-            embed: its `question_id` is given here.
+            question: one that costs no forward pass, or an `Embed`; its `question_id` is given here.
             future: for the answer. Cancelling it takes the request back, at whatever moment.
 
         Raises:
@@ -207,7 +231,7 @@ class Session:
         self._check_process()
         question_id = uuid.uuid4().hex
         with self._lock:
-            self._embeddings[question_id] = future
+            self._questions[question_id] = future
         future.add_done_callback(lambda future: self._forget(question_id, future))
         try:
             with closing_on_error(future.cancel):
@@ -215,7 +239,11 @@ class Session:
                     raise Cancelled("the request was taken back before it was submitted")
                 if self._is_closed:
                     raise ModelNotLoaded("the model was closed")
-                self._worker.embed(msgspec.structs.replace(embed, question_id=question_id))
+                asked = msgspec.structs.replace(question, question_id=question_id)
+                if isinstance(asked, Embed):
+                    self._worker.embed(asked)
+                else:
+                    self._worker.ask(cast("QuickQuestion", asked))
         finally:
             # Whoever cancelled in the meantime came before the engine knew the request.
             self._forget(question_id, future)
@@ -245,7 +273,7 @@ class Session:
         self._worker.close()
         for request_id in list(self._answers):
             self._end(request_id, ModelNotLoaded("the model was closed"))
-        for question_id in list(self._embeddings):
+        for question_id in list(self._questions):
             self._settle(question_id, ModelNotLoaded("the model was closed"))
 
     @property
@@ -267,25 +295,25 @@ class Session:
                     self._end(event.request_id)
             elif isinstance(event, Failed):
                 self._end(event.request_id, event.error())
-            elif isinstance(event, Embedded):
-                self._settle(event.question_id, event)
             elif isinstance(event, Unanswered):
                 self._settle(event.question_id, event.error())
+            elif isinstance(event, Answered):
+                self._settle(event.question_id, event)
 
-    def _settle(self, question_id: str, result: Embedded | StokerError) -> None:
+    def _settle(self, question_id: str, result: Answered | StokerError) -> None:
         with self._lock:
-            future = self._embeddings.pop(question_id, None)
+            future = self._questions.pop(question_id, None)
         if future is None or not future.set_running_or_notify_cancel():
             return
-        if isinstance(result, Embedded):
+        if isinstance(result, Answered):
             future.set_result(result)
         else:
             future.set_exception(result)
 
-    def _forget(self, question_id: str, future: Future[Embedded]) -> None:
+    def _forget(self, question_id: str, future: Future[Any]) -> None:
         if future.cancelled() and self._is_at_home:
             with self._lock:
-                self._embeddings.pop(question_id, None)
+                self._questions.pop(question_id, None)
             self._worker.abort(question_id)
 
     def _end(self, request_id: str, error: StokerError | None = None) -> None:

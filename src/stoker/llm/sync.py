@@ -12,16 +12,19 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.core.params import SamplingParams
+from stoker.chat.answers import Part, text_of
+from stoker.core.params import whole_number
 from stoker.engine.cards import ModelCard
 from stoker.engine.config import EngineConfig
-from stoker.engine.protocol import AdapterChoice, Embed, Embedded
+from stoker.engine.protocol import A, Detokenize, Embed, Question, Tokenize
 from stoker.errors import StokerError
+from stoker.llm.asks import Ask, chat_ask, text_ask
+from stoker.llm.completion import Completion
 from stoker.llm.inputs import (
     GENERATE_DEFAULTS,
     NOTHING_GIVEN,
@@ -29,10 +32,11 @@ from stoker.llm.inputs import (
     Conversation,
     EngineOptions,
     Lora,
+    Messages,
+    OneSampling,
     Prompt,
     Prompts,
     Sampling,
-    as_adapters,
     as_batch,
     as_conversations,
     as_prompt,
@@ -43,29 +47,27 @@ from stoker.llm.inputs import (
     spread,
     spread_lora,
 )
+from stoker.llm.options import ChatOptions, TextOptions, chat_options, text_options
 from stoker.llm.progress_bar import progress_bar
-from stoker.llm.session import Answer, Completion, Session
+from stoker.llm.session import Answer, Session
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from stoker.models.progress import Progress
 
-Job: TypeAlias = tuple[Prompt, SamplingParams, Adapters]
-
 _POLL_S = 1.0
 """Longest single wait, so that no wait is unbounded."""
 
 
 class TextStream(Iterator[str]):
-    """The pieces of one answer, as they come. Iterate over it, or close it to stop the model.
+    """The text of one answer, as it comes. Iterate over it, or close it to stop the model.
 
-    One thread reads it. It is also a context manager, and stops the model when nobody holds it any more.
+    `events` gives reasoning and tool calls besides. One thread reads it. It is also a context manager, and stops the
+    model when nobody holds it any more.
     """
 
-    def __init__(
-        self, llm: LLM, prompt: Prompt, sampling: SamplingParams, adapters: list[AdapterChoice] | None
-    ) -> None:
+    def __init__(self, llm: LLM, ask: Ask) -> None:
         self._llm = llm
         """A model that nobody else holds must not be closed under its reader."""
         session, places = llm._session, llm._places
@@ -75,16 +77,30 @@ class TextStream(Iterator[str]):
         answer = Answer(partial(_wake_reader, self._changed, places))
         _take_place(session, places)
         self._answer = answer  # not before: whatever ends it gives the place back
-        session.submit(answer, prompt, sampling, adapters)
+        session.submit(answer, ask)
 
     def __next__(self) -> str:
+        while (parts := self._next_parts()) is not None:
+            if text := text_of(parts):
+                return text
+        raise StopIteration
+
+    def events(self) -> Generator[Part]:
+        """All parts of the answer, in the order in which the model writes them.
+
+        `Content` and `Reasoning` are pieces of text; a tool call is a `CallBegin`, any number of `CallArguments` and a
+        `CallEnd`.
+        """
+        while (parts := self._next_parts()) is not None:
+            yield from parts
+
+    def _next_parts(self) -> Sequence[Part] | None:
+        """What has come since the last call, at least one part; None = the answer has ended."""
         while True:
             self._changed.clear()
-            text = self._answer.take()
-            if text is None:
-                raise StopIteration
-            if text:
-                return text
+            parts = self._answer.take()
+            if parts is None or parts:
+                return parts
             while not self._changed.wait(_POLL_S):
                 self._session.check_alive()
 
@@ -146,17 +162,30 @@ class LLM:
     def generate(
         self,
         prompts: Prompt,
-        sampling: SamplingParams | None = None,
+        sampling: OneSampling = None,
         *,
         lora: Adapters = None,
         progress: bool = False,
+        **options: Unpack[TextOptions],
     ) -> Completion: ...
     @overload
     def generate(
-        self, prompts: Prompts, sampling: Sampling = None, *, lora: Lora = None, progress: bool = False
+        self,
+        prompts: Prompts,
+        sampling: Sampling = None,
+        *,
+        lora: Lora = None,
+        progress: bool = False,
+        **options: Unpack[TextOptions],
     ) -> list[Completion]: ...
     def generate(
-        self, prompts: Prompt | Prompts, sampling: Sampling = None, *, lora: Lora = None, progress: bool = False
+        self,
+        prompts: Prompt | Prompts,
+        sampling: Sampling = None,
+        *,
+        lora: Lora = None,
+        progress: bool = False,
+        **options: Unpack[TextOptions],
     ) -> Completion | list[Completion]:
         """Completes one prompt, or a list of prompts together; a list comes back in its order.
 
@@ -165,64 +194,129 @@ class LLM:
             sampling: one for all prompts, or one for each. `max_tokens` not given = 512.
             lora: the name of an adapter, or names with scales; a list has one of these for each prompt.
             progress: draws a progress bar on stderr.
+            options: `response_format` says what the answers must look like: a class, a JSON schema, or a dict such as
+                `{"regex": "[0-9]+"}` or `{"choice": ["yes", "no"]}`. All others are fields of `SamplingParams`, such
+                as `temperature=0`; they go over `sampling`.
 
         Raises:
             StokerError: a request was refused or failed; all others are stopped.
+            TypeError: there is no such option.
         """
+        given, options = text_options("generate()", options)
         batch, is_single = as_batch(prompts)
         defaults = NOTHING_GIVEN if self._session.gives_max_tokens else GENERATE_DEFAULTS
-        jobs = zip(batch, spread(sampling, len(batch), defaults), spread_lora(lora, len(batch)), strict=True)
-        answers = self._run(list(jobs), show_progress=progress)
+        jobs = zip(batch, spread(sampling, len(batch), defaults, given), spread_lora(lora, len(batch)), strict=True)
+        answers = self._run([text_ask(*job, options) for job in jobs], show_progress=progress)
         return answers[0] if is_single else answers
 
     @overload
     def chat(
         self,
         messages: Conversation,
-        sampling: SamplingParams | None = None,
+        sampling: OneSampling = None,
         *,
         lora: Adapters = None,
         progress: bool = False,
+        **options: Unpack[ChatOptions],
     ) -> Completion: ...
     @overload
     def chat(
-        self, messages: Sequence[Conversation], sampling: Sampling = None, *, lora: Lora = None, progress: bool = False
-    ) -> list[Completion]: ...
-    def chat(
         self,
-        messages: Conversation | Sequence[Conversation],
+        messages: Sequence[Messages],
         sampling: Sampling = None,
         *,
         lora: Lora = None,
         progress: bool = False,
+        **options: Unpack[ChatOptions],
+    ) -> list[Completion]: ...
+    def chat(
+        self,
+        messages: Conversation | Sequence[Messages],
+        sampling: Sampling = None,
+        *,
+        lora: Lora = None,
+        progress: bool = False,
+        **options: Unpack[ChatOptions],
     ) -> Completion | list[Completion]:
         """Answers one conversation, or a list of them together, by the model's own chat template.
 
         Args:
-            messages: one conversation (`Message` objects or dicts in OpenAI's shape), or a list of conversations.
+            messages: one conversation (`Message` objects, dicts in OpenAI's shape, or a text as the user's only
+                message), or a list of conversations.
             sampling: one for all, or one for each. `max_tokens` not given = until the model stops or the context is
                 full.
             lora: as of `generate`.
             progress: draws a progress bar on stderr.
+            options: `tools`, Python functions or definitions in OpenAI's shape, and `tool_choice`, which is `auto`,
+                `required`, `none` or a tool; `parallel_tool_calls`; `response_format` as of `generate`; `reasoning`,
+                which is False, True, the most tokens of it, or an effort such as `low`; `template_kwargs`, further
+                variables for the chat template. All others are fields of `SamplingParams`.
 
         Raises:
             StokerError: a request was refused or failed; all others are stopped.
+            TypeError: there is no such option.
+
+        Example:
+            >>> def weather(city: str) -> str:
+            ...     "Says how the weather is."
+            ...     return f"It rains in {city}."
+            >>> with LLM("smollm2") as llm:  # doctest: +SKIP
+            ...     answer = llm.chat("How is the weather in Paris?", tools=[weather])
+            ...     print([call.run() for call in answer.tool_calls] or answer.text)
         """
-        conversations, is_single = as_conversations(messages)
-        batch: list[Prompt] = [self._session.render(conversation) for conversation in conversations]
-        jobs = zip(batch, spread(sampling, len(batch), NOTHING_GIVEN), spread_lora(lora, len(batch)), strict=True)
-        answers = self._run(list(jobs), show_progress=progress)
+        given, options = chat_options("chat()", options)
+        batch, is_single = as_conversations(messages)
+        jobs = zip(
+            batch, spread(sampling, len(batch), NOTHING_GIVEN, given), spread_lora(lora, len(batch)), strict=True
+        )
+        answers = self._run([chat_ask(self._session, *job, options) for job in jobs], show_progress=progress)
         return answers[0] if is_single else answers
 
-    def stream(self, prompt: Prompt, sampling: SamplingParams | None = None, *, lora: Adapters = None) -> TextStream:
-        """Completes one prompt piece by piece. What can be refused is refused here, not by the iteration."""
-        return TextStream(self, as_prompt(prompt), as_sampling(sampling), as_adapters(lora))
+    def stream(
+        self, prompt: Prompt, sampling: OneSampling = None, *, lora: Adapters = None, **options: Unpack[TextOptions]
+    ) -> TextStream:
+        """Completes one prompt piece by piece. What can be refused is refused here, not by the iteration.
+
+        Args:
+            prompt: text or token ids.
+            sampling: its parameters.
+            lora: as of `generate`.
+            options: as of `generate`.
+        """
+        given, options = text_options("stream()", options)
+        return TextStream(self, text_ask(as_prompt(prompt), as_sampling(sampling, given), lora, options))
 
     def stream_chat(
-        self, messages: Conversation, sampling: SamplingParams | None = None, *, lora: Adapters = None
+        self,
+        messages: Conversation,
+        sampling: OneSampling = None,
+        *,
+        lora: Adapters = None,
+        **options: Unpack[ChatOptions],
     ) -> TextStream:
-        """Answers one conversation piece by piece. What can be refused is refused here, not by the iteration."""
-        return self.stream(self._session.render(messages), sampling, lora=lora)
+        """Answers one conversation piece by piece. What can be refused is refused here, not by the iteration.
+
+        Args:
+            messages: one conversation.
+            sampling: its parameters.
+            lora: as of `generate`.
+            options: as of `chat`.
+        """
+        given, options = chat_options("stream_chat()", options)
+        return TextStream(self, chat_ask(self._session, messages, as_sampling(sampling, given), lora, options))
+
+    def tokenize(self, text: str, *, add_bos: bool = False) -> list[int]:
+        """The token ids of a text; the text of a special token is that token.
+
+        Args:
+            text: the text.
+            add_bos: begin with the beginning-of-sequence token if the model wants one, as a prompt does.
+        """
+        return self._asked(Tokenize(text, wants_bos=add_bos)).token_ids
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of some tokens; special tokens are written out."""
+        return self._asked(Detokenize([whole_number("token_ids", token_id) for token_id in token_ids])).text
 
     def embed(
         self, texts: Prompt | Prompts, *, dimensions: int | None = None, truncate: bool = False
@@ -246,7 +340,7 @@ class LLM:
             ...     print(float(a @ b))
         """
         batch, is_single = as_batch(texts)
-        rows = self._embed(Embed(batch, dimensions=embed_dimensions(dimensions), truncates=truncate)).rows()
+        rows = self._asked(Embed(batch, dimensions=embed_dimensions(dimensions), truncates=truncate)).rows()
         return (rows[0] if is_single else rows).copy()
 
     def rank(self, query: str, documents: Sequence[str], *, truncate: bool = False) -> list[float]:
@@ -255,7 +349,7 @@ class LLM:
         Raises:
             StokerError: a document was refused, or the model is no reranking model.
         """
-        return self._embed(as_ranking(query, documents, truncate=truncate)).relevance()
+        return self._asked(as_ranking(query, documents, truncate=truncate)).relevance()
 
     def close(self) -> None:
         """Ends every request and frees the model. Calling it twice is allowed."""
@@ -274,12 +368,12 @@ class LLM:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _embed(self, embed: Embed) -> Embedded:
+    def _asked(self, question: Question[A]) -> A:
         _take_place(self._session, self._places)
         try:
-            future: Future[Embedded] = Future()
+            future: Future[A] = Future()
             try:
-                self._session.embed(embed, future)
+                self._session.ask(question, future)
                 while True:
                     try:
                         return future.result(_POLL_S)
@@ -290,12 +384,12 @@ class LLM:
         finally:
             self._places.release()
 
-    def _run(self, jobs: Sequence[Job], *, show_progress: bool) -> list[Completion]:
+    def _run(self, jobs: Sequence[Ask], *, show_progress: bool) -> list[Completion]:
         run = _Run(self._session, self._places, len(jobs))
         try:
             with progress_bar(len(jobs), is_shown=show_progress) as advance:
                 for job in jobs:
-                    run.submit(*job)
+                    run.submit(job)
                     run.collect(advance, wait_for_all=False)
                 run.collect(advance, wait_for_all=True)
         finally:
@@ -314,12 +408,12 @@ class _Run:
         self._num_collected = 0
         self._ended: queue.Queue[int] = queue.Queue(maxsize=max(1, num_prompts))
 
-    def submit(self, prompt: Prompt, sampling: SamplingParams, lora: Adapters) -> None:
+    def submit(self, ask: Ask) -> None:
         index = len(self.answers)
         _take_place(self._session, self._places)
         self.answers.append(Answer(partial(_note_end, self._ended, index, self._places)))
         with self._naming(index):
-            self._session.submit(self.answers[index], prompt, sampling, as_adapters(lora))
+            self._session.submit(self.answers[index], ask)
 
     def collect(self, advance: Callable[[], None], *, wait_for_all: bool) -> None:
         """Takes note of every answer that has ended; raises what one of them raises."""

@@ -13,12 +13,18 @@ if TYPE_CHECKING:
     from stoker.models.progress import Progress
 
 
+SCRIPTED = "scripted"
+"""Name of the model that needs no files."""
+
+
 def local_model(config: EngineConfig, *, progress: Progress | None = None) -> EngineConfig:
     """The same configuration with the model's file on this disk, downloaded if necessary.
 
     Raises:
         ModelError: there is no such model, or no way to get it.
     """
+    if config.backend == "auto" and (config.script or config.model == SCRIPTED):
+        return msgspec.structs.replace(config, backend="scripted")
     _check_backend(config)
     if config.model_path or config.backend == "scripted":
         return config

@@ -11,14 +11,24 @@ from stoker.engine.adapters import Adapters
 from stoker.engine.config import EngineConfig
 from stoker.engine.loaded import Loaded
 from stoker.loading.loader import usual_slots
+from stoker.loading.locating import SCRIPTED
 
 if TYPE_CHECKING:
+    from stoker.backends.scripted import ScriptedTokenizer
+    from stoker.backends.scripted_answers import PlayedScript
     from stoker.models.lora import LoraFile
     from stoker.models.progress import Progress
 
 
+_CONTEXT, _SCRIPT_CONTEXT = 512, 32768
+"""Tokens; a token is a byte, and a prompt with tools has many."""
+
+
 class ScriptedLoader:
-    """The model `scripted` babbles; a model of any other name always answers with its name. Satisfies `Loader`."""
+    """The model `scripted` babbles; a model of any other name always answers with its name. Satisfies `Loader`.
+
+    With a script it plays the answers of that.
+    """
 
     name = "scripted"
 
@@ -43,14 +53,17 @@ class ScriptedLoader:
         )
 
         config = self._config
-        context_size = config.ctx_size or 512
+        context_size = config.ctx_size or (_SCRIPT_CONTEXT if config.script else _CONTEXT)
+        tokenizer, script = _played(config) if config.script else (ScriptedTokenizer(), None)
         info = scripted_info(
             context_size=context_size,
             kv_tokens=config.kv_tokens or context_size * config.parallel,
             num_slots=usual_slots(config.parallel),
+            vocab_size=tokenizer.vocab_size,
+            is_batch_invariant=script is None,  # a guess would not be played at its place
         )
-        next_token = None if config.model == "scripted" else reply_with(config.model)
-        backend = ScriptedBackend(info, next_token=next_token)
+        next_token = None if script or config.model == SCRIPTED else reply_with(config.model)
+        backend = ScriptedBackend(info, next_token=next_token, script=script)
         pooling = Pooling(config.pooling or "mean")
         return Loaded(
             backend=backend,
@@ -58,13 +71,23 @@ class ScriptedLoader:
             adapters=Adapters(backend, scripted_adapter),
             embedder=ScriptedEmbedder(scripted_embedding_info(pooling=pooling, max_tokens=context_size)),
             backend_name=self.name,
-            tokenizer=ScriptedTokenizer(),
+            tokenizer=tokenizer,
             defaults=config.sampling,
             path=Path(config.model_path),
             chat_template=None,
             num_parameters=0,
             size_bytes=0,
         )
+
+
+def _played(config: EngineConfig) -> tuple[ScriptedTokenizer, PlayedScript]:
+    from stoker.backends.scripted import ScriptedTokenizer
+    from stoker.backends.scripted_answers import PlayedScript, read_script
+    from stoker.text.chat_formats.table import ALL_MARKER_TOKENS
+
+    script = read_script(Path(config.script))
+    tokenizer = ScriptedTokenizer([*script.special_tokens, *sorted(ALL_MARKER_TOKENS)])
+    return tokenizer, PlayedScript(script.answers, tokenizer)
 
 
 def scripted_adapter(path: Path) -> LoraFile:

@@ -95,6 +95,12 @@ class RequestMetrics:
         self.cached_tokens: Counter[str] = Counter()
         """Those of the prompt tokens that were not computed."""
         self.completion_tokens: Counter[str] = Counter()
+        self.reasoning_tokens: Counter[str] = Counter()
+        """Those of the completion tokens in which the model reasons."""
+        self.constrained: Counter[str] = Counter()
+        """Accepted requests whose answers follow a grammar, by its kind."""
+        self.tool_calls: Counter[str] = Counter()
+        """Tool calls in answers: `complete`, or `cut_off`."""
 
         self.embedding_s = Histogram(LATENCY_BOUNDS)
         """Seconds of a request for embeddings or ranks that was answered."""
@@ -216,6 +222,8 @@ class RequestWatch:
         metrics.request_prompt.observe(usage.prompt_tokens)
         metrics.request_computed.observe(usage.prompt_tokens - usage.cached_tokens)
         metrics.request_completion.observe(usage.completion_tokens)
+        if usage.reasoning_tokens:
+            metrics.reasoning_tokens[self._key_name] += usage.reasoning_tokens
         if usage.completion_tokens > 1:
             metrics.request_token_s.observe((now - self._first_s) / (usage.completion_tokens - 1))
         if self._max_tokens is not None:

@@ -6,17 +6,17 @@ Generation --Output--> Delta --Writer.push--> bytes of a stream
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
+from stoker.chat.answers import OutputReader, Part, reasoning_of, text_of
 from stoker.engine.protocol import Output
 from stoker.errors import StokerError
 from stoker.runtime.registry import ServedModel
@@ -25,13 +25,10 @@ from stoker.server.errors import error_event, json_response
 from stoker.server.generation import Generation, GenerationRequest
 from stoker.server.transport.connection import while_connected
 from stoker.server.transport.sse import SSE, EventStream, Framing
-from stoker.text.chat_formats.events import CallArguments, CallBegin, CallEnd, Content, Event, Reasoning
+from stoker.text.chat_formats.events import CallBegin, CallEnd
 from stoker.text.chat_formats.reader import Reader
 
 _log = logging.getLogger(__name__)
-
-Part: TypeAlias = Event
-"""Content, reasoning, or a piece of a tool call."""
 
 
 class Delta(msgspec.Struct, frozen=True):
@@ -47,12 +44,12 @@ class Delta(msgspec.Struct, frozen=True):
     @property
     def text(self) -> str:
         """The content."""
-        return "".join([part.text for part in self.parts if isinstance(part, Content)])
+        return text_of(self.parts)
 
     @property
     def reasoning(self) -> str:
         """What the model thinks before it answers."""
-        return "".join([part.text for part in self.parts if isinstance(part, Reasoning)])
+        return reasoning_of(self.parts)
 
     @property
     def is_last(self) -> bool:
@@ -122,7 +119,7 @@ async def stream(generation: Generation, writer: Writer, scope: Scope) -> AsyncG
     if begin := writer.begin():
         yield begin
     try:
-        parts = Parts(generation.reader)
+        parts = Parts(generation.reader, generation.tool_calls)
         async for index, output in generation:
             if event := writer.push(parts.delta(index, output)):
                 yield event
@@ -136,7 +133,7 @@ async def stream(generation: Generation, writer: Writer, scope: Scope) -> AsyncG
 async def whole(generation: Generation, writer: Writer) -> object:
     """The reply that does not stream: the fold of the deltas of each choice, in the dialect's shape."""
     outputs = await generation.collect()
-    parts = Parts(generation.reader)
+    parts = Parts(generation.reader, generation.tool_calls)
     return writer.whole([parts.delta(index, output) for index, output in enumerate(outputs)])
 
 
@@ -145,82 +142,31 @@ class Parts:
 
     Args:
         make_reader: makes the reader of one choice; None = an answer is content as it is written.
+        counted: where tool calls count.
     """
 
-    def __init__(self, make_reader: Callable[[], Reader] | None) -> None:
+    def __init__(self, make_reader: Callable[[], Reader] | None, counted: Counter[str]) -> None:
         self._make_reader = make_reader
-        self._readers: dict[int, Reader] = {}
+        self._counted = counted
+        self._is_in_call: set[int] = set()
+        """Choices in which a call has begun and not ended."""
+        self._readers: dict[int, OutputReader] = {}
 
     def delta(self, choice: int, output: Output) -> Delta:
         """What an output of the engine adds to a choice."""
-        if self._make_reader is None:
-            return Delta(choice, (Content(output.text),) if output.text else (), output)
         reader = self._readers.get(choice)
         if reader is None:
-            reader = self._readers[choice] = self._make_reader()
-        parts = reader.push(reader.marks.joined(output.text, output.marks))
-        if output.finish_reason is not None:
-            parts += reader.flush()
-        return Delta(choice, parts, output)
+            reader = self._readers[choice] = OutputReader(self._make_reader)
+        delta = Delta(choice, reader.parts(output), output)
+        self._count(delta)
+        return delta
 
-
-@dataclass(slots=True)
-class ToolCall:
-    """A tool call of an answer."""
-
-    call_id: str
-    index: int
-    """Its place among the calls of the answer."""
-    name: str
-    is_complete: bool = False
-    _pieces: list[str] = field(default_factory=list[str])
-
-    @property
-    def arguments(self) -> str:
-        """JSON, as the model wrote it; a part of it if the answer was cut off."""
-        return "".join(self._pieces)
-
-    def push(self, text: str) -> None:
-        """Adds text to the arguments."""
-        self._pieces.append(text)
-
-
-@dataclass(slots=True)
-class ToolCalls:
-    """The tool calls of one choice, or those so far. Text is not kept: a stream may be long.
-
-    Args:
-        id_prefix: begins the ids of calls.
-        seed: makes the ids differ from those of other answers.
-    """
-
-    id_prefix: str
-    seed: str
-    calls: list[ToolCall] = field(default_factory=list[ToolCall])
-
-    def push(self, part: Part) -> None:
-        """Notes a part of the answer."""
-        match part:
-            case Content() | Reasoning():
-                pass
-            case CallBegin():
-                self.calls.append(ToolCall(self._call_id(), len(self.calls), part.name))
-            case CallArguments():
-                self.calls[-1].push(part.text)
-            case CallEnd():
-                self.calls[-1].is_complete = True
-
-    def push_all(self, parts: Iterable[Part]) -> ToolCalls:
-        """Notes all of these parts."""
-        for part in parts:
-            self.push(part)
-        return self
-
-    @property
-    def has_complete(self) -> bool:
-        """There is a complete tool call."""
-        return any(call.is_complete for call in self.calls)
-
-    def _call_id(self) -> str:
-        digest = hashlib.blake2s(f"{self.seed}/{len(self.calls)}".encode()).hexdigest()
-        return f"{self.id_prefix}{digest[:24]}"
+    def _count(self, delta: Delta) -> None:
+        for part in delta.parts:
+            if isinstance(part, CallBegin):
+                self._is_in_call.add(delta.choice)
+            elif isinstance(part, CallEnd):
+                self._is_in_call.discard(delta.choice)
+                self._counted["complete"] += 1
+        if delta.is_last and delta.choice in self._is_in_call:
+            self._counted["cut_off"] += 1

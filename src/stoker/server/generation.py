@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, closing
 from dataclasses import dataclass, field, replace
@@ -110,9 +111,17 @@ class Generation:
         request: what they are for.
         streams: what the runtime gave for its `submits`, each past its `Accepted`.
         watches: one for each stream.
+        tool_calls: where the tool calls of the answers are to be counted.
     """
 
-    def __init__(self, request: GenerationRequest, streams: Sequence[_Stream], watches: Sequence[RequestWatch]) -> None:
+    def __init__(
+        self,
+        request: GenerationRequest,
+        streams: Sequence[_Stream],
+        watches: Sequence[RequestWatch],
+        tool_calls: Counter[str],
+    ) -> None:
+        self.tool_calls = tool_calls
         self._request = request
         self._streams = streams
         self._watches = watches
@@ -156,7 +165,9 @@ class Generation:
                 await _accepted(stream, watches[-1])
                 streams.append(stream)
             stack.pop_all()
-        return cls(request, streams, watches)
+        if request.outline is not None and request.outline.grammar is not None:
+            metrics.constrained[request.outline.grammar.kind] += len(submits)
+        return cls(request, streams, watches, metrics.tool_calls)
 
     @property
     def usage(self) -> Usage:

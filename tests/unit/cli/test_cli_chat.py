@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Sequence
 
 import pytest
 
+from stoker.chat.answers import Part
 from stoker.cli.chat import _ask
 from stoker.llm import TextStream
 from tests.unit.cli.conftest import Stoker
@@ -48,16 +50,16 @@ def test_what_was_said_before_is_part_of_the_prompt(stoker: Stoker) -> None:
 
 
 def test_an_interrupt_stops_the_answer_and_not_the_program(stoker: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
-    original, num_calls = TextStream.__next__, 0
+    original, num_calls = TextStream._next_parts, 0
 
-    def interrupted(self: TextStream) -> str:
+    def interrupted(self: TextStream) -> Sequence[Part] | None:
         nonlocal num_calls
         num_calls += 1
         if num_calls == 1:
             raise KeyboardInterrupt
         return original(self)
 
-    monkeypatch.setattr(TextStream, "__next__", interrupted)
+    monkeypatch.setattr(TextStream, "_next_parts", interrupted)
     done = stoker("chat", REPLY, stdin=b"One\nTwo\n")
     assert (done.code, done.out) == (0, f"{REPLY}\n")
     assert "(stopped)" in done.err

@@ -179,7 +179,9 @@ def test_ollama_says_which_models_can(model: tuple[Engine, ModelCard], tmp_path:
     _, card = model
     reply = ask(make_app(Filler(card)), "POST", "/api/show", json={"model": "tiny"}).json()
     assert reply["capabilities"] == ["completion", "insert"]
-    plain = msgspec.structs.replace(card, path=str(write_tiny_model(tmp_path / "plain.gguf", TinyModel())))
+    plain = msgspec.structs.replace(
+        card, fill_tokens=None, path=str(write_tiny_model(tmp_path / "plain.gguf", TinyModel()))
+    )
     assert ask(make_app(Filler(plain)), "POST", "/api/show", json={"model": "tiny"}).json()["capabilities"] == [
         "completion"
     ]

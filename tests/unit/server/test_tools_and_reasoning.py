@@ -263,3 +263,16 @@ def _data(response: Any) -> list[str]:
     assert response.status_code == 200, response.text
     lines = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: ")]
     return [line for line in lines if line != "[DONE]"]
+
+
+def test_calls_and_constraints_are_counted() -> None:
+    app = app_of()
+    chat(app)
+    chat(app, stream=True)
+    chat(app, response_format={"type": "json_object"}, tool_choice="none")
+    text = ask(app, "GET", "/metrics").text
+    assert 'stoker_tool_calls_total{end="complete",model="tiny"} 4.0' in text
+    assert 'stoker_constrained_requests_total{kind="json_object",model="tiny"} 1.0' in text
+    cut = app_of(TRUNCATED, "length")
+    chat(cut)
+    assert 'stoker_tool_calls_total{end="cut_off",model="tiny"} 1.0' in ask(cut, "GET", "/metrics").text

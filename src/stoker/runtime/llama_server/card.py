@@ -7,8 +7,10 @@ import time
 from stoker.core.model_info import CacheTraits, ModelInfo
 from stoker.engine.cards import EmbeddingCard, FillTokens, ModelCard
 from stoker.engine.config import EngineConfig
+from stoker.engine.template_file import configured_template
 from stoker.runtime.llama_server.model_file import ModelFile, Task
 from stoker.runtime.llama_server.wire import ModelList, Props
+from stoker.text.chat_formats.table import check_tool_format
 
 _TRAITS = CacheTraits(can_truncate=False, can_copy=False, shares_cells=False)
 """Its KV is not ours to move."""
@@ -31,6 +33,8 @@ def make_card(
     if model.task is not Task.TEXT:
         pooling = "rank" if model.pooling is None else model.pooling.value
         embedding = EmbeddingCard(pooling, model.embedding_size, context_size)
+    template = configured_template(config)
+    check_tool_format(config.tool_format)
     meta = listed.data[0].meta if listed.data else None
     return ModelCard(
         name=config.name or config.model or facts.name,
@@ -43,7 +47,8 @@ def make_card(
         kv_tokens=model.total_tokens,
         parallel=config.parallel,
         max_queue=config.max_queue,
-        chat_template=facts.chat_template,
+        chat_template=facts.chat_template if template is None else template,
+        tool_format=config.tool_format,
         bos_token=props.bos_token,
         eos_token=props.eos_token,
         num_parameters=facts.num_parameters,

@@ -22,6 +22,7 @@ _OURS = {
     "lora": "--lora",
     "adapters": "--lora",
     "control_vector": "--control-vector",
+    "script": "--script",
 }
 """Settings that llama-server has no part in, and their options."""
 

@@ -8,6 +8,7 @@ from math import isinf
 import msgspec
 from msgspec import UNSET
 
+from stoker.chat.capabilities import card_capabilities
 from stoker.engine.cards import AdapterCard
 from stoker.models.memory_plan import MemoryPlan
 from stoker.runtime.entry import ModelStatus
@@ -26,7 +27,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def model_entry(status: ModelStatus) -> ModelEntry:
-    """A model, loaded or not.
+    """A model, loaded or not. The first time, this runs the chat template of a loaded one.
 
     Raises:
         ModelNotLoaded: it is there, but has never been ready.
@@ -46,8 +47,15 @@ def model_entry(status: ModelStatus) -> ModelEntry:
         size=card.size_bytes,
         n_embd=UNSET if card.embedding is None or card.embedding.pooling == "rank" else card.embedding.size,
     )
+    can = card_capabilities(card)
     return msgspec.structs.replace(
-        base, created=card.created, path=card.path, max_model_len=card.context_size, meta=meta
+        base,
+        created=card.created,
+        path=card.path,
+        max_model_len=card.context_size,
+        meta=meta,
+        capabilities=can.names,
+        tool_format=can.tool_format,
     )
 
 

@@ -42,7 +42,9 @@ async def list_models(call: Call[None]) -> Response:
     if call.query.get("reload") == "1":
         await call.registry.refresh()
     statuses = _statuses(call.registry)
-    entries = [entry for status in statuses for entry in (model_entry(status), *adapter_entries(status))]
+    models = await call.off_loop(lambda: [model_entry(status) for status in statuses])
+    pairs = zip(models, statuses, strict=True)
+    entries = [entry for model, status in pairs for entry in (model, *adapter_entries(status))]
     wants_anthropic = is_anthropic(call.request.scope)
     return json_response(anthropic_reply.model_list(entries) if wants_anthropic else ModelList(entries))
 
@@ -56,7 +58,9 @@ async def list_models(call: Call[None]) -> Response:
 )
 async def get_model(call: Call[None]) -> Response:
     name = call.path_parameter("model")
-    entry = _find_adapter(call.registry, name) or model_entry(_find(call.registry, name))
+    entry = _find_adapter(call.registry, name)
+    if entry is None:
+        entry = await call.off_loop(model_entry, _find(call.registry, name))
     return json_response(anthropic_reply.model_entry(entry) if is_anthropic(call.request.scope) else entry)
 
 

@@ -5,9 +5,12 @@ The tables say what becomes of each field. In requests `None` means "not given".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from stoker.chat.capabilities import ToolFormat
 from stoker.server.fields import FieldTable, Ignored, honoured
 
 
@@ -120,8 +123,12 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     status: ModelState
     max_model_len: int | UnsetType = UNSET
-    """In tokens; this and `meta` are there if it is loaded."""
+    """In tokens; this and what follows are there if it is loaded."""
     meta: ModelMeta | UnsetType = UNSET
+    capabilities: Sequence[str] | UnsetType = UNSET
+    """In Ollama's words, of a loaded model: `completion`, `insert`, `tools`, `thinking`, `embedding`."""
+    tool_format: ToolFormat | UnsetType | None = UNSET
+    """How it calls tools; null = it has no chat template, or a broken one."""
     parent: str | UnsetType = UNSET
     """Of a LoRA adapter: the model that it is applied to. Its `path` is the adapter's file."""
     object: str = "model"

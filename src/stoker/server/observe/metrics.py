@@ -65,6 +65,9 @@ _COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "prompt_tokens": ("Tokens of prompts, cached ones too", ("model", "key")),
     "cached_tokens": ("Prompt tokens that were not computed", ("model", "key")),
     "completion_tokens": ("Tokens written", ("model", "key")),
+    "reasoning_tokens": ("Tokens of reasoning in answers that came to their end", ("model", "key")),
+    "constrained_requests": ("Accepted requests whose answers follow a grammar, by its kind", ("model", "kind")),
+    "tool_calls": ("Tool calls in answers, complete or cut off", ("model", "end")),
     "adapter_completion_tokens": ("Tokens written with an adapter", ("model", "adapter")),
     "computed_prompt_tokens": ("Prompt tokens that were computed", _MODEL),
     "prefix_queries_tokens": ("Prompt tokens that were looked for in the cache", _MODEL),
@@ -248,6 +251,9 @@ def _add_requests(found: _Families, model: str, metrics: RequestMetrics) -> None
         "cached_tokens": metrics.cached_tokens,
         "completion_tokens": metrics.completion_tokens,
         "embedding_tokens": metrics.embedding_tokens,
+        "reasoning_tokens": metrics.reasoning_tokens,
+        "constrained_requests": metrics.constrained,
+        "tool_calls": metrics.tool_calls,
     }
     for name, counts in {**by_key, "refusals": metrics.refusals, "failures": metrics.failures}.items():
         for label, count in counts.items():

@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
+from stoker.chat.planning import Conversation, Thinking, rendered
+from stoker.chat.tools import Tools, tools_of
 from stoker.errors import InvalidInput
 from stoker.runtime.base import Runtime
 from stoker.server.fields import FieldTable, Ignored, Refused, honoured, ignored
 from stoker.server.request.fields import ConstrainedFields, Int
-from stoker.server.request.planning import Conversation, Thinking, rendered
 from stoker.server.request.policies import NOTHING_GENERATED, SHARED
-from stoker.server.request.tools import Tools, tools_of
 from stoker.text.messages import messages_from_dicts
 
 MAX_TOP_LOGPROBS = 20

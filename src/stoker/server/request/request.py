@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
+from stoker.chat.planning import Plan
 from stoker.core.params import SamplingParams
 from stoker.engine.protocol import Prompt
 from stoker.errors import InvalidInput
@@ -15,7 +16,6 @@ from stoker.server.observe.account import Account
 from stoker.server.request.adapters import adapter_choices
 from stoker.server.request.fields import GenerationFields
 from stoker.server.request.lines import LineBounds
-from stoker.server.request.planning import Plan
 from stoker.server.request.sampling import text_bias
 
 

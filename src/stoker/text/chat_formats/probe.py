@@ -64,12 +64,17 @@ class ChatFormat:
         return self.row.thinking
 
 
-def find_format(template: ChatTemplate) -> ChatFormat:
-    """The format of the model that this template is of."""
+def find_format(template: ChatTemplate, name: str = "") -> ChatFormat:
+    """The format of the model that this template is of.
+
+    Args:
+        template: the model's.
+        name: of the format of tool calls, or `none`; empty = the one that the template writes.
+    """
     turns = list(_call_turns(template))
     prompt = _render(template, [_USER], tools=_TOOLS)
     renders_tools = "probe_weather" in prompt
-    row, reason = _row(template, turns, renders_tools=renders_tools)
+    row, reason = _named(name) if name else _row(template, turns, renders_tools=renders_tools)
     row, can_think = _with_thinking(template, row)
     return ChatFormat(
         row=row,
@@ -90,6 +95,11 @@ class _Turn:
     opening: str
     """The end of the prompt before it."""
     num_calls: int
+
+
+def _named(name: str) -> tuple[Format, str]:
+    row = next((row for row in (*FORMATS, GENERIC) if row.name == name), PLAIN)
+    return row, "chosen by the settings"
 
 
 def _row(template: ChatTemplate, turns: Sequence[_Turn], *, renders_tools: bool) -> tuple[Format, str]:

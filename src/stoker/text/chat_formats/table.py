@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import TypeAlias
 
+from stoker.errors import ConfigError
 from stoker.text.chat_formats.shapes import AnyShape, BareCalls, JSONCalls, NamedCalls, PythonCalls, TaggedCalls
 
 Span: TypeAlias = tuple[str, str]
@@ -310,6 +311,22 @@ GENERIC = Format(name="generic", calls=JSONCalls(wrapper="tool_calls"))
 
 PLAIN = Format(name="plain", calls=None)
 """Reasoning only."""
+
+
+NO_TOOLS = "none"
+"""What the settings call a format without tool calls."""
+
+
+def check_tool_format(name: str) -> None:
+    """Checks the name of a format as the settings have it; empty = by the chat template.
+
+    Raises:
+        ConfigError: there is no such format.
+    """
+    known = [*(row.name for row in (*FORMATS, GENERIC)), NO_TOOLS]
+    if name and name not in known:
+        message = f"there is no tool format {name!r}; there are {', '.join(known)}"
+        raise ConfigError(message, key="tool_format")
 
 
 _TOKEN = re.compile(r"<\|?[^<>\s]+>|\[/?[A-Z_]+\]")

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+from stoker.chat.constraints import response_grammar
+from stoker.chat.planning import Conversation, Thinking, planned, rendered
+from stoker.chat.tools import Tools, tools_of
 from stoker.core.outline import GrammarText
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
 from stoker.server.config import ServerConfig
 from stoker.server.dialects.anthropic.types import CountTokensRequest, MessagesRequest
 from stoker.server.generation import GenerationRequest
-from stoker.server.request.constraints import response_grammar
 from stoker.server.request.fields import GenerationFields
-from stoker.server.request.planning import Conversation, Thinking, planned, rendered
 from stoker.server.request.request import Caller, generation_request
 from stoker.server.request.sampling import sampling_params
-from stoker.server.request.tools import Tools, tools_of
 from stoker.text.messages import Message, message_from_dict
 
 _WORDS = {"stop": "stop_sequences"}

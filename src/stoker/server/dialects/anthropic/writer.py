@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from stoker.chat.answers import Part, ToolCall, ToolCalls
 from stoker.engine.protocol import Output, Usage
-from stoker.server.answer import Asked, Delta, Part, ToolCall, ToolCalls, Writer
+from stoker.server.answer import Asked, Delta, Writer
 from stoker.server.dialects.anthropic.types import (
     AnthropicModel,
     AnthropicModelList,

@@ -152,7 +152,7 @@ async def apply_template(call: Call[ChatPromptRequest]) -> Response:
     reply=PropsReply,
 )
 async def props(call: Call[None]) -> Response:
-    return json_response(props_reply(_asked_for(call)))
+    return json_response(await call.off_loop(props_reply, _asked_for(call)))
 
 
 @router.endpoint(

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from stoker.chat.capabilities import ToolFormat
 from stoker.server.request.fields import ConstrainedFields, Int
 from stoker.server.usage import Timings
 
@@ -154,6 +155,14 @@ class Modalities(msgspec.Struct, frozen=True, kw_only=True):
     audio: bool = False
 
 
+class TemplateCaps(msgspec.Struct, frozen=True, kw_only=True):
+    """What the chat template itself writes."""
+
+    supports_tools: bool
+    supports_tool_calls: bool
+    supports_parallel_tool_calls: bool
+
+
 class PropsReply(msgspec.Struct, frozen=True, kw_only=True):
     default_generation_settings: GenerationSettings
     total_slots: int
@@ -163,6 +172,11 @@ class PropsReply(msgspec.Struct, frozen=True, kw_only=True):
     chat_template: str
     bos_token: str
     eos_token: str
+    chat_template_caps: TemplateCaps
+    capabilities: Sequence[str]
+    """What the model can do, in Ollama's words."""
+    tool_format: ToolFormat | None
+    """How it calls tools; null = it has no chat template, or a broken one."""
     modalities: Modalities = Modalities()
     build_info: str
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import UNSET
 
+from stoker.chat.capabilities import card_capabilities
 from stoker.core.params import SamplingParams
 from stoker.core.slot_state import SlotState
 from stoker.engine.cards import ModelCard
@@ -30,6 +31,7 @@ from stoker.server.dialects.llamacpp.types import (
     PromptObject,
     PropsReply,
     SlotReply,
+    TemplateCaps,
 )
 from stoker.server.generation import Generation, GenerationRequest
 from stoker.server.logprobs import text_positions
@@ -222,8 +224,10 @@ class LlamaCppWriter(Writer):
 
 
 def props_reply(served: ServedModel) -> PropsReply:
-    """What a served model is."""
+    """What a served model is. The first time, this runs its chat template."""
     card = served.runtime.card
+    can = card_capabilities(card)
+    tools = can.tool_format
     return PropsReply(
         default_generation_settings=GenerationSettings(card.context_size),
         total_slots=card.parallel,
@@ -232,6 +236,13 @@ def props_reply(served: ServedModel) -> PropsReply:
         chat_template=card.chat_template or "",
         bos_token=card.bos_token,
         eos_token=card.eos_token,
+        capabilities=can.names,
+        tool_format=tools,
+        chat_template_caps=TemplateCaps(
+            supports_tools=tools is not None and tools.writes_tools,
+            supports_tool_calls=tools is not None and tools.writes_calls,
+            supports_parallel_tool_calls=tools is not None and tools.writes_calls and tools.max_calls is None,
+        ),
         build_info=f"stoker-{version('stoker')}-{card.backend}",
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from stoker.chat.capabilities import card_capabilities, chat_capabilities
 from stoker.engine.cards import AdapterCard, ModelCard
 from stoker.engine.prompt import FILL_SPELLINGS, fill_tokens
 from stoker.errors import ModelError
@@ -65,7 +67,7 @@ def tag_entry(name: str, path: Path, size_bytes: int) -> TagEntry | None:
     if file is None:
         return None
     try:
-        facts = _facts(file)
+        facts, capabilities = _facts(file), _file_capabilities(file)
     except ModelError:
         return None
     name = ollama_name(name)
@@ -76,6 +78,7 @@ def tag_entry(name: str, path: Path, size_bytes: int) -> TagEntry | None:
         size=size_bytes,
         digest=file.digest,
         details=_details(facts),
+        capabilities=capabilities,
     )
 
 
@@ -136,7 +139,7 @@ def show_file(path: Path, *, verbose: bool) -> ShowReply:
             template=facts.chat_template or "",
             details=_details(facts),
             model_info=_metadata(gguf, facts, verbose=verbose),
-            capabilities=_capabilities(gguf),
+            capabilities=_capabilities(gguf, facts),
             modified_at=file.modified_at if file else _EPOCH,
             license=gguf.get_str("general.license") or "",
         )
@@ -151,7 +154,7 @@ def show_card(card: ModelCard) -> ShowReply:
         template=card.chat_template or "",
         details=card_details(card),
         model_info={"general.architecture": card.architecture, **context},
-        capabilities=["completion", *(["insert"] if card.fill_tokens else [])] if card.can_generate else ["embedding"],
+        capabilities=card_capabilities(card).names,
         modified_at=datetime.fromtimestamp(card.created, UTC).isoformat(),
         license="",
     )
@@ -206,10 +209,17 @@ def _plain(value: MetadataValue, *, verbose: bool) -> Any:
     return value.numbers().tolist()
 
 
-def _capabilities(gguf: GGUFFile) -> list[str]:
+@lru_cache(maxsize=256)
+def _file_capabilities(file: OnDisk) -> Sequence[str]:
+    with read_gguf(file.path) as gguf:
+        return _capabilities(gguf, _facts(file))
+
+
+def _capabilities(gguf: GGUFFile, facts: ModelDescription) -> Sequence[str]:
     if gguf.own_key("pooling_type") in gguf.metadata:
         return ["embedding"]  # whoever can chat besides was not made for it
-    return ["completion", "insert"] if _can_fill_in(gguf) else ["completion"]
+    plain = ("completion", "insert") if _can_fill_in(gguf) else ("completion",)
+    return chat_capabilities(plain, facts.chat_template).names
 
 
 def _can_fill_in(gguf: GGUFFile) -> bool:

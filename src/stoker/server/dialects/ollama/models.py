@@ -9,6 +9,7 @@ import msgspec
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Scope
 
+from stoker.chat.capabilities import card_capabilities
 from stoker.errors import InvalidInput, ModelFileNotFound, StokerError
 from stoker.models.catalog import CATALOG, HUB_PREFIX
 from stoker.models.store import resolve
@@ -171,8 +172,11 @@ def _tag(model: LocalModel) -> TagEntry | None:
 
 def _plain_tag(model: LocalModel, name: str) -> TagEntry | None:
     entry = tag_entry(name, model.path, model.size_bytes)
-    if entry is not None or model.served is None:
+    if model.served is None:
         return entry
+    capabilities = card_capabilities(model.served.runtime.card).names
+    if entry is not None:
+        return msgspec.structs.replace(entry, capabilities=capabilities)
     running = _running(model.served)
     return TagEntry(
         name=ollama_name(name),
@@ -181,6 +185,7 @@ def _plain_tag(model: LocalModel, name: str) -> TagEntry | None:
         size=running.size,
         digest=running.digest,
         details=running.details,
+        capabilities=capabilities,
     )
 
 
@@ -190,6 +195,9 @@ def _show(models: LocalModels, name: str, verbose: bool) -> ShowReply:
         reply = show_card(model.served.runtime.card)
     else:
         reply = show_file(model.path, verbose=verbose)
+        if model.served is not None:
+            capabilities = card_capabilities(model.served.runtime.card).names
+            reply = msgspec.structs.replace(reply, capabilities=capabilities)
     return reply if model.adapter is None else show_with(reply, ollama_name(model.names[0]), model.adapter)
 
 

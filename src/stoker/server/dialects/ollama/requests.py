@@ -8,6 +8,9 @@ from typing import Any
 
 import msgspec
 
+from stoker.chat.constraints import schema_grammar
+from stoker.chat.planning import Conversation, Plan, Thinking, planned
+from stoker.chat.tools import tools_of
 from stoker.core.outline import GrammarText, Outline
 from stoker.core.request import check_token_ids
 from stoker.engine.protocol import Prompt
@@ -21,13 +24,10 @@ from stoker.server.dialects.ollama.types import AnswerRequest, ChatRequest, Gene
 from stoker.server.fields import convert_fields
 from stoker.server.generation import GenerationRequest
 from stoker.server.request.chat import top_logprobs
-from stoker.server.request.constraints import schema_grammar
 from stoker.server.request.fields import GenerationFields
 from stoker.server.request.infill import infill_prompt
-from stoker.server.request.planning import Conversation, Plan, Thinking, planned
 from stoker.server.request.request import Caller, generation_request
 from stoker.server.request.sampling import sampling_params
-from stoker.server.request.tools import tools_of
 from stoker.text.messages import Message, message_from_dict, messages_from_dicts
 
 _EFFORTS = ("low", "medium", "high", "max")

@@ -5,6 +5,7 @@ In requests `None` means "not given". What happens to fields that are not here i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -181,6 +182,8 @@ class TagEntry(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     """Of a download its SHA-256; of another file, that of its path, size and time."""
     details: ModelDetails
+    capabilities: Sequence[str]
+    """As in `/api/show`."""
 
 
 class TagList(msgspec.Struct, frozen=True):
@@ -216,7 +219,8 @@ class ShowReply(msgspec.Struct, frozen=True, kw_only=True):
     details: ModelDetails
     model_info: dict[str, Any]
     """The file's metadata."""
-    capabilities: list[str]
+    capabilities: Sequence[str]
+    """`completion`, `insert`, `tools`, `thinking`, `embedding`."""
     modified_at: str
     license: str
 

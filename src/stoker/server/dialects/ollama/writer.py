@@ -10,9 +10,10 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import UNSET
 
+from stoker.chat.answers import ToolCall, ToolCalls
 from stoker.engine import protocol
 from stoker.engine.protocol import Output
-from stoker.server.answer import Delta, ToolCall, ToolCalls, Writer
+from stoker.server.answer import Delta, Writer
 from stoker.server.dialects.ollama.types import (
     AnswerReply,
     CalledFunction,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
+from stoker.chat.planning import planned
 from stoker.engine.cards import ModelCard
 from stoker.engine.protocol import Prompt
 from stoker.errors import InvalidInput, UnsupportedParameter
@@ -15,7 +16,6 @@ from stoker.server.generation import GenerationRequest
 from stoker.server.request.chat import ChatCompletionRequest, chat_thinking, conversation, top_logprobs
 from stoker.server.request.constraints import grammar_of, text_plan
 from stoker.server.request.infill import infill_prompt
-from stoker.server.request.planning import planned
 from stoker.server.request.request import Caller, generation_request
 from stoker.server.request.sampling import sampling_params
 

@@ -11,9 +11,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.types import Scope
 
+from stoker.chat.answers import Part, ToolCalls
 from stoker.engine.protocol import Output, Usage
 from stoker.errors import StokerError
-from stoker.server.answer import Asked, Delta, Part, ToolCalls, Writer
+from stoker.server.answer import Asked, Delta, Writer
 from stoker.server.dialects.openai.logprobs import TextOffsets, chat_logprobs
 from stoker.server.dialects.openai.types import (
     AssistantMessage,

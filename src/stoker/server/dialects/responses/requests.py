@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
+from stoker.chat.constraints import response_grammar
+from stoker.chat.planning import Conversation, Thinking, planned, rendered
+from stoker.chat.tools import tools_of
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
 from stoker.server.config import ServerConfig
 from stoker.server.dialects.responses.types import ResponsePromptRequest, ResponsesRequest
 from stoker.server.generation import GenerationRequest
 from stoker.server.request.chat import template_kwargs, top_logprobs
-from stoker.server.request.constraints import response_grammar
-from stoker.server.request.planning import Conversation, Thinking, planned, rendered
 from stoker.server.request.request import Caller, generation_request
 from stoker.server.request.sampling import sampling_params
-from stoker.server.request.tools import tools_of
 from stoker.text.messages import Message, message_from_dict, message_to_dict
 
 _LOGPROBS = "message.output_text.logprobs"

@@ -208,7 +208,7 @@ async def _collect(generation: Generation, writer: ResponseWriter, lease: Lease)
 
 
 async def _written(generation: Generation, writer: ResponseWriter) -> Response:
-    parts = Parts(generation.reader)
+    parts = Parts(generation.reader, generation.tool_calls)
     async with generation:
         try:
             async for index, output in generation:

@@ -11,9 +11,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.types import Scope
 
+from stoker.chat.answers import Part, ToolCall, ToolCalls
 from stoker.engine.protocol import Output, TokenLogprob, Usage
 from stoker.errors import StokerError
-from stoker.server.answer import Delta, Part, ToolCall, ToolCalls, Writer
+from stoker.server.answer import Delta, Writer
 from stoker.server.dialects.responses.types import (
     ArgumentsDoneEvent,
     ContentPartEvent,

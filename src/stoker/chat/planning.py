@@ -5,15 +5,47 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Protocol
 
+from stoker.chat.tools import NO_TOOLS, Tools, calls_grammar
 from stoker.core.outline import GrammarText, Outline, ReasoningSpan
-from stoker.errors import InvalidInput
-from stoker.runtime.base import Runtime
-from stoker.server.request.tools import NO_TOOLS, Tools, calls_grammar
+from stoker.engine.cards import ModelCard
+from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.text.chat_formats.probe import ChatFormat
 from stoker.text.chat_formats.reader import Reader
 from stoker.text.chat_formats.table import GENERIC, Format, marker_tokens
-from stoker.text.messages import Message
+from stoker.text.messages import Json, Message
+
+
+class ChatModel(Protocol):
+    """What is asked of a model before a conversation is sent to it. Each may be used from any thread."""
+
+    @property
+    def card(self) -> ModelCard:
+        """What the model is."""
+        ...
+
+    @property
+    def chat_format(self) -> ChatFormat:
+        """How the model reasons and calls tools."""
+        ...
+
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Json]] = (),
+        template_kwargs: Mapping[str, object] | None = None,
+    ) -> str:
+        """The prompt text of a conversation, by the model's own chat template.
+
+        Raises:
+            TemplateError: the template refused the messages.
+        """
+        ...
+
 
 _THINKING_VARIABLES = ("enable_thinking", "thinking")
 """Both names are in use; a template looks at the one that it knows."""
@@ -59,25 +91,28 @@ class Plan:
     """Makes a reader for one choice; None = the answer is content as it is written."""
 
 
-def planned(asked: Conversation, runtime: Runtime) -> Plan:
+def planned(asked: Conversation, model: ChatModel) -> Plan:
     """The plan for a conversation. It runs the chat template, so it belongs on a thread of its own.
 
     Raises:
         InvalidInput: something cannot be done as asked, or the chat template refused the messages.
     """
-    prompt = rendered(asked, runtime)
-    chat_format = runtime.chat_format
+    prompt = rendered(asked, model)
+    chat_format = model.chat_format
     callables = asked.tools.callable
     reads_thinking = chat_format.can_think and not asked.thinking.stays_in_content
     if asked.thinking.is_on and not asked.thinking.is_preference and not chat_format.can_think:
         raise InvalidInput("this model does not reason: its chat template has no markers for it", parameter="thinking")
+    if callables and chat_format.row.calls is None:
+        message = "tool calls are switched off for this model by `tool_format`"
+        raise UnsupportedParameter(message, parameter="tools")
     if not callables and not reads_thinking:
         outline = None if asked.grammar is None else Outline(grammar=asked.grammar)
         return Plan(prompt=prompt, outline=outline)
     row, grammar = chat_format.row, asked.grammar
     if callables and (asked.tools.mode == "required" or grammar is not None):
         row, grammar = replace(GENERIC, thinking=row.thinking), calls_grammar(asked.tools, grammar)
-    tokens = marker_tokens(row) & frozenset(runtime.card.marker_tokens)
+    tokens = marker_tokens(row) & frozenset(model.card.marker_tokens)
     span = _span(asked.thinking, row, prompt) if reads_thinking else None
     outline = Outline(grammar=grammar, reasoning=span, markers=tuple(sorted(tokens)), hides_stops=True)
     max_calls = None if asked.tools.parallel else 1
@@ -85,24 +120,19 @@ def planned(asked: Conversation, runtime: Runtime) -> Plan:
     return Plan(prompt=prompt, outline=outline, reader=reader)
 
 
-def rendered(asked: Conversation, runtime: Runtime) -> str:
+def rendered(asked: Conversation, model: ChatModel) -> str:
     """The prompt's text.
 
     Raises:
         InvalidInput: the chat template refused the messages.
     """
-    return runtime.render_chat(
+    return model.render_chat(
         asked.messages,
         add_generation_prompt=asked.add_generation_prompt,
         continue_final_message=asked.continue_final_message,
         tools=asked.tools.definitions,
         template_kwargs={**_thinking_kwargs(asked.thinking), **asked.template_kwargs},
     )
-
-
-def capabilities(chat_format: ChatFormat) -> list[str]:
-    """What a model can do, in Ollama's words."""
-    return ["tools", *(["thinking"] if chat_format.can_think else [])]
 
 
 def _thinking_kwargs(thinking: Thinking) -> dict[str, object]:

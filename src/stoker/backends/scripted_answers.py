@@ -1,0 +1,111 @@
+"""Recorded answers that a scripted model plays, for tests of clients; it computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from stoker.backends.scripted import EOS, ScriptedTokenizer
+from stoker.core.batch import Entry
+from stoker.errors import ConfigError
+
+_MAX_REMEMBERED = 4096
+"""Prompts whose answers are remembered."""
+
+
+class PlayedAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An answer of a script."""
+
+    text: str
+    """Special tokens by their spelling."""
+    when: str = ""
+    """Only for prompts with this text in them; empty = for any prompt, each in its turn."""
+
+
+class ScriptFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A script as its file has it."""
+
+    answers: list[str | PlayedAnswer]
+    special_tokens: list[str] = []
+    """Texts that are single tokens, beside the markers of the chat formats."""
+
+
+_decoder: msgspec.json.Decoder[ScriptFile | list[str | PlayedAnswer]] = msgspec.json.Decoder(
+    ScriptFile | list[str | PlayedAnswer]
+)
+
+
+def read_script(path: Path) -> ScriptFile:
+    """A script: a JSON list of answers, or an object with `answers` and `special_tokens`.
+
+    Raises:
+        ConfigError: the file cannot be read, is no script, or has no answers.
+    """
+    try:
+        read = _decoder.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError(f"the script {path} cannot be read: {error}", key="script") from error
+    script = read if isinstance(read, ScriptFile) else ScriptFile(read)
+    if not script.answers:
+        raise ConfigError(f"the script {path} has no answers", key="script")
+    return script
+
+
+class PlayedScript:
+    """Plays the answers of a script. Each new prompt gets the next one; a prompt that was there before gets the same.
+
+    An answer is played by the number of its tokens, so a constraint that changes some of them does not end it.
+
+    Args:
+        answers: of the script.
+        tokenizer: knows the special tokens.
+    """
+
+    def __init__(self, answers: Sequence[str | PlayedAnswer], tokenizer: ScriptedTokenizer) -> None:
+        given = [answer if isinstance(answer, PlayedAnswer) else PlayedAnswer(answer) for answer in answers]
+        self._tokenizer = tokenizer
+        self._answers = [[*tokenizer.encode(answer.text), EOS] for answer in given]
+        self._conditions = [(answer.when, index) for index, answer in enumerate(given) if answer.when]
+        self._in_turn = [index for index, answer in enumerate(given) if not answer.when] or [len(given) - 1]
+        self._num_new = 0
+        self._places: dict[int, tuple[int, int]] = {}
+        """By slot: the answer that is played there, and how many of its tokens were."""
+        self._known: dict[int, int] = {}
+        """The answers of prompts, by their hashes."""
+
+    def next_token(self, slot: int, entries: Sequence[Entry], *, is_decode: bool) -> int:
+        """See `Script`."""
+        place = self._places.get(slot) if is_decode else None
+        index, at = self._begin(entries) if place is None else place
+        self._places[slot] = (index, at + 1)
+        answer = self._answers[index]
+        return answer[min(at, len(answer) - 1)]
+
+    def forget(self, slot: int) -> None:
+        """See `Script`."""
+        self._places.pop(slot, None)
+
+    def _begin(self, entries: Sequence[Entry]) -> tuple[int, int]:
+        """The answer to a prompt, or to one that was interrupted, and how much of it is there."""
+        for index, answer in enumerate(self._answers):
+            for length in range(min(len(answer) - 1, len(entries) - 1), 0, -1):
+                is_begun = list(entries[-length:]) == answer[:length]
+                if is_begun and self._known.get(hash(tuple(entries[:-length]))) == index:
+                    return index, length
+        key = hash(tuple(entries))
+        if key not in self._known:
+            self._known[key] = self._chosen(entries)
+            if len(self._known) > _MAX_REMEMBERED:
+                del self._known[next(iter(self._known))]
+        return self._known[key], 0
+
+    def _chosen(self, entries: Sequence[Entry]) -> int:
+        prompt = b"".join(self._tokenizer.token_bytes(entry, render_special=True) for entry in entries)
+        text = prompt.decode("utf-8", "replace")
+        for condition, index in self._conditions:
+            if condition in text:
+                return index
+        self._num_new += 1
+        return self._in_turn[(self._num_new - 1) % len(self._in_turn)]

@@ -1,0 +1,62 @@
+"""The options that say what an answer looks like, and how they are given to `LLM`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stoker.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from stoker.llm.options import ChatOptions
+
+Schema = Annotated[
+    str | None,
+    typer.Option(
+        "--schema",
+        metavar="FILE|JSON",
+        show_default=False,
+        rich_help_panel="Sampling",
+        help="JSON schema that the answer obeys: a file, or the schema itself.",
+    ),
+]
+Think = Annotated[
+    bool | None,
+    typer.Option(
+        "--think/--no-think",
+        show_default=False,
+        rich_help_panel="Sampling",
+        help="Reason before the answer, or do not. [default: as the chat template has it]",
+    ),
+]
+
+
+def reply_options(schema: str | None = None, think: bool | None = None) -> ChatOptions:
+    """The options as keywords of `LLM.chat`.
+
+    Raises:
+        InvalidInput: the schema cannot be read, or is no JSON object.
+    """
+    options: ChatOptions = {}
+    if schema is not None:
+        options["response_format"] = _schema(schema)
+    if think is not None:
+        options["reasoning"] = think
+    return options
+
+
+def _schema(given: str) -> dict[str, Any]:
+    where = "--schema" if given.lstrip().startswith("{") else f"--schema {given}"
+    try:
+        text = given if given.lstrip().startswith("{") else Path(given).expanduser().read_text(encoding="utf-8")
+        schema = json.loads(text)
+    except OSError as error:
+        raise InvalidInput(f"{where}: {error.strerror}", parameter="schema") from error
+    except ValueError as error:
+        raise InvalidInput(f"{where} is not valid JSON: {error}", parameter="schema") from error
+    if not isinstance(schema, dict):
+        raise InvalidInput(f"{where} must be a JSON schema: an object", parameter="schema")
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}

@@ -1,0 +1,24 @@
+"""The chat template that the settings name instead of the model's own; it is read, and not compiled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stoker.engine.config import EngineConfig
+from stoker.errors import ConfigError
+
+
+def configured_template(config: EngineConfig) -> str | None:
+    """The chat template that the settings name; None = they name none.
+
+    Raises:
+        ConfigError: its file cannot be read.
+    """
+    if not config.chat_template_file:
+        return None
+    path = Path(config.chat_template_file)
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"the chat template {path} cannot be read: {error}"
+        raise ConfigError(message, key="chat_template_file") from error

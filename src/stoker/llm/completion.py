@@ -1,0 +1,153 @@
+"""What `LLM` gives back: one answer with its reasoning and its tool calls, as values that can be kept and shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from stoker.chat.answers import Part, ToolCalls, reasoning_of, text_of
+from stoker.engine.protocol import Output, PositionLogprobs, Usage
+from stoker.errors import InvalidInput
+from stoker.llm.functions import ToolFunction, result_text
+from stoker.text.messages import Json, Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A call of a tool that the model asks for."""
+
+    id: str
+    name: str
+    arguments: str
+    """JSON, as the model wrote it; a part of it if the answer was cut off."""
+    is_complete: bool = True
+    function: ToolFunction | None = field(default=None, repr=False, compare=False)
+    """The Python function, if the tool is one."""
+
+    @property
+    def values(self) -> dict[str, object]:
+        """The arguments.
+
+        Raises:
+            InvalidInput: they are no JSON object.
+        """
+        try:
+            values = json.loads(self.arguments or "{}")
+        except ValueError as error:
+            raise InvalidInput(f"the arguments of `{self.name}` are no JSON: {error}", parameter=self.name) from error
+        if not isinstance(values, dict):
+            raise InvalidInput(f"the arguments of `{self.name}` are no JSON object", parameter=self.name)
+        return cast("dict[str, object]", values)
+
+    def run(self) -> object:
+        """Calls the Python function with these arguments. The result of an `async def` is awaitable.
+
+        Raises:
+            InvalidInput: the tool is no Python function, or the arguments do not fit its parameters.
+        """
+        if self.function is None:
+            raise InvalidInput(f"the tool `{self.name}` is a definition, and no function", parameter=self.name)
+        return self.function(self.values)
+
+    def result(self, result: object) -> Message:
+        """The message that tells the model what came of the call: text as it is, other values as JSON."""
+        return Message(role="tool", name=self.name, tool_call_id=self.id, content=result_text(result))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """One answer."""
+
+    text: str
+    """The content, without reasoning and tool calls."""
+    reasoning: str = ""
+    """What the model wrote before it answered."""
+    tool_calls: Sequence[ToolCall] = ()
+    """In the order in which the model wrote them."""
+    token_ids: list[int] = field(repr=False)
+    """Those that were sampled, including an end-of-generation token."""
+    finish_reason: str
+    """`stop`, `length`, `tool_calls` or `cancelled`."""
+    usage: Usage
+    logprobs: list[PositionLogprobs] | None = field(default=None, repr=False)
+    """One per token, if `SamplingParams.logprobs` asked for them."""
+    stop_match: str | int | None = None
+    """The stop string or stop token id that ended the answer, if one did."""
+    parse: Callable[[str], object] | None = field(default=None, repr=False, compare=False)
+    """Reads the text, if it is bound to JSON."""
+
+    @property
+    def parsed(self) -> object:
+        """The text as a value of the `response_format`: of its class, or plain JSON of a schema.
+
+        None if there was no such format, or if the answer is not complete. What the schema cannot say, as a validator
+        in Python, may raise here the error of the class.
+        """
+        return self.parse(self.text) if self.parse is not None and self.finish_reason == "stop" else None
+
+    @property
+    def message(self) -> Message:
+        """The answer as a message, to go on with the conversation; a call that was cut off is left out."""
+        calls: list[dict[str, Json]] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments or "{}"}}
+            for call in self.tool_calls
+            if call.is_complete
+        ]
+        return Message(role="assistant", content=self.text, reasoning=self.reasoning or None, tool_calls=tuple(calls))
+
+    def __str__(self) -> str:
+        """The text alone."""
+        return self.text
+
+    def _repr_markdown_(self) -> str:
+        """What Jupyter shows: models write Markdown."""
+        calls = [f"`{call.name}({call.arguments})`" for call in self.tool_calls]
+        return "\n\n".join(filter(None, [self.text, *calls]))
+
+
+def completion_of(
+    request_id: str,
+    parts: Iterable[Part],
+    last: Output,
+    *,
+    token_ids: Sequence[int],
+    logprobs: Sequence[PositionLogprobs] | None,
+    parse: Callable[[str], object] | None,
+    functions: Mapping[str, ToolFunction],
+) -> Completion:
+    """The answer that is made of these parts.
+
+    Args:
+        request_id: makes the ids of its calls differ from those of other answers.
+        parts: in their order.
+        last: the last output of the engine.
+        token_ids: of all outputs.
+        logprobs: of all outputs.
+        parse: see `Completion.parse`.
+        functions: the tools that are Python functions.
+    """
+    parts = list(parts)
+    calls = ToolCalls("call_", request_id).push_all(parts)
+    reason = last.finish_reason or "cancelled"
+    return Completion(
+        text=text_of(parts),
+        reasoning=reasoning_of(parts),
+        tool_calls=tuple(
+            ToolCall(
+                id=call.call_id,
+                name=call.name,
+                arguments=call.arguments,
+                is_complete=call.is_complete,
+                function=functions.get(call.name),
+            )
+            for call in calls.calls
+        ),
+        token_ids=list(token_ids),
+        finish_reason="tool_calls" if calls.has_complete and reason == "stop" else reason,
+        usage=last.usage,
+        logprobs=None if logprobs is None else list(logprobs),
+        stop_match=last.stop_match,
+        parse=parse,
+    )

@@ -1,0 +1,136 @@
+"""Python functions as tools: their definitions from signature and docstring, and how a model's call reaches them."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, TypeAlias, cast, get_args, get_origin, get_type_hints
+
+import msgspec
+from docstring_parser import parse
+
+from stoker.errors import InvalidInput
+from stoker.llm.schemas import converted, schema_of
+
+Tool: TypeAlias = Callable[..., object] | Mapping[str, Any]
+"""A Python function, or a definition in OpenAI's shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFunction:
+    """A Python function that a model may call."""
+
+    definition: Mapping[str, Any]
+    """In OpenAI's shape."""
+    function: Callable[..., object]
+    arguments: type[msgspec.Struct]
+    """The parameters, with their types and defaults."""
+
+    def __call__(self, arguments: object) -> object:
+        """Calls the function with arguments as a model wrote them; for an `async def`, the result is awaitable.
+
+        Raises:
+            InvalidInput: they do not fit the parameters.
+        """
+        name = self.arguments.__name__
+        try:
+            values = converted(arguments, self.arguments)
+        except (msgspec.ValidationError, ValueError) as error:
+            raise InvalidInput(f"the arguments of `{name}` do not fit: {error}", parameter=name) from error
+        return self.function(**{field: getattr(values, field) for field in values.__struct_fields__})
+
+
+def split_tools(tools: Iterable[Tool] | None) -> tuple[list[Mapping[str, Any]], dict[str, ToolFunction]]:
+    """The definitions of all tools, and the functions among them by name.
+
+    Raises:
+        InvalidInput: one is neither a function nor a definition, or a function has no definition.
+    """
+    if isinstance(tools, str | Mapping) or callable(tools):
+        raise InvalidInput("`tools` must be a list of functions or definitions", parameter="tools")
+    definitions: list[Mapping[str, Any]] = []
+    functions: dict[str, ToolFunction] = {}
+    for index, tool in enumerate(tools or ()):
+        if isinstance(tool, Mapping):
+            definitions.append(cast("Mapping[str, Any]", tool))
+            continue
+        made = tool_function(tool, f"tools[{index}]")
+        functions[made.arguments.__name__] = made
+        definitions.append(made.definition)
+    return definitions, functions
+
+
+def tool_function(function: object, where: str) -> ToolFunction:
+    """A function as a tool.
+
+    Raises:
+        InvalidInput: it is no function, or a parameter has no name or no JSON schema.
+    """
+    name = getattr(function, "__name__", None)
+    if not callable(function) or not isinstance(name, str):
+        message = f"`{where}` must be a function or a definition, not {type(function).__name__}"
+        raise InvalidInput(message, parameter=where)
+    doc = parse(inspect.getdoc(function) or "")
+    notes = {param.arg_name: param.description for param in doc.params if param.description}
+    arguments = msgspec.defstruct(name, _fields(function, notes, where), kw_only=True)
+    definition = {
+        "name": name,
+        "description": (doc.description or "").strip(),
+        "parameters": _parameters(arguments, where),
+    }
+    return ToolFunction({"type": "function", "function": definition}, function, arguments)
+
+
+def _fields(function: Callable[..., object], notes: Mapping[str, str], where: str) -> list[tuple[Any, ...]]:
+    """The parameters as fields of a struct: name, type, and the default if there is one."""
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise InvalidInput(f"`{where}`: the type of a parameter is unknown: {error}", parameter=where) from error
+    fields: list[tuple[Any, ...]] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            message = f"`{where}`: a model cannot give a value to {str(parameter)!r}; a tool's parameters have names"
+            raise InvalidInput(message, parameter=where)
+        kind = _described(hints.get(name, Any), notes.get(name))
+        default = parameter.default
+        fields.append((name, kind) if default is parameter.empty else (name, kind, _default(default)))
+    return fields
+
+
+def _default(value: Any) -> Any:
+    """Each call has a list or a dict of its own."""
+    if type(value) in (list, dict, set):
+        return msgspec.field(default_factory=partial(copy, value))
+    return value
+
+
+def _described(hint: Any, note: str | None) -> Any:
+    """The type with its description: the docstring's, or the one that `Annotated` brings."""
+    if note is None and get_origin(hint) is Annotated:
+        extras = get_args(hint)[1:]
+        texts = (extra if isinstance(extra, str) else getattr(extra, "description", None) for extra in extras)
+        note = next(filter(None, texts), None)
+    return hint if note is None else Annotated[hint, msgspec.Meta(description=note)]
+
+
+def _parameters(arguments: type[msgspec.Struct], where: str) -> dict[str, Any]:
+    """The schema of the parameters: an object at the top, as chat templates read it."""
+    schema = schema_of(arguments, where)
+    definitions: dict[str, Any] = schema.pop("$defs")
+    top: dict[str, Any] = definitions.pop(arguments.__name__)
+    top.pop("title", None)
+    return {**top, "$defs": definitions} if definitions else top
+
+
+def result_text(result: object) -> str:
+    """What a tool gave back, as the text that a model reads: a text as it is, everything else as JSON."""
+    if isinstance(result, str):
+        return result
+    dump = getattr(result, "model_dump", None)
+    plain = msgspec.to_builtins(dump(mode="json") if callable(dump) else result, enc_hook=str)
+    return json.dumps(plain, ensure_ascii=False)
