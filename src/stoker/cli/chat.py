@@ -27,6 +27,11 @@ _COMMANDS = "Ctrl-C stops the answer, /clear starts over, Ctrl-D or /exit leaves
 @shared_options(ENGINE, SAMPLING)
 def chat(flags: Flags, model: Model, system: System = None) -> None:
     """Chat with a model. Ctrl-C stops the answer, /clear starts over, Ctrl-D or /exit leaves."""
+    converse(flags, model, system)
+
+
+def converse(flags: Flags, model: str, system: str | None) -> None:
+    """A conversation until the user leaves; `stoker run` without a prompt holds one too."""
     from stoker.llm import LLM
 
     sampling = flags.sampling()

@@ -39,6 +39,8 @@ _PARTIAL_CONTENT = 206
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PART = re.compile(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18}|[*])")
 _CREDENTIALS = re.compile("^(.*//)?.*@")
+_NO_NAME = re.compile("name or service not known|name resolution|nodename nor servname|no address", re.IGNORECASE)
+_WAYS = "Behind a proxy set HTTPS_PROXY; set HF_ENDPOINT for a mirror, HF_HUB_OFFLINE=1 to work offline."
 _MAX_LISTING_BYTES = 32 << 20
 _HUB_ERRORS = (OSError, httpx2.HTTPError, httpx2.InvalidURL, ValueError)
 """What the hub's client raises when the hub, and not we, is at fault."""
@@ -303,7 +305,16 @@ def _explaining(what: str) -> Generator[None]:
     except DownloadFailed as error:
         raise DownloadFailed(f"{what}: {error.message}") from error
     except _HUB_ERRORS as error:
-        raise DownloadFailed(f"{what}: {_reason(error)}") from error
+        raise DownloadFailed(f"{what}: {_unreachable(error) or _reason(error)}") from error
+
+
+def _unreachable(error: Exception) -> str | None:
+    """What a hub that cannot be reached is answered with; None: it was reached."""
+    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | TimeoutError):
+        host = urlsplit(_endpoint() or constants.ENDPOINT).hostname
+        why = "no network, or its name cannot be resolved" if _NO_NAME.search(str(error)) else _reason(error)
+        return f"cannot reach {host}: {why}. {_WAYS}"
+    return None
 
 
 def _reason(error: Exception) -> str:

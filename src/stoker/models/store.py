@@ -19,6 +19,7 @@ from stoker.models.cache import is_whole, models_dir, read_receipt, writing
 from stoker.models.catalog import CATALOG, HUB_PREFIX, CatalogEntry, HubFile
 from stoker.models.gguf import part_paths
 from stoker.models.hub_choice import choose_file
+from stoker.models.naming import LATEST
 from stoker.models.onnx_folder import is_onnx_model
 from stoker.models.onnx_hub import is_graph, onnx_parts, parts_note
 from stoker.models.progress import NoProgress, Progress
@@ -72,7 +73,7 @@ def resolve(model: str, *, progress: Progress | None = None) -> Path:
     """
     progress = progress or NoProgress()
     if not os.path.exists(model):
-        model = read_aliases().get(model, model)
+        model = _plain_name(model)
     hub_name = _hub_name(model)
     if hub_name is not None:
         return _resolve_hub(hub_name, progress)
@@ -80,6 +81,12 @@ def resolve(model: str, *, progress: Progress | None = None) -> Path:
     if entry is not None:
         return _resolve_entry(entry, progress)
     return _resolve_bare(model, progress) if _may_be_repository(model) else _resolve_path(model)
+
+
+def _plain_name(model: str) -> str:
+    """What an alias stands for; `:latest`, which Ollama's users write, is no part of a name here."""
+    aliases = read_aliases()
+    return aliases.get(model) or aliases.get(plain := model.removesuffix(LATEST), plain)
 
 
 def _hub_name(model: str) -> str | None:

@@ -134,9 +134,11 @@ class Call(Generic[BodyT]):
         return self.request.path_params[name]
 
     def caller(self, prefix: str, separator: str = "-") -> Caller:
-        """Who asks, and a new id for the reply."""
+        """Who asks, and the id of the reply: that of the HTTP request behind a prefix, unless the client chose that."""
         address = self.request.client.host if self.request.client else ""
-        return Caller(f"{prefix}{separator}{uuid.uuid4().hex}", address, account_of(self.request.scope))
+        account = account_of(self.request.scope)
+        account.reply_id = f"{prefix}{separator}{account.own_id or uuid.uuid4().hex}"
+        return Caller(account.reply_id, address, account)
 
     async def lease(self, model: str | None, keep_alive_s: float | None = None) -> ServedModel:
         """The model that answers, loaded first if need be; see `leasing.leased`."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stoker import __version__
-from stoker.cli.report import exit_code
+from stoker.cli.report import exit_code, painted
 from stoker.engine.config import EngineConfig
 from stoker.errors import (
     BackendError,
@@ -55,7 +55,7 @@ def test_help_lists_every_command_and_the_exit_codes(stoker: Stoker) -> None:
 
 @pytest.mark.parametrize("command", ["run", "chat", "serve"])
 def test_help_of_a_command_is_complete(stoker: Stoker, command: str) -> None:
-    done = stoker(command, "--help")
+    done = stoker(command, "--help-all")
     options = "backend ctx-size kv-tokens parallel threads temperature top-p top-k min-p seed max-tokens stop config"
     for option in options.split():
         assert f"--{option} " in done.out
@@ -64,7 +64,7 @@ def test_help_of_a_command_is_complete(stoker: Stoker, command: str) -> None:
 
 
 def test_help_states_the_defaults_that_hold(stoker: Stoker) -> None:
-    shown = " ".join(stoker("serve", "--help").out.split())
+    shown = " ".join(stoker("serve", "--help-all").out.split())
     for owner, keys in ((EngineConfig(), ("backend", "parallel", "max_queue")), (ServerConfig(), ("host", "port"))):
         for key in keys:
             _, _, description = shown.partition(f"--{key.replace('_', '-')} ")
@@ -133,6 +133,31 @@ def test_what_the_system_refuses_is_said_in_a_line(stoker: Stoker, monkeypatch: 
     assert (done.code, done.err.count("\n")) == (1, 1)
     assert "Permission denied: '/a/folder'" in done.err
     assert "Traceback" in stoker("models", "-v").err
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("run", "missing argument MODEL (see `stoker run -h`)"),
+        ("run x y --kv-type q4", "--kv-type must be one of f16, f32, q8, q16, i16, not 'q4' (see `stoker run -h`)"),
+        ("run x y --top-k many", "--top-k must be a whole number (see `stoker run -h`)"),
+        ("run x y --top-p many", "--top-p must be a number (see `stoker run -h`)"),
+        ("nothing", "no such command 'nothing' (see `stoker -h`)"),
+        ("config nothing", "no such command 'nothing' (see `stoker config -h`)"),
+    ],
+)
+def test_a_wrong_command_line_is_told_as_every_other_error(stoker: Stoker, line: str, said: str) -> None:
+    done = stoker(*line.split())
+    assert (done.code, done.out, done.err) == (2, "", f"error: {said}\n")
+
+
+def test_errors_are_red_on_a_terminal_unless_the_user_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert painted("error:", "31") == "\x1b[31merror:\x1b[0m"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert painted("error:", "31") == "error:"
 
 
 def test_version(stoker: Stoker) -> None:

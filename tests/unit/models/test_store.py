@@ -75,6 +75,7 @@ def test_a_catalog_model_comes_from_the_hub_once(
     assert progress.transfers == [["tiny.gguf", len(content), len(content)]]
     assert progress.is_closed
     assert resolve("tiny") == path
+    assert resolve("tiny:latest") == path
     assert len(hub.requests) == 1
     assert leftovers(cache) == ["tiny.gguf", "tiny.gguf.json"]
 

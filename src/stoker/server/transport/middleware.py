@@ -76,8 +76,9 @@ class _Exchange:
         self._status = 0
         self._is_stream = False
         self._is_complete = False
-        self.request_id = _request_id(scope)
-        self._account = Account()
+        given = _given_id(scope)
+        self.request_id = given or uuid.uuid4().hex
+        self._account = Account(own_id="" if given else self.request_id)
         scope["state"] = {**scope.get("state", {}), "request_id": self.request_id, "account": self._account}
 
     async def send(self, message: Message) -> None:
@@ -129,6 +130,7 @@ def _without_last_slash(scope: Scope) -> None:
         scope["path"] = path.rstrip("/") or "/"
 
 
-def _request_id(scope: Scope) -> str:
+def _given_id(scope: Scope) -> str:
+    """The id that the client chose for this request; empty if it chose none that can be used."""
     given = next((value.decode("latin-1") for name, value in scope["headers"] if name == _HEADER), "")
-    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+    return given if _REQUEST_ID.fullmatch(given) else ""
