@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -241,18 +241,25 @@ class _Makers:
 
         What cannot be served is left out with a warning, one for each: nobody named it.
         """
+        from stoker.models.aliases import read_aliases
         from stoker.models.folder import find_models
+        from stoker.models.library import names_in_library
         from stoker.models.store import list_models
         from stoker.runtime.served import served_names
 
         specs: list[ModelSpec] = []
+        further: defaultdict[str, list[str]] = defaultdict(list)
+        for alias, target in read_aliases().items():
+            further[target].append(alias)
         in_folder = find_models(Path(folder).expanduser()) if folder else []
         for found in (*in_folder, *list_models()):
             engine = msgspec.structs.replace(
                 self._config.engine, model=str(found.path), model_path=str(found.path), name=found.name
             )
             try:
-                specs.append(self._spec(served_names(found.name), engine, keep_alive_s=_FOUND_KEEP_ALIVE_S))
+                names = served_names(found.name, *names_in_library(found.name))
+                names += tuple(alias for name in names for alias in further[name])
+                specs.append(self._spec(names, engine, keep_alive_s=_FOUND_KEEP_ALIVE_S))
             except ConfigError as error:
                 self._warn_once(error.message)
         return specs

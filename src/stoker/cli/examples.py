@@ -19,6 +19,8 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "stoker serve smollm2 --port 8000",
         "stoker serve --models-dir ~/models --keep-alive 10m",
     ),
-    "pull": ("stoker pull smollm2", "stoker pull ORG/REPO:Q8_0"),
+    "pull": ("stoker pull qwen3:4b", "stoker pull ORG/REPO:Q8_0"),
+    "models": ("stoker models", "stoker models --all"),
+    "search": ("stoker search qwen3 coder", "stoker search embeddings --limit 5"),
 }
 """By command."""

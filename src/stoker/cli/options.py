@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, NamedTup
 
 import typer
 
+from stoker.cli.announce import announce
 from stoker.cli.report import set_up_logging
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ Model = Annotated[
     typer.Argument(
         metavar="MODEL",
         show_default=False,
-        help="Name from `stoker models`, path of a .gguf file or an ONNX folder, or ORG/REPO[:FILE] on the hub.",
+        help="Name from `stoker models --all`, path of a .gguf file or an ONNX folder, or ORG/REPO[:FILE] on the hub.",
     ),
 ]
 Models = Annotated[
@@ -39,7 +40,7 @@ Models = Annotated[
     typer.Argument(
         metavar="[MODEL]...",
         show_default=False,
-        help="Names from `stoker models`, paths of .gguf files, or ORG/REPO[:FILE] on the hub.",
+        help="Names from `stoker models --all`, paths of .gguf files, or ORG/REPO[:FILE] on the hub.",
     ),
 ]
 System = Annotated[
@@ -239,6 +240,7 @@ class Flags:
         """The engine of one user who asks one thing at a time; the sampling flags are left to `sampling`."""
         import msgspec
 
+        announce(model)
         config = self.load(without=SAMPLING)
         parallel = config.engine.parallel if config.is_given("parallel") else 1
         return msgspec.structs.replace(config.engine, model=model, parallel=parallel)

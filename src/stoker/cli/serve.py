@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stoker.cli.announce import announce
 from stoker.cli.download_bar import DownloadBar
 from stoker.cli.options import ENGINE, MODELS, SAMPLING, SECURITY, SERVER, Flags, Models, shared_options
 from stoker.cli.report import say
@@ -27,6 +28,8 @@ def serve(flags: Flags, models: Models = None) -> None:
     from stoker.serving import create_registry, run_server
 
     config = flags.load()
+    for model in models or []:
+        announce(model)
     registry = create_registry(config, models or [], progress=DownloadBar())
     registry.events.listen(_say_plan)
     named = [status.model_id for status in registry.statuses()]

@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import httpx2
@@ -54,6 +54,35 @@ class _Repository(msgspec.Struct):
     """What the hub says about a repository, as far as it matters here."""
 
     siblings: list[_Sibling]
+
+
+class FoundModel(msgspec.Struct):
+    """A repository that a search on the hub has found."""
+
+    id: str
+    """`org/repo`."""
+    downloads: int = 0
+    """In the last month."""
+    tags: list[str] = []
+
+    @property
+    def license(self) -> str:
+        """As the repository's tags name it; empty if they do not."""
+        return next((tag.removeprefix("license:") for tag in self.tags if tag.startswith("license:")), "")
+
+
+def search_models(words: str, *, limit: int, within_s: float = 10.0) -> list[FoundModel]:
+    """Repositories with GGUF files whose names have these words, the most downloaded first.
+
+    Raises:
+        DownloadFailed: the hub does not answer within `within_s` seconds, or not with a list.
+    """
+    query = urlencode({"search": words, "filter": "gguf", "sort": "downloads", "direction": -1, "limit": limit})
+    with _explaining("search on the hub"):
+        response = _open(f"{_endpoint() or constants.ENDPOINT}/api/models?{query}", 0, within_s)
+        with closing(response):
+            body = _answer(lambda: _read_bounded(response), within_s)
+        return msgspec.json.decode(body, type=list[FoundModel])[:limit]
 
 
 def list_files(repo: str, *, within_s: float) -> list[str]:
