@@ -77,7 +77,8 @@ def build_engine(
         ResourceExhausted: it does not fit into memory.
         ConfigError: a size cannot be had with this model.
     """
-    loaded = load_model(local_model(config, progress=progress), progress, mark)
+    config = local_model(config, progress=progress)
+    loaded = load_model(config, progress, mark)
     is_built = False
     try:
         loaded.adapters.load(adapter_specs(config))
@@ -158,7 +159,7 @@ def _card(config: EngineConfig, loaded: Loaded, scheduling: SchedulerConfig) -> 
         kv_tokens=info.kv_tokens,
         parallel=scheduling.max_running,
         max_queue=scheduling.max_waiting,
-        chat_template=loaded.chat_template,
+        chat_template=config.preset.template or loaded.chat_template,
         bos_token=_token_text(tokenizer, tokenizer.bos_token_id),
         eos_token=_token_text(tokenizer, tokenizer.eos_token_id),
         num_parameters=loaded.num_parameters,
@@ -169,6 +170,7 @@ def _card(config: EngineConfig, loaded: Loaded, scheduling: SchedulerConfig) -> 
         can_generate=info.can_generate,
         adapters=loaded.adapters.cards(),
         marker_tokens=_marker_tokens(tokenizer),
+        system=config.preset.system,
     )
 
 

@@ -27,7 +27,7 @@ from stoker.runtime.llama_server.config import RuntimeConfig
 from stoker.runtime.replica_config import ReplicaConfig
 from stoker.server.config import ServerConfig
 
-__all__ = ["Config", "Setting", "load_config", "setting_keys"]
+__all__ = ["Config", "Setting", "load_config", "setting_keys", "usual_file"]
 
 Layer: TypeAlias = Mapping[str, Mapping[str, tuple[object, str]]]
 """section -> key -> (checked value, where it comes from)."""
@@ -41,7 +41,7 @@ _SECTIONS: dict[str, type[object]] = {
     "runtime": RuntimeConfig,
     "registry": RegistryConfig,
 }
-_NOT_SETTINGS = frozenset({"adapters", "has_siblings", "model", "model_path", "num_replicas", "sampling"})
+_NOT_SETTINGS = frozenset({"adapters", "has_siblings", "model", "model_path", "num_replicas", "preset", "sampling"})
 """Fields that a command fills in itself."""
 _PREFIX = "STOKER_"
 _OTHER_VARIABLES = frozenset({"STOKER_CONFIG", "STOKER_LOG_LEVEL", "STOKER_CACHE_DIR"})
@@ -87,6 +87,8 @@ class Config:
     settings: tuple[Setting, ...]
     ignored_variables: tuple[str, ...] = ()
     """`STOKER_…` variables that are set and mean nothing."""
+    file: Path | None = None
+    """The TOML file that was read; None = there is none."""
 
     def is_given(self, key: str) -> bool:
         """Somebody chose this value; it is no default."""
@@ -113,7 +115,8 @@ def load_config(
         ConfigError: an unknown key or a value that cannot be used; says where it stands and what is allowed.
     """
     environ = os.environ if environ is None else environ
-    layers = [_from_flags(flags or {}), _from_environment(environ), _from_file(_find_file(file, environ))]
+    found = _find_file(file, environ)
+    layers = [_from_flags(flags or {}), _from_environment(environ), _from_file(found)]
     sections = {name: _merge(name, layers) for name in _SECTIONS}
     sampling = _build("sampling", sections["sampling"])
     engine = _build("engine", sections["engine"], sampling=sampling)
@@ -123,7 +126,8 @@ def load_config(
     runtime = _build("runtime", sections["runtime"])
     registry = _build("registry", sections["registry"])
     settings = tuple(_settings(sections))
-    return Config(engine, server, supervision, replicas, runtime, registry, settings, _unknown_variables(environ))
+    unknown = _unknown_variables(environ)
+    return Config(engine, server, supervision, replicas, runtime, registry, settings, unknown, found)
 
 
 def engine_with(engine: EngineConfig, values: Mapping[str, object], where: str) -> EngineConfig:
@@ -173,13 +177,20 @@ def _find_file(file: Path | None, environ: Mapping[str, str]) -> Path | None:
     return named
 
 
-def _usual_file() -> Path | None:
-    """There is none either where nobody may look, or where this user has no home."""
+def usual_file() -> Path | None:
+    """Where the file is looked for if none is named, whether it is there or not; None: this user has no home."""
     import platformdirs
 
     with suppress(RuntimeError, OSError):
-        usual = platformdirs.user_config_path("stoker") / "stoker.toml"
-        return usual if usual.is_file() else None
+        return platformdirs.user_config_path("stoker") / "stoker.toml"
+    return None
+
+
+def _usual_file() -> Path | None:
+    """There is none either where nobody may look."""
+    usual = usual_file()
+    with suppress(OSError):
+        return usual if usual is not None and usual.is_file() else None
     return None
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from stoker.config import Config, engine_with
 from stoker.engine import spare
 from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.errors import ConfigError, InvalidInput
-from stoker.loading.locating import check_unicode, local_model, prepared_path
+from stoker.loading.locating import check_unicode, local_model, prepared_path, with_preset
 from stoker.runtime.config import ModelConfig
 from stoker.runtime.keep_alive import parse_keep_alive
 
@@ -237,28 +237,19 @@ class _Makers:
         return spec
 
     def found(self, folder: str) -> list[ModelSpec]:
-        """The models of a folder, if there is one, and those that were downloaded. It reads directories.
+        """The models of a folder, if there is one, those that were downloaded, and presets of them.
 
-        What cannot be served is left out with a warning, one for each: nobody named it.
+        It reads directories. What cannot be served is left out with a warning, one for each: nobody named it.
         """
-        from stoker.models.aliases import read_aliases
-        from stoker.models.folder import find_models
-        from stoker.models.library import names_in_library
-        from stoker.models.store import list_models
+        from stoker.models.discovery import discover_models
         from stoker.runtime.served import served_names
 
         specs: list[ModelSpec] = []
-        further: defaultdict[str, list[str]] = defaultdict(list)
-        for alias, target in read_aliases().items():
-            further[target].append(alias)
-        in_folder = find_models(Path(folder).expanduser()) if folder else []
-        for found in (*in_folder, *list_models()):
-            engine = msgspec.structs.replace(
-                self._config.engine, model=str(found.path), model_path=str(found.path), name=found.name
-            )
+        for found in discover_models(Path(folder).expanduser() if folder else None):
+            engine = msgspec.structs.replace(self._config.engine, model=found.model, name=found.names[0])
             try:
-                names = served_names(found.name, *names_in_library(found.name))
-                names += tuple(alias for name in names for alias in further[name])
+                engine = msgspec.structs.replace(with_preset(engine), model_path=str(found.path))
+                names = served_names(*found.names)
                 specs.append(self._spec(names, engine, keep_alive_s=_FOUND_KEEP_ALIVE_S))
             except ConfigError as error:
                 self._warn_once(error.message)

@@ -19,8 +19,10 @@ from stoker.engine.client import EngineClient
 from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.errors import ConfigError, ModelFileNotFound
 from stoker.loading.choosing import measure
+from stoker.models.aliases import add_alias
 from stoker.models.cache import file_sha256, write_receipt
 from stoker.models.memory_plan import MemoryNeeds
+from stoker.models.presets import Preset, write_preset
 from stoker.runtime.registry import ModelSpec, Registry
 from stoker.runtime.replica_config import ReplicaConfig
 from stoker.runtime.replicas import ReplicatedRuntime
@@ -147,16 +149,25 @@ def test_what_cannot_be_meant(tmp_path: Path, models: Sequence[str], flags: Any,
         registry_of(settings(tmp_path, **flags), *models)
 
 
-def test_without_a_model_all_pulled_ones_are_served(tmp_path: Path, cache: Path) -> None:
+def test_without_a_model_all_pulled_ones_are_served(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = cache / "models" / "hf" / "org" / "repo" / "tiny-Q8_0.gguf"
     file.parent.mkdir(parents=True)
     write_tiny_gguf(file)
     write_receipt(file, "hf:org/repo:tiny-Q8_0.gguf", "a test", file, file_sha256(file))
+    add_alias("mine", "hf:org/repo:tiny-Q8_0.gguf")
+    write_preset("pirate", Preset(model="hf:org/repo", system="Say arr."))
+    write_preset("away", Preset(model="qwen3:4b"))
+    engines = made(monkeypatch)
     registry = registry_of(settings(tmp_path))
     asyncio.run(registry.refresh())
-    assert [status.model_id for status in registry.statuses()] == ["hf:org/repo:tiny-Q8_0.gguf"]
+    assert [status.model_id for status in registry.statuses()] == ["hf:org/repo:tiny-Q8_0.gguf", "pirate"]
     spec = spec_of(registry, "tiny-Q8_0")
     assert (spec.loads_at_start, spec.keep_alive_s) == (False, 300)
+    assert spec_of(registry, "mine") is spec
+    spec_of(registry, "pirate").make(None)
+    assert (engines[0].model_path, engines[0].preset.system) == (str(file), "Say arr.")
 
 
 def test_a_folder_of_models_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

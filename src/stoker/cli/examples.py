@@ -21,6 +21,17 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     ),
     "pull": ("stoker pull qwen3:4b", "stoker pull ORG/REPO:Q8_0"),
     "models": ("stoker models", "stoker models --all"),
+    "list": ("stoker list", "stoker list --url http://127.0.0.1:8080 --json"),
+    "show": ("stoker show qwen3:4b", "stoker show smollm2 --template"),
+    "create": (
+        'stoker create pirate --from smollm2 -s "You are a pirate." --temperature 0.9',
+        "stoker create mario --file ./Modelfile",
+    ),
+    "cp": ("stoker cp qwen3:4b gpt-4o",),
+    "rm": ("stoker rm qwen3:4b",),
+    "ps": ("stoker ps", "stoker ps --url http://server:8080"),
+    "stop": ("stoker stop qwen3:4b",),
+    "quantize": ("stoker quantize model-f16.gguf model-Q4_K_M.gguf Q4_K_M",),
     "search": ("stoker search qwen3 coder", "stoker search embeddings --limit 5"),
 }
 """By command."""

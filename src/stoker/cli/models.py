@@ -32,7 +32,7 @@ _KNOWN = {
 
 @shared_options()
 def models(flags: Flags, every: All = False, as_json: AsJson = False) -> None:
-    """List the models on this disk, or with --all every model that has a short name.
+    """List models that can be downloaded. With --all, every model that has a short name.
 
     MEMORY is what the model takes with a context of 8192 tokens, about; FITS says whether that is free now.
     """

@@ -23,7 +23,7 @@ _COLUMNS = {"model": "MODEL", "size_bytes": "SIZE", "downloads": "DOWNLOADS", "l
 
 @shared_options()
 def search(flags: Flags, words: Words, limit: Limit = 20, as_json: AsJson = False) -> None:
-    """Search for GGUF models: first the well-known names, then the repositories of the hub, most downloaded first."""
+    """Search for GGUF models. Well-known names come first, then repositories of the hub, the most downloaded first."""
     known = list(_known(words))
     try:
         found = list(_on_hub(words, limit))

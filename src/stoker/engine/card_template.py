@@ -12,6 +12,8 @@ from stoker.text.chat_template import ChatTemplate
 from stoker.text.messages import Json, Message
 from stoker.text.volatile import VolatileHeaders
 
+_SYSTEM_ROLES = frozenset({"system", "developer"})
+
 
 class CardTemplate:
     """Compiled at the first chat: a model whose template is broken still completes texts. For any thread.
@@ -46,6 +48,7 @@ class CardTemplate:
         Raises:
             TemplateError: the source does not compile, or the template refused the messages.
         """
+        messages = self._with_system(messages)
         given: Sequence[Mapping[str, Json]] | None = None
         if tools or any(message.tool_calls or message.role == "tool" for message in messages):
             messages, given = prepared(messages, tools, self.chat_format)
@@ -56,6 +59,12 @@ class CardTemplate:
             tools=given,
             **(variables or {}),  # pyright: ignore[reportArgumentType]  # the server keeps the named ones out
         )
+
+    def _with_system(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """The system prompt of the card opens a conversation that brings none."""
+        if not self._card.system or any(message.role in _SYSTEM_ROLES for message in messages):
+            return messages
+        return [Message(role="system", content=self._card.system), *messages]
 
     @cached_property
     def chat_format(self) -> ChatFormat:

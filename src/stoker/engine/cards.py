@@ -80,6 +80,8 @@ class ModelCard(msgspec.Struct, frozen=True):
     """Those that it began with."""
     marker_tokens: list[str] = []
     """Markers of chat formats, such as `<tool_call>`, that are single tokens of the vocabulary."""
+    system: str = ""
+    """System prompt of conversations that bring none."""
 
 
 def is_same_model(one: ModelCard, other: ModelCard) -> bool:

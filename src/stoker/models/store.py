@@ -23,6 +23,7 @@ from stoker.models.library import known_model, library
 from stoker.models.naming import LATEST
 from stoker.models.onnx_folder import is_onnx_model
 from stoker.models.onnx_hub import is_graph, onnx_parts, parts_note
+from stoker.models.presets import read_presets
 from stoker.models.progress import NoProgress, Progress
 
 __all__ = ["InstalledModel", "downloaded_parts", "list_models", "resolve", "size_of_all"]
@@ -88,9 +89,13 @@ def resolve(model: str, *, progress: Progress | None = None) -> Path:
 
 
 def _plain_name(model: str) -> str:
-    """What an alias stands for; `:latest`, which Ollama's users write, is no part of a name here."""
+    """What an alias or a preset stands for; `:latest`, which Ollama's users write, is no part of a name here."""
+    plain = model.removesuffix(LATEST)
+    preset = read_presets().get(plain)
+    if preset is not None:
+        return preset.model
     aliases = read_aliases()
-    return aliases.get(model) or aliases.get(plain := model.removesuffix(LATEST), plain)
+    return aliases.get(model) or aliases.get(plain, plain)
 
 
 def _hub_name(model: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -165,7 +166,7 @@ def test_version(stoker: Stoker) -> None:
 
 
 def test_no_command_shows_help(stoker: Stoker) -> None:
-    assert "Commands" in (done := stoker()).out + done.err
+    assert "Models:" in (done := stoker()).out + done.err
 
 
 @pytest.mark.parametrize(
@@ -207,7 +208,7 @@ def test_config_show_prints_each_value_with_its_origin(
     file = tmp_path / "a.toml"
     file.write_text("[server]\nport = 9\n")
     monkeypatch.setenv("STOKER_CTXSIZE", "1")
-    done = stoker("config", "show", "--config", str(file), "--temperature", "0.5")
+    done = stoker("config", "show", "--all", "--config", str(file), "--temperature", "0.5")
     rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in done.out.splitlines()}
     assert done.code == 0
     assert rows["server.port"].split(maxsplit=1) == ["9", f"file {file}"]
@@ -217,6 +218,29 @@ def test_config_show_prints_each_value_with_its_origin(
     assert rows["engine.lora"].split(maxsplit=1) == ["[]", "default"]
     assert "the model's own, else 40" in rows["sampling.top_k"]
     assert "STOKER_CTXSIZE is set and means nothing" in done.err
+
+
+def test_config_show_has_what_was_changed_and_where_it_was_looked_for(stoker: Stoker, tmp_path: Path) -> None:
+    done = stoker("config", "show", "--temperature", "0.5", "--api-key", "hidden")
+    assert [line.split()[0] for line in done.out.splitlines()] == [
+        *("SETTING", "engine.backend", "sampling.temperature", "server.api_key")
+    ]
+    assert "hidden" not in done.out
+    usual = tmp_path / "config_home" / "stoker" / "stoker.toml"
+    assert f"file: {usual} (not there)" in done.err
+    assert stoker("config", "path").out == f"{usual}\n"
+    usual.parent.mkdir(parents=True)
+    usual.write_text("[server]\nport = 9\n")
+    assert f"file: {usual}\n" in stoker("config", "show").err
+
+
+def test_config_show_for_programs(stoker: Stoker) -> None:
+    told = json.loads(stoker("config", "show", "--json", "--api-key", "hidden").out)
+    settings = {setting["key"]: setting for setting in told["settings"]}
+    assert told["file"] is None
+    assert settings["server.port"] == {"key": "server.port", "value": 8080, "origin": "default"}
+    assert settings["engine.lora"]["value"] == []
+    assert settings["server.api_key"]["value"] == "(given, not shown)"
 
 
 def test_a_broken_config_file_is_a_usage_error(stoker: Stoker, tmp_path: Path) -> None:

@@ -44,3 +44,10 @@ def test_broken_template_fails_chats_only():
     for _ in range(2):
         with pytest.raises(TemplateError):
             template.render(HI)
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_the_cards_system_prompt_opens_a_conversation_that_brings_none(role: str):
+    template = CardTemplate(msgspec.structs.replace(CARD, system="Say arr."))
+    assert template.render(HI).startswith("<|im_start|>system\nSay arr.<|im_end|>\n<|im_start|>user\nhi")
+    assert "arr" not in template.render([Message(role=role, content="Be kind."), *HI])

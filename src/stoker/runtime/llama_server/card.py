@@ -43,7 +43,7 @@ def make_card(
         kv_tokens=model.total_tokens,
         parallel=config.parallel,
         max_queue=config.max_queue,
-        chat_template=facts.chat_template,
+        chat_template=config.preset.template or facts.chat_template,
         bos_token=props.bos_token,
         eos_token=props.eos_token,
         num_parameters=facts.num_parameters,
@@ -52,6 +52,7 @@ def make_card(
         fill_tokens=fill_tokens,
         embedding=embedding,
         can_generate=model.task is Task.TEXT,
+        system=config.preset.system,
     )
 
 
