@@ -44,7 +44,9 @@ _SECTIONS: dict[str, type[object]] = {
 _NOT_SETTINGS = frozenset({"adapters", "has_siblings", "model", "model_path", "num_replicas", "preset", "sampling"})
 """Fields that a command fills in itself."""
 _PREFIX = "STOKER_"
-_OTHER_VARIABLES = frozenset({"STOKER_CONFIG", "STOKER_LOG_LEVEL", "STOKER_CACHE_DIR"})
+_OTHER_VARIABLES = frozenset(
+    {"STOKER_CONFIG", "STOKER_LOG_LEVEL", "STOKER_CACHE_DIR", "STOKER_STATE_DIR", "STOKER_URL"}
+)
 """Variables of ours that are no settings."""
 _FLAGS = {"kv_cache_dir": "cache-dir", "volatile_headers": "volatile-header"}
 """Options that are called otherwise than their keys."""

@@ -2,117 +2,96 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import suppress
-from importlib import import_module
-from typing import TYPE_CHECKING, TextIO, cast
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated
 
-from stoker.cli.answer import write_answer
+import typer
+
 from stoker.cli.download_bar import DownloadBar
 from stoker.cli.options import ENGINE, SAMPLING, Flags, Model, System, shared_options
-from stoker.cli.prompt import checked_text
-from stoker.cli.report import say, say_error
-from stoker.errors import InvalidInput
+from stoker.cli.report import say
 
 if TYPE_CHECKING:
-    from stoker.core.params import SamplingParams
+    from stoker.cli.talk.talk import Talk
+    from stoker.cli.talk.turns import Turns
     from stoker.llm import LLM
 
-_LEAVE = frozenset({"/exit", "/quit", "/bye"})
-_CLEAR = "/clear"
-_HELP = frozenset({"/help", "/?"})
-_COMMANDS = "Ctrl-C stops the answer, /clear starts over, Ctrl-D or /exit leaves"
+Continue = Annotated[bool, typer.Option("--continue", "-C", help="Continue the last conversation.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Show answers as they are, without rendering Markdown.")]
+Stats = Annotated[bool, typer.Option("--stats", help="Show the speed after each answer, in tokens per second.")]
+Private = Annotated[bool, typer.Option("--private", help="Keep neither the conversation nor what is typed.")]
 
 
 @shared_options(ENGINE, SAMPLING)
-def chat(flags: Flags, model: Model, system: System = None) -> None:
-    """Chat with a model. Ctrl-C stops the answer, /clear starts over, Ctrl-D or /exit leaves."""
-    converse(flags, model, system)
+def chat(
+    flags: Flags,
+    model: Model,
+    system: System = None,
+    continues: Continue = False,
+    plain: Plain = False,
+    stats: Stats = False,
+    private: Private = False,
+) -> None:
+    """Chat with a model. /help lists what can be done; Ctrl-C stops the answer, Ctrl-D or /exit leaves.
+
+    On a terminal the last conversation and what was typed are kept for the next session.
+    """
+    converse(flags, model, system, continues=continues, is_plain=plain, has_stats=stats, is_private=private)
 
 
-def converse(flags: Flags, model: str, system: str | None) -> None:
-    """A conversation until the user leaves; `stoker run` without a prompt holds one too."""
-    from stoker.llm import LLM
+def converse(
+    flags: Flags,
+    model: str,
+    system: str | None,
+    *,
+    continues: bool = False,
+    is_plain: bool = False,
+    has_stats: bool = False,
+    is_private: bool = False,
+) -> None:
+    """A conversation until the user leaves; `stoker run` without a prompt holds one too.
 
-    sampling = flags.sampling()
-    with LLM(flags.engine_config(model), progress=DownloadBar()) as llm:
-        say(f"{llm.card.name}: {_COMMANDS}")
-        _Conversation(llm, sampling, system).hold()
+    Raises:
+        StokerError: the first model cannot be loaded, or there is nothing to continue.
+    """
+    from stoker.cli.talk.keyboard import is_terminal
+    from stoker.cli.talk.talk import Talk, View
 
+    turns = _turns(system, continues=continues)
+    is_typed = is_terminal()
+    view = View(is_markdown=is_typed and not is_plain, has_stats=has_stats)
 
-class _Conversation:
-    """What has been said so far, and how it goes on."""
+    def open_model(name: str) -> LLM:
+        from stoker.llm import LLM
 
-    def __init__(self, llm: LLM, sampling: SamplingParams, system: str | None) -> None:
-        self._llm = llm
-        self._sampling = sampling
-        self._opening = [{"role": "system", "content": system}] if system else []
-        self._messages = list(self._opening)
+        return LLM(flags.engine_config(name), progress=DownloadBar())
 
-    def hold(self) -> None:
-        """Question and answer until the user leaves."""
-        while (line := _read_line()) is not None and line not in _LEAVE:
-            if line == _CLEAR:
-                self._messages = list(self._opening)
-                say("(a new conversation)")
-            elif line in _HELP:
-                say(f"({_COMMANDS})")
-            elif line:
-                try:
-                    self._take_turn(line)
-                except KeyboardInterrupt:
-                    say("\n(stopped before the answer began)")
-
-    def _take_turn(self, line: str) -> None:
-        try:
-            answer = self._answer([*self._messages, {"role": "user", "content": checked_text(line, "this line")}])
-        except InvalidInput as error:
-            say_error(error)
-            say("(this line does not count; /clear begins a new conversation)")
-            return
-        self._messages += [{"role": "user", "content": line}, {"role": "assistant", "content": answer}]
-
-    def _answer(self, messages: list[dict[str, str]]) -> str:
-        """The answer, as far as it came: the user may stop it."""
-        with self._llm.stream_chat(messages, self._sampling) as stream:
-            try:
-                write_answer(stream)
-            except KeyboardInterrupt:
-                stream.close()
-                say("\n(stopped)")
-            return stream.completion.text
+    talk = Talk(open_model, model, flags.sampling(), turns, view, is_kept=is_typed and not is_private)
+    with closing(talk):
+        say(f"{talk.llm.card.name}: /help lists commands, Ctrl-C stops the answer, Ctrl-D or /exit leaves")
+        if continues:
+            say(f"(continued after {len(turns)} turns)")
+        _hold(talk, is_private=is_private)
 
 
-def _read_line() -> str | None:
-    """What the user says next, without blanks around it; None = nothing more."""
-    stdin = cast("TextIO | None", sys.stdin)
-    if stdin is None:
-        return None
-    is_interactive = stdin.isatty()
-    if is_interactive:
-        with suppress(ImportError):
-            import_module("readline")  # gives `input` its line editing and history
-    while True:
-        try:
-            return _ask(is_interactive).strip()
-        except KeyboardInterrupt:
-            say("\n(Ctrl-D or /exit leaves)")
-        except EOFError:
-            if is_interactive:
-                say("")
-            return None
-        except UnicodeDecodeError as error:
-            raise InvalidInput(f"standard input is not valid UTF-8: {error.reason}", parameter="prompt") from error
+def _turns(system: str | None, *, continues: bool) -> Turns:
+    from stoker.cli.talk import saved
+    from stoker.cli.talk.turns import Turns
+
+    turns = saved.load(saved.LAST) if continues else Turns()
+    if system is not None:
+        turns.system = system
+    return turns
 
 
-def _ask(is_interactive: bool) -> str:
-    """One line of stdin. Without a terminal on both sides `input` would write to stdout, which is for answers."""
-    stdout = cast("TextIO | None", sys.stdout)
-    if is_interactive and stdout is not None and stdout.isatty():
-        return input("> ")
-    if is_interactive:
-        print("> ", end="", file=sys.stderr, flush=True)
-    line = sys.stdin.readline()
-    if not line:
-        raise EOFError
-    return line
+def _hold(talk: Talk, *, is_private: bool) -> None:
+    """Question and answer until the user leaves."""
+    from stoker.cli.talk.commands import COMMANDS, as_text, is_command, obey
+    from stoker.cli.talk.keyboard import Keyboard
+
+    keyboard = Keyboard(lambda: [f"/{word}" for word in COMMANDS], keeps_history=not is_private)
+    while not talk.is_over and (message := keyboard.next_message()) is not None:
+        if is_command(message):
+            obey(talk, message)
+        elif message:
+            talk.ask(as_text(message))

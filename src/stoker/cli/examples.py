@@ -13,6 +13,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "chat": (
         "stoker chat smollm2",
         'stoker chat smollm2 -s "Answer in one sentence." --temperature 0',
+        "stoker chat smollm2 --continue",
     ),
     "serve": (
         "stoker serve                                everything that was pulled, loaded on demand",

@@ -36,6 +36,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Itera
     monkeypatch.setenv("STOKER_BACKEND", "scripted")
     monkeypatch.setenv("STOKER_LOG_LEVEL", "warning")
     monkeypatch.setenv("STOKER_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("STOKER_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr("platformdirs.user_config_path", lambda name: tmp_path / "config_home" / name)
     root = logging.getLogger()
