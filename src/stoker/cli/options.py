@@ -142,6 +142,7 @@ SERVER: OptionGroup = _panel(
     max_queue=int,
     max_queue_tokens=int,
     strict_models=bool,
+    strict_fields=bool,
     volatile_headers=_Opt(list[str], ("--volatile-header",), "REGEX"),
     slot_save_path=_Opt(str, metavar="PATH"),
     request_timeout_s=float,

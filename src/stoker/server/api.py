@@ -26,7 +26,15 @@ from starlette.routing import Route
 from stoker.runtime.registry import Lease, Registry, ServedModel
 from stoker.server.access.control import check_admin, owner_of
 from stoker.server.config import ServerConfig
-from stoker.server.fields import FieldPolicy, FieldTable, NestedTables, decode_request
+from stoker.server.fields import (
+    IGNORED,
+    FieldPolicy,
+    FieldTable,
+    IgnoredFields,
+    NestedTables,
+    decode_request,
+    ignored_fields,
+)
 from stoker.server.leasing import leased, loaded, shared_lease
 from stoker.server.observe.account import account_of
 from stoker.server.observe.response_counts import ROUTE
@@ -270,7 +278,9 @@ def _answering(
 ) -> Callable[[Request], Awaitable[Any]]:
     async def answer(request: Request) -> Any:
         begun_s = time.monotonic()
-        request.scope.setdefault("state", {})[ROUTE] = endpoint.path
+        ignored = IgnoredFields(is_strict=server.config.strict_fields)
+        request.scope.setdefault("state", {}).update({ROUTE: endpoint.path, IGNORED: ignored.names})
+        ignored_fields.set(ignored)
         if endpoint.is_admin:
             check_admin(request.scope)
         body = None if endpoint.request is None else await read_body(request, server.config)

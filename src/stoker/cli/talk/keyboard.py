@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -59,9 +60,10 @@ class Keyboard:
 
 
 def is_terminal() -> bool:
-    """Whether the conversation is typed and shown on a terminal."""
+    """Whether the conversation is typed and shown on a terminal that can move its cursor."""
     streams = cast("tuple[TextIO | None, ...]", (sys.stdin, sys.stdout))
-    return all(stream is not None and stream.isatty() for stream in streams)
+    can_move = os.environ.get("TERM", "dumb") != "dumb" or sys.platform == "win32"
+    return can_move and all(stream is not None and stream.isatty() for stream in streams)
 
 
 def _asking(words: Callable[[], Sequence[str]], *, keeps_history: bool) -> Callable[[str], str]:

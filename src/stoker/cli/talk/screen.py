@@ -72,6 +72,7 @@ class _Blocks:
         self._console = Console()
         self._live: Live | None = None
         self._pending = ""
+        self._has_shown = False
 
     def show(self, block: str, *, is_complete: bool) -> None:
         if is_complete:
@@ -93,6 +94,9 @@ class _Blocks:
             self._live.stop()
         self._live, self._pending = None, ""
         if block:
+            if self._has_shown:
+                self._console.print()
+            self._has_shown = True
             self._console.print(Markdown(block))
 
     def __enter__(self) -> Self:

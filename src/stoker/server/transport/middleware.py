@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from stoker.server.config import ServerConfig
 from stoker.server.error_shapes import error_format
 from stoker.server.errors import CLIENT_LEFT, internal_error_body
+from stoker.server.fields import IGNORED
 from stoker.server.observe.access_log import log_exchange
 from stoker.server.observe.account import Account
 from stoker.server.observe.response_counts import ResponseCounts
@@ -28,6 +29,8 @@ _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _HEADER = b"x-request-id"
 _NAMES = (_HEADER, b"request-id")
 """Anthropic's clients look for the second one."""
+_IGNORED_HEADER = b"x-stoker-ignored"
+"""Fields of the body that have no effect."""
 _ABSOLUTE = re.compile(rb"https?://", re.IGNORECASE)
 _STREAMS = (b"text/event-stream", b"application/x-ndjson")
 
@@ -84,6 +87,8 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = [*message.get("headers", []), *((name, self.request_id.encode()) for name in _NAMES)]
+            if ignored := self._scope["state"].get(IGNORED):
+                headers.append((_IGNORED_HEADER, ", ".join(ignored).encode()))
             self._status = message["status"]
             self._is_stream = any(k == b"content-type" and v.startswith(_STREAMS) for k, v in headers)
             message = {**message, "headers": headers}
