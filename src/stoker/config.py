@@ -22,6 +22,7 @@ import msgspec
 from stoker.core.params import SamplingParams
 from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.errors import ConfigError, InvalidInput
+from stoker.models.cache import kv_dir
 from stoker.runtime.config import RegistryConfig
 from stoker.runtime.llama_server.config import RuntimeConfig
 from stoker.runtime.replica_config import ReplicaConfig
@@ -50,6 +51,8 @@ _OTHER_VARIABLES = frozenset(
 """Variables of ours that are no settings."""
 _FLAGS = {"kv_cache_dir": "cache-dir", "volatile_headers": "volatile-header"}
 """Options that are called otherwise than their keys."""
+_AUTO = "auto"
+"""As the folder of the prefix cache: the usual one."""
 _PATHS = frozenset(
     {
         "api_key_file",
@@ -298,6 +301,8 @@ def _checked(value: object, hint: Any, where: str, key: str, *, is_text: bool) -
 
 
 def _with_home(value: object, where: str, key: str) -> object:
+    if key == "kv_cache_dir" and value == _AUTO:
+        return str(kv_dir())
     return _in_home(value, where, key) if key in _PATHS and isinstance(value, str) else value
 
 

@@ -6,6 +6,7 @@ No option has a default here, and no setting is read.
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
@@ -15,7 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, NamedTup
 import typer
 
 from stoker.cli.announce import announce
+from stoker.cli.completion import model_names
 from stoker.cli.report import set_up_logging
+from stoker.errors import ConfigError
 
 if TYPE_CHECKING:
     from stoker.config import Config
@@ -32,6 +35,7 @@ Model = Annotated[
     typer.Argument(
         metavar="MODEL",
         show_default=False,
+        autocompletion=model_names,
         help="Name from `stoker models --all`, path of a .gguf file or an ONNX folder, or ORG/REPO[:FILE] on the hub.",
     ),
 ]
@@ -40,6 +44,7 @@ Models = Annotated[
     typer.Argument(
         metavar="[MODEL]...",
         show_default=False,
+        autocompletion=model_names,
         help="Names from `stoker models --all`, paths of .gguf files, or ORG/REPO[:FILE] on the hub.",
     ),
 ]
@@ -243,6 +248,7 @@ class Flags:
 
         announce(model)
         config = self.load(without=SAMPLING)
+        check_cache_dir(config.engine.kv_cache_dir)
         parallel = config.engine.parallel if config.is_given("parallel") else 1
         return msgspec.structs.replace(config.engine, model=model, parallel=parallel)
 
@@ -255,6 +261,20 @@ class Flags:
         from stoker.core.params import SamplingParams
 
         return SamplingParams(**{key: self.values[key] for key in SAMPLING if key in self.values})
+
+
+def check_cache_dir(folder: str) -> None:
+    """Says so before anything is computed, where the prefix cache could not be kept.
+
+    Raises:
+        ConfigError: the folder is none, and cannot be made.
+    """
+    if not folder:
+        return
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--cache-dir: {folder} cannot be used: {error.strerror}", key="kv_cache_dir") from error
 
 
 def shared_options(

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING
 
 from stoker.cli.announce import announce
 from stoker.cli.download_bar import DownloadBar
-from stoker.cli.options import ENGINE, MODELS, SAMPLING, SECURITY, SERVER, Flags, Models, shared_options
+from stoker.cli.options import (
+    ENGINE,
+    MODELS,
+    SAMPLING,
+    SECURITY,
+    SERVER,
+    Flags,
+    Models,
+    check_cache_dir,
+    shared_options,
+)
 from stoker.cli.report import say
 from stoker.cli.serve_log import lines_on_terminal, say_ready, say_stopping
 
@@ -28,6 +38,7 @@ def serve(flags: Flags, models: Models = None) -> None:
     from stoker.serving import create_registry, run_server
 
     config = flags.load()
+    check_cache_dir(config.engine.kv_cache_dir)
     for model in models or []:
         announce(model)
     registry = create_registry(config, models or [], progress=DownloadBar())
