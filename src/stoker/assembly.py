@@ -78,7 +78,8 @@ def build_engine(
         ResourceExhausted: it does not fit into memory.
         ConfigError: a size cannot be had with this model.
     """
-    loaded = load_model(local_model(config, progress=progress), progress, mark)
+    config = local_model(config, progress=progress)
+    loaded = load_model(config, progress, mark)
     is_built = False
     try:
         loaded.adapters.load(adapter_specs(config))
@@ -172,6 +173,7 @@ def _card(config: EngineConfig, loaded: Loaded, scheduling: SchedulerConfig) -> 
         adapters=loaded.adapters.cards(),
         tool_format=config.tool_format,
         marker_tokens=_marker_tokens(tokenizer),
+        system=config.preset.system,
     )
 
 

@@ -22,12 +22,13 @@ import msgspec
 from stoker.core.params import SamplingParams
 from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.errors import ConfigError, InvalidInput
+from stoker.models.cache import kv_dir
 from stoker.runtime.config import RegistryConfig
 from stoker.runtime.llama_server.config import RuntimeConfig
 from stoker.runtime.replica_config import ReplicaConfig
 from stoker.server.config import ServerConfig
 
-__all__ = ["Config", "Setting", "load_config", "setting_keys"]
+__all__ = ["Config", "Setting", "load_config", "setting_keys", "usual_file"]
 
 Layer: TypeAlias = Mapping[str, Mapping[str, tuple[object, str]]]
 """section -> key -> (checked value, where it comes from)."""
@@ -41,13 +42,17 @@ _SECTIONS: dict[str, type[object]] = {
     "runtime": RuntimeConfig,
     "registry": RegistryConfig,
 }
-_NOT_SETTINGS = frozenset({"adapters", "has_siblings", "model", "model_path", "num_replicas", "sampling"})
+_NOT_SETTINGS = frozenset({"adapters", "has_siblings", "model", "model_path", "num_replicas", "preset", "sampling"})
 """Fields that a command fills in itself."""
 _PREFIX = "STOKER_"
-_OTHER_VARIABLES = frozenset({"STOKER_CONFIG", "STOKER_LOG_LEVEL", "STOKER_CACHE_DIR"})
+_OTHER_VARIABLES = frozenset(
+    {"STOKER_CONFIG", "STOKER_LOG_LEVEL", "STOKER_CACHE_DIR", "STOKER_STATE_DIR", "STOKER_URL"}
+)
 """Variables of ours that are no settings."""
 _FLAGS = {"kv_cache_dir": "cache-dir", "volatile_headers": "volatile-header"}
 """Options that are called otherwise than their keys."""
+_AUTO = "auto"
+"""As the folder of the prefix cache: the usual one."""
 _PATHS = frozenset(
     {
         "api_key_file",
@@ -89,6 +94,8 @@ class Config:
     settings: tuple[Setting, ...]
     ignored_variables: tuple[str, ...] = ()
     """`STOKER_…` variables that are set and mean nothing."""
+    file: Path | None = None
+    """The TOML file that was read; None = there is none."""
 
     def is_given(self, key: str) -> bool:
         """Somebody chose this value; it is no default."""
@@ -115,7 +122,8 @@ def load_config(
         ConfigError: an unknown key or a value that cannot be used; says where it stands and what is allowed.
     """
     environ = os.environ if environ is None else environ
-    layers = [_from_flags(flags or {}), _from_environment(environ), _from_file(_find_file(file, environ))]
+    found = _find_file(file, environ)
+    layers = [_from_flags(flags or {}), _from_environment(environ), _from_file(found)]
     sections = {name: _merge(name, layers) for name in _SECTIONS}
     sampling = _build("sampling", sections["sampling"])
     engine = _build("engine", sections["engine"], sampling=sampling)
@@ -125,7 +133,8 @@ def load_config(
     runtime = _build("runtime", sections["runtime"])
     registry = _build("registry", sections["registry"])
     settings = tuple(_settings(sections))
-    return Config(engine, server, supervision, replicas, runtime, registry, settings, _unknown_variables(environ))
+    unknown = _unknown_variables(environ)
+    return Config(engine, server, supervision, replicas, runtime, registry, settings, unknown, found)
 
 
 def engine_with(engine: EngineConfig, values: Mapping[str, object], where: str) -> EngineConfig:
@@ -175,13 +184,20 @@ def _find_file(file: Path | None, environ: Mapping[str, str]) -> Path | None:
     return named
 
 
-def _usual_file() -> Path | None:
-    """There is none either where nobody may look, or where this user has no home."""
+def usual_file() -> Path | None:
+    """Where the file is looked for if none is named, whether it is there or not; None: this user has no home."""
     import platformdirs
 
     with suppress(RuntimeError, OSError):
-        usual = platformdirs.user_config_path("stoker") / "stoker.toml"
-        return usual if usual.is_file() else None
+        return platformdirs.user_config_path("stoker") / "stoker.toml"
+    return None
+
+
+def _usual_file() -> Path | None:
+    """There is none either where nobody may look."""
+    usual = usual_file()
+    with suppress(OSError):
+        return usual if usual is not None and usual.is_file() else None
     return None
 
 
@@ -287,6 +303,8 @@ def _checked(value: object, hint: Any, where: str, key: str, *, is_text: bool) -
 
 
 def _with_home(value: object, where: str, key: str) -> object:
+    if key == "kv_cache_dir" and value == _AUTO:
+        return str(kv_dir())
     return _in_home(value, where, key) if key in _PATHS and isinstance(value, str) else value
 
 

@@ -21,7 +21,7 @@ from stoker.config import Config, engine_with
 from stoker.engine import spare
 from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.errors import ConfigError, InvalidInput
-from stoker.loading.locating import check_unicode, local_model, prepared_path
+from stoker.loading.locating import check_unicode, local_model, prepared_path, with_preset
 from stoker.runtime.config import ModelConfig
 from stoker.runtime.keep_alive import parse_keep_alive
 
@@ -75,7 +75,8 @@ class _Life:
 def create_registry(config: Config, models: Sequence[str], *, progress: Progress | None = None) -> Registry:
     """The models of the command line and of the configuration file, and where more are to be found.
 
-    Nothing is loaded yet; what is named and not on this disk is downloaded.
+    Nothing is loaded yet; what is named and not on this disk is downloaded. If nothing is named at all, every pulled
+    model is served, and loaded when a request asks for it.
 
     Args:
         config: all settings.
@@ -83,18 +84,17 @@ def create_registry(config: Config, models: Sequence[str], *, progress: Progress
         progress: told about downloads.
 
     Raises:
-        ConfigError: no model is named, two have one name, or a setting is about none of them.
+        ConfigError: two models have one name, or a setting is about none of them.
         ModelError: there is no such model, or no way to get it.
     """
     from stoker.runtime.registry import Registry
 
     named = [*((model, ModelConfig()) for model in models), *(config.registry.models or {}).items()]
     folder = config.registry.models_dir
-    if not (named or folder):
-        raise ConfigError("no model is named: give a MODEL, or a folder of them with --models-dir", key="models")
+    is_open = bool(folder) or not named
     if config.engine.name and len(named) != 1:
         raise ConfigError("--name is for one model; use --alias NAME=MODEL for several", key="name")
-    if (config.engine.lora or config.engine.control_vector) and (len(named) != 1 or folder):
+    if (config.engine.lora or config.engine.control_vector) and (len(named) != 1 or is_open):
         option = "--lora" if config.engine.lora else "--control-vector"
         message = f"{option} is for one model; give several theirs in the file, under [registry.models.NAME.engine]"
         raise ConfigError(message, key=option[2:].replace("-", "_"))
@@ -104,12 +104,12 @@ def create_registry(config: Config, models: Sequence[str], *, progress: Progress
     makers = _Makers(config, _usual_cache_mib(config, len(named)), _kv_share_mib(config, len(named)))
     specs = [life.applied(makers.named(name, model, progress)) for name, model in named]
     specs = list(_without_shared(specs))
-    _check_names(specs, life, is_open=bool(folder))
+    _check_names(specs, life, is_open=is_open)
     return Registry(
         specs,
         config.registry,
         strict=config.server.strict_models,
-        discover=(lambda: [life.applied(spec) for spec in makers.found(Path(folder).expanduser())]) if folder else None,
+        discover=(lambda: [life.applied(spec) for spec in makers.found(folder)]) if is_open else None,
     )
 
 
@@ -122,15 +122,23 @@ def _check_folder(folder: Path) -> None:
         raise ConfigError(f"--models-dir: {folder} cannot be read: {error.strerror}", key="models_dir") from error
 
 
-def run_server(registry: Registry, config: Config, on_ready: Callable[[str], None]) -> None:
-    """Serves over HTTP until SIGINT or SIGTERM; `on_ready` is told the URL.
+def run_server(
+    registry: Registry, config: Config, on_ready: Callable[[str], None], on_stop: Callable[[int], None] | None = None
+) -> None:
+    """Serves over HTTP until SIGINT or SIGTERM.
+
+    Args:
+        registry: the models.
+        config: all settings.
+        on_ready: told the URL.
+        on_stop: told how many requests still run when it begins to stop.
 
     Raises:
         StokerError: a model cannot be loaded, or the address cannot be had.
     """
     from stoker.server.transport.app import serve
 
-    serve(registry, config.server, on_ready)
+    serve(registry, config.server, on_ready, on_stop)
 
 
 def create_runtime(
@@ -228,22 +236,21 @@ class _Makers:
             spare.expect(path)
         return spec
 
-    def found(self, folder: Path) -> list[ModelSpec]:
-        """The models of a folder, and those that were downloaded. It reads directories.
+    def found(self, folder: str) -> list[ModelSpec]:
+        """The models of a folder, if there is one, those that were downloaded, and presets of them.
 
-        What cannot be served is left out with a warning, one for each: nobody named it.
+        It reads directories. What cannot be served is left out with a warning, one for each: nobody named it.
         """
-        from stoker.models.folder import find_models
-        from stoker.models.store import list_models
+        from stoker.models.discovery import discover_models
         from stoker.runtime.served import served_names
 
         specs: list[ModelSpec] = []
-        for found in (*find_models(folder), *list_models()):
-            engine = msgspec.structs.replace(
-                self._config.engine, model=str(found.path), model_path=str(found.path), name=found.name
-            )
+        for found in discover_models(Path(folder).expanduser() if folder else None):
+            engine = msgspec.structs.replace(self._config.engine, model=found.model, name=found.names[0])
             try:
-                specs.append(self._spec(served_names(found.name), engine, keep_alive_s=_FOUND_KEEP_ALIVE_S))
+                engine = msgspec.structs.replace(with_preset(engine), model_path=str(found.path))
+                names = served_names(*found.names)
+                specs.append(self._spec(names, engine, keep_alive_s=_FOUND_KEEP_ALIVE_S))
             except ConfigError as error:
                 self._warn_once(error.message)
         return specs
@@ -318,7 +325,7 @@ def _usual_cache_mib(config: Config, num_named: int) -> int | None:
     """A quarter of what is free, in equal parts; one model alone looks for itself."""
     from stoker.models.memory import available_memory
 
-    if num_named == 1 and not config.registry.models_dir:
+    if num_named == 1 and not _is_open(config, num_named):
         return None
     budget_mib = config.registry.memory_budget or available_memory() // _MIB
     return min(_MAX_RAM_MIB, budget_mib // _RAM_SHARE // _num_loaded(config, num_named))
@@ -331,7 +338,12 @@ def _kv_share_mib(config: Config, num_named: int) -> int | None:
 
 def _num_loaded(config: Config, num_named: int) -> int:
     """How many models have to share."""
-    return config.registry.models_max or max(num_named, _USUAL_MODELS if config.registry.models_dir else 0)
+    return config.registry.models_max or max(num_named, _USUAL_MODELS if _is_open(config, num_named) else 0)
+
+
+def _is_open(config: Config, num_named: int) -> bool:
+    """Models are served that nobody has named."""
+    return bool(config.registry.models_dir) or num_named == 0
 
 
 def _life(config: Config) -> _Life:

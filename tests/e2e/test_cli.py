@@ -64,7 +64,7 @@ def test_a_base_model_continues_the_text_and_says_so(gemma3_path: Path) -> None:
 def test_a_catalog_name_works_like_a_path(smollm2_path: Path) -> None:
     assert smollm2_path.is_file()
     assert stoker("pull", "smollm2").stdout.decode().strip() == str(smollm2_path)
-    assert str(smollm2_path) in stoker("models").stdout.decode()
+    assert str(smollm2_path) in stoker("list", "--json").stdout.decode()
 
 
 def test_bad_model_files_are_named(smollm2_path: Path, tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_serve_says_when_it_is_ready_and_stops_when_asked(smollm2_path: Path) ->
             assert line.startswith("ready: small is served at http://127.0.0.1:")
             process.send_signal(signal.SIGINT)
             assert process.wait(LIMIT_S) == 130
-            assert (process.stdout.read(), process.stderr.read()) == (b"", b"")
+            assert (process.stdout.read(), process.stderr.read()) == (b"", b"stopped\n")
 
 
 def test_serve_refuses_a_model_before_it_is_ready(tmp_path: Path) -> None:

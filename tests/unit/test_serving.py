@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from collections.abc import Sequence
@@ -18,12 +19,16 @@ from stoker.engine.client import EngineClient
 from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.errors import ConfigError, ModelFileNotFound
 from stoker.loading.choosing import measure
+from stoker.models.aliases import add_alias
+from stoker.models.cache import file_sha256, write_receipt
 from stoker.models.memory_plan import MemoryNeeds
+from stoker.models.presets import Preset, write_preset
 from stoker.runtime.registry import ModelSpec, Registry
 from stoker.runtime.replica_config import ReplicaConfig
 from stoker.runtime.replicas import ReplicatedRuntime
 from stoker.text.volatile import VolatileHeaders
 from tests.onnx_models import write_onnx_folder
+from tests.unit.models.tiny_gguf import write_tiny_gguf
 
 MIB = 2**20
 
@@ -126,7 +131,6 @@ def test_files_of_one_name_are_called_by_their_paths(
 @pytest.mark.parametrize(
     ("models", "flags", "complaint"),
     [
-        ([], {}, "no model is named: give a MODEL, or a folder of them with --models-dir"),
         (["a", "b"], {"name": "x"}, "--name is for one model; use --alias"),
         (["a", "b"], {"lora": ["x=x.gguf"]}, "--lora is for one model"),
         (["a", "b"], {"control_vector": ["x.gguf"]}, "--control-vector is for one model"),
@@ -143,6 +147,27 @@ def test_files_of_one_name_are_called_by_their_paths(
 def test_what_cannot_be_meant(tmp_path: Path, models: Sequence[str], flags: Any, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         registry_of(settings(tmp_path, **flags), *models)
+
+
+def test_without_a_model_all_pulled_ones_are_served(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = cache / "models" / "hf" / "org" / "repo" / "tiny-Q8_0.gguf"
+    file.parent.mkdir(parents=True)
+    write_tiny_gguf(file)
+    write_receipt(file, "hf:org/repo:tiny-Q8_0.gguf", "a test", file, file_sha256(file))
+    add_alias("mine", "hf:org/repo:tiny-Q8_0.gguf")
+    write_preset("pirate", Preset(model="hf:org/repo", system="Say arr."))
+    write_preset("away", Preset(model="qwen3:4b"))
+    engines = made(monkeypatch)
+    registry = registry_of(settings(tmp_path))
+    asyncio.run(registry.refresh())
+    assert [status.model_id for status in registry.statuses()] == ["hf:org/repo:tiny-Q8_0.gguf", "pirate"]
+    spec = spec_of(registry, "tiny-Q8_0")
+    assert (spec.loads_at_start, spec.keep_alive_s) == (False, 300)
+    assert spec_of(registry, "mine") is spec
+    spec_of(registry, "pirate").make(None)
+    assert (engines[0].model_path, engines[0].preset.system) == (str(file), "Say arr.")
 
 
 def test_a_folder_of_models_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

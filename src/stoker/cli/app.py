@@ -93,6 +93,7 @@ def _run_beside_engine() -> None:
 
 
 def _run() -> None:
+    from stoker.cli.command import UsageError
     from stoker.errors import StokerError
 
     try:
@@ -100,9 +101,14 @@ def _run() -> None:
         from stoker.cli.commands import command_line
 
         try:
-            command_line(sys.argv[1:])()
+            code = command_line(sys.argv[1:])(prog_name="stoker", standalone_mode=False)
         finally:
             flush()
+        raise SystemExit(code or 0)
+    except UsageError as error:
+        from stoker.cli.usage import say_usage_error
+
+        raise SystemExit(say_usage_error(error)) from None
     except StokerError as error:
         from stoker.cli.report import exit_code, say_error
 

@@ -74,10 +74,9 @@ def clear(
 
 def _directory(flags: Flags) -> BlockDirectory:
     from stoker.cache.directory import BlockDirectory
+    from stoker.models.cache import kv_dir
 
-    folder = flags.load().engine.kv_cache_dir
-    if not folder:
-        raise ConfigError("no folder: give --cache-dir, or set STOKER_KV_CACHE_DIR", key="kv_cache_dir")
+    folder = flags.load().engine.kv_cache_dir or str(kv_dir())
     _check_folder(folder)
     return BlockDirectory(Path(folder))
 

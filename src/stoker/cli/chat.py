@@ -2,136 +2,119 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import ExitStack, suppress
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Annotated
 
-from stoker.cli.answer import write_answer
+import typer
+
 from stoker.cli.download_bar import DownloadBar
 from stoker.cli.options import ENGINE, SAMPLING, Flags, Model, System, shared_options
-from stoker.cli.prompt import checked_text
 from stoker.cli.reply_options import Think, reply_options
-from stoker.cli.report import say, say_error
-from stoker.cli.thoughts import spoken
+from stoker.cli.report import say
 from stoker.cli.tool_rounds import MCP, ToolRounds, Yes, open_toolbox
-from stoker.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from stoker.core.params import SamplingParams
+    from stoker.cli.talk.talk import Talk
+    from stoker.cli.talk.turns import Turns
     from stoker.llm import LLM
     from stoker.llm.options import ChatOptions
-    from stoker.text.messages import Message
 
-_LEAVE = frozenset({"/exit", "/quit", "/bye"})
-_CLEAR = "/clear"
-_HELP = frozenset({"/help", "/?"})
-_COMMANDS = "Ctrl-C stops the answer, /clear starts over, Ctrl-D or /exit leaves"
+Continue = Annotated[bool, typer.Option("--continue", "-C", help="Continue the last conversation.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Show answers as they are, without rendering Markdown.")]
+Stats = Annotated[bool, typer.Option("--stats", help="Show the speed after each answer, in tokens per second.")]
+Private = Annotated[bool, typer.Option("--private", help="Keep neither the conversation nor what is typed.")]
 
 
 @shared_options(ENGINE, SAMPLING)
 def chat(
-    flags: Flags, model: Model, system: System = None, think: Think = None, mcp: MCP = None, yes: Yes = False
+    flags: Flags,
+    model: Model,
+    system: System = None,
+    continues: Continue = False,
+    plain: Plain = False,
+    stats: Stats = False,
+    private: Private = False,
+    think: Think = None,
+    mcp: MCP = None,
+    yes: Yes = False,
 ) -> None:
-    """Chat with a model. Ctrl-C stops the answer, /clear starts over, Ctrl-D or /exit leaves."""
-    from stoker.llm import LLM
+    """Chat with a model. /help lists what can be done; Ctrl-C stops the answer, Ctrl-D or /exit leaves.
 
-    sampling, options = flags.sampling(), reply_options(think=think)
+    On a terminal the last conversation and what was typed are kept for the next session.
+    """
     with ExitStack() as stack:
-        toolbox = stack.enter_context(open_toolbox(mcp, is_agreed=yes)) if mcp else None
-        llm = stack.enter_context(LLM(flags.engine_config(model), progress=DownloadBar()))
-        rounds = None if toolbox is None else ToolRounds(llm, toolbox, sampling, options, agrees_to_all=yes)
-        say(f"{llm.card.name}: {_COMMANDS}")
-        _Conversation(llm, sampling, system, options, rounds).hold()
+        rounds = None
+        if mcp:
+            rounds = ToolRounds(stack.enter_context(open_toolbox(mcp, is_agreed=yes)), agrees_to_all=yes)
+        converse(
+            flags,
+            model,
+            system,
+            options=reply_options(think=think),
+            rounds=rounds,
+            continues=continues,
+            is_plain=plain,
+            has_stats=stats,
+            is_private=private,
+        )
 
 
-class _Conversation:
-    """What has been said so far, and how it goes on."""
+def converse(
+    flags: Flags,
+    model: str,
+    system: str | None,
+    *,
+    options: ChatOptions | None = None,
+    rounds: ToolRounds | None = None,
+    continues: bool = False,
+    is_plain: bool = False,
+    has_stats: bool = False,
+    is_private: bool = False,
+) -> None:
+    """A conversation until the user leaves; `stoker run` without a prompt holds one too.
 
-    def __init__(
-        self, llm: LLM, sampling: SamplingParams, system: str | None, options: ChatOptions, rounds: ToolRounds | None
-    ) -> None:
-        self._llm = llm
-        self._sampling = sampling
-        self._options = options
-        self._rounds = rounds
-        """Answers instead, if there are tools."""
-        self._opening: list[Any] = [{"role": "system", "content": system}] if system else []
-        self._messages = list(self._opening)
+    Raises:
+        StokerError: the first model cannot be loaded, or there is nothing to continue.
+    """
+    from stoker.cli.talk.keyboard import is_terminal
+    from stoker.cli.talk.talk import Talk, View
 
-    def hold(self) -> None:
-        """Question and answer until the user leaves."""
-        while (line := _read_line()) is not None and line not in _LEAVE:
-            if line == _CLEAR:
-                self._messages = list(self._opening)
-                say("(a new conversation)")
-            elif line in _HELP:
-                say(f"({_COMMANDS})")
-            elif line:
-                try:
-                    self._take_turn(line)
-                except KeyboardInterrupt:
-                    say("\n(stopped before the answer began)")
+    turns = _turns(system, continues=continues)
+    is_typed = is_terminal()
+    view = View(is_markdown=is_typed and not is_plain, has_stats=has_stats)
 
-    def _take_turn(self, line: str) -> None:
-        question = {"role": "user", "content": line}
-        try:
-            checked_text(line, "this line")
-            answer = self._answer([*self._messages, question])
-        except InvalidInput as error:
-            say_error(error)
-            say("(this line does not count; /clear begins a new conversation)")
-            return
-        self._messages += [question, *answer]
+    def open_model(name: str) -> LLM:
+        from stoker.llm import LLM
 
-    def _answer(self, messages: list[Any]) -> list[Message]:
-        """The answer, as far as it came: the user may stop it."""
-        said: list[Message] = []
-        try:
-            if self._rounds is not None:
-                self._rounds.answer(messages, said)
-                return said
-            with self._llm.stream_chat(messages, self._sampling, **self._options) as stream:
-                try:
-                    write_answer(spoken(stream))
-                finally:
-                    stream.close()
-                    said.append(stream.completion.message)
-        except KeyboardInterrupt:
-            say("\n(stopped)")
-        return said
+        return LLM(flags.engine_config(name), progress=DownloadBar())
+
+    is_kept = is_typed and not is_private
+    talk = Talk(open_model, model, flags.sampling(), turns, view, options=options, rounds=rounds, is_kept=is_kept)
+    with closing(talk):
+        say(f"{talk.llm.card.name}: /help lists commands, Ctrl-C stops the answer, Ctrl-D or /exit leaves")
+        if continues:
+            say(f"(continued after {len(turns)} turns)")
+        _hold(talk, is_private=is_private)
 
 
-def _read_line() -> str | None:
-    """What the user says next, without blanks around it; None = nothing more."""
-    stdin = cast("TextIO | None", sys.stdin)
-    if stdin is None:
-        return None
-    is_interactive = stdin.isatty()
-    if is_interactive:
-        with suppress(ImportError):
-            import_module("readline")  # gives `input` its line editing and history
-    while True:
-        try:
-            return _ask(is_interactive).strip()
-        except KeyboardInterrupt:
-            say("\n(Ctrl-D or /exit leaves)")
-        except EOFError:
-            if is_interactive:
-                say("")
-            return None
-        except UnicodeDecodeError as error:
-            raise InvalidInput(f"standard input is not valid UTF-8: {error.reason}", parameter="prompt") from error
+def _turns(system: str | None, *, continues: bool) -> Turns:
+    from stoker.cli.talk import saved
+    from stoker.cli.talk.turns import Turns
+
+    turns = saved.load(saved.LAST) if continues else Turns()
+    if system is not None:
+        turns.system = system
+    return turns
 
 
-def _ask(is_interactive: bool) -> str:
-    """One line of stdin. Without a terminal on both sides `input` would write to stdout, which is for answers."""
-    stdout = cast("TextIO | None", sys.stdout)
-    if is_interactive and stdout is not None and stdout.isatty():
-        return input("> ")
-    if is_interactive:
-        print("> ", end="", file=sys.stderr, flush=True)
-    line = sys.stdin.readline()
-    if not line:
-        raise EOFError
-    return line
+def _hold(talk: Talk, *, is_private: bool) -> None:
+    """Question and answer until the user leaves."""
+    from stoker.cli.talk.commands import COMMANDS, as_text, is_command, obey
+    from stoker.cli.talk.keyboard import Keyboard
+
+    keyboard = Keyboard(lambda: [f"/{word}" for word in COMMANDS], keeps_history=not is_private)
+    while not talk.is_over and (message := keyboard.next_message()) is not None:
+        if is_command(message):
+            obey(talk, message)
+        elif message:
+            talk.ask(as_text(message))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, cast
 
 import typer
 from typer.core import TyperCommand
 
+from stoker.cli.examples import EXAMPLES
 from stoker.cli.meanings import meanings
 
 UsageError = cast("type[Exception]", typer.BadParameter.__base__)
@@ -52,21 +54,59 @@ SYNONYMS = {
     "-m": "MODEL",
     "-hf": "MODEL",
     "-hfr": "MODEL",
+    "--model-path": "MODEL",
+    "--hf": "MODEL",
+    "--max-new-tokens": "--max-tokens",
+    "--max-model-length": "--ctx-size",
+    "--context-size": "--ctx-size",
+    "--ctx-len": "--ctx-size",
+    "--n-parallel": "--parallel",
+    "--num-parallel": "--parallel",
+    "--threads-http": "--max-connections",
+    "--num-threads": "--threads",
+    "--n-threads": "--threads",
+    "--alias-name": "--name",
+    "--keepalive": "--keep-alive",
+    "--max-loaded-models": "--models-max",
+    "--api-keys": "--api-key",
+    "--tensor-parallel-size": "--tensor-split",
+    "--gpu-memory-utilization": "--memory-budget",
+    "--max-num-batched-tokens": "--kv-tokens",
+    "--slots": "--parallel",
     "--prompt": "PROMPT",
     "-p": "PROMPT",
 }
 """Options of llama.cpp, Ollama and vLLM, and what they are called here; a name in capitals is an argument."""
 
 
-_LAST_PANELS = ("Cache", "Measurement", "General", "GPU and ONNX", "Advanced")
+_LAST_PANELS = ("Cache", "Measurement", "Options", "General", "GPU and ONNX", "Advanced")
 """All others come before these, in the order of their first option."""
+
+
+_ALL = "--help-all"
+_COMMON = frozenset(
+    (
+        *("backend", "ctx_size", "threads", "parallel", "system", "host", "port", "name", "models_dir", "keep_alive"),
+        *("api_key", "temperature", "top_p", "seed", "max_tokens", "kv_cache_dir", "config", "verbose"),
+    )
+)
+"""Settings that the short help of a command with many options shows."""
+_MANY = 24
+"""A command with more options has a short help and a long one."""
+_TYPES = {"<int>": "N", "<float>": "X", "<str>": "TEXT", "<path>": "PATH"}
+_CHOICES = re.compile(r"<([^<>]*\|[^<>]*)>")
 
 
 class Command(TyperCommand):
     """A command whose help has one section per panel, without the time that it takes to import `rich`."""
 
+    _shows_all = False
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given = list(args)
+        if _ALL in args[: args.index("--") if "--" in args else None]:
+            self._shows_all = True
+            args = ["--help"]
         try:
             return super().parse_args(ctx, args)
         except UsageError as error:
@@ -89,21 +129,66 @@ class Command(TyperCommand):
                 return f"No such option: {option}. Give it as the argument {ours}, without an option."
         return None
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The options, and each argument by its own name; one that may be missing is in brackets."""
+        arguments = (parameter for parameter in _parameters(self, ctx) if parameter.param_type_name == "argument")
+        return ["[OPTIONS]", *(_in_usage(argument) for argument in arguments)]
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Writes the arguments, and then each panel; rarely needed ones last."""
+        parameters = _parameters(self, ctx)
+        is_short = not self._shows_all and len(parameters) > _MANY
+        shown = [parameter for parameter in parameters if not is_short or _is_common(parameter)]
         sections: dict[str, list[tuple[str, str]]] = {}
-        for parameter in cast("list[Any]", self.get_params(ctx)):
+        for parameter in shown:
             if (record := _help_record(parameter, ctx)) is not None:
                 sections.setdefault(_panel(parameter), []).append(record)
         for panel in sorted(sections, key=_rank):
             with formatter.section(panel):
                 formatter.write_dl(sections[panel])
+        if is_short:
+            formatter.write(f"\n{len(parameters) - len(shown)} more options: {ctx.command_path} {_ALL}\n")
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Writes examples that can be pasted, and the exit codes."""
+        examples = EXAMPLES.get(ctx.command_path.partition(" ")[2], ())
+        if examples:
+            with formatter.section("Examples"):
+                formatter.write("".join(f"{'':{formatter.current_indent}}{line}\n" for line in examples))
+        super().format_epilog(ctx, formatter)
+
+
+def _parameters(command: TyperCommand, ctx: Any) -> list[Any]:
+    return cast("list[Any]", command.get_params(ctx))
+
+
+def _is_common(parameter: Any) -> bool:
+    return parameter.name in _COMMON or _panel(parameter) in ("Arguments", "Options")
+
+
+def _in_usage(argument: Any) -> str:
+    name = str(argument.metavar or argument.name.upper())
+    return name if argument.required or name.startswith("[") else f"[{name}]"
 
 
 def _help_record(parameter: Any, ctx: Any) -> tuple[str, str] | None:
     if parameter.help is None:
         parameter.help = meanings().get(parameter.name)
-    return parameter.get_help_record(ctx)
+    record = parameter.get_help_record(ctx)
+    if record is None:
+        return None
+    is_argument = parameter.param_type_name == "argument"
+    return _in_usage(parameter) if is_argument else _plain_types(record[0]), record[1].removesuffix("  [required]")
+
+
+def _plain_types(spelling: str) -> str:
+    """
+    >>> _plain_types("-c, --ctx-size <int>"), _plain_types("--kv-type <f16|q8>")
+    ('-c, --ctx-size N', '--kv-type f16|q8')
+    """
+    for shown, plain in _TYPES.items():
+        spelling = spelling.replace(shown, plain)
+    return _CHOICES.sub(r"\1", spelling)
 
 
 def _panel(parameter: Any) -> str:

@@ -7,21 +7,69 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from stoker import __version__
 from stoker.cli.answer import write
-from stoker.cli.command import Command
-from stoker.cli.report import EXIT_CODES
+from stoker.cli.command import Command, UsageError
+from stoker.cli.report import EXIT_CODES, set_up_logging
 
-COMMANDS = ("run", "chat", "serve", "pull", "models", "export", "bench", "cache", "config")
+_GROUPS = {
+    "Run and serve": ("run", "chat", "serve", "ps", "stop"),
+    "Models": ("pull", "models", "search", "list", "show", "create", "cp", "rm", "quantize", "export"),
+    "More": ("bench", "cache", "config", "version", "help"),
+}
+COMMANDS = tuple(name for names in _GROUPS.values() for name in names)
 """In the order of the help."""
+_NAME_WIDTH = 10
+_NAMES = {"list": "list_models", "help": "help_page"}
+"""Functions whose names are not those of their commands, which Python has for other things."""
+SYNONYMS = {
+    "ls": "list",
+    "remove": "rm",
+    "delete": "rm",
+    "download": "pull",
+    "get": "pull",
+    "start": "serve",
+    "server": "serve",
+    "generate": "run",
+    "complete": "run",
+    "unload": "stop",
+    "info": "show",
+    "copy": "cp",
+    "status": "ps",
+    "find": "search",
+    "benchmark": "bench",
+    "convert": "export",
+}
+"""Commands of other programs, and what they are called here."""
 HELP_OPTIONS = ("-h", "--help")
 
 ABOUT = (
     f"{EXIT_CODES}\n\nEvery setting can also come from the environment (--ctx-size is STOKER_CTX_SIZE) or from a TOML "
     "file: see `stoker config show`."
 )
-_SHORT = "Exit codes: 0 done, 1 error, 2 usage, 3 model, 130 interrupted. Settings: see `stoker config show -h`."
+_OPTIONS = "Options: -h, --version, -v, --install-completion, --show-completion"
+_SHORT = "Exit codes: 0 done, 1 error, 2 usage, 3 model, 130 interrupted. More: stoker COMMAND -h"
+
+
+class _Commands(TyperGroup):
+    """Shows all commands on one screen, and answers to one of another program with the one that is meant."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        self.format_usage(ctx, formatter)
+        formatter.write(f"\n{self.help}\n")
+        for title, names in _GROUPS.items():
+            formatter.write(f"{title}:\n")
+            for name in names:
+                if (command := self.get_command(ctx, name)) is not None:
+                    formatter.write(f"  {name:{_NAME_WIDTH}}{command.get_short_help_str(limit=66)}\n")
+        formatter.write(f"{_OPTIONS}\n{self.epilog}\n")
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in SYNONYMS:
+            raise UsageError(f"No such command {args[0]!r}: it is called `stoker {SYNONYMS[args[0]]}` here", ctx)
+        return super().resolve_command(ctx, args)
 
 
 def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
@@ -37,6 +85,7 @@ def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
+        cls=_Commands,
         context_settings={"help_option_names": list(HELP_OPTIONS)},
     )
     app.callback()(_root)
@@ -47,14 +96,14 @@ def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
 
 
 def _add(app: typer.Typer, name: str, *, is_listed_only: bool) -> None:
-    command: typer.Typer | Callable[..., Any] = getattr(import_module(f"stoker.cli.{name}"), name)
+    command: typer.Typer | Callable[..., Any] = getattr(import_module(f"stoker.cli.{name}"), _NAMES.get(name, name))
     if is_listed_only:
         text = command.info.help if isinstance(command, typer.Typer) else command.__doc__
         app.command(name, help=str(text))(_do_nothing)
     elif isinstance(command, typer.Typer):
         app.add_typer(command, name=name)
     else:
-        app.command(cls=Command, epilog=EXIT_CODES)(command)
+        app.command(name, cls=Command, epilog=EXIT_CODES)(command)
 
 
 def _do_nothing() -> None: ...
@@ -71,5 +120,10 @@ Version = Annotated[
 ]
 
 
-def _root(version: Version = False) -> None:
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Same as --verbose after the command.")]
+
+
+def _root(version: Version = False, verbose: Verbose = False) -> None:
     """Options of the program itself."""
+    if verbose:
+        set_up_logging("info")

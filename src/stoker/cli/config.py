@@ -2,45 +2,75 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
+from stoker.cli.answer import write
 from stoker.cli.command import Command
 from stoker.cli.options import ENGINE, MODELS, SAMPLING, SECURITY, SERVER, Flags, shared_options
 from stoker.cli.report import EXIT_CODES, say
-from stoker.cli.table import print_table
+from stoker.cli.table import AsJson, print_json, print_table
 from stoker.core.params import BUILT_IN
 
 if TYPE_CHECKING:
-    from stoker.config import Setting
+    from stoker.config import Config, Setting
 
 _SECRETS = frozenset({"api_key", "admin_key"})
 
 config = typer.Typer(no_args_is_help=True, help="Show the configuration.", epilog=EXIT_CODES)
 
-
-@config.callback()
-def _group() -> None:
-    """Keeps `show` a subcommand: typer would merge an only command into its group."""
+All = Annotated[bool, typer.Option("--all", "-a", help="Also print the settings that have their defaults.")]
 
 
 @config.command(cls=Command, epilog=EXIT_CODES)
 @shared_options(ENGINE, SAMPLING, SERVER, MODELS, SECURITY)
-def show(flags: Flags) -> None:
-    """Print the settings with their values and origins."""
+def show(flags: Flags, every: All = False, as_json: AsJson = False) -> None:
+    """Print the settings that were changed, with their values and origins; with --all, every setting."""
     loaded = flags.load()
-    print_table(("SETTING", "VALUE", "ORIGIN"), [_row(setting) for setting in loaded.settings])
+    settings = [setting for setting in loaded.settings if every or as_json or setting.origin != "default"]
+    if as_json:
+        print_json({"file": None if loaded.file is None else str(loaded.file), "settings": [*map(_entry, settings)]})
+    else:
+        say(f"file: {_place(loaded)}")
+        print_table(("SETTING", "VALUE", "ORIGIN"), [_row(setting) for setting in settings])
+        if not every:
+            say(f"{len(loaded.settings) - len(settings)} settings have their defaults: `stoker config show --all`")
     for variable in loaded.ignored_variables:
         say(f"note: the environment variable {variable} is set and means nothing to stoker")
+
+
+@config.command(cls=Command, epilog=EXIT_CODES)
+@shared_options(SAMPLING)
+def path(flags: Flags) -> None:
+    """Print the path of the configuration file that is read, or would be if it were there."""
+    from stoker.config import usual_file
+
+    write(f"{flags.load().file or usual_file() or ''}\n")
+
+
+def _place(loaded: Config) -> str:
+    from stoker.config import usual_file
+
+    return str(loaded.file) if loaded.file is not None else f"{usual_file()} (not there)"
+
+
+def _entry(setting: Setting) -> dict[str, Any]:
+    value = "(given, not shown)" if _is_secret(setting) else msgspec.to_builtins(setting.value)
+    return {"key": f"{setting.section}.{setting.key}", "value": value, "origin": setting.origin}
 
 
 def _row(setting: Setting) -> tuple[str, str, str]:
     return f"{setting.section}.{setting.key}", _shown(setting), setting.origin
 
 
+def _is_secret(setting: Setting) -> bool:
+    return setting.key in _SECRETS and bool(setting.value)
+
+
 def _shown(setting: Setting) -> str:
-    if setting.key in _SECRETS and setting.value:
+    if _is_secret(setting):
         return "(given, not shown)"
     if setting.value is not None:
         return str(setting.value)

@@ -2,24 +2,99 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
 from stoker.cli.options import Flags, shared_options
-from stoker.cli.table import print_table
+from stoker.cli.report import say
+from stoker.cli.table import AsJson, print_rows
+
+if TYPE_CHECKING:
+    from stoker.models.library import KnownModel
+
+All = Annotated[bool, typer.Option("--all", "-a", help="Also list all well-known models that can be downloaded.")]
+
+_HERE = {"model": "MODEL", "size_bytes": "SIZE", "title": "WHAT IT IS", "path": "WHERE"}
+_KNOWN = {
+    "model": "MODEL",
+    "size_bytes": "SIZE",
+    "context": "CONTEXT",
+    "can": "CAN",
+    "license": "LICENSE",
+    "memory_bytes": "MEMORY",
+    "fits": "FITS",
+    "is_here": "HERE",
+}
 
 
 @shared_options()
-def models(flags: Flags) -> None:
-    """List the models of the catalog and on this disk."""
+def models(flags: Flags, every: All = False, as_json: AsJson = False) -> None:
+    """List models that can be downloaded. With --all, every model that has a short name.
+
+    MEMORY is what the model takes with a context of 8192 tokens, about; FITS says whether that is free now.
+    """
+    if every:
+        print_rows(_KNOWN, _known(), is_json=as_json)
+        return
+    print_rows(_HERE, _here(), is_json=as_json)
+    if not as_json:
+        say("more: `stoker models --all` lists well-known models, `stoker search WORDS` looks on the hub")
+
+
+def _here() -> Iterator[dict[str, Any]]:
     from stoker.models.catalog import CATALOG
+    from stoker.models.library import names_in_library
     from stoker.models.store import list_models
 
-    rows = {
-        entry.name: (entry.name, _size(entry.size_bytes), entry.title, "not here yet") for entry in CATALOG.values()
+    rows: dict[str, dict[str, Any]] = {
+        entry.name: {"model": entry.name, "size_bytes": entry.size_bytes, "title": entry.title, "path": "not here yet"}
+        for entry in CATALOG.values()
     }
     for found in list_models():
-        title = CATALOG[found.name].title if found.name in CATALOG else ""
-        rows[found.name] = (found.name, _size(found.size_bytes), title, str(found.path))
-    print_table(("MODEL", "SIZE", "WHAT IT IS", "WHERE"), rows.values())
+        name = next(names_in_library(found.name), found.name)
+        title = CATALOG[found.name].title if found.name in CATALOG else found.name if name != found.name else ""
+        rows[name] = {"model": name, "size_bytes": found.size_bytes, "title": title, "path": _short(str(found.path))}
+    return iter(rows.values())
 
 
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
+def _short(path: str) -> str:
+    """The path with `~` for the home folder."""
+    home = os.path.expanduser("~")
+    return f"~{path.removeprefix(home)}" if path.startswith(f"{home}{os.sep}") else path
+
+
+def _known() -> Iterator[dict[str, Any]]:
+    from stoker.models.catalog import CATALOG
+    from stoker.models.library import library, names_in_library
+    from stoker.models.memory import available_memory
+    from stoker.models.store import list_models
+
+    names = [found.name for found in list_models()]
+    here = {short for name in names for short in (name, *names_in_library(name))}
+    available = available_memory()
+    for entry in CATALOG.values():
+        title = {"model": entry.name, "size_bytes": entry.size_bytes, "title": entry.title}
+        yield {**title, "can": ["chat"] if "Instruct" in entry.title else ["completion"], "is_here": entry.name in here}
+    for model in library().values():
+        yield {**_row(model, available), "is_here": model.name in here}
+
+
+def _row(model: KnownModel, available: int) -> dict[str, Any]:
+    from stoker.models.fit import needs_of
+
+    needed = needs_of(model).least_bytes
+    return {
+        "model": model.name,
+        "aliases": list(model.names[1:]),
+        "source": model.source,
+        "architecture": model.architecture,
+        "size_bytes": model.size_bytes,
+        "context": model.context,
+        "can": list(model.abilities),
+        "license": model.license,
+        "memory_bytes": needed,
+        "fits": needed <= available,
+    }

@@ -6,6 +6,7 @@ No option has a default here, and no setting is read.
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
@@ -14,7 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, NamedTup
 
 import typer
 
+from stoker.cli.announce import announce
+from stoker.cli.completion import model_names
 from stoker.cli.report import set_up_logging
+from stoker.errors import ConfigError
 
 if TYPE_CHECKING:
     from stoker.config import Config
@@ -31,7 +35,8 @@ Model = Annotated[
     typer.Argument(
         metavar="MODEL",
         show_default=False,
-        help="Name from `stoker models`, path of a .gguf file or an ONNX folder, or ORG/REPO[:FILE] on the hub.",
+        autocompletion=model_names,
+        help="Name from `stoker models --all`, path of a .gguf file or an ONNX folder, or ORG/REPO[:FILE] on the hub.",
     ),
 ]
 Models = Annotated[
@@ -39,7 +44,8 @@ Models = Annotated[
     typer.Argument(
         metavar="[MODEL]...",
         show_default=False,
-        help="Names from `stoker models`, paths of .gguf files, or ORG/REPO[:FILE] on the hub.",
+        autocompletion=model_names,
+        help="Names from `stoker models --all`, paths of .gguf files, or ORG/REPO[:FILE] on the hub.",
     ),
 ]
 System = Annotated[
@@ -144,6 +150,7 @@ SERVER: OptionGroup = _panel(
     max_queue=int,
     max_queue_tokens=int,
     strict_models=bool,
+    strict_fields=bool,
     volatile_headers=_Opt(list[str], ("--volatile-header",), "REGEX"),
     slot_save_path=_Opt(str, metavar="PATH"),
     request_timeout_s=float,
@@ -242,7 +249,9 @@ class Flags:
         """The engine of one user who asks one thing at a time; the sampling flags are left to `sampling`."""
         import msgspec
 
+        announce(model)
         config = self.load(without=SAMPLING)
+        check_cache_dir(config.engine.kv_cache_dir)
         parallel = config.engine.parallel if config.is_given("parallel") else 1
         return msgspec.structs.replace(config.engine, model=model, parallel=parallel)
 
@@ -255,6 +264,20 @@ class Flags:
         from stoker.core.params import SamplingParams
 
         return SamplingParams(**{key: self.values[key] for key in SAMPLING if key in self.values})
+
+
+def check_cache_dir(folder: str) -> None:
+    """Says so before anything is computed, where the prefix cache could not be kept.
+
+    Raises:
+        ConfigError: the folder is none, and cannot be made.
+    """
+    if not folder:
+        return
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--cache-dir: {folder} cannot be used: {error.strerror}", key="kv_cache_dir") from error
 
 
 def shared_options(

@@ -1,13 +1,55 @@
-"""Where a prompt comes from: an argument or standard input. Either way it is valid Unicode afterwards."""
+"""Where a prompt comes from: an argument, standard input, or both. Either way it is valid Unicode afterwards."""
 
 from __future__ import annotations
 
+import select
 import sys
 from typing import TextIO, cast
 
+from stoker.cli.report import say
 from stoker.errors import InvalidInput
 
 MAX_PROMPT_BYTES = 64 * 2**20
+_QUIET_S = 2.0
+"""A pipe that gives nothing for so long is named, because the program looks as if it hung."""
+
+
+def given_prompt(argument: str | None) -> str | None:
+    """The prompt of a command line: the argument, standard input, or the argument and below it standard input.
+
+    Args:
+        argument: PROMPT; None or `-` stands for standard input alone.
+
+    Returns:
+        None if there is neither, and standard input is a terminal: the user wants a conversation.
+
+    Raises:
+        InvalidInput: there is no prompt, or it cannot be used.
+    """
+    stdin = cast("TextIO | None", sys.stdin)
+    is_terminal = stdin is not None and stdin.isatty()
+    if argument is None and is_terminal:
+        return None
+    if argument in (None, "-"):
+        return read_prompt()
+    asked = checked_text(argument, "PROMPT")
+    piped = _piped(stdin) if stdin is not None and not is_terminal else ""
+    return f"{asked}\n\n{piped}" if piped else asked
+
+
+def _piped(stdin: TextIO) -> str:
+    """What is piped in beside the argument; it may be nothing."""
+    _name_quiet_pipe(stdin)
+    return _text_of(stdin)
+
+
+def _name_quiet_pipe(stdin: TextIO) -> None:
+    try:
+        is_ready = bool(select.select([stdin], [], [], _QUIET_S)[0])
+    except (OSError, ValueError):  # no file of the operating system
+        return
+    if not is_ready:
+        say("note: reading standard input too, which gives nothing yet (</dev/null leaves it out)")
 
 
 def read_prompt() -> str:
@@ -19,6 +61,10 @@ def read_prompt() -> str:
     stdin = cast("TextIO | None", sys.stdin)
     if stdin is None or stdin.isatty():
         raise InvalidInput("no prompt: give one as PROMPT, or pipe it in", parameter="prompt")
+    return checked_text(_text_of(stdin), "standard input")
+
+
+def _text_of(stdin: TextIO) -> str:
     raw = stdin.buffer.read(MAX_PROMPT_BYTES + 1)
     if len(raw) > MAX_PROMPT_BYTES:
         raise InvalidInput(f"standard input has more than {MAX_PROMPT_BYTES} bytes", parameter="prompt")
@@ -29,7 +75,7 @@ def read_prompt() -> str:
             f"standard input is not valid UTF-8: byte 0x{raw[error.start]:02x} at offset {error.start}",
             parameter="prompt",
         ) from error
-    return checked_text(text.removesuffix("\n").removesuffix("\r"), "standard input")
+    return text.removesuffix("\n").removesuffix("\r")
 
 
 def checked_text(text: str, where: str) -> str:

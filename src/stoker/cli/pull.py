@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stoker.cli.announce import announce
 from stoker.cli.answer import write
 from stoker.cli.download_bar import DownloadBar
 from stoker.cli.options import Flags, Model, shared_options
@@ -12,4 +13,5 @@ def pull(flags: Flags, model: Model) -> None:
     """Download a model if needed and print its path."""
     from stoker.models.store import resolve
 
+    announce(model)
     write(f"{resolve(model, progress=DownloadBar())}\n")

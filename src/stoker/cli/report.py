@@ -11,6 +11,7 @@ from stoker.errors import ConfigError, InvalidInput, ModelError, ModelNotLoaded,
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
+_RED = "31"
 OK, ERROR, USAGE, MODEL, INTERRUPTED = 0, 1, 2, 3, 130
 
 EXIT_CODES = (
@@ -35,7 +36,18 @@ def say_error(error: StokerError) -> None:
     """One clear line; the traceback only for who asked for more with `-v`."""
     if logging.getLogger().isEnabledFor(logging.INFO):
         traceback.print_exception(error)
-    say("error: " + " ".join(error.message.split()))
+    say_failure(error.message)
+
+
+def say_failure(message: str) -> None:
+    """The one line in which every command says why it failed."""
+    say(f"{painted('error:', _RED)} {' '.join(message.split())}")
+
+
+def painted(text: str, color: str) -> str:
+    """The text in a color of ANSI terminals, if stderr is one and the user has nothing against colors (NO_COLOR)."""
+    is_wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and sys.stderr.isatty()
+    return f"\x1b[{color}m{text}\x1b[0m" if is_wanted else text
 
 
 def set_up_logging(level: str | None) -> None:

@@ -1,4 +1,4 @@
-"""`stoker run`: one prompt, one answer."""
+"""`stoker run`: one prompt, one answer; without a prompt, on a terminal, a conversation."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import typer
 from stoker.cli.answer import write_answer
 from stoker.cli.download_bar import DownloadBar
 from stoker.cli.options import ENGINE, SAMPLING, Flags, Model, System, shared_options
-from stoker.cli.prompt import checked_text, read_prompt
+from stoker.cli.prompt import given_prompt
 from stoker.cli.reply_options import Schema, Think, reply_options
 from stoker.cli.report import say
+from stoker.cli.speed import Stopwatch
 from stoker.cli.thoughts import spoken
 from stoker.errors import InvalidInput
 
@@ -21,8 +22,17 @@ if TYPE_CHECKING:
     from stoker.llm.options import ChatOptions
 
 Prompt = Annotated[
-    str | None, typer.Argument(metavar="PROMPT", show_default=False, help="Prompt; missing or - = read it from stdin.")
+    str | None,
+    typer.Argument(
+        metavar="PROMPT",
+        show_default=False,
+        help="Prompt; text that is piped in is added below it. Missing: stdin, or a conversation on a terminal.",
+    ),
 ]
+GivenPrompt = Annotated[
+    str | None, typer.Option("--prompt", "-p", metavar="PROMPT", show_default=False, help="Same as PROMPT.")
+]
+Stats = Annotated[bool, typer.Option("--stats", help="Show the speed after the answer, in tokens per second.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")]
 
 
@@ -31,23 +41,44 @@ def run(
     flags: Flags,
     model: Model,
     prompt: Prompt = None,
+    prompt_option: GivenPrompt = None,
     system: System = None,
     raw: Raw = False,
+    stats: Stats = False,
     schema: Schema = None,
     think: Think = None,
 ) -> None:
-    """Answer one prompt. The answer is streamed to stdout, messages go to stderr."""
+    """Answer one prompt, or chat on a terminal. The answer is streamed to stdout, messages go to stderr."""
     sampling = flags.sampling()
-    text = read_prompt() if prompt in (None, "-") else checked_text(prompt, "PROMPT")
     if raw and system is not None:
         raise InvalidInput("--system is part of the chat template, which --raw leaves out", parameter="system")
+    text = given_prompt(_one_prompt(prompt, prompt_option))
+    options = reply_options(schema, think)
+    if text is None and schema is not None:
+        raise InvalidInput("no prompt: --schema is of one answer, give the prompt as PROMPT", parameter="prompt")
+    if text is None and raw:
+        raise InvalidInput("no prompt: --raw continues a text, give it as PROMPT, or pipe it in", parameter="prompt")
+    if text is None:
+        from stoker.cli.chat import converse
+
+        converse(flags, model, system, options=options)
+        return
     from stoker.llm import LLM
 
     with LLM(flags.engine_config(model), progress=DownloadBar()) as llm:
-        with _ask(llm, text, system, sampling, reply_options(schema, think), is_raw=raw) as stream:
-            write_answer(spoken(stream))
+        stopwatch = Stopwatch()
+        with _ask(llm, text, system, sampling, options, is_raw=raw) as stream:
+            write_answer(stopwatch.watch(spoken(stream)))
+        if stats:
+            say(stopwatch.described(stream.completion.usage))
         if stream.completion.finish_reason == "length" and sampling.max_tokens is None:
             say(f"note: the answer was cut off after {stream.completion.usage.completion_tokens} tokens")
+
+
+def _one_prompt(argument: str | None, option: str | None) -> str | None:
+    if argument is not None and option is not None:
+        raise InvalidInput("the prompt is given twice: as PROMPT and with --prompt", parameter="prompt")
+    return argument if option is None else option
 
 
 def _ask(

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stoker.cli.announce import announce
 from stoker.cli.download_bar import DownloadBar
-from stoker.cli.options import ENGINE, MODELS, SAMPLING, SECURITY, SERVER, Flags, Models, shared_options
+from stoker.cli.options import (
+    ENGINE,
+    MODELS,
+    SAMPLING,
+    SECURITY,
+    SERVER,
+    Flags,
+    Models,
+    check_cache_dir,
+    shared_options,
+)
 from stoker.cli.report import say
+from stoker.cli.serve_log import lines_on_terminal, say_ready, say_stopping
 
 if TYPE_CHECKING:
     from stoker.runtime.model_events import ModelEvent
@@ -17,7 +29,8 @@ def serve(flags: Flags, models: Models = None) -> None:
     """Serve models over HTTP. It speaks the APIs of OpenAI, Anthropic, Ollama and llama-server.
 
     Named models are loaded at start, as far as they fit into memory; other models are loaded on demand, and idle ones
-    are unloaded to make room. Ctrl-C lets running requests finish, and stops the server.
+    are unloaded to make room. Without MODEL, all pulled models are served. Ctrl-C lets running requests finish, and
+    stops the server.
 
     Sampling options are defaults for requests that do not set them, unless the model recommends other values.
     """
@@ -25,16 +38,21 @@ def serve(flags: Flags, models: Models = None) -> None:
     from stoker.serving import create_registry, run_server
 
     config = flags.load()
+    check_cache_dir(config.engine.kv_cache_dir)
+    for model in models or []:
+        announce(model)
     registry = create_registry(config, models or [], progress=DownloadBar())
     registry.events.listen(_say_plan)
-    names = [status.model_id for status in registry.statuses()] or [config.registry.models_dir]
+    named = [status.model_id for status in registry.statuses()]
 
     def on_ready(url: str) -> None:
         spare.discard()  # there was nothing to load yet, or somebody else computes
         garbage.settle()
-        say(f"ready: {', '.join(names)} {'is' if len(names) == 1 else 'are'} served at {url}")
+        found = [status.model_id for status in registry.statuses()]
+        say_ready(named or [name for name in [config.registry.models_dir] if name] or found, url)
 
-    run_server(registry, config, on_ready)
+    with lines_on_terminal(is_json=config.server.log_format == "json"):
+        run_server(registry, config, on_ready, say_stopping)
 
 
 def _say_plan(event: ModelEvent) -> None:

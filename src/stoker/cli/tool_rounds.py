@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import typer
 
-from stoker.cli.answer import write
 from stoker.cli.report import say
-from stoker.cli.thoughts import spoken
 from stoker.errors import ConfigError, InvalidInput
 
 if TYPE_CHECKING:
     from stoker.cli.mcp_servers import Toolbox
-    from stoker.core.params import SamplingParams
-    from stoker.llm import LLM, ToolCall
+    from stoker.llm import Completion, ToolCall
     from stoker.llm.options import ChatOptions
     from stoker.text.messages import Message
 
@@ -60,50 +57,39 @@ class ToolRounds:
     """Answers questions with tools.
 
     Args:
-        llm: the model.
         toolbox: open.
-        sampling: of every answer.
-        options: further keywords of `LLM.chat`.
         agrees_to_all: the user need not be asked.
     """
 
-    def __init__(
-        self, llm: LLM, toolbox: Toolbox, sampling: SamplingParams, options: ChatOptions, *, agrees_to_all: bool
-    ) -> None:
-        self._llm = llm
+    def __init__(self, toolbox: Toolbox, *, agrees_to_all: bool) -> None:
         self._toolbox = toolbox
-        self._sampling = sampling
-        self._options = options
         self._agrees_to_all = agrees_to_all
 
-    def answer(self, messages: Sequence[Any], said: list[Message]) -> None:
-        """Writes the answer to a conversation; what it adds to it is appended to `said`, as far as it comes."""
+    def answer(
+        self,
+        messages: Sequence[Any],
+        options: ChatOptions,
+        said: list[Message],
+        ask: Callable[[Sequence[Any], ChatOptions], Completion],
+    ) -> None:
+        """Has a conversation answered.
+
+        Args:
+            messages: the conversation.
+            options: keywords of `LLM.chat`, without tools.
+            said: what the model and the tools add to the conversation; one that is interrupted is as long as it came.
+            ask: shows one answer of the model, and appends it to `said`.
+        """
+        with_tools: ChatOptions = {**options, "tools": self._toolbox.definitions}
         try:
-            self._answer(messages, said)
+            for _ in range(MAX_ROUNDS):
+                calls = [call for call in ask([*messages, *said], with_tools).tool_calls if call.is_complete]
+                if not calls:
+                    return
+                said.extend(call.result(self._result(call)) for call in calls)
+            say(f"(stopped after {MAX_ROUNDS} rounds of tool calls)")
         finally:
             _drop_unanswered(said)
-
-    def _answer(self, messages: Sequence[Any], said: list[Message]) -> None:
-        for _ in range(MAX_ROUNDS):
-            calls = self._one_answer([*messages, *said], said)
-            if not calls:
-                return
-            said.extend(call.result(self._result(call)) for call in calls)
-        say(f"(stopped after {MAX_ROUNDS} rounds of tool calls)")
-
-    def _one_answer(self, messages: Sequence[Any], said: list[Message]) -> Sequence[ToolCall]:
-        options: ChatOptions = {**self._options, "tools": self._toolbox.definitions}
-        with self._llm.stream_chat(messages, self._sampling, **options) as stream:
-            last = ""
-            try:
-                for last in spoken(stream):
-                    write(last)
-            finally:
-                stream.close()
-                said.append(stream.completion.message)
-            if last and not last.endswith("\n"):
-                write("\n")
-            return [call for call in stream.completion.tool_calls if call.is_complete]
 
     def _result(self, call: ToolCall) -> str:
         say(f"[{self._toolbox.server_of(call.name)}] {call.name}({_shown(call.arguments)})")

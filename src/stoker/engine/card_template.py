@@ -6,11 +6,17 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from stoker.engine.cards import ModelCard
+from stoker.errors import InvalidInput
 from stoker.text.chat_formats.conversation import prepared
 from stoker.text.chat_formats.probe import ChatFormat, find_format
 from stoker.text.chat_template import ChatTemplate
 from stoker.text.messages import Json, Message
 from stoker.text.volatile import VolatileHeaders
+
+_USUAL_ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+_SAY_SOMETHING = frozenset({"system", "developer", "user"})
+"""Roles whose messages are nothing without content."""
+_SYSTEM_ROLES = frozenset({"system", "developer"})
 
 
 class CardTemplate:
@@ -44,8 +50,11 @@ class CardTemplate:
             variables: further ones for the template (such as `enable_thinking`).
 
         Raises:
+            InvalidInput: a message has no content, or a role that is not usual and that the template does not name.
             TemplateError: the source does not compile, or the template refused the messages.
         """
+        self._check(messages)
+        messages = self._with_system(messages)
         given: Sequence[Mapping[str, Json]] | None = None
         if tools or any(message.tool_calls or message.role == "tool" for message in messages):
             messages, given = prepared(messages, tools, self.chat_format)
@@ -56,6 +65,29 @@ class CardTemplate:
             tools=given,
             **(variables or {}),  # pyright: ignore[reportArgumentType]  # the server keeps the named ones out
         )
+
+    def _check(self, messages: Sequence[Message]) -> None:
+        """Most templates write any role as it is, so a slip of the pen would change the prompt without a word."""
+        for index, message in enumerate(messages):
+            if not (message.role in _USUAL_ROLES or self._names_role(message.role)):
+                usual = ", ".join(sorted(_USUAL_ROLES))
+                problem = f"must be one of {usual}, or a role of the chat template, not {message.role[:40]!r}"
+                raise _invalid(f"messages[{index}].role", problem)
+            if message.content is None and message.role in _SAY_SOMETHING:
+                raise _invalid(f"messages[{index}].content", "is missing")
+
+    def _names_role(self, role: str) -> bool:
+        return f'"{role}"' in self._source or f"'{role}'" in self._source
+
+    @cached_property
+    def _source(self) -> str:
+        return self._card.chat_template or ""
+
+    def _with_system(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """The system prompt of the card opens a conversation that brings none."""
+        if not self._card.system or any(message.role in _SYSTEM_ROLES for message in messages):
+            return messages
+        return [Message(role="system", content=self._card.system), *messages]
 
     @cached_property
     def chat_format(self) -> ChatFormat:
@@ -70,3 +102,7 @@ class CardTemplate:
     def _compiled(self) -> ChatTemplate:
         card = self._card
         return ChatTemplate(card.chat_template, bos_token=card.bos_token, eos_token=card.eos_token)
+
+
+def _invalid(where: str, problem: str) -> InvalidInput:
+    return InvalidInput(f"`{where}` {problem}", parameter=where)

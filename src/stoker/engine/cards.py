@@ -82,6 +82,8 @@ class ModelCard(msgspec.Struct, frozen=True):
     """Name of the format of tool calls that the settings ask for; empty = by the chat template."""
     marker_tokens: list[str] = []
     """Markers of chat formats, such as `<tool_call>`, that are single tokens of the vocabulary."""
+    system: str = ""
+    """System prompt of conversations that bring none."""
 
 
 def is_same_model(one: ModelCard, other: ModelCard) -> bool:

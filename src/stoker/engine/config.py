@@ -49,6 +49,17 @@ class AdapterSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Without it, the model is not to be served."""
 
 
+class ModelPreset(msgspec.Struct, frozen=True, kw_only=True):
+    """What a preset says about conversations with a model."""
+
+    system: str = ""
+    """System prompt of conversations that bring none."""
+    template: str = ""
+    """Chat template instead of the model's own; empty = the model's own."""
+    sampling: SamplingParams = SamplingParams()
+    """Defaults that win over the model's recommendation."""
+
+
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One model with its share of the machine. Sizes are in tokens; crosses the process border as JSON.
 
@@ -97,7 +108,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     cache_ram: int | None = None
     """RAM for evicted KV cache, in MiB; 0 = none. Default: a quarter of the free memory, at most 8192."""
     kv_cache_dir: str = ""
-    """Directory for the persistent prefix cache; several servers may share it. Default: none."""
+    """Directory for the persistent prefix cache, which outlives a restart; auto = kv in Stoker's cache folder. Several
+    servers may share it. Default: none, because it has the tokens of prompts."""
     cache_disk: int | None = None
     """Maximum size of the persistent prefix cache, in MiB. Default: half of the free disk space, at most 10240."""
     slot_save_path: str = ""
@@ -139,6 +151,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Other engines of this model run beside it, or may: weights lie where all of them can map them."""
     sampling: SamplingParams = SamplingParams()
     """Defaults below the request's own values and the model's recommendation."""
+    preset: ModelPreset = ModelPreset()
+    """Of a model that is a preset."""
 
     def __post_init__(self) -> None:
         for name, checked in _CHECKED.items():
@@ -165,6 +179,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         # JSON has no infinity: it would arrive as null.
         if any(isinf(bias) for bias in (self.sampling.logit_bias or {}).values()):
             raise InvalidInput("`logit_bias` of -inf: use `banned_token_ids`", parameter="logit_bias")
+
+
+def sampling_defaults(config: EngineConfig, recommended: SamplingParams) -> SamplingParams:
+    """What holds for requests that say nothing: a preset, then what the model recommends, then the configuration."""
+    return config.preset.sampling.filled_from(recommended, config.sampling)
 
 
 def _whole_number_or_none(name: str, value: object) -> int | None:
@@ -203,6 +222,7 @@ _BY_TYPE: Mapping[Any, Callable[[str, object], object]] = {
     list[str]: _all_of(str, "a list of texts"),
     tuple[AdapterSpec, ...]: _all_of(AdapterSpec, "AdapterSpecs"),
     SamplingParams: _of(SamplingParams, "SamplingParams"),
+    ModelPreset: _of(ModelPreset, "a ModelPreset"),
 }
 _CHECKED = {
     field.name: _BY_TYPE[field.type] for field in msgspec.structs.fields(EngineConfig) if field.name not in _CHOICES

@@ -9,13 +9,13 @@ from stoker.errors import ConfigError
 
 
 def configured_template(config: EngineConfig) -> str | None:
-    """The chat template that the settings name; None = they name none.
+    """The chat template that the settings or the preset name instead of the model's own; None = they name none.
 
     Raises:
         ConfigError: its file cannot be read.
     """
     if not config.chat_template_file:
-        return None
+        return config.preset.template or None
     path = Path(config.chat_template_file)
     try:
         return path.read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from stoker.backends.base import AdapterPort
 from stoker.core.embedding import Pooling
 from stoker.core.params import SamplingParams
 from stoker.engine.adapters import Adapters
-from stoker.engine.config import EngineConfig, adapter_specs
+from stoker.engine.config import EngineConfig, adapter_specs, sampling_defaults
 from stoker.errors import StokerError
 from stoker.loading.loader import MAX_SLOTS, usual_slots
 from stoker.loading.preparing import take_prepared
@@ -114,7 +114,7 @@ def open_gguf(config: EngineConfig, opened: ExitStack) -> GGUFModel:
     files = [opened.enter_context(read_gguf(part)) for part in parts]
     description = describe(files[0])
     facts = GGUFFacts(
-        defaults=model_defaults(files[0]).filled_from(config.sampling),
+        defaults=sampling_defaults(config, model_defaults(files[0])),
         path=path,
         chat_template=description.chat_template,
         num_parameters=description.num_parameters,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from stoker.engine.config import EngineConfig
-from stoker.errors import ConfigError, ModelUnsupported
+from stoker.core.params import SamplingParams
+from stoker.engine.config import EngineConfig, ModelPreset
+from stoker.errors import ConfigError, InvalidInput, ModelUnsupported
 
 if TYPE_CHECKING:
+    from stoker.models.presets import Preset
     from stoker.models.progress import Progress
 
 
@@ -18,11 +21,13 @@ SCRIPTED = "scripted"
 
 
 def local_model(config: EngineConfig, *, progress: Progress | None = None) -> EngineConfig:
-    """The same configuration with the model's file on this disk, downloaded if necessary.
+    """The same configuration with the model's file on this disk, downloaded if necessary. A preset becomes its parts.
 
     Raises:
         ModelError: there is no such model, or no way to get it.
+        ConfigError: a preset says what cannot be.
     """
+    config = with_preset(config)
     if config.backend == "auto" and (config.script or config.model == SCRIPTED):
         return msgspec.structs.replace(config, backend="scripted")
     _check_backend(config)
@@ -31,6 +36,36 @@ def local_model(config: EngineConfig, *, progress: Progress | None = None) -> En
     from stoker.models.store import resolve
 
     return msgspec.structs.replace(config, model_path=str(resolve(config.model, progress=progress)))
+
+
+def with_preset(config: EngineConfig) -> EngineConfig:
+    """The configuration of the base model with what a preset adds, if the model is the name of one.
+
+    Raises:
+        ConfigError: the preset has a sampling parameter that there is not, or that is out of its range.
+    """
+    name = config.model
+    if config.model_path or not name or "/" in name or os.path.exists(name):
+        return config
+    from stoker.models.presets import read_presets
+
+    preset = read_presets().get(name.removesuffix(":latest"))
+    return config if preset is None else _applied(preset, config)
+
+
+def _applied(preset: Preset, config: EngineConfig) -> EngineConfig:
+    try:
+        sampling = SamplingParams(**preset.sampling)
+    except (TypeError, InvalidInput) as error:
+        raise ConfigError(f"the preset {config.model!r} cannot be used: {error}", key="model") from error
+    return msgspec.structs.replace(
+        config,
+        model=preset.model,
+        name=config.name or config.model,
+        preset=ModelPreset(system=preset.system, template=preset.template, sampling=sampling),
+        lora=[*preset.lora, *config.lora],
+        ctx_size=preset.ctx_size if config.ctx_size is None else config.ctx_size,
+    )
 
 
 def prepared_path(engine: EngineConfig) -> str:

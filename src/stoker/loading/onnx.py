@@ -20,7 +20,7 @@ from stoker.backends.onnx import (
     spare_kv_tokens,
 )
 from stoker.core.stages import Mark
-from stoker.engine.config import EngineConfig
+from stoker.engine.config import EngineConfig, sampling_defaults
 from stoker.engine.loaded import Loaded
 from stoker.errors import ConfigError, ModelFileInvalid, ModelFileNotFound
 from stoker.loading.loader import MAX_SLOTS, asked_sizes, only_llama, usual_slots
@@ -100,7 +100,7 @@ class OnnxLoader:
             kv_port=backend,
             backend_name=self.name,
             tokenizer=parts.tokenizer,
-            defaults=parts.facts.defaults.filled_from(config.sampling),
+            defaults=sampling_defaults(config, parts.facts.defaults),
             path=parts.graph.path.parent,
             chat_template=parts.facts.chat_template,
             num_parameters=parts.graph.num_parameters,

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stoker.core.embedding import Pooling
+from stoker.core.params import SamplingParams
 from stoker.core.stages import Mark
 from stoker.engine.adapters import Adapters
-from stoker.engine.config import EngineConfig
+from stoker.engine.config import EngineConfig, sampling_defaults
 from stoker.engine.loaded import Loaded
 from stoker.loading.loader import usual_slots
 from stoker.loading.locating import SCRIPTED
@@ -72,7 +73,7 @@ class ScriptedLoader:
             embedder=ScriptedEmbedder(scripted_embedding_info(pooling=pooling, max_tokens=context_size)),
             backend_name=self.name,
             tokenizer=tokenizer,
-            defaults=config.sampling,
+            defaults=sampling_defaults(config, SamplingParams()),
             path=Path(config.model_path),
             chat_template=None,
             num_parameters=0,

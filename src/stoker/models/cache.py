@@ -66,6 +66,11 @@ def packed_dir() -> Path:
     return cache_dir() / "packed"
 
 
+def kv_dir() -> Path:
+    """Where the persistent prefix cache lies if no other folder is named."""
+    return cache_dir() / "kv"
+
+
 def receipt_path(path: Path) -> Path:
     """Where the receipt of the file `path` lies."""
     return path.with_name(path.name + ".json")

@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import httpx2
@@ -39,6 +39,8 @@ _PARTIAL_CONTENT = 206
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PART = re.compile(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18}|[*])")
 _CREDENTIALS = re.compile("^(.*//)?.*@")
+_NO_NAME = re.compile("name or service not known|name resolution|nodename nor servname|no address", re.IGNORECASE)
+_WAYS = "Behind a proxy set HTTPS_PROXY; set HF_ENDPOINT for a mirror, HF_HUB_OFFLINE=1 to work offline."
 _MAX_LISTING_BYTES = 32 << 20
 _HUB_ERRORS = (OSError, httpx2.HTTPError, httpx2.InvalidURL, ValueError)
 """What the hub's client raises when the hub, and not we, is at fault."""
@@ -52,6 +54,35 @@ class _Repository(msgspec.Struct):
     """What the hub says about a repository, as far as it matters here."""
 
     siblings: list[_Sibling]
+
+
+class FoundModel(msgspec.Struct):
+    """A repository that a search on the hub has found."""
+
+    id: str
+    """`org/repo`."""
+    downloads: int = 0
+    """In the last month."""
+    tags: list[str] = []
+
+    @property
+    def license(self) -> str:
+        """As the repository's tags name it; empty if they do not."""
+        return next((tag.removeprefix("license:") for tag in self.tags if tag.startswith("license:")), "")
+
+
+def search_models(words: str, *, limit: int, within_s: float = 10.0) -> list[FoundModel]:
+    """Repositories with GGUF files whose names have these words, the most downloaded first.
+
+    Raises:
+        DownloadFailed: the hub does not answer within `within_s` seconds, or not with a list.
+    """
+    query = urlencode({"search": words, "filter": "gguf", "sort": "downloads", "direction": -1, "limit": limit})
+    with _explaining("search on the hub"):
+        response = _open(f"{_endpoint() or constants.ENDPOINT}/api/models?{query}", 0, within_s)
+        with closing(response):
+            body = _answer(lambda: _read_bounded(response), within_s)
+        return msgspec.json.decode(body, type=list[FoundModel])[:limit]
 
 
 def list_files(repo: str, *, within_s: float) -> list[str]:
@@ -303,7 +334,16 @@ def _explaining(what: str) -> Generator[None]:
     except DownloadFailed as error:
         raise DownloadFailed(f"{what}: {error.message}") from error
     except _HUB_ERRORS as error:
-        raise DownloadFailed(f"{what}: {_reason(error)}") from error
+        raise DownloadFailed(f"{what}: {_unreachable(error) or _reason(error)}") from error
+
+
+def _unreachable(error: Exception) -> str | None:
+    """What a hub that cannot be reached is answered with; None: it was reached."""
+    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | TimeoutError):
+        host = urlsplit(_endpoint() or constants.ENDPOINT).hostname
+        why = "no network, or its name cannot be resolved" if _NO_NAME.search(str(error)) else _reason(error)
+        return f"cannot reach {host}: {why}. {_WAYS}"
+    return None
 
 
 def _reason(error: Exception) -> str:

@@ -9,22 +9,24 @@ import filelock
 from stoker.errors import ModelError, ModelFileNotFound
 from stoker.models.aliases import remove_alias
 from stoker.models.cache import lock_path, receipt_path, writing
+from stoker.models.library import names_in_library
+from stoker.models.presets import remove_preset
 from stoker.models.store import downloaded_parts, list_models
 
 
 def remove_model(name: str) -> None:
-    """Removes a downloaded model with all its parts, or an alias alone.
+    """Removes a downloaded model with all its parts, or an alias or a preset alone.
 
     Args:
-        name: as `list_models` gives it, or an alias.
+        name: as `list_models` gives it, an alias, a preset, or a well-known name.
 
     Raises:
         ModelFileNotFound: nothing in the cache has this name.
         ModelError: it is being downloaded at this moment, or the cache cannot be written.
     """
-    if remove_alias(name):
+    if remove_alias(name) or remove_preset(name):
         return
-    found = next((model for model in list_models() if model.name == name), None)
+    found = next((model for model in list_models() if name in (model.name, *names_in_library(model.name))), None)
     if found is None:
         raise ModelFileNotFound(f"no model {name!r} in the cache: there is nothing to delete", path=name)
     for path in downloaded_parts(found.path):

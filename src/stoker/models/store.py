@@ -19,8 +19,11 @@ from stoker.models.cache import is_whole, models_dir, read_receipt, writing
 from stoker.models.catalog import CATALOG, HUB_PREFIX, CatalogEntry, HubFile
 from stoker.models.gguf import part_paths
 from stoker.models.hub_choice import choose_file
+from stoker.models.library import known_model, library
+from stoker.models.naming import LATEST
 from stoker.models.onnx_folder import is_onnx_model
 from stoker.models.onnx_hub import is_graph, onnx_parts, parts_note
+from stoker.models.presets import read_presets
 from stoker.models.progress import NoProgress, Progress
 
 __all__ = ["InstalledModel", "downloaded_parts", "list_models", "resolve", "size_of_all"]
@@ -53,10 +56,10 @@ def resolve(model: str, *, progress: Progress | None = None) -> Path:
     """The file of a model, downloaded first if necessary.
 
     Args:
-        model: a name of the catalog (`smollm2`), an alias, a path to a file or an ONNX folder, `hf:org/repo:file`,
-            `hf:org/repo:Q8_0` (the file of that quantisation, `q4f16` for an ONNX graph) or `hf:org/repo` (Q4_K_M if
-            there is one, else the only file, or the graph that suits a CPU best). Instead of `hf:` there may be
-            `hf.co/`, the address of the repository or of a file in it, or nothing at all.
+        model: a name of the catalog (`smollm2`), a well-known one (`qwen3:4b`), an alias, a path to a file or an ONNX
+            folder, `hf:org/repo:file`, `hf:org/repo:Q8_0` (the file of that quantization, `q4f16` for an ONNX graph) or
+            `hf:org/repo` (Q4_K_M if there is one, else the only file, or the graph that suits a CPU best). Instead of
+            `hf:` there may be `hf.co/`, the address of the repository or of a file in it, or nothing at all.
         progress: told about every download.
 
     Returns:
@@ -72,14 +75,27 @@ def resolve(model: str, *, progress: Progress | None = None) -> Path:
     """
     progress = progress or NoProgress()
     if not os.path.exists(model):
-        model = read_aliases().get(model, model)
+        model = _plain_name(model)
     hub_name = _hub_name(model)
     if hub_name is not None:
         return _resolve_hub(hub_name, progress)
     entry = CATALOG.get(model)
     if entry is not None:
         return _resolve_entry(entry, progress)
+    known = None if os.path.exists(model) else known_model(model)
+    if known is not None:
+        return _resolve_hub(known.source, progress)
     return _resolve_bare(model, progress) if _may_be_repository(model) else _resolve_path(model)
+
+
+def _plain_name(model: str) -> str:
+    """What an alias or a preset stands for; `:latest`, which Ollama's users write, is no part of a name here."""
+    plain = model.removesuffix(LATEST)
+    preset = read_presets().get(plain)
+    if preset is not None:
+        return preset.model
+    aliases = read_aliases()
+    return aliases.get(model) or aliases.get(plain, plain)
 
 
 def _hub_name(model: str) -> str | None:
@@ -318,12 +334,17 @@ def _nothing_in(path: Path, model: str) -> str:
 
 
 def _unknown(model: str) -> str:
-    near = difflib.get_close_matches(model, CATALOG, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    near = difflib.get_close_matches(model.lower(), [*CATALOG, *_short_names()], n=3)
+    hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     return (
-        f"no model {model!r}: there is no such file (looked for {_absolute(os.path.expanduser(model))}), "
-        f"and it is neither a name of the catalog ({', '.join(sorted(CATALOG))}) nor org/repo[:file] of the hub.{hint}"
+        f"no model {model!r}: there is no such file (looked for {_absolute(os.path.expanduser(model))}), and it is "
+        f"neither a known name (see `stoker models --all`) nor org/repo[:file] of the hub.{hint}"
     )
+
+
+def _short_names() -> list[str]:
+    """Every name of the library, and those of families that stand for one size."""
+    return [name for model in library().values() for name in model.names]
 
 
 def _absolute(path: str) -> str:

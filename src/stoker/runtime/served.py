@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from stoker.models.catalog import HUB_PREFIX
+from stoker.models.library import known_model
 from stoker.runtime.base import Runtime
 from stoker.runtime.request_metrics import RequestMetrics
 
@@ -53,7 +54,11 @@ def short_name(model: str) -> str:
 
     >>> short_name("hf:org/repo"), short_name("./exported/"), short_name("model.onnx"), short_name("/m/TINY.GGUF")
     ('repo', 'exported', 'model', 'TINY')
+    >>> short_name("qwen3:4b")
+    'qwen3:4b'
     """
+    if known_model(model) is not None:
+        return model
     last = re.split(r"[/\\:]", model.rstrip("/\\"))[-1]
     return re.sub(r"\.(gguf|onnx)$", "", last, flags=re.IGNORECASE)
 

@@ -26,7 +26,15 @@ from starlette.routing import Route
 from stoker.runtime.registry import Lease, Registry, ServedModel
 from stoker.server.access.control import check_admin, owner_of
 from stoker.server.config import ServerConfig
-from stoker.server.fields import FieldPolicy, FieldTable, NestedTables, decode_request
+from stoker.server.fields import (
+    IGNORED,
+    FieldPolicy,
+    FieldTable,
+    IgnoredFields,
+    NestedTables,
+    decode_request,
+    ignored_fields,
+)
 from stoker.server.leasing import leased, loaded, shared_lease
 from stoker.server.observe.account import account_of
 from stoker.server.observe.response_counts import ROUTE
@@ -134,9 +142,11 @@ class Call(Generic[BodyT]):
         return self.request.path_params[name]
 
     def caller(self, prefix: str, separator: str = "-") -> Caller:
-        """Who asks, and a new id for the reply."""
+        """Who asks, and the id of the reply: that of the HTTP request behind a prefix, unless the client chose that."""
         address = self.request.client.host if self.request.client else ""
-        return Caller(f"{prefix}{separator}{uuid.uuid4().hex}", address, account_of(self.request.scope))
+        account = account_of(self.request.scope)
+        account.reply_id = f"{prefix}{separator}{account.own_id or uuid.uuid4().hex}"
+        return Caller(account.reply_id, address, account)
 
     async def lease(self, model: str | None, keep_alive_s: float | None = None) -> ServedModel:
         """The model that answers, loaded first if need be; see `leasing.leased`."""
@@ -268,7 +278,9 @@ def _answering(
 ) -> Callable[[Request], Awaitable[Any]]:
     async def answer(request: Request) -> Any:
         begun_s = time.monotonic()
-        request.scope.setdefault("state", {})[ROUTE] = endpoint.path
+        ignored = IgnoredFields(is_strict=server.config.strict_fields)
+        request.scope.setdefault("state", {}).update({ROUTE: endpoint.path, IGNORED: ignored.names})
+        ignored_fields.set(ignored)
         if endpoint.is_admin:
             check_admin(request.scope)
         body = None if endpoint.request is None else await read_body(request, server.config)

@@ -61,6 +61,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Further Host names accepted by a server that listens on this machine only, comma-separated; * = all."""
     strict_models: bool = False
     """Refuse requests that name an unknown model, instead of answering with the served one."""
+    strict_fields: bool = False
+    """Refuse requests with unknown fields, instead of ignoring them and listing them in the header x-stoker-ignored."""
     volatile_headers: tuple[str, ...] = ()
     """Regular expression for lines to drop from the head of a system prompt; may be repeated. A line that changes with
     each request, as some agents send, would defeat the prefix cache."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from codecs import BOM_UTF8
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -15,6 +17,10 @@ from stoker.errors import InvalidInput, UnsupportedParameter
 _log = logging.getLogger(__name__)
 
 _MAX_LOGGED = 1000
+_MAX_NOTED = 32
+_MAX_NAME = 100
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.[]")
+"""Characters that may stand in a list in a header."""
 _MAX_EXACT = 2.0**53
 """Below it every whole number is a float."""
 
@@ -57,6 +63,25 @@ NestedTables: TypeAlias = Mapping[str, FieldTable]
 _NOTHING_NESTED: NestedTables = {}
 
 
+@dataclass(slots=True)
+class IgnoredFields:
+    """What one request says to no effect, by the paths of its fields; its reply lists them."""
+
+    is_strict: bool = False
+    """A field that is not known at all is refused instead."""
+    names: list[str] = field(default_factory=list[str])
+
+    def note(self, name: str) -> None:
+        if len(self.names) < _MAX_NOTED and _PLAIN.issuperset(name) and name not in self.names:
+            self.names.append(name[:_MAX_NAME])
+
+
+IGNORED = "ignored"
+"""In a scope's state: the names of the fields of its body that have no effect."""
+ignored_fields: ContextVar[IgnoredFields] = ContextVar("ignored_fields")
+"""Of the request that is being decoded, on whichever thread."""
+
+
 def honoured(wire_type: type[msgspec.Struct], *others: FieldTable) -> FieldTable:
     """The table of an endpoint: all fields of its wire type, and those of `others` that are not."""
     rest = {name: policy for table in others for name, policy in table.items()}
@@ -71,11 +96,11 @@ def ignored(wire_type: type[msgspec.Struct], reason: str) -> FieldTable:
 def decode_request(body: bytes, table: FieldTable, wire_type: type[T], nested: NestedTables = _NOTHING_NESTED) -> T:
     """Turns a JSON body into its wire type. `null` means that a field was not given.
 
-    Fields that are not in the table are ignored, and each is logged once. `nested` says the same of the fields of
-    objects inside it.
+    Fields that are not in the table are ignored: they are noted in `ignored_fields`, and each is logged once. `nested`
+    says the same of the fields of objects inside it.
 
     Raises:
-        InvalidInput: no JSON object, invalid UTF-8, or a field of the wrong type.
+        InvalidInput: no JSON object, invalid UTF-8, a field of the wrong type, or an unknown one if that is refused.
         UnsupportedParameter: a refused field asks for something.
     """
     values = decode_object(body)
@@ -135,10 +160,14 @@ def _passes(table: FieldTable, name: str, value: object, where: str) -> bool:
                 message = f"`{where}{name}` is not supported here: {refused.reason}"
                 raise UnsupportedParameter(message, parameter=f"{where}{name}")
         case Ignored():
-            pass
+            _noted().note(f"{where}{name}")
         case None:
-            _log_unknown(f"{where}{name}")
+            _note_unknown(f"{where}{name}", table, where)
     return False
+
+
+def _noted() -> IgnoredFields:
+    return ignored_fields.get(IgnoredFields())
 
 
 def _equal(value: object, harmless: object) -> bool:
@@ -156,10 +185,17 @@ def _says(value: Mapping[str, object]) -> Mapping[str, object]:
 _logged_unknown: set[str] = set()
 
 
-def _log_unknown(name: str) -> None:
+def _note_unknown(name: str, known: Iterable[str], where: str) -> None:
+    """Raises InvalidInput if unknown fields are refused."""
+    close = get_close_matches(name[:_MAX_NAME].removeprefix(where), known, n=1)
+    hint = f"; did you mean `{where}{close[0]}`?" if close else ""
+    noted = _noted()
+    if noted.is_strict:
+        raise InvalidInput(f"`{name[:_MAX_NAME]}` is not a field of this request{hint}", parameter=name[:_MAX_NAME])
+    noted.note(name)
     if name not in _logged_unknown and len(_logged_unknown) < _MAX_LOGGED:
         _logged_unknown.add(name)
-        _log.debug("ignoring unknown request field %r", name[:100])
+        _log.warning("ignoring the unknown request field %r%s", name[:_MAX_NAME], hint)
 
 
 def _wrong_type(error: msgspec.ValidationError, where: str) -> InvalidInput:

@@ -24,11 +24,19 @@ class Outcome:
 Stoker = Callable[..., Outcome]
 
 
+class Terminal(io.TextIOWrapper):
+    """Standard input, as if it were typed."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.fixture
 def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("STOKER_BACKEND", "scripted")
     monkeypatch.setenv("STOKER_LOG_LEVEL", "warning")
     monkeypatch.setenv("STOKER_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("STOKER_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr("platformdirs.user_config_path", lambda name: tmp_path / "config_home" / name)
     root = logging.getLogger()
@@ -39,9 +47,10 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Itera
 
 @pytest.fixture
 def stoker(_clean_environment: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Stoker:
-    def run(*args: str, stdin: bytes | None = b"") -> Outcome:
+    def run(*args: str, stdin: bytes | None = b"", is_terminal: bool = False) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["stoker", *args])
-        opened = None if stdin is None else io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
+        kind = Terminal if is_terminal else io.TextIOWrapper
+        opened = None if stdin is None else kind(io.BytesIO(stdin), encoding="utf-8")
         monkeypatch.setattr(sys, "stdin", opened)
         with pytest.raises(SystemExit) as caught:
             main()

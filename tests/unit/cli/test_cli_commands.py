@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stoker import __version__
-from stoker.cli.report import exit_code
+from stoker.cli.report import exit_code, painted
 from stoker.engine.config import EngineConfig
 from stoker.errors import (
     BackendError,
@@ -55,7 +56,7 @@ def test_help_lists_every_command_and_the_exit_codes(stoker: Stoker) -> None:
 
 @pytest.mark.parametrize("command", ["run", "chat", "serve"])
 def test_help_of_a_command_is_complete(stoker: Stoker, command: str) -> None:
-    done = stoker(command, "--help")
+    done = stoker(command, "--help-all")
     options = "backend ctx-size kv-tokens parallel threads temperature top-p top-k min-p seed max-tokens stop config"
     for option in options.split():
         assert f"--{option} " in done.out
@@ -64,7 +65,7 @@ def test_help_of_a_command_is_complete(stoker: Stoker, command: str) -> None:
 
 
 def test_help_states_the_defaults_that_hold(stoker: Stoker) -> None:
-    shown = " ".join(stoker("serve", "--help").out.split())
+    shown = " ".join(stoker("serve", "--help-all").out.split())
     for owner, keys in ((EngineConfig(), ("backend", "parallel", "max_queue")), (ServerConfig(), ("host", "port"))):
         for key in keys:
             _, _, description = shown.partition(f"--{key.replace('_', '-')} ")
@@ -135,12 +136,37 @@ def test_what_the_system_refuses_is_said_in_a_line(stoker: Stoker, monkeypatch: 
     assert "Traceback" in stoker("models", "-v").err
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("run", "missing argument MODEL (see `stoker run -h`)"),
+        ("run x y --kv-type q4", "--kv-type must be one of f16, f32, q8, q16, i16, not 'q4' (see `stoker run -h`)"),
+        ("run x y --top-k many", "--top-k must be a whole number (see `stoker run -h`)"),
+        ("run x y --top-p many", "--top-p must be a number (see `stoker run -h`)"),
+        ("nothing", "no such command 'nothing' (see `stoker -h`)"),
+        ("config nothing", "no such command 'nothing' (see `stoker config -h`)"),
+    ],
+)
+def test_a_wrong_command_line_is_told_as_every_other_error(stoker: Stoker, line: str, said: str) -> None:
+    done = stoker(*line.split())
+    assert (done.code, done.out, done.err) == (2, "", f"error: {said}\n")
+
+
+def test_errors_are_red_on_a_terminal_unless_the_user_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert painted("error:", "31") == "\x1b[31merror:\x1b[0m"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert painted("error:", "31") == "error:"
+
+
 def test_version(stoker: Stoker) -> None:
     assert stoker("--version").out == f"stoker {__version__}\n"
 
 
 def test_no_command_shows_help(stoker: Stoker) -> None:
-    assert "Commands" in (done := stoker()).out + done.err
+    assert "Models:" in (done := stoker()).out + done.err
 
 
 @pytest.mark.parametrize(
@@ -182,7 +208,7 @@ def test_config_show_prints_each_value_with_its_origin(
     file = tmp_path / "a.toml"
     file.write_text("[server]\nport = 9\n")
     monkeypatch.setenv("STOKER_CTXSIZE", "1")
-    done = stoker("config", "show", "--config", str(file), "--temperature", "0.5")
+    done = stoker("config", "show", "--all", "--config", str(file), "--temperature", "0.5")
     rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in done.out.splitlines()}
     assert done.code == 0
     assert rows["server.port"].split(maxsplit=1) == ["9", f"file {file}"]
@@ -192,6 +218,29 @@ def test_config_show_prints_each_value_with_its_origin(
     assert rows["engine.lora"].split(maxsplit=1) == ["[]", "default"]
     assert "the model's own, else 40" in rows["sampling.top_k"]
     assert "STOKER_CTXSIZE is set and means nothing" in done.err
+
+
+def test_config_show_has_what_was_changed_and_where_it_was_looked_for(stoker: Stoker, tmp_path: Path) -> None:
+    done = stoker("config", "show", "--temperature", "0.5", "--api-key", "hidden")
+    assert [line.split()[0] for line in done.out.splitlines()] == [
+        *("SETTING", "engine.backend", "sampling.temperature", "server.api_key")
+    ]
+    assert "hidden" not in done.out
+    usual = tmp_path / "config_home" / "stoker" / "stoker.toml"
+    assert f"file: {usual} (not there)" in done.err
+    assert stoker("config", "path").out == f"{usual}\n"
+    usual.parent.mkdir(parents=True)
+    usual.write_text("[server]\nport = 9\n")
+    assert f"file: {usual}\n" in stoker("config", "show").err
+
+
+def test_config_show_for_programs(stoker: Stoker) -> None:
+    told = json.loads(stoker("config", "show", "--json", "--api-key", "hidden").out)
+    settings = {setting["key"]: setting for setting in told["settings"]}
+    assert told["file"] is None
+    assert settings["server.port"] == {"key": "server.port", "value": 8080, "origin": "default"}
+    assert settings["engine.lora"]["value"] == []
+    assert settings["server.api_key"]["value"] == "(given, not shown)"
 
 
 def test_a_broken_config_file_is_a_usage_error(stoker: Stoker, tmp_path: Path) -> None:

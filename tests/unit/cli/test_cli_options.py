@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import get_args, get_type_hints
 
 import msgspec
 import pytest
 
 from stoker.cli.command import SYNONYMS
+from stoker.cli.examples import EXAMPLES
 from stoker.cli.meanings import meanings
 from stoker.cli.options import ENGINE, MODELS, SAMPLING, SECURITY, SERVER
 from stoker.config import setting_keys
@@ -63,11 +65,36 @@ def test_the_list_of_commands_fits_a_screen(stoker: Stoker, monkeypatch: pytest.
 
 
 def test_options_are_grouped_and_rare_ones_come_last(stoker: Stoker) -> None:
-    shown = stoker("serve", "-h").out
+    shown = stoker("serve", "--help-all").out
     panels = ["Model", "Server", "Security", "Sampling", "Cache", "General", "GPU and ONNX", "Advanced"]
     places = [shown.index(f"\n{panel}:\n") for panel in panels]
     assert places == sorted(places)
-    assert shown == stoker("serve", "--help").out
+    assert stoker("serve", "-h").out == stoker("serve", "--help").out
+
+
+def test_the_short_help_has_what_most_need_and_says_where_the_rest_is(stoker: Stoker) -> None:
+    short, long = stoker("serve", "-h").out, stoker("serve", "--help-all").out
+    assert "--port" in short
+    assert "--tensor-split" not in short
+    assert "--tensor-split" in long
+    assert re.search(r"\d+ more options: stoker serve --help-all", short)
+    assert "more options" not in long
+    assert short.count("\n") < long.count("\n") / 2
+
+
+def test_help_ends_with_lines_that_can_be_pasted(stoker: Stoker) -> None:
+    assert "\n  stoker serve smollm2 --port 8000\n" in stoker("serve", "-h").out
+
+
+def test_help_after_the_end_of_options_is_text(stoker: Stoker) -> None:
+    assert stoker("run", "fine", "--", "--help-all").out == "fine\n"
+
+
+@pytest.mark.parametrize("command", [name for name in EXAMPLES if " " not in name])
+def test_examples_use_options_that_there_are(stoker: Stoker, command: str) -> None:
+    shown = stoker(command, "--help-all").out + stoker(command, "--help").out
+    used = {option for line in EXAMPLES[command] for option in re.findall(r"(?<= )--?[a-z-]+", line)}
+    assert [option for option in used if option not in shown] == []
 
 
 def test_short_options_stand_for_the_long_ones(stoker: Stoker) -> None:
@@ -89,7 +116,7 @@ def test_short_options_stand_for_the_long_ones(stoker: Stoker) -> None:
 def test_an_option_of_another_program_is_translated(stoker: Stoker, given: list[str], meant: str) -> None:
     done = stoker("run", "fine", "Hi", *given)
     assert done.code == 2
-    assert f"No such option: {given[0].partition('=')[0]}. Did you mean {meant}?" in done.err
+    assert f"no such option: {given[0].partition('=')[0]}. Did you mean {meant}?" in done.err
 
 
 def test_an_option_that_is_an_argument_here_is_explained(stoker: Stoker) -> None:
@@ -101,5 +128,5 @@ def test_a_value_that_looks_like_another_programs_option_is_a_value(stoker: Stok
 
 
 def test_every_translation_is_into_an_option_that_there_is(stoker: Stoker) -> None:
-    shown = stoker("serve", "-h").out + stoker("run", "-h").out
+    shown = stoker("serve", "--help-all").out + stoker("run", "--help-all").out
     assert [ours for ours in SYNONYMS.values() if ours not in shown] == []

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stoker.cli import prompt as prompt_module
+from stoker.cli.speed import Stopwatch
+from stoker.engine.protocol import Usage
+from stoker.llm import LLM, TextStream
 from tests.unit.cli.conftest import Stoker
 
 REPLY = "Fine, thanks."
@@ -51,6 +59,70 @@ def test_a_pipe_that_holds_no_prompt_is_a_usage_error(
     done = stoker("run", REPLY, stdin=stdin)
     assert (done.code, done.out) == (2, "")
     assert said in done.err
+
+
+def test_what_is_piped_in_stands_below_the_prompt(stoker: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    original = LLM.stream
+
+    def stream(self: LLM, prompt: str, *args: Any, **kwargs: Any) -> TextStream:
+        asked.append(prompt)
+        return original(self, prompt, *args, **kwargs)
+
+    monkeypatch.setattr(LLM, "stream", stream)
+    assert stoker("run", "--raw", REPLY, "Summarize:", stdin="Grüße\n".encode()).out == REPLY + "\n"
+    assert stoker("run", "--raw", REPLY, "-p", "Alone", stdin=b"").code == 0
+    assert asked == ["Summarize:\n\nGrüße", "Alone"]
+
+
+def test_a_pipe_that_is_no_text_is_refused_beside_a_prompt_too(stoker: Stoker) -> None:
+    done = stoker("run", REPLY, "Summarize:", stdin=b"ab\xff")
+    assert (done.code, done.out) == (2, "")
+    assert "not valid UTF-8" in done.err
+
+
+def test_a_prompt_is_given_once(stoker: Stoker) -> None:
+    assert "given twice" in stoker("run", REPLY, "Hi", "-p", "Ho").err
+
+
+def test_a_quiet_pipe_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(prompt_module, "_QUIET_S", 0.0)
+    reader, writer = os.pipe()
+    late = threading.Timer(0.0, lambda: (selected.wait(60), os.write(writer, b"late"), os.close(writer)))
+    selected = threading.Event()
+    monkeypatch.setattr(prompt_module, "say", lambda text: (print(text, file=sys.stderr), selected.set()))
+    with os.fdopen(reader, encoding="utf-8") as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        late.start()
+        assert prompt_module.given_prompt("Hi") == "Hi\n\nlate"
+    late.join(60)
+    assert "</dev/null" in capsys.readouterr().err
+
+
+def test_a_terminal_and_no_prompt_is_a_conversation(stoker: Stoker) -> None:
+    done = stoker("run", REPLY, stdin=b"Hi\n/exit\n", is_terminal=True)
+    assert (done.code, done.out) == (0, f"{REPLY}\n")
+    done = stoker("run", "--raw", REPLY, stdin=b"Hi\n", is_terminal=True)
+    assert done.code == 2
+    assert "--raw continues a text" in done.err
+
+
+def test_the_speed_is_shown_when_it_is_asked_for(stoker: Stoker) -> None:
+    done = stoker("run", "--raw", "--stats", REPLY, "Hi")
+    assert done.out == REPLY + "\n"
+    assert re.fullmatch(r"\(prompt: 3 tokens \(0 cached\) in .* s; answer: 14 tokens.*\)\n", done.err)
+
+
+def test_the_speed_is_that_of_the_tokens_after_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([10.0, 10.5, 12.5])
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    stopwatch = Stopwatch()
+    assert "".join(stopwatch.watch(["a", "b"])) == "ab"
+    shown = stopwatch.described(Usage(7, 5, 4))
+    assert shown == "(prompt: 7 tokens (4 cached) in 0.50 s; answer: 5 tokens in 2.00 s, 2.0 tokens/s)"
+    assert stopwatch.described(Usage(7, 1, 4)).endswith("answer: 1 tokens)")
 
 
 def test_a_closed_stdin_holds_no_prompt(stoker: Stoker) -> None:

@@ -44,3 +44,25 @@ def test_broken_template_fails_chats_only():
     for _ in range(2):
         with pytest.raises(TemplateError):
             template.render(HI)
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_the_cards_system_prompt_opens_a_conversation_that_brings_none(role: str):
+    template = CardTemplate(msgspec.structs.replace(CARD, system="Say arr."))
+    assert template.render(HI).startswith("<|im_start|>system\nSay arr.<|im_end|>\n<|im_start|>user\nhi")
+    assert "arr" not in template.render([Message(role=role, content="Be kind."), *HI])
+
+
+def test_a_role_must_be_usual_or_one_of_the_template():
+    critic = [Message(role="critic", content="bad"), *HI]
+    with pytest.raises(InvalidInput, match=r"`messages\[0\].role` must be one of .*not 'critic'") as caught:
+        of("{{ messages[0].content }}").render(critic)
+    assert caught.value.fields["parameter"] == "messages[0].role"
+    assert of("{% if messages[0].role == 'critic' %}{{ messages[0].content }}{% endif %}").render(critic) == "bad"
+
+
+@pytest.mark.parametrize("role", ["user", "system", "developer"])
+def test_a_message_that_says_nothing_is_refused(role: str):
+    with pytest.raises(InvalidInput, match=r"`messages\[1\].content` is missing"):
+        of().render([*HI, Message(role=role)])
+    assert of().render([*HI, Message(role="assistant"), *HI])

@@ -202,7 +202,7 @@ def test_a_proxy_that_is_not_used_is_not_named(no_proxy: None, into: Path, monke
     monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
-    with pytest.raises(DownloadFailed, match=r"refused$"):
+    with pytest.raises(DownloadFailed, match=r"cannot reach 127.0.0.1: .*refused. Behind a proxy set HTTPS_PROXY;"):
         get(into)
 
 

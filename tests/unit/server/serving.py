@@ -46,7 +46,12 @@ def main() -> None:
     config = ServerConfig(port=int(port[0]) if port else 0, drain_s=float(drain_s))
     runtime = LoadingRuntime() if port else GatedRuntime()
     try:
-        serve(registry_of(ServedModel(("tiny",), runtime)), config, lambda url: print(url, flush=True))
+        serve(
+            registry_of(ServedModel(("tiny",), runtime)),
+            config,
+            lambda url: print(url, flush=True),
+            lambda num_running: print(f"stopping, {num_running} running", flush=True),
+        )
     except KeyboardInterrupt:
         print(f"interrupted, closed {runtime.num_closes > 0}", flush=True)
 

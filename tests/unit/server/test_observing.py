@@ -38,7 +38,8 @@ def test_json_line_of_an_answered_request(caplog: pytest.LogCaptureFixture):
     about = msgspec.json.decode(line)
     assert about["duration_s"] >= about["ttft_s"] >= 0
     assert about["time"] > 1.6e9
-    for varying in ("duration_s", "ttft_s", "time"):
+    assert about["reply_id"].startswith("cmpl-")
+    for varying in ("duration_s", "ttft_s", "time", "reply_id"):
         del about[varying]
     assert about == {
         "request_id": "r-1",
@@ -71,6 +72,19 @@ def test_json_lines_stand_alone_on_their_line(caplog: pytest.LogCaptureFixture, 
     with bare_lines(is_json=False):
         ask(app, "GET", "/v1/models")
     assert '"path":"/v1/models"' in caplog.text
+
+
+@pytest.mark.parametrize("given", [{}, {"x-request-id": "mine"}])
+def test_a_line_of_the_log_can_be_found_by_the_id_of_the_reply(caplog: pytest.LogCaptureFixture, given: dict[str, str]):
+    with caplog.at_level(logging.INFO, "stoker"):
+        response = ask(make_app(FakeRuntime()), "POST", "/v1/completions", json={"prompt": "x"}, headers=given)
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "stoker.server.access"]
+    reply_id = response.json()["id"]
+    if given:
+        assert f" id=mine reply_id={reply_id} " in line
+    else:
+        assert reply_id == f"cmpl-{response.headers['x-request-id']}"
+        assert f" id={response.headers['x-request-id']} " in line
 
 
 def test_text_line_has_the_same(caplog: pytest.LogCaptureFixture):

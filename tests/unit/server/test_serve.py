@@ -102,7 +102,8 @@ def test_stop_signal_lets_running_streams_end(stop: signal.Signals):
             received += b"".join(parts)
         assert b'"text":"b"' in received
         assert received.endswith(b"data: [DONE]\n\n")
-        process.communicate(timeout=WAIT_S)
+        output, _ = process.communicate(timeout=WAIT_S)
+        assert output.splitlines()[0] == "stopping, 1 running"
 
 
 def wait_until_refused(client: httpx.Client) -> None:
@@ -127,7 +128,7 @@ def test_what_outlives_the_drain_gets_an_error_event(stop: signal.Signals):
         assert b"[DONE]" not in received
         output, _ = process.communicate(timeout=WAIT_S)
     if stop == signal.SIGINT:
-        assert output == "interrupted, closed True\n"
+        assert output.splitlines() == ["stopping, 1 running", "interrupted, closed True"]
     else:
         assert process.returncode == -signal.SIGTERM
 
@@ -203,7 +204,7 @@ def test_idle_server_stops_at_once():
         assert client.get("/health").status_code == 200
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=WAIT_S)
-    assert output == "interrupted, closed True\n"
+    assert output == "stopping, 0 running\ninterrupted, closed True\n"
 
 
 def test_who_follows_the_news_of_models_holds_up_no_end():

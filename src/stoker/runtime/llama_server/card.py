@@ -57,6 +57,7 @@ def make_card(
         fill_tokens=fill_tokens,
         embedding=embedding,
         can_generate=model.task is Task.TEXT,
+        system=config.preset.system,
     )
 
 

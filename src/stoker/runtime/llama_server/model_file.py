@@ -9,7 +9,7 @@ from pathlib import Path
 from stoker.backends.llama.options import AttentionOptions
 from stoker.core.embedding import Pooling
 from stoker.core.params import SamplingParams
-from stoker.engine.config import EngineConfig, llama_cache_types
+from stoker.engine.config import EngineConfig, llama_cache_types, sampling_defaults
 from stoker.engine.tiers import ram_tier_mib
 from stoker.models.description import ModelDescription, describe
 from stoker.models.embedding import read_pooling
@@ -72,7 +72,7 @@ def read_model_file(config: EngineConfig, *, can_unify: bool) -> ModelFile:
         return ModelFile(
             path=path,
             facts=facts,
-            defaults=model_defaults(gguf).filled_from(config.sampling),
+            defaults=sampling_defaults(config, model_defaults(gguf)),
             task=task,
             pooling=pooling,
             embedding_size=1 if task is Task.RANK else gguf.require_int(gguf.own_key("embedding_length")),

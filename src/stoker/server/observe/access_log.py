@@ -71,6 +71,8 @@ def _word(value: object) -> str:
 def _fields(account: Account) -> dict[str, Any]:
     """What is known of a request that asked a model for something."""
     known: dict[str, Any] = {"key": account.key_name} if account.key_name else {}
+    if account.reply_id and not account.own_id:
+        known["reply_id"] = account.reply_id
     if not account.model:
         return known
     known |= {"model": account.model, "prompt_tokens": account.prompt_tokens, "cached_tokens": account.cached_tokens}

@@ -11,6 +11,10 @@ from starlette.types import Scope
 class Account:
     """Filled in while the request is answered; whoever reads it does so at the end."""
 
+    own_id: str = ""
+    """Of the HTTP request, if this server chose it; a client may use one of its own again and again."""
+    reply_id: str = ""
+    """The id in the body of the reply; empty if it has none."""
     key_name: str = ""
     """Name of the API key that the client sent; empty if the server has none."""
     model: str = ""

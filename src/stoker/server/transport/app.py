@@ -71,7 +71,12 @@ def create_app(
     return RequestBorder(app if spans is None else Tracing(app, spans), config, counts)
 
 
-def serve(registry: Registry, config: ServerConfig, on_ready: Callable[[str], None] = lambda url: None) -> None:
+def serve(
+    registry: Registry,
+    config: ServerConfig,
+    on_ready: Callable[[str], None] = lambda url: None,
+    on_stop: Callable[[int], None] | None = None,
+) -> None:
     """Serves until SIGINT or SIGTERM, then lets running requests end for up to `drain_s`.
 
     It listens at once, and answers with 503 as long as the models are loading.
@@ -80,6 +85,7 @@ def serve(registry: Registry, config: ServerConfig, on_ready: Callable[[str], No
         registry: the models; loaded here, and closed in every case.
         config: where to listen and all bounds.
         on_ready: called once with the base URL as soon as the models answer.
+        on_stop: called once with the number of requests that still run, when it begins to stop.
 
     Raises:
         ConfigError: the address cannot be listened on, or would be open to everybody; or a setting is wrong.
@@ -91,7 +97,7 @@ def serve(registry: Registry, config: ServerConfig, on_ready: Callable[[str], No
     config = make_room(config)
     with listening(config) as listener, _spans(config) as spans, bare_lines(is_json=config.log_format == "json"):
         app = create_app(registry, config, spans, keys)
-        asyncio.run(_serve(app, registry, config, listener, on_ready))
+        asyncio.run(_serve(app, registry, config, listener, on_ready, on_stop))
 
 
 @contextmanager
@@ -105,9 +111,14 @@ def _spans(config: ServerConfig) -> Generator[TracerProvider | None]:
 
 
 async def _serve(
-    app: ASGIApp, registry: Registry, config: ServerConfig, listener: socket.socket, on_ready: Callable[[str], None]
+    app: ASGIApp,
+    registry: Registry,
+    config: ServerConfig,
+    listener: socket.socket,
+    on_ready: Callable[[str], None],
+    on_stop: Callable[[int], None] | None,
 ) -> None:
-    server = _Server(app, registry, config, lambda: on_ready(url_of(config, listener)))
+    server = _Server(app, registry, config, lambda: on_ready(url_of(config, listener)), on_stop)
     await server.serve(sockets=[listener])
     server.check_loaded()
 
@@ -118,8 +129,16 @@ class _Server(uvicorn.Server):
     The drain ends: what still runs after it gets an error event instead of a cut line.
     """
 
-    def __init__(self, app: ASGIApp, registry: Registry, config: ServerConfig, on_ready: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        registry: Registry,
+        config: ServerConfig,
+        on_ready: Callable[[], None],
+        on_stop: Callable[[int], None] | None = None,
+    ) -> None:
         super().__init__(_uvicorn_config(app, config))
+        self._on_stop = on_stop
         self._registry = registry
         self._drain_s = config.drain_s
         self._on_ready = on_ready
@@ -136,6 +155,8 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         assert self._loading is not None, "started once"
         self._stop.set()
+        if self._on_stop is not None and self._loading.done():
+            self._on_stop(len(self.server_state.tasks))
         self._registry.events.close()  # whoever follows the news waits for no answer
         cut = asyncio.ensure_future(self._cut_off())
         try:

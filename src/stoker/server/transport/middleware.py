@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from stoker.server.config import ServerConfig
 from stoker.server.error_shapes import error_format
 from stoker.server.errors import CLIENT_LEFT, internal_error_body
+from stoker.server.fields import IGNORED
 from stoker.server.observe.access_log import log_exchange
 from stoker.server.observe.account import Account
 from stoker.server.observe.response_counts import ResponseCounts
@@ -28,6 +29,8 @@ _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _HEADER = b"x-request-id"
 _NAMES = (_HEADER, b"request-id")
 """Anthropic's clients look for the second one."""
+_IGNORED_HEADER = b"x-stoker-ignored"
+"""Fields of the body that have no effect."""
 _ABSOLUTE = re.compile(rb"https?://", re.IGNORECASE)
 _STREAMS = (b"text/event-stream", b"application/x-ndjson")
 
@@ -76,13 +79,16 @@ class _Exchange:
         self._status = 0
         self._is_stream = False
         self._is_complete = False
-        self.request_id = _request_id(scope)
-        self._account = Account()
+        given = _given_id(scope)
+        self.request_id = given or uuid.uuid4().hex
+        self._account = Account(own_id="" if given else self.request_id)
         scope["state"] = {**scope.get("state", {}), "request_id": self.request_id, "account": self._account}
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = [*message.get("headers", []), *((name, self.request_id.encode()) for name in _NAMES)]
+            if ignored := self._scope["state"].get(IGNORED):
+                headers.append((_IGNORED_HEADER, ", ".join(ignored).encode()))
             self._status = message["status"]
             self._is_stream = any(k == b"content-type" and v.startswith(_STREAMS) for k, v in headers)
             message = {**message, "headers": headers}
@@ -129,6 +135,7 @@ def _without_last_slash(scope: Scope) -> None:
         scope["path"] = path.rstrip("/") or "/"
 
 
-def _request_id(scope: Scope) -> str:
+def _given_id(scope: Scope) -> str:
+    """The id that the client chose for this request; empty if it chose none that can be used."""
     given = next((value.decode("latin-1") for name, value in scope["headers"] if name == _HEADER), "")
-    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+    return given if _REQUEST_ID.fullmatch(given) else ""

@@ -12,6 +12,7 @@ from starlette.types import Scope
 from stoker.chat.capabilities import card_capabilities
 from stoker.errors import InvalidInput, ModelFileNotFound, StokerError
 from stoker.models.catalog import CATALOG, HUB_PREFIX
+from stoker.models.library import known_model
 from stoker.models.store import resolve
 from stoker.runtime.registry import ModelStatus, ServedModel
 from stoker.server.api import Call, Router
@@ -238,10 +239,11 @@ def _running(served: ServedModel) -> RunningEntry:
 
 def _pullable(name: str) -> str:
     """A client may have models downloaded, but not look for files on this disk."""
-    if name in CATALOG or name.startswith(HUB_PREFIX):
+    if name in CATALOG or name.startswith(HUB_PREFIX) or known_model(name) is not None:
         return name
-    known = ", ".join(sorted(CATALOG))
-    message = f"model '{name}' not found: it is neither in the catalog ({known}) nor of the form hf.co/org/repo"
+    message = (
+        f"model '{name}' not found: it is neither a known name (`stoker models --all`) nor of the form hf.co/org/repo"
+    )
     raise ModelFileNotFound(message, path=name)
 
 

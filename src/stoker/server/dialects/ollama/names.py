@@ -4,21 +4,10 @@ from __future__ import annotations
 
 from stoker.errors import InvalidInput
 from stoker.models.catalog import HUB_PREFIX
+from stoker.models.naming import HUB_WORDS, LATEST, own_name
 from stoker.server.dialects.ollama.types import NameRequest
 
-_LATEST = ":latest"
-_HUB_WORDS = ("hf.co/", "huggingface.co/")
-
-
-def own_name(name: str) -> str:
-    """What this name means here.
-
-    >>> own_name("smollm2:latest"), own_name("hf.co/org/repo:Q8_0")
-    ('smollm2', 'hf:org/repo:Q8_0')
-    """
-    name = name.removesuffix(_LATEST)
-    hub = next((word for word in _HUB_WORDS if name.startswith(word)), None)
-    return name if hub is None else HUB_PREFIX + name.removeprefix(hub)
+__all__ = ["name_with", "ollama_name", "own_name", "required_name"]
 
 
 def ollama_name(name: str) -> str:
@@ -27,8 +16,8 @@ def ollama_name(name: str) -> str:
     >>> ollama_name("smollm2"), ollama_name("hf:org/repo:m.gguf")
     ('smollm2:latest', 'hf.co/org/repo:m.gguf')
     """
-    name = _HUB_WORDS[0] + name.removeprefix(HUB_PREFIX) if name.startswith(HUB_PREFIX) else name
-    return name if ":" in name else name + _LATEST
+    name = HUB_WORDS[0] + name.removeprefix(HUB_PREFIX) if name.startswith(HUB_PREFIX) else name
+    return name if ":" in name else name + LATEST
 
 
 def name_with(name: str, adapter: str) -> str:
@@ -37,7 +26,7 @@ def name_with(name: str, adapter: str) -> str:
     >>> name_with("smollm2:latest", "sql")
     'smollm2:sql'
     """
-    return f"{name.removesuffix(_LATEST)}:{adapter}"
+    return f"{name.removesuffix(LATEST)}:{adapter}"
 
 
 def required_name(wire: NameRequest) -> str:

@@ -1,0 +1,35 @@
+"""`stoker cp`: gives a model another name."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from stoker.cli.options import Flags, Model, shared_options
+from stoker.cli.report import say
+from stoker.cli.server_client import ApiKey, OtherUrl, ServerClient
+from stoker.models.naming import own_name
+
+NewName = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="The new name.")]
+
+
+@shared_options()
+def cp(flags: Flags, model: Model, name: NewName, url: OtherUrl = None, api_key: ApiKey = None) -> None:
+    """Give a model another name. Nothing is copied: a model's file never changes. A preset is copied as it is."""
+    if url is None:
+        _copy(own_name(model), own_name(name))
+    else:
+        ServerClient(url, api_key).post("/api/copy", {"source": model, "destination": name})
+    say(f"{name} is another name of {model}")
+
+
+def _copy(model: str, name: str) -> None:
+    from stoker.models.aliases import add_alias
+    from stoker.models.presets import read_presets, write_preset
+
+    preset = read_presets().get(model)
+    if preset is None:
+        add_alias(name, model)
+    else:
+        write_preset(name, preset)

@@ -1,0 +1,79 @@
+"""`stoker create`: a model with a system prompt, sampling and more of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from stoker.cli.options import SAMPLING, Flags, System, shared_options
+from stoker.cli.report import say
+from stoker.errors import InvalidInput
+from stoker.models.naming import own_name
+
+NewName = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="Name of the preset.")]
+From = Annotated[
+    str | None,
+    typer.Option("--from", "-m", metavar="MODEL", show_default=False, help="Base model, as every command takes it."),
+]
+File = Annotated[
+    Path | None, typer.Option("--file", "-f", metavar="FILE", show_default=False, help="Modelfile, as Ollama has them.")
+]
+TemplateFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--template", metavar="FILE", show_default=False, help="Chat template (Jinja) instead of the model's own."
+    ),
+]
+Lora = Annotated[
+    list[str] | None,
+    typer.Option("--lora", metavar="NAME=PATH[:SCALE]", show_default=False, help="LoRA adapter; may be repeated."),
+]
+Context = Annotated[
+    int | None, typer.Option("--ctx-size", "-c", metavar="N", show_default=False, help="Context size, in tokens.")
+]
+
+
+@shared_options(SAMPLING, is_configured=False)
+def create(
+    flags: Flags,
+    name: NewName,
+    base: From = None,
+    file: File = None,
+    system: System = None,
+    template: TemplateFile = None,
+    lora: Lora = None,
+    ctx_size: Context = None,
+) -> None:
+    """Create a preset of a model. It has a system prompt, sampling, a chat template or adapters of its own.
+
+    Its name works wherever a model is named. Requests still win over its sampling, and over its system prompt.
+    """
+    from stoker.models.modelfile import read_modelfile
+    from stoker.models.presets import Preset, write_preset
+
+    preset = Preset(model="") if file is None else read_modelfile(_text(file, "--file"))
+    sampling = {key: value for key, value in flags.values.items() if key in SAMPLING}
+    flags.sampling()  # refuses what is out of range
+    given: dict[str, Any] = {
+        "model": own_name(base) if base else preset.model,
+        "system": system or preset.system,
+        "template": _text(template, "--template") if template else preset.template,
+        "sampling": {**preset.sampling, **sampling},
+        "lora": [*preset.lora, *(lora or ())],
+        "ctx_size": ctx_size or preset.ctx_size,
+    }
+    if not given["model"]:
+        raise InvalidInput("no base model: name it with --from MODEL, or in a Modelfile (--file)", parameter="from")
+    write_preset(own_name(name), msgspec.structs.replace(preset, **given))
+    say(f"created {name}: try `stoker run {name}`")
+
+
+def _text(path: Path, option: str) -> str:
+    try:
+        return path.expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise InvalidInput(f"{option}: {path} cannot be read: {why}", parameter=option.lstrip("-")) from error

@@ -1,0 +1,57 @@
+"""`stoker list`: the models on this disk, or those that a server serves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from stoker.cli.options import Flags, shared_options
+from stoker.cli.server_client import ApiKey, OtherUrl, ServerClient
+from stoker.cli.table import AsJson, print_rows
+
+_COLUMNS = {"model": "MODEL", "aliases": "ALSO CALLED", "size_bytes": "SIZE", "modified": "MODIFIED"}
+_SERVED = {"model": "MODEL", "aliases": "ALSO CALLED", "size_bytes": "SIZE", "state": "STATE"}
+
+
+@shared_options()
+def list_models(flags: Flags, url: OtherUrl = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+    """List the models on this disk, and presets. With --url, the models of a server."""
+    if url is None:
+        print_rows(_COLUMNS, _on_disk(), is_json=as_json)
+    else:
+        print_rows(_SERVED, _served(ServerClient(url, api_key)), is_json=as_json)
+
+
+def _on_disk() -> Iterator[dict[str, Any]]:
+    from stoker.models.discovery import discover_models
+    from stoker.models.presets import read_presets
+
+    presets = read_presets()
+    for found in discover_models(None):
+        first, *others = sorted(found.names, key=lambda name: name.startswith("hf:"))
+        preset = presets.get(first)
+        yield {
+            "model": first,
+            "aliases": others,
+            "size_bytes": None if preset else _size(found.path),
+            "modified": time.strftime("%Y-%m-%d", time.localtime(found.path.stat().st_mtime)),
+            **({"based_on": preset.model} if preset else {"path": str(found.path)}),
+        }
+
+
+def _size(path: Path) -> int | None:
+    from stoker.models.store import downloaded_parts, size_of_all
+
+    return size_of_all(downloaded_parts(path))
+
+
+def _served(client: ServerClient) -> Iterator[dict[str, Any]]:
+    for entry in client.get("/v1/models").get("data", []):
+        yield {
+            "model": entry["id"],
+            "aliases": entry.get("aliases", []),
+            "size_bytes": entry.get("meta", {}).get("size"),
+            "state": entry.get("status", {}).get("value"),
+        }

@@ -1,0 +1,65 @@
+"""`stoker quantize`: writes a GGUF file with smaller weights."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stoker.cli.answer import write
+from stoker.cli.download_bar import DownloadBar
+from stoker.cli.options import Flags, shared_options
+from stoker.cli.report import say
+from stoker.cli.table import size
+from stoker.errors import InvalidInput
+
+Source = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", show_default=False, help="GGUF file or name of a model, best with F16 weights."),
+]
+Target = Annotated[Path, typer.Argument(metavar="FILE", show_default=False, help="GGUF file to write.")]
+Kind = Annotated[
+    str, typer.Argument(metavar="TYPE", help="Kind of weights, such as Q4_K_M, Q5_K_M, Q6_K, Q8_0, IQ4_XS or F16.")
+]
+Threads = Annotated[int | None, typer.Option("--threads", "-t", min=1, max=512, metavar="N", help="Number of threads.")]
+Requantize = Annotated[
+    bool, typer.Option("--requantize", help="Round weights again that are quantized already, which costs quality.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")]
+
+
+@shared_options()
+def quantize(
+    flags: Flags,
+    model: Source,
+    file: Target,
+    kind: Kind = "Q4_K_M",
+    threads: Threads = None,
+    requantize: Requantize = False,
+    force: Force = False,
+) -> None:
+    """Write a GGUF file with smaller weights. libllama does it (extra `llama`)."""
+    from stoker.backends.llama.quantize import FILE_TYPES
+    from stoker.backends.llama.quantize import quantize as write_quantized
+    from stoker.models.store import resolve
+
+    if kind.upper() not in FILE_TYPES:
+        raise InvalidInput(f"TYPE must be one of {', '.join(FILE_TYPES)}, not {kind!r}", parameter="type")
+    if file.exists() and not force:
+        raise InvalidInput(f"{file} exists already; --force replaces it", parameter="file")
+    source = resolve(model, progress=DownloadBar())
+    if file.exists() and source.samefile(file):
+        raise InvalidInput(f"{file} is the model itself; write to another file", parameter="file")
+    if not logging.getLogger().isEnabledFor(logging.INFO):
+        logging.getLogger("stoker.llama").setLevel(logging.ERROR)  # it names every matrix that gets another type
+    part = file.with_name(f".{file.name}.part")
+    try:
+        write_quantized(source, part, kind.upper(), threads=threads, requantizes=requantize)
+        os.replace(part, file)
+    finally:
+        part.unlink(missing_ok=True)
+    say(f"{size(source.stat().st_size)} became {size(file.stat().st_size)}")
+    write(f"{file}\n")

@@ -1,0 +1,50 @@
+"""`stoker search`: models by words of their names, among the well-known ones and on the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from stoker.cli.options import Flags, shared_options
+from stoker.cli.report import say
+from stoker.cli.table import AsJson, print_rows
+from stoker.errors import DownloadFailed
+
+Words = Annotated[
+    list[str],
+    typer.Argument(metavar="WORDS...", show_default=False, help="Words of the model's name, such as qwen3 coder."),
+]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=100, help="Maximum number of models of the hub.")]
+
+_COLUMNS = {"model": "MODEL", "size_bytes": "SIZE", "downloads": "DOWNLOADS", "license": "LICENSE"}
+
+
+@shared_options()
+def search(flags: Flags, words: Words, limit: Limit = 20, as_json: AsJson = False) -> None:
+    """Search for GGUF models. Well-known names come first, then repositories of the hub, the most downloaded first."""
+    known = list(_known(words))
+    try:
+        found = list(_on_hub(words, limit))
+    except DownloadFailed as error:
+        if not known:
+            raise
+        say(f"note: the hub was not searched: {error.message}")
+        found = []
+    print_rows(_COLUMNS, [*known, *found], is_json=as_json)
+
+
+def _known(words: list[str]) -> Iterator[dict[str, Any]]:
+    from stoker.models.library import library
+
+    for model in library().values():
+        if all(word.lower() in f"{model.name} {model.repo.lower()} {' '.join(model.abilities)}" for word in words):
+            yield {"model": model.name, "size_bytes": model.size_bytes, "license": model.license}
+
+
+def _on_hub(words: list[str], limit: int) -> Iterator[dict[str, Any]]:
+    from stoker.models.hub import search_models
+
+    for found in search_models(" ".join(words), limit=limit):
+        yield {"model": found.id, "downloads": found.downloads, "license": found.license}

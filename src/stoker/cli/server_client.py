@@ -1,0 +1,131 @@
+"""Asks a running server over HTTP, for the commands that take `--url`."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Annotated, Any, cast
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlsplit
+from urllib.request import OpenerDirector, ProxyHandler, Request, build_opener
+
+import typer
+
+from stoker.errors import InvalidInput, StokerError
+
+USUAL_URL = "http://127.0.0.1:8080"
+_LOCAL = frozenset({"127.0.0.1", "localhost", "::1"})
+_TIMEOUT_S = 60.0
+_LONG_S = 600.0
+"""For what waits until a model is loaded or unloaded."""
+_MAX_BYTES = 32 << 20
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url", metavar="URL", show_default=False, help=f"Server to ask. [default: $STOKER_URL, else {USUAL_URL}]"
+    ),
+]
+OtherUrl = Annotated[
+    str | None,
+    typer.Option("--url", metavar="URL", show_default=False, help="Ask the server at this URL instead of this disk."),
+]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key",
+        metavar="KEY",
+        show_default=False,
+        help="Key of the server. [default: $STOKER_ADMIN_KEY, else the first of $STOKER_API_KEY]",
+    ),
+]
+
+
+class ServerClient:
+    """One server.
+
+    Args:
+        url: its base URL; None = that of STOKER_URL, else of a server with the usual port on this machine.
+        api_key: None = that of the environment.
+
+    Raises:
+        InvalidInput: this is no URL.
+    """
+
+    def __init__(self, url: str | None, api_key: str | None = None) -> None:
+        chosen = url or os.environ.get("STOKER_URL") or USUAL_URL
+        chosen = chosen if "://" in chosen else f"http://{chosen}"
+        parts = urlsplit(chosen)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidInput(f"--url: {chosen!r} is no URL such as {USUAL_URL}", parameter="url")
+        self.url = chosen.rstrip("/").removesuffix("/v1")
+        self._key = api_key or os.environ.get("STOKER_ADMIN_KEY") or _first_key(os.environ.get("STOKER_API_KEY") or "")
+        self._opener = _opener(parts.hostname)
+
+    def get(self, path: str) -> dict[str, Any]:
+        """The JSON object at this path. Raises as `send`."""
+        return self.send("GET", path)
+
+    def post(self, path: str, body: dict[str, Any], *, is_long: bool = False) -> dict[str, Any]:
+        """Sends a JSON object; `is_long` for what waits for a model. Raises as `send`."""
+        return self.send("POST", path, body, _LONG_S if is_long else _TIMEOUT_S)
+
+    def send(
+        self, method: str, path: str, body: dict[str, Any] | None = None, timeout_s: float = _TIMEOUT_S
+    ) -> dict[str, Any]:
+        """One request.
+
+        Returns:
+            The JSON object of the reply; an empty one if it has no body.
+
+        Raises:
+            StokerError: no server answers there, or it refuses; the message has its reason.
+        """
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(f"{self.url}{quote(path, safe='/?=&')}", data, self._headers(), method=method)
+        try:
+            with self._opener.open(request, timeout=timeout_s) as reply:
+                return _object(reply.read(_MAX_BYTES))
+        except HTTPError as error:
+            with error:
+                raise StokerError(f"{self.url}: {_reason(error)}") from None
+        except (URLError, OSError) as error:
+            reason = getattr(error, "reason", error)
+            raise StokerError(
+                f"no server answers at {self.url} ({getattr(reason, 'strerror', None) or reason}): "
+                "start one with `stoker serve`, or name another with --url"
+            ) from None
+
+    def _headers(self) -> dict[str, str]:
+        return {"content-type": "application/json", **({"authorization": f"Bearer {self._key}"} if self._key else {})}
+
+
+def _first_key(keys: str) -> str:
+    """Of NAME:KEY the key."""
+    return keys.partition(",")[0].rpartition(":")[2].strip()
+
+
+def _opener(host: str) -> OpenerDirector:
+    """No proxy stands between this process and its own machine."""
+    return build_opener(ProxyHandler({})) if host in _LOCAL else build_opener()
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(body or b"{}")
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise StokerError("the server answers with something else than a JSON object: is it Stoker?")
+    return cast("dict[str, Any]", value)
+
+
+def _reason(error: HTTPError) -> str:
+    """The message of an error body, in whichever dialect it is."""
+    try:
+        about = _object(error.read(_MAX_BYTES)).get("error")
+    except StokerError:
+        about = None
+    message: object = cast("dict[str, Any]", about).get("message") if isinstance(about, dict) else about
+    hint = " (give its key with --api-key, or set STOKER_ADMIN_KEY)" if error.code in (401, 403) else ""
+    return f"{message or f'status {error.code}'}{hint}"

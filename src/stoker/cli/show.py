@@ -1,0 +1,128 @@
+"""`stoker show`: what a model is, from its file, from the table of well-known models, or from a server."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stoker.cli.answer import write
+from stoker.cli.options import Flags, Model, shared_options
+from stoker.cli.server_client import ApiKey, OtherUrl, ServerClient
+from stoker.cli.table import AsJson, print_json, print_table, shown
+from stoker.errors import ModelFileNotFound, ModelUnsupported
+
+if TYPE_CHECKING:
+    from stoker.models.library import KnownModel
+    from stoker.models.presets import Preset
+
+Template = Annotated[bool, typer.Option("--template", help="Print the chat template alone.")]
+
+
+@shared_options()
+def show(
+    flags: Flags,
+    model: Model,
+    url: OtherUrl = None,
+    api_key: ApiKey = None,
+    template: Template = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a model is: architecture, size, context, license. Nothing is downloaded."""
+    facts = _facts(model) if url is None else ServerClient(url, api_key).post("/api/show", {"model": model})
+    if template:
+        write(f"{facts.get('chat_template') or facts.get('template') or ''}\n")
+    elif as_json:
+        print_json(facts)
+    else:
+        rows = [(key.removesuffix("_bytes"), _one_line(shown(key, value))) for key, value in facts.items()]
+        print_table(("FACT", "VALUE"), rows)
+
+
+def _one_line(text: str) -> str:
+    first, _, rest = text.strip().partition("\n")
+    return f"{first[:100]} …" if rest or len(first) > 100 else first
+
+
+def _facts(name: str) -> dict[str, Any]:
+    from stoker.models.presets import read_presets
+
+    preset = read_presets().get(name)
+    if preset is not None:
+        return {"name": name, **_preset(preset), **_base(preset.model)}
+    return {"name": name, **_base(name)}
+
+
+def _preset(preset: Preset) -> dict[str, Any]:
+    about = {"system": preset.system, "sampling": preset.sampling, "lora": preset.lora, "ctx_size": preset.ctx_size}
+    return {"based_on": preset.model, **{key: value for key, value in about.items() if value}}
+
+
+def _base(name: str) -> dict[str, Any]:
+    from stoker.models.library import known_model
+
+    path, known = _path_of(name), known_model(name)
+    if path is None and known is None:
+        from stoker.models.store import resolve
+
+        path = resolve(name)  # a path, or what says why not
+    return {**(_known(known) if known else {}), **(_file(path) if path else {"here": False})}
+
+
+def _path_of(name: str) -> Path | None:
+    """Where it lies, if it is here already."""
+    from stoker.models.discovery import discover_models
+
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    plain = name.removesuffix(":latest")
+    found = [
+        model for model in discover_models(None) if plain in model.names or model.names[0].startswith(f"hf:{plain}:")
+    ]
+    if not found and "/" in plain and not path.exists():
+        raise ModelFileNotFound(f"{name} is not on this disk: `stoker pull {name}` brings it", path=name)
+    return found[0].path if found else None
+
+
+def _known(model: KnownModel) -> dict[str, Any]:
+    from stoker.models.fit import needs_of
+
+    return {
+        "source": model.source,
+        "license": model.license,
+        "can": list(model.abilities),
+        "architecture": model.architecture,
+        "context": model.context,
+        "size_bytes": model.size_bytes,
+        "memory_bytes": needs_of(model).least_bytes,
+    }
+
+
+def _file(path: Path) -> dict[str, Any]:
+    from stoker.models.description import describe
+    from stoker.models.gguf import read_gguf
+    from stoker.models.model_defaults import model_defaults
+
+    if path.suffix.lower() != ".gguf":
+        raise ModelUnsupported(f"{path} is no GGUF file: `stoker show` reads these alone")
+    with read_gguf(path) as gguf:
+        about = describe(gguf)
+        recommended = {key: value for key, value in asdict(model_defaults(gguf)).items() if value is not None}
+        license_name = gguf.get_str("general.license")
+    return {
+        "title": about.name,
+        "architecture": about.architecture,
+        "quantization": about.quantization,
+        "parameters": about.num_parameters,
+        "context": about.trained_context,
+        "vocabulary": about.vocab_size,
+        "size_bytes": about.weights_bytes,
+        **({"license": license_name} if license_name else {}),
+        **({"recommended_sampling": recommended} if recommended else {}),
+        "chat_template": about.chat_template,
+        "path": str(path),
+        "here": True,
+    }

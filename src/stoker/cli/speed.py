@@ -1,0 +1,43 @@
+"""How fast an answer came, as the reader of its pieces sees it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stoker.engine.protocol import Usage
+
+
+class Stopwatch:
+    """Measures one answer, from when it is made to the last piece that passes through `watch`."""
+
+    def __init__(self) -> None:
+        self._began_s = time.perf_counter()
+        self._first_s: float | None = None
+        self._last_s = self._began_s
+
+    def watch(self, pieces: Iterable[str]) -> Iterator[str]:
+        """The same pieces; notes when they come."""
+        for piece in pieces:
+            self._last_s = time.perf_counter()
+            if self._first_s is None:
+                self._first_s = self._last_s
+            yield piece
+
+    def described(self, usage: Usage) -> str:
+        """One line with the tokens of the prompt and of the answer, and what they took."""
+        first_s = self._last_s if self._first_s is None else self._first_s
+        prompt = (
+            f"prompt: {usage.prompt_tokens} tokens ({usage.cached_tokens} cached) in {first_s - self._began_s:.2f} s"
+        )
+        return f"({prompt}; answer: {usage.completion_tokens} tokens{_rate(usage, self._last_s - first_s)})"
+
+
+def _rate(usage: Usage, seconds: float) -> str:
+    """No rate of a single token: it came together with the end of the prompt."""
+    num_intervals = usage.completion_tokens - 1
+    if num_intervals < 1 or seconds <= 0:
+        return ""
+    return f" in {seconds:.2f} s, {num_intervals / seconds:.1f} tokens/s"

@@ -1,0 +1,138 @@
+"""What the user says next: typed with a history and keys for several lines, or read from a pipe."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from stoker.cli.report import say
+from stoker.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.completion import Completer
+
+_BLOCK = '"""'
+_PROMPT, _MORE = "> ", ". "
+
+
+class Keyboard:
+    """Reads messages from standard input.
+
+    Args:
+        words: what can be completed with the Tab key.
+        keeps_history: what is typed is remembered for the next session.
+    """
+
+    def __init__(self, words: Callable[[], Sequence[str]], *, keeps_history: bool = True) -> None:
+        self._ask = _asking(words, keeps_history=keeps_history)
+
+    def next_message(self) -> str | None:
+        """A line, or several between triple quotes, without blanks around it; None = nothing more.
+
+        Raises:
+            InvalidInput: it is not UTF-8.
+        """
+        line = self._line(_PROMPT)
+        if line is None or not line.startswith(_BLOCK):
+            return line
+        parts = [line.removeprefix(_BLOCK)]
+        while not parts[-1].rstrip().endswith(_BLOCK):
+            more = self._line(_MORE)
+            if more is None:
+                break
+            parts.append(more)
+        return "\n".join(parts).rstrip().removesuffix(_BLOCK).strip()
+
+    def _line(self, prompt: str) -> str | None:
+        while True:
+            try:
+                return self._ask(prompt).strip()
+            except KeyboardInterrupt:
+                say("(Ctrl-D or /exit leaves)")
+            except EOFError:
+                return None
+            except UnicodeDecodeError as error:
+                message = f"standard input is not valid UTF-8: {error.reason}"
+                raise InvalidInput(message, parameter="prompt") from error
+
+
+def is_terminal() -> bool:
+    """Whether the conversation is typed and shown on a terminal that can move its cursor."""
+    streams = cast("tuple[TextIO | None, ...]", (sys.stdin, sys.stdout))
+    can_move = os.environ.get("TERM", "dumb") != "dumb" or sys.platform == "win32"
+    return can_move and all(stream is not None and stream.isatty() for stream in streams)
+
+
+def _asking(words: Callable[[], Sequence[str]], *, keeps_history: bool) -> Callable[[str], str]:
+    return _typed(words, keeps_history=keeps_history) if is_terminal() else read_line
+
+
+def read_line(prompt: str) -> str:
+    """One line of stdin. The prompt is for a terminal, and never goes to stdout, which is for answers.
+
+    Raises:
+        EOFError: there are no more lines.
+    """
+    stdin = cast("TextIO | None", sys.stdin)
+    if stdin is not None and stdin.isatty():
+        print(prompt, end="", file=sys.stderr, flush=True)
+    line = stdin.readline() if stdin is not None else ""
+    if not line:
+        raise EOFError
+    return line
+
+
+def _typed(words: Callable[[], Sequence[str]], *, keeps_history: bool) -> Callable[[str], str]:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.history import History, InMemoryHistory
+
+    history: History = _file_history() if keeps_history else InMemoryHistory()
+    session: PromptSession[str] = PromptSession(
+        history=history,
+        completer=completer(words),
+        complete_while_typing=False,
+        key_bindings=_keys(),
+        multiline=True,
+        prompt_continuation=_MORE,
+    )
+    return session.prompt
+
+
+def completer(words: Callable[[], Sequence[str]]) -> Completer:
+    """Completes a line that begins like one of the words."""
+    from prompt_toolkit.completion import WordCompleter
+
+    return WordCompleter(lambda: list(words()), sentence=True)
+
+
+def _file_history() -> Any:
+    from prompt_toolkit.history import FileHistory, InMemoryHistory
+
+    from stoker.cli.talk.saved import history_file
+
+    try:
+        return FileHistory(str(history_file()))
+    except OSError as error:
+        say(f"note: what you type is not remembered: {error.strerror}")
+        return InMemoryHistory()
+
+
+def _keys() -> Any:
+    """Enter sends, Alt-Enter begins another line."""
+    from prompt_toolkit.key_binding import KeyBindings
+
+    keys = KeyBindings()
+    keys.add("enter")(_send)
+    keys.add("escape", "enter")(_break_line)
+    return keys
+
+
+def _send(event: Any) -> None:
+    event.current_buffer.validate_and_handle()
+
+
+def _break_line(event: Any) -> None:
+    event.current_buffer.insert_text("\n")

@@ -1,0 +1,91 @@
+"""Where conversations and the history of the keyboard are kept between two sessions."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from stoker.cli.talk.turns import Turns
+from stoker.errors import InvalidInput
+
+LAST = "last"
+"""The name under which every conversation on a terminal is kept, until the next one replaces it."""
+_NAME = re.compile(r"[\w][\w.-]{0,99}")
+_MAX_BYTES = 64 << 20
+
+
+def state_dir() -> Path:
+    """`STOKER_STATE_DIR` if set, else the platform's folder for what an application remembers."""
+    import platformdirs
+
+    chosen = os.environ.get("STOKER_STATE_DIR")
+    return Path(chosen).expanduser() if chosen else platformdirs.user_state_path("stoker")
+
+
+def history_file() -> Path:
+    """What was typed, for the arrow keys. Its folder exists; nobody else may read it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path = state_dir() / "chat" / "history"
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.touch(mode=0o600)
+    return path
+
+
+def save(name: str, turns: Turns, model: str) -> Path:
+    """Writes a conversation; one of the same name is replaced.
+
+    Raises:
+        InvalidInput: it cannot have this name, or the folder cannot be written.
+    """
+    path = _path(name)
+    replacement = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with os.fdopen(os.open(replacement, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump({"model": model, **turns.saved()}, file)
+        os.replace(replacement, path)
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be written: {error.strerror}") from error
+    return path
+
+
+def load(name: str) -> Turns:
+    """A conversation that was saved.
+
+    Raises:
+        InvalidInput: there is none of this name, or it cannot be read.
+    """
+    path = _path(name)
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise ValueError("too large")
+        saved: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return Turns.restored(saved)
+    except FileNotFoundError:
+        raise InvalidInput(_nothing(name)) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidInput(f"{path} holds no conversation that can be read") from error
+
+
+def names() -> list[str]:
+    """Of all saved conversations."""
+    return sorted(path.stem for path in (state_dir() / "chat").glob("*.json"))
+
+
+def _nothing(name: str) -> str:
+    if name == LAST:
+        return "there is no conversation to continue yet"
+    known = ", ".join(each for each in names() if each != LAST) or "none"
+    return f"no conversation was saved as {name!r}; saved: {known}"
+
+
+def _path(name: str) -> Path:
+    if not _NAME.fullmatch(name):
+        raise InvalidInput(f"{name!r} cannot be the name of a conversation: use letters, digits, - and _")
+    return state_dir() / "chat" / f"{name}.json"

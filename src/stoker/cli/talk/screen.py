@@ -1,0 +1,112 @@
+"""Shows an answer while it comes: as it is, or as rendered Markdown on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Self
+
+from stoker.cli.answer import write_answer
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+_FENCES = ("```", "~~~")
+
+
+def show_answer(pieces: Iterable[str], *, is_markdown: bool) -> None:
+    """Writes the pieces to stdout as they come."""
+    if is_markdown:
+        _show_markdown(pieces)
+    else:
+        write_answer(pieces)
+
+
+def blocks(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
+    """The text in blocks that can be rendered alone: paragraphs, lists, whole code blocks.
+
+    Yields:
+        The block as far as it has come, and whether it is complete.
+
+    >>> list(blocks(["a", "\\n\\nb"]))
+    [('a', False), ('a', True), ('b', False), ('b', True)]
+    """
+    pending = ""
+    for piece in pieces:
+        pending += piece
+        while (end := _end_of_block(pending)) is not None:
+            yield pending[:end].rstrip("\n"), True
+            pending = pending[end:].lstrip("\n")
+        if pending:
+            yield pending, False
+    if pending:
+        yield pending, True
+
+
+def _end_of_block(text: str) -> int | None:
+    """Behind the first empty line that is in no code block; None: there is none yet."""
+    fence, offset = "", 0
+    for line in text.splitlines(keepends=True):
+        offset += len(line)
+        word = line.strip()
+        if fence:
+            fence = "" if word.startswith(fence) else fence
+        elif word.startswith(_FENCES):
+            fence = word[:3]
+        elif not word and line.endswith("\n") and text[: offset - len(line)].strip():
+            return offset
+    return None
+
+
+def _show_markdown(pieces: Iterable[str]) -> None:
+    with _Blocks() as shown:
+        for block, is_complete in blocks(pieces):
+            shown.show(block, is_complete=is_complete)
+
+
+class _Blocks:
+    """The end of an answer on the screen: a block stands as plain text until it is complete and can be rendered."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console()
+        self._live: Live | None = None
+        self._pending = ""
+        self._has_shown = False
+
+    def show(self, block: str, *, is_complete: bool) -> None:
+        if is_complete:
+            self._print(block)
+            return
+        from rich.live import Live
+        from rich.text import Text
+
+        self._pending = block
+        if self._live is None:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
+        self._live.update(Text(_tail(block, self._console.height)), refresh=True)
+
+    def _print(self, block: str) -> None:
+        from rich.markdown import Markdown
+
+        if self._live is not None:
+            self._live.stop()
+        self._live, self._pending = None, ""
+        if block:
+            if self._has_shown:
+                self._console.print()
+            self._has_shown = True
+            self._console.print(Markdown(block))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """What has come so far stays on the screen, whatever ended the answer."""
+        self._print(self._pending)
+
+
+def _tail(block: str, height: int) -> str:
+    """The end of a block that is still coming, as much as fits on the screen."""
+    return "\n".join(block.splitlines()[-max(1, height - 2) :])

@@ -1,0 +1,135 @@
+"""What was said in a conversation, and what of it fits into the context. It asks no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from stoker.text.messages import Message
+
+Said: TypeAlias = dict[str, Any]
+"""One message in OpenAI's shape."""
+
+_FULL = 0.85
+"""So much of the context may be taken before the answer begins."""
+_USUAL_RATE = 0.25
+"""Tokens per character, of English."""
+
+
+class Turns:
+    """The messages of a conversation, oldest first: a system prompt, then turns of one question and its answer each.
+
+    Args:
+        system: the system prompt; empty = none.
+    """
+
+    def __init__(self, system: str = "") -> None:
+        self.system = system
+        self._turns: list[list[Said]] = []
+        self._num_tokens = 0
+        """Of all of it, as the last answer counted them."""
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    @property
+    def num_tokens(self) -> int:
+        """As the last answer counted them; 0 before the first one."""
+        return self._num_tokens
+
+    @property
+    def messages(self) -> list[Said]:
+        """All that is sent."""
+        opening = [{"role": "system", "content": self.system}] if self.system else []
+        return [*opening, *(message for turn in self._turns for message in turn)]
+
+    def with_question(self, question: str) -> list[Said]:
+        """What is sent to have this question answered."""
+        return [*self.messages, {"role": "user", "content": question}]
+
+    def add(self, question: str, answers: Sequence[Said], num_tokens: int) -> None:
+        """A turn has ended.
+
+        Args:
+            question: of the user.
+            answers: what followed it, the model's answer last.
+            num_tokens: of the whole conversation up to here.
+        """
+        self._turns.append([{"role": "user", "content": question}, *answers])
+        self._num_tokens = num_tokens
+
+    def undo(self) -> str | None:
+        """Takes the last turn back, and gives its question; None = there is none."""
+        return str(self._take(-1)[0]["content"]) if self._turns else None
+
+    def clear(self) -> None:
+        """Begins again; the system prompt stays."""
+        self._turns, self._num_tokens = [], 0
+
+    def drop_oldest(self) -> bool:
+        """Leaves the oldest turn out of what is sent; false if there is none."""
+        if self._turns:
+            self._take(0)
+            return True
+        return False
+
+    def make_room(self, question: str, context_size: int) -> int:
+        """Drops the oldest turns until the question and an answer probably fit.
+
+        Returns:
+            How many turns were dropped.
+        """
+        num_dropped = 0
+        while self._turns and self._num_tokens + len(question) * self._tokens_per_character() > _FULL * context_size:
+            self.drop_oldest()
+            num_dropped += 1
+        return num_dropped
+
+    def saved(self) -> dict[str, Any]:
+        """As it is written to a file."""
+        return {"system": self.system, "turns": self._turns, "num_tokens": self._num_tokens}
+
+    @classmethod
+    def restored(cls, saved: dict[str, Any]) -> Turns:
+        """The opposite of `saved`.
+
+        Raises:
+            KeyError, TypeError, ValueError: it was saved by something else.
+        """
+        turns = cls(str(saved["system"]))
+        turns._turns = [[_checked(message) for message in turn] for turn in saved["turns"]]
+        turns._num_tokens = int(saved["num_tokens"])
+        return turns
+
+    def _take(self, index: int) -> list[Said]:
+        taken_tokens = round(_length(self._turns[index]) * self._tokens_per_character())
+        self._num_tokens = max(0, self._num_tokens - taken_tokens)
+        return self._turns.pop(index)
+
+    def _tokens_per_character(self) -> float:
+        """As the last answer counted them, markers of the template included."""
+        num_characters = len(self.system) + sum(map(_length, self._turns))
+        return self._num_tokens / num_characters if num_characters else _USUAL_RATE
+
+
+def said_of(message: Message) -> Said:
+    """A message that the model or a tool wrote; it can be written to a file."""
+    fields = {
+        "content": message.content,
+        "name": message.name,
+        "reasoning_content": message.reasoning,
+        "tool_calls": list(message.tool_calls),
+        "tool_call_id": message.tool_call_id,
+    }
+    return {"role": message.role, **{name: value for name, value in fields.items() if value not in (None, [])}}
+
+
+def _length(turn: list[Said]) -> int:
+    return sum(len(str(message.get("content") or "")) for message in turn)
+
+
+def _checked(message: Any) -> Said:
+    if not (isinstance(message, dict) and isinstance(message.get("role"), str)):  # pyright: ignore[reportUnknownMemberType]
+        raise TypeError("no message")
+    return message  # pyright: ignore[reportUnknownVariableType]
