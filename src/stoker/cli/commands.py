@@ -76,7 +76,7 @@ def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
     """The whole command line; if `arguments` begin with a command, with that one alone.
 
     Each has many options, and a machine takes longer to make those of all than to do what some of them do. Hence the
-    list of all commands, `stoker --help`, is made without their options.
+    list of all commands, `stoker --help`, is made without their options, and so is `stoker --version`.
     """
     app = typer.Typer(
         name="stoker",
@@ -91,7 +91,7 @@ def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
     app.callback()(_root)
     asked = arguments[0] if arguments else ""
     for name in (asked,) if asked in COMMANDS else COMMANDS:
-        _add(app, name, is_listed_only=asked in HELP_OPTIONS)
+        _add(app, name, is_listed_only=asked in (*HELP_OPTIONS, "--version"))
     return app
 
 

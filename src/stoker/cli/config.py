@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from stoker.cli.answer import write
@@ -57,6 +56,8 @@ def _place(loaded: Config) -> str:
 
 
 def _entry(setting: Setting) -> dict[str, Any]:
+    import msgspec
+
     value = "(given, not shown)" if _is_secret(setting) else msgspec.to_builtins(setting.value)
     return {"key": f"{setting.section}.{setting.key}", "value": value, "origin": setting.origin}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from stoker.cli.options import SAMPLING, Flags, System, shared_options
@@ -51,6 +50,8 @@ def create(
 
     Its name works wherever a model is named. Requests still win over its sampling, and over its system prompt.
     """
+    import msgspec
+
     from stoker.models.modelfile import read_modelfile
     from stoker.models.presets import Preset, write_preset
 

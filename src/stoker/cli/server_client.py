@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Annotated, Any, cast
-from urllib.error import HTTPError, URLError
-from urllib.parse import quote, urlsplit
-from urllib.request import OpenerDirector, ProxyHandler, Request, build_opener
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from stoker.errors import InvalidInput, StokerError
+
+if TYPE_CHECKING:
+    from urllib.error import HTTPError
+    from urllib.request import OpenerDirector
 
 USUAL_URL = "http://127.0.0.1:8080"
 _LOCAL = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -53,6 +54,8 @@ class ServerClient:
     """
 
     def __init__(self, url: str | None, api_key: str | None = None) -> None:
+        from urllib.parse import urlsplit
+
         chosen = url or os.environ.get("STOKER_URL") or USUAL_URL
         chosen = chosen if "://" in chosen else f"http://{chosen}"
         parts = urlsplit(chosen)
@@ -81,6 +84,11 @@ class ServerClient:
         Raises:
             StokerError: no server answers there, or it refuses; the message has its reason.
         """
+        # Its imports take as long as the list of all commands.
+        from urllib.error import HTTPError, URLError
+        from urllib.parse import quote
+        from urllib.request import Request
+
         data = None if body is None else json.dumps(body).encode()
         request = Request(f"{self.url}{quote(path, safe='/?=&')}", data, self._headers(), method=method)
         try:
@@ -107,6 +115,8 @@ def _first_key(keys: str) -> str:
 
 def _opener(host: str) -> OpenerDirector:
     """No proxy stands between this process and its own machine."""
+    from urllib.request import ProxyHandler, build_opener
+
     return build_opener(ProxyHandler({})) if host in _LOCAL else build_opener()
 
 
