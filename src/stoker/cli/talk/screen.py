@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Self
 
 from stoker.cli.answer import write_answer
@@ -14,11 +15,11 @@ _FENCES = ("```", "~~~")
 
 
 def show_answer(pieces: Iterable[str], *, is_markdown: bool) -> None:
-    """Writes the pieces to stdout as they come."""
-    if is_markdown:
-        _show_markdown(pieces)
-    else:
-        write_answer(pieces)
+    """Writes the pieces to stdout as they come; an answer without text writes nothing."""
+    coming = iter(pieces)
+    for first in coming:
+        show = _show_markdown if is_markdown else write_answer
+        show(chain((first,), coming))
 
 
 def blocks(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
