@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import AsyncGeneratorType, TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,6 @@ from stoker.engine.protocol import Embed, Embedded
 from stoker.errors import Cancelled, ModelNotLoaded, StokerError
 from stoker.llm.async_completions import AsyncCompletions
 from stoker.llm.inputs import (
-    GENERATE_DEFAULTS,
     NOTHING_GIVEN,
     Adapters,
     Conversation,
@@ -50,6 +49,9 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from stoker.models.progress import Progress
+
+_Asked: TypeAlias = Callable[[Session], tuple[Prompt, SamplingParams]]
+"""What a request asks for, once the model that answers it is loaded."""
 
 
 class _Wake:
@@ -175,8 +177,7 @@ class AsyncLLM:
         batch, is_single = as_batch(prompts)
 
         async def start() -> list[Coroutine[Any, Any, Completion]]:
-            defaults = NOTHING_GIVEN if (await self._session()).gives_max_tokens else GENERATE_DEFAULTS
-            jobs = zip(batch, spread(sampling, len(batch), defaults), spread_lora(lora, len(batch)), strict=True)
+            jobs = zip(batch, spread(sampling, len(batch), NOTHING_GIVEN), spread_lora(lora, len(batch)), strict=True)
             return [_read(self.stream(prompt, params, lora=adapters)) for prompt, params, adapters in jobs]
 
         return AsyncCompletions(start, is_single=is_single, show_progress=progress)
@@ -214,14 +215,21 @@ class AsyncLLM:
     def stream(
         self, prompt: Prompt, sampling: SamplingParams | None = None, *, lora: Adapters = None
     ) -> AsyncTextStream:
-        """Completes one prompt piece by piece. It begins, and is refused if it must be, with the first iteration."""
-        return self._stream(lambda _: as_prompt(prompt), sampling, lora)
+        """Completes one prompt piece by piece, with the defaults of `generate`.
+
+        It begins, and is refused if it must be, with the first iteration.
+        """
+
+        def begin(session: Session) -> tuple[Prompt, SamplingParams]:
+            return as_prompt(prompt), as_sampling(sampling).filled_from(session.text_defaults)
+
+        return self._stream(begin, lora)
 
     def stream_chat(
         self, messages: Conversation, sampling: SamplingParams | None = None, *, lora: Adapters = None
     ) -> AsyncTextStream:
         """Answers one conversation piece by piece; begins with the first iteration."""
-        return self._stream(lambda session: session.render(messages), sampling, lora)
+        return self._stream(lambda session: (session.render(messages), as_sampling(sampling)), lora)
 
     async def embed(
         self, texts: Prompt | Prompts, *, dimensions: int | None = None, truncate: bool = False
@@ -310,29 +318,26 @@ class AsyncLLM:
         finally:
             future.cancel()
 
-    def _stream(
-        self, prompt: Callable[[Session], Prompt], sampling: SamplingParams | None, lora: Adapters
-    ) -> AsyncTextStream:
+    def _stream(self, asked: _Asked, lora: Adapters) -> AsyncTextStream:
         wake = _Wake()
         answer = Answer(wake)
-        return AsyncTextStream(self, self._texts(answer, wake, prompt, sampling, lora), answer)
+        return AsyncTextStream(self, self._texts(answer, wake, asked, lora), answer)
 
     async def _texts(
         self,
         answer: Answer,
         wake: _Wake,
-        prompt: Callable[[Session], Prompt],
-        sampling: SamplingParams | None,
+        asked: _Asked,
         lora: Adapters,
     ) -> AsyncGenerator[str]:
-        params, adapters = as_sampling(sampling), as_adapters(lora)
+        adapters = as_adapters(lora)
         wake.loop = asyncio.get_running_loop()
         session = await self._session()
         await self._places.take()
 
         def begin() -> None:
             try:
-                session.submit(answer, prompt(session), params, adapters)
+                session.submit(answer, *asked(session), adapters)
             finally:
                 answer.when_ended(self._places.give_back)
 

@@ -23,7 +23,6 @@ from stoker.engine.config import EngineConfig
 from stoker.engine.protocol import AdapterChoice, Embed, Embedded
 from stoker.errors import StokerError
 from stoker.llm.inputs import (
-    GENERATE_DEFAULTS,
     NOTHING_GIVEN,
     Adapters,
     Conversation,
@@ -170,8 +169,8 @@ class LLM:
             StokerError: a request was refused or failed; all others are stopped.
         """
         batch, is_single = as_batch(prompts)
-        defaults = NOTHING_GIVEN if self._session.gives_max_tokens else GENERATE_DEFAULTS
-        jobs = zip(batch, spread(sampling, len(batch), defaults), spread_lora(lora, len(batch)), strict=True)
+        params = spread(sampling, len(batch), self._session.text_defaults)
+        jobs = zip(batch, params, spread_lora(lora, len(batch)), strict=True)
         answers = self._run(list(jobs), show_progress=progress)
         return answers[0] if is_single else answers
 
@@ -215,14 +214,18 @@ class LLM:
         return answers[0] if is_single else answers
 
     def stream(self, prompt: Prompt, sampling: SamplingParams | None = None, *, lora: Adapters = None) -> TextStream:
-        """Completes one prompt piece by piece. What can be refused is refused here, not by the iteration."""
-        return TextStream(self, as_prompt(prompt), as_sampling(sampling), as_adapters(lora))
+        """Completes one prompt piece by piece, with the defaults of `generate`.
+
+        What can be refused is refused here, not by the iteration.
+        """
+        params = as_sampling(sampling).filled_from(self._session.text_defaults)
+        return TextStream(self, as_prompt(prompt), params, as_adapters(lora))
 
     def stream_chat(
         self, messages: Conversation, sampling: SamplingParams | None = None, *, lora: Adapters = None
     ) -> TextStream:
         """Answers one conversation piece by piece. What can be refused is refused here, not by the iteration."""
-        return self.stream(self._session.render(messages), sampling, lora=lora)
+        return TextStream(self, self._session.render(messages), as_sampling(sampling), as_adapters(lora))
 
     def embed(
         self, texts: Prompt | Prompts, *, dimensions: int | None = None, truncate: bool = False

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stoker.core.params import SamplingParams
-from stoker.errors import ModelFileInvalid, ModelFileNotFound
+from stoker.errors import ModelFileNotFound
 from stoker.models.onnx_description import Hints, OnnxDescription, describe_onnx
 from stoker.models.onnx_folder import is_onnx_model, open_onnx_folder
 from stoker.models.store import resolve
@@ -115,9 +115,13 @@ def test_no_sampling_means_greedy(tmp_path: Path) -> None:
     assert found.defaults.temperature == 0
 
 
-def test_a_recommendation_out_of_range_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelFileInvalid, match=r"generation_config\.json recommends what cannot be: `top_p`"):
-        describe(tmp_path, generation_config_json={"top_p": 7.0})
+def test_a_recommendation_out_of_range_is_named_and_the_others_hold(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = describe(tmp_path, generation_config_json={"top_p": 7.0, "repetition_penalty": 0, "top_k": 5})
+    assert found.defaults == SamplingParams(top_k=5)
+    for name in ("top_p = 7", "repetition_penalty = 0"):
+        assert f"generation_config.json recommends {name}, which is ignored" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -152,9 +156,9 @@ def test_hints(tmp_path: Path) -> None:
         "scheduler": {"max_num_seqs": 3, "max_paddings": 7},
         "kv_cache": {"block_size": 8, "total_blocks": 50},
     }
-    assert describe(tmp_path, metadata_json={"llm": llm}).hints == Hints(
-        max_sequence_tokens=1000, max_sequences=3, max_paddings=7, kv_tokens=400
-    )
+    limits = Hints(max_sequence_tokens=1000, max_sequences=3, max_paddings=7, kv_tokens=400)
+    assert describe(tmp_path, metadata_json={"metadata": {"llm": llm}}).hints == limits
+    assert describe(tmp_path, metadata_json={"metadata": {"author": "x"}, "llm": llm}).hints == limits
     odd = {
         "max_sequence_length": -1,
         "max_seq_len": True,
