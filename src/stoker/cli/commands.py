@@ -13,7 +13,7 @@ from stoker.cli.answer import write
 from stoker.cli.command import Command
 from stoker.cli.report import EXIT_CODES
 
-COMMANDS = ("run", "chat", "serve", "pull", "models", "export", "bench", "cache", "config")
+COMMANDS = ("run", "chat", "serve", "batch", "pull", "models", "export", "bench", "cache", "config")
 """In the order of the help."""
 HELP_OPTIONS = ("-h", "--help")
 
