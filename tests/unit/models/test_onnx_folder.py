@@ -87,6 +87,17 @@ def test_files_are_looked_for_in_the_order_of_s1_5(tmp_path: Path) -> None:
         assert found == tmp_path / name / "config.json"
 
 
+def test_a_package_may_begin_any_number_of_folders_above(tmp_path: Path) -> None:
+    graph = touch(tmp_path, "a/b/c/d/model.onnx", "metadata.json", "config.json") / "a/b/c/d/model.onnx"
+    assert open_onnx_folder(graph).find("metadata.json") == tmp_path / "metadata.json"
+    assert open_onnx_folder(graph).find("config.json") == tmp_path / "config.json"
+    touch(tmp_path, "a/metadata.json")
+    assert open_onnx_folder(graph).find("metadata.json") == tmp_path / "a/metadata.json"
+    touch(tmp_path, "e/f/g/h/model.onnx", "e/config.json")
+    (tmp_path / "metadata.json").unlink()
+    assert open_onnx_folder(tmp_path / "e/f/g/h/model.onnx").find("config.json") is None
+
+
 def test_unreadable_json_counts_as_absent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     found = describe(tmp_path, config_json="{", generation_config_json="[1]", metadata_json="\x00")
     assert (found.trained_context, found.defaults, found.hints) == (None, SamplingParams(), Hints())
