@@ -80,6 +80,8 @@ class ModelCard(msgspec.Struct, frozen=True):
     """Those that it began with."""
     marker_tokens: list[str] = []
     """Markers of chat formats, such as `<tool_call>`, that are single tokens of the vocabulary."""
+    backend_version: str = ""
+    """That of a program that computes outside of Stoker; empty = no such program computes."""
 
 
 def is_same_model(one: ModelCard, other: ModelCard) -> bool:

@@ -224,6 +224,7 @@ class LlamaCppWriter(Writer):
 def props_reply(served: ServedModel) -> PropsReply:
     """What a served model is."""
     card = served.runtime.card
+    parts = ("stoker", version("stoker"), card.backend, card.backend_version)
     return PropsReply(
         default_generation_settings=GenerationSettings(card.context_size),
         total_slots=card.parallel,
@@ -232,7 +233,7 @@ def props_reply(served: ServedModel) -> PropsReply:
         chat_template=card.chat_template or "",
         bos_token=card.bos_token,
         eos_token=card.eos_token,
-        build_info=f"stoker-{version('stoker')}-{card.backend}",
+        build_info="-".join(part for part in parts if part),
     )
 
 
