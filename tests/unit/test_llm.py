@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from stoker import LLM, AsyncLLM, AsyncTextStream, Completion, EngineConfig, SamplingParams, Usage
-from stoker.backends.scripted import BOS, EOS, ScriptedTokenizer
+from stoker.backends.scripted import BOS, EOS, ScriptedBackend, ScriptedTokenizer
 from stoker.core.batch import Batch
 from stoker.errors import (
     AdapterInvalid,
@@ -29,6 +29,7 @@ from stoker.errors import (
     ModelFileNotFound,
     ModelNotLoaded,
     ModelUnsupported,
+    Overloaded,
     StokerError,
 )
 from stoker.llm.inputs import Prompt
@@ -320,7 +321,9 @@ def test_generate_ends_after_512_tokens_unless_told_otherwise() -> None:
     params = SamplingParams(ignore_eos=True)
     with LLM("scripted", backend="scripted", ctx_size=1024) as llm:
         assert llm.generate("x", params).usage.completion_tokens == 512
-        assert llm.stream("x", params) is not None
+        with llm.stream("x", params) as stream:
+            assert sum(map(len, stream)) > 0
+        assert stream.completion.usage.completion_tokens == 512
         answer = llm.chat([{"role": "user", "content": "x"}], params)
         assert answer.finish_reason == "length"
         assert answer.usage.prompt_tokens + answer.usage.completion_tokens == 1024
@@ -416,6 +419,47 @@ def test_a_stream_that_nobody_holds_stops_the_model(gate: Gate) -> None:
             assert not has_work(llm)
         finally:
             gc.enable()
+
+
+def test_a_stream_that_nobody_holds_stops_its_prompt_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    begun, dropped, ended = threading.Event(), threading.Event(), threading.Event()
+    forward = ScriptedBackend.forward
+
+    def slow(backend: ScriptedBackend, batch: Batch) -> Any:
+        sizes.append(batch.num_tokens)
+        begun.set()
+        assert dropped.wait(60)
+        return forward(backend, batch)
+
+    with LLM("scripted", backend="scripted", ctx_size=20_000) as llm:
+        monkeypatch.setattr(ScriptedBackend, "forward", slow)
+        stream = llm.stream("x" * 15_000, SamplingParams(max_tokens=5))
+        stream._answer.when_ended(ended.set)  # pyright: ignore[reportPrivateUsage] - a request beside it would hide it
+        assert begun.wait(60)
+        del stream
+        dropped.set()
+        assert ended.wait(60)
+    assert sum(sizes) < 10_000
+
+
+def test_a_prompt_that_fills_the_context_is_computed_without_an_answer() -> None:
+    with LLM("scripted", backend="scripted", ctx_size=64) as llm:
+        answer = llm.generate([1] * 64, SamplingParams(max_tokens=0))
+        assert (answer.finish_reason, answer.usage.prompt_tokens) == ("length", 64)
+        with pytest.raises(ContextLengthExceeded):
+            llm.generate([1] * 65, SamplingParams(max_tokens=0))
+
+
+def test_the_bound_on_waiting_tokens_holds_in_this_process(gate: Gate) -> None:
+    config = EngineConfig(model="scripted", backend="scripted", ctx_size=100_000, max_queue_tokens=60, parallel=1)
+    with LLM(config) as llm:
+        streams = [llm.stream("x", ENDLESS), llm.stream("x" * 50, GREEDY)]
+        with pytest.raises(Overloaded):
+            llm.stream("x" * 50, GREEDY)
+        gate.open()
+        for stream in streams:
+            stream.close()
 
 
 def test_who_is_interrupted_in_the_queue_gives_no_place_back(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,14 +43,15 @@ class Request:
 
         Raises:
             InvalidInput: a token id outside the vocabulary.
-            ContextLengthExceeded: no room is left for at least one completion token.
+            ContextLengthExceeded: no room is left for a completion token, and the request asks for one.
         """
         check_token_ids("prompt", self.prompt, info.vocab_size)
         params = self.sampling
         for name in ("logit_bias", "allowed_token_ids", "banned_token_ids", "stop_token_ids"):
             check_token_ids(name, tuple(getattr(params, name) or ()), info.vocab_size)
         limit = info.max_sequence_tokens
-        if len(self.prompt) >= limit:
+        room_needed = 0 if params.max_tokens == 0 else 1
+        if len(self.prompt) + room_needed > limit:
             raise prompt_too_long(len(self.prompt), limit)
 
 

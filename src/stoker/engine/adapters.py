@@ -158,20 +158,18 @@ class Adapters:
             return {key for key, _ in adapters} <= {adapter.file.key for adapter in self._by_name.values()}
 
     def check_embeds(self, choices: Sequence[AdapterChoice] | None) -> None:
-        """Embeddings are computed without adapters.
+        """Embeddings are computed by the model alone, whatever adapters apply by themselves.
 
         Raises:
-            UnsupportedParameter: adapters are asked for, or apply to all requests that do not say otherwise.
+            UnsupportedParameter: adapters are asked for.
             AdapterNotFound: those that are asked for do not even exist.
         """
+        if choices is None:
+            return
         lease = self.lease(choices)
         self.close(lease)
         if lease.adapters:
-            raise UnsupportedParameter(
-                "embeddings are computed without adapters here"
-                + (": send `lora: []` to have those of the model alone" if choices is None else ""),
-                parameter="lora",
-            )
+            raise UnsupportedParameter("embeddings are computed without adapters: leave `lora` out", parameter="lora")
 
     def close(self, lease: Lease) -> None:
         """The request has ended."""

@@ -84,6 +84,8 @@ class ModelCard(msgspec.Struct, frozen=True):
     """Markers of chat formats, such as `<tool_call>`, that are single tokens of the vocabulary."""
     system: str = ""
     """System prompt of conversations that bring none."""
+    backend_version: str = ""
+    """That of a program that computes outside of Stoker; empty = no such program computes."""
 
 
 def is_same_model(one: ModelCard, other: ModelCard) -> bool:

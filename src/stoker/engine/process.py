@@ -274,6 +274,8 @@ class _EngineProcess:
 
     def _publish(self, events: Frame) -> None:
         """Any thread. Waits only while the parent does not read, that is, while there is nobody to compute for."""
+        if not events:
+            return
         if self._worker_has_died():
             self._wake(_LOOK)  # the parent ends or repeats its requests when the process is gone
             return

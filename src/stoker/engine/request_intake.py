@@ -102,6 +102,6 @@ class RequestIntake:
     def _check_length(self, submit: Submit) -> None:
         """Many megabytes of text are refused at once, instead of after a minute's work for nothing."""
         fewest = fewest_prompt_tokens(self._tokenizer, submit.prompt)
-        if fewest >= self._info.max_sequence_tokens:
+        if fewest > self._info.max_sequence_tokens:
             has_text = isinstance(submit.prompt, str) or any(isinstance(part, str) for part in submit.prompt)
             raise prompt_too_long(fewest, self._info.max_sequence_tokens, at_least=has_text)

@@ -71,7 +71,8 @@ class EngineWorker:
 
     Args:
         engine: freshly built.
-        publish: takes the events of one step, on the engine's thread; must neither block for long nor raise.
+        publish: takes the events of each step, also if there are none, on the engine's thread; must neither block for
+            long nor raise.
         max_waiting_tokens: most prompt tokens of requests that have not begun. Alone, a longer prompt may wait too.
         clock: seconds; only differences count.
     """
@@ -365,8 +366,7 @@ class EngineWorker:
                 if (request_id := _ended_by(event)) in self._live:
                     del self._live[request_id]
                     self._door.note_departure(self._clock())
-        if wanted:
-            self._publish(wanted)
+        self._publish(wanted)
         with self._changed:
             now = self._clock()
             if self._engine.has_work or self._commands:

@@ -25,7 +25,6 @@ from stoker.llm.asks import Ask, chat_ask, text_ask
 from stoker.llm.async_completions import AsyncCompletions
 from stoker.llm.completion import Completion
 from stoker.llm.inputs import (
-    GENERATE_DEFAULTS,
     NOTHING_GIVEN,
     Adapters,
     Conversation,
@@ -204,8 +203,8 @@ class AsyncLLM:
         batch, is_single = as_batch(prompts)
 
         async def start() -> list[Coroutine[Any, Any, Completion]]:
-            defaults = NOTHING_GIVEN if (await self._session()).gives_max_tokens else GENERATE_DEFAULTS
-            jobs = zip(batch, spread(sampling, len(batch), defaults, given), spread_lora(lora, len(batch)), strict=True)
+            params = spread(sampling, len(batch), NOTHING_GIVEN, given)
+            jobs = zip(batch, params, spread_lora(lora, len(batch)), strict=True)
             return [_read(self.stream(prompt, params, lora=adapters, **others)) for prompt, params, adapters in jobs]
 
         return AsyncCompletions(start, is_single=is_single, show_progress=progress)
@@ -253,9 +252,17 @@ class AsyncLLM:
     def stream(
         self, prompt: Prompt, sampling: OneSampling = None, *, lora: Adapters = None, **options: Unpack[TextOptions]
     ) -> AsyncTextStream:
-        """Completes one prompt piece by piece. It begins, and is refused if it must be, with the first iteration."""
+        """Completes one prompt piece by piece, with the defaults of `generate`.
+
+        It begins, and is refused if it must be, with the first iteration.
+        """
         given, others = text_options("stream()", options)
-        return self._stream(lambda _: text_ask(as_prompt(prompt), as_sampling(sampling, given), lora, others))
+
+        def ask(session: Session) -> Ask:
+            params = as_sampling(sampling, given).filled_from(session.text_defaults)
+            return text_ask(as_prompt(prompt), params, lora, others)
+
+        return self._stream(ask)
 
     def stream_chat(
         self,

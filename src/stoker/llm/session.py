@@ -44,6 +44,7 @@ from stoker.engine.worker import EngineWorker
 from stoker.errors import Cancelled, ModelNotLoaded, StokerError
 from stoker.llm.asks import Ask
 from stoker.llm.completion import Completion, completion_of
+from stoker.llm.inputs import GENERATE_DEFAULTS, NOTHING_GIVEN
 from stoker.text.chat_formats.probe import ChatFormat
 from stoker.text.messages import Json, Message
 
@@ -157,7 +158,8 @@ class Session:
     def __init__(self, config: EngineConfig, progress: Progress | None) -> None:
         engine, self.card = build_engine(config, progress=progress)
         self.max_outstanding = config.parallel + config.max_queue
-        self.gives_max_tokens = config.sampling.max_tokens is not None
+        self.text_defaults = NOTHING_GIVEN if config.sampling.max_tokens is not None else GENERATE_DEFAULTS
+        """Of texts that are completed; an answer in a conversation ends by itself."""
         self._template = CardTemplate(self.card)
         self._lock = threading.RLock()
         self._answers: dict[str, Answer] = {}
@@ -166,7 +168,7 @@ class Session:
         """Bounded by the answers that are alive."""
         self._is_closed = False
         self._process_id = os.getpid()
-        self._worker = EngineWorker(engine, self._publish)
+        self._worker = EngineWorker(engine, self._publish, max_waiting_tokens=config.max_queue_tokens)
 
     @property
     def chat_format(self) -> ChatFormat:

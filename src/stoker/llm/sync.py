@@ -26,7 +26,6 @@ from stoker.errors import StokerError
 from stoker.llm.asks import Ask, chat_ask, text_ask
 from stoker.llm.completion import Completion
 from stoker.llm.inputs import (
-    GENERATE_DEFAULTS,
     NOTHING_GIVEN,
     Adapters,
     Conversation,
@@ -204,8 +203,8 @@ class LLM:
         """
         given, options = text_options("generate()", options)
         batch, is_single = as_batch(prompts)
-        defaults = NOTHING_GIVEN if self._session.gives_max_tokens else GENERATE_DEFAULTS
-        jobs = zip(batch, spread(sampling, len(batch), defaults, given), spread_lora(lora, len(batch)), strict=True)
+        params = spread(sampling, len(batch), self._session.text_defaults, given)
+        jobs = zip(batch, params, spread_lora(lora, len(batch)), strict=True)
         answers = self._run([text_ask(*job, options) for job in jobs], show_progress=progress)
         return answers[0] if is_single else answers
 
@@ -275,7 +274,9 @@ class LLM:
     def stream(
         self, prompt: Prompt, sampling: OneSampling = None, *, lora: Adapters = None, **options: Unpack[TextOptions]
     ) -> TextStream:
-        """Completes one prompt piece by piece. What can be refused is refused here, not by the iteration.
+        """Completes one prompt piece by piece, with the defaults of `generate`.
+
+        What can be refused is refused here, not by the iteration.
 
         Args:
             prompt: text or token ids.
@@ -284,7 +285,8 @@ class LLM:
             options: as of `generate`.
         """
         given, options = text_options("stream()", options)
-        return TextStream(self, text_ask(as_prompt(prompt), as_sampling(sampling, given), lora, options))
+        params = as_sampling(sampling, given).filled_from(self._session.text_defaults)
+        return TextStream(self, text_ask(as_prompt(prompt), params, lora, options))
 
     def stream_chat(
         self,

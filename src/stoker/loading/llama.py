@@ -13,7 +13,7 @@ from stoker.loading.gguf import GGUFModel, part_progress
 from stoker.loading.loader import asked_sizes
 from stoker.models.gguf import GGUFFile
 from stoker.models.memory import available_memory
-from stoker.models.memory_plan import MemoryNeeds, MemoryPlan, memory_needs
+from stoker.models.memory_plan import MemoryNeeds, MemoryPlan, memory_needs, state_bytes
 from stoker.models.progress import Progress
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class LlamaLoader:
             self._model.first,
             **asked_sizes(self._config),
             kv_element_bytes=attention_options(self._config).element_bytes,
+            context_bytes=lambda _: self._model.num_slots * state_bytes(self._model.first),
             adapter_bytes=self._model.adapter_bytes(_tensor_bytes),
         )
 

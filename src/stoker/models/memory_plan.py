@@ -23,6 +23,8 @@ _DEFAULT_POOL_BYTES = 512 << 20
 _COMPUTE_ROWS = 512
 """Tokens that a backend computes at once; each needs its activations and a row of logits."""
 _ACTIVATION_BYTES = 4
+_STATE_BYTES = 4
+"""Of one number of a recurrent state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +234,22 @@ def kv_bytes_per_token(gguf: GGUFFile, element_bytes: float = 2.0) -> int:
     key_size = _number(gguf, "attention.key_length", head_size)
     value_size = _number(gguf, "attention.value_length", head_size)
     return ceil(_over_layers(gguf, num_kv_heads or num_heads) * (key_size + value_size) * element_bytes)
+
+
+def state_bytes(gguf: GGUFFile) -> int:
+    """Bytes of the recurrent state of one sequence, over all layers that have one; 0 without such layers.
+
+    ```
+    one layer    convolution: the last inputs of each channel | state: a row for each inner channel
+                 (conv - 1) x (inner + 2 x groups x state)    | inner x state
+    ```
+    """
+    num_layers = sum(tensor.name.endswith(".ssm_conv1d.weight") for tensor in all_tensors(gguf))
+    if not num_layers:
+        return 0
+    inner, state, conv = (_number(gguf, f"ssm.{name}") for name in ("inner_size", "state_size", "conv_kernel"))
+    groups = gguf.get_int(gguf.own_key("ssm.group_count")) or 0
+    return num_layers * _STATE_BYTES * ((conv - 1) * (inner + 2 * groups * state) + inner * state)
 
 
 def _over_layers(gguf: GGUFFile, counts: list[int]) -> int:

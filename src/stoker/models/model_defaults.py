@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,11 @@ from pathlib import Path
 import msgspec
 
 from stoker.core.params import SamplingParams
-from stoker.errors import InvalidInput, ModelFileInvalid
 from stoker.models.description import vocab_size
 from stoker.models.gguf import GGUFFile
+from stoker.models.recommended import recommended
+
+logger = logging.getLogger(__name__)
 
 _FLOAT_KEYS = {
     "general.sampling.temp": "temperature",
@@ -28,28 +31,21 @@ _INT_KEYS = {
     "general.sampling.penalty_last_n": "penalty_last_n",
     "general.sampling.mirostat": "mirostat",
 }
-
-
-class _GenerationConfig(msgspec.Struct, frozen=True):
-    """The part of the Hugging Face file that is about choosing tokens; lengths and token ids are skipped."""
-
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    repetition_penalty: float | None = None
+_JSON_KEYS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
+"""The part of the Hugging Face file that is about choosing tokens. Lengths and token ids are not read."""
 
 
 def model_defaults(gguf: GGUFFile) -> SamplingParams:
     """What the model recommends; everything it does not mention is not given. The JSON file wins over the GGUF.
 
+    A warning names each recommendation that cannot be used, and the file that holds it.
+
     Raises:
-        ModelFileInvalid: a recommendation is malformed or out of range; the message names the file.
+        ModelFileInvalid: a number of the GGUF file has a wrong type.
     """
     beside = gguf.path.with_name("generation_config.json")
-    own = replace(_checked(_from_metadata(gguf), gguf.path), banned_token_ids=_suppressed(gguf))
-    return _checked(_from_json(beside), beside).filled_from(own)
+    own = replace(recommended(_from_metadata(gguf), gguf.path), banned_token_ids=_suppressed(gguf))
+    return recommended(_from_json(beside), beside).filled_from(own)
 
 
 def _suppressed(gguf: GGUFFile) -> tuple[int, ...] | None:
@@ -65,17 +61,17 @@ def _from_metadata(gguf: GGUFFile) -> Mapping[str, float | int | None]:
     return floats | integers
 
 
-def _from_json(path: Path) -> Mapping[str, float | int | None]:
+def _from_json(path: Path) -> Mapping[str, object]:
     try:
-        return msgspec.structs.asdict(msgspec.json.decode(path.read_bytes(), type=_GenerationConfig))
+        found = msgspec.json.decode(path.read_bytes(), type=dict[str, object])
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ModelFileInvalid(f"{path} cannot be used: {error}", path=str(path)) from error
+        logger.warning("%s is ignored: %s", path, error)
+        return {}
+    return {name: _plain(found[name]) for name in _JSON_KEYS if found.get(name) is not None}
 
 
-def _checked(values: Mapping[str, float | int | None], path: Path) -> SamplingParams:
-    try:
-        return SamplingParams(**values)  # pyright: ignore[reportArgumentType] - the keys are field names of these types
-    except InvalidInput as error:
-        raise ModelFileInvalid(f"{path} recommends what cannot be: {error.message}", path=str(path)) from error
+def _plain(value: object) -> object:
+    """JSON may write a whole number as 50.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from stoker.core.params import SamplingParams
-from stoker.errors import InvalidInput, ModelFileInvalid
 from stoker.models.onnx_folder import OnnxFolder
+from stoker.models.recommended import recommended
 
 _SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty")
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
@@ -34,7 +34,7 @@ _HINTED_BLOCKS = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hints:
-    """What `metadata.json` says under `llm`. `None`: nothing; what only parts of it say is filled in."""
+    """What `metadata.json` says under `metadata.llm` or `llm`. `None`: nothing. What is left out is filled in."""
 
     max_sequence_tokens: int | None = None
     """Longest single request."""
@@ -70,7 +70,7 @@ def describe_onnx(folder: OnnxFolder) -> OnnxDescription:
     the chat template.
 
     Raises:
-        ModelFileInvalid: a recommended sampling number is out of its range.
+        ModelFileInvalid: the chat template cannot be read.
     """
     config = _text_config(folder.read_json("config.json"))
     generation = folder.read_json("generation_config.json")
@@ -145,18 +145,15 @@ def _defaults(folder: OnnxFolder, generation: Mapping[str, Any]) -> SamplingPara
     if generation.get("do_sample") is False:
         values["temperature"] = 0.0
     values["max_tokens"] = _first_positive(generation, "max_new_tokens")
-    try:
-        return SamplingParams(**values)  # pyright: ignore[reportArgumentType] - the keys are its fields' names
-    except InvalidInput as error:
-        path = folder.find("generation_config.json")
-        raise ModelFileInvalid(f"{path} recommends what cannot be: {error.message}", path=str(path)) from error
+    return recommended(values, folder.find("generation_config.json"))
 
 
 def _hints(metadata: Mapping[str, Any]) -> Hints:
-    llm = metadata.get("llm")
-    if not isinstance(llm, dict):
+    packaged = _mapping(metadata, "metadata")
+    home = packaged if isinstance(packaged.get("llm"), dict) else metadata
+    if not isinstance(home.get("llm"), dict):
         return Hints()
-    llm = cast(Mapping[str, Any], llm)
+    llm = _mapping(home, "llm")
     scheduler, cache = _mapping(llm, "scheduler"), _mapping(llm, "kv_cache")
     block_size, blocks = _first_positive(cache, "block_size"), _first_positive(cache, "total_blocks")
     has_pool = block_size is not None or blocks is not None

@@ -26,7 +26,9 @@ logger = logging.getLogger(__name__)
 _EXPORT = "onnx-export"
 _GRAPH_FOLDERS = ("", "onnx", _EXPORT)
 _MAX_ANCESTORS = 3
-_ROOT_MARKS = ("metadata.json", "genai_config.json", "config.json", "tokenizer.json")
+_PACKAGE = "metadata.json"
+"""The mark of a package, whose root may lie any number of folders above its graph."""
+_ROOT_MARKS = ("genai_config.json", "config.json", "tokenizer.json")
 _PREFERRED = ("q4", "quantized", "int8", "", "q4f16", "fp16", "uint8", "bnb4")
 """Variants on CPUs: few bits in blocks first, as they are fastest there and lose little."""
 _NAMES = ("decoder_model_merged", "decoder_with_past_model", "decoder", "model")
@@ -162,5 +164,7 @@ def _variant(file: str) -> str:
 
 def _root(folder: Path) -> Path:
     """The nearest folder upwards that is a model's, by the strongest mark."""
-    above = (folder, *folder.absolute().parents[: _MAX_ANCESTORS - 1])
-    return next((place for mark in _ROOT_MARKS for place in above if (place / mark).is_file()), folder)
+    every = (folder, *folder.absolute().parents)
+    packaged = (place for place in every if (place / _PACKAGE).is_file())
+    near = (place for mark in _ROOT_MARKS for place in every[:_MAX_ANCESTORS] if (place / mark).is_file())
+    return next(packaged, None) or next(near, folder)

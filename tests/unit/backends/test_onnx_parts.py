@@ -18,7 +18,7 @@ from stoker.backends.onnx import read_signature
 from stoker.backends.onnx.batches import split_by_padding, split_by_rows
 from stoker.backends.onnx.memory import GRANULE, KVMemory
 from stoker.backends.onnx.rows import RowLedger
-from stoker.backends.onnx.runtime import SessionOptions, choose_provider, open_session, runtime
+from stoker.backends.onnx.runtime import SessionOptions, candidates, open_session, runtime
 from stoker.backends.onnx.signature import KVTensor, Signature
 from stoker.core.batch import Chunk
 from stoker.errors import ConfigError, ModelError, ModelFileInvalid, ModelUnsupported
@@ -231,17 +231,17 @@ def test_groups_by_padding() -> None:
 
 
 def test_providers_by_policy(caplog: pytest.LogCaptureFixture) -> None:
-    """S1-42: the fastest that is there; the CPU for what is not, with a warning."""
+    """S1-42: the fastest that is there, then the next; the CPU for what is not, with a warning."""
     everything = ["CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"]
-    assert choose_provider("auto", everything) == "tensorrt"
-    assert choose_provider("auto", everything[:2]) == "cuda"
-    assert choose_provider("auto", ["AzureExecutionProvider", "CPUExecutionProvider"]) == "cpu"
-    assert choose_provider("cpu", everything) == "cpu"
+    assert candidates("auto", everything) == candidates("tensorrt", everything) == ("tensorrt", "cuda")
+    assert candidates("auto", everything[:2]) == candidates("cuda", everything) == ("cuda",)
+    assert candidates("auto", ["AzureExecutionProvider", "CPUExecutionProvider"]) == ()
+    assert candidates("cpu", everything) == ()
     assert caplog.text == ""
-    assert choose_provider("cuda", everything[:1]) == "cpu"
+    assert candidates("cuda", everything[:1]) == ()
     assert "has no provider cuda, the CPU computes" in caplog.text
     with pytest.raises(ConfigError, match=r"no provider 'gpu' \(did you mean cuda\?\); known: auto, tensorrt, cuda"):
-        choose_provider("gpu", everything)
+        candidates("gpu", everything)
 
 
 @pytest.mark.parametrize(
@@ -250,9 +250,9 @@ def test_providers_by_policy(caplog: pytest.LogCaptureFixture) -> None:
 )
 def test_a_slip_in_a_provider_is_understood(typed: str, meant: str) -> None:
     with pytest.raises(ConfigError, match=rf"no provider '{typed}' \(did you mean {meant}\?\)"):
-        choose_provider(typed, ["CPUExecutionProvider"])
+        candidates(typed, ["CPUExecutionProvider"])
     with pytest.raises(ConfigError, match="no provider 'xyz'; known"):
-        choose_provider("xyz", ["CPUExecutionProvider"])
+        candidates("xyz", ["CPUExecutionProvider"])
 
 
 def test_a_provider_that_fails_is_replaced_by_the_cpu(
@@ -265,6 +265,27 @@ def test_a_provider_that_fails_is_replaced_by_the_cpu(
         session = open_session(read_onnx_graph(tmp_path / "m.onnx"), SessionOptions(threads=1))
     assert (session.provider, session.device) == ("cpu", "cpu")
     assert "the provider cuda cannot run m.onnx, the CPU computes" in caplog.text
+
+
+@pytest.mark.parametrize("wanted", ["auto", "tensorrt"])
+def test_cuda_computes_where_tensorrt_cannot_be_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, wanted: str
+) -> None:
+    """S1-42: builds for CUDA always list TensorRT, whose libraries are usually missing."""
+    asked: list[list[str]] = []
+
+    def opened(source: Any, options: Any, providers: Any) -> Any:
+        asked.append([name if isinstance(name, str) else name[0] for name in providers])
+        return SimpleNamespace(get_providers=lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
+
+    everything = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(runtime(), "get_available_providers", lambda: everything)
+    monkeypatch.setattr(runtime(), "InferenceSession", opened)
+    write_graph(tmp_path / "m.onnx", TinyOnnx())
+    session = open_session(read_onnx_graph(tmp_path / "m.onnx"), SessionOptions(threads=1, provider=wanted))
+    assert (session.provider, session.device) == ("cuda", "cuda")
+    assert asked == [everything, everything[1:]]
+    assert "the provider tensorrt cannot run m.onnx, cuda is tried" in caplog.text
 
 
 @pytest.mark.parametrize("wanted", ["auto", "cpu", "cuda", "tensorrt", "openvino"])

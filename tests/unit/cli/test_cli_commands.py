@@ -29,7 +29,7 @@ from stoker.errors import (
 from stoker.server.config import ServerConfig
 from tests.unit.cli.conftest import Stoker
 
-COMMANDS = ["run", "chat", "serve", "pull", "models", "export", "bench", "config"]
+COMMANDS = ["run", "chat", "serve", "batch", "pull", "models", "export", "bench", "config"]
 
 
 def in_shell(

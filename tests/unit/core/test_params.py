@@ -156,6 +156,13 @@ def test_a_prompt_that_leaves_no_room_is_refused_with_both_sizes() -> None:
     assert caught.value.fields == {"num_prompt_tokens": 8, "context_size": 8}
 
 
+def test_a_prompt_that_fills_the_context_may_be_computed_without_an_answer() -> None:
+    info = scripted_info(context_size=10, kv_tokens=8)
+    request(tuple(range(8)), max_tokens=0).check_fits(info)
+    with pytest.raises(ContextLengthExceeded):
+        request(tuple(range(9)), max_tokens=0).check_fits(info)
+
+
 @pytest.mark.parametrize("name", ["logit_bias", "allowed_token_ids", "banned_token_ids", "stop_token_ids"])
 def test_token_ids_outside_the_vocabulary_are_refused(name: str) -> None:
     value: object = {99999: 1.0} if name == "logit_bias" else [99999]

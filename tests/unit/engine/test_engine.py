@@ -289,7 +289,8 @@ def test_unusable_row_fails_its_own_request_only():
     end = events["sick"][-1]
     assert isinstance(end, Failed)
     assert end.code == "backend_error"
-    assert text(events["sick"][:-1]) is not None
+    assert 0 < len(events["sick"][:-1]) < 19
+    assert all(isinstance(event, Output) and event.finish_reason is None for event in events["sick"][:-1])
     assert len(events["well"]) == 5
     assert last(events["well"]).finish_reason == "length"
 

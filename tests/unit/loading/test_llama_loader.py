@@ -21,10 +21,12 @@ from stoker.core.stages import no_mark
 from stoker.engine.config import EngineConfig, adapter_specs
 from stoker.engine.loaded import Loaded
 from stoker.errors import AdapterInvalid, ConfigError, InvalidInput, ModelError, ModelUnsupported
-from stoker.loading.choosing import load_model
+from stoker.loading.choosing import load_model, measure
 from stoker.loading.llama import refuse_what_kills_it
 from stoker.models.gguf import read_gguf
+from stoker.models.memory_plan import state_bytes
 from tests.adapter_files import random_pairs, write_adapter, write_control_vector
+from tests.recurrent_models import write_mamba
 from tests.tiny_models import TinyModel, write_tiny_model
 
 TINY = TinyModel(num_layers=3, head_size=32, num_heads=2, num_kv_heads=1)
@@ -55,6 +57,17 @@ def rows(found: Loaded) -> NDArray[np.float32]:
 def rows_of(path: Path, **options: Any) -> NDArray[np.float32]:
     with loaded(path, backend="llama", **options) as found:
         return rows(found)
+
+
+def test_each_slot_of_a_recurrent_model_is_in_its_plan(tmp_path: Path) -> None:
+    path = write_mamba(tmp_path / "mamba.gguf")
+    with read_gguf(path) as gguf:
+        num_bytes = state_bytes(gguf)
+    two, five = (measure(EngineConfig(model=str(path), model_path=str(path), parallel=slots)) for slots in (2, 5))
+    assert two is not None
+    assert five is not None
+    assert num_bytes > 0
+    assert five.compute_bytes - two.compute_bytes == 3 * num_bytes
 
 
 @pytest.mark.parametrize(("backend", "taken"), [("auto", "native"), ("native", "native"), ("llama", "llama")])

@@ -7,7 +7,8 @@ import pytest
 
 from stoker.errors import ConfigError, ModelFileInvalid, ResourceExhausted
 from stoker.models.gguf import GGUFFile, read_gguf
-from stoker.models.memory_plan import MemoryPlan, kv_bytes_per_token, memory_needs
+from stoker.models.memory_plan import MemoryPlan, kv_bytes_per_token, memory_needs, state_bytes
+from tests.recurrent_models import write_jamba, write_mamba
 from tests.unit.models.tiny_gguf import SHAPE, write_tiny_gguf
 
 MIB = 1 << 20
@@ -138,6 +139,13 @@ def test_a_file_that_does_not_know_its_shape(path: Path, changes: dict[str, Any]
 def test_a_model_without_attention_has_no_kv(path: Path) -> None:
     found = plan_for(tiny(path, attention__head_count=None, attention__head_count_kv=None))
     assert (found.kv_tokens, found.kv_bytes) == (8 * 2048, 0)
+
+
+def test_a_recurrent_state_has_the_size_that_libllama_saves(path: Path) -> None:
+    """libllama saves 39,036 bytes of this Mamba and 19,532 of this Jamba, of which some tens are its own headers."""
+    assert state_bytes(read_gguf(write_mamba(path))) == 38_912
+    assert state_bytes(read_gguf(write_jamba(path))) == 19_456
+    assert state_bytes(tiny(path)) == 0
 
 
 def test_real_models(smollm2_path: Path, gemma3_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What a model recommends about sampling."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,15 +41,23 @@ def test_the_file_beside_it_wins(tmp_path: Path) -> None:
     assert found == SamplingParams(temperature=0, top_p=0.8, top_k=7)
 
 
-@pytest.mark.parametrize("config", ["", "[]", "not json", '{"temperature": "hot"}', '{"temperature": -1}'])
-def test_a_config_that_cannot_be_used_is_named(tmp_path: Path, config: str) -> None:
-    with pytest.raises(ModelFileInvalid, match=r"generation_config\.json"):
-        defaults(tmp_path, config)
+@pytest.mark.parametrize("config", ["", "[]", "not json", "\x00"])
+def test_a_config_that_cannot_be_read_is_named_and_ignored(
+    tmp_path: Path, config: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert defaults(tmp_path, config, general__sampling__top_k=7) == SamplingParams(top_k=7)
+    assert "generation_config.json is ignored" in caplog.text
 
 
-def test_a_recommendation_out_of_range_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelFileInvalid, match=r"m\.gguf.*temperature"):
-        defaults(tmp_path, general__sampling__temp=-1.0)
+@pytest.mark.parametrize("bad", ['"hot"', "-1", "[1]", "true"])
+def test_a_bad_number_is_named_and_the_others_hold(tmp_path: Path, bad: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert defaults(tmp_path, f'{{"temperature": {bad}, "top_k": 50.0}}') == SamplingParams(top_k=50)
+    assert re.search(r"generation_config\.json recommends temperature = ", caplog.text)
+
+
+def test_a_recommendation_out_of_range_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert defaults(tmp_path, general__sampling__temp=-1.0, general__sampling__top_k=3) == SamplingParams(top_k=3)
+    assert re.search(r"m\.gguf recommends temperature = -1\.0, which is ignored", caplog.text)
     with pytest.raises(ModelFileInvalid, match=r"general\.sampling\.temp"):
         defaults(tmp_path, general__sampling__temp="hot")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stoker.core.params import SamplingParams
-from stoker.errors import ModelFileInvalid, ModelFileNotFound
+from stoker.errors import ModelFileNotFound
 from stoker.models.onnx_description import Hints, OnnxDescription, describe_onnx
 from stoker.models.onnx_folder import is_onnx_model, open_onnx_folder
 from stoker.models.store import resolve
@@ -87,6 +87,17 @@ def test_files_are_looked_for_in_the_order_of_s1_5(tmp_path: Path) -> None:
         assert found == tmp_path / name / "config.json"
 
 
+def test_a_package_may_begin_any_number_of_folders_above(tmp_path: Path) -> None:
+    graph = touch(tmp_path, "a/b/c/d/model.onnx", "metadata.json", "config.json") / "a/b/c/d/model.onnx"
+    assert open_onnx_folder(graph).find("metadata.json") == tmp_path / "metadata.json"
+    assert open_onnx_folder(graph).find("config.json") == tmp_path / "config.json"
+    touch(tmp_path, "a/metadata.json")
+    assert open_onnx_folder(graph).find("metadata.json") == tmp_path / "a/metadata.json"
+    touch(tmp_path, "e/f/g/h/model.onnx", "e/config.json")
+    (tmp_path / "metadata.json").unlink()
+    assert open_onnx_folder(tmp_path / "e/f/g/h/model.onnx").find("config.json") is None
+
+
 def test_unreadable_json_counts_as_absent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     found = describe(tmp_path, config_json="{", generation_config_json="[1]", metadata_json="\x00")
     assert (found.trained_context, found.defaults, found.hints) == (None, SamplingParams(), Hints())
@@ -115,9 +126,13 @@ def test_no_sampling_means_greedy(tmp_path: Path) -> None:
     assert found.defaults.temperature == 0
 
 
-def test_a_recommendation_out_of_range_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelFileInvalid, match=r"generation_config\.json recommends what cannot be: `top_p`"):
-        describe(tmp_path, generation_config_json={"top_p": 7.0})
+def test_a_recommendation_out_of_range_is_named_and_the_others_hold(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = describe(tmp_path, generation_config_json={"top_p": 7.0, "repetition_penalty": 0, "top_k": 5})
+    assert found.defaults == SamplingParams(top_k=5)
+    for name in ("top_p = 7", "repetition_penalty = 0"):
+        assert f"generation_config.json recommends {name}, which is ignored" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -152,9 +167,9 @@ def test_hints(tmp_path: Path) -> None:
         "scheduler": {"max_num_seqs": 3, "max_paddings": 7},
         "kv_cache": {"block_size": 8, "total_blocks": 50},
     }
-    assert describe(tmp_path, metadata_json={"llm": llm}).hints == Hints(
-        max_sequence_tokens=1000, max_sequences=3, max_paddings=7, kv_tokens=400
-    )
+    limits = Hints(max_sequence_tokens=1000, max_sequences=3, max_paddings=7, kv_tokens=400)
+    assert describe(tmp_path, metadata_json={"metadata": {"llm": llm}}).hints == limits
+    assert describe(tmp_path, metadata_json={"metadata": {"author": "x"}, "llm": llm}).hints == limits
     odd = {
         "max_sequence_length": -1,
         "max_seq_len": True,

@@ -147,10 +147,12 @@ SAMPLING_PROBES: dict[str, Probe] = {
     "max_output_tokens": Probe(4, sampled("max_tokens", 4)),
     "n_predict": Probe(7, sampled("max_tokens", 7)),
     "num_predict": Probe(8, sampled("max_tokens", 8)),
+    "max_new_tokens": Probe(9, sampled("max_tokens", 9)),
     "min_tokens": Probe(2, sampled("min_tokens", 2)),
     "ignore_eos": Probe(True, sampled("ignore_eos", True)),
     "stop": Probe(["a", "b"], sampled("stop_strings", ("a", "b"))),
     "stop_token_ids": Probe([4], sampled("stop_token_ids", [4])),
+    "stop_ids": Probe([5], sampled("stop_token_ids", [5])),
     "seed": Probe(0, sampled("seed", 0)),
     "temperature": Probe(0, sampled("temperature", 0)),
     "dynatemp_range": Probe(0.5, sampled("dynatemp_range", 0.5)),
@@ -177,6 +179,8 @@ SAMPLING_PROBES: dict[str, Probe] = {
     "mirostat_eta": Probe(0.2, sampled("mirostat_eta", 0.2)),
     "logit_bias": Probe({"5": 1.5}, sampled("logit_bias", {5: 1.5})),
     "allowed_token_ids": Probe([1, 2], sampled("allowed_token_ids", [1, 2])),
+    "banned_token_ids": Probe([3], sampled("banned_token_ids", [3])),
+    "banned_tokens": Probe([6], sampled("banned_token_ids", [6])),
     "samplers": Probe(["top_k"], lambda x: sampled("top_p", 1)(x) and sampled("top_k", None)(x)),
 }
 """For every field of `SamplingFields`."""
@@ -189,6 +193,7 @@ GENERATION_PROBES: dict[str, Probe] = {
     "safety_identifier": Probe("s1", submitted("client_key", "s1")),
     "priority": Probe(-3, submitted("priority", -3)),
     "timeout": Probe(2.5, submitted("timeout_s", 2.5)),
+    "timeout_ms": Probe(1500, submitted("timeout_s", 1.5)),
     "cache_prompt": Probe(False, submitted("cache_prompt", False)),
     "lora": LORA,
 }

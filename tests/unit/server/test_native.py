@@ -200,6 +200,13 @@ def test_apply_template():
     assert reply.json() == {"prompt": "<user>hi"}
 
 
+def test_props_tell_the_version_of_the_program_that_computes(monkeypatch: pytest.MonkeyPatch):
+    card = msgspec.structs.replace(FakeRuntime().card, backend="llama-server", backend_version="b7-abc")
+    assert ask(make_app(FakeRuntime()), "GET", "/props").json()["build_info"].endswith("-scripted")
+    monkeypatch.setattr(FakeRuntime, "card", card)
+    assert ask(make_app(FakeRuntime()), "GET", "/props").json()["build_info"].endswith("-llama-server-b7-abc")
+
+
 def test_props():
     reply = ask(make_app(FakeRuntime()), "GET", "/props").json()
     assert reply["default_generation_settings"]["n_ctx"] == 2048

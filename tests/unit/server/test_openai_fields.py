@@ -50,9 +50,12 @@ def test_what_is_malformed_is_named(fields: dict[str, Any], parameter: str):
     assert response.json()["error"]["param"] == parameter
 
 
+TOKEN_IDS = ("stop_token_ids", "stop_ids", "allowed_token_ids", "banned_token_ids", "banned_tokens")
+
+
 @pytest.mark.parametrize("name", HONOURED)
 def test_wrong_type_names_the_field(name: str):
-    wrong: Any = [[1]] if name in ("stop_token_ids", "allowed_token_ids") else {"a": [{}]}
+    wrong: Any = [[1]] if name in TOKEN_IDS else {"a": [{}]}
     wrong = "text" if name in ("chat_template_kwargs", "messages", "stream_options", "response_format") else wrong
     wrong = 1 if name in ("json_schema", "guided_json", "structured_outputs", "function_call", "tool_choice") else wrong
     response = chat(FakeRuntime(), **{name: wrong})
@@ -149,7 +152,7 @@ def test_integer_of_more_than_64_bits_is_refused_by_name(name: str, value: int):
     assert response.json()["error"]["param"] == name
 
 
-@pytest.mark.parametrize("name", ["prompt", "stop_token_ids", "allowed_token_ids", "logit_bias"])
+@pytest.mark.parametrize("name", ["prompt", *TOKEN_IDS, "logit_bias"])
 def test_token_id_of_more_than_64_bits_is_refused_by_name(name: str):
     forms: list[Any] = [[[HUGE, 1]], {str(HUGE): 1}, {"9" * 5000: 1}] if name == "logit_bias" else [[5, HUGE]]
     for form in forms:
@@ -161,6 +164,19 @@ def test_token_id_of_more_than_64_bits_is_refused_by_name(name: str):
 @pytest.mark.parametrize("timeout", [0, -1])
 def test_timeout_must_be_positive(timeout: float):
     assert chat(FakeRuntime(), timeout=timeout).json()["error"]["param"] == "timeout"
+
+
+@pytest.mark.parametrize("fields", [{"timeout_ms": 0}, {"timeout_ms": -5}, {"timeout": 1, "timeout_ms": 999}])
+def test_milliseconds_must_be_positive_and_agree_with_seconds(fields: dict[str, Any]):
+    assert chat(FakeRuntime(), **fields).json()["error"]["param"] == "timeout_ms"
+    assert chat(FakeRuntime(), timeout=1, timeout_ms=1000).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["top_a", "eta_cutoff", "epsilon_cutoff", "tfs", "tfs_z", "smoothing_factor"])
+def test_a_stage_that_is_not_there_is_refused_and_named(name: str):
+    response = chat(FakeRuntime(), **{name: 0.5})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, name)
+    assert chat(FakeRuntime(), **{name: 1 if name.startswith("tfs") else 0}).status_code == 200
 
 
 def test_timeout_is_bounded_by_the_server():

@@ -74,7 +74,8 @@ class Session:
     """
 
     def __init__(self, graph: GraphFile, options: SessionOptions) -> None:
-        self.provider = choose_provider(options.provider, runtime().get_available_providers())
+        self._candidates = candidates(options.provider, runtime().get_available_providers())
+        self.provider = CPU
         self.inner: Any = self._load(graph, options)
         self.device = _MEMORY_OF.get(self.provider, CPU)
         """Where this provider keeps tensors."""
@@ -83,18 +84,15 @@ class Session:
             logger.warning("the device %d is ignored: the CPU computes, and there is one", options.device_id)
 
     def _load(self, graph: GraphFile, options: SessionOptions) -> Any:
-        if self.provider != CPU:
-            try:
-                session = _create(_source(graph), graph.weights_folder, options, self.provider)
-                if session.get_providers()[0] == _PROVIDERS[self.provider]:
-                    return session
-                reason: object = "its libraries cannot be loaded"
-            except load_errors() as error:
-                reason = error
-            logger.warning(
-                "the provider %s cannot run %s, the CPU computes: %s", self.provider, graph.path.name, reason
-            )
-            self.provider = CPU
+        for index, provider in enumerate(self._candidates):
+            behind = self._candidates[index + 1 :]
+            session = _on_device(graph, options, provider, behind)
+            if session is not None:
+                self.provider = provider
+                return session
+        return self._on_cpu(graph, options)
+
+    def _on_cpu(self, graph: GraphFile, options: SessionOptions) -> Any:
         try:
             packed = _packed(graph, options)
             if packed is not None:
@@ -105,6 +103,20 @@ class Session:
             return _create(_source(graph), graph.weights_folder, options, CPU)
         except load_errors() as error:
             raise _explain(graph.path, error) from error
+
+
+def _on_device(graph: GraphFile, options: SessionOptions, provider: str, behind: Sequence[str]) -> Any:
+    """A session that this provider computes, or None, with a warning that says why and what is tried instead."""
+    try:
+        session = _create(_source(graph), graph.weights_folder, options, provider, behind=behind)
+        if session.get_providers()[0] == _PROVIDERS[provider]:
+            return session
+        reason: object = "its libraries cannot be loaded"
+    except load_errors() as error:
+        reason = error
+    then = f"{behind[0]} is tried" if behind else "the CPU computes"
+    logger.warning("the provider %s cannot run %s, %s: %s", provider, graph.path.name, then, reason)
+    return None
 
 
 def _source(graph: GraphFile) -> bytes | str:
@@ -142,8 +154,12 @@ def _create(
     packs_into: Path | None = None,
     *,
     operators: Path | None = None,
+    behind: Sequence[str] = (),
 ) -> Any:
-    """A session; on the way to it, packed weights are written if it is said where to."""
+    """A session; on the way to it, packed weights are written if it is said where to.
+
+    Operators that `provider` does not have go to those of `behind` that share its memory, then to the CPU.
+    """
     ort = runtime()
     found = ort.SessionOptions()
     if operators is not None:
@@ -161,7 +177,8 @@ def _create(
         found.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", _MIN_MAPPED)
         found.add_session_config_entry("session.save_external_prepacked_constant_initializers", "1")
     settings: dict[str, str] = {} if provider == CPU else {"device_id": str(options.device_id)}
-    chosen: list[object] = [(_PROVIDERS[provider], settings)]
+    same = [name for name in behind if _MEMORY_OF.get(name) == _MEMORY_OF.get(provider, CPU)]
+    chosen: list[object] = [(_PROVIDERS[name], settings) for name in (provider, *same)]
     if provider != CPU:
         chosen.append(_PROVIDERS[CPU])
     with warnings.catch_warnings():
@@ -174,8 +191,11 @@ def is_host_memory(session: Session) -> bool:
     return session.device == CPU
 
 
-def choose_provider(policy: str, available: Sequence[str]) -> str:
-    """Who computes, of those that this build of ONNX Runtime has.
+def candidates(policy: str, available: Sequence[str]) -> tuple[str, ...]:
+    """The providers besides the CPU that may compute, in the order in which they are tried.
+
+    ONNX Runtime lists what it was built with, whether the libraries of a provider are there or not. So a provider that
+    fails is followed by the next one: with `auto` by every other provider, with TensorRT by CUDA.
 
     Args:
         policy: `auto` or a name.
@@ -185,7 +205,7 @@ def choose_provider(policy: str, available: Sequence[str]) -> str:
         ConfigError: there is no provider of this name anywhere.
     """
     if policy == "auto":
-        return next((name for name, own in _PROVIDERS.items() if own in available), CPU)
+        return tuple(name for name, own in _PROVIDERS.items() if own in available and name != CPU)
     if policy not in _PROVIDERS:
         meant = _meant(policy)
         hint = f" (did you mean {meant}?)" if meant else ""
@@ -193,8 +213,9 @@ def choose_provider(policy: str, available: Sequence[str]) -> str:
         raise ConfigError(f"there is no provider {policy!r}{hint}; known: {known}", key="provider")
     if _PROVIDERS[policy] not in available:
         logger.warning("this build of ONNX Runtime has no provider %s, the CPU computes", policy)
-        return CPU
-    return policy
+        return ()
+    wanted = ("tensorrt", "cuda") if policy == "tensorrt" else (policy,)
+    return tuple(name for name in wanted if name != CPU and _PROVIDERS[name] in available)
 
 
 def _meant(policy: str) -> str | None:

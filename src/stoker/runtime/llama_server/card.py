@@ -39,6 +39,7 @@ def make_card(
     return ModelCard(
         name=config.name or config.model or facts.name,
         backend="llama-server",
+        backend_version=props.build_info,
         architecture=facts.architecture,
         path=str(model.path),
         vocab_size=(meta.n_vocab if meta is not None else None) or facts.vocab_size,

@@ -35,6 +35,8 @@ REFUSED = ("allowed_token_ids", "min_tokens", "stop_token_ids")
 
 _RANDOM_SEED = 2**32 - 1
 """What llama-server takes for "random"; its seeds have 32 bits."""
+_OFF = {"min_p": 0.0}
+"""llama-server has a default of its own where Stoker's other engines leave the stage off."""
 _NEVER = -100.0
 """A log-probability that is not there: minus infinity has no place in JSON."""
 
@@ -70,7 +72,7 @@ def completion_body(
     body |= {theirs: getattr(sampling, ours) for ours, theirs in OTHER_NAME.items()}
     looks_back = {theirs: getattr(sampling, ours) for ours, theirs in LOOKS_BACK.items()}
     body |= {theirs: len(prompt) + max_tokens if value == -1 else value for theirs, value in looks_back.items()}
-    body = {name: value for name, value in body.items() if value is not None}
+    body = _OFF | {name: value for name, value in body.items() if value is not None}
     body |= {"top_k": max(sampling.top_k or 0, 0), "seed": _seed(sampling.seed), "stop": list(sampling.stop_strings)}
     if sampling.dry_sequence_breakers:
         body["dry_sequence_breakers"] = list(sampling.dry_sequence_breakers)

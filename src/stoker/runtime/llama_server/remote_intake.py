@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from stoker.core.model_info import ModelInfo
 from stoker.core.params import BUILT_IN, SamplingParams
-from stoker.core.request import Request
+from stoker.core.request import Request, prompt_too_long
 from stoker.engine.prompt import echo_of
 from stoker.engine.protocol import AdapterChoice, PromptToken, Submit
 from stoker.errors import AdapterNotFound, InvalidInput
@@ -66,6 +66,8 @@ class RemoteIntake:
         )
         request.check_fits(self._info)
         room = self._info.max_sequence_tokens - len(tokens)
+        if room == 0:  # llama-server always writes a token
+            raise prompt_too_long(len(tokens), self._info.max_sequence_tokens)
         deadline = None if submit.timeout_s is None else asyncio.get_running_loop().time() + submit.timeout_s
         return Asked(
             submit=submit,

@@ -101,6 +101,7 @@ class Props(msgspec.Struct, frozen=True):
     default_generation_settings: Generation = Generation()
     bos_token: str = ""
     eos_token: str = ""
+    build_info: str = ""
 
 
 class Piece(msgspec.Struct, frozen=True):

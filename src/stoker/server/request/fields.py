@@ -21,15 +21,18 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     """How to choose tokens and when to stop."""
 
     max_tokens: Int | None = None
-    """Most tokens of one answer: -1 = no limit, 0 = compute the prompt only. The next four mean the same."""
+    """Most tokens of one answer: -1 = no limit, 0 = compute the prompt only. The next five mean the same."""
     max_completion_tokens: Int | None = None
     max_output_tokens: Int | None = None
     n_predict: Int | None = None
     num_predict: Int | None = None
+    max_new_tokens: Int | None = None
     min_tokens: Int | None = None
     ignore_eos: bool | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[Int] | None = None
+    """Tokens that end the answer, besides the model's own. The next one means the same."""
+    stop_ids: list[Int] | None = None
     seed: int | None = None
     """Unsigned or signed, in 64 bits."""
 
@@ -59,6 +62,9 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     logit_bias: dict[str, Bias] | list[tuple[Int | str, Bias]] | None = None
     """By token id, or by text: then every token of the text gets the bias."""
     allowed_token_ids: list[Int] | None = None
+    banned_token_ids: list[Int] | None = None
+    """Tokens that are never written. The next one means the same."""
+    banned_tokens: list[Int] | None = None
     samplers: str | list[str] | None = None
     """The stages that take part, in llama-server's usual order: names, or their letters in one string."""
 
@@ -87,7 +93,8 @@ class GenerationFields(SamplingFields, frozen=True, kw_only=True):
     priority: Int | None = None
     """Larger is served first."""
     timeout: float | None = None
-    """Seconds until the answer must be complete."""
+    """Seconds until the answer must be complete. The next one says the same in milliseconds."""
+    timeout_ms: Int | None = None
     cache_prompt: bool | None = None
     lora: Lora | None = None
     """With which adapters. The name of the model may have one behind a colon instead."""

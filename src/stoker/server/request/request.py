@@ -69,19 +69,26 @@ def generation_request(
         lines=lines,
         outline=None if plan is None else plan.outline,
         reader=None if plan is None else plan.reader,
-        timeout_s=timeout_s(fields.timeout, config),
+        timeout_s=timeout_s(fields.timeout, config, fields.timeout_ms),
         account=caller.account,
         model=fields.model or "",
         adapters=adapter_choices(fields.lora),
     )
 
 
-def timeout_s(asked: float | None, config: ServerConfig) -> float | None:
+def timeout_s(asked: float | None, config: ServerConfig, asked_ms: int | None = None) -> float | None:
     """How long a request may take: what it asks for, within what the server allows.
 
     Raises:
-        InvalidInput: it is not positive.
+        InvalidInput: it is not positive, or seconds and milliseconds are both given and differ.
     """
+    if asked_ms is not None:
+        if asked_ms <= 0:
+            raise InvalidInput(f"`timeout_ms` must be at least 1, not {asked_ms}", parameter="timeout_ms")
+        if asked not in (None, asked_ms / 1000):
+            message = f"these fields mean the same but differ: `timeout` = {asked} s, `timeout_ms` = {asked_ms}"
+            raise InvalidInput(message, parameter="timeout_ms")
+        asked = asked_ms / 1000
     if asked is None:
         return config.request_timeout_s
     if not (isfinite(asked) and asked > 0):

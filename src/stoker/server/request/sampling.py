@@ -34,18 +34,23 @@ _SAME_NAME = (
     "mirostat_eta",
     "min_tokens",
     "ignore_eos",
-    "stop_token_ids",
     "allowed_token_ids",
 )
 
-_MAX_TOKENS = ("max_completion_tokens", "max_output_tokens", "max_tokens", "n_predict", "num_predict")
+_MAX_TOKENS = ("max_completion_tokens", "max_output_tokens", "max_tokens", "n_predict", "num_predict", "max_new_tokens")
 
 _PENALTY = ("repetition_penalty", "repeat_penalty")
+
+_STOP_IDS = ("stop_token_ids", "stop_ids")
+
+_BANNED = ("banned_token_ids", "banned_tokens")
 
 _SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "max_tokens": _MAX_TOKENS,
     "repetition_penalty": _PENALTY,
     "penalty_last_n": ("repeat_last_n",),
+    "stop_token_ids": _STOP_IDS,
+    "banned_token_ids": _BANNED,
 }
 """From the field of `SamplingParams` to those of requests."""
 
@@ -86,6 +91,8 @@ def _sampling_params(fields: SamplingFields, logprobs: int | None, words: Mappin
         repetition_penalty=_one_of(fields, *_PENALTY),
         penalty_last_n=fields.repeat_last_n,
         max_tokens=_max_tokens(fields),
+        stop_token_ids=_one_of(fields, *_STOP_IDS),
+        banned_token_ids=_one_of(fields, *_BANNED),
         seed=_seed(fields.seed),
         stop=fields.stop if "stop" in words else _without_empty(fields.stop),
         logit_bias={int(key): bias for key, bias in _biases(fields) if _is_token_id(key)} or None,
@@ -129,7 +136,7 @@ def _max_tokens(fields: SamplingFields) -> int | None:
 def _one_of(fields: SamplingFields, *names: str) -> Any:
     """The value of fields that mean the same: all that are given must agree."""
     given = {name: getattr(fields, name) for name in names if getattr(fields, name) is not None}
-    if len(set(given.values())) > 1:
+    if any(value != next(iter(given.values())) for value in given.values()):
         said = ", ".join(f"`{name}` = {value}" for name, value in given.items())
         raise InvalidInput(f"these fields mean the same but differ: {said}", parameter=next(iter(given)))
     return next(iter(given.values()), None)

@@ -127,7 +127,8 @@ class Handler(BaseHTTPRequestHandler):
             case "/v1/models":
                 self.reply({"data": [{"id": name, "meta": {"n_vocab": VOCAB_SIZE}}]})
             case "/props":
-                self.reply({"default_generation_settings": {"n_ctx": 256}, "bos_token": "<|bos|>", "eos_token": "</s>"})
+                texts = {"bos_token": "<|bos|>", "eos_token": "</s>", "build_info": "b7-abc"}
+                self.reply({"default_generation_settings": {"n_ctx": 256}, **texts})
             case "/slots":
                 self.reply(plan().get("slots", []))
             case _:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import fields
+from dataclasses import fields, replace
 from math import inf
 
 import pytest
 
-from stoker.core.params import SamplingParams
+from stoker.core.params import BUILT_IN, SamplingParams
 from stoker.engine.protocol import (
     Accepted,
     AdapterChoice,
@@ -39,7 +39,14 @@ from stoker.errors import (
     UnsupportedParameter,
 )
 from stoker.runtime.llama_server import supervisor
-from stoker.runtime.llama_server.completion import LOOKS_BACK, OTHER_NAME, REFUSED, SAME_NAME, TRANSLATED
+from stoker.runtime.llama_server.completion import (
+    LOOKS_BACK,
+    OTHER_NAME,
+    REFUSED,
+    SAME_NAME,
+    TRANSLATED,
+    completion_body,
+)
 from stoker.text.messages import Message
 from tests.unit.runtime.llama_server.fake import Fake, answer, ask, end, event, run, text, until
 
@@ -47,6 +54,14 @@ from tests.unit.runtime.llama_server.fake import Fake, answer, ask, end, event, 
 def test_every_sampling_parameter_is_sent_or_refused():
     known = [*SAME_NAME, *OTHER_NAME, *LOOKS_BACK, *TRANSLATED, *REFUSED]
     assert sorted(known) == sorted(field.name for field in fields(SamplingParams))
+
+
+def test_what_is_off_here_is_off_in_llama_server() -> None:
+    """llama-server's own default of `min_p` is 0.05."""
+    usual = SamplingParams(seed=1).filled_from(BUILT_IN)
+    assert completion_body([1], usual, 5, cache_prompt=True)["min_p"] == 0.0
+    asked = completion_body([1], replace(usual, min_p=0.2), 5, cache_prompt=True)
+    assert asked["min_p"] == 0.2
 
 
 def test_every_part_of_a_request_has_been_thought_of():

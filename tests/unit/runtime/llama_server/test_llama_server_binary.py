@@ -155,6 +155,7 @@ def test_a_new_server_shares_its_kv_and_the_key_is_no_argument(fake: Fake, monke
             card = runtime.card
             assert (card.context_size, card.kv_tokens, card.parallel) == (128, 200, 3)
             assert (card.backend, card.vocab_size, card.can_generate) == ("llama-server", 263, True)
+            assert card.backend_version == "b7-abc"
 
     run(test())
     (started,) = fake.asked()

@@ -228,6 +228,7 @@ def props_reply(served: ServedModel) -> PropsReply:
     card = served.runtime.card
     can = card_capabilities(card)
     tools = can.tool_format
+    parts = ("stoker", version("stoker"), card.backend, card.backend_version)
     return PropsReply(
         default_generation_settings=GenerationSettings(card.context_size),
         total_slots=card.parallel,
@@ -243,7 +244,7 @@ def props_reply(served: ServedModel) -> PropsReply:
             supports_tool_calls=tools is not None and tools.writes_calls,
             supports_parallel_tool_calls=tools is not None and tools.writes_calls and tools.max_calls is None,
         ),
-        build_info=f"stoker-{version('stoker')}-{card.backend}",
+        build_info="-".join(part for part in parts if part),
     )
 
 

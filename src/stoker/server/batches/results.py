@@ -1,0 +1,122 @@
+"""The output file of a batch: one line for each request that has an answer, also across kills of the process."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Collection, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from filelock import FileLock, Timeout
+
+from stoker.errors import InvalidInput
+
+
+class Response(msgspec.Struct, kw_only=True):
+    """What an endpoint answered."""
+
+    status_code: int
+    request_id: str
+    body: msgspec.Raw
+
+
+class Result(msgspec.Struct, kw_only=True):
+    """One line of the file."""
+
+    id: str = msgspec.field(default_factory=lambda: f"batch_req_{uuid.uuid4().hex}")
+    custom_id: str
+    response: Response
+    error: Any = None
+
+
+class Results:
+    """The file, open for more lines.
+
+    Args:
+        path: where the file is.
+        file: a descriptor that appends to it.
+        done: the requests that have their line.
+        num_failed: how many of them were refused or failed.
+    """
+
+    def __init__(self, path: Path, file: int, done: set[str], num_failed: int) -> None:
+        self._path = path
+        self._file = file
+        self.done = done
+        self.num_failed = num_failed
+
+    def add(self, result: Result) -> None:
+        """Writes one line, whole.
+
+        Raises:
+            OSError: the disk refuses it; what was written of the line is taken back.
+        """
+        line = msgspec.json.encode(result) + b"\n"
+        end = os.lseek(self._file, 0, os.SEEK_END)
+        try:
+            written = 0
+            while written < len(line):
+                written += os.write(self._file, line[written:])
+        except OSError:
+            os.ftruncate(self._file, end)
+            raise
+        self.done.add(result.custom_id)
+        self.num_failed += result.response.status_code >= 400
+
+
+@contextmanager
+def open_results(path: Path, known: Collection[str]) -> Generator[Results]:
+    """The file for one process at a time. A line that a kill cut short is removed, and its request is computed again.
+
+    Args:
+        path: it is created if needed.
+        known: the `custom_id` of every request of the batch.
+
+    Raises:
+        InvalidInput: the file is that of another batch, or another process writes it, or it cannot be written.
+    """
+    lock = FileLock(f"{path}.lock", timeout=0)
+    try:
+        lock.acquire()
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    except Timeout as error:
+        raise InvalidInput(f"another process writes {path}", parameter="--output") from error
+    except OSError as error:
+        lock.release()
+        raise InvalidInput(f"{path} cannot be written: {error.strerror}", parameter="--output") from error
+    try:
+        yield _resumed(path, file, known)
+    finally:
+        os.close(file)
+        lock.release()
+
+
+def _resumed(path: Path, file: int, known: Collection[str]) -> Results:
+    done: set[str] = set()
+    num_failed = end = 0
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.endswith(b"\n"):
+                break
+            result = _decoded(path, number, line)
+            if result.custom_id not in known or result.custom_id in done:
+                message = (
+                    f"{path}, line {number}: `custom_id` {result.custom_id!r} is not of this batch, or is there twice"
+                )
+                raise InvalidInput(f"{message}. Name another file", parameter="--output")
+            done.add(result.custom_id)
+            num_failed += result.response.status_code >= 400
+            end += len(line)
+    os.ftruncate(file, end)
+    return Results(path, file, done, num_failed)
+
+
+def _decoded(path: Path, number: int, line: bytes) -> Result:
+    try:
+        return msgspec.json.decode(line, type=Result)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        message = f"{path}, line {number} is not a line of a batch: {error}. Name another file"
+        raise InvalidInput(message, parameter="--output") from error
