@@ -14,12 +14,14 @@ from stoker.errors import GrammarTooComplex, InvalidInput, UnsupportedSchema
 from stoker.grammars.notations import (
     EMPTY,
     KEY,
+    MAX_FREE,
     WHITESPACE,
     Bare,
     Pieces,
     Python,
     Rules,
     Values,
+    demand_named,
     json_rule,
     kinds,
     loose_terminal,
@@ -28,14 +30,12 @@ from stoker.grammars.notations import (
     text_terminal,
 )
 from stoker.grammars.patterns import PatternError, literal
-from stoker.grammars.references import Json, is_object
+from stoker.grammars.references import Json, is_list, is_object
 from stoker.grammars.schemas import PREFIX, Lowered, lower
 
 MAX_TOOLS = 1_024
 MAX_TOOL_TEXT = 4 << 20
 """Characters of all their schemas."""
-_MAX_UNKNOWN = 16
-"""Members of a call that no schema names."""
 _OPEN: Json = {"type": "object"}
 _GAP = f"(/{WHITESPACE}/)?"
 _WORDS = {"boolean": "True|False", "null": "None"}
@@ -163,11 +163,11 @@ class _Plan:
         return f"<[{','.join(map(str, sorted(found)))}]>" if found else ""
 
     def _part(self, part: Json) -> str:
+        if is_list(part):
+            return " ".join(filter(None, map(self._part, part)))
         match part:
             case str():
                 return self._rules.marker(part)
-            case list():
-                return " ".join(filter(None, map(self._part, part)))
             case {"any": options}:
                 return f"({' | '.join(self._part(option) or EMPTY for option in options)})"
             case {"many": repeated, "least": least, "most": most}:
@@ -239,8 +239,10 @@ class _Tagged:
         ]
         rest = schema.get("additionalProperties", True)
         if named or rest is False or schema.get("patternProperties"):
+            demand_named(schema)
             return f"{self._rules.members(named, '')} {self._gap}"
-        return f"({self._member(f'/{KEY}/', rest, is_text=False)}){{0,{_MAX_UNKNOWN}}} {self._gap}"
+        least, most = schema.get("minProperties", 0), schema.get("maxProperties", MAX_FREE)
+        return f"({self._member(f'/{KEY}/', rest, is_text=False)}){{{least},{most}}} {self._gap}"
 
     def _member(self, key: str, schema: Json, *, is_text: bool) -> str:
         start, end = (self._rules.marker(marker) for marker in self._part["key"])

@@ -20,7 +20,7 @@ WHITESPACE: Final = r"[ ]|\r?\n[ \t]{0,40}"
 """One space, or a line break with an indent: what models write, and nothing that could go on without end."""
 MAX_ANY_ORDER: Final = 64
 """Members in any order; more of them stand in the order of the schema."""
-_MAX_FREE: Final = 64
+MAX_FREE: Final = 64
 """Members that no schema names."""
 KEY: Final = r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}"
 _LOOSE: Final = r"[^\s\"'(\[\{0-9+\-.~](?s:.*)"
@@ -129,6 +129,29 @@ class Rules:
             self._known[key] = name
             self.lines.append(f"{name}{options}: {body}")
         return self._known[key]
+
+
+_DATE: Final = (
+    "[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
+    "|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+)
+_CLOCK: Final = "(?:[01][0-9]|2[0-3]):[0-5][0-9]"
+_TIME: Final = rf"{_CLOCK}:[0-5][0-9](?:\.[0-9]{{1,9}})?(?:Z|[+-]{_CLOCK})"
+_BYTE: Final = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_HOST: Final = r"[a-z0-9](?:[a-z0-9]{0,30}[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9]{0,30}[a-z0-9])?){0,4}"
+_FORMATS: Final = {
+    "date": _DATE,
+    "time": _TIME,
+    "date-time": f"(?:{_DATE})T{_TIME}",
+    "duration": "P(?:[0-9]{1,9}W|[0-9]{1,9}D|(?:[0-9]{1,9}D)?T[0-9]{1,9}[HMS])",
+    "email": rf"[A-Za-z0-9_+\-]{{1,40}}(?:\.[A-Za-z0-9_+\-]{{1,20}})?@{_HOST}",
+    "hostname": _HOST,
+    "ipv4": rf"(?:{_BYTE}\.){{3}}{_BYTE}",
+    "ipv6": "(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}",
+    "uuid": "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}",
+    "uri": rf"[a-z][a-z0-9+.\-]{{0,20}}:\/\/{_HOST}(?:\/[A-Za-z0-9._~!$&'()*+,;=:@\-]*)*(?:\?[A-Za-z0-9._~&=+\-]*)?",
+}
+"""Expressions for texts that are of a format; some that are too are missing."""
 
 
 class Notation(Protocol):
@@ -256,24 +279,23 @@ class Values:
         ]
         rest = schema.get("additionalProperties", True)
         if named or rest is False or schema.get("patternProperties"):
+            demand_named(schema)
             return self._rules.members(named, self._comma)
         member = f"{free_key} {colon} {self.value(rest)}"
-        return self._rules.rule(f'({member} ({self._comma} {member}){{0,{_MAX_FREE}}}) | ""')
+        least, most = schema.get("minProperties", 0), schema.get("maxProperties", MAX_FREE)
+        return self._rules.rule(_listed(member, self._comma, least, most))
 
     def spelled(self, value: Json) -> str:
         """An expression for one value."""
-        match value:
-            case None | bool():
-                return self._words(json.dumps(value))
-            case str():
-                return self._notation.spelled(value)
-            case list():
-                return f"/\\[/ {f' {self._comma} '.join(map(self.spelled, value))} /\\]/"
-            case dict():
-                parts = [f"{self._key(name)} /:/ {self._gap} {self.spelled(part)}" for name, part in value.items()]
-                return f"/\\{{/ {f' {self._comma} '.join(parts)} /\\}}/"
-            case _:
-                return f"/{literal(json.dumps(value))}/"
+        if is_list(value):
+            return f"/\\[/ {f' {self._comma} '.join(map(self.spelled, value))} /\\]/"
+        if is_object(value):
+            parts = [f"{self._key(name)} /:/ {self._gap} {self.spelled(part)}" for name, part in value.items()]
+            return f"/\\{{/ {f' {self._comma} '.join(parts)} /\\}}/"
+        if isinstance(value, str):
+            return self._notation.spelled(value)
+        spelled = json.dumps(value)
+        return self._words(spelled) if spelled in self._notation.words else f"/{literal(spelled)}/"
 
     def _reference(self, reference: str) -> str:
         name = reference.removeprefix(PREFIX)
@@ -309,22 +331,17 @@ class Values:
         return f"/\\[/ {self._gap} {self._items(first, rest, least, most)} {self._gap} /\\]/"
 
     def _items(self, first: list[str], rest: Json, least: int, most: int | None) -> str:
+        most = len(first) if rest is False else most
         first = first if most is None else first[:most]
         item = "" if rest is False else self.value(rest)
-        more = ""
-        if item and (most is None or most > len(first)):
-            high = "" if most is None else most - len(first)
-            more = f"({self._comma} {item}){{{max(0, least - len(first))},{high}}}"
-        found = more
+        if not first:
+            return self._rules.rule(_listed(item, self._comma, least, most))
+        found = _repeated(f"({self._comma} {item})", least - len(first), most, len(first)) if item else ""
         for index in range(len(first) - 1, 0, -1):
             found = f"{self._comma} {first[index]} {found}"
             found = found if index < least else f"({found})?"
-        if first:
-            found = f"{first[0]} {found}"
-        elif item and (most is None or most):
-            high = "" if most is None else most - 1
-            found = f"{item} ({self._comma} {item}){{{max(0, least - 1)},{high}}}"
-        return self._rules.rule(found if least else f'{found} | ""' if found else '""')
+        found = f"{first[0]} {found}"
+        return self._rules.rule(found if least else f'{found} | ""')
 
     def _anything(self) -> str:
         def body(rule: str) -> str:
@@ -337,6 +354,29 @@ class Values:
         if "" not in self._named:
             self._named[""] = self._rules.recursive(body)
         return self._named[""]
+
+
+def demand_named(schema: dict[str, Json]) -> None:
+    """Raises:
+    PatternError: members that no schema names are needed; beside named ones there are none.
+    """
+    if schema.get("minProperties", 0) > len(schema.get("required", ())):
+        raise PatternError("`minProperties` stands beside named members")
+
+
+def _listed(part: str, separator: str, least: int, most: int | None) -> str:
+    """The body of a rule for a part that is repeated."""
+    if not part or most == 0:
+        return EMPTY
+    found = f"{part} {_repeated(f'({separator} {part})', least - 1, most, 1)}"
+    return found if least else f"{found} | {EMPTY}"
+
+
+def _repeated(part: str, least: int, most: int | None, known: int) -> str:
+    """A part as often as is left after some that are known."""
+    if most is not None and most <= known:
+        return ""
+    return f"{part}{{{max(0, least)},{'' if most is None else most - known}}}"
 
 
 def json_rule(schema: dict[str, Json]) -> str:
@@ -361,6 +401,7 @@ def text_terminal(schema: Json, definitions: dict[str, Json]) -> str | None:
     if "enum" in schema or "const" in schema:
         return " | ".join(_exact(value) for value in schema.get("enum", [schema.get("const")]))
     demands = [regex(whole(schema["pattern"]))] if "pattern" in schema else []
+    demands += [regex(_FORMATS[schema["format"]])] if schema.get("format") in _FORMATS else []
     demands += [f"({found})" for part in schema.get("allOf", ()) if (found := text_terminal(part, definitions))]
     if "minLength" in schema or "maxLength" in schema:
         demands.append(f"/(?s:.{{{schema.get('minLength', 0)},{schema.get('maxLength', '')}}})/")

@@ -25,7 +25,7 @@ from stoker.text.chat_formats.shapes import BareCalls, JSONCalls, NamedCalls, Py
 from stoker.text.chat_formats.table import Format
 from stoker.text.messages import Json
 
-Part: TypeAlias = "str | int | None | Sequence[Part] | Mapping[str, Part]"
+Part: TypeAlias = "str | int | Sequence[Part] | Mapping[str, Part] | None"
 
 _SPACE = r"(?:[ ]|(?:\r?\n){1,2}[ \t]{0,40})"
 """What may stand around a marker. Templates write line breaks that models do not, and the other way round."""
@@ -84,7 +84,7 @@ def call_grammar(
         return content
     is_single = 1 in (choice.max_calls, row.max_calls)
     calls = [] if choice.mode == "none" else list(_groups(row, offered, is_single=is_single))
-    plan: dict[str, Json] = {
+    plan = {
         "tools": [asdict(tool) for tool in offered],
         "content": None if choice.mode == "required" else asdict(content) if content else True,
         "wrappers": list(row.wrappers),
@@ -126,7 +126,10 @@ def _groups(row: Format, tools: Sequence[Tool], *, is_single: bool) -> Iterator[
     elif isinstance(shape, PythonCalls):
         rest, bare = _python_calls(shape, tools, is_single=is_single)
     else:
-        rest, bare = [_GAP, _one_call(shape, tools)], list[_Group]()
+        is_tight = isinstance(shape, BareCalls) or (
+            isinstance(shape, NamedCalls) and not shape.before_arguments.strip()
+        )
+        rest, bare = [() if is_tight else _GAP, _one_call(shape, tools)], list[_Group]()
     if section[0]:
         call: Part = {"any": [[start, rest] for start in shape.starts]}
         yield _Group(trigger=section[0], rest=[_GAP, _list_of([call, _GAP], None, is_single=is_single), section[1]])
@@ -222,7 +225,9 @@ def _json_calls(shape: JSONCalls, row: Format, tools: Sequence[Tool], *, is_sing
     call: Part = [{"any": options}, {"regex": rf"{late}{_SPACES}\}}"}]
     whole: Part = [{"regex": rf"\{{{_SPACES}{early}{key}{colon if key else ''}"}, call]
     array: Part = ["[", _GAP, _list_of(whole, _COMMA, is_single=is_single), _GAP, "]"]
-    marked: Part = [_GAP, {"any": [array, _list_of(whole, _GAP, is_single=is_single)]}, _GAP, shape.end]
+    # Without a marker at the end, a bracket after an object would be read as part of a list.
+    lists = [array, _list_of(whole, _GAP, is_single=is_single)] if shape.end or is_single else [array]
+    marked: Part = [_GAP, {"any": lists}, _GAP, shape.end]
     # The head ends with the quotation mark of a key: that tells calls from other objects.
     head = rf"{_SPACES}\{{{_SPACES}" + (f'"{shape.wrapper}"' if shape.wrapper else key)
     rest: Part = [{"regex": colon}, [array, _GAP, "}"] if shape.wrapper else call]
