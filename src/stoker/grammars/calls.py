@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,7 +30,7 @@ from stoker.grammars.notations import (
 )
 from stoker.grammars.patterns import PatternError, literal
 from stoker.grammars.references import Json, is_list, is_object
-from stoker.grammars.schemas import PREFIX, Lowered, lower
+from stoker.grammars.schemas import PREFIX, Lowered, lower_schema, parse_json
 
 MAX_TOOLS = 1_024
 MAX_TOOL_TEXT = 4 << 20
@@ -76,11 +75,8 @@ def tool_schema(tool: Json) -> Lowered:
     Raises:
         InvalidInput: it cannot be enforced, and the tool is strict.
     """
-    parameters = tool["parameters"]
-    if not is_object(parameters) or parameters.get("type") is None:
-        parameters = {**(parameters or {}), "type": "object"} if is_object(parameters or {}) else parameters
     try:
-        return _lowered(json.dumps(parameters), bool(tool["is_strict"]))
+        return _lowered(tool["schema"], bool(tool["is_strict"]))
     except InvalidInput as error:
         if tool["is_strict"]:
             raise type(error)(f"the tool `{tool['name']}`: {error}", **error.fields) from None
@@ -94,7 +90,10 @@ def tool_rule(tool: Json) -> str:
 
 @lru_cache(maxsize=1024)
 def _lowered(text: str, is_strict: bool) -> Lowered:
-    return lower(text, is_strict=is_strict)
+    schema = parse_json(text)
+    if schema is None or (is_object(schema) and schema.get("type") is None):
+        schema = {"type": "object", **(schema or {})}
+    return lower_schema(schema, is_strict=is_strict)
 
 
 class _Plan:
@@ -104,6 +103,7 @@ class _Plan:
         self._relaxed = relaxed
         self._rules = Rules(pieces)
         self._dropped: list[str] = []
+        self._any_tool = ""
         self._lowered: dict[int, Lowered] = {}
 
     def source(self) -> CallSource:
@@ -175,6 +175,11 @@ class _Plan:
                 return f"({inner}){{{least},{'' if most is None else most}}}" if inner and most != 0 else ""
             case {"regex": expression}:
                 return regex(expression)
+            case {"tools": _}:
+                if not self._any_tool:
+                    options = " | ".join(self._part(option) for option in self._plan["options"])
+                    self._any_tool = self._rules.rule(options)
+                return self._any_tool
             case {"arguments": index}:
                 return self._arguments(index)
             case _:

@@ -9,6 +9,7 @@ Knows how rows write calls, and neither tokens nor grammars. The parts of a plan
     {"regex": "[0-9]+"}
     {"arguments": 0}         the arguments of a tool as JSON
     {"members": 0, …}        the same, each in the notation that the other keys tell
+    {"tools": "any"}         the call of any tool, from its name on: one of the plan's `options`
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Literal, TypeAlias
 
 from stoker.core.outline import GrammarText
@@ -31,7 +32,9 @@ _SPACE = r"(?:[ ]|(?:\r?\n){1,2}[ \t]{0,40})"
 """What may stand around a marker. Templates write line breaks that models do not, and the other way round."""
 _SPACES = f"{_SPACE}?"
 _GAP: Part = {"many": {"regex": _SPACE}, "least": 0, "most": 1}
-_COMMA: Part = {"regex": f"{_SPACES},{_SPACES}"}
+_TOOLS: Part = {"tools": "any"}
+_IN_JSON = {char: f"{_SPACES}{char}{_SPACES}" for char in ":,"}
+_COMMA: Part = {"regex": _IN_JSON[","]}
 _MAX_WRAPPERS = 4
 _FORMS = {"{number}": "[0-9]{1,4}", "{id}": "[A-Za-z0-9_-]{1,64}"}
 
@@ -83,12 +86,16 @@ def call_grammar(
     if row.calls is None or not offered:
         return content
     is_single = 1 in (choice.max_calls, row.max_calls)
-    calls = [] if choice.mode == "none" else list(_groups(row, offered, is_single=is_single))
+    options = _options(row, offered)
+    calls = [] if choice.mode == "none" else list(_groups(row, offered, options, is_single=is_single))
     plan = {
-        "tools": [asdict(tool) for tool in offered],
+        "tools": [
+            {"name": tool.name, "schema": json.dumps(tool.parameters), "is_strict": tool.is_strict} for tool in offered
+        ],
+        "options": options,
         "content": None if choice.mode == "required" else asdict(content) if content else True,
         "wrappers": list(row.wrappers),
-        "calls": [asdict(group) for group in calls],
+        "calls": [_as_dict(group) for group in calls],
         "most": 1 if is_single else None,
         "opened": _opened(row, opening),
         "between": [_GAP, {"many": [{"any": list(row.wrappers)}, _GAP], "least": 0, "most": _MAX_WRAPPERS}]
@@ -117,27 +124,58 @@ def _opened(row: Format, opening: str) -> str:
     return next((start for start in row.calls.starts if start and tail.endswith(start.rstrip())), "")
 
 
-def _groups(row: Format, tools: Sequence[Tool], *, is_single: bool) -> Iterator[_Group]:
+def _as_dict(group: _Group) -> dict[str, Part]:
+    return {each.name: getattr(group, each.name) for each in fields(group)}
+
+
+def _options(row: Format, tools: Sequence[Tool]) -> list[Part]:
+    """The call of each tool, from its name on."""
+    match row.calls:
+        case JSONCalls() as shape:
+            key = "" if shape.name_is_key else f'{_IN_JSON[","]}"{shape.arguments_key}"'
+            middle: Part = {"regex": key + _IN_JSON[":"]}
+            return [[json.dumps(tool.name), middle, {"arguments": index}] for index, tool in enumerate(tools)]
+        case NamedCalls() as shape:
+            before = _before_arguments(shape)
+            return [[tool.name, *before, {"arguments": index}] for index, tool in enumerate(tools)]
+        case TaggedCalls() as shape:
+            return [[tool.name, *_tagged(shape, index, tool)] for index, tool in enumerate(tools)]
+        case PythonCalls():
+            members: list[Part] = [{"members": index, "notation": "python"} for index in range(len(tools))]
+            return [[f"{tool.name}(", _GAP, each, _GAP, ")"] for tool, each in zip(tools, members, strict=True)]
+        case BareCalls() as shape:
+            members = [{"members": index, "notation": "bare", "quote": shape.quote} for index in range(len(tools))]
+            return [[tool.name, _GAP, "{", _GAP, each, _GAP, "}"] for tool, each in zip(tools, members, strict=True)]
+        case None:
+            return []
+
+
+def _before_arguments(shape: NamedCalls) -> list[Part]:
+    """What stands between the name and the arguments."""
+    after: Part = {"any": [_form(text) for text in shape.writes_after]}
+    if not shape.before_arguments.strip():
+        return [after, shape.before_arguments, _GAP]
+    return [after, _GAP, shape.before_arguments, _GAP, shape.fence[0], _GAP]
+
+
+def _groups(row: Format, tools: Sequence[Tool], options: list[Part], *, is_single: bool) -> Iterator[_Group]:
     shape = row.calls
     assert shape is not None
-    section = getattr(shape, "section", ("", ""))
+    bare: list[_Group] = []
     if isinstance(shape, JSONCalls):
-        rest, bare = _json_calls(shape, row, tools, is_single=is_single)
+        rest, bare = _json_calls(shape, row, is_single=is_single)
     elif isinstance(shape, PythonCalls):
-        rest, bare = _python_calls(shape, tools, is_single=is_single)
+        rest, bare = _python_calls(shape, tools, options, is_single=is_single)
     else:
-        is_tight = isinstance(shape, BareCalls) or (
-            isinstance(shape, NamedCalls) and not shape.before_arguments.strip()
-        )
-        rest, bare = [() if is_tight else _GAP, _one_call(shape, tools)], list[_Group]()
+        rest = _one_call(shape)
+    section = getattr(shape, "section", ("", ""))
     if section[0]:
-        call: Part = {"any": [[start, rest] for start in shape.starts]}
-        yield _Group(trigger=section[0], rest=[_GAP, _list_of([call, _GAP], None, is_single=is_single), section[1]])
+        call: Part = [{"any": [[start, rest] for start in shape.starts]}, _GAP]
+        yield _Group(trigger=section[0], rest=[_GAP, _list_of(call, None, is_single=is_single), section[1]])
         return
     for start in shape.starts:
-        yield from (
-            [_Group(trigger=start, follows_content=_is_clear(start, shape.starts[0]), rest=rest)] if start else bare
-        )
+        is_clear = bool(start) and _is_clear(start, shape.starts[0])
+        yield from [_Group(trigger=start, follows_content=is_clear, rest=rest)] if start else bare
 
 
 def _is_clear(start: str, first: str) -> bool:
@@ -153,33 +191,17 @@ def _list_of(call: Part, separator: Part | None, *, is_single: bool) -> Part:
     return [call, {"many": [separator, call], "least": 0, "most": None}]
 
 
-def _one_call(shape: NamedCalls | TaggedCalls | BareCalls, tools: Sequence[Tool]) -> Part:
-    if isinstance(shape, BareCalls):
-        options: list[Part] = [[tool.name, _GAP, *_bare(shape, index)] for index, tool in enumerate(tools)]
-        return [{"any": options}, _GAP, shape.end]
-    if isinstance(shape, TaggedCalls):
-        return [
-            {"any": [[tool.name, *_tagged(shape, index, tool)] for index, tool in enumerate(tools)]},
-            _GAP,
-            shape.end,
-        ]
-    before = [*_form(shape.writes_before), shape.before_name]
-    after: Part = {"any": [_form(text) for text in shape.writes_after]}
-    middle: list[Part] = [after, _GAP, shape.before_arguments, _GAP, shape.fence[0], _GAP]
-    if not shape.before_arguments.strip():
-        middle = [after, shape.before_arguments, _GAP]
-    options = [[tool.name, *middle, {"arguments": index}] for index, tool in enumerate(tools)]
-    return [*before, {"any": options}, _GAP, shape.fence[1], _GAP, shape.end]
+def _one_call(shape: NamedCalls | TaggedCalls | BareCalls) -> Part:
+    if not isinstance(shape, NamedCalls):
+        return [() if isinstance(shape, BareCalls) else _GAP, _TOOLS, _GAP, shape.end]
+    gap = _GAP if shape.before_arguments.strip() else ()
+    return [gap, *_form(shape.writes_before), shape.before_name, _TOOLS, _GAP, shape.fence[1], _GAP, shape.end]
 
 
 def _form(text: str) -> list[Part]:
     """Text with its placeholders as expressions."""
     parts = re.split(r"(\{\w+\})", text)
     return [{"regex": _FORMS[part]} if part in _FORMS else part for part in parts if part]
-
-
-def _bare(shape: BareCalls, index: int) -> list[Part]:
-    return ["{", _GAP, {"members": index, "notation": "bare", "quote": shape.quote}, _GAP, "}"]
 
 
 def _tagged(shape: TaggedCalls, index: int, tool: Tool) -> list[Part]:
@@ -201,28 +223,27 @@ def _tagged(shape: TaggedCalls, index: int, tool: Tool) -> list[Part]:
     return [shape.name_end, *head, members]
 
 
-def _python_calls(shape: PythonCalls, tools: Sequence[Tool], *, is_single: bool) -> tuple[Part, list[_Group]]:
+def _python_calls(
+    shape: PythonCalls, tools: Sequence[Tool], options: list[Part], *, is_single: bool
+) -> tuple[Part, list[_Group]]:
     """What follows a marker, and the calls that need none."""
-    rests: list[Part] = [[_GAP, {"members": index, "notation": "python"}, _GAP, ")"] for index in range(len(tools))]
-    call: Part = {"any": [[f"{tool.name}(", rest] for tool, rest in zip(tools, rests, strict=True)]}
-    more: Part = {"many": [_COMMA, call], "least": 0, "most": 0 if is_single else None}
-    heads = [rf"{_SPACES}\[{_SPACES}{re.escape(tool.name)}\(" for tool in tools]
-    bare = [_Group(head=head, rest=[rest, more, _GAP, "]"]) for head, rest in zip(heads, rests, strict=True)]
-    return [_GAP, "[", _GAP, call, more, _GAP, "]", _GAP, shape.end], bare
+    more: Part = {"many": [_COMMA, _TOOLS], "least": 0, "most": 0 if is_single else None}
+    bare: list[_Group] = []
+    for tool, option in zip(tools, options, strict=True):
+        assert isinstance(option, list)
+        head = rf"{_SPACES}\[{_SPACES}{re.escape(tool.name)}\("
+        bare.append(_Group(head=head, rest=[*option[1:], more, _GAP, "]"]))
+    return [_GAP, "[", _GAP, _TOOLS, more, _GAP, "]", _GAP, shape.end], bare
 
 
-def _json_calls(shape: JSONCalls, row: Format, tools: Sequence[Tool], *, is_single: bool) -> tuple[Part, list[_Group]]:
+def _json_calls(shape: JSONCalls, row: Format, *, is_single: bool) -> tuple[Part, list[_Group]]:
     """What follows a marker, and the calls that need none."""
-    colon, comma = f"{_SPACES}:{_SPACES}", f"{_SPACES},{_SPACES}"
+    colon, comma = _IN_JSON[":"], _IN_JSON[","]
     before_id = f'"{shape.id_key}"{colon}"'
     early = f'(?:{before_id}[0-9]{{1,4}}"{comma})?' if shape.id_key and row.id_form == "any" else ""
     late = f'(?:{comma}{before_id}[A-Za-z0-9]{{9}}")?' if shape.id_key and row.id_form != "any" else ""
     key = "" if shape.name_is_key else f'"{shape.name_key}"'
-    middle = colon if shape.name_is_key else f'{comma}"{shape.arguments_key}"{colon}'
-    options: list[Part] = [
-        [json.dumps(tool.name), {"regex": middle}, {"arguments": index}] for index, tool in enumerate(tools)
-    ]
-    call: Part = [{"any": options}, {"regex": rf"{late}{_SPACES}\}}"}]
+    call: Part = [_TOOLS, {"regex": rf"{late}{_SPACES}\}}"}]
     whole: Part = [{"regex": rf"\{{{_SPACES}{early}{key}{colon if key else ''}"}, call]
     array: Part = ["[", _GAP, _list_of(whole, _COMMA, is_single=is_single), _GAP, "]"]
     # Without a marker at the end, a bracket after an object would be read as part of a list.
