@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,9 +25,11 @@ from stoker.grammars.notations import (
     json_rule,
     kinds,
     loose_terminal,
+    quoted_terminal,
     regex,
     strings,
     text_terminal,
+    without_strings,
 )
 from stoker.grammars.patterns import PatternError, literal
 from stoker.grammars.references import Json, is_list, is_object
@@ -48,8 +51,8 @@ class CallSource:
     lark: str
     dropped: tuple[str, ...]
     """What of the tools' schemas is not enforced, in words."""
-    has_content: bool
-    """It refers to another grammar, `content`."""
+    doubtful: tuple[str, ...]
+    """Bodies of terminals that perhaps no text matches. The engine would notice it in the middle of an answer."""
 
 
 def call_source(plan: Json, pieces: Pieces, relaxed: Collection[int] = ()) -> CallSource:
@@ -83,17 +86,21 @@ def tool_schema(tool: Json) -> Lowered:
         return Lowered(_OPEN, (f"the parameters of the tool `{tool['name']}`: {error}",))
 
 
-def tool_rule(tool: Json) -> str:
-    """The arguments of one tool alone, as the body of a rule."""
-    return json_rule(tool_schema(tool).schema)
+def alone(plan: Json, index: int) -> Json:
+    """A plan for nothing but the call of one tool."""
+    rest = plan["options"][index]
+    call = {"trigger": "", "head": "", "follows_content": False, "rest": rest}
+    return {**plan, "content": None, "calls": [call], "opened": ""}
 
 
 @lru_cache(maxsize=1024)
 def _lowered(text: str, is_strict: bool) -> Lowered:
-    schema = parse_json(text)
-    if schema is None or (is_object(schema) and schema.get("type") is None):
-        schema = {"type": "object", **(schema or {})}
-    return lower_schema(schema, is_strict=is_strict)
+    schema: Json = parse_json(text)
+    schema = {} if schema is None or schema is True else schema
+    types = schema.get("type", "object") if is_object(schema) else "object"
+    if types != "object" and "object" not in types:
+        raise UnsupportedSchema("they are no object", pointer="/type", keyword="type", reason="arguments are an object")
+    return lower_schema({**schema, "type": "object"} if is_object(schema) else schema, is_strict=is_strict)
 
 
 class _Plan:
@@ -120,7 +127,7 @@ class _Plan:
         more = f"({between} ({' | '.join(marked)}))* {between}" if marked and plan["most"] is None else ""
         options = [*self._content(), *(f"{first} {more}" for first in firsts), *self._opened(rests, more)]
         lines = [f"start: {' | '.join(options)}", "TEXT: /(?s:.+)/", *self._rules.lines]
-        return CallSource("\n".join(lines), tuple(dict.fromkeys(self._dropped)), is_object(plan["content"]))
+        return CallSource("\n".join(lines), tuple(dict.fromkeys(self._dropped)), tuple(self._rules.doubtful))
 
     def _first(self, group: Json, rest: str, between: str) -> str:
         """The first calls, and what may come before them."""
@@ -182,8 +189,25 @@ class _Plan:
                 return self._any_tool
             case {"arguments": index}:
                 return self._arguments(index)
+            case {"whole": _}:
+                return self._whole(part)
             case _:
                 return self._members(part)
+
+    def _whole(self, part: Json) -> str:
+        definitions: dict[str, Json] = {}
+        options: list[Json] = []
+        for index in part["whole"]:
+            text = json.dumps(self._schema(index)).replace(f'"$ref": "{PREFIX}', f'"$ref": "{PREFIX}{index}-')
+            arguments = json.loads(text)
+            definitions |= {f"{index}-{name}": each for name, each in arguments.pop("$defs").items()}
+            name = {"const": self._plan["tools"][index]["name"]}
+            options.append(_closed({part["name_key"]: name, part["arguments_key"]: arguments}))
+        schema: Json = {"anyOf": options}
+        if part["wrapper"]:
+            items = {"type": "array", "items": schema, "minItems": 1}
+            schema = _closed({part["wrapper"]: items | ({} if part["most"] is None else {"maxItems": part["most"]})})
+        return self._rules.rule(json_rule(schema | {"$defs": definitions}))
 
     def _arguments(self, index: int) -> str:
         return self._rules.rule(json_rule(self._schema(index)))
@@ -271,11 +295,13 @@ class _Tagged:
         before = self._render(self._part["before_value"])
         if is_text:
             return f"{before} {self._raw(text_terminal(schema, self._definitions))}"
-        options = [self._json(schema)]
         found = set(kinds(schema, self._definitions))
+        options = [self._json(schema)] if found != {"string"} else []
         if found & {"string", "any"}:
             wanted = text_terminal(strings(schema, self._definitions), self._definitions)
-            options.append(self._raw(loose_terminal(wanted)))
+            loose = rf"({loose_terminal(wanted)}) /\n?/"
+            options.append(f"(/\\n/)? {self._rules.text_until(self._part['value_end'], loose)}")
+            options.append(f"{self._gap} {self._rules.terminal(quoted_terminal(wanted))} {self._gap} {self._end}")
         words = [word for kind, word in _WORDS.items() if kind in found]
         if words:
             options.append(f"{self._gap} /{'|'.join(words)}/ {self._gap} {self._end}")
@@ -286,6 +312,8 @@ class _Tagged:
         return self._rules.marker(self._part["value_end"])
 
     def _json(self, schema: Json) -> str:
+        """Texts are left out: a quoted one could contain the marker of its end."""
+        schema = without_strings(schema, self._definitions)
         return f"{self._gap} {self._rules.json(schema, self._definitions)} {self._gap} {self._end}"
 
     def _raw(self, wanted: str | None) -> str:
@@ -297,6 +325,10 @@ class _Tagged:
         quoted = f"{self._rules.marker(opening)} {self._rules.text_until(closing, wanted)} {self._end}"
         plain = "/[^<]*/" if wanted is None else f"({wanted}) & /[^<]*/"
         return f"({quoted} | {self._rules.text_until(self._part['value_end'], plain)})"
+
+
+def _closed(properties: dict[str, Json]) -> Json:
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
 
 
 def _objects(schema: Json, definitions: dict[str, Json]) -> list[Json]:

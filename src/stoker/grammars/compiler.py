@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from stoker.core.outline import GrammarText
 from stoker.errors import GrammarInvalid, GrammarTooComplex, InvalidInput, Overloaded, UnsupportedSchema
-from stoker.grammars.calls import call_source, tool_rule
+from stoker.grammars.calls import alone, call_source
 from stoker.grammars.gbnf import lark_of_gbnf
 from stoker.grammars.matcher import GrammarConstraint
 from stoker.grammars.notations import ESCAPES, WHITESPACE, regex
@@ -74,6 +74,8 @@ class _Source:
 
     text: str
     dropped: tuple[str, ...] = ()
+    doubtful: tuple[str, ...] = ()
+    """See `CallSource.doubtful`."""
 
 
 class GrammarCompiler:
@@ -180,6 +182,8 @@ class GrammarCompiler:
             self._tokenizer = engine_tokenizer(self._vocabulary)
         from llguidance import LLMatcher, LLParserLimits
 
+        for body in source.doubtful:
+            self._matcher(grammar, _Source(_lark(f"start: T\nT: {body}")))
         limits = self._limits
         matcher = LLMatcher(
             self._tokenizer,
@@ -229,16 +233,15 @@ class GrammarCompiler:
             content = self._source(GrammarText(**plan["content"]))
             grammars.append({"name": "content", **json.loads(content.text)["grammars"][0]})
             dropped = (*content.dropped, *dropped)
-        return _Source(json.dumps({"grammars": grammars}), dropped)
+        return _Source(json.dumps({"grammars": grammars}), dropped, source.doubtful)
 
     def _relaxed(self, grammar: GrammarText) -> _Source:
         """The same calls, where the arguments of tools that the engine cannot follow are not constrained."""
         plan = json.loads(grammar.text)
         relaxed: dict[int, str] = {}
         for index, tool in enumerate(plan["tools"]):
-            alone = _Source(_lark(f"start: {tool_rule(tool)}"))
             try:
-                self._matcher(grammar, alone)
+                self._matcher(grammar, self._of_calls(alone(plan, index)))
             except InvalidInput as error:
                 if tool["is_strict"]:
                     raise

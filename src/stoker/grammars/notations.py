@@ -23,12 +23,14 @@ MAX_ANY_ORDER: Final = 64
 MAX_FREE: Final = 64
 """Members that no schema names."""
 KEY: Final = r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}"
+_PATTERN_SIGN: Final = "(?:"
+"""In every expression that is not the spelling of values."""
 _LOOSE: Final = r"[^\s\"'(\[\{0-9+\-.~](?s:.*)"
 """Text that is neither JSON nor a Python literal, if it is none of the words."""
 _ESCAPED: Final = r"\\[nrtbf\\'\"]|\\u[0-9a-fA-F]{4}"
 _SINGLE: Final = rf"/'(?:[^'\\]|{_ESCAPED})*'/"
 _DOUBLE: Final = rf'/"(?:[^"\\]|{_ESCAPED})*"/'
-_WORDS: Final = r"(?:true|false|null|True|False|None|NaN|Infinity)\s*"
+_WORDS: Final = r"(?:true|false|null|True|False|None|NaN|Infinity)(?:[\r\n<](?s:.*))?"
 
 
 Pieces: TypeAlias = "Callable[[str], Sequence[str | int]]"
@@ -42,6 +44,8 @@ class Rules:
 
     def __init__(self, pieces: Pieces) -> None:
         self.lines: list[str] = []
+        self.doubtful: dict[str, None] = {}
+        """Bodies of terminals that no text may match: a pattern and a notation can exclude each other."""
         self._known: dict[str, str] = {}
         self._pieces = pieces
 
@@ -75,6 +79,8 @@ class Rules:
 
     def terminal(self, body: str) -> str:
         """The name of a terminal: a single lexeme."""
+        if _PATTERN_SIGN in body:
+            self.doubtful[body] = None
         return self._add(f"T{len(self.lines)}", "", body)
 
     def recursive(self, make: Callable[[str], str]) -> str:
@@ -96,9 +102,9 @@ class Rules:
             named: each member, and whether it is required.
             separator: between two; may be empty.
         """
-        named = [*[each for each in named if each[1]], *[each for each in named if not each[1]]]
         if len(named) > MAX_ANY_ORDER:
             return self._in_order(named, separator)
+        named = [*[each for each in named if each[1]], *[each for each in named if not each[1]]]
         if not named:
             return '""'
         num_required = sum(is_required for _, is_required in named)
@@ -113,15 +119,11 @@ class Rules:
         return f"f{at}::0x0"
 
     def _in_order(self, named: Sequence[tuple[str, bool]], separator: str) -> str:
-        first = next((index for index, each in enumerate(named) if not each[1]), len(named))
-        required = f" {separator} ".join(part for part, _ in named[:first])
-        if required or not separator:
-            optional = " ".join(f"({separator} {part})?" for part, _ in named[first:])
-            return self.rule(f"{required} {optional}")
-        after = '""'
-        for part, _ in reversed(named[1:]):
-            after = self.rule(f"({separator} {part})? {after}")
-        return self.rule(f'{named[0][0]} {after} | ""')
+        first = rest = EMPTY
+        for part, is_required in reversed(named):
+            first = self.rule(f"{part} {rest}" if is_required else f"{part} {rest} | {first}")
+            rest = self.rule(f"{separator} {part} {rest}" if is_required else f"({separator} {part})? {rest}")
+        return first
 
     def _add(self, name: str, options: str, body: str) -> str:
         key = f"{name[0]}{options}: {body}"
@@ -410,7 +412,13 @@ def text_terminal(schema: Json, definitions: dict[str, Json]) -> str | None:
 
 def loose_terminal(wanted: str | None) -> str:
     """The body of a terminal for those texts that no reader takes for JSON or a Python literal."""
-    return f"({wanted or ANY_TEXT}) & {regex(_LOOSE)} & ~/{_WORDS}/"
+    return f"({wanted or ANY_TEXT}) & {regex(_LOOSE)} & ~/{_WORDS}/ & ~/(?s:.*)\\n/"
+
+
+def quoted_terminal(wanted: str | None) -> str:
+    """The body of a terminal for a text in JSON's quotes, without escapes where something is wanted of it."""
+    plain = r'/[^"\\<\x00-\x1f]*/'
+    return rf'/"/ (({wanted}) & {plain}) /"/' if wanted else r'/"(?:[^"\\<\x00-\x1f]|\\[nrtbf\\"])*"/'
 
 
 def strings(schema: Json, definitions: dict[str, Json]) -> Json:
@@ -425,6 +433,21 @@ def strings(schema: Json, definitions: dict[str, Json]) -> Json:
     if "enum" in schema:
         return {"enum": [value for value in schema["enum"] if isinstance(value, str)]}
     return schema
+
+
+def without_strings(schema: Json, definitions: dict[str, Json]) -> Json:
+    """The part of a lowered schema that values other than texts satisfy."""
+    if not is_object(schema) or not schema:
+        return {"type": ["null", "boolean", "number", "array", "object"]}
+    found = set(kinds(schema, definitions))
+    if not found & {"string", "any"}:
+        return schema
+    if "$ref" in schema:
+        return without_strings(definitions[schema["$ref"].removeprefix(PREFIX)], definitions)
+    if "anyOf" in schema:
+        options = [option for option in schema["anyOf"] if set(kinds(option, definitions)) != {"string"}]
+        return {"anyOf": [without_strings(option, definitions) for option in options]}
+    return {"enum": [value for value in schema.get("enum", ()) if not isinstance(value, str)]}
 
 
 def kinds(schema: Json, definitions: dict[str, Json]) -> Iterable[str]:

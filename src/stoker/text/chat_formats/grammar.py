@@ -9,6 +9,7 @@ Knows how rows write calls, and neither tokens nor grammars. The parts of a plan
     {"regex": "[0-9]+"}
     {"arguments": 0}         the arguments of a tool as JSON
     {"members": 0, …}        the same, each in the notation that the other keys tell
+    {"whole": [0, 1], …}     an object of JSON that calls these tools, with the keys that the part tells
     {"tools": "any"}         the call of any tool, from its name on: one of the plan's `options`
 """
 
@@ -18,11 +19,11 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from stoker.core.outline import GrammarText
 from stoker.text.chat_formats.calls import takes_text
-from stoker.text.chat_formats.shapes import BareCalls, JSONCalls, NamedCalls, PythonCalls, TaggedCalls
+from stoker.text.chat_formats.shapes import AnyShape, BareCalls, JSONCalls, NamedCalls, PythonCalls, TaggedCalls
 from stoker.text.chat_formats.table import Format
 from stoker.text.messages import Json
 
@@ -44,7 +45,7 @@ class Tool:
     """A tool that is offered."""
 
     name: str
-    parameters: Json = field(default_factory=dict[str, Json])
+    parameters: Any = field(default_factory=dict[str, Json])
     """JSON schema of its arguments."""
     is_strict: bool = False
     """Refuse what of the schema cannot be enforced; otherwise it is dropped and listed."""
@@ -88,6 +89,8 @@ def call_grammar(
     is_single = 1 in (choice.max_calls, row.max_calls)
     options = _options(row, offered)
     calls = [] if choice.mode == "none" else list(_groups(row, offered, options, is_single=is_single))
+    if content is not None and content.kind in ("json_schema", "json_object"):
+        calls = [_beside_json(row.calls, group, len(offered), is_single=is_single) for group in calls]
     plan = {
         "tools": [
             {"name": tool.name, "schema": json.dumps(tool.parameters), "is_strict": tool.is_strict} for tool in offered
@@ -178,6 +181,14 @@ def _groups(row: Format, tools: Sequence[Tool], options: list[Part], *, is_singl
         yield from [_Group(trigger=start, follows_content=is_clear, rest=rest)] if start else bare
 
 
+def _beside_json(shape: AnyShape, group: _Group, num_tools: int, *, is_single: bool) -> _Group:
+    """Where content is JSON too, a call without a marker is JSON as a whole: both begin with the same brace."""
+    if not group.head or not isinstance(shape, JSONCalls):
+        return group
+    keys = {"name_key": shape.name_key, "arguments_key": shape.arguments_key, "wrapper": shape.wrapper}
+    return _Group(rest={"whole": list(range(num_tools)), "most": 1 if is_single else None, **keys})
+
+
 def _is_clear(start: str, first: str) -> bool:
     """Content does not contain the marker by chance, or the row has no better one."""
     return start == first or (start[0] in "<[" and not (first and start.endswith(first)))
@@ -206,7 +217,8 @@ def _form(text: str) -> list[Part]:
 
 def _tagged(shape: TaggedCalls, index: int, tool: Tool) -> list[Part]:
     head = [*_form(shape.writes_head), shape.head_end] if shape.head_end else []
-    properties = tool.parameters.get("properties") if isinstance(tool.parameters, dict) else None
+    parameters: Json = tool.parameters
+    properties = parameters.get("properties") if isinstance(parameters, dict) else None
     known = properties if isinstance(properties, dict) else {}
     members: Part = {
         "members": index,
