@@ -15,8 +15,8 @@ class GrammarText:
     kind: GrammarKind
     text: str = ""
     """A JSON schema; a regular expression in Rust's syntax, which the whole text must match; a JSON array of strings of
-    which the text must be one; or a grammar. Nothing for `json_object`. For `calls`, the plan of an answer that may call
-    tools, as `stoker.text.chat_formats.grammar` makes it."""
+    which the text must be one; or a grammar. Nothing for `json_object`. For `calls`, the plan of an answer that may
+    call tools, as `stoker.text.chat_formats.grammar` makes it."""
     whitespace: str | None = None
     """A regular expression for the space between two tokens of JSON; not given: one space, or a line break and what
     indents the next line."""

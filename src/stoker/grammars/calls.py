@@ -23,6 +23,9 @@ from stoker.grammars.notations import (
     Values,
     demand_named,
     json_rule,
+)
+from stoker.grammars.patterns import PatternError, literal
+from stoker.grammars.raw_text import (
     kinds,
     loose_terminal,
     quoted_terminal,
@@ -31,7 +34,6 @@ from stoker.grammars.notations import (
     text_terminal,
     without_strings,
 )
-from stoker.grammars.patterns import PatternError, literal
 from stoker.grammars.references import Json, is_list, is_object
 from stoker.grammars.schemas import PREFIX, Lowered, lower_schema, parse_json
 

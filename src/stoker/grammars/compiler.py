@@ -19,8 +19,9 @@ from stoker.errors import GrammarInvalid, GrammarTooComplex, InvalidInput, Overl
 from stoker.grammars.calls import alone, call_source
 from stoker.grammars.gbnf import lark_of_gbnf
 from stoker.grammars.matcher import GrammarConstraint
-from stoker.grammars.notations import ESCAPES, WHITESPACE, regex
+from stoker.grammars.notations import ESCAPES, WHITESPACE
 from stoker.grammars.patterns import literal
+from stoker.grammars.raw_text import regex
 from stoker.grammars.references import Json, is_list, is_object
 from stoker.grammars.schemas import lower
 from stoker.grammars.vocabulary import Vocabulary, cut, engine_tokenizer

@@ -168,7 +168,7 @@ def walks(answers: Answers, row: Format, choice: ToolChoice, seeds: Iterable[int
     """Random answers. Markers are tried now and then, since chance does not write one into free text."""
     grammar = call_grammar(row, TOOLS, choice)
     assert grammar is not None
-    ends = [str(getattr(row.calls, each.name)) for each in fields(row.calls or row)]
+    ends = [str(getattr(row.calls, name, "")) for name in ("value_end", "quote", "end", "key_start")]
     tokenizer = answers.vocabulary.tokenizer
     markers = [ids for end in ends if len(end) > 1 and (ids := tokenizer.encode(end, parse_special=True))]
     for seed in seeds:
