@@ -448,3 +448,12 @@ def test_many_tools_in_one_grammar(answers: Answers) -> None:
         text = f'<tool_call>{{"name": "tool_{index}", "arguments": {{"city": "x", "days": 1}}}}</tool_call>'
         assert accepts(answers, hermes(tools=tools), text) is True
     assert accepts(answers, hermes(tools=[replace(tools[0], name="a"), replace(tools[0], name="ab")]), "x") is True
+
+
+def test_without_a_marker_at_the_end_several_calls_are_a_list(answers: Answers) -> None:
+    """The reader takes the bracket of the next marker, where it is text, for a part of the list."""
+    call = '{"name": "ping", "arguments": {}}'
+    grammar = call_grammar(ROWS["mistral3"], TOOLS)
+    assert accepts(answers, grammar, f"[TOOL_CALLS][{call}, {call}]") is True
+    assert accepts(answers, grammar, f"[TOOL_CALLS]{call}") == "[TOOL_CALLS]"
+    assert accepts(answers, call_grammar(ROWS["mistral3"], TOOLS, SINGLE), f"[TOOL_CALLS]{call}") is True
