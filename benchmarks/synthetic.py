@@ -1,6 +1,7 @@
 """Writes a GGUF with random weights of a given shape and quantisation: as slow as a real model, and as wise as noise.
 
     python benchmarks/synthetic.py llama-1b-q4_k.gguf --type Q4_K
+    python benchmarks/synthetic.py qwen35.gguf --family qwen35-4b
 
 The tokenizer is that of `smollm2`, so prompts are ordinary text. Weights are random blocks of the type itself, of zero
 mean: what is measured is how fast they are read and multiplied, and every type is written at the speed of the disk.
@@ -12,9 +13,11 @@ import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import gguf
 import numpy as np
+from families import FAMILIES, family, is_float
 from numpy.typing import NDArray
 
 from stoker.models.store import resolve
@@ -69,6 +72,58 @@ def write(path: Path, shape: Shape, quantization: str, *, seed: int = 0) -> None
     writer.close()
 
 
+def write_family(path: Path, name: str, quantization: str, *, seed: int = 0) -> None:
+    """The same for one of `FAMILIES`."""
+    found = family(name)
+    writer = gguf.GGUFWriter(path, found.architecture)
+    writer.add_name(f"Synthetic {name} {quantization}")
+    for key, value in found.keys.items():
+        _add_value(writer, key if key.startswith("tokenizer.") else f"{found.architecture}.{key}", value)
+    writer.add_embedding_length(found.hidden)
+    vocab_size = _copy_tokenizer(writer)
+    writer.add_vocab_size(vocab_size)
+    random = np.random.default_rng(seed)
+    norm = (("output_norm.weight", (found.hidden,)),) if found.has_output_norm else ()
+    for tensor, shape in (("token_embd.weight", (0, found.hidden)), *found.tensors, *norm):
+        sizes = tuple(size or vocab_size for size in shape)
+        if is_float(tensor, shape):
+            writer.add_tensor(tensor, _floats(tensor, sizes, random))
+        else:
+            kind = found.expert_type if found.expert_type and "_exps" in tensor else quantization
+            _add_matrices(writer, tensor, sizes, kind, random)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _add_value(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    """Whole numbers as GGUF has them: without a sign."""
+    if isinstance(value, list):
+        writer.add_array(key, cast(list[Any], value))
+    elif type(value) is int:
+        writer.add_uint32(key, value)
+    else:
+        writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
+
+
+def _floats(name: str, shape: tuple[int, ...], random: np.random.Generator) -> NDArray[np.float32]:
+    """Norms are 1, what decays decays, and all else is small."""
+    if name.endswith(("norm.weight", "scale.weight", "rope_freqs.weight")):
+        return np.ones(shape, np.float32)
+    values = random.normal(0, _SPREAD, shape).astype(np.float32)
+    return -np.abs(values) if name.endswith("ssm_a") else values
+
+
+def _add_matrices(
+    writer: gguf.GGUFWriter, name: str, shape: tuple[int, ...], quantization: str, random: np.random.Generator
+) -> None:
+    """Of all experts, one below the other; in 8 bits where rows are no whole number of blocks."""
+    block, _ = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[quantization]]
+    kind = quantization if shape[-1] % block == 0 else "Q8_0"
+    _add_matrix(writer, name, int(np.prod(shape[:-1])), shape[-1], kind, random, shape[:-1])
+
+
 def _copy_tokenizer(writer: gguf.GGUFWriter) -> int:
     """Takes everything called `tokenizer.*` over from the real model; returns the size of its vocabulary."""
     vocab_size = 0
@@ -101,15 +156,22 @@ def _norms(shape: Shape) -> Iterator[str]:
 
 
 def _add_matrix(
-    writer: gguf.GGUFWriter, name: str, rows: int, columns: int, quantization: str, random: np.random.Generator
+    writer: gguf.GGUFWriter,
+    name: str,
+    rows: int,
+    columns: int,
+    quantization: str,
+    random: np.random.Generator,
+    shape: tuple[int, ...] = (),
 ) -> None:
+    """`shape`: of the rows, where they have several dimensions."""
     kind = gguf.GGMLQuantizationType[quantization]
     block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
     made = min(rows, _TENSOR_ROWS)
     blocks = random.integers(0, 256, (made * columns // block, block_bytes), np.uint8)
     _WRITE_SCALES[quantization](blocks, random)
     tensor = np.resize(blocks.reshape(made, -1), (rows, columns // block * block_bytes))
-    writer.add_tensor(name, tensor, raw_dtype=kind)
+    writer.add_tensor(name, tensor.reshape(*(shape or (rows,)), -1), raw_dtype=kind)
 
 
 def _halves(count: int, scale: float) -> Bytes:
@@ -141,24 +203,33 @@ def _write_f16(blocks: Bytes, random: np.random.Generator) -> None:
     blocks[:] = random.normal(0, _SPREAD, len(blocks)).astype(np.float16).view(np.uint8).reshape(blocks.shape)
 
 
+def _write_mxfp4(blocks: Bytes, _: np.random.Generator) -> None:
+    blocks[:, 0] = 127 - 8  # 2^-8: codes are about 4 large, halves of them
+
+
 _WRITE_SCALES: dict[str, Callable[[Bytes, np.random.Generator], None]] = {
     "Q4_0": _write_q4_0,
     "Q8_0": _write_q8_0,
     "Q4_K": _write_q4_k,
     "Q6_K": _write_q6_k,
     "F16": _write_f16,
+    "MXFP4": _write_mxfp4,
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=Path)
+    parser.add_argument("--family", choices=sorted(FAMILIES), help="a real shape, instead of the sizes below")
     parser.add_argument("--type", choices=TYPES, default="Q4_K")
     for field in Shape.__dataclass_fields__.values():
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=int, default=field.default)
     arguments = vars(parser.parse_args())
-    path, quantization = arguments.pop("path"), arguments.pop("type")
-    write(path, Shape(**arguments), quantization)
+    path, quantization, chosen = (arguments.pop(name) for name in ("path", "type", "family"))
+    if chosen is None:
+        write(path, Shape(**arguments), quantization)
+    else:
+        write_family(path, chosen, quantization)
     print(f"{path}: {path.stat().st_size / 2**20:.0f} MiB of {quantization}")
 
 

@@ -2,7 +2,7 @@
 //
 //   project: 8 ranks x R rows x 16 inputs              8 + R loads, 8 R multiply-adds   lanes meet in one tree at the end
 //   expand:  T tiles of 16 outputs x R rows x 1 rank   T + R loads, T R multiply-adds   sums begin at 0: y is rounded once
-#include "adapters.hpp"
+#include "low_rank.hpp"
 
 namespace stoker::STOKER_ISA {
 

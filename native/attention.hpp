@@ -36,6 +36,15 @@ enum class KvType : int32_t { f32, f16, q8, q16, i16 };
 
 constexpr bool is_coded(KvType type) { return type == KvType::q16 || type == KvType::i16; }  // computed in integers
 
+// The largest codes of numbers, but for those of values and queries of type i16. The weight of what is seen best is one, too.
+constexpr int32_t kMostCode = 127 * 256 + 127;  // of type q16
+constexpr int32_t kMostWhole = 32767;           // of type i16
+
+// What a partial result has as the weight of a position with the largest score.
+constexpr float weight_of_best(KvType type) {
+    return type == KvType::q16 ? float(kMostCode) : type == KvType::i16 ? float(kMostWhole) : 1.0f;
+}
+
 struct KvLayout {
     KvType type;
     int32_t head_size;  // a multiple of 16
@@ -88,7 +97,8 @@ struct AttentionRows {
     }
 };
 
-// What attention over some spans left of a row: output = sum / weight, all weights being relative to e^max.
+// What attention over some spans left of a row: output = sum / weight, all weights being relative to that of e^max, which is
+// weight_of_best.
 //   sum [head_size], max, weight (0 = nothing was seen yet, the rest means nothing), 14 unused
 constexpr int32_t partial_floats(int32_t head_size) { return head_size + 16; }
 

@@ -6,9 +6,7 @@
 //   q16: code = 256 * high + low, signed bytes both, which lie apart         i16: code whole
 namespace stoker::STOKER_ISA {
 
-constexpr int32_t kMostCode = 127 * 256 + 127;    // of type q16
-constexpr int32_t kMostWhole = 32767;             // of type i16, but for
-constexpr int32_t kMostValue = 8191;              // those of values, and
+constexpr int32_t kMostValue = 8191;              // of values of type i16, and
 constexpr int32_t kMostLength = 46300;            // the length of those of a query or key, as a vector
 constexpr int32_t kScoredRows = 16;                // whose scores are there at a time: those of a tile
 constexpr int32_t kMostRows = 2 * kScoredRows;     // of a block: their weights are there at a time

@@ -175,7 +175,7 @@ private:
     }
 
     Bytes memory_;
-    std::vector<RopeTable> tables_;
+    Tables tables_;
     std::map<int32_t, std::unique_ptr<Bytes>> adapter_memory_;
     std::unique_ptr<Decoder> decoder_;
     std::mutex closing_;  // never waited for with the GIL

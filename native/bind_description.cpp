@@ -2,6 +2,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 
+#include <algorithm>
+#include <initializer_list>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -15,19 +17,16 @@ namespace {
 
 class Description {
 public:
-    Description(nb::dict dict, const Bytes& memory, std::vector<RopeTable>& tables)
+    Description(nb::dict dict, const Bytes& memory, Tables& tables)
         : dict_(std::move(dict)), memory_(memory), tables_(tables) {}
 
     DecoderSpec spec() const {
         DecoderSpec out = {};
         out.vocab_size = get<int32_t>("vocab_size");
         out.hidden_size = get<int32_t>("hidden_size");
-        out.num_heads = get<int32_t>("num_heads");
-        out.num_kv_heads = get<int32_t>("num_kv_heads");
-        out.head_size = get<int32_t>("head_size");
-        out.feed_forward_size = get<int32_t>("feed_forward_size");
         out.norm_eps = get<float>("norm_eps");
-        out.activation = choice("activation", "silu", "gelu_tanh") ? Activation::silu : Activation::gelu_tanh;
+        out.norm = chosen<NormKind>("norm", {"rms", "layer"});
+        out.activation = chosen<Activation>("activation", {"silu", "gelu_tanh", "swiglu_clamped"});
         out.attention_scale = get<float>("attention_scale");
         out.attention_softcap = get<float>("attention_softcap");
         out.embedding_scale = get<float>("embedding_scale");
@@ -35,6 +34,12 @@ public:
         out.embedding = projection("embedding");
         out.head = projection("head");
         out.output_norm = norm("output_norm", out.hidden_size);
+        if (!get<nb::object>("query_scales").is_none()) {
+            const auto scales = get<PositionScales>("query_scales");
+            tables_.scales.push_back(scales);
+            out.query_scales = scales.data();
+            out.num_query_scales = int32_t(scales.shape(0));
+        }
         for (nb::handle rope : get<nb::list>("ropes")) {
             out.ropes.push_back(of(rope).rope());
         }
@@ -53,11 +58,11 @@ private:
         return out;
     }
 
-    // Whether it is the first of these two names.
-    bool choice(const char* key, const char* first, const char* second) const {
-        const auto name = get<std::string>(key);
-        require(name == first || name == second, "no such activation, or no such way to pair elements");
-        return name == first;
+    // The names of an enumeration, in its order.
+    template <class T> T chosen(const char* key, std::initializer_list<const char*> names) const {
+        const auto found = std::ranges::find(names, get<std::string>(key));
+        require(found != names.end(), "the description has a name that is not known");
+        return T(found - names.begin());
     }
 
     const float* vector(int64_t offset, int32_t size) const {
@@ -69,6 +74,9 @@ private:
     const float* norm(const char* key, int32_t size) const { return vector(get<int64_t>(key), size); }
 
     Projection projection(const char* key) const {
+        if (get<nb::object>(key).is_none()) {
+            return {};
+        }
         const auto [type, rows, cols, offset, bias] = get<std::tuple<int32_t, int32_t, int32_t, int64_t, int64_t>>(key);
         require(rows > 0 && cols > 0 && can_pack(type, cols), "a matrix has a type or size without kernels");
         return {{type, rows, cols, memory_.part(offset, packed_bytes(type, rows, cols))}, vector(bias, rows)};
@@ -79,38 +87,72 @@ private:
         const auto dim = get<int32_t>("dim");
         require(table.shape(1) == 2 && 2 * int64_t(table.shape(2)) == dim && table.shape(0) < (1u << 31),
                 "a table of rotations has the wrong shape");
-        tables_.push_back(table);
-        return {choice("pairs", "adjacent", "halves"), dim, int32_t(table.shape(0)), table.data()};
+        tables_.ropes.push_back(table);
+        return {chosen<int>("pairs", {"adjacent", "halves"}) == 0, dim, int32_t(table.shape(0)), table.data()};
     }
 
     Layer layer(const DecoderSpec& spec) const {
+        const Heads heads = {get<int32_t>("num_heads"), get<int32_t>("num_kv_heads"), get<int32_t>("head_size")};
+        const auto head_norms = chosen<HeadNorms>("head_norms", {"before_rope", "after_rope", "whole_row"});
+        const bool are_whole = head_norms == HeadNorms::whole_row;
         return {
+            .heads = heads,
+            .feed_forward_size = get<int32_t>("feed_forward_size"),
             .attention_norm = norm("attention_norm", spec.hidden_size),
             .query = projection("query"),
             .key = projection("key"),
             .value = projection("value"),
             .output = projection("output"),
-            .query_norm = norm("query_norm", spec.head_size),
-            .key_norm = norm("key_norm", spec.head_size),
+            .head_norms = head_norms,
+            .query_norm = norm("query_norm", are_whole ? heads.query_size() : heads.size),
+            .key_norm = norm("key_norm", are_whole ? heads.kv_size() : heads.size),
+            .sinks = norm("sinks", heads.num),
             .post_attention_norm = norm("post_attention_norm", spec.hidden_size),
             .feed_forward_norm = norm("feed_forward_norm", spec.hidden_size),
             .gate = projection("gate"),
             .up = projection("up"),
             .down = projection("down"),
+            .experts = experts(),
             .post_feed_forward_norm = norm("post_feed_forward_norm", spec.hidden_size),
+            .is_parallel = get<bool>("is_parallel"),
             .rope = get<int32_t>("rope"),
             .window = get<int32_t>("window"),
         };
     }
 
+    Experts experts() const {
+        const auto described = get<nb::object>("experts");
+        return described.is_none() ? Experts{} : of(described).all_experts();
+    }
+
+    Experts all_experts() const {
+        const auto count = get<int32_t>("count");
+        return {
+            .count = count,
+            .used = get<int32_t>("used"),
+            .size = get<int32_t>("size"),
+            .num_groups = get<int32_t>("num_groups"),
+            .used_groups = get<int32_t>("used_groups"),
+            .routing = chosen<Routing>("routing", {"softmax", "sigmoid", "softmax_of_chosen"}),
+            .is_normalised = get<bool>("is_normalised"),
+            .scale = get<float>("scale"),
+            .router = projection("router"),
+            .selection_bias = vector(get<int64_t>("selection_bias"), count),
+            .gate = projection("gate"),
+            .up = projection("up"),
+            .down = projection("down"),
+            .shared_gate = projection("shared_gate"),
+        };
+    }
+
     nb::dict dict_;
     const Bytes& memory_;
-    std::vector<RopeTable>& tables_;
+    Tables& tables_;
 };
 
 }  // namespace
 
-DecoderSpec read_description(const nb::dict& description, const Bytes& memory, std::vector<RopeTable>& tables) {
+DecoderSpec read_description(const nb::dict& description, const Bytes& memory, Tables& tables) {
     return Description(description, memory, tables).spec();
 }
 

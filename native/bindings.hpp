@@ -48,9 +48,16 @@ private:
 };
 
 using RopeTable = Array<const float, 3>;
+using PositionScales = Array<const float, 1>;
+
+// What a spec points into besides the packed memory.
+struct Tables {
+    std::vector<RopeTable> ropes;
+    std::vector<PositionScales> scales;
+};
 
 // The spec that is described as backends/native/decoder.py does; offsets are into the packed `memory`. It points into that
 // and into the `tables` that are added here.
-DecoderSpec read_description(const nb::dict& description, const Bytes& memory, std::vector<RopeTable>& tables);
+DecoderSpec read_description(const nb::dict& description, const Bytes& memory, Tables& tables);
 
 }  // namespace stoker

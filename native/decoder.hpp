@@ -8,6 +8,7 @@
 
 #include "adapters.hpp"
 #include "buffer.hpp"
+#include "experts.hpp"
 #include "kernels.hpp"
 #include "kv.hpp"
 #include "plan.hpp"
@@ -25,8 +26,12 @@ struct alignas(64) Worker {
     Buffer<uint8_t> codes;    // of these
     Buffer<float> row;        // one more
     Buffer<float> gate, up;   // of one piece
+    Buffer<float> sink;       // a partial result
+    Buffer<uint8_t> gathered; // codes of the rows of one expert
+    Buffer<float> gathered_x; // and as they were
     AttentionAhead fetched = {};  // of these pages the keys
     uint64_t prepared = 0;    // the pass and stage whose input is in `x`, `normed` and `codes`
+    uint64_t is_gathered = 0; // the pass, stage and group whose rows are in `gathered`
     uint64_t added = 0;       // the pass and how many y are in `x`
 };
 
@@ -48,6 +53,9 @@ public:
 private:
     friend class Pass;
 
+    void take_memory_for_experts();
+
+    int32_t feed_forward_size() const;  // the largest
     void check(const Batch& batch) const;
     void check(const Batch& batch, const Chunk& chunk) const;
 
@@ -62,6 +70,12 @@ private:
     // that are floats, and for adapters.
     Buffer<float> x_[2], normed_, qkv_, attended_, y_, gate_, span_partials_;
     Buffer<uint8_t> codes_, down_codes_;
+    ExpertRows expert_rows_;
+    // What the router gave: [row][ld_scores_], the shared gate's in the last tile; the inputs of experts' `down`, as floats where
+    // its weights are; and what experts gave, by entry.
+    Buffer<float> scores_, expert_gate_, expert_y_;
+    Buffer<uint8_t> expert_codes_;
+    int32_t ld_scores_ = 0;
     std::vector<Worker> workers_;
     uint64_t num_passes_ = 0;
 

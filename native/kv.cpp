@@ -75,11 +75,16 @@ void copy_codes(uint8_t* to, const uint8_t* from, const KvLayout& kv, bool are_k
 
 }  // namespace
 
-KvCache::KvCache(KvType type, int32_t num_layers, int32_t num_heads, int32_t head_size, int32_t num_pages)
-    : layout_{type, head_size, 0}, num_heads_(num_heads), num_pages_(num_pages),
-      num_planes_(size_t(num_layers) * num_heads * 2) {
-    layout_.page_bytes = num_planes_ * layout_.plane_bytes();
-    bytes_ = layout_.page_bytes * num_pages;
+KvCache::KvCache(KvType type, const std::vector<KvHeads>& layers, int32_t num_pages) : num_pages_(num_pages) {
+    for (const KvHeads& heads : layers) {
+        const KvLayout layout = {type, heads.size, 0};
+        layers_.push_back({layout, page_bytes_, heads.count});
+        page_bytes_ += heads.count * layout.head_bytes();
+    }
+    for (Part& part : layers_) {
+        part.layout.page_bytes = page_bytes_;
+    }
+    bytes_ = page_bytes_ * num_pages;
     memory_ = static_cast<uint8_t*>(take_pages(bytes_));
 }
 
@@ -101,15 +106,18 @@ void KvCache::import_positions(int32_t page, const uint8_t* data, int32_t first,
         std::memcpy(to, data, page_bytes());
         return;
     }
-    for (size_t plane = 0; plane < num_planes_; ++plane) {
-        const bool are_keys = plane % 2 == 0;
-        if (is_coded(layout_.type)) {
-            copy_codes(to, data, layout_, are_keys, first, last);
-        } else {
-            copy_elements(to, data, layout_, are_keys, first, last);
+    for (const Part& part : layers_) {
+        const KvLayout& layout = part.layout;
+        for (int32_t plane = 0; plane < 2 * part.num_heads; ++plane) {
+            const bool are_keys = plane % 2 == 0;
+            if (is_coded(layout.type)) {
+                copy_codes(to, data, layout, are_keys, first, last);
+            } else {
+                copy_elements(to, data, layout, are_keys, first, last);
+            }
+            to += layout.plane_bytes();
+            data += layout.plane_bytes();
         }
-        to += layout_.plane_bytes();
-        data += layout_.plane_bytes();
     }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "decoder.hpp"
+#include "experts.hpp"
 
 namespace stoker {
 
@@ -9,7 +10,7 @@ class Pass final : public Program {
 public:
     Pass(Decoder& decoder, const Batch& batch);
     int32_t num_stages() const override { return int32_t(plan_.stages.size()); }
-    int32_t num_pieces(int32_t stage) const override { return plan_.stages[stage].num_pieces; }
+    int32_t num_pieces(int32_t stage) const override;
     void compute(int32_t stage, int32_t piece, int32_t thread) override;
 
 private:
@@ -21,6 +22,9 @@ private:
     static Range share(const Stage& stage, int32_t piece, int32_t all);
     void embed(const Stage& stage, Range rows);
     void keep_rows(const Stage& stage);
+
+    const Heads& heads(int32_t layer) const { return spec_.layers[layer].heads; }
+    void norm(const float* x, const float* weight, float* y) const;  // weight: nullptr = y is x
 
     // The input of the products of stage `index`: prepared by a stage before it, or by this thread now.
     Activations input(Worker& me, int32_t index, bool is_first_piece);
@@ -41,9 +45,27 @@ private:
     // `part`: which of the stage's matrices this is.
     void multiply(Worker& me, const Stage& stage, int32_t part, const Activations& a, Range tiles, float* y, int32_t ldy);
 
+    void multiply(Worker& me, const Projection& p, const Activations& a, Range tiles, float* y, int32_t ldy);
+
+    // Experts: pass_experts.cpp
+    void route(Worker& me, const Stage& stage, int32_t piece, const Activations& a);
+    void choose(const Stage& stage, Range rows);
+    void sort_rows(const Stage& stage);
+    // The rows of a unit, from the input of stage `index`.
+    Activations gather(Worker& me, int32_t index, const ExpertRows::Unit& unit, const Activations& all, bool is_float);
+    void expert_gate_up(Worker& me, int32_t index, int32_t piece);
+    void expert_down(Worker& me, const Stage& stage, int32_t piece);
+    void multiply_expert(Worker& me, const Projection& all, int32_t expert, int32_t rows, const Activations& a,
+                         const ExpertRows::Unit& unit, float* y, int32_t ldy);
+    void combine(const Stage& stage, Range rows);
+
+    void rotate_row(int32_t layer, int32_t row);
     void rotate_and_write(int32_t layer, int32_t row, int32_t head);
+    bool is_wanted(int32_t layer, const AttentionPiece& piece) const {
+        return piece.wants_logits || !plan_.keeps_rows || !plan_.is_last(layer);
+    }
     // Its range of the units of attention (see Pool).
-    Range units_of(int32_t thread) const;
+    Range units_of(int32_t layer, int32_t thread) const;
     // `left`: what it has left of its range, and so takes next.
     void attend(Worker& me, int32_t layer, int32_t unit, Range left);
     void attend_span(Worker& me, AttentionRows& rows, int32_t span, const AttentionAhead& ahead, float* partials);
@@ -51,9 +73,9 @@ private:
     void fetch_keys(int32_t thread, int32_t layer);
     // The pages of the first unit's first span from the first that is seen on; none of no units.
     AttentionAhead pages_of(int32_t layer, Range units) const;
-    void join_spans(int32_t layer, int32_t unit);
-    void merge(float* all, const float* later, int32_t rows) const;
-    void finish(const AttentionPiece& piece, int32_t head, const float* partials);
+    void join_spans(Worker& me, int32_t layer, int32_t unit);
+    void merge(float* all, const float* later, int32_t rows, int32_t head_size) const;
+    void finish(Worker& me, int32_t layer, const AttentionPiece& piece, int32_t head, float* partials);
     AttentionRows attention_rows(int32_t layer, const AttentionPiece& piece, int32_t head) const;
 
     Decoder& d_;
@@ -61,7 +83,6 @@ private:
     const Kernels& k_;
     Plan& plan_;
     const Batch& batch_;
-    const int32_t ldqkv_;  // floats from a row of queries, keys and values to the next
 };
 
 }  // namespace stoker

@@ -7,13 +7,6 @@
 
 namespace stoker {
 
-namespace {
-
-constexpr size_t kMaxSpanPartials = size_t(4) << 20;  // floats: 16 MB
-constexpr int32_t kPiecesPerThread = 4;               // of a stage: enough to even out threads that are held up
-
-}  // namespace
-
 int32_t Stage::place() const {
     const int32_t first = DecoderSpec::kFirstLayer + layer * DecoderSpec::kLayerPlaces;
     switch (kind) {
@@ -26,25 +19,48 @@ int32_t Stage::place() const {
 }
 
 Plan::Plan(const DecoderSpec& spec, int32_t attention_rows, int32_t max_batch_tokens, int32_t num_threads)
-    : spec_(spec), max_batch_tokens_(max_batch_tokens), num_threads_(num_threads),
-      piece_tokens_(std::max(1, attention_rows / spec.group())) {
-    const size_t partial = partial_floats(spec.head_size), rows = max_batch_tokens;
-    const size_t spans = spec.num_positions() / kSpanTokens + 1;
-    num_span_partials_ =
-        std::min(kMaxSpanPartials, size_t(kPiecesPerThread) * num_threads * piece_rows() * spans * partial);
-    stages.reserve(spec.layers.size() * 15 + 6);
-    row_position.resize(rows);
-    row_chunk.resize(rows);
-    logit_row.resize(rows);
-    pieces.reserve(rows);
-    units.reserve(std::max(rows * spec.num_kv_heads, num_span_partials_ / partial));
+    : spec_(spec), max_batch_tokens_(max_batch_tokens), num_threads_(num_threads) {
+    stages.reserve(spec.layers.size() * 22 + 6);
+    row_position.resize(max_batch_tokens);
+    row_chunk.resize(max_batch_tokens);
+    logit_row.resize(max_batch_tokens);
+    for (const Layer& layer : spec.layers) {
+        add_attention(layer, attention_rows);
+    }
+}
+
+void Plan::add_attention(const Layer& layer, int32_t attention_rows) {
+    const bool whole_rows = layer.head_norms == HeadNorms::whole_row;
+    const auto known = std::ranges::find(attentions_, layer.heads, &AttentionPlan::heads);
+    kinds_.push_back(int32_t(known - attentions_.begin()));
+    if (known == attentions_.end()) {
+        attentions_.emplace_back(layer.heads, whole_rows, attention_rows, spec_.num_positions(), max_batch_tokens_,
+                                 num_threads_);
+    }
+}
+
+size_t Plan::num_span_partials() const {
+    size_t found = 0;
+    for (const AttentionPlan& attention : attentions_) {
+        found = std::max(found, attention.num_span_partials());
+    }
+    return found;
+}
+
+size_t Plan::num_piece_partials() const {
+    size_t found = 0;
+    for (const AttentionPlan& attention : attentions_) {
+        found = std::max(found, size_t(attention.piece_rows()) * partial_floats(attention.heads().size));
+    }
+    return found;
 }
 
 void Plan::make(const Batch& batch, const Adapters& adapters) {
     keeps_rows = batch.hidden == nullptr && batch.num_rows < batch.num_tokens && batch.num_tokens > Stage::kFewRows;
     make_rows(batch);
-    make_attention(batch);
-    make_units();
+    for (AttentionPlan& attention : attentions_) {
+        attention.make(batch);
+    }
     make_stages(batch, adapters);
 }
 
@@ -62,58 +78,15 @@ void Plan::make_rows(const Batch& batch) {
     }
 }
 
-void Plan::make_attention(const Batch& batch) {
-    pieces.clear();
-    int32_t row = 0;
-    size_t num_spans = 0;
-    for (int32_t c = 0; c < batch.num_chunks; ++c) {
-        const Chunk& chunk = batch.chunks[c];
-        for (int32_t i = 0; i < chunk.length; i += piece_tokens_) {
-            const int32_t n = std::min(piece_tokens_, chunk.length - i);
-            pieces.push_back({c, row + i, chunk.start + i, n, i + n > chunk.length - chunk.num_logits});
-            num_spans += (chunk.start + i + n - 1) / kSpanTokens + 1;
-        }
-        row += chunk.length;
-    }
-    const size_t floats = num_spans * spec_.num_kv_heads * piece_rows() * partial_floats(spec_.head_size);
-    spans_apart = int32_t(pieces.size()) * spec_.num_kv_heads < kPiecesPerThread * num_threads_ &&
-                  num_spans > pieces.size() && floats <= num_span_partials_;
-    rotates_with_attention = batch.num_chunks == batch.num_tokens && !spans_apart;
-}
-
-// The pieces of a chunk that see most come first in each thread's range (see Pool), so that none begins a long one last. The
-// spans of a piece and head stay together.
-void Plan::make_units() {
-    units.clear();
-    const size_t unit_floats = size_t(piece_rows()) * partial_floats(spec_.head_size);
-    const auto add_units_of = [&](int32_t p) {
-        const int32_t last = (pieces[p].position + pieces[p].num_tokens - 1) / kSpanTokens;
-        for (int32_t head = 0; head < spec_.num_kv_heads; ++head) {
-            for (int32_t span = spans_apart ? 0 : last; span <= last; ++span) {
-                units.push_back({p, head, span, spans_apart ? units.size() * unit_floats : 0});
-            }
-        }
-    };
-    for (int32_t thread = 0; thread < num_threads_; ++thread) {
-        for (int32_t p = int32_t(pieces.size()) - 1 - thread; p >= 0; p -= num_threads_) {
-            add_units_of(p);
-        }
-    }
-}
-
 void Plan::make_stages(const Batch& batch, const Adapters& adapters) {
     stages.clear();
     next_ = {};
+    next_.source = -1;
     next_.rows = batch.num_tokens;
     add_rows(StageKind::embed);
-    const auto num_units = int32_t(units.size());
     for (next_.layer = 0; next_.layer < int32_t(spec_.layers.size()); ++next_.layer) {
         add_products(StageKind::query_key_value, adapters);
-        if (!rotates_with_attention) {
-            add_rows(StageKind::rotate);
-        }
-        add(StageKind::attend, num_units);
-        add(StageKind::join_spans, spans_apart ? num_units : 0);
+        add_attention_stages();
         if (keeps_rows && is_last(next_.layer)) {
             add(StageKind::keep_rows, 1);
             next_.rows = batch.num_rows;
@@ -123,8 +96,7 @@ void Plan::make_stages(const Batch& batch, const Adapters& adapters) {
             return;
         }
         add_products(StageKind::output, adapters);
-        add_products(StageKind::gate_up, adapters);
-        add_products(StageKind::down, adapters);
+        add_feed_forward(adapters);
     }
     next_.layer = 0;
     if (batch.hidden != nullptr) {
@@ -134,6 +106,50 @@ void Plan::make_stages(const Batch& batch, const Adapters& adapters) {
     next_.of_logits = true;
     if (next_.rows > 0) {
         add_products(StageKind::head, adapters);
+    }
+}
+
+void Plan::add_attention_stages() {
+    const AttentionPlan& plan = attention(next_.layer);
+    const auto num_units = int32_t(plan.units.size());
+    if (!plan.rotates_with_attention) {
+        add_rows(StageKind::rotate);
+    }
+    add(StageKind::attend, num_units);
+    add(StageKind::join_spans, plan.spans_apart ? num_units : 0);
+}
+
+void Plan::add_feed_forward(const Adapters& adapters) {
+    const Layer& layer = spec_.layers[next_.layer];
+    if (layer.experts.count > 0) {
+        add_route(layer.experts);
+        add(StageKind::expert_gate_up, 0);  // how many pieces, the rows decide: see Pass::num_pieces
+        add(StageKind::expert_down, 0);
+    }
+    if (layer.feed_forward_size > 0) {
+        add_products(StageKind::gate_up, adapters);
+        next_.source = -1;
+        add_products(StageKind::down, adapters);
+    }
+    next_.source = -1;
+    if (layer.experts.count > 0) {
+        add_rows(StageKind::combine);
+    }
+}
+
+void Plan::add_route(const Experts& experts) {
+    if (!next_.is_few()) {
+        add(StageKind::input, divided_up(next_.rows, kTile), kTile);
+    }
+    const int32_t tiles = experts.router.w.tiles(), grain = tiles_at_once(tiles);
+    add(StageKind::route, divided_up(tiles, grain) + (experts.has_shared_gate() ? 1 : 0), grain);
+    count_added_y();
+    next_.source = int32_t(stages.size()) - 1;
+    if (next_.is_few()) {
+        add(StageKind::choose, 1, next_.rows);  // and sorts
+    } else {
+        add_rows(StageKind::choose);
+        add(StageKind::sort_rows, stages.back().num_pieces == 1 ? 0 : 1);
     }
 }
 
@@ -150,7 +166,7 @@ void Plan::add_rows(StageKind kind) {
 }
 
 void Plan::add_products(StageKind kind, const Adapters& adapters) {
-    if (!next_.is_few() && kind != StageKind::down) {
+    if (!next_.is_few() && kind != StageKind::down && next_.source < 0) {
         add(StageKind::input, divided_up(next_.rows, kTile), kTile);
     }
     next_.kind = kind;
@@ -171,6 +187,10 @@ void Plan::add_products(StageKind kind, const Adapters& adapters) {
         grain = std::min(grain, gate_floats(max_batch_tokens_) / (next_.rows * kTile) / 2 * 2);
     }
     add(kind, num_pieces(grain), grain);
+    count_added_y();
+}
+
+void Plan::count_added_y() {
     if (next_.adds_y()) {
         next_.x = next_.is_few() ? int8_t(1 - next_.x) : next_.x;
         ++next_.num_added;

@@ -7,6 +7,10 @@
 // thread that takes a piece of the products prepares all rows for itself, which costs less than another stage. The inputs of
 // `down` are quantised by who computes them. Where rows have adapters, a stage `project` stands before the products that these
 // change (adapters.hpp).
+//
+// With experts (experts.hpp) the feed-forward is, all from the same input, whose products come before `y` is written again:
+//
+//   input | route | choose | sort rows | experts: gate, up | experts: down | gate, up | down -> y | combine -> y
 #pragma once
 
 #include <algorithm>
@@ -15,12 +19,14 @@
 #include <vector>
 
 #include "adapters.hpp"
+#include "attention_plan.hpp"
 #include "spec.hpp"
 
 namespace stoker {
 
 enum class StageKind : int8_t {
     embed, input, project, query_key_value, rotate, attend, join_spans, keep_rows, output, gate_up, down, hidden, head,
+    route, choose, sort_rows, expert_gate_up, expert_down, combine,
 };
 
 struct Stage {
@@ -33,28 +39,20 @@ struct Stage {
     int32_t rows;       // of a `project`: its units
     int32_t grain;      // rows, tiles or units of a piece
     int32_t num_pieces;
+    int32_t source;     // the stage whose input this one has, too; -1 = its own
     bool of_logits;     // the rows are those that want logits
 
     // Whether rows are prepared by each thread for itself, and whether a y is added to them then.
     bool is_few() const { return rows <= kFewRows; }
     bool adds_y() const {
-        return kind == StageKind::gate_up || (kind == StageKind::query_key_value && layer > 0);
+        return source < 0 && is_first();
+    }
+    bool is_first() const {  // of those that have the sum
+        return kind == StageKind::gate_up || kind == StageKind::route || (kind == StageKind::query_key_value && layer > 0);
     }
     // The first of the matrices that its products are with (see DecoderSpec), and how many there are.
     int32_t place() const;
     int32_t num_parts() const { return kind == StageKind::query_key_value ? 3 : kind == StageKind::gate_up ? 2 : 1; }
-};
-
-// Consecutive tokens of a chunk, for attention.
-struct AttentionPiece {
-    int32_t chunk, row, position, num_tokens;
-    bool wants_logits;
-};
-
-// A piece, a KV head and, if spans are computed apart, a span with the place of its result.
-struct AttentionUnit {
-    int32_t piece, head, span;
-    size_t partials;
 };
 
 class Plan {
@@ -66,32 +64,30 @@ public:
         return std::max(1 << 17, max_batch_tokens * 2 * kTile);
     }
 
-    // Floats for the results of spans that are computed apart.
-    size_t num_span_partials() const { return num_span_partials_; }
-    int32_t piece_rows() const { return piece_tokens_ * spec_.group(); }
+    // Of the layer's kind of heads.
+    const AttentionPlan& attention(int32_t layer) const { return attentions_[kinds_[layer]]; }
+    // The largest that attention of any layer needs.
+    size_t num_span_partials() const;
+    size_t num_piece_partials() const;
 
     void make(const Batch& batch, const Adapters& adapters);
 
     std::vector<Stage> stages;
     std::vector<int32_t> row_position, row_chunk, logit_row;
-    std::vector<AttentionPiece> pieces;
-    std::vector<AttentionUnit> units;
-    bool spans_apart = false;            // few pieces with long pasts: so that all threads have work
-    bool rotates_with_attention = false; // every token is alone: its head is rotated by who attends
     bool keeps_rows = false;             // in the last layer only rows that want logits go on behind their KV
 
     bool is_last(int32_t layer) const { return layer + 1 == int32_t(spec_.layers.size()); }
-    bool is_wanted(int32_t layer, const AttentionPiece& piece) const {
-        return piece.wants_logits || !keeps_rows || !is_last(layer);
-    }
 
 private:
+    void add_attention(const Layer& layer, int32_t attention_rows);
     void make_rows(const Batch& batch);
-    void make_attention(const Batch& batch);
-    void make_units();
     void make_stages(const Batch& batch, const Adapters& adapters);
     void add(StageKind kind, int32_t num_pieces, int32_t grain = 1);
     void add_rows(StageKind kind);
+    void add_attention_stages();
+    void add_feed_forward(const Adapters& adapters);
+    void add_route(const Experts& experts);
+    void count_added_y();
     void add_products(StageKind kind, const Adapters& adapters);
     void add_project(const Adapters& adapters);
     int32_t tiles_at_once(int32_t tiles) const;
@@ -99,8 +95,8 @@ private:
     const DecoderSpec& spec_;
     const int32_t max_batch_tokens_;
     const int32_t num_threads_;
-    const int32_t piece_tokens_;
-    size_t num_span_partials_ = 0;
+    std::vector<AttentionPlan> attentions_;  // one for each kind of heads
+    std::vector<int32_t> kinds_;             // of layers
     Stage next_ = {};  // while stages are made
 };
 

@@ -5,21 +5,30 @@
 
 namespace stoker {
 
-enum class Activation : int32_t { silu, gelu_tanh };
+// swiglu_clamped: g * sigmoid(1.702 g) * (up + 1), where g = min(gate, 7) and up stays within -7 ... 7
+enum class Activation : int32_t { silu, gelu_tanh, swiglu_clamped };
 
 struct RowKernels {
     // y = x / sqrt(mean(x²) + eps) * weight; y may be x.
     void (*rms_norm)(const float* x, const float* weight, int32_t n, float eps, float* y);
+    // y = (x - mean) / sqrt(variance + eps) * weight; y may be x.
+    void (*layer_norm)(const float* x, const float* weight, int32_t n, float eps, float* y);
     // Turns the pairs of the first `dim` elements; table: dim/2 cosines, then dim/2 sines.
     void (*rotate)(float* x, const float* table, int32_t dim, bool adjacent);
     // out = activation(gate) * up; out may be either.
     void (*activate)(Activation kind, const float* gate, const float* up, int32_t n, float* out);
     // x += y
     void (*add)(float* x, const float* y, int32_t n);
+    // x += factor * y, rounded once
+    void (*add_scaled)(float* x, const float* y, float factor, int32_t n);
     // x *= factor
     void (*scale)(float* x, float factor, int32_t n);
     // x = cap * tanh(x / cap); any length.
     void (*softcap)(float* x, float cap, int32_t n);
+    // x = e^(x - max) / sum of these; any length.
+    void (*softmax)(float* x, int32_t n);
+    // x = 1 / (1 + e^-x); any length.
+    void (*sigmoid)(float* x, int32_t n);
 };
 
 }  // namespace stoker

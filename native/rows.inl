@@ -17,6 +17,22 @@ inline void rms_norm(const float* x, const float* weight, int32_t n, float eps, 
     }
 }
 
+inline void layer_norm(const float* x, const float* weight, int32_t n, float eps, float* y) {
+    f32x16 sum = set1(0), squares = set1(0);
+    for (int32_t i = 0; i < n; i += 16) {
+        sum = add(sum, load(x + i));
+    }
+    const f32x16 mean = set1(reduce_add(sum) / float(n));
+    for (int32_t i = 0; i < n; i += 16) {
+        const f32x16 v = sub(load(x + i), mean);
+        squares = fma(v, v, squares);
+    }
+    const f32x16 factor = set1(1.0f / __builtin_sqrtf(reduce_add(squares) / float(n) + eps));
+    for (int32_t i = 0; i < n; i += 16) {
+        store(y + i, mul(mul(sub(load(x + i), mean), factor), load(weight + i)));
+    }
+}
+
 // 4 products, 2 of them fused, for a pair.
 inline void rotate_pair(float& a, float& b, float cosine, float sine) {
     const float x = a, y = b;
@@ -53,11 +69,19 @@ inline f32x16 gelu_tanh(f32x16 x) {
     return gated(x, mul(mul(x, set1(1.5957691216057308f)), inner));
 }
 
+inline f32x16 swiglu_clamped(f32x16 gate, f32x16 up) {
+    const f32x16 g = min(set1(7), gate), u = max(set1(-7), min(set1(7), up));
+    return mul(gated(g, mul(g, set1(1.702f))), add(u, set1(1)));
+}
+
 inline void activate(Activation kind, const float* gate, const float* up, int32_t n, float* out) {
     for (int32_t i = 0; i < n; i += 16) {
-        const f32x16 x = load(gate + i);
-        const f32x16 active = kind == Activation::silu ? gated(x, x) : gelu_tanh(x);
-        store(out + i, mul(active, load(up + i)));
+        const f32x16 x = load(gate + i), y = load(up + i);
+        switch (kind) {
+            case Activation::silu: store(out + i, mul(gated(x, x), y)); break;
+            case Activation::gelu_tanh: store(out + i, mul(gelu_tanh(x), y)); break;
+            case Activation::swiglu_clamped: store(out + i, swiglu_clamped(x, y)); break;
+        }
     }
 }
 
@@ -67,24 +91,58 @@ inline void add_row(float* x, const float* y, int32_t n) {
     }
 }
 
+inline void add_scaled_row(float* x, const float* y, float factor, int32_t n) {
+    for (int32_t i = 0; i < n; i += 16) {
+        store(x + i, fma(load(y + i), set1(factor), load(x + i)));
+    }
+}
+
 inline void scale_row(float* x, float factor, int32_t n) {
     for (int32_t i = 0; i < n; i += 16) {
         store(x + i, mul(load(x + i), set1(factor)));
     }
 }
 
-inline void softcap_row(float* x, float cap, int32_t n) {
-    const auto capped = [&](f32x16 v) { return mul(tanh(div(v, set1(cap))), set1(cap)); };
+// Of any length: what is missing of the last 16 counts as `filler`.
+template <class F> inline void change_each(float* x, int32_t n, float filler, const F& changed) {
     int32_t i = 0;
     for (; i + 16 <= n; i += 16) {
-        store(x + i, capped(load(x + i)));
+        store(x + i, changed(load(x + i)));
     }
-    alignas(64) float rest[16] = {};
-    __builtin_memcpy(rest, x + i, (n - i) * sizeof(float));
-    store(rest, capped(load(rest)));
-    __builtin_memcpy(x + i, rest, (n - i) * sizeof(float));
+    if (i < n) {
+        alignas(64) float rest[16];
+        store(rest, set1(filler));
+        __builtin_memcpy(rest, x + i, (n - i) * sizeof(float));
+        store(rest, changed(load(rest)));
+        __builtin_memcpy(x + i, rest, (n - i) * sizeof(float));
+    }
 }
 
-constexpr RowKernels kRowKernels = {rms_norm, rotate, activate, add_row, scale_row, softcap_row};
+inline void softcap_row(float* x, float cap, int32_t n) {
+    change_each(x, n, 0, [&](f32x16 v) { return mul(tanh(div(v, set1(cap))), set1(cap)); });
+}
+
+inline void softmax_row(float* x, int32_t n) {
+    float most = x[0];
+    for (int32_t i = 1; i < n; ++i) {
+        most = x[i] > most ? x[i] : most;
+    }
+    f32x16 sum = set1(0);
+    change_each(x, n, -3e38f, [&](f32x16 v) {  // what is filled in adds about 1e-38
+        const f32x16 weight = exp(sub(v, set1(most)));
+        sum = add(sum, weight);
+        return weight;
+    });
+    const f32x16 whole = set1(reduce_add(sum));
+    change_each(x, n, 0, [&](f32x16 v) { return div(v, whole); });
+}
+
+inline void sigmoid_row(float* x, int32_t n) {
+    change_each(x, n, 0, [](f32x16 v) { return gated(set1(1), v); });
+}
+
+constexpr RowKernels kRowKernels = {
+    rms_norm, layer_norm, rotate, activate, add_row, add_scaled_row, scale_row, softcap_row, softmax_row, sigmoid_row,
+};
 
 }  // namespace stoker::STOKER_ISA

@@ -38,6 +38,18 @@ minima, so many times larger that weights are zero on average."""
 
 _OWN_KEYS: Mapping[str, Mapping[str, Any]] = {
     "gemma2": {"attention.sliding_window": 24, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0},
+    "cohere2": {
+        "attention.sliding_window": 24,
+        "attention.layer_norm_epsilon": 1e-5,
+        "attention.layer_norm_rms_epsilon": None,
+        "logit_scale": 0.4,
+    },
+    "ernie4_5-moe": {"interleave_moe_layer_step": 1},
+    "glm4moe": {"expert_weights_norm": True, "expert_weights_scale": 1.5},
+    "gpt-oss": {"attention.sliding_window": 24},
+    "granitemoe": {"attention.scale": 0.4, "embedding_scale": 3.0, "logit_scale": 2.5, "residual_scale": 0.4},
+    "qwen2vl": {"rope.dimension_sections": [3, 3, 2, 0]},
+    "qwen3vl": {"rope.dimension_sections": [3, 3, 2, 0]},
     "granite": {
         "attention.scale": 0.4,
         "embedding_scale": 3.0,
@@ -47,6 +59,12 @@ _OWN_KEYS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """Which no file of these architectures lacks; the numbers are such that leaving one out shows."""
+
+
+OTHER_NORM = ("glm4moe", "gpt-oss", "seed_oss")
+"""In which the norm before the feed-forward is called as if it came after attention."""
+_PLAIN_SIZES = ("llama", "olmoe", "granitemoe")
+"""Whose experts are of the size that is the feed-forward's elsewhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +85,16 @@ class TinyModel:
     num_heads: int = 4
     num_kv_heads: int = 2
     head_size: int = 16
+    layer_heads: tuple[tuple[int, int], ...] = ()
+    """Heads, and those of keys and values, of each layer, where they differ."""
+    layer_sizes: tuple[int, ...] = ()
+    """Of the feed-forward of each layer, where they differ."""
+    num_experts: int = 0
+    expert_size: int = 32
+    num_dense: int = 0
+    """First layers without experts, of architectures that have them."""
+    shared_size: int = 0
+    """Of the block beside the experts."""
     vocab_size: int = 256 + len(SPECIAL) + 3
     """Not a multiple of anything."""
     context_length: int = 4096
@@ -123,18 +151,31 @@ def _write_sizes(writer: GGUFWriter, model: TinyModel) -> None:
         "block_count": model.num_layers,
         "context_length": model.context_length,
         "embedding_length": model.hidden_size,
-        "feed_forward_length": model.feed_forward_size,
-        "attention.head_count": model.num_heads,
-        "attention.head_count_kv": model.num_kv_heads,
+        "feed_forward_length": list(model.layer_sizes) or model.feed_forward_size,
+        "attention.head_count": [num for num, _ in model.layer_heads] or model.num_heads,
+        "attention.head_count_kv": [num for _, num in model.layer_heads] or model.num_kv_heads,
         "attention.key_length": model.head_size,
         "attention.value_length": model.head_size,
         "attention.layer_norm_rms_epsilon": 1e-6,
         "rope.dimension_count": model.head_size,
         "rope.freq_base": 10000.0,
+        **(_expert_keys(model) if model.num_experts else {}),
         **_OWN_KEYS.get(model.architecture, {}),
         **model.keys,
     }
     write_values(writer, {f"{model.architecture}.{key}": value for key, value in keys.items()})
+
+
+def _expert_keys(model: TinyModel) -> dict[str, Any]:
+    return {
+        "feed_forward_length": model.expert_size if model.architecture in _PLAIN_SIZES else model.feed_forward_size,
+        "expert_count": model.num_experts,
+        "expert_used_count": 3,
+        "expert_feed_forward_length": model.expert_size,
+        "expert_shared_feed_forward_length": model.shared_size or None,
+        "expert_shared_count": model.shared_size // model.expert_size or None,
+        "leading_dense_block_count": model.num_dense or None,
+    }
 
 
 def _write_vocabulary(writer: GGUFWriter, model: TinyModel) -> None:
@@ -161,14 +202,44 @@ def _byte_alphabet() -> list[str]:
 
 
 def _shapes(model: TinyModel) -> dict[str, tuple[int, ...]]:
-    hidden, size = model.hidden_size, model.feed_forward_size
-    heads, kv_heads = model.num_heads * model.head_size, model.num_kv_heads * model.head_size
-    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (model.vocab_size, hidden)}
+    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (model.vocab_size, model.hidden_size)}
     for index in range(model.num_layers):
-        shapes |= {f"blk.{index}.{name}": shape for name, shape in _layer_shapes(model, hidden, size, heads, kv_heads)}
-    shapes["output_norm.weight"] = (hidden,)
+        shapes |= {f"blk.{index}.{name}": shape for name, shape in _shapes_of_layer(model, index)}
+    shapes["output_norm.weight"] = (model.hidden_size,)
     if model.has_head:
-        shapes["output.weight"] = (model.vocab_size, hidden)
+        shapes["output.weight"] = (model.vocab_size, model.hidden_size)
+    return shapes
+
+
+def _shapes_of_layer(model: TinyModel, index: int) -> list[tuple[str, tuple[int, ...]]]:
+    num, num_kv = model.layer_heads[index] if model.layer_heads else (model.num_heads, model.num_kv_heads)
+    size = model.layer_sizes[index] if model.layer_sizes else model.feed_forward_size
+    shapes = _layer_shapes(model, model.hidden_size, size, num * model.head_size, num_kv * model.head_size)
+    if not model.num_experts or index < model.num_dense:
+        return shapes
+    dense = ("ffn_gate.weight", "ffn_up.weight", "ffn_down.weight")
+    return [(name, shape) for name, shape in shapes if name not in dense] + _expert_shapes(model)
+
+
+def _expert_shapes(model: TinyModel) -> list[tuple[str, tuple[int, ...]]]:
+    hidden, count, size, shared = model.hidden_size, model.num_experts, model.expert_size, model.shared_size
+    shapes: list[tuple[str, tuple[int, ...]]] = [
+        ("ffn_gate_inp.weight", (count, hidden)),
+        ("ffn_gate_exps.weight", (count, size, hidden)),
+        ("ffn_up_exps.weight", (count, size, hidden)),
+        ("ffn_down_exps.weight", (count, hidden, size)),
+    ]
+    if shared:
+        shapes += [(f"ffn_{part}_shexp.weight", (shared, hidden)) for part in ("gate", "up")]
+        shapes += [("ffn_down_shexp.weight", (hidden, shared))]
+    if model.architecture == "qwen2moe":
+        shapes += [("ffn_gate_inp_shexp.weight", (hidden,))]
+    if model.architecture in ("ernie4_5-moe", "glm4moe"):
+        shapes += [("exp_probs_b.bias", (count,))]
+    if model.architecture == "gpt-oss":
+        shapes += [("attn_sinks.weight", (model.num_heads,)), ("attn_output.bias", (hidden,))]
+        shapes += [("ffn_gate_inp.bias", (count,)), ("ffn_down_exps.bias", (count, hidden))]
+        shapes += [(f"ffn_{part}_exps.bias", (count, size)) for part in ("gate", "up")]
     return shapes
 
 
@@ -176,8 +247,7 @@ def _layer_shapes(
     model: TinyModel, hidden: int, size: int, heads: int, kv_heads: int
 ) -> list[tuple[str, tuple[int, ...]]]:
     shapes: list[tuple[str, tuple[int, ...]]] = [
-        ("attn_norm.weight", (hidden,)),
-        ("post_attention_norm.weight" if model.architecture == "seed_oss" else "ffn_norm.weight", (hidden,)),
+        *((name, (hidden,)) for name in _norms_before(model.architecture)),
         ("attn_output.weight", (hidden, heads)),
         ("ffn_down.weight", (hidden, size)),
     ]
@@ -193,28 +263,42 @@ def _layer_shapes(
         shapes += [("ffn_gate.weight", (size, hidden)), ("ffn_up.weight", (size, hidden))]
     rows = {"q": heads, "k": kv_heads, "v": kv_heads}
     shapes += [(f"attn_{part}.weight", (count, hidden)) for part, count in rows.items()]
-    if model.architecture in ("glm4", "qwen2", "seed_oss"):
+    if model.architecture in ("glm4", "glm4moe", "gpt-oss", "qwen2", "qwen2moe", "qwen2vl", "seed_oss"):
         shapes += [(f"attn_{part}.bias", (count,)) for part, count in rows.items()]
-    if model.architecture in ("qwen3", "gemma3"):
+    if model.architecture in ("olmo2", "olmoe"):
+        shapes += [("attn_q_norm.weight", (heads,)), ("attn_k_norm.weight", (kv_heads,))]
+    if model.architecture in ("qwen3", "qwen3moe", "qwen3vl", "gemma3", "exaone4", "hunyuan-dense"):
         shapes += [(f"attn_{part}_norm.weight", (model.head_size,)) for part in "qk"]
-    if model.architecture in ("gemma2", "gemma3", "glm4"):
+    if model.architecture in ("gemma2", "gemma3", "glm4", "olmo2", "exaone4"):
         shapes += [("post_attention_norm.weight", (hidden,)), ("post_ffw_norm.weight", (hidden,))]
     return shapes
+
+
+def _norms_before(architecture: str) -> tuple[str, ...]:
+    """Of attention and feed-forward."""
+    if architecture in ("olmo2", "exaone4"):
+        return ()
+    if architecture == "cohere2":
+        return ("attn_norm.weight",)
+    return ("attn_norm.weight", "post_attention_norm.weight" if architecture in OTHER_NORM else "ffn_norm.weight")
 
 
 def _write_tensor(
     writer: GGUFWriter, rng: np.random.Generator, model: TinyModel, name: str, shape: tuple[int, ...]
 ) -> None:
-    if len(shape) == 1:
+    if len(shape) == 1 or name.endswith("bias"):
         values = rng.normal(0 if name.endswith("bias") else 1, 0.3, shape).astype(np.float32)
         kind = GGMLQuantizationType[model.vector_type]
         writer.add_tensor(name, quantize(values, kind), raw_dtype=kind)
         return
     type_name = (model.head_type or model.type) if name in ("token_embd.weight", "output.weight") else model.type
+    type_name = "F32" if "ffn_gate_inp" in name else type_name
     kind = GGMLQuantizationType[model.types.get(name, type_name)]
-    size = 1.0 if name == "token_embd.weight" else 2.0 / np.sqrt(shape[1])
+    size = 1.0 if name == "token_embd.weight" else 2.0 / np.sqrt(shape[-1])
     if kind.name in _SCALES_AT or kind.name == "MXFP4":
-        writer.add_tensor(name, _random_blocks(rng, kind, shape, size), raw_dtype=kind)
+        rows = int(np.prod(shape[:-1]))
+        blocks = _random_blocks(rng, kind, (rows, shape[-1]), size).reshape(*shape[:-1], -1)
+        writer.add_tensor(name, blocks, raw_dtype=kind)
     else:
         values = rng.normal(0, size, shape).astype(np.float32)
         writer.add_tensor(name, quantize(values, kind), raw_dtype=kind)

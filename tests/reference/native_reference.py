@@ -18,8 +18,22 @@ from numpy.typing import NDArray
 F64 = NDArray[np.float64]
 
 GEMMA = ("gemma", "gemma2", "gemma3")
-ADJACENT = ("ernie4_5", "glm4", "granite", "internlm2", "llama", "minicpm", "smollm3")
-PERIODS = {"gemma2": 2, "gemma3": 6}
+ADJACENT = (
+    "cohere2",
+    "ernie4_5",
+    "ernie4_5-moe",
+    "glm4",
+    "granite",
+    "granitemoe",
+    "internlm2",
+    "llama",
+    "minicpm",
+    "mistral3",
+    "smollm3",
+)
+POST_NORMS = ("gemma2", "gemma3", "glm4", "olmo2", "exaone4")
+OTHER_NORM = ("glm4moe", "gpt-oss", "seed_oss")
+PERIODS = {"gpt-oss": 2, "gemma2": 2, "gemma3": 6, "olmo2": 4, "cohere2": 4, "exaone4": 4}
 LAYERS_OF_27B = {"gemma2": 46, "gemma3": 62}
 
 
@@ -32,11 +46,12 @@ class NativeReference:
         self.fields = {name: field.contents() for name, field in reader.fields.items() if "tokenizer" not in name}
         self.architecture: str = self.fields["general.architecture"]
         self.context_size = context_size
-        self.num_heads = self.key("attention.head_count")
-        self.num_kv_heads = self.key("attention.head_count_kv", self.num_heads)
+        self.num_heads = self.of_layers("attention.head_count")
+        self.num_kv_heads = self.of_layers("attention.head_count_kv", self.num_heads)
         self.hidden_size = self.key("embedding_length")
-        self.head_size = self.key("attention.key_length", self.hidden_size // self.num_heads)
-        self.eps = self.key("attention.layer_norm_rms_epsilon")
+        self.head_size = self.key("attention.key_length", self.hidden_size // self.num_heads[0])
+        self.takes_mean = self.architecture == "cohere2"
+        self.eps = self.key("attention.layer_norm_epsilon" if self.takes_mean else "attention.layer_norm_rms_epsilon")
         self.weight = cache(self._weight)
 
     def key(self, suffix: str, default: Any = None) -> Any:
@@ -44,9 +59,15 @@ class NativeReference:
         assert value is not None, suffix
         return value
 
+    def of_layers(self, suffix: str, default: Any = None) -> list[int]:
+        value = self.key(suffix, default)
+        return value if isinstance(value, list) else [value] * self.key("block_count")
+
     def scale(self, of: str) -> float:
         usual = {"embedding": 12, "residual": 1.4 / np.sqrt(self.key("block_count")), "logit": 256 / self.hidden_size}
-        if self.architecture in ("granite", "minicpm"):
+        if self.architecture == "cohere2" and of == "logit":
+            return 1 / self.key("logit_scale")
+        if self.architecture in ("granite", "granitemoe", "minicpm"):
             return self.key(f"{of}_scale", usual[of] if self.architecture == "minicpm" else 1.0)
         return 1.0
 
@@ -59,6 +80,8 @@ class NativeReference:
         return y + self.weight(f"{stem}.bias") if f"{stem}.bias" in self.tensors else y
 
     def norm(self, stem: str, x: F64) -> F64:
+        if self.takes_mean:
+            x = x - x.mean(-1, keepdims=True)
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + self.eps) * self.weight(f"{stem}.weight")
 
     def logits(self, token_ids: list[int], num_rows: int | None = None) -> F64:
@@ -96,20 +119,71 @@ class NativeReference:
 
     def layer(self, index: int, x: F64) -> F64:
         block, scale = f"blk.{index}", self.scale("residual")
-        has_post_norms = self.architecture in ("gemma2", "gemma3", "glm4")
-        y = self.attention(index, self.norm(f"{block}.attn_norm", x))
+        y = self.attention(index, self.norm_if_there(f"{block}.attn_norm", x))
+        if self.architecture == "cohere2":
+            return x + y + self.feed_forward(block, self.norm(f"{block}.attn_norm", x))
+        has_post_norms = self.architecture in POST_NORMS
         x = x + (self.norm(f"{block}.post_attention_norm", y) if has_post_norms else y) * scale
-        inner_norm = "post_attention_norm" if self.architecture == "seed_oss" else "ffn_norm"
-        y = self.feed_forward(block, self.norm(f"{block}.{inner_norm}", x))
+        inner_norm = "post_attention_norm" if self.architecture in OTHER_NORM else "ffn_norm"
+        y = self.feed_forward(block, self.norm_if_there(f"{block}.{inner_norm}", x))
         return x + (self.norm(f"{block}.post_ffw_norm", y) if has_post_norms else y) * scale
 
+    def norm_if_there(self, stem: str, x: F64) -> F64:
+        return self.norm(stem, x) if f"{stem}.weight" in self.tensors else x
+
     def feed_forward(self, block: str, x: F64) -> F64:
+        if f"{block}.ffn_gate_inp.weight" in self.tensors:
+            return np.stack([self.experts(block, row) for row in x])
         up = self.linear(f"{block}.ffn_up", x)
         if f"{block}.ffn_gate.weight" in self.tensors:
             gate = self.linear(f"{block}.ffn_gate", x)
         else:
             gate, up = np.split(up, 2, axis=-1)
         return self.linear(f"{block}.ffn_down", self.activation(gate) * up)
+
+    def experts(self, block: str, x: F64) -> F64:
+        """Of one row."""
+        logits = self.linear(f"{block}.ffn_gate_inp", x)
+        scores = self.routed(logits)
+        bias = self.weight(f"{block}.exp_probs_b.bias") if f"{block}.exp_probs_b.bias" in self.tensors else 0.0
+        chosen = np.argsort(-(scores + bias), kind="stable")[: self.key("expert_used_count")]
+        weights = scores[chosen]
+        if self.architecture == "gpt-oss":
+            weights = np.exp(weights - weights.max())
+        if self.architecture not in ("qwen2moe", "olmoe"):
+            weights = weights / weights.sum()
+        weights = weights * self.key("expert_weights_scale", 1.0)
+        y = sum((w * self.expert(block, e, x) for w, e in zip(weights, chosen, strict=True)), np.zeros(len(x)))
+        return y + self.shared_block(block, x)
+
+    def routed(self, logits: F64) -> F64:
+        if self.architecture == "glm4moe":
+            return 1 / (1 + np.exp(-logits))
+        if self.architecture == "gpt-oss":
+            return logits
+        weights = np.exp(logits - logits.max())
+        return weights / weights.sum()
+
+    def expert(self, block: str, index: int, x: F64) -> F64:
+        def product(part: str, x: F64) -> F64:
+            stem = f"{block}.ffn_{part}_exps"
+            y = self.weight(f"{stem}.weight")[index] @ x
+            return y + self.weight(f"{stem}.bias")[index] if f"{stem}.bias" in self.tensors else y
+
+        gate, up = product("gate", x), product("up", x)
+        if self.architecture == "gpt-oss":
+            gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
+            return product("down", gate / (1 + np.exp(-1.702 * gate)) * (up + 1))
+        return product("down", self.activation(gate) * up)
+
+    def shared_block(self, block: str, x: F64) -> F64:
+        if f"{block}.ffn_up_shexp.weight" not in self.tensors:
+            return np.zeros(len(x))
+        active = self.activation(self.linear(f"{block}.ffn_gate_shexp", x)) * self.linear(f"{block}.ffn_up_shexp", x)
+        y = self.linear(f"{block}.ffn_down_shexp", active)
+        if f"{block}.ffn_gate_inp_shexp.weight" in self.tensors:
+            y = y / (1 + np.exp(-(self.weight(f"{block}.ffn_gate_inp_shexp.weight") @ x)))
+        return y
 
     def activation(self, x: F64) -> F64:
         if self.architecture in GEMMA:
@@ -118,27 +192,38 @@ class NativeReference:
 
     def attention(self, index: int, x: F64) -> F64:
         block, length = f"blk.{index}", len(x)
+        num_heads, num_kv_heads = self.num_heads[index], self.num_kv_heads[index]
         if f"{block}.attn_qkv.weight" in self.tensors:
-            heads, kv_heads = self.num_heads * self.head_size, self.num_kv_heads * self.head_size
+            heads, kv_heads = num_heads * self.head_size, num_kv_heads * self.head_size
             q, k, v = np.split(self.linear(f"{block}.attn_qkv", x), [heads, heads + kv_heads], axis=-1)
         else:
             q, k, v = (self.linear(f"{block}.attn_{part}", x) for part in "qkv")
-        q = q.reshape(length, self.num_heads, self.head_size)
-        k = k.reshape(length, self.num_kv_heads, self.head_size)
-        v = v.reshape(length, self.num_kv_heads, self.head_size)
-        if f"{block}.attn_q_norm.weight" in self.tensors:
-            q, k = self.norm(f"{block}.attn_q_norm", q), self.norm(f"{block}.attn_k_norm", k)
+        norms = [f"{block}.attn_{part}_norm" for part in "qk"]
+        if self.architecture in ("olmo2", "olmoe"):  # over all heads as one
+            q, k = self.norm(norms[0], q), self.norm(norms[1], k)
+        q = q.reshape(length, num_heads, self.head_size)
+        k = k.reshape(length, num_kv_heads, self.head_size)
+        v = v.reshape(length, num_kv_heads, self.head_size)
+        if self.architecture in ("qwen3", "qwen3moe", "qwen3vl", "gemma3", "exaone4"):
+            q, k = self.norm(norms[0], q), self.norm(norms[1], k)
         q, k = self.rotate(index, q), self.rotate(index, k)
-        mixed = [self.one_head(index, q[:, h], *self.shared(k, v, h)) for h in range(self.num_heads)]
+        if self.architecture == "hunyuan-dense":
+            q, k = self.norm(norms[0], q), self.norm(norms[1], k)
+        q = q * self.query_scales(length)[:, None, None]
+        group = num_heads // num_kv_heads
+        mixed = [self.one_head(index, h, q[:, h], k[:, h // group], v[:, h // group]) for h in range(num_heads)]
         return self.linear(f"{block}.attn_output", np.concatenate(mixed, axis=-1))
 
-    def shared(self, k: F64, v: F64, head: int) -> tuple[F64, F64]:
-        kv_head = head // (self.num_heads // self.num_kv_heads)
-        return k[:, kv_head], v[:, kv_head]
+    def query_scales(self, length: int) -> F64:
+        slope, period = self.key("attention.temperature_scale", 0.0), self.original_context()
+        return 1 + slope * np.log(np.arange(length) // period + 1)
 
-    def one_head(self, index: int, q: F64, k: F64, v: F64) -> F64:
+    def original_context(self) -> int:
+        return self.key("rope.scaling.original_context_length", self.key("context_length"))
+
+    def one_head(self, index: int, head: int, q: F64, k: F64, v: F64) -> F64:
         is_27b = self.key("block_count") == LAYERS_OF_27B.get(self.architecture)
-        scaled_by = self.hidden_size // self.num_heads if is_27b else self.head_size
+        scaled_by = self.hidden_size // self.num_heads[index] if is_27b else self.head_size
         scores = q @ k.T * self.key("attention.scale", 1 / np.sqrt(scaled_by))
         if cap := self.key("attn_logit_softcapping", 0.0):
             scores = cap * np.tanh(scores / cap)
@@ -148,13 +233,17 @@ class NativeReference:
         if self.is_windowed(index):
             is_seen &= distance < self.key("attention.sliding_window")
         scores = np.where(is_seen, scores, -np.inf)
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        return weights @ v / weights.sum(-1, keepdims=True)
+        sink = self.weight(f"blk.{index}.attn_sinks.weight")[head] if self.architecture == "gpt-oss" else -np.inf
+        most = np.maximum(scores.max(-1, keepdims=True), sink)
+        weights = np.exp(scores - most)
+        return weights @ v / (weights.sum(-1, keepdims=True) + np.exp(sink - most))
 
     def is_windowed(self, index: int) -> bool:
         period = self.key("attention.sliding_window_pattern", PERIODS.get(self.architecture, 0))
         if isinstance(period, list):
             return bool(period[index])
+        if self.architecture == "exaone4" and self.key("block_count") != 64:
+            return False
         return self.architecture in PERIODS and self.key("attention.sliding_window", 0) and index % period < period - 1
 
     def rotate(self, index: int, x: F64) -> F64:
@@ -170,7 +259,7 @@ class NativeReference:
         return y
 
     def angles(self, index: int, dim: int, length: int) -> tuple[F64, float]:
-        if (self.architecture == "smollm3" and index % 4 == 3) or not self.key("rope.scaling.finetuned", True):
+        if self.stands(index) or not self.key("rope.scaling.finetuned", True):
             return np.zeros((length, dim // 2)), 1.0
         base, factor = self.key("rope.freq_base", 10000.0), self.key("rope.scale_linear", 1.0)
         factor = self.key("rope.scaling.factor", factor)
@@ -179,7 +268,11 @@ class NativeReference:
             base = self.key("rope.freq_base_swa", base)
         if self.architecture == "gemma3" and self.is_windowed(index):
             base, factor, kind = self.key("rope.freq_base_swa", 10000.0), 1.0, "none"
-        original = self.key("rope.scaling.original_context_length", self.key("context_length"))
+        if self.architecture == "olmo2" and self.is_windowed(index):
+            base, factor, kind = self.key("rope.freq_base_swa", base), 1.0, "none"
+        if self.architecture == "hunyuan-dense" and (alpha := self.key("rope.scaling.alpha", 0.0)):
+            base *= alpha ** (dim / (dim - 2))
+        original = self.original_context()
         found = np.empty((length, dim // 2))
         for pair in range(dim // 2):
             theta = np.arange(length) * base ** (-2 * pair / dim) / self.divisor(pair, original)
@@ -187,7 +280,14 @@ class NativeReference:
             found[:, pair] = theta / (1.0 if kind == "none" else factor) * (1 - kept) + theta * kept
         if kind == "yarn":
             magnitude *= 0.1 * np.log(factor) + 1
+            magnitude /= 0.1 * self.key("rope.scaling.yarn_log_multiplier", 0.0) * np.log(factor) + 1
         return found, magnitude
+
+    def stands(self, index: int) -> bool:
+        """Whether a layer rotates nothing."""
+        if self.architecture == "cohere2" or (self.architecture == "exaone4" and self.key("block_count") == 64):
+            return not self.is_windowed(index)
+        return self.architecture == "smollm3" and index % 4 == 3
 
     def divisor(self, pair: int, original: int) -> float:
         length = "long" if self.context_size > original else "short"

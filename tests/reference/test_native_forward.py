@@ -108,6 +108,51 @@ MODELS: dict[str, TinyModel] = {
     "minicpm, scales of its own": TinyModel(
         architecture="minicpm", keys={"embedding_scale": 3.0, "residual_scale": 0.4, "logit_scale": 2.5}
     ),
+    "qwen2vl": TinyModel(architecture="qwen2vl"),
+    "qwen3vl": TinyModel(architecture="qwen3vl", has_head=False),
+    "mistral3": TinyModel(architecture="mistral3", head_size=32),
+    "mistral3, queries that grow": TinyModel(
+        architecture="mistral3",
+        keys={
+            **YARN,
+            "rope.scaling.original_context_length": 16,
+            "rope.scaling.yarn_log_multiplier": 1.0,
+            "attention.temperature_scale": 0.4,
+        },
+    ),
+    "olmo2": TinyModel(architecture="olmo2"),
+    "olmo2, windows": TinyModel(
+        architecture="olmo2",
+        num_layers=5,
+        keys={"attention.sliding_window": 24, **YARN, "rope.scaling.original_context_length": 64},
+    ),
+    "exaone4": TinyModel(architecture="exaone4", vectors={"rope_freqs.weight": DIVISORS}),
+    "exaone4, 32B": TinyModel(architecture="exaone4", num_layers=64, keys={"attention.sliding_window": 24}),
+    "hunyuan-dense": TinyModel(architecture="hunyuan-dense", head_size=32, has_head=False),
+    "hunyuan-dense, a longer context": TinyModel(architecture="hunyuan-dense", keys={"rope.scaling.alpha": 50.0}),
+    "cohere2": TinyModel(architecture="cohere2", num_layers=5, has_head=False),
+    "qwen3moe": TinyModel(architecture="qwen3moe", num_experts=12),
+    "qwen3moe, Q4_K": TinyModel(architecture="qwen3moe", num_experts=12, type="Q4_K", expert_size=256, **K_SHAPE),
+    "qwen2moe": TinyModel(architecture="qwen2moe", num_experts=12, shared_size=64),
+    "olmoe": TinyModel(architecture="olmoe", num_experts=12, num_kv_heads=4),
+    "granitemoe": TinyModel(architecture="granitemoe", num_experts=12),
+    "granitemoe, with a shared block": TinyModel(architecture="granitemoe", num_experts=12, shared_size=64),
+    "ernie4_5-moe": TinyModel(architecture="ernie4_5-moe", num_experts=12, num_dense=1, shared_size=64, num_layers=3),
+    "glm4moe": TinyModel(
+        architecture="glm4moe",
+        num_experts=12,
+        num_dense=1,
+        shared_size=32,
+        num_layers=3,
+        keys={"rope.dimension_count": 8},
+    ),
+    "llama, experts": TinyModel(num_experts=12),
+    "gpt-oss": TinyModel(architecture="gpt-oss", num_experts=12, num_layers=3, head_size=32),
+    "gpt-oss, MXFP4": TinyModel(
+        architecture="gpt-oss",
+        num_experts=12,
+        types={f"blk.{index}.ffn_{part}_exps.weight": "MXFP4" for index in (0, 1) for part in ("gate", "up", "down")},
+    ),
     "glm4": TinyModel(architecture="glm4", head_size=32, keys={"rope.dimension_count": 16}),
 }
 
@@ -120,6 +165,18 @@ def test_no_farther_from_float64_than_libllama(tmp_path: Path, name: str) -> Non
     ours, theirs = errors(path, prompts, 80)
     assert_no_larger(ours, theirs)
     assert max(ours) < 0.06
+
+
+@pytest.mark.parametrize(("kind", "limit"), [("F32", 1e-3), ("Q8_0", 6e-2)])
+def test_layers_may_differ(tmp_path: Path, kind: str, limit: float) -> None:
+    """In heads and in the size of the feed-forward; libllama has no such llama."""
+    model = TinyModel(type=kind, num_layers=3, layer_heads=((4, 2), (2, 2), (4, 1)), layer_sizes=(96, 32, 64))
+    path = write_tiny_model(tmp_path / "m.gguf", model)
+    token_ids = np.random.default_rng(4).integers(0, 256, 80).tolist()
+    with open_native(path) as backend:
+        rows = all_rows(backend, token_ids)
+        np.testing.assert_array_equal(all_rows(backend, token_ids, slot=1, sizes=(1, 30, 3)), rows)
+    assert relative_error(rows, NativeReference(path).logits(token_ids)) < limit
 
 
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 31, 32, 33, 511, 512, 513, 1025])

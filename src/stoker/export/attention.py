@@ -50,12 +50,12 @@ class Heads:
 
     def past(self, index: int) -> list[str]:
         """Declares a layer's inputs: keys, values."""
-        dims = (BATCH, self._spec.num_kv_heads, PAST, self._spec.head_size)
+        dims = (BATCH, self._spec.heads.num_kv, PAST, self._spec.heads.size)
         return [self._graph.input(f"past_key_values.{index}.{part}", self.dtype, dims) for part in ("key", "value")]
 
     def present(self, index: int) -> list[str]:
         """Declares a layer's outputs: keys, values."""
-        dims = (BATCH, self._spec.num_kv_heads, TOTAL, self._spec.head_size)
+        dims = (BATCH, self._spec.heads.num_kv, TOTAL, self._spec.heads.size)
         return [self._graph.output(f"present.{index}.{part}", self.dtype, dims) for part in ("key", "value")]
 
     def packed(self, index: int, layer: Layer, x: str) -> str:
@@ -70,11 +70,11 @@ class Heads:
 
     def split(self, x: str) -> str:
         """Heads get a dimension of their own, the third."""
-        return self._graph.node("Reshape", [x, self._graph.ints(0, 0, -1, self._spec.head_size)], f"{x}.heads")
+        return self._graph.node("Reshape", [x, self._graph.ints(0, 0, -1, self._spec.heads.size)], f"{x}.heads")
 
     def joined(self, x: str, num_heads: int, name: str) -> str:
         """Heads behind one another again."""
-        return self._graph.node("Reshape", [x, self._graph.ints(0, 0, num_heads * self._spec.head_size)], name)
+        return self._graph.node("Reshape", [x, self._graph.ints(0, 0, num_heads * self._spec.heads.size)], name)
 
     def _normed(self, x: str, norm: Norm | None) -> str:
         if norm is None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from stoker.backends.native.spec import Activation, DecoderSpec
 from stoker.core.params import SamplingParams
 from stoker.core.vocabulary import Vocabulary
+from stoker.errors import ModelUnsupported
 from stoker.export.decoder import IDS, LOGITS, MASK, POSITIONS
 from stoker.export.model_file import MODEL_NAME
 from stoker.export.options import ExportOptions
@@ -51,6 +52,18 @@ class Facts:
     rope_base: float
 
 
+def check_described(spec: DecoderSpec) -> None:
+    """Whether the graphs that are written here can say what the model does.
+
+    Raises:
+        ModelUnsupported: they cannot.
+    """
+    if spec.architecture not in _CLASSES:
+        raise ModelUnsupported(f"the architecture `{spec.architecture}` can be run, but not be exported")
+    if not spec.has_equal_layers:
+        raise ModelUnsupported("its layers have different sizes, or experts")
+
+
 def config_json(facts: Facts) -> Mapping[str, JSON]:
     """`config.json`: the model as transformers would describe it."""
     spec = facts.spec
@@ -65,11 +78,11 @@ def config_json(facts: Facts) -> Mapping[str, JSON]:
         "model_type": kind,
         "vocab_size": spec.vocab_size,
         "hidden_size": spec.hidden_size,
-        "intermediate_size": spec.feed_forward_size,
+        "intermediate_size": spec.layers[0].feed_forward_size,
         "num_hidden_layers": len(spec.layers),
-        "num_attention_heads": spec.num_heads,
-        "num_key_value_heads": spec.num_kv_heads,
-        "head_dim": spec.head_size,
+        "num_attention_heads": spec.heads.num,
+        "num_key_value_heads": spec.heads.num_kv,
+        "head_dim": spec.heads.size,
         "hidden_act": "silu" if spec.activation is Activation.SILU else "gelu_pytorch_tanh",
         "rms_norm_eps": spec.norm_eps,
         "rope_theta": facts.rope_base,
@@ -96,7 +109,7 @@ def genai_config_json(facts: Facts) -> Mapping[str, JSON]:
     decoder: Mapping[str, JSON] = {
         "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
         "filename": MODEL_NAME,
-        "head_size": spec.head_size,
+        "head_size": spec.heads.size,
         "hidden_size": spec.hidden_size,
         "inputs": {
             **inputs,
@@ -108,9 +121,9 @@ def genai_config_json(facts: Facts) -> Mapping[str, JSON]:
             "present_key_names": "present.%d.key",
             "present_value_names": "present.%d.value",
         },
-        "num_attention_heads": spec.num_heads,
+        "num_attention_heads": spec.heads.num,
         "num_hidden_layers": len(spec.layers),
-        "num_key_value_heads": spec.num_kv_heads,
+        "num_key_value_heads": spec.heads.num_kv,
     }
     return {
         "model": {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 
 from stoker.backends.native.spec import DecoderSpec, Layer
@@ -13,6 +15,8 @@ from stoker.export.operators import Operators
 from stoker.export.options import ExportOptions
 from stoker.export.plain_attention import PlainAttention
 from stoker.export.projections import Projections
+
+_Part = TypeVar("_Part")
 
 IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
 
@@ -62,15 +66,15 @@ class _Decoder:
         spec, operators = self._spec, self._operators
         x = self._projections.embedding(IDS, spec.embedding, "embedding")
         x = operators.scaled(x, spec.embedding_scale, "embedding.scaled")
-        normed = operators.norm(x, spec.layers[0].attention_norm, "layers.0.attention_norm")
+        normed = operators.norm(x, _there(spec.layers[0].attention_norm), "layers.0.attention_norm")
         following = [layer.attention_norm for layer in spec.layers[1:]]
         for index, (layer, next_norm) in enumerate(zip(spec.layers, [*following, spec.output_norm], strict=True)):
             name = f"layers.{index}"
             y = self._attended(index, layer, normed)
-            x, normed = operators.add_and_norm(x, y, layer.feed_forward_norm, f"{name}.feed_forward_norm")
+            x, normed = operators.add_and_norm(x, y, _there(layer.feed_forward_norm), f"{name}.feed_forward_norm")
             y = self._fed_forward(index, layer, normed)
             next_name = f"layers.{index + 1}.attention_norm" if index + 1 < len(spec.layers) else "output_norm"
-            x, normed = operators.add_and_norm(x, y, next_norm, next_name)
+            x, normed = operators.add_and_norm(x, y, _there(next_norm), next_name)
         name = f"{LOGITS}.uncapped" if spec.logit_softcap else LOGITS
         logits = self._projections.head(normed, spec.head, name, is_tied=spec.is_tied)
         operators.softcap(logits, spec.logit_softcap, LOGITS)
@@ -85,8 +89,14 @@ class _Decoder:
 
     def _fed_forward(self, index: int, layer: Layer, x: str) -> str:
         name = f"layers.{index}"
-        gate, up = self._projections.each(x, (layer.gate, layer.up), [f"{name}.gate", f"{name}.up"])
+        gate, up = self._projections.each(x, (_there(layer.gate), _there(layer.up)), [f"{name}.gate", f"{name}.up"])
         inner = self._operators.gated(gate, up, self._spec.activation, f"{name}.feed_forward")
-        y = self._projections.packed(inner, (layer.down,), f"{name}.down")
+        y = self._projections.packed(inner, (_there(layer.down),), f"{name}.down")
         norm = layer.post_feed_forward_norm
         return y if norm is None else self._operators.norm(y, norm, f"{name}.down_norm")
+
+
+def _there(part: _Part | None) -> _Part:
+    """What every layer has in the architectures that can be exported."""
+    assert part is not None
+    return part

@@ -17,6 +17,7 @@ from stoker.backends.native.file import ModelParts
 from stoker.errors import InvalidInput, ModelUnsupported
 from stoker.export.configs import (
     Facts,
+    check_described,
     config_json,
     genai_config_json,
     generation_config_json,
@@ -111,6 +112,7 @@ def _read(files: Sequence[GGUFFile], options: ExportOptions) -> tuple[Facts, Mat
     try:
         check_supported(files)
         facts, matrices = _facts(first, parts, options), Matrices(parts, options.weights)
+        check_described(facts.spec)
         return facts, matrices, build_decoder(facts.spec, matrices, options, facts.context_size)
     except ModelUnsupported as error:
         raise ModelUnsupported(f"{first.path} cannot be exported: {error.message}", **error.fields) from error

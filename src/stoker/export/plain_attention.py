@@ -68,7 +68,7 @@ class PlainAttention:
         query, key, value = (self._heads.split(part) for part in self._heads.apart(index, layer, x))
         query, key = self._rotated(query, layer), self._rotated(key, layer)
         keys, values = self._extended(index, key, value)
-        groups = graph.ints(0, 0, spec.num_kv_heads, spec.num_heads // spec.num_kv_heads, spec.head_size)
+        groups = graph.ints(0, 0, spec.heads.num_kv, spec.heads.num // spec.heads.num_kv, spec.heads.size)
         query = graph.node("Reshape", [query, groups], f"{name}.groups")
         query = graph.node("Transpose", [query], f"{name}.query", perm=[0, 2, 3, 1, 4])
         turned = graph.node("Transpose", [keys], f"{name}.keys", perm=[0, 1, 3, 2])
@@ -79,7 +79,7 @@ class PlainAttention:
         weights = graph.node("Softmax", [scores], f"{name}.weights", axis=-1)
         seen = graph.node("MatMul", [weights, self._shared(values)], f"{name}.seen")
         seen = graph.node("Transpose", [seen], f"{name}.by_token", perm=[0, 3, 1, 2, 4])
-        return self._heads.joined(seen, spec.num_heads, name)
+        return self._heads.joined(seen, spec.heads.num, name)
 
     def _shared(self, x: str) -> str:
         return self._graph.node("Unsqueeze", [x, self._graph.ints(2)], f"{x}.shared")
@@ -99,7 +99,7 @@ class PlainAttention:
         """Turns the pairs of each head, of shape `(batch, new, heads, head size)`."""
         graph, rope = self._graph, self._spec.ropes[layer.rope]
         cos, sin = self._rotations[layer.rope]
-        still = self._spec.head_size - rope.dim
+        still = self._spec.heads.size - rope.dim
         turning, rest = x, list[str]()
         if still:
             turning, rest = f"{x}.turning", [f"{x}.still"]

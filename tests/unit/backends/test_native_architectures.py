@@ -163,7 +163,12 @@ def test_biases_and_heads_are_taken_if_they_are_there(tmp_path: Path) -> None:
 
 def test_every_architecture_has_a_tiny_model(tmp_path: Path) -> None:
     for architecture in ARCHITECTURES:
-        model = TinyModel(architecture=architecture)
+        has_experts = architecture.endswith("moe") or architecture == "gpt-oss"
+        model = TinyModel(
+            architecture=architecture,
+            num_experts=8 if has_experts else 0,
+            shared_size=32 if architecture == "qwen2moe" else 0,
+        )
         assert describe(write_tiny_model(tmp_path / "m.gguf", model)).architecture == architecture
 
 
@@ -173,8 +178,11 @@ def test_every_architecture_has_a_tiny_model(tmp_path: Path) -> None:
         (TinyModel(architecture="falcon"), "does not know the architecture `falcon`"),
         (TinyModel(keys={"rope.scaling.type": "su"}), "rope scaling `su`"),
         (TinyModel(architecture="glm4", keys={"rope.dimension_sections": [2, 3, 3, 0]}), "along several axes"),
-        (TinyModel(keys={"expert_count": 8, "expert_used_count": 2}), "a mixture of experts"),
-        (TinyModel(keys={"attention.head_count_kv": [2, 1]}), "differs from layer to layer"),
+        (TinyModel(keys={"expert_count": 8, "expert_used_count": 2}), "no tensor for the gates of all experts"),
+        (TinyModel(architecture="qwen2", num_experts=8), "a mixture of experts"),
+        (TinyModel(architecture="qwen3moe", num_experts=8, expert_size=48), "experts of 48 elements"),
+        (TinyModel(architecture="glm4moe", num_experts=8, keys={"expert_gating_func": 4}), "routing number 4"),
+        (TinyModel(architecture="qwen2vl", keys={"rope.dimension_sections": [2, 2, 2, 2]}), "along four axes"),
         (TinyModel(architecture="gemma3", keys={"rope.dimension_count_swa": 8}), "another part of each head"),
         (TinyModel(architecture="gemma3", keys={"rope.dimension_count_swa": 0}), "another part of each head"),
         (TinyModel(keys={"rope.scaling.original_context_length": 0}), "original_context_length` is 0"),

@@ -190,6 +190,20 @@ def test_what_cannot_be_exported_touches_no_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "onnx").exists()
 
 
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (TinyModel(architecture="cohere2"), "`cohere2` can be run, but not be exported"),
+        (TinyModel(num_experts=8), "different sizes, or experts"),
+        (TinyModel(layer_sizes=(96, 64)), "different sizes, or experts"),
+    ],
+)
+def test_what_can_only_be_run_is_refused(tmp_path: Path, model: TinyModel, message: str) -> None:
+    with pytest.raises(ModelUnsupported, match=message):
+        export_model(write_tiny_model(tmp_path / "m.gguf", model), tmp_path / "onnx")
+    assert not (tmp_path / "onnx").exists()
+
+
 def test_a_type_that_nobody_reads_is_refused_by_name(tmp_path: Path) -> None:
     path = write_tiny_model(
         tmp_path / "m.gguf", TinyModel(type="TQ1_0", hidden_size=256, feed_forward_size=512, head_size=64)

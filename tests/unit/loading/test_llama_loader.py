@@ -216,7 +216,6 @@ def test_layers_without_a_vector(model: Path) -> None:
     ("tiny", "reasons"),
     [
         (TinyModel(keys={"rope.scaling.type": "su"}), ["native", "libllama cannot run", "rope scaling `su`"]),
-        (TinyModel(keys={"attention.head_count_kv": [2, 1]}), ["native", "libllama cannot run", "numbers of heads"]),
         (TinyModel(architecture="falcon", vector_type="F16"), ["`falcon`", "libllama cannot run", "norm.weight"]),
         (
             TinyModel(vectors={"blk.0.odd.weight": np.zeros(8, np.float32)}),

@@ -41,6 +41,11 @@ class Tiny:
     has_head_norms: bool = False
     has_post_norms: bool = False
     is_tied: bool = True
+    num_experts: int = 0
+    used_experts: int = 3
+    expert_size: int = 64
+    routing: str = "softmax"
+    has_sinks: bool = False
     num_positions: int = 2048
     seed: int = 1
 
@@ -104,6 +109,8 @@ def build(tiny: Tiny) -> Built:
     description = {
         **{name: getattr(t, name) for name in _PLAIN},
         "norm_eps": 1e-5,
+        "norm": "rms",
+        "query_scales": None,
         "embedding": embedding,
         "head": embedding if t.is_tied else b.matrix("head", t.vocab_size, t.hidden_size),
         "output_norm": b.vector("output_norm", t.hidden_size, around=1),
@@ -135,14 +142,38 @@ def _layer(b: _Builder, i: int) -> dict[str, Any]:
     return {
         **{name: b.matrix(f"{i}.{name}", *shape) for name, shape in matrices.items()},
         **{name: b.vector(f"{i}.{name}", size, wanted=wanted, around=1) for name, (size, wanted) in norms.items()},
+        "num_heads": t.num_heads,
+        "num_kv_heads": t.num_kv_heads,
+        "head_size": t.head_size,
+        "feed_forward_size": inner,
+        "head_norms": "before_rope",
+        "sinks": b.vector(f"{i}.sinks", t.num_heads, wanted=t.has_sinks),
+        "experts": _experts(b, i) if t.num_experts else None,
+        "is_parallel": False,
         "rope": 0,
         "window": t.windows[i % len(t.windows)],
     }
 
 
+def _experts(b: _Builder, i: int) -> dict[str, Any]:
+    """With a bias for the choice, groups, and a gate for the block beside them."""
+    t, count = b.tiny, b.tiny.num_experts
+    shapes = {
+        "router": (count, t.hidden_size), "gate": (count * t.expert_size, t.hidden_size),
+        "up": (count * t.expert_size, t.hidden_size), "down": (count * t.hidden_size, t.expert_size),
+        "shared_gate": (1, t.hidden_size),
+    }  # fmt: skip
+    return {
+        "count": count, "used": t.used_experts, "size": t.expert_size, "num_groups": 4, "used_groups": 2,
+        "routing": t.routing, "is_normalised": True, "scale": 1.5,
+        "selection_bias": b.vector(f"{i}.selection_bias", count),
+        **{name: b.matrix(f"{i}.experts.{name}", *shape) for name, shape in shapes.items()},
+    }  # fmt: skip
+
+
 _PLAIN = (
-    "vocab_size", "hidden_size", "num_heads", "num_kv_heads", "head_size", "feed_forward_size", "activation",
-    "attention_scale", "attention_softcap", "embedding_scale", "logit_softcap",
+    "vocab_size", "hidden_size", "activation", "attention_scale", "attention_softcap", "embedding_scale",
+    "logit_softcap",
 )  # fmt: skip
 
 
@@ -158,6 +189,8 @@ class Reference:
     def __init__(self, built: Built) -> None:
         self.t, self.w = built.tiny, built.floats
         self.table = rope_table(built.tiny).astype(np.float64)
+        self.sinks = np.full(built.tiny.num_heads, -np.inf)
+        """Of the layer that is computed."""
 
     def hidden(self, token_ids: Sequence[int]) -> F64:
         t = self.t
@@ -166,7 +199,9 @@ class Reference:
             y = self.linear(f"{i}.output", self.attention(i, self.norm(f"{i}.attention_norm", x)))
             x = x + self.norm(f"{i}.post_attention_norm", y)
             m = self.norm(f"{i}.feed_forward_norm", x)
-            y = self.linear(f"{i}.down", self.activate(self.linear(f"{i}.gate", m)) * self.linear(f"{i}.up", m))
+            y = self.linear(f"{i}.down", self.activate(self.linear(f"{i}.gate", m), self.linear(f"{i}.up", m)))
+            if t.num_experts:
+                y = y / (1 + np.exp(-self.linear(f"{i}.experts.shared_gate", m))) + self.experts(i, m)
             x = x + self.norm(f"{i}.post_feed_forward_norm", y)
         return self.norm("output_norm", x)
 
@@ -183,10 +218,38 @@ class Reference:
             return x
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * self.w[name]
 
-    def activate(self, x: F64) -> F64:
+    def activate(self, gate: F64, up: F64) -> F64:
         if self.t.activation == "silu":
-            return x / (1 + np.exp(-x))
-        return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+            return gate / (1 + np.exp(-gate)) * up
+        if self.t.activation == "swiglu_clamped":
+            gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
+            return gate / (1 + np.exp(-1.702 * gate)) * (up + 1)
+        return 0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3))) * up
+
+    def experts(self, i: int, m: F64) -> F64:
+        scores = self.linear(f"{i}.experts.router", m)
+        if self.t.routing == "softmax":
+            scores = np.exp(scores - scores.max(-1, keepdims=True))
+            scores /= scores.sum(-1, keepdims=True)
+        elif self.t.routing == "sigmoid":
+            scores = 1 / (1 + np.exp(-scores))
+        return np.stack([self.of_row(i, row, row_scores) for row, row_scores in zip(m, scores, strict=True)])
+
+    def of_row(self, i: int, row: F64, scores: F64) -> F64:
+        count, size, hidden = self.t.num_experts, self.t.expert_size, self.t.hidden_size
+        values = (scores + self.w[f"{i}.selection_bias"]).reshape(4, -1)
+        best = np.argsort(-np.sort(values, -1)[:, -2:].sum(-1), kind="stable")[:2]
+        values[[group for group in range(4) if group not in best]] = -np.inf
+        chosen = np.argsort(-values.reshape(-1), kind="stable")[: self.t.used_experts]
+        weights = scores[chosen]
+        if self.t.routing == "softmax_of_chosen":
+            weights = np.exp(weights - weights.max())
+        weights = 1.5 * weights / weights.sum()
+        gate, up = (self.linear(f"{i}.experts.{name}", row).reshape(count, size) for name in ("gate", "up"))
+        down = self.w[f"{i}.experts.down"].reshape(count, hidden, size)
+        bias = np.asarray(self.w.get(f"{i}.experts.down.bias", np.zeros(count * hidden))).reshape(count, hidden)
+        results = [down[e] @ self.activate(gate[e], up[e]) + bias[e] for e in chosen]
+        return sum((w * y for w, y in zip(weights, results, strict=True)), np.zeros(hidden))
 
     def attention(self, i: int, x: F64) -> F64:
         t, n = self.t, len(x)
@@ -196,6 +259,7 @@ class Reference:
         k, v = (np.repeat(a, t.num_heads // t.num_kv_heads, axis=1) for a in (k, v))
         past = np.arange(n)[:, None] - np.arange(n)[None, :]
         window = t.windows[i % len(t.windows)] or n
+        self.sinks = self.w.get(f"{i}.sinks", self.sinks)
         return self.attend(q * t.attention_scale, k, v, (past >= 0) & (past < window))
 
     def attend(self, q: F64, k: F64, v: F64, seen: NDArray[np.bool_]) -> F64:
@@ -205,8 +269,10 @@ class Reference:
         if cap:
             scores = cap * np.tanh(scores / cap)
         scores = np.where(seen, scores, -np.inf)
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        weights /= weights.sum(-1, keepdims=True)
+        sinks = self.sinks[:, None, None]
+        most = np.maximum(scores.max(-1, keepdims=True), sinks)
+        weights = np.exp(scores - most)
+        weights /= weights.sum(-1, keepdims=True) + np.exp(sinks - most)
         return np.einsum("hij,jhd->ihd", weights, v).reshape(len(q), -1)
 
     def heads(self, x: F64) -> F64:

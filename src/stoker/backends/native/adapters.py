@@ -112,10 +112,10 @@ class _Place:
 
 def _places(spec: DecoderSpec) -> Mapping[str, list[_Place]]:
     """By the tensor in the file, of which one may hold several matrices. A tied head has no adapters of its own."""
-    layers = [linear for layer in spec.layers for linear in layer.linears]
+    layers = [linear for layer in spec.layers for linear in layer.places]
     found: dict[str, list[_Place]] = {}
     for number, linear in enumerate((spec.embedding, spec.head, *layers)):
-        if number != _HEAD or not spec.is_tied:
+        if linear is not None and (number != _HEAD or not spec.is_tied):
             found.setdefault(linear.weight, []).append(_Place(number, linear))
     return found
 
@@ -146,6 +146,13 @@ class _Packer:
 
 def _pack(file: ModelFile, places: Mapping[str, list[_Place]]) -> tuple[mmap, list[_Change]]:
     """Of a file that `stoker.models.lora` found right for this model."""
+    for name in _names(file):
+        if name not in places:
+            raise AdapterInvalid(
+                f"the adapter {file.path} does not fit the model: the native executor computes `{name}` without "
+                "adapters, as all matrices of experts; --backend llama may take it",
+                path=str(file.path),
+            )
     packer = _Packer()
     alpha = file.get_float("adapter.lora.alpha") or 0.0
     changes = [change for name in _names(file) for change in _changes(file, name, places[name], alpha, packer)]

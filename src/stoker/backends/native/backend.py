@@ -89,8 +89,9 @@ def kv_element_bytes(files: Sequence[ModelFile], kv_type: KVType | None) -> floa
         ModelUnsupported: this backend does not run it.
         ModelFileInvalid: the file contradicts itself.
     """
-    head_size = describe_decoder(ModelParts(files), 1).head_size
-    return element_bytes(choose_kv_type(kv_type, head_size), head_size)
+    head_sizes = describe_decoder(ModelParts(files), 1).head_sizes
+    chosen = choose_kv_type(kv_type, max(head_sizes))
+    return max(element_bytes(chosen, head_size) for head_size in head_sizes)
 
 
 def spare_kv_tokens(num_slots: int) -> int:
@@ -112,8 +113,9 @@ def context_bytes(files: Sequence[ModelFile], threads: int | None, num_slots: in
         ModelFileInvalid: the file contradicts itself.
     """
     spec = describe_decoder(ModelParts(files), 1)
-    rows = (threads or usable_cores()) * max(_ATTENTION_ROWS, spec.num_heads // spec.num_kv_heads)
-    span_bytes = _PIECES_PER_THREAD * rows * 4 * (spec.head_size + _TILE_ROWS)
+    most_shared = max(layer.heads.num // layer.heads.num_kv for layer in spec.layers)
+    rows = (threads or usable_cores()) * max(_ATTENTION_ROWS, most_shared)
+    span_bytes = _PIECES_PER_THREAD * rows * 4 * (max(spec.head_sizes) + _TILE_ROWS)
 
     def needed(num_positions: int) -> int:
         spans = min(_MAX_SPAN_BYTES, (num_positions // _SPAN_TOKENS + 1) * span_bytes)
@@ -170,7 +172,7 @@ class NativeBackend:
         mark: Mark = no_mark,
     ) -> None:
         spec, layout, parts = _plan(files, options.context_size)
-        kv_type = choose_kv_type(options.kv_type, spec.head_size)
+        kv_type = choose_kv_type(options.kv_type, max(spec.head_sizes))
         self._mark = mark
         self._info = _model_info(parts.first.path.stem, spec, options, kv_type, eog_token_ids)
         threads = plan_threads(num_threads(options))

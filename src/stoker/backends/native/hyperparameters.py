@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import isfinite
 from typing import NoReturn
 
@@ -10,12 +11,13 @@ from numpy.typing import NDArray
 
 from stoker.backends.native.file import FLOAT_TYPES, ModelParts
 from stoker.backends.native.rope import RopeScaling
-from stoker.backends.native.spec import Linear, Norm
+from stoker.backends.native.spec import Heads, Linear, Norm
 from stoker.errors import ModelFileInvalid, ModelUnsupported
 
 _MAX_LAYERS = 512
 _MAX_SIZE = 1 << 22
 """Of a vector anywhere in a model: far above what exists, far below what would exhaust the memory."""
+_MAX_EXPERTS = 1024
 _MAX_CONTEXT = 2**31 - 1
 _MAX_HEAD_SIZE = 512
 _HEAD_GRANULE, _ROW_GRANULE = 16, 32
@@ -32,21 +34,33 @@ class Hyperparameters:
 
     Raises:
         ModelFileInvalid: a number is missing or impossible.
-        ModelUnsupported: layers of different shape, or a head size that the kernels do not have.
+        ModelUnsupported: a head size that the kernels do not have.
     """
 
     def __init__(self, parts: ModelParts, context_size: int) -> None:
         self._file = parts.first
         self._parts = parts
         self.context_size = context_size
-        self.num_layers = self.integer("block_count", high=_MAX_LAYERS)
+        self._num_blocks = self.integer("block_count", high=_MAX_LAYERS)
+        further = self.integer("nextn_predict_layers", 0, low=0, high=self._num_blocks - 1)
+        self.num_layers = self._num_blocks - further
+        """Without those that guess further tokens."""
         self.hidden_size = self.integer("embedding_length")
-        self.num_heads = self.same_in_all_layers("attention.head_count")
-        self.num_kv_heads = self.same_in_all_layers("attention.head_count_kv", self.num_heads)
-        self.feed_forward_size = self.same_in_all_layers("feed_forward_length")
-        self.norm_eps = self.number("attention.layer_norm_rms_epsilon")
+        num_heads = self.counts_of_layers("attention.head_count")
+        self.num_heads = max(num_heads)
+        num_kv_heads = self.counts_of_layers("attention.head_count_kv", num_heads)
+        self.num_experts = self.integer("expert_count", 0, low=0, high=_MAX_EXPERTS)
+        self.feed_forward_sizes = self.counts_of_layers("feed_forward_length", self._expert_sizes())
+        self.norm_eps = self.number(
+            "attention.layer_norm_rms_epsilon", self.optional_number("attention.layer_norm_epsilon")
+        )
         self.trained_context = self._trained_context()
         self.head_size = self.integer("attention.key_length", max(1, self.hidden_size // self.num_heads))
+        self.heads = [
+            Heads(num=num, num_kv=num_kv, size=self.head_size)
+            for num, num_kv in zip(num_heads, num_kv_heads, strict=True)
+        ]
+        """Of each layer."""
         self.vocab_size = self._vocab_size()
         self._check()
 
@@ -85,23 +99,38 @@ class Hyperparameters:
         value = self._file.get_bool(self._file.own_key(suffix))
         return default if value is None else value
 
-    def same_in_all_layers(self, suffix: str, default: int | None = None) -> int:
-        """A count that a file gives once for all layers, or once for each.
+    def counts_of_layers(self, suffix: str, default: list[int] | None = None) -> list[int]:
+        """A count for each layer, which a file gives once for all or once for each.
 
         Raises:
-            ModelUnsupported: layers differ.
+            ModelFileInvalid: it is out of its range, or there are not as many as layers.
         """
         key = self._file.own_key(suffix)
         values = self._file.get_ints(key)
         if not values:
             return self.fail(f"`{key}` is missing") if default is None else default
-        if len(set(values)) > 1:
-            self.refuse(f"`{key}` differs from layer to layer")
-        return values[0] if 1 <= values[0] <= _MAX_SIZE else self.fail(f"`{key}` is {values[0]}")
+        if len(values) not in (1, self.num_layers, self._num_blocks):
+            self.fail(f"`{key}` has {len(values)} entries for {self.num_layers} layers")
+        for value in values:
+            if not 1 <= value <= _MAX_SIZE:
+                self.fail(f"`{key}` is {value}")
+        return values[: self.num_layers] if len(values) > 1 else values * self.num_layers
 
     def lists(self, suffix: str) -> bool:
         """Whether the file has a list of this name."""
         return self._file.is_array(self._file.own_key(suffix))
+
+    def sections(self, suffix: str, count: int) -> list[int]:
+        """So many integers, or fewer that are filled up with zeros.
+
+        Raises:
+            ModelFileInvalid: there are none, or more.
+        """
+        key = self._file.own_key(suffix)
+        found = self._file.get_ints(key) or []
+        if not 1 <= len(found) <= count:
+            self.fail(f"`{key}` has {len(found)} entries, not 1 … {count}")
+        return found + [0] * (count - len(found))
 
     def flags_of_layers(self, suffix: str) -> list[bool] | None:
         """What a file says of each layer, yes or no; None if it does not list them.
@@ -166,6 +195,10 @@ class Hyperparameters:
         values = self._parts.floats(name)
         return values if np.isfinite(values).all() and (values > 0).all() else self.fail(f"`{name}` is not positive")
 
+    def tensors_of_further_layers(self) -> frozenset[str]:
+        """Of those that guess further tokens."""
+        return frozenset(name for name in self._parts.tensors if _layer_of(name) >= self.num_layers)
+
     def has(self, tensor: str) -> bool:
         return tensor in self._parts.tensors
 
@@ -180,6 +213,11 @@ class Hyperparameters:
         """The vector `<stem>.weight`, of the hidden size unless told otherwise."""
         return Norm(weight=f"{stem}.weight", size=size or self.hidden_size, scale=scale)
 
+    def stacked(self, stem: str, num_rows: int, num_columns: int) -> Linear:
+        """The matrices of all experts, `num_rows` each, as one."""
+        plain = self.linear(stem, num_rows * self.num_experts, num_columns)
+        return replace(plain, num_stacked=self.num_experts)
+
     def refuse(self, what: str) -> NoReturn:
         """Raises ModelUnsupported."""
         raise ModelUnsupported(
@@ -190,6 +228,11 @@ class Hyperparameters:
     def fail(self, what: str) -> NoReturn:
         """Raises ModelFileInvalid."""
         raise ModelFileInvalid(f"{self._file.path} cannot be used: {what}", path=str(self._file.path))
+
+    def _expert_sizes(self) -> list[int] | None:
+        if not self.num_experts or not self._file.get_ints(self._file.own_key("expert_feed_forward_length")):
+            return None
+        return self.counts_of_layers("expert_feed_forward_length")
 
     def _trained_context(self) -> int:
         """Raises ModelUnsupported if the file says that there is none, or no bound."""
@@ -208,18 +251,25 @@ class Hyperparameters:
 
     def _check(self) -> None:
         key, value = (self._file.own_key(f"attention.{name}_length") for name in ("key", "value"))
-        if self.num_heads % self.num_kv_heads:
-            self.fail(f"{self.num_heads} heads cannot share {self.num_kv_heads} heads of keys and values")
+        for heads in self.heads:
+            if heads.num % heads.num_kv:
+                self.fail(f"{heads.num} heads cannot share {heads.num_kv} heads of keys and values")
         if self.integer("attention.value_length", self.head_size) != self.head_size:
             self.refuse(f"`{key}` and `{value}` differ")
         if self.head_size % _HEAD_GRANULE or self.head_size > _MAX_HEAD_SIZE:
             self.refuse(f"heads of {self.head_size} elements (multiples of {_HEAD_GRANULE} up to {_MAX_HEAD_SIZE} can)")
-        for size in (self.hidden_size, self.feed_forward_size, self.num_heads * self.head_size):
+        query_sizes = {heads.num * heads.size for heads in self.heads}
+        for size in (self.hidden_size, *sorted({*self.feed_forward_sizes, *query_sizes})):
             if size > _MAX_SIZE:
                 self.fail(f"rows of {size} elements")
             if size % _ROW_GRANULE:
                 self.refuse(f"rows of {size} elements (multiples of {_ROW_GRANULE} can)")
-        if self.integer("expert_count", 0, low=0):
-            self.refuse("it is a mixture of experts")
         if not self.flag("attention.causal", default=True):
             self.refuse("its attention looks forward")
+
+
+def _layer_of(tensor: str) -> int:
+    """-1 of a tensor of no layer."""
+    block, _, rest = tensor.partition(".")
+    number = rest.partition(".")[0]
+    return int(number) if block == "blk" and number.isdecimal() else -1

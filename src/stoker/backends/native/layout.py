@@ -71,8 +71,9 @@ def plan_layout(spec: DecoderSpec, parts: ModelParts) -> Layout:
         matrices[spec.head] = matrices[spec.embedding]
     norms: dict[Norm, PlacedVector] = {}
     for norm in spec.norms:
-        _check_vector(parts, norm.weight, norm.size)
-        norms[norm] = place.vector(norm.size)
+        if norm not in norms:
+            _check_vector(parts, norm.weight, norm.size)
+            norms[norm] = place.vector(norm.size)
     biases = {linear: place.vector(linear.num_rows) for linear in matrices if linear.bias}
     return Layout(matrices, norms, biases, place.end)
 
@@ -115,7 +116,8 @@ def _check_all_are_used(spec: DecoderSpec, parts: ModelParts) -> None:
 
 def _check_linear(parts: ModelParts, linear: Linear, num_rows: Counter[str]) -> TensorEntry:
     """All rows of a tensor belong to some matrix, or something in it would be lost."""
-    entry = _tensor(parts, linear.weight, (linear.num_columns, num_rows[linear.weight]))
+    rows, stacked = num_rows[linear.weight] // linear.num_stacked, linear.num_stacked
+    entry = _tensor(parts, linear.weight, _without_ones(linear.num_columns, rows, stacked))
     if entry.type.name in _NO_WEIGHTS:
         path = parts.first.path
         raise ModelFileInvalid(
@@ -129,12 +131,12 @@ def _check_linear(parts: ModelParts, linear: Linear, num_rows: Counter[str]) -> 
             path=str(path),
         )
     if linear.bias:
-        _check_vector(parts, linear.bias, num_rows[linear.weight])
+        _check_vector(parts, linear.bias, rows, stacked)
     return entry
 
 
-def _check_vector(parts: ModelParts, name: str, size: int) -> None:
-    entry = _tensor(parts, name, (size,))
+def _check_vector(parts: ModelParts, name: str, size: int, num_stacked: int = 1) -> None:
+    entry = _tensor(parts, name, _without_ones(size, num_stacked))
     if entry.type.name not in FLOAT_TYPES:
         path = parts.first.path
         raise ModelUnsupported(
@@ -143,12 +145,16 @@ def _check_vector(parts: ModelParts, name: str, size: int) -> None:
         )
 
 
+def _without_ones(first: int, *more: int) -> tuple[int, ...]:
+    return (first, *(size for size in more if size != 1))
+
+
 def _tensor(parts: ModelParts, name: str, shape: tuple[int, ...]) -> TensorEntry:
     entry = parts.tensors.get(name)
     path = parts.first.path
     if entry is None:
         raise ModelFileInvalid(f"{path} cannot be used: it has no tensor `{name}`", path=str(path))
-    if entry.shape != shape:
+    if _without_ones(*entry.shape) != shape:
         raise ModelFileInvalid(
             f"{path} cannot be used: tensor `{name}` has the shape {list(entry.shape)}, not {list(shape)}",
             path=str(path),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from math import prod
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from pathlib import Path
 from typing import TypeAlias
@@ -150,7 +151,7 @@ def _pack_all(parts: ModelParts, layout: Layout, sink: Sink, threads: int, progr
 def _pieces(parts: ModelParts, layout: Layout) -> Iterator[_Piece]:
     for linear, place in _placed_once(layout).items():
         data = parts.tensor_data(linear.weight)
-        row_bytes = len(data) // parts.tensors[linear.weight].shape[1]
+        row_bytes = len(data) // prod(parts.tensors[linear.weight].shape[1:])
         tile_bytes = _native.packed_bytes(place.type, _TILE_ROWS, place.columns)
         step = _TILE_ROWS * max(1, _PIECE_BYTES // tile_bytes)
         for row in range(0, place.rows, step):

@@ -7,8 +7,8 @@ from math import sqrt
 from typing import Any
 
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.rope import scaled_rope
-from stoker.backends.native.spec import Activation, DecoderSpec, Layer, Linear, Rope, RopePairs
+from stoker.backends.native.rope import RopeScaling, scaled_rope
+from stoker.backends.native.spec import Activation, DecoderSpec, Heads, Layer, Linear, Rope, RopePairs
 
 DIVISORS = "rope_freqs.weight"
 """What Llama 3, and who borrowed it, divides frequencies by."""
@@ -41,10 +41,6 @@ def decoder(
         architecture=architecture,
         vocab_size=model.vocab_size,
         hidden_size=model.hidden_size,
-        num_heads=model.num_heads,
-        num_kv_heads=model.num_kv_heads,
-        head_size=model.head_size,
-        feed_forward_size=model.feed_forward_size,
         embedding=embedding,
         ropes=ropes,
         layers=layers,
@@ -83,7 +79,14 @@ def scaled_decoder(
     )
 
 
-def rope(model: Hyperparameters, pairs: RopePairs, *, divisors: str = "", base: float | None = None) -> Rope:
+def rope(
+    model: Hyperparameters,
+    pairs: RopePairs,
+    *,
+    divisors: str = "",
+    base: float | None = None,
+    scaling: RopeScaling | None = None,
+) -> Rope:
     """The rotation that the file describes.
 
     Args:
@@ -91,14 +94,27 @@ def rope(model: Hyperparameters, pairs: RopePairs, *, divisors: str = "", base: 
         pairs: which elements belong together.
         divisors: the tensor that has them; nothing if it is not there.
         base: another one than the file's own.
+        scaling: another one than the file's own.
     """
     return scaled_rope(
         pairs=pairs,
         dim=model.rope_dim(),
         base=model.rope_base() if base is None else base,
-        scaling=model.rope_scaling(),
+        scaling=model.rope_scaling() if scaling is None else scaling,
         divisors=model.rope_divisors(divisors) if divisors else None,
     )
+
+
+def plain_scaling(model: Hyperparameters) -> RopeScaling:
+    """Of layers that are not stretched, whatever the others are."""
+    return RopeScaling(original_context=model.rope_scaling().original_context)
+
+
+def text_rope(model: Hyperparameters) -> Rope:
+    """The rotation of text by a model that sees: a token has the same position along all axes, so they are one."""
+    if model.sections("rope.dimension_sections", 4)[3]:
+        model.refuse("it rotates along four axes")
+    return rope(model, RopePairs.HALVES)
 
 
 def layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
@@ -108,23 +124,45 @@ def layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
         model: the file.
         index: which layer.
         more: whatever it has besides, by the names of `Layer`.
+
+    Raises:
+        ModelUnsupported: the model has experts, and nobody said which.
     """
+    if model.num_experts and "experts" not in more:
+        model.refuse("it is a mixture of experts")
     block = f"blk.{index}"
-    hidden, heads = model.hidden_size, model.num_heads * model.head_size
-    query, key, value = _query_key_value(model, block)
-    gate, up = _gate_up(model, block)
-    defaults: dict[str, Any] = {"feed_forward_norm": model.norm(f"{block}.ffn_norm")}
+    hidden, heads, inner = model.hidden_size, model.heads[index], model.feed_forward_sizes[index]
+    query, key, value = _query_key_value(model, block, heads)
+    gate, up = _gate_up(model, block, inner)
+    defaults: dict[str, Any] = {
+        "attention_norm": model.norm(f"{block}.attn_norm"),
+        "feed_forward_norm": model.norm(f"{block}.ffn_norm"),
+        "gate": gate,
+        "up": up,
+        "down": model.linear(f"{block}.ffn_down", hidden, inner),
+    }
     return Layer(
-        attention_norm=model.norm(f"{block}.attn_norm"),
+        heads=heads,
         query=query,
         key=key,
         value=value,
-        output=model.linear(f"{block}.attn_output", hidden, heads),
-        gate=gate,
-        up=up,
-        down=model.linear(f"{block}.ffn_down", hidden, model.feed_forward_size),
+        output=model.linear(f"{block}.attn_output", hidden, heads.num * heads.size),
         **defaults | more,
     )
+
+
+def head_norms(model: Hyperparameters, index: int, query_size: int = 0, key_size: int = 0) -> dict[str, Any]:
+    """The norms of queries and keys, of one head unless told otherwise, by the names of `Layer`."""
+    block, size = f"blk.{index}", model.heads[index].size
+    return {
+        "query_norm": model.norm(f"{block}.attn_q_norm", query_size or size),
+        "key_norm": model.norm(f"{block}.attn_k_norm", key_size or size),
+    }
+
+
+def layer_with_head_norms(model: Hyperparameters, index: int, **more: Any) -> Layer:
+    """A layer whose queries and keys have a norm over each head."""
+    return layer(model, index, **head_norms(model, index), **more)
 
 
 def layer_between_norms(model: Hyperparameters, index: int, **more: Any) -> Layer:
@@ -158,13 +196,13 @@ def windowed_layers(model: Hyperparameters, period: int) -> list[bool]:
     return [period == 0 or bool((index + 1) % period) for index in range(model.num_layers)]
 
 
-def _query_key_value(model: Hyperparameters, block: str) -> tuple[Linear, Linear, Linear]:
+def _query_key_value(model: Hyperparameters, block: str, of: Heads) -> tuple[Linear, Linear, Linear]:
     """
     ```
     blk.0.attn_qkv:  [ rows of queries | rows of keys | rows of values ]
     ```
     """
-    hidden, heads, kv_heads = model.hidden_size, *(n * model.head_size for n in (model.num_heads, model.num_kv_heads))
+    hidden, heads, kv_heads = model.hidden_size, *(n * of.size for n in (of.num, of.num_kv))
     fused = f"{block}.attn_qkv"
     if model.has(f"{fused}.weight"):
         return (
@@ -179,13 +217,13 @@ def _query_key_value(model: Hyperparameters, block: str) -> tuple[Linear, Linear
     )
 
 
-def _gate_up(model: Hyperparameters, block: str) -> tuple[Linear, Linear]:
+def _gate_up(model: Hyperparameters, block: str, size: int) -> tuple[Linear, Linear]:
     """
     ```
     blk.0.ffn_up without blk.0.ffn_gate:  [ rows of gate | rows of up ]
     ```
     """
-    hidden, size = model.hidden_size, model.feed_forward_size
+    hidden = model.hidden_size
     up, gate = f"{block}.ffn_up", f"{block}.ffn_gate"
     if model.has(f"{gate}.weight"):
         return model.linear(gate, size, hidden), model.linear(up, size, hidden)

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from math import sqrt
 
-from stoker.backends.native.architectures.common import decoder, layer_between_norms, rope, windowed_layers
+from stoker.backends.native.architectures.common import (
+    decoder,
+    head_norms,
+    layer_between_norms,
+    plain_scaling,
+    rope,
+    windowed_layers,
+)
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.rope import RopeScaling, scaled_rope
 from stoker.backends.native.spec import Activation, DecoderSpec, Layer, Rope, RopePairs
 
 _PERIOD = 6
@@ -38,19 +44,18 @@ def describe(model: Hyperparameters) -> DecoderSpec:
 
 def _ropes(model: Hyperparameters) -> tuple[Rope, Rope]:
     """Only layers that see everything are stretched; the window fits into the trained context anyway."""
-    everything = rope(model, RopePairs.HALVES)
     window_base = model.rope_base("rope.freq_base_swa")
-    plain = RopeScaling(original_context=model.rope_scaling().original_context)
-    return everything, scaled_rope(pairs=everything.pairs, dim=everything.dim, base=window_base, scaling=plain)
+    return (
+        rope(model, RopePairs.HALVES),
+        rope(model, RopePairs.HALVES, base=window_base, scaling=plain_scaling(model)),
+    )
 
 
 def _layer(model: Hyperparameters, index: int, window: int | None) -> Layer:
-    block = f"blk.{index}"
     return layer_between_norms(
         model,
         index,
-        query_norm=model.norm(f"{block}.attn_q_norm", model.head_size),
-        key_norm=model.norm(f"{block}.attn_k_norm", model.head_size),
+        **head_norms(model, index),
         rope=_WINDOW if window else _EVERYTHING,
         window=window,
     )

@@ -1,10 +1,11 @@
-"""llama: Llama 1 to 3, Mistral, SmolLM and all who borrowed their shape. Llama 3's divisors are in `rope_freqs`."""
+"""llama: Llama 1 to 3, Mistral, Mixtral, SmolLM and all of their shape. Llama 3's divisors are in `rope_freqs`."""
 
 from __future__ import annotations
 
-from stoker.backends.native.architectures.common import DIVISORS, decoder, layers, rope
+from stoker.backends.native.architectures.common import DIVISORS, decoder, layer, layers, rope
+from stoker.backends.native.architectures.experts import expert_layer
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.spec import DecoderSpec, RopePairs
+from stoker.backends.native.spec import DecoderSpec, Layer, RopePairs
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
@@ -13,6 +14,10 @@ def describe(model: Hyperparameters) -> DecoderSpec:
         model,
         architecture="llama",
         ropes=(rope(model, RopePairs.ADJACENT, divisors=DIVISORS),),
-        layers=layers(model),
+        layers=layers(model, _mixtral_layer if model.num_experts else layer),
         unused=frozenset({DIVISORS}),
     )
+
+
+def _mixtral_layer(model: Hyperparameters, index: int) -> Layer:
+    return expert_layer(model, index, size=model.feed_forward_sizes[index], routing={"is_normalised": True})

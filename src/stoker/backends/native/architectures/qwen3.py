@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from stoker.backends.native.architectures.common import decoder, layer, layers, rope
+from stoker.backends.native.architectures.common import decoder, layer_with_head_norms, layers, rope
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.spec import DecoderSpec, Layer, RopePairs
+from stoker.backends.native.spec import DecoderSpec, RopePairs
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
-    return decoder(model, architecture="qwen3", ropes=(rope(model, RopePairs.HALVES),), layers=layers(model, _layer))
-
-
-def _layer(model: Hyperparameters, index: int) -> Layer:
-    return layer(
+    return decoder(
         model,
-        index,
-        query_norm=model.norm(f"blk.{index}.attn_q_norm", model.head_size),
-        key_norm=model.norm(f"blk.{index}.attn_k_norm", model.head_size),
+        architecture="qwen3",
+        ropes=(rope(model, RopePairs.HALVES),),
+        layers=layers(model, layer_with_head_norms),
     )

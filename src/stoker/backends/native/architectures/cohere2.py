@@ -1,0 +1,42 @@
+"""cohere2: Command R7B and Command A. Attention and feed-forward side by side, norms that take the mean away, and each
+fourth layer sees everything and rotates nothing.
+"""
+
+from __future__ import annotations
+
+from stoker.backends.native.architectures.common import decoder, layer, rope, windowed_layers
+from stoker.backends.native.hyperparameters import Hyperparameters
+from stoker.backends.native.rope import no_rope
+from stoker.backends.native.spec import DecoderSpec, Layer, NormKind, RopePairs
+
+_PERIOD = 4
+_ROTATES, _STANDS = 0, 1
+"""Indices of the two ropes."""
+
+
+def describe(model: Hyperparameters) -> DecoderSpec:
+    """See `describe_decoder`."""
+    rotates = rope(model, RopePairs.ADJACENT)
+    window = model.integer("attention.sliding_window", high=2**31 - 1)
+    return decoder(
+        model,
+        architecture="cohere2",
+        norm=NormKind.LAYER,
+        output_norm=model.norm("output_norm", scale=model.number("logit_scale")),
+        ropes=(rotates, no_rope(rotates.pairs, rotates.dim)),
+        layers=tuple(
+            _layer(model, index, window if is_windowed else None)
+            for index, is_windowed in enumerate(windowed_layers(model, _PERIOD))
+        ),
+    )
+
+
+def _layer(model: Hyperparameters, index: int, window: int | None) -> Layer:
+    return layer(
+        model,
+        index,
+        feed_forward_norm=model.norm(f"blk.{index}.attn_norm"),
+        is_parallel=True,
+        rope=_ROTATES if window else _STANDS,
+        window=window,
+    )

@@ -1,0 +1,44 @@
+"""mistral3: Mistral Small 3.1 and Ministral 3 as text models. A llama whose queries may grow with their position."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import log
+
+from stoker.backends.native.architectures.common import DIVISORS, decoder, layers, rope
+from stoker.backends.native.hyperparameters import Hyperparameters
+from stoker.backends.native.rope import RopeScaling
+from stoker.backends.native.spec import DecoderSpec, QueryScales, RopePairs
+
+_BETAS = {"rope.scaling.yarn_beta_fast": 32.0, "rope.scaling.yarn_beta_slow": 1.0}
+
+
+def describe(model: Hyperparameters) -> DecoderSpec:
+    """See `describe_decoder`."""
+    scaling = _scaling(model)
+    return decoder(
+        model,
+        architecture="mistral3",
+        ropes=(rope(model, RopePairs.ADJACENT, divisors=DIVISORS, scaling=scaling),),
+        attention_scale=model.optional_number("attention.scale") or model.head_size**-0.5,
+        query_scales=_query_scales(model, scaling),
+        layers=layers(model),
+        unused=frozenset({DIVISORS}),
+    )
+
+
+def _scaling(model: Hyperparameters) -> RopeScaling:
+    """A file that has the multiplier takes back what YaRN does to sine and cosine."""
+    for suffix, usual in _BETAS.items():
+        if model.number(suffix, usual) != usual:
+            model.refuse(f"its `{suffix}` is not {usual}")
+    scaling, multiplier = model.rope_scaling(), model.optional_number("rope.scaling.yarn_log_multiplier")
+    if multiplier is None or not scaling.is_yarn or scaling.factor <= 1:
+        return scaling
+    taken_back = 1 + 0.1 * multiplier * log(scaling.factor)
+    return replace(scaling, attention_factor=scaling.attention_factor / taken_back)
+
+
+def _query_scales(model: Hyperparameters, scaling: RopeScaling) -> QueryScales | None:
+    slope = model.optional_number("attention.temperature_scale")
+    return None if slope is None else QueryScales(slope=slope, period=scaling.original_context)

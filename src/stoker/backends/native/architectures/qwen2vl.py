@@ -1,0 +1,12 @@
+"""qwen2vl: Qwen 2 VL and 2.5 VL as text models. A qwen2 whose rotations along several axes are one for text."""
+
+from __future__ import annotations
+
+from stoker.backends.native.architectures.common import decoder, layers, text_rope
+from stoker.backends.native.hyperparameters import Hyperparameters
+from stoker.backends.native.spec import DecoderSpec
+
+
+def describe(model: Hyperparameters) -> DecoderSpec:
+    """See `describe_decoder`."""
+    return decoder(model, architecture="qwen2vl", ropes=(text_rope(model),), layers=layers(model))

@@ -1,0 +1,18 @@
+"""qwen3moe: Qwen 3 with experts. A qwen3 whose feed-forward is a mixture."""
+
+from __future__ import annotations
+
+from stoker.backends.native.architectures.common import decoder, head_norms, layers, rope
+from stoker.backends.native.architectures.experts import expert_layer
+from stoker.backends.native.hyperparameters import Hyperparameters
+from stoker.backends.native.spec import DecoderSpec, Layer, RopePairs
+
+
+def describe(model: Hyperparameters) -> DecoderSpec:
+    """See `describe_decoder`."""
+    ropes = (rope(model, RopePairs.HALVES),)
+    return decoder(model, architecture="qwen3moe", ropes=ropes, layers=layers(model, _layer))
+
+
+def _layer(model: Hyperparameters, index: int) -> Layer:
+    return expert_layer(model, index, routing={"is_normalised": True}, **head_norms(model, index))

@@ -1,0 +1,14 @@
+"""qwen3vl: Qwen 3 VL as a text model. A qwen3 whose rotations along several axes are one for text."""
+
+from __future__ import annotations
+
+from stoker.backends.native.architectures.common import decoder, layer_with_head_norms, layers, text_rope
+from stoker.backends.native.hyperparameters import Hyperparameters
+from stoker.backends.native.spec import DecoderSpec
+
+
+def describe(model: Hyperparameters) -> DecoderSpec:
+    """See `describe_decoder`. What images add to the first layers is nothing for text."""
+    return decoder(
+        model, architecture="qwen3vl", ropes=(text_rope(model),), layers=layers(model, layer_with_head_norms)
+    )
