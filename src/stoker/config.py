@@ -150,11 +150,16 @@ def engine_with(engine: EngineConfig, values: Mapping[str, object], where: str) 
 def _fields(cls: type[Any]) -> dict[str, tuple[Any, object]]:
     """Settable fields of a dataclass or Struct: name -> (type, default)."""
     if issubclass(cls, msgspec.Struct):
-        found = {f.name: (f.type, f.default) for f in msgspec.structs.fields(cls)}
+        found = {f.name: (f.type, _default(f)) for f in msgspec.structs.fields(cls)}
     else:
         hints = get_type_hints(cls)
         found = {f.name: (hints[f.name], f.default) for f in dataclasses.fields(cls)}
     return {name: field for name, field in found.items() if name not in _NOT_SETTINGS}
+
+
+def _default(field: msgspec.structs.FieldInfo) -> object:
+    """The default of a Struct's field; one that could be changed is made anew for each Struct."""
+    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
 
 
 def _find_file(file: Path | None, environ: Mapping[str, str]) -> Path | None:

@@ -50,6 +50,7 @@ def is_run(block: Block) -> bool:
     return block.language in RUNNABLE and block.not_run_because is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", pages_with_examples(), ids=name_of)
 def test_every_example_runs(page: Path, smollm2_path: Path, tmp_path: Path) -> None:
     """In the order of the page. A `stoker serve` stays up, on a free port, for what follows on its page."""

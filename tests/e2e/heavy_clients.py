@@ -6,6 +6,7 @@ Run by `test_heavy_clients`, in an environment of its own; by hand: see there.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Coroutine
 from typing import Any
@@ -110,10 +111,18 @@ def test_litellm_speaks_anthropic(litellm: Any):
     assert whole["usage"]["output_tokens"] == 8
 
 
+def test_litellm_gets_the_structure_that_it_asks_for(litellm: Any):
+    schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
+    structure = {"type": "json_schema", "json_schema": {"name": "number", "schema": schema, "strict": True}}
+    request = {**CHAT, **OPENAI, "model": f"openai/{MODEL}", "max_tokens": 64}
+    whole = litellm.completion(**request, response_format=structure)
+    assert json.loads(whole.choices[0].message.content)["n"] in (1, 2)
+
+
 def test_litellm_hears_refusals_as_its_own(litellm: Any):
     request = {**CHAT, **OPENAI, "model": f"openai/{MODEL}"}
     with pytest.raises(litellm.BadRequestError, match="response_format"):
-        litellm.completion(**request, response_format={"type": "json_object"})
+        litellm.completion(**request, response_format={"type": "xml"})
     with pytest.raises(litellm.ContextWindowExceededError):
         litellm.completion(**{**request, "messages": [{"role": "user", "content": "word " * 20_000}]})
     with pytest.raises(litellm.BadRequestError, match="no reranking model"):

@@ -86,11 +86,11 @@ def test_errors_arrive_as_the_clients_own(client: Any):
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
     with pytest.raises(anthropic.BadRequestError, match="image"):
         client.messages.create(model=MODEL, messages=[{"role": "user", "content": [image]}], max_tokens=1)
-    tool = {"name": "clock", "input_schema": {"type": "object"}}
+    tool = {"type": "web_search_20250305", "name": "web_search"}
     with pytest.raises(anthropic.BadRequestError, match="tools"):
         client.messages.create(model=MODEL, messages=QUESTION, max_tokens=1, tools=[tool])
     thinking = {"type": "enabled", "budget_tokens": 1024}
-    with pytest.raises(anthropic.BadRequestError, match="thinking"):
+    with pytest.raises(anthropic.BadRequestError, match="does not reason"):
         client.messages.create(model=MODEL, messages=QUESTION, max_tokens=2048, thinking=thinking)
 
 

@@ -39,6 +39,7 @@ def ask(llm: LLM) -> list[Completion]:
     return [*alone, *together]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["smollm2_path", "gemma3_path"])
 def test_drafts_change_no_answer(name: str, request: pytest.FixtureRequest) -> None:
     path: Path = request.getfixturevalue(name)

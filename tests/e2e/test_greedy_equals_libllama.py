@@ -19,7 +19,7 @@ from tests.reference.libllama_reference import Answer, LibllamaReference
 
 # Forty answers of 64 tokens, half of them on one thread: more than a minute where nothing else runs, and time in which
 # the machine stands still counts.
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 NUM_TOKENS = 64
 GREEDY = SamplingParams(temperature=0, max_tokens=NUM_TOKENS)

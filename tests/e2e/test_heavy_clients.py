@@ -15,6 +15,7 @@ from pathlib import Path
 from shutil import rmtree
 
 import pytest
+from filelock import FileLock
 
 from stoker.models.cache import cache_dir
 
@@ -29,8 +30,10 @@ def heavy_clients() -> Path:
     """A folder with both packages, for `PYTHONPATH`."""
     kind = sha256(PACKAGES.read_bytes() + sys.version.encode()).hexdigest()[:16]
     folder = cache_dir() / "tests" / f"clients-{kind}"
-    if not folder.is_dir():
-        _install(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_suffix(".lock")):  # 60 MB need not be downloaded by two workers
+        if not folder.is_dir():
+            _install(folder)
     return folder
 
 
@@ -52,6 +55,7 @@ def _install(folder: Path) -> None:
         rmtree(part, ignore_errors=True)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(INSTALL_S + RUN_S)
 @pytest.mark.parametrize("client", ["litellm", "llama_index"])
 def test_each_verb_of(client: str, heavy_clients: Path, served_smollm2: str) -> None:

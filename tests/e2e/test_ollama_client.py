@@ -109,9 +109,9 @@ def test_errors_arrive_as_the_clients_own(client: Any):
         client._request_raw("DELETE", "/api/delete", json={"model": MODEL})
     with pytest.raises(ollama.ResponseError, match="exceeds the available context size"):
         list(client.generate(model=MODEL, prompt="word " * 20_000, stream=True))
-    with pytest.raises(ollama.ResponseError, match="format"):
-        client.chat(model=MODEL, messages=QUESTION, format="json")
-    tool: Any = {"type": "function", "function": {"name": "clock"}}
+    with pytest.raises(ollama.ResponseError, match="cannot be enforced"):
+        client.chat(model=MODEL, messages=QUESTION, format={"type": "string", "contains": {}})
+    tool: Any = {"type": "function", "function": {"name": "a clock"}}
     with pytest.raises(ollama.ResponseError, match="tools"):
         client.chat(model=MODEL, messages=QUESTION, tools=[tool])
 

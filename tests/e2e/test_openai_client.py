@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import openai
+import pydantic
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
@@ -124,8 +125,8 @@ def test_errors_arrive_as_the_clients_own(client: Any):
     body: Any = too_long.value.body
     assert body["n_prompt_tokens"] > body["n_ctx"]
     with pytest.raises(openai.BadRequestError) as unsupported:
-        client.chat.completions.create(model=MODEL, messages=QUESTION, response_format={"type": "json_object"})
-    assert (unsupported.value.code, unsupported.value.param) == ("unsupported_parameter", "response_format")
+        client.chat.completions.create(model=MODEL, messages=QUESTION, modalities=["audio"])
+    assert (unsupported.value.code, unsupported.value.param) == ("unsupported_parameter", "modalities")
     with pytest.raises(openai.BadRequestError) as negative:
         client.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=-2)
     assert negative.value.param == "max_tokens"
@@ -152,14 +153,18 @@ def test_what_is_not_served_says_so(client: Any, verb: Callable[[Any], object]):
     assert unknown.value.code == "not_found"
 
 
-def test_structured_output_is_refused_by_the_parsing_verbs_too(client: Any):
-    schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
-    with pytest.raises(openai.BadRequestError, match="response_format"):
-        client.chat.completions.parse(model=MODEL, messages=QUESTION, response_format=schema)
-    with pytest.raises(openai.BadRequestError, match="text"):
-        client.responses.parse(
-            model=MODEL, input="hi", text={"format": {"type": "json_schema", "name": "a", "schema": {}}}
-        )
+class Person(pydantic.BaseModel):
+    name: Annotated[str, pydantic.Field(max_length=20)]
+    age: int
+
+
+def test_the_parsing_verbs_give_objects(client: Any):
+    limits: dict[str, Any] = {"model": MODEL, "temperature": 0}
+    asked = [{"role": "user", "content": "Describe a person."}]
+    reply = client.chat.completions.parse(**limits, messages=asked, max_tokens=80, response_format=Person)
+    assert isinstance(reply.choices[0].message.parsed, Person)
+    response = client.responses.parse(**limits, input="Describe a person.", max_output_tokens=80, text_format=Person)
+    assert isinstance(response.output_parsed, Person)
 
 
 def test_raw_and_streaming_responses(client: Any):

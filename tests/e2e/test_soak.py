@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import psutil
+import pytest
 
 from tests.e2e.conftest import Server, serving
 
@@ -93,6 +94,7 @@ def settled(server: Server) -> dict[str, Any]:
     raise AssertionError(f"still busy: {json.dumps(model)}")
 
 
+@pytest.mark.slow
 def test_many_impatient_clients_on_a_small_pool(smollm2_path: Path, tmp_path: Path) -> None:
     sizes = ["--kv-tokens", "2048", "--ctx-size", "1024", "--parallel", "16", "--max-queue", "96"]
     sizes += ["--cache-ram", "16"]  # MiB: full before the memory is first read

@@ -54,6 +54,7 @@ def test_logits_are_those_of_the_native_executor(
     check(ExportedModel(folder).rows(tokens(smollm2_path, text), CHUNKS), expected)
 
 
+@pytest.mark.slow
 def test_logits_of_a_model_with_windows(gemma3_path: Path, gemma3_folder: Path, text: str) -> None:
     check(ExportedModel(gemma3_folder).rows(tokens(gemma3_path, text), CHUNKS), native_rows(gemma3_path, text))
 
@@ -94,6 +95,7 @@ def test_logits_are_as_near_to_exact_ones_as_the_native_executors(
     assert found <= 1.4 * divergence(exact, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     importlib.util.find_spec("onnxruntime_genai") is None, reason="onnxruntime-genai has no wheel for this machine"
 )

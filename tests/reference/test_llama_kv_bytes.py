@@ -85,6 +85,7 @@ def test_exporting_changes_nothing(dense: LlamaBackend) -> None:
     assert np.array_equal(rows_behind(dense, 0, token_ids, 96), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [BLOCK_ENTRIES, LONG])
 def test_a_sliding_window_can_be_restored_and_then_cut_back(windowed: LlamaBackend, size: int) -> None:
     """Also where one portion is longer than the window; and cells outside it are not given to others."""
@@ -197,6 +198,7 @@ def test_conversations_with_a_model_that_cannot_be_cut_go_on_as_if_cold(
     cold.close()
 
 
+@pytest.mark.slow
 def test_conversations_with_a_sliding_window_go_on_as_if_cold(gemma3_path: Path) -> None:
     warm = Served(gemma3_path, kv_tokens=768, store=KVStore(10**9))
     cold = Served(gemma3_path, kv_tokens=768)

@@ -224,6 +224,7 @@ def packed_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("packed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["smollm2", "gemma3"])
 def test_real_models_are_no_farther_from_float64_than_libllama(
     model: str, text: str, packed_directory: Path, request: pytest.FixtureRequest
@@ -234,6 +235,7 @@ def test_real_models_are_no_farther_from_float64_than_libllama(
     assert_no_larger(*errors(path, prompts, 512, packed_directory))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_perplexity_of_a_real_text_is_libllamas(smollm2_path: Path, text: str, packed_directory: Path) -> None:
     """Both round, each differently: that alone is about 0.14 % over 4,096 tokens, in another text another 0.14 %. So

@@ -118,6 +118,7 @@ CHAT = (
 )
 
 
+@pytest.mark.slow
 def test_texts_of_other_kinds_are_as_near(smollm2: Model) -> None:
     found = load_model(
         EngineConfig(model_path=str(smollm2.exported("in place")), threads=1, kv_tokens=600), None, no_mark

@@ -105,6 +105,12 @@ def test_one_prompt_gives_one_completion(parrot: LLM) -> None:
     assert found.logprobs is None
 
 
+def test_models_and_answers_show_what_they_are(parrot: LLM) -> None:
+    answer = parrot.generate("Hi")
+    assert str(answer) == answer.text != ""
+    assert repr(parrot) == f"<LLM {parrot.card.name}>"
+
+
 def test_a_list_gives_a_list_in_its_order(llm: LLM) -> None:
     prompts = [f"prompt {index}" for index in range(20)]
     one_by_one = [llm.generate(prompt, GREEDY).text for prompt in prompts]

@@ -32,6 +32,10 @@ def test_the_public_names_are_these() -> None:
         assert getattr(stoker, name) is not None
 
 
+def test_a_shell_completes_the_public_names() -> None:
+    assert dir(stoker) == sorted(PUBLIC)
+
+
 def test_type_checkers_are_told_that_the_types_are_meant_for_them() -> None:
     assert files("stoker").joinpath("py.typed").is_file()
 

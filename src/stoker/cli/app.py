@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TextIO, cast
 
 _STDERR = 2
-_NO_ENGINE = frozenset(("--help", "llama-server", "--runtime=llama-server"))
+_NO_ENGINE = frozenset(("-h", "--help", "llama-server", "--runtime=llama-server"))
 """With one of these among its arguments, `serve` starts no engine of ours."""
 
 

@@ -6,18 +6,18 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
 
 from stoker.cli.bench_progress import BenchProgress
+from stoker.cli.command import Command
 from stoker.cli.download_bar import DownloadBar
 from stoker.cli.options import BENCH, ENGINE, Flags, Model, shared_options
 from stoker.cli.report import ERROR, EXIT_CODES, say
@@ -26,6 +26,7 @@ from stoker.errors import InvalidInput
 if TYPE_CHECKING:
     from stoker.bench.profile import StepProfile
     from stoker.bench.results import Plan, Results
+    from stoker.bench.runner import Measurement
     from stoker.bench.server import Server
     from stoker.engine.config import EngineConfig
 
@@ -44,12 +45,12 @@ class _Group(TyperGroup):
 bench = typer.Typer(
     cls=_Group,
     no_args_is_help=True,
-    help="Measure how fast a model is served. `stoker bench MODEL` is short for `stoker bench model MODEL`.",
+    help="Measure the speed of a served model. `stoker bench MODEL` is short for `stoker bench model MODEL`.",
     epilog=EXIT_CODES,
 )
 
 Profile = Annotated[
-    bool, typer.Option("--profile", help="Show instead where the time of a step goes, at batch 1, 8 and 16.")
+    bool, typer.Option("--profile", help="Show the time of each part of a step instead, at batch size 1, 8 and 16.")
 ]
 Urls = Annotated[
     list[str],
@@ -59,30 +60,34 @@ Urls = Annotated[
         help="Servers of OpenAI's API, such as http://127.0.0.1:8080 or NAME=URL; several are measured in turn.",
     ),
 ]
-Files = Annotated[list[Path], typer.Argument(metavar="FILE...", show_default=False, help="What --json wrote.")]
+Files = Annotated[list[Path], typer.Argument(metavar="FILE...", show_default=False, help="Files that --json wrote.")]
 ServedModel = Annotated[
     str | None,
-    typer.Option("--model", metavar="NAME", show_default=False, help="Ask for this model. [default: the first listed]"),
+    typer.Option("--model", metavar="NAME", show_default=False, help="Model to request. [default: the first listed]"),
 ]
 ApiKey = Annotated[
-    str | None, typer.Option("--api-key", metavar="KEY", show_default=False, help="Sent as a bearer token.")
+    str | None, typer.Option("--api-key", metavar="KEY", show_default=False, help="API key, sent as a bearer token.")
 ]
 Pid = Annotated[
     int | None,
     typer.Option(
-        "--pid", show_default=False, help="Root of the server's processes. [default: who listens on a local port]"
+        "--pid",
+        show_default=False,
+        help="Process id of the server. [default: the process that listens on a local port]",
     ),
 ]
 Extra = Annotated[
     str | None,
-    typer.Option("--extra", metavar="JSON", show_default=False, help="More fields of every request; they win."),
+    typer.Option(
+        "--extra", metavar="JSON", show_default=False, help="Additional fields for each request; they override others."
+    ),
 ]
 
 
-@bench.command(name=_MODEL, epilog=EXIT_CODES)
+@bench.command(name=_MODEL, cls=Command, epilog=EXIT_CODES)
 @shared_options(BENCH, ENGINE)
 def model(flags: Flags, model: Model, profile: Profile = False) -> None:
-    """Start `stoker serve MODEL` on a free port, measure it, and end it."""
+    """Start `stoker serve MODEL` on a free port, measure it, and stop it."""
     import msgspec
 
     from stoker.loading.locating import local_model
@@ -95,7 +100,7 @@ def model(flags: Flags, model: Model, profile: Profile = False) -> None:
         _measure([_own_server(model, flags, engine)], flags, seed=0)
 
 
-@bench.command(epilog=EXIT_CODES)
+@bench.command(cls=Command, epilog=EXIT_CODES)
 @shared_options(BENCH, is_configured=False)
 def serve(
     flags: Flags,
@@ -105,7 +110,7 @@ def serve(
     pid: Pid = None,
     extra: Extra = None,
 ) -> None:
-    """Measure servers that are running already, whoever's they are; several are asked in turn and compared."""
+    """Measure running servers from any vendor; several are measured in turn and compared."""
     from stoker.bench.request import Target
     from stoker.bench.server import RunningServer
 
@@ -120,7 +125,7 @@ def serve(
     _measure(servers, flags, seed=time.time_ns() % 2**32)
 
 
-@bench.command(epilog=EXIT_CODES)
+@bench.command(cls=Command, epilog=EXIT_CODES)
 @shared_options()
 def compare(flags: Flags, files: Files) -> None:
     """Compare results: every other server against the first. Refused if models or lengths differ."""
@@ -226,8 +231,7 @@ def _measure(servers: Sequence[Server], flags: Flags, *, seed: int) -> None:
     for option in ("json", "plot"):
         if option in flags.values:
             _check_place(flags.values[option], option)
-    with _ended_as_interrupted():
-        results = _run(servers, _plans(flags, seed))
+    results = _run(servers, _plans(flags, seed))
     if "json" in flags.values:
         write_results(results, flags.values["json"])
     print_results(results)
@@ -242,18 +246,12 @@ def _measure(servers: Sequence[Server], flags: Flags, *, seed: int) -> None:
 
 
 @contextmanager
-def _ended_as_interrupted() -> Generator[None]:
-    """Who ends this program as `timeout` does, or closes its terminal, ends the servers that it has started, too."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        # That of asyncio, while it runs. In a job that a script runs beside itself, Ctrl-C alone is ignored.
-        handler = signal.getsignal(signal.SIGINT)
-        (handler if callable(handler) else signal.default_int_handler)(number, frame)
-
+def _heard(end: Callable[[], object]) -> Generator[None]:
+    """Calls `end` when `timeout` or a closed terminal ends this program, unless the signal is ignored as by `nohup`."""
     before = {number: signal.getsignal(number) for number in _ENDS}
-    heard = [number for number, handler in before.items() if handler is not signal.SIG_IGN]  # `nohup` ignores SIGHUP
+    heard = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
     for number in heard:
-        signal.signal(number, interrupt)
+        signal.signal(number, lambda _number, _frame: end())
     try:
         yield
     finally:
@@ -280,10 +278,12 @@ def _run(servers: Sequence[Server], plans: Sequence[Plan]) -> Results:
     from stoker import __version__
     from stoker.bench.machine import this_machine
     from stoker.bench.results import Results
-    from stoker.bench.runner import measure
 
     started_at, machine = datetime.now(UTC).astimezone().isoformat(timespec="seconds"), this_machine()
-    done = asyncio.run(measure(servers, plans, BenchProgress()))
+    try:
+        done = asyncio.run(_measured(servers, plans))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
     return Results(
         stoker_version=__version__,
         started_at=started_at,
@@ -294,6 +294,22 @@ def _run(servers: Sequence[Server], plans: Sequence[Plan]) -> Results:
         samples=tuple(done.samples),
         absent=tuple(done.absent),
     )
+
+
+async def _measured(servers: Sequence[Server], plans: Sequence[Plan]) -> Measurement:
+    """Measures until the end, or until a signal cancels it.
+
+    A signal must not raise `KeyboardInterrupt` here: raised while a server is being started, it leaves that server
+    running. A cancelled task stops at its next `await`, where every started server is known.
+    """
+    import asyncio
+
+    from stoker.bench.runner import measure
+
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    with _heard(lambda: loop.call_soon_threadsafe(task.cancel)):
+        return await measure(servers, plans, BenchProgress())
 
 
 def _profile(engine: EngineConfig) -> None:

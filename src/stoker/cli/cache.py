@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stoker.cli.answer import write
+from stoker.cli.command import Command
 from stoker.cli.options import ENGINE, Flags, shared_options
 from stoker.cli.report import EXIT_CODES, say
 from stoker.cli.table import print_table
@@ -19,27 +20,27 @@ if TYPE_CHECKING:
     from stoker.cache.directory import BlockDirectory
 
 cache = typer.Typer(
-    no_args_is_help=True, help="Look after conversations that are kept on disk (--cache-dir).", epilog=EXIT_CODES
+    no_args_is_help=True, help="Manage the persistent prefix cache on disk (--cache-dir).", epilog=EXIT_CODES
 )
 
 _FOLDER = {"kv_cache_dir": ENGINE["kv_cache_dir"]}
 _ID_LENGTH = 12
 
 
-@cache.command(name="list", epilog=EXIT_CODES)
+@cache.command(name="list", cls=Command, epilog=EXIT_CODES)
 @shared_options(_FOLDER)
 def list_(flags: Flags) -> None:
-    """List the models of which conversations are kept, with what they take."""
+    """List the models with cached prefixes, and the disk space they use."""
     directory = _directory(flags)
     print_table(
         ("ID", "MODEL", "BLOCKS", "SIZE", "LAST USED", "FORMAT"), [_row(directory, i) for i in directory.models()]
     )
 
 
-@cache.command(epilog=EXIT_CODES)
+@cache.command(cls=Command, epilog=EXIT_CODES)
 @shared_options(_FOLDER)
 def check(flags: Flags) -> None:
-    """Read everything that is kept, and remove what is damaged. Says how fast the disk is, too."""
+    """Read all cached blocks, remove damaged ones, and measure how fast the disk is read."""
     directory = _directory(flags)
     num_blocks = num_bytes = 0
     began = time.perf_counter()
@@ -52,15 +53,15 @@ def check(flags: Flags) -> None:
     write(f"{num_blocks} blocks, {_size(num_bytes)}, {_size(round(num_bytes / seconds))} per second\n")
 
 
-@cache.command(epilog=EXIT_CODES)
+@cache.command(cls=Command, epilog=EXIT_CODES)
 @shared_options(_FOLDER)
 def clear(
     flags: Flags,
     model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="An id or a model from `stoker cache list`; missing = all.")
+        str | None, typer.Argument(metavar="MODEL", help="Id or model from `stoker cache list`; missing = all.")
     ] = None,
 ) -> None:
-    """Forget the conversations of one model, or of all. A running server goes on without them."""
+    """Delete the cached prefixes of one model, or of all. A running server continues without them."""
     directory = _directory(flags)
     chosen = [
         i for i in directory.models() if model is None or i.startswith(model) or directory.described(i).name == model

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 _LEAVE = frozenset({"/exit", "/quit", "/bye"})
 _CLEAR = "/clear"
 _HELP = frozenset({"/help", "/?"})
-_COMMANDS = "Ctrl-C stops the answer, /clear begins anew, Ctrl-D or /exit leaves"
+_COMMANDS = "Ctrl-C stops the answer, /clear starts over, Ctrl-D or /exit leaves"
 
 
 @shared_options(ENGINE, SAMPLING)
 def chat(flags: Flags, model: Model, system: System = None) -> None:
-    """Talk with a model. Ctrl-C stops the answer, /clear begins anew, Ctrl-D or /exit leaves."""
+    """Chat with a model. Ctrl-C stops the answer, /clear starts over, Ctrl-D or /exit leaves."""
     from stoker.llm import LLM
 
     sampling = flags.sampling()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from stoker.cli.command import Command
 from stoker.cli.options import ENGINE, MODELS, SAMPLING, SECURITY, SERVER, Flags, shared_options
 from stoker.cli.report import EXIT_CODES, say
 from stoker.cli.table import print_table
@@ -24,10 +25,10 @@ def _group() -> None:
     """Keeps `show` a subcommand: typer would merge an only command into its group."""
 
 
-@config.command(epilog=EXIT_CODES)
+@config.command(cls=Command, epilog=EXIT_CODES)
 @shared_options(ENGINE, SAMPLING, SERVER, MODELS, SECURITY)
 def show(flags: Flags) -> None:
-    """Print every setting with its value and where that comes from."""
+    """Print the settings with their values and origins."""
     loaded = flags.load()
     print_table(("SETTING", "VALUE", "ORIGIN"), [_row(setting) for setting in loaded.settings])
     for variable in loaded.ignored_variables:

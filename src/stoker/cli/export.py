@@ -21,10 +21,12 @@ GGUFModel = Annotated[
     typer.Argument(
         metavar="MODEL",
         show_default=False,
-        help="A name from `stoker models`, a path to a .gguf file, or ORG/REPO[:FILE] on the hub.",
+        help="Name from `stoker models`, path of a .gguf file, or ORG/REPO[:FILE] on the hub.",
     ),
 ]
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", show_default=False, help="Where to; made if it is missing.")]
+Folder = Annotated[
+    Path, typer.Argument(metavar="FOLDER", show_default=False, help="Folder to write; it is created if needed.")
+]
 AttentionOption = Annotated[
     Literal["gqa", "plain"],
     typer.Option(
@@ -35,14 +37,16 @@ AttentionOption = Annotated[
 ]
 KVTypeOption = Annotated[
     Literal["f32", "f16"],
-    typer.Option("--kv-type", show_default=False, help="How keys and values go in and come out. [default: f32]"),
+    typer.Option(
+        "--kv-type", show_default=False, help="KV cache data type of the graph's inputs and outputs. [default: f32]"
+    ),
 ]
 WeightsOption = Annotated[
     Literal["keep", "f16", "f32", "int4", "int8"],
     typer.Option(
         "--weights",
         show_default=False,
-        help="keep = exactly the numbers of the file; the others round where they must. [default: keep]",
+        help="Data type of the weights; keep = the exact values of the file, others may round. [default: keep]",
     ),
 ]
 ActivationsOption = Annotated[
@@ -50,16 +54,21 @@ ActivationsOption = Annotated[
     typer.Option(
         "--activations",
         show_default=False,
-        help="To what inputs of quantised matrices are rounded; f32 = not at all, exact but slow. [default: int8]",
+        help="Activation precision for quantized matmuls; f32 is exact but slow. [default: int8]",
     ),
 ]
 ContextOption = Annotated[
     int | None,
     typer.Option(
-        "--ctx-size", min=1, show_default=False, help="Longest sequence, in tokens. [default: what the model knows]"
+        "--ctx-size",
+        min=1,
+        show_default=False,
+        help="Context size, in tokens. [default: what the model was trained with]",
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="The folder need not be empty; files in it may be replaced.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Write into a folder that is not empty; its files may be replaced.")
+]
 
 
 @shared_options()
@@ -74,7 +83,7 @@ def export(
     ctx_size: ContextOption = None,
     force: Force = False,
 ) -> None:
-    """Write a model as an ONNX folder, for ONNX Runtime and everything that is built on it."""
+    """Export a model as an ONNX folder. ONNX Runtime and programs built on it can read it."""
     try:
         from stoker.export import ExportOptions, export_model
     except ModuleNotFoundError as error:

@@ -8,7 +8,7 @@ from stoker.cli.table import print_table
 
 @shared_options()
 def models(flags: Flags) -> None:
-    """List the models of the catalog and those on this disk."""
+    """List the models of the catalog and on this disk."""
     from stoker.models.catalog import CATALOG
     from stoker.models.store import list_models
 

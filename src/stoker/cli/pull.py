@@ -9,7 +9,7 @@ from stoker.cli.options import Flags, Model, shared_options
 
 @shared_options()
 def pull(flags: Flags, model: Model) -> None:
-    """Download a model, if it is not here yet, and print where it lies."""
+    """Download a model if needed and print its path."""
     from stoker.models.store import resolve
 
     write(f"{resolve(model, progress=DownloadBar())}\n")

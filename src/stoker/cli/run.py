@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from stoker.llm import LLM, TextStream
 
 Prompt = Annotated[
-    str | None, typer.Argument(metavar="PROMPT", show_default=False, help="What to say; missing or - = read stdin.")
+    str | None, typer.Argument(metavar="PROMPT", show_default=False, help="Prompt; missing or - = read it from stdin.")
 ]
 Raw = Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")]
 
 
 @shared_options(ENGINE, SAMPLING)
 def run(flags: Flags, model: Model, prompt: Prompt = None, system: System = None, raw: Raw = False) -> None:
-    """Answer one prompt. The answer goes to stdout as it comes, everything else to stderr."""
+    """Answer one prompt. The answer is streamed to stdout, messages go to stderr."""
     sampling = flags.sampling()
     text = read_prompt() if prompt in (None, "-") else checked_text(prompt, "PROMPT")
     if raw and system is not None:

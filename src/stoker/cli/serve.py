@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 @shared_options(ENGINE, SERVER, MODELS, SECURITY, SAMPLING)
 def serve(flags: Flags, models: Models = None) -> None:
-    """Serve models over HTTP, as OpenAI, Anthropic, Ollama and llama-server do.
+    """Serve models over HTTP. It speaks the APIs of OpenAI, Anthropic, Ollama and llama-server.
 
-    Models that are named are loaded at once, as far as they fit; all others when they are asked for, and others leave
-    for them. Ctrl-C lets running requests end, and stops.
+    Named models are loaded at start, as far as they fit into memory; other models are loaded on demand, and idle ones
+    are unloaded to make room. Ctrl-C lets running requests finish, and stops the server.
 
-    The sampling options hold for requests that say nothing, unless the model itself recommends something else.
+    Sampling options are defaults for requests that do not set them, unless the model recommends other values.
     """
     from stoker.engine import garbage, spare
     from stoker.serving import create_registry, run_server

@@ -40,16 +40,16 @@ class SamplingParams:
     """
 
     temperature: float | None = None
-    """0 = greedy; larger is more random. Range 0 … 100."""
+    """Sampling temperature, 0 to 100; 0 = greedy, larger is more random."""
     dynatemp_range: float | None = None
     """Dynamic temperature: temperature ± this, by the entropy of the row. 0 = off."""
     dynatemp_exponent: float | None = None
     top_k: int | None = None
-    """Keep the k most likely tokens. 0 or -1 = all."""
+    """Sample from the k most likely tokens; 0 or -1 = all."""
     top_p: float | None = None
-    """Keep the smallest set of tokens whose probability reaches p. 1 = all."""
+    """Nucleus sampling: sample from the smallest set of tokens whose probability reaches p; 1 = all."""
     min_p: float | None = None
-    """Drop tokens less likely than p times the most likely one. 0 = off."""
+    """Minimum probability relative to the most likely token; 0 = off."""
     typical_p: float | None = None
     """Locally typical sampling (arXiv:2202.00666). 1 = off."""
     top_n_sigma: float | None = None
@@ -88,15 +88,16 @@ class SamplingParams:
     banned_token_ids: Sequence[int] | None = None
     """Can never be chosen. Those of the request, the model and the configuration add up."""
     seed: int | None = None
-    """The same seed and request give the same answer whatever else runs. Not given = random. 0 is a seed."""
+    """Random seed; the same seed and request give the same answer, whatever else runs. Default: random."""
     max_tokens: int | None = None
-    """Most completion tokens; 0 = compute the prompt only. Not given = until the model stops or the context is full."""
+    """Maximum number of tokens to generate; 0 = process the prompt only. Default: until the model stops or the context
+    is full."""
     min_tokens: int | None = None
     """No end of generation before this many completion tokens."""
     ignore_eos: bool | None = None
     """Go on after an end-of-generation token, up to `max_tokens`."""
     stop: str | Sequence[str] | None = None
-    """Strings that end the answer; they are never part of it."""
+    """Stop sequence: text that ends the answer and is not part of it; may be repeated."""
     stop_token_ids: Sequence[int] | None = None
     """Token ids that end the answer, beside the model's own."""
     logprobs: int | None = None

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from stoker.engine.cards import ModelCard
+from stoker.text.chat_formats.conversation import prepared
+from stoker.text.chat_formats.probe import ChatFormat, find_format
 from stoker.text.chat_template import ChatTemplate
-from stoker.text.messages import Message
+from stoker.text.messages import Json, Message
 from stoker.text.volatile import VolatileHeaders
 
 
@@ -29,6 +31,7 @@ class CardTemplate:
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Json]] = (),
         variables: Mapping[str, object] | None = None,
     ) -> str:
         """The prompt text of a conversation.
@@ -37,17 +40,31 @@ class CardTemplate:
             messages: the conversation, oldest first; not empty.
             add_generation_prompt: open the assistant's turn at the end.
             continue_final_message: leave the last message open, so that the answer continues it.
+            tools: definitions in OpenAI's shape that the model may call.
             variables: further ones for the template (such as `enable_thinking`).
 
         Raises:
             TemplateError: the source does not compile, or the template refused the messages.
         """
+        given: Sequence[Mapping[str, Json]] | None = None
+        if tools or any(message.tool_calls or message.role == "tool" for message in messages):
+            messages, given = prepared(messages, tools, self.chat_format)
         return self._compiled.render(
             self._volatile.drop(messages),
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
+            tools=given,
             **(variables or {}),  # pyright: ignore[reportArgumentType]  # the server keeps the named ones out
         )
+
+    @cached_property
+    def chat_format(self) -> ChatFormat:
+        """How the model reasons and calls tools.
+
+        Raises:
+            TemplateError: the source does not compile.
+        """
+        return find_format(self._compiled)
 
     @cached_property
     def _compiled(self) -> ChatTemplate:

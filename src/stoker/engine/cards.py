@@ -78,6 +78,8 @@ class ModelCard(msgspec.Struct, frozen=True):
     """False: it embeds, and writes no text."""
     adapters: list[AdapterCard] = []
     """Those that it began with."""
+    marker_tokens: list[str] = []
+    """Markers of chat formats, such as `<tool_call>`, that are single tokens of the vocabulary."""
 
 
 def is_same_model(one: ModelCard, other: ModelCard) -> bool:

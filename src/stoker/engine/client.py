@@ -19,7 +19,8 @@ from stoker.engine.requests import PendingRequest, Requests
 from stoker.engine.spare import ENGINE_COMMAND
 from stoker.engine.supervisor import State, Supervisor
 from stoker.errors import ModelNotLoaded, Timeout
-from stoker.text.messages import Message
+from stoker.text.chat_formats.probe import ChatFormat
+from stoker.text.messages import Json, Message
 from stoker.text.volatile import VolatileHeaders
 
 _TIMEOUT_GRACE_S = 2.0
@@ -131,21 +132,31 @@ class EngineClient:
         finally:
             self._requests.close(request)
 
+    @property
+    def _known_template(self) -> CardTemplate:
+        if self._template is None:
+            raise ModelNotLoaded("the model is still loading")
+        return self._template
+
+    @property
+    def chat_format(self) -> ChatFormat:
+        return self._known_template.chat_format
+
     def render_chat(
         self,
         messages: Sequence[Message],
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Json]] = (),
         template_kwargs: Mapping[str, object] | None = None,
     ) -> str:
         """See `CardTemplate.render`. Safe to call from any thread."""
-        if self._template is None:
-            raise ModelNotLoaded("the model is still loading")
-        return self._template.render(
+        return self._known_template.render(
             messages,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
+            tools=tools,
             variables=template_kwargs,
         )
 

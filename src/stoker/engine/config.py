@@ -63,65 +63,69 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     model_path: str = ""
     """The local file that `model` was resolved to."""
     name: str = ""
-    """Under which the model is served. Empty: taken from the model."""
+    """Name under which the model is served. Default: MODEL."""
     backend: BackendName = "auto"
+    """Compute backend: native (Stoker's own CPU kernels), llama (libllama), onnx (ONNX Runtime), or auto, which chooses
+    by the model's file."""
     ctx_size: int | None = None
-    """Longest single sequence. Not given: min(trained, 8192)."""
+    """Context size: the maximum length of one request, prompt and answer, in tokens. Default: what the model was
+    trained with, at most 8192."""
     kv_tokens: int | None = None
-    """Cells that all sequences share. Not given: from the memory plan."""
+    """Size of the KV cache that all requests share, in tokens. Default: from the memory plan."""
     parallel: int = 8
-    """Most requests that run at the same time. Range 1 … 1024."""
+    """Maximum number of concurrent requests, 1 to 1024. Default: 8; run and chat: 1."""
     max_queue: int = 256
-    """Most requests that wait; one more is refused as overloaded. Range 0 … 65536."""
+    """Maximum number of queued requests, 0 to 65536; further ones are refused with status 429."""
     max_queue_tokens: int = 262_144
-    """Most prompt tokens that wait; a request is refused that would wait behind others and make them more."""
+    """Maximum number of prompt tokens in the queue; a request that would exceed it is refused with status 429."""
     threads: int | None = None
-    """Threads that compute. Not given: one per physical core that this process may use."""
+    """Number of CPU threads. Default: one per physical core that this process may use."""
     kv_type: KVType | None = None
-    """What keys and values are kept as; q8 takes a little more than half of f16. Not given: on the native executor i16
-    or q16, where this CPU is faster with it; else f16."""
+    """KV cache data type; q8 uses the least memory. Default: i16 or q16 where the native backend is faster with it,
+    else f16."""
     max_draft: int | None = None
-    """Most tokens that are guessed for a stream in one step, from what it has read and written before, and computed
-    together; 0 = none. Not given: 15 on the native executor, where it pays; others do not guess. Range 0 … 63."""
+    """Maximum draft length for speculative decoding, 0 to 63 tokens; 0 = off. Output does not change. Default: 15 on
+    the native backend, 0 on others."""
     provider: str = "auto"
-    """What of ONNX Runtime computes: `auto` = the fastest that is there, `cpu`, `cuda` …"""
+    """ONNX Runtime's execution provider, such as cpu or cuda; auto = the fastest available."""
     device_id: int = 0
-    """Which of several devices the provider takes."""
+    """Device number for ONNX Runtime's execution provider."""
     onnx_variant: str = ""
-    """Which of several graphs of a folder, such as `q4f16`. Empty: the one that suits a CPU best."""
+    """Graph to use from an ONNX folder with several, such as q4f16. Default: the one that suits a CPU best."""
     pooling: PoolingName | None = None
-    """What of the last hidden states becomes an embedding. Not given: what the model says, else the mean."""
+    """Pooling for embeddings. Default: what the model's file says, else mean."""
     cache_ram: int | None = None
-    """Memory for KV that has left the pool, in MiB; 0 = none. Not given: a quarter of what is free, at most 8192."""
+    """RAM for evicted KV cache, in MiB; 0 = none. Default: a quarter of the free memory, at most 8192."""
     kv_cache_dir: str = ""
-    """Folder in which KV outlives the process; several servers may share it. Empty = none."""
+    """Directory for the persistent prefix cache; several servers may share it. Default: none."""
     cache_disk: int | None = None
-    """What that folder may hold, in MiB. Not given: half of what is free, at most 10240."""
+    """Maximum size of the persistent prefix cache, in MiB. Default: half of the free disk space, at most 10240."""
     slot_save_path: str = ""
-    """Folder in which slots are saved by name. Empty = they are not."""
+    """Directory in which clients may save and restore slots by name. Default: none."""
     lora: list[str] = []
-    """LoRA adapters: `NAME=PATH`, for requests that ask for it; `NAME=PATH:SCALE`, or `PATH` as in llama-server, for
-    all that choose none."""
+    """LoRA adapter (GGUF); may be repeated. NAME=PATH is used by requests that ask for NAME; PATH alone, or with a
+    scale, by all requests that choose none. llama backend only."""
     adapters: tuple[AdapterSpec, ...] = ()
     """Further ones."""
     control_vector: list[str] = []
-    """Added to the hidden states of everything: `PATH` or `PATH:SCALE`. libllama only, as all that follows."""
+    """Control vector (GGUF) to add to the hidden states; may be repeated. llama backend only."""
     control_vector_layers: str = ""
-    """Behind which layers: `FROM-TO`, counted from 0. Empty = all but the first."""
+    """Layers to which the control vectors are applied, counted from 0. Default: all but the first."""
     cache_type_k: CacheType | None = None
-    """What keys are kept as. Not given: what `kv_type` says."""
+    """KV cache data type of the keys on the llama backend. Default: `kv_type`."""
     cache_type_v: CacheType | None = None
-    """What values are kept as; blocks (q…, iq4_nl) need flash attention."""
+    """KV cache data type of the values on the llama backend; block types (q…, iq4_nl) need flash attention. Default:
+    `kv_type`."""
     flash_attn: FlashAttention | None = None
-    """Not given: where the device has it."""
+    """Flash attention on the llama backend. Default: auto."""
     gpu_layers: int | None = None
-    """Layers that go to a GPU, if there is one; 0 = none. Not given, or -1: all."""
+    """Number of layers to offload to the GPU on the llama backend; 0 = none, -1 = all. Default: all."""
     split_mode: SplitMode | None = None
-    """How several GPUs share the model: not at all, by layers, or by rows of each matrix. Not given: by layers."""
+    """How the llama backend splits the model across GPUs: none, by layer, or by row of each matrix. Default: layer."""
     main_gpu: int | None = None
-    """The GPU that is used if the model is not split, and for what cannot be. Not given: 0."""
+    """GPU that the llama backend uses if the model is not split, and for parts that cannot be split. Default: 0."""
     tensor_split: str = ""
-    """What part of the model each GPU gets: numbers in any unit, such as `3,1`. Empty: by their free memory."""
+    """Share of the model for each GPU, such as 3,1, on the llama backend. Default: by free memory."""
     num_replicas: int = 1
     """For how many engines of this model the memory must suffice: what is not given is one engine's part of it."""
     has_siblings: bool = False

@@ -34,7 +34,7 @@ from stoker.engine.stats import EngineStats
 from stoker.engine.stream import Stream
 from stoker.engine.transfers import NoTransfers, Transfers
 from stoker.engine.verification import sample_drafted
-from stoker.errors import BackendError, StokerError, Timeout
+from stoker.errors import BackendError, GrammarFailed, StokerError, Timeout
 from stoker.sampling.row_kernels import RowKernels
 from stoker.sampling.sampler import Choice, RowState, Sampler
 
@@ -285,6 +285,7 @@ class Engine:
 
     def close(self) -> None:
         """Frees the model. Calling it twice is allowed."""
+        self._admission.close()
         self._backend.close()
         self._transfers.close()
 
@@ -352,8 +353,7 @@ class Engine:
                 published.append(stream.take())  # one output a token: many clients count them
             if event.finish_reason is FinishReason.ERROR:
                 pushed.pop(stream, None)
-                error = BackendError("the model's numbers for the next token cannot be sampled (NaN or all -inf)")
-                published.append(self._end_failed(stream.request_id, error))
+                published.append(self._end_failed(stream.request_id, _unsampled(stream.row)))
                 continue
             if not stream.num_completion:
                 self._metrics.has_token(stream.request_id)
@@ -363,6 +363,10 @@ class Engine:
         for stream in pushed:
             sequence = stream.sequence
             assert sequence is not None, "whoever has a token was added"
+            if stream.finish_reason is None and (fault := _fault(stream.row)) is not None:
+                self._scheduler.abort(stream.request_id)
+                published.append(self._end_failed(stream.request_id, fault))
+                continue
             if stream.finish_reason is not None:
                 if sequence.finish_reason is None:
                     self._scheduler.finish(stream.request_id, FinishReason.STOP, stream.num_completion)
@@ -395,6 +399,23 @@ class Engine:
         self._take_leave(request_id)
         self._metrics.left(request_id)
         return Failed.of(request_id, error)
+
+
+def _fault(row: RowState) -> GrammarFailed | None:
+    """Why a row's constraint cannot be followed any further."""
+    constraint = row.constraint
+    if constraint is None or constraint.error is None:
+        return None
+    return GrammarFailed(f"the answer cannot follow its grammar any further: {constraint.error}")
+
+
+def _unsampled(row: RowState) -> StokerError:
+    """Why nothing can be chosen from a row."""
+    if (fault := _fault(row)) is not None:
+        return fault
+    if row.constraint is not None:
+        return GrammarFailed("no token is possible: the grammar allows only tokens that the request bans")
+    return BackendError("the model's numbers for the next token cannot be sampled (NaN or all -inf)")
 
 
 class NoMaxima:

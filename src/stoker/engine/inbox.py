@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 
 from stoker.engine.protocol import Accepted, Output
 from stoker.errors import StokerError
@@ -123,7 +123,18 @@ def merge(outputs: Sequence[Output]) -> Output:
         last.stop_match,
         outputs[0].prompt,
         last.timing,
+        _marks(outputs),
     )
+
+
+def _marks(outputs: Sequence[Output]) -> list[tuple[int, str]]:
+    """The marks of all outputs, at their offsets in the whole text."""
+    starts = accumulate((len(output.text) for output in outputs), initial=0)
+    return [
+        (start + offset, token)
+        for start, output in zip(starts, outputs, strict=False)
+        for offset, token in output.marks
+    ]
 
 
 def _size(event: Accepted | Output) -> int:

@@ -135,6 +135,8 @@ class _EngineProcess:
         self._long_tokenizer = ThreadPoolExecutor(1, thread_name_prefix="stoker-long-tokenizer")
         # Thousands of texts to embed must not hold up anybody's prompt.
         self._embedding_tokenizer = ThreadPoolExecutor(1, thread_name_prefix="stoker-embedding-tokenizer")
+        # Requests with a grammar wait for its compilation here, and so for each other only.
+        self._constrained = ThreadPoolExecutor(1, thread_name_prefix="stoker-constrained")
         self._files = ThreadPoolExecutor(1, thread_name_prefix="stoker-slot-files")
         self._admissions: list[Future[None]] = []
         """Prompts being tokenized; bounded by the worker's door."""
@@ -148,7 +150,13 @@ class _EngineProcess:
         self._take_commands()
         has_died = self._worker.death is not None
         self._end()
-        for threads in (self._tokenizers, self._long_tokenizer, self._embedding_tokenizer, self._files):
+        for threads in (
+            self._tokenizers,
+            self._long_tokenizer,
+            self._embedding_tokenizer,
+            self._constrained,
+            self._files,
+        ):
             threads.shutdown(wait=False, cancel_futures=True)
         is_closed = self._worker.close(_STOP_S)
         self._writer.join(_STOP_S)
@@ -212,6 +220,8 @@ class _EngineProcess:
                 return self._embedding_tokenizer
             case SaveSlot() | RestoreSlot() | ChangeAdapters():
                 return self._files
+            case Submit(outline=outline) if outline is not None and outline.grammar is not None:
+                return self._constrained
             case Submit() | Tokenize() | Detokenize():
                 return self._long_tokenizer if _size(command) > _LONG_TEXT else self._tokenizers
 

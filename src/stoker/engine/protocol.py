@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
 
+from stoker.core.outline import Outline
 from stoker.core.params import SamplingParams
 from stoker.core.slot_state import SlotState
 from stoker.engine.cards import AdapterCard, ModelCard
@@ -60,6 +61,8 @@ class Usage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     completion_tokens: int
     cached_tokens: int
     """Prompt tokens whose KV was really reused."""
+    reasoning_tokens: int = 0
+    """Completion tokens of the reasoning, its markers included."""
 
 
 class Expect(msgspec.Struct, frozen=True, tag=True):
@@ -110,6 +113,8 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     """As `sampling.logit_bias`, for every token of these texts."""
     adapters: list[AdapterChoice] | None = None
     """None = those that apply by themselves."""
+    outline: Outline | None = None
+    """The parts of the answer and what constrains them; None = plain text."""
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -378,6 +383,8 @@ class Output(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """The prompt, on the first output of a request that asked for its echo."""
     timing: Timing | None = None
     """On the last output, if it is known."""
+    marks: list[tuple[int, str]] = []
+    """Where in `text` a token of `Outline.markers` stood, and its spelling, which is no part of `text`."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

@@ -11,6 +11,7 @@ from stoker.core.model_info import ModelInfo
 from stoker.core.params import BUILT_IN, SamplingParams
 from stoker.core.request import Request, prompt_too_long
 from stoker.engine.adapters import Adapters
+from stoker.engine.outlines import Outlines
 from stoker.engine.prompt import echo, fewest_prompt_tokens, prompt_token_ids, with_text_bias
 from stoker.engine.protocol import Submit
 from stoker.engine.stream import Stream
@@ -45,6 +46,7 @@ class RequestIntake:
         self._tokenizer = tokenizer
         self._sampler = sampler
         self._adapters = adapters
+        self._outlines = Outlines(info, tokenizer)
         self._defaults = defaults
         self._clock = clock
 
@@ -77,12 +79,25 @@ class RequestIntake:
             scores_prompt=submit.echo and sampling.logprobs is not None,
         )
         request.check_fits(self._info)
-        row = self._sampler.open(request.sampling, request.prompt, seed)
+        outline = submit.outline
+        constraint = None if outline is None else self._outlines.constraint(outline, request.sampling)
+        row = self._sampler.open(request.sampling, request.prompt, seed, constraint)
         deadline = inf if submit.timeout_s is None else now + submit.timeout_s
         prompt = echo(self._tokenizer, submit.prompt, request.prompt) if submit.echo else None
         return Stream(
-            request, row, self._tokenizer, prompt=prompt, timeout_s=submit.timeout_s, deadline=deadline, lease=lease
+            request,
+            row,
+            self._tokenizer,
+            prompt=prompt,
+            timeout_s=submit.timeout_s,
+            deadline=deadline,
+            lease=lease,
+            outline=None if outline is None else self._outlines.stream(outline),
         )
+
+    def close(self) -> None:
+        """Ends the thread that compiles grammars."""
+        self._outlines.close()
 
     def _check_length(self, submit: Submit) -> None:
         """Many megabytes of text are refused at once, instead of after a minute's work for nothing."""

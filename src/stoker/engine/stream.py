@@ -7,7 +7,9 @@ from math import inf, isfinite
 from stoker.core.request import Request
 from stoker.core.sequence import FinishReason, Sequence, TokenEvent
 from stoker.engine.adapters import Lease
+from stoker.engine.outlines import StreamOutline
 from stoker.engine.protocol import Output, PositionLogprobs, PromptToken, Timing, TokenLogprob, Usage
+from stoker.engine.spans import State
 from stoker.sampling.candidates import Row
 from stoker.sampling.logprobs import token_logprobs
 from stoker.sampling.row_kernels import RowKernels
@@ -15,6 +17,8 @@ from stoker.sampling.sampler import Choice, RowState
 from stoker.text.detokenizer import Detokenizer
 from stoker.text.stop import StopMatcher
 from stoker.text.tokenizer import Tokenizer
+
+_NO_OUTLINE = StreamOutline()
 
 
 class Stream:
@@ -29,6 +33,7 @@ class Stream:
         timeout_s: as the client asked, for the error's text.
         deadline: on the engine's clock, in seconds.
         lease: what its adapters are held by; not given: it has none.
+        outline: what to look for in the tokens; not given: nothing.
     """
 
     def __init__(
@@ -41,6 +46,7 @@ class Stream:
         timeout_s: float | None = None,
         deadline: float = inf,
         lease: Lease | None = None,
+        outline: StreamOutline | None = None,
     ) -> None:
         self.request = request
         self.row = row
@@ -66,7 +72,9 @@ class Stream:
         self._min_tokens = request.sampling.min_tokens or 0
         self.num_completion = 0
         """Tokens so far."""
+        self._outline = outline or _NO_OUTLINE
         # What has been added since the last `take`:
+        self._marks: list[tuple[int, str]] = []
         self._text = ""
         self._token_ids: list[int] = []
         self._logprobs: list[PositionLogprobs] | None = None if request.sampling.logprobs is None else []
@@ -114,10 +122,36 @@ class Stream:
             self._logprobs.append(self._position(choice, token_id, is_text))
         if not is_text and token_id in self._stop_token_ids:
             self._stop_match = token_id
+        is_reasoning = self._follow(token_id)
+        if is_text and self._is_whole:
+            self.finish_reason = finish_reason = FinishReason.STOP
+        marker = self._outline.markers.get(token_id)
+        if marker is not None:
+            self._text += self._stops.flush() + self._detokenizer.flush()
+            self._marks.append((len(self._text), marker))
+            is_text = False
         text = self._detokenizer.push(token_id) if is_text else ""
+        if is_reasoning and self._outline.hides_stops and finish_reason is None:
+            self._text += text
+            return
         if self._has_stops or finish_reason is not None:
             text = self._stopped(text, is_end=finish_reason is not None)
         self._text += text
+
+    def _follow(self, token_id: int) -> bool:
+        """Takes a token to the reasoning, and says whether the token belongs to it."""
+        follower = self._outline.reasoning
+        if follower is None:
+            return False
+        was_content = follower.state is State.CONTENT
+        follower.push(token_id)
+        return not was_content and follower.num_tokens > 0
+
+    @property
+    def _is_whole(self) -> bool:
+        """The row's constraint allows nothing after the last token. The row may be ahead by what was drafted."""
+        completes_at = self.row.completes_at
+        return completes_at is not None and self.num_completion >= completes_at
 
     def take(self) -> Output:
         """All that was pushed since the last call."""
@@ -126,17 +160,23 @@ class Stream:
             self.request.request_id,
             self._text,
             self._token_ids,
-            Usage(self._num_prompt, self.num_completion, self.sequence.num_cached),
+            Usage(self._num_prompt, self.num_completion, self.sequence.num_cached, self._num_reasoning),
             self._logprobs,
             self.finish_reason.value if self.finish_reason else None,
             self._stop_match,
             self._prompt,
             self.timing,
+            self._marks,
         )
-        self._text, self._token_ids, self._prompt = "", [], None
+        self._text, self._token_ids, self._prompt, self._marks = "", [], None, []
         if self._logprobs is not None:
             self._logprobs = []
         return output
+
+    @property
+    def _num_reasoning(self) -> int:
+        follower = self._outline.reasoning
+        return 0 if follower is None else follower.num_tokens
 
     def _stopped(self, text: str, *, is_end: bool) -> str:
         """What of a token's text is part of the answer for certain."""

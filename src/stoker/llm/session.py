@@ -62,6 +62,10 @@ class Completion:
     stop_match: str | int | None = None
     """The stop string or stop token id that ended the answer, if one did."""
 
+    def __str__(self) -> str:
+        """The text alone."""
+        return self.text
+
 
 class Answer:
     """One request's answer: added up on the engine's thread, taken by whoever reads it.

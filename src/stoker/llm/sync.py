@@ -261,6 +261,9 @@ class LLM:
         """Ends every request and frees the model. Calling it twice is allowed."""
         self._close()
 
+    def __repr__(self) -> str:
+        return f"<LLM {self.card.name}>"
+
     def __getstate__(self) -> object:
         """Refuses to be pickled or copied, as `multiprocessing` would."""
         raise TypeError("a model lives in one process: make the LLM in the process that uses it")

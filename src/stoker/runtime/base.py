@@ -9,7 +9,8 @@ from stoker.engine.cards import ModelCard
 from stoker.engine.config import AdapterSpec
 from stoker.engine.health import Health
 from stoker.engine.protocol import A, Accepted, Output, Question, Submit
-from stoker.text.messages import Message
+from stoker.text.chat_formats.probe import ChatFormat
+from stoker.text.messages import Json, Message
 
 
 class Runtime(Protocol):
@@ -48,12 +49,23 @@ class Runtime(Protocol):
         """
         ...
 
+    @property
+    def chat_format(self) -> ChatFormat:
+        """How the model reasons and calls tools. Computed at the first use; safe to use from any thread.
+
+        Raises:
+            ModelNotLoaded: the model was never loaded.
+            TemplateError: the chat template does not compile.
+        """
+        ...
+
     def render_chat(
         self,
         messages: Sequence[Message],
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Json]] = (),
         template_kwargs: Mapping[str, object] | None = None,
     ) -> str:
         """The prompt text of a conversation, by the model's own chat template. Safe to call from any thread.
@@ -62,6 +74,7 @@ class Runtime(Protocol):
             messages: the conversation, oldest first; not empty.
             add_generation_prompt: open the assistant's turn at the end.
             continue_final_message: leave the last message open, so that the answer continues it.
+            tools: definitions in OpenAI's shape that the model may call.
             template_kwargs: further variables for the template (such as `enable_thinking`).
 
         Raises:

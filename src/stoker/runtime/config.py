@@ -47,25 +47,27 @@ class RegistryConfig(msgspec.Struct, frozen=True, kw_only=True):
     models: dict[str, ModelConfig] | None = None
     """Those of the configuration file, by name, beside those of the command line."""
     models_dir: str = ""
-    """Folder whose .gguf files can be asked for, and with them all models that `stoker pull` has brought."""
+    """Directory of .gguf files to serve, along with all pulled models."""
     alias: tuple[str, ...] = ()
-    """Further names, each as `NAME=MODEL`."""
+    """Additional name for a model; may be repeated."""
     pin: tuple[str, ...] = ()
-    """Models that stay, once loaded."""
+    """Model that is never unloaded once it is loaded; may be repeated."""
     keep_alive: tuple[str, ...] = ()
-    """How long a model stays without a request: a duration for all, or `MODEL=DURATION`."""
+    """Time after which an idle model is unloaded, such as 10m; -1 = never. MODEL=TIME sets it for one model; may be
+    repeated. Default: never; models not named on the command line: 5m."""
     models_max: int = 0
-    """Most models that are loaded at the same time, whatever their size; 0 = memory decides."""
+    """Maximum number of loaded models; 0 = as many as fit into memory. Default: as many as fit."""
     memory_budget: int | None = None
-    """MiB that all models together may plan to take. Not given: what is free when the server starts."""
+    """Memory limit for all models together, in MiB. Default: what is free when the server starts."""
     kv_budget: int | None = None
-    """MiB that the KV pools of all loaded models together take at most. Not given: each plans for itself."""
+    """Memory limit for the KV caches of all loaded models, in MiB, shared equally. Default: each model plans its
+    own."""
     autoload: bool = True
-    """A request for a model that is not loaded loads it."""
+    """Load a model when a request asks for it."""
     swap_after_s: float = 5.0
-    """So long a model that is in use goes on taking requests while another one waits for its memory."""
+    """Time for which a busy model keeps taking requests while another model waits for its memory, in seconds."""
     swap_after_requests: int = 64
-    """And at most so many requests."""
+    """Number of requests that a busy model still takes while another model waits for its memory."""
     max_load_queue: int = 256
     """Most requests that wait for models to be loaded; one more is refused."""
     load_wait_s: float = 600.0

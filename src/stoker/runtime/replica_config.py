@@ -21,7 +21,7 @@ class ReplicaConfig:
     """
 
     replicas: int | str = 1
-    """A number, or `MIN-MAX`: as many as the queue needs. Range 1 … 64."""
+    """Number of engine processes for the model, 1 to 64; MIN-MAX such as 1-4 = autoscaling. They share the weights."""
     scale_up_waiting: float = 5.0
     """One more when so many requests wait for each replica; above `scale_down_open`."""
     scale_down_open: float = 2.0

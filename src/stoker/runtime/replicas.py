@@ -28,7 +28,8 @@ from stoker.runtime.replica_config import ReplicaConfig
 from stoker.runtime.replica_questions import ReplicaQuestions
 from stoker.runtime.replica_request import ReplicaRequest
 from stoker.runtime.routing import Affinity, Beginning, choose
-from stoker.text.messages import Message
+from stoker.text.chat_formats.probe import ChatFormat
+from stoker.text.messages import Json, Message
 
 _LOOK_EVERY_S = 0.05
 """While no replica can be asked. Also before a request moves: what has killed one engine may have killed others."""
@@ -110,18 +111,24 @@ class ReplicatedRuntime:
             del self._requests[submit.request_id]
             self._spread()
 
+    @property
+    def chat_format(self) -> ChatFormat:
+        return self._fleet.first.runtime.chat_format
+
     def render_chat(
         self,
         messages: Sequence[Message],
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Json]] = (),
         template_kwargs: Mapping[str, object] | None = None,
     ) -> str:
         return self._fleet.first.runtime.render_chat(
             messages,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
+            tools=tools,
             template_kwargs=template_kwargs,
         )
 

@@ -19,6 +19,7 @@ from stoker.core.params import SamplingParams
 from stoker.core.stages import Mark, no_mark
 from stoker.errors import InvalidInput
 from stoker.sampling.candidates import Candidates, Row, TokenIds
+from stoker.sampling.constraint import Constraint
 from stoker.sampling.draws import Draws
 from stoker.sampling.dry import Dry
 from stoker.sampling.edits import Edit, LogitBias, MinTokens, Vocabulary, as_token_ids
@@ -64,6 +65,8 @@ class RowState:
     Attributes:
         edits: those that numpy makes.
         compiled: all the rest, for compiled code; None = numpy does it.
+        constraint: what the tokens must follow. Such a row is chosen from by itself.
+        is_edited: logits are changed before the choice, by numpy or by compiled code.
         is_whole: compiled code does all of it, and nothing more is wanted of the row.
     """
 
@@ -74,11 +77,21 @@ class RowState:
     allowed: TokenIds | None = None
     num_logprobs: int | None = None
     compiled: CompiledRow | None = None
+    constraint: Constraint | None = None
+    is_edited: bool = False
     is_whole: bool = field(init=False)
+    completes_at: int | None = field(default=None, init=False)
+    """Tokens after which the constraint allows nothing more; None = not yet known."""
     _num_pushed: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self.is_whole = self.compiled is not None and self.num_logprobs is None and not self.edits
+        has_more = self.num_logprobs is not None or bool(self.edits) or self.constraint is not None
+        self.is_whole = self.compiled is not None and not has_more
+
+    @property
+    def in_company(self) -> CompiledRow | None:
+        """The compiled part of a row that is chosen from together with others."""
+        return None if self.constraint is not None else self.compiled
 
     @property
     def num_completion(self) -> int:
@@ -100,6 +113,10 @@ class RowState:
         for edit in self.edits:
             edit.push(token_id)
         self._num_pushed += 1
+        if self.constraint is not None:
+            self.constraint.push(token_id)
+            if self.completes_at is None and self.constraint.is_complete:
+                self.completes_at = self._num_pushed
 
 
 class _EditedRow:
@@ -161,18 +178,22 @@ class Sampler:
         self._vocabulary = Vocabulary(vocab_size, eog_token_ids, token_bytes)
         self._all_token_ids = np.arange(vocab_size, dtype=np.intp)
 
-    def open(self, params: SamplingParams, prompt: Sequence[int], seed: int) -> RowState:
+    def open(
+        self, params: SamplingParams, prompt: Sequence[int], seed: int, constraint: Constraint | None = None
+    ) -> RowState:
         """Compiles the params of one request.
 
         Args:
             params: complete (every default filled in, from `BUILT_IN` at last), token ids inside the vocabulary.
             prompt: the tokens before the first one to be chosen.
             seed: 0 … 2**64 - 1; takes the place of `params.seed`.
+            constraint: what the tokens must follow; None = nothing.
 
         Raises:
             InvalidInput: the parameters exclude every token, or a sequence breaker is empty.
         """
         edits = tuple(edit for compiled in _EDITS if (edit := compiled(params, self._vocabulary, prompt)) is not None)
+        is_edited = bool(edits)
         transforms, pick = _compile_chain(params, self._vocabulary)
         allowed = self._allowed(params, edits)
         chain = None if allowed is not None else compile_chain(params, transforms, pick, self._vocabulary.size)
@@ -187,6 +208,8 @@ class Sampler:
             allowed=allowed,
             num_logprobs=params.logprobs,
             compiled=compiled,
+            constraint=constraint,
+            is_edited=is_edited,
         )
 
     def sample(
@@ -224,7 +247,7 @@ class Sampler:
         edited = [
             _EditedRow(logits[i], edits, None if maxima is None else maxima[i], kernels)
             for i, state in enumerate(rows)
-            if state.edits and (edits := state.edits_before)
+            if state.edits and state.constraint is None and (edits := state.edits_before)
         ]
         if edited:
             self._mark("sample")
@@ -233,7 +256,7 @@ class Sampler:
                 row.apply()
             if edited:
                 self._mark("mask")
-            token_ids = kernels.choose(logits, [state.compiled for state in rows], maxima)
+            token_ids = kernels.choose(logits, [state.in_company for state in rows], maxima)
         finally:
             for row in edited:
                 row.undo()
@@ -247,6 +270,8 @@ class Sampler:
     def _conclude(self, row: Row, token_id: int, state: RowState) -> Choice:
         if state.compiled is None:
             return self._choose(row, state)
+        if state.constraint is not None:
+            return self._choose_guided(row, state, state.constraint, state.compiled)
         return _NOTHING if token_id < 0 else self._note(row, token_id, state)
 
     def _choose(self, row: Row, state: RowState) -> Choice:
@@ -256,7 +281,9 @@ class Sampler:
             return _NOTHING
         edits = [edit for edit in state.edits if not edit.is_idle]
         with np.errstate(over="ignore"):
-            if edits:
+            if state.constraint is not None:
+                token_id = self._pick_constrained(row, edits, state, state.constraint)
+            elif edits:
                 token_id = self._pick_edited(row, largest, edits, state)
             else:
                 token_id = largest if state.is_plain_greedy else self._pick(row, largest, state)
@@ -267,6 +294,56 @@ class Sampler:
         if state.num_logprobs is None:
             return Choice(token_id)
         return Choice(token_id, *token_logprobs(row, token_id, state.num_logprobs, self._kernels))
+
+    def _choose_guided(self, row: Row, state: RowState, constraint: Constraint, compiled: CompiledRow) -> Choice:
+        """By compiled code, from a copy of the row without the tokens that the constraint forbids."""
+        assert self._kernels is not None
+        if not isfinite(row[row.argmax()]):
+            return _NOTHING
+        possible = self._possible(row, state, constraint)
+        if possible is None:
+            return _NOTHING
+        if edits := state.edits_before:
+            possible = possible.copy()
+            with np.errstate(over="ignore"):
+                for edit in edits:
+                    edit.apply(possible)
+        (token_id,) = self._kernels.choose(possible[np.newaxis], [compiled], None)
+        return _NOTHING if token_id < 0 else self._note(row, token_id, state)
+
+    def _pick_constrained(self, row: Row, edits: Sequence[Edit], state: RowState, constraint: Constraint) -> int | None:
+        possible = self._possible(row, state, constraint)
+        if possible is None:
+            return None
+        largest = int(possible.argmax())
+        if not isfinite(possible[largest]):
+            return None
+        if edits:
+            return self._pick_edited(possible.copy(), largest, edits, state)
+        return self._pick(possible, largest, state)
+
+    def _possible(self, row: Row, state: RowState, constraint: Constraint) -> Row | None:
+        """The row in which forbidden tokens have no chance, as if the model gave them none; None = an error.
+
+        The truncation then sees allowed tokens only. The row itself is returned where every token is allowed, and where
+        its largest logit is the choice and is allowed: it is the largest of those that are allowed, too.
+        """
+        forced = constraint.forced()
+        if forced is not None:
+            masked = np.full_like(row, -inf)
+            masked[forced] = row[forced] if isfinite(row[forced]) else 0.0
+            return masked
+        if state.is_plain_greedy and not state.is_edited and constraint.allows(int(row.argmax())):
+            return row
+        words = constraint.mask()
+        if constraint.error is not None:
+            return None
+        if words is None:
+            return row
+        bits = np.unpackbits(words.view(np.uint8), bitorder="little", count=min(len(row), 32 * len(words)))
+        masked = np.full_like(row, -inf)
+        np.copyto(masked[: len(bits)], row[: len(bits)], where=bits.astype(bool))
+        return masked
 
     def _pick_edited(self, row: Row, largest: int, edits: Sequence[Edit], state: RowState) -> int | None:
         """Edits the few logits in their place and puts them back: a copy of a wide row costs more than all the rest."""

@@ -1,16 +1,18 @@
 """Answers on their way to a client: one stream of deltas for every dialect, and the driver that sends it.
 
 Generation --Output--> Delta --Writer.push--> bytes of a stream
-               merged: Answer --Writer.whole--> one reply
+               merged: Delta --Writer.whole--> one reply
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
@@ -23,7 +25,8 @@ from stoker.server.errors import error_event, json_response
 from stoker.server.generation import Generation, GenerationRequest
 from stoker.server.transport.connection import while_connected
 from stoker.server.transport.sse import SSE, EventStream, Framing
-from stoker.text.chat_formats.events import Content, Event
+from stoker.text.chat_formats.events import CallArguments, CallBegin, CallEnd, Content, Event, Reasoning
+from stoker.text.chat_formats.reader import Reader
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +34,7 @@ Part: TypeAlias = Event
 """Content, reasoning, or a piece of a tool call."""
 
 
-class Delta(NamedTuple):
+class Delta(msgspec.Struct, frozen=True):
     """What one step adds to one choice."""
 
     choice: int
@@ -44,7 +47,12 @@ class Delta(NamedTuple):
     @property
     def text(self) -> str:
         """The content."""
-        return text_of(self.parts)
+        return "".join([part.text for part in self.parts if isinstance(part, Content)])
+
+    @property
+    def reasoning(self) -> str:
+        """What the model thinks before it answers."""
+        return "".join([part.text for part in self.parts if isinstance(part, Reasoning)])
 
     @property
     def is_last(self) -> bool:
@@ -114,8 +122,9 @@ async def stream(generation: Generation, writer: Writer, scope: Scope) -> AsyncG
     if begin := writer.begin():
         yield begin
     try:
+        parts = Parts(generation.reader)
         async for index, output in generation:
-            if event := writer.push(delta_of(index, output)):
+            if event := writer.push(parts.delta(index, output)):
                 yield event
         if end := writer.end():
             yield end
@@ -127,14 +136,91 @@ async def stream(generation: Generation, writer: Writer, scope: Scope) -> AsyncG
 async def whole(generation: Generation, writer: Writer) -> object:
     """The reply that does not stream: the fold of the deltas of each choice, in the dialect's shape."""
     outputs = await generation.collect()
-    return writer.whole([delta_of(index, output) for index, output in enumerate(outputs)])
+    parts = Parts(generation.reader)
+    return writer.whole([parts.delta(index, output) for index, output in enumerate(outputs)])
 
 
-def delta_of(index: int, output: Output) -> Delta:
-    """What an output of the engine adds to a choice."""
-    return Delta(index, (Content(output.text),) if output.text else (), output)
+class Parts:
+    """Reads the outputs of one generation.
+
+    Args:
+        make_reader: makes the reader of one choice; None = an answer is content as it is written.
+    """
+
+    def __init__(self, make_reader: Callable[[], Reader] | None) -> None:
+        self._make_reader = make_reader
+        self._readers: dict[int, Reader] = {}
+
+    def delta(self, choice: int, output: Output) -> Delta:
+        """What an output of the engine adds to a choice."""
+        if self._make_reader is None:
+            return Delta(choice, (Content(output.text),) if output.text else (), output)
+        reader = self._readers.get(choice)
+        if reader is None:
+            reader = self._readers[choice] = self._make_reader()
+        parts = reader.push(reader.marks.joined(output.text, output.marks))
+        if output.finish_reason is not None:
+            parts += reader.flush()
+        return Delta(choice, parts, output)
 
 
-def text_of(parts: Iterable[Part]) -> str:
-    """The content among the parts."""
-    return "".join(part.text for part in parts if isinstance(part, Content))
+@dataclass(slots=True)
+class ToolCall:
+    """A tool call of an answer."""
+
+    call_id: str
+    index: int
+    """Its place among the calls of the answer."""
+    name: str
+    is_complete: bool = False
+    _pieces: list[str] = field(default_factory=list[str])
+
+    @property
+    def arguments(self) -> str:
+        """JSON, as the model wrote it; a part of it if the answer was cut off."""
+        return "".join(self._pieces)
+
+    def push(self, text: str) -> None:
+        """Adds text to the arguments."""
+        self._pieces.append(text)
+
+
+@dataclass(slots=True)
+class ToolCalls:
+    """The tool calls of one choice, or those so far. Text is not kept: a stream may be long.
+
+    Args:
+        id_prefix: begins the ids of calls.
+        seed: makes the ids differ from those of other answers.
+    """
+
+    id_prefix: str
+    seed: str
+    calls: list[ToolCall] = field(default_factory=list[ToolCall])
+
+    def push(self, part: Part) -> None:
+        """Notes a part of the answer."""
+        match part:
+            case Content() | Reasoning():
+                pass
+            case CallBegin():
+                self.calls.append(ToolCall(self._call_id(), len(self.calls), part.name))
+            case CallArguments():
+                self.calls[-1].push(part.text)
+            case CallEnd():
+                self.calls[-1].is_complete = True
+
+    def push_all(self, parts: Iterable[Part]) -> ToolCalls:
+        """Notes all of these parts."""
+        for part in parts:
+            self.push(part)
+        return self
+
+    @property
+    def has_complete(self) -> bool:
+        """There is a complete tool call."""
+        return any(call.is_complete for call in self.calls)
+
+    def _call_id(self) -> str:
+        digest = hashlib.blake2s(f"{self.seed}/{len(self.calls)}".encode()).hexdigest()
+        return f"{self.id_prefix}{digest[:24]}"

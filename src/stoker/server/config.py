@@ -32,35 +32,38 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How to listen, and the bounds of everything a client could make large or slow."""
 
     host: str = "127.0.0.1"
+    """Address to listen on."""
     port: int = 8080
-    """0 = a free one, chosen by the operating system."""
+    """Port to listen on; 0 = a free one."""
     unix_socket: str = ""
-    """Listen on this local socket instead of an address."""
+    """Listen on this Unix domain socket instead of an address."""
     root_path: str = ""
-    """Serve everything below this path too, such as `/llm`: for a proxy that does not take it off."""
+    """Path prefix under which the server is reached too, such as /llm, for a reverse proxy that does not strip it."""
     tls_certificate: str = ""
-    """PEM file with the certificate and its chain; with `tls_key`, HTTPS is spoken."""
+    """PEM file with the TLS certificate and its chain, for HTTPS; requires `tls_key`."""
     tls_key: str = ""
-    """PEM file with the private key."""
+    """PEM file with the private key of the TLS certificate."""
     api_key: str = ""
-    """What clients must send; several with commas between them. `NAME:KEY` gives a key a name for metrics and logs."""
+    """API key that clients must send; several are comma-separated, and NAME:KEY names a key in metrics and logs. Prefer
+    the environment variable STOKER_API_KEY."""
     api_key_file: str = ""
-    """File with one key a line, written in the same way; `#` begins a comment."""
+    """File with one API key or NAME:KEY per line; # begins a comment."""
     admin_key: str = ""
-    """If given, only this key may change what the server holds: load, pull, delete, erase."""
+    """API key required to load, unload, pull, copy, delete and erase. Prefer the environment variable
+    STOKER_ADMIN_KEY."""
     allow_unauthenticated: bool = False
-    """Listen beyond this machine without any key."""
+    """Listen on addresses other than this machine's without an API key."""
     cors_origins: str = ""
-    """Web pages that may ask, such as `https://chat.example.com`; several with commas between them; `*` = all."""
+    """Allowed CORS origins, comma-separated; * = all."""
     cors_credentials: bool = False
-    """Those pages may send cookies; not with `*`."""
+    """Allow CORS requests with credentials such as cookies; not with the origin *."""
     allowed_hosts: str = ""
-    """Further names under which a server on this machine is asked, with commas between them; `*` = all."""
+    """Further Host names accepted by a server that listens on this machine only, comma-separated; * = all."""
     strict_models: bool = False
-    """Refuse a request that names another model than the served one."""
+    """Refuse requests that name an unknown model, instead of answering with the served one."""
     volatile_headers: tuple[str, ...] = ()
-    """Regular expressions; lines at the head of a system prompt that match are dropped, so that a line that is never
-    the same twice does not defeat the prefix cache. Empty = prompts are taken as they are."""
+    """Regular expression for lines to drop from the head of a system prompt; may be repeated. A line that changes with
+    each request, as some agents send, would defeat the prefix cache."""
     max_body_bytes: int = 32 * 2**20
     max_choices: int = 64
     """Most answers of one HTTP request: its prompts times `n`."""
@@ -73,10 +76,11 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     stored_response_s: float = 86_400.0
     """How long a response is kept."""
     max_connections: int = 1024
+    """Maximum number of open connections; further ones are refused with status 429."""
     body_timeout_s: float = 60.0
     """Longest time to receive a request body."""
     request_timeout_s: float | None = None
-    """Longest time for one answer, and the most that a request's own `timeout` may ask for. None = no limit."""
+    """Maximum time for one answer, in seconds; also the maximum of a request's own timeout. Default: no limit."""
     keep_alive_s: float = 15.0
     """A stream that was silent for so long gets a comment line, so that no proxy takes it for dead."""
     write_timeout_s: float = 60.0
@@ -86,9 +90,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     drain_s: float = 30.0
     """At shutdown, how long running requests may go on."""
     log_format: Literal["text", "json"] = "text"
-    """Of the access log, which stands at level info. Neither has a word of a prompt."""
+    """Format of the access log, which is written at log level info and has no text of prompts."""
     otlp_endpoint: str = ""
-    """Send a span per request to this OpenTelemetry collector (extra `otel`)."""
+    """URL of an OpenTelemetry collector that receives a span per request (extra otel)."""
 
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():

@@ -1,39 +1,58 @@
-"""The whole HTTP surface in one list: every endpoint of every API, for the reference page and `/openapi.json`."""
+"""The whole HTTP surface: the routers of every API, and `GET /openapi.json`, which describes all their endpoints."""
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.metadata import version
 from typing import Any
 
-from stoker.server.adapters import types as adapters
-from stoker.server.dialects.anthropic import fields as anthropic_fields
-from stoker.server.dialects.llamacpp import fields as native_fields
-from stoker.server.dialects.ollama import fields as ollama_fields
-from stoker.server.dialects.openai import fields as openai_fields
-from stoker.server.dialects.responses import fields as openai_responses_fields
-from stoker.server.embeddings import fields as embeddings_fields
-from stoker.server.fields import Endpoint
-from stoker.server.health.types import HEALTH
-from stoker.server.models import fields as models_fields
-from stoker.server.observe.metrics_endpoint import METRICS
+import msgspec
+from starlette.responses import Response
 
-OPENAPI = Endpoint(
-    api="Stoker",
-    method="GET",
-    path="/openapi.json",
-    summary="Describes this server.",
-    reply=dict[str, Any],
-)
+from stoker.server import adapters, health
+from stoker.server.api import Call, Endpoint, Router
+from stoker.server.dialects.anthropic import routes as anthropic
+from stoker.server.dialects.llamacpp import routes as llamacpp
+from stoker.server.dialects.ollama import models as ollama_models
+from stoker.server.dialects.ollama import routes as ollama
+from stoker.server.dialects.openai import routes as openai
+from stoker.server.dialects.responses import routes as responses
+from stoker.server.embeddings import routes as embeddings
+from stoker.server.models import routes as models
+from stoker.server.observe import exposition
+from stoker.server.openapi import openapi_document
 
-ENDPOINTS: tuple[Endpoint, ...] = (
-    *openai_fields.ENDPOINTS,
-    *openai_responses_fields.ENDPOINTS,
-    *anthropic_fields.ENDPOINTS,
-    *ollama_fields.ENDPOINTS,
-    *native_fields.ENDPOINTS,
-    *embeddings_fields.ENDPOINTS,
-    *models_fields.ENDPOINTS,
-    *adapters.ENDPOINTS,
-    HEALTH,
-    METRICS,
-    OPENAPI,
+router = Router(api="Stoker")
+
+
+@router.endpoint("GET", "/openapi.json", "Describes this server.", reply=dict[str, Any])
+async def describe(_call: Call[None]) -> Response:
+    return Response(_document(), media_type="application/json")
+
+
+ROUTERS: tuple[Router, ...] = (
+    openai.router,
+    models.lists,
+    responses.router,
+    anthropic.router,
+    ollama.router,
+    ollama_models.router,
+    llamacpp.router,
+    embeddings.openai,
+    embeddings.native,
+    embeddings.rerank,
+    embeddings.ollama,
+    models.router,
+    adapters.router,
+    health.router,
+    exposition.router,
+    router,
 )
+"""In the order in which they are described."""
+
+ENDPOINTS: tuple[Endpoint, ...] = tuple(endpoint for router in ROUTERS for endpoint in router.endpoints)
+
+
+@cache
+def _document() -> bytes:
+    return msgspec.json.encode(openapi_document(ENDPOINTS, version("stoker")))

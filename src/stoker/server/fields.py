@@ -1,14 +1,11 @@
-"""What becomes of each field of a request body: honoured, refused or ignored; and what an endpoint is made of.
-
-It knows no API's fields. Each API lists its endpoints in a module of its own; `endpoints` puts them together.
-"""
+"""What becomes of each field of a request body: honoured, refused or ignored. It knows no API's fields."""
 
 from __future__ import annotations
 
 import logging
 from codecs import BOM_UTF8
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -58,44 +55,6 @@ FieldTable: TypeAlias = Mapping[str, FieldPolicy]
 NestedTables: TypeAlias = Mapping[str, FieldTable]
 """By the name of the field that an object is in."""
 _NOTHING_NESTED: NestedTables = {}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
-    """One operation of the HTTP surface: what it takes and what it gives."""
-
-    api: str
-    """Whose API it belongs to, for people."""
-    method: str
-    path: str
-    """As Starlette spells it, such as `/v1/responses/{response_id}`."""
-    summary: str
-    """One line for people."""
-    aliases: tuple[str, ...] = ()
-    """Further paths that mean the same."""
-    request: type[msgspec.Struct] | None = None
-    """The type of its body; None = it has none."""
-    has_optional_body: bool = False
-    """The body may be missing."""
-    fields: FieldTable = field(default_factory=dict[str, FieldPolicy])
-    """What becomes of the fields of its body."""
-    nested: NestedTables = field(default_factory=dict[str, FieldTable])
-    """What becomes of the fields of objects inside its body."""
-    query: Mapping[str, type] = field(default_factory=dict[str, type])
-    """Parameters behind the question mark."""
-    reply: Any = None
-    """The type of its JSON reply, or a tuple of types; None = it is not JSON."""
-    event: Any = None
-    """The type of what a stream consists of, or a tuple of types; None = it cannot stream."""
-    stream_media: str = "text/event-stream"
-    error: Any = None
-    """The type of its errors; None = those of OpenAI's shape."""
-    is_admin: bool = False
-    """It changes what the server holds: it takes the admin key, if there is one."""
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        return (self.path, *self.aliases)
 
 
 def honoured(wire_type: type[msgspec.Struct], *others: FieldTable) -> FieldTable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, closing
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from stoker.core.outline import Outline
 from stoker.core.params import SamplingParams
 from stoker.engine.inbox import merge
 from stoker.engine.protocol import Accepted, AdapterChoice, Output, Prompt, PromptToken, Submit, Timing, Usage
@@ -22,6 +23,7 @@ from stoker.runtime.request_metrics import RequestGroup, RequestWatch
 from stoker.server.observe.account import Account
 from stoker.server.request.adapters import with_named_adapter
 from stoker.server.request.lines import LineBounds, bounded
+from stoker.text.chat_formats.reader import Reader
 
 _Stream: TypeAlias = AsyncGenerator[Accepted | Output, None]
 
@@ -55,6 +57,10 @@ class GenerationRequest:
     """As the client named it; an adapter may stand behind the name."""
     adapters: list[AdapterChoice] | None = None
     """None = it says nothing, so those apply that apply by themselves."""
+    outline: Outline | None = None
+    """The parts of an answer and what constrains them; None = plain text."""
+    reader: Callable[[], Reader] | None = None
+    """Makes the reader of one answer; None = an answer is content as it is written."""
     account: Account = field(default_factory=Account)
     """Filled in while it is answered."""
 
@@ -84,6 +90,7 @@ class GenerationRequest:
             parse_special=self.parse_special,
             text_bias=dict(self.text_bias),
             adapters=self.adapters,
+            outline=self.outline,
         )
 
     def _sampling(self, choice: int) -> SamplingParams:
@@ -159,6 +166,7 @@ class Generation:
             prompt_tokens=sum(usage.prompt_tokens for usage in firsts),
             completion_tokens=sum(usage.completion_tokens for usage in self._usage.values()),
             cached_tokens=sum(usage.cached_tokens for usage in firsts),
+            reasoning_tokens=sum(usage.reasoning_tokens for usage in self._usage.values()),
         )
 
     @property
@@ -177,6 +185,16 @@ class Generation:
         now_s = time.monotonic()
         first_s = now_s if self.first_output_s is None else self.first_output_s
         return Timing(first_s - self.opened_s, now_s - first_s)
+
+    @property
+    def reply_id(self) -> str:
+        """The id of the whole reply."""
+        return self._request.reply_id
+
+    @property
+    def reader(self) -> Callable[[], Reader] | None:
+        """Makes the reader of one choice; see `GenerationRequest.reader`."""
+        return self._request.reader
 
     @property
     def num_choices(self) -> int:

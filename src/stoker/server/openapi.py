@@ -8,8 +8,9 @@ from typing import Any, TypeAlias, cast
 
 import msgspec
 
+from stoker.server.api import Endpoint
 from stoker.server.error_types import ErrorBody
-from stoker.server.fields import Endpoint, Honoured
+from stoker.server.fields import Honoured
 
 Schema: TypeAlias = dict[str, Any]
 

@@ -147,6 +147,8 @@ def test_scales_beyond_all_sense_are_refused(tmp_path: Path, architecture: str, 
 
 def test_fused_matrices_are_taken_apart(tmp_path: Path) -> None:
     layer = describe(write_tiny_model(tmp_path / "m.gguf", TinyModel(architecture="phi3"))).layers[0]
+    assert layer.gate is not None
+    assert layer.up is not None
     rows = [(linear.first_row, linear.num_rows) for linear in (layer.query, layer.key, layer.value)]
     assert rows == [(0, 64), (64, 32), (96, 32)]
     assert [(linear.first_row, linear.num_rows) for linear in (layer.gate, layer.up)] == [(0, 96), (96, 96)]

@@ -23,6 +23,8 @@ from tests.unit.bench.bench_samples import make_answer, make_figures, make_resul
 from tests.unit.bench.scripted_server import LIMIT_S, Exchange, Script, Scripted, answer, scripted
 from tests.unit.cli.conftest import Stoker
 
+END_S = 120
+"""A server that is told to end has 60 s before it is killed."""
 SMALL = ("--concurrency", "1,2", "--requests", "2", "--repetitions", "2", "--output-tokens", "3")
 
 
@@ -69,6 +71,7 @@ def measuring(cache: Path, *ignored: signal.Signals) -> Generator[subprocess.Pop
     """A measurement that takes for ever, in a process that does not hear some signals."""
 
     def ignore() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may themselves run under `nohup`
         for number in ignored:
             signal.signal(number, signal.SIG_IGN)
 
@@ -105,8 +108,8 @@ def test_who_ends_it_ends_the_server_that_it_started(
     with measuring(tmp_path, *ignored) as process:
         started = started_by(process)
         process.send_signal(number)
-        assert process.wait(LIMIT_S) == INTERRUPTED
-    assert not psutil.wait_procs(started, LIMIT_S)[1]
+        assert process.wait(END_S) == INTERRUPTED
+    assert not psutil.wait_procs(started, END_S)[1]
 
 
 def test_a_measurement_that_shall_outlive_its_terminal_does(stoker: Stoker) -> None:

@@ -30,7 +30,7 @@ def test_exit_leaves(stoker: Stoker, leave: bytes) -> None:
 def test_help_is_no_question_for_the_model(stoker: Stoker, asked: bytes) -> None:
     done = stoker("chat", REPLY, stdin=asked + b"\n")
     assert (done.code, done.out) == (0, "")
-    assert done.err.count("/clear begins anew") == 2
+    assert done.err.count("/clear starts over") == 2
 
 
 def test_a_turn_that_does_not_fit_is_refused_and_the_talk_goes_on(stoker: Stoker) -> None:

@@ -189,6 +189,7 @@ def test_config_show_prints_each_value_with_its_origin(
     assert rows["engine.backend"].split(maxsplit=1) == ["scripted", "environment STOKER_BACKEND"]
     assert rows["sampling.temperature"].split(maxsplit=1) == ["0.5", "flag --temperature"]
     assert rows["engine.parallel"].split(maxsplit=1) == ["8", "default"]
+    assert rows["engine.lora"].split(maxsplit=1) == ["[]", "default"]
     assert "the model's own, else 40" in rows["sampling.top_k"]
     assert "STOKER_CTXSIZE is set and means nothing" in done.err
 

@@ -43,7 +43,9 @@ from stoker.engine.stats import EngineStats
 from stoker.errors import AdapterNotFound, EngineCrashed, InvalidInput, ModelNotLoaded, StokerError
 from stoker.runtime.replica_config import ReplicaConfig
 from stoker.runtime.replicas import ReplicatedRuntime
-from stoker.text.messages import Message
+from stoker.text.chat_formats.probe import ChatFormat, find_format
+from stoker.text.chat_template import ChatTemplate
+from stoker.text.messages import Json, Message
 
 BOUND_S = 20.0
 NUM_SLOTS = 4
@@ -140,12 +142,17 @@ class FakeReplica:
         self.num_restarts += 1
         self.become_ready()
 
+    @property
+    def chat_format(self) -> ChatFormat:
+        return find_format(ChatTemplate(None))
+
     def render_chat(
         self,
         messages: Sequence[Message],
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Json]] = (),
         template_kwargs: Mapping[str, object] | None = None,
     ) -> str:
         return "|".join(message.text for message in messages)

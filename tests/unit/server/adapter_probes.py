@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stoker.engine.config import AdapterSpec
-from stoker.server.adapters import types as adapters
-from tests.unit.server.field_probes import EndpointProbes, Exchange, Probe, refused
+from tests.unit.server.field_probes import EndpointProbes, Exchange, Probe, endpoint, refused
 
 
 def _loads(**fields: Any) -> Any:
@@ -19,7 +18,7 @@ def _loads(**fields: Any) -> Any:
 
 
 LOAD = EndpointProbes(
-    adapters.CHANGE_ADAPTERS,
+    endpoint("POST", "/lora-adapters"),
     {"path": "/m/a.gguf"},
     {
         "model": Probe("nobody", refused, is_strict=True),

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from stoker.server.dialects.anthropic import fields as anthropic_fields
-from tests.unit.server.field_probes import GENERATION_PROBES, LORA, EndpointProbes, Probe, rendered, sampled, submitted
+from tests.unit.server.field_probes import (
+    GENERATION_PROBES,
+    LORA,
+    SCHEMA,
+    EndpointProbes,
+    Probe,
+    constrained,
+    endpoint,
+    offered,
+    refused,
+    rendered,
+    sampled,
+    submitted,
+)
 
 PROMPT = {
     "messages": Probe([{"role": "user", "content": "probe"}], lambda x: x.runtime.rendered[0][0][-1].text == "probe"),
     "model": GENERATION_PROBES["model"],
     "output_config": Probe({"effort": "low"}, rendered("reasoning_effort", "low")),
+    "tools": Probe([{"name": "probe", "input_schema": SCHEMA}], offered),
+    "tool_choice": Probe({"type": "any"}, refused),
+    "thinking": Probe({"type": "enabled", "budget_tokens": 5}, rendered("enable_thinking", True)),
     "system": Probe("Be brief.", lambda x: x.runtime.rendered[0][0][0].text == "Be brief."),
 }
 
 MESSAGES = EndpointProbes(
-    anthropic_fields.MESSAGES,
+    endpoint("POST", "/v1/messages"),
     {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9},
     {
         **PROMPT,
@@ -25,10 +40,13 @@ MESSAGES = EndpointProbes(
         "top_p": Probe(0.5, sampled("top_p", 0.5)),
         "cache_prompt": GENERATION_PROBES["cache_prompt"],
         "lora": LORA,
+        "output_format": Probe({"type": "json_schema", "schema": SCHEMA}, constrained("json_schema")),
         "metadata": Probe({"user_id": "u1"}, submitted("client_key", "u1")),
     },
 )
 
-COUNT_TOKENS = EndpointProbes(anthropic_fields.COUNT_TOKENS, {"messages": [{"role": "user", "content": "hi"}]}, PROMPT)
+COUNT_TOKENS = EndpointProbes(
+    endpoint("POST", "/v1/messages/count_tokens"), {"messages": [{"role": "user", "content": "hi"}]}, PROMPT
+)
 
 PROBES = (MESSAGES, COUNT_TOKENS)

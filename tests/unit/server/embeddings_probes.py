@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stoker.server.embeddings import fields as embeddings_fields
-from tests.unit.server.field_probes import ADAPTERS, LORA_VALUE, EndpointProbes, Exchange, Probe, refused
+from tests.unit.server.field_probes import ADAPTERS, LORA_VALUE, EndpointProbes, Exchange, Probe, endpoint, refused
 
 
 def asked(name: str, value: Any) -> Callable[[Exchange], bool]:
@@ -28,7 +27,7 @@ _SHARED = {
 }
 
 EMBEDDINGS = EndpointProbes(
-    embeddings_fields.EMBEDDINGS,
+    endpoint("POST", "/v1/embeddings"),
     {"input": "hi"},
     {
         **_SHARED,
@@ -39,7 +38,7 @@ EMBEDDINGS = EndpointProbes(
 )
 
 NATIVE = EndpointProbes(
-    embeddings_fields.NATIVE_EMBEDDING,
+    endpoint("POST", "/embedding"),
     {"content": "hi"},
     {
         **_SHARED,
@@ -52,7 +51,7 @@ NATIVE = EndpointProbes(
 DOCUMENTS = ["a", "abc", "ab"]
 
 RERANK = EndpointProbes(
-    embeddings_fields.RERANK,
+    endpoint("POST", "/v1/rerank"),
     {"query": "q", "documents": DOCUMENTS},
     {
         **_SHARED,
@@ -71,7 +70,7 @@ RERANK = EndpointProbes(
 _KEEP_ALIVE = {"model": _SHARED["model"], "keep_alive": Probe("soon", refused)}
 
 OLLAMA_EMBED = EndpointProbes(
-    embeddings_fields.OLLAMA_EMBED,
+    endpoint("POST", "/api/embed"),
     {"model": "tiny", "input": "hi"},
     {
         **_KEEP_ALIVE,
@@ -82,7 +81,7 @@ OLLAMA_EMBED = EndpointProbes(
 )
 
 OLLAMA_EMBEDDINGS = EndpointProbes(
-    embeddings_fields.OLLAMA_EMBEDDINGS,
+    endpoint("POST", "/api/embeddings"),
     {"model": "tiny", "prompt": "hi"},
     {**_KEEP_ALIVE, "prompt": Probe("probe", asked("inputs", ["probe"]))},
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -48,7 +50,16 @@ from stoker.errors import InvalidInput, ModelNotLoaded
 from stoker.runtime.registry import Registry, ServedModel
 from stoker.server.config import ServerConfig
 from stoker.server.transport.app import create_app
-from stoker.text.messages import Message
+from stoker.text.chat_formats.probe import ChatFormat, find_format
+from stoker.text.chat_template import ChatTemplate
+from stoker.text.messages import Json, Message
+
+
+@cache
+def _qwen3_format() -> ChatFormat:
+    """The format of a model that reasons and calls tools."""
+    return find_format(ChatTemplate(Path("tests/golden/chat_templates/qwen3.jinja").read_text()))
+
 
 CARD = ModelCard(
     name="tiny",
@@ -119,16 +130,22 @@ class FakeRuntime:
         asyncio.get_running_loop()  # it belongs to one, as that of an engine process does
         return self.state
 
+    @property
+    def chat_format(self) -> ChatFormat:
+        return _qwen3_format()
+
     def render_chat(
         self,
         messages: Sequence[Message],
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Json]] = (),
         template_kwargs: Mapping[str, object] | None = None,
     ) -> str:
         flags = {"add_generation_prompt": add_generation_prompt, "continue_final_message": continue_final_message}
-        self.rendered.append((messages, {**flags, **(template_kwargs or {})}))
+        given = {"tools": tools} if tools else {}
+        self.rendered.append((messages, {**flags, **given, **(template_kwargs or {})}))
         return "".join(f"<{message.role}>{message.text}" for message in messages)
 
     async def ask(self, question: Question[A]) -> A:

@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 
 from stoker.engine.protocol import AdapterChoice, Submit
-from stoker.server.fields import Endpoint
+from stoker.server.api import Endpoint
+from stoker.server.endpoints import ENDPOINTS
 from tests.unit.server.fake_runtime import FakeRuntime, Step, ask, make_app
 
 
@@ -24,6 +25,12 @@ class Exchange:
     @property
     def submit(self) -> Submit:
         return self.runtime.submits[0]
+
+
+def endpoint(method: str, path: str) -> Endpoint:
+    """The endpoint that is declared with this method and path."""
+    (found,) = [endpoint for endpoint in ENDPOINTS if (endpoint.method, endpoint.path) == (method, path)]
+    return found
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,58 @@ def rendered(name: str, value: Any) -> Callable[[Exchange], bool]:
     """The chat template was given this variable."""
     return lambda exchange: exchange.runtime.rendered[0][1].get(name) == value
 
+
+def constrained(kind: str, text: str | None = None) -> Callable[[Exchange], bool]:
+    """The engine was given this constraint."""
+
+    def is_so(exchange: Exchange) -> bool:
+        outline = exchange.submit.outline
+        grammar = None if outline is None else outline.grammar
+        return grammar is not None and grammar.kind == kind and (text is None or grammar.text == text)
+
+    return is_so
+
+
+def budgeted(budget: int) -> Callable[[Exchange], bool]:
+    """The engine was given this budget of reasoning."""
+
+    def is_so(exchange: Exchange) -> bool:
+        outline = exchange.submit.outline
+        return outline is not None and outline.reasoning is not None and outline.reasoning.budget == budget
+
+    return is_so
+
+
+def closes_with(text: str) -> Callable[[Exchange], bool]:
+    """The engine was given this end of reasoning."""
+
+    def is_so(exchange: Exchange) -> bool:
+        outline = exchange.submit.outline
+        return outline is not None and outline.reasoning is not None and outline.reasoning.closing_text == text
+
+    return is_so
+
+
+def offered(exchange: Exchange) -> bool:
+    """The chat template was given tools."""
+    return bool(exchange.runtime.rendered[0][1].get("tools"))
+
+
+SCHEMA = {"type": "object"}
+FUNCTION = {"name": "probe", "description": "", "parameters": SCHEMA}
+TOOLS = [{"type": "function", "function": FUNCTION}]
+CONSTRAINED_PROBES: dict[str, Probe] = {
+    "response_format": Probe({"type": "json_object"}, constrained("json_object")),
+    "json_schema": Probe(SCHEMA, constrained("json_schema")),
+    "grammar": Probe('root ::= "a"', constrained("gbnf", 'root ::= "a"')),
+    "structured_outputs": Probe({"regex": "a+"}, constrained("regex", "a+")),
+    "guided_json": Probe('{"type": "object"}', constrained("json_schema")),
+    "guided_regex": Probe("a+", constrained("regex", "a+")),
+    "guided_choice": Probe(["a", "b"], constrained("choice", '["a", "b"]')),
+    "guided_grammar": Probe("%llguidance {}\nstart: /a/", constrained("lark")),
+    "regex": Probe("a+", constrained("regex", "a+")),
+    "ebnf": Probe('root ::= "a"', constrained("gbnf")),
+}
 
 ADAPTERS = [AdapterChoice(name="sql", scale=0.5), AdapterChoice(adapter_id=3), AdapterChoice(name="poet")]
 LORA_VALUE: list[Any] = [{"name": "sql", "scale": 0.5}, {"id": 3}, "poet"]

@@ -12,10 +12,9 @@ import httpx
 from stoker.runtime.base import Runtime
 from stoker.runtime.registry import ModelSpec, Registry
 from stoker.server.config import ServerConfig
-from stoker.server.models import fields as models_fields
 from stoker.server.transport.app import create_app
 from tests.unit.server.fake_runtime import FakeRuntime
-from tests.unit.server.field_probes import EndpointProbes, Exchange, Probe, refused
+from tests.unit.server.field_probes import EndpointProbes, Exchange, Probe, endpoint, refused
 
 _BUSY_S = 0.05
 
@@ -66,7 +65,7 @@ def _left(*states: str) -> Any:
 
 
 LOAD = LifeProbes(
-    models_fields.LOAD,
+    endpoint("POST", "/models/load"),
     {"model": "tiny"},
     {
         "model": Probe("nobody", refused),
@@ -76,7 +75,7 @@ LOAD = LifeProbes(
     },
 )
 UNLOAD = LifeProbes(
-    models_fields.UNLOAD,
+    endpoint("POST", "/models/unload"),
     {"model": "tiny"},
     {
         "model": Probe("nobody", refused),

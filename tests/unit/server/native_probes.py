@@ -6,9 +6,15 @@ import asyncio
 from typing import Literal
 
 from stoker.engine.protocol import Submit
-from stoker.server.dialects.llamacpp import fields as native_fields
 from tests.unit.server.fake_runtime import Step, position
-from tests.unit.server.field_probes import GENERATION_PROBES, EndpointProbes, Probe, sampled
+from tests.unit.server.field_probes import (
+    CONSTRAINED_PROBES,
+    GENERATION_PROBES,
+    EndpointProbes,
+    Probe,
+    endpoint,
+    sampled,
+)
 from tests.unit.server.openai_probes import CHAT_PROMPT, HI
 
 _MODEL = {"model": GENERATION_PROBES["model"]}
@@ -28,6 +34,7 @@ def late_line(submit: Submit) -> list[Step]:
 
 _ANSWER = {
     **GENERATION_PROBES,
+    **CONSTRAINED_PROBES,
     "n": Probe(2, lambda x: len(x.runtime.submits) == 2),
     "n_cmpl": Probe(3, lambda x: len(x.runtime.submits) == 3),
     "n_probs": Probe(
@@ -45,7 +52,7 @@ _ANSWER = {
 }
 
 COMPLETION = EndpointProbes(
-    native_fields.NATIVE_COMPLETION,
+    endpoint("POST", "/completion"),
     {"prompt": "hi"},
     {**_ANSWER, "prompt": Probe("probe", lambda x: x.submit.prompt == "probe")},
 )
@@ -53,7 +60,7 @@ COMPLETION = EndpointProbes(
 FILES = [{"filename": "a.py", "text": "A"}]
 
 INFILL = EndpointProbes(
-    native_fields.INFILL,
+    endpoint("POST", "/infill"),
     {"input_prefix": "before", "input_suffix": "after"},
     {
         **_ANSWER,
@@ -65,7 +72,7 @@ INFILL = EndpointProbes(
 )
 
 TOKENIZE = EndpointProbes(
-    native_fields.TOKENIZE,
+    endpoint("POST", "/tokenize"),
     {"content": "<s>"},
     {
         **_MODEL,
@@ -77,18 +84,18 @@ TOKENIZE = EndpointProbes(
 )
 
 SLOT_ACTION = EndpointProbes(
-    native_fields.SLOT_ACTION,
+    endpoint("POST", "/slots/{slot}"),
     {"filename": "a.bin"},
     {"filename": Probe("probe", lambda x: x.runtime.filed == [("save", 3, "probe")])},
     at="/slots/3?action=save",
 )
 
 DETOKENIZE = EndpointProbes(
-    native_fields.DETOKENIZE,
+    endpoint("POST", "/detokenize"),
     {"tokens": [104]},
     {**_MODEL, "tokens": Probe([97], lambda x: x.response.json()["content"] == "a")},
 )
 
-TEMPLATE = EndpointProbes(native_fields.APPLY_TEMPLATE, {"messages": HI}, CHAT_PROMPT)
+TEMPLATE = EndpointProbes(endpoint("POST", "/apply-template"), {"messages": HI}, CHAT_PROMPT)
 
 PROBES = (SLOT_ACTION, COMPLETION, INFILL, TOKENIZE, DETOKENIZE, TEMPLATE)

@@ -14,16 +14,19 @@ from stoker.models.aliases import add_alias, read_aliases
 from stoker.models.progress import Progress
 from stoker.runtime.registry import ServedModel
 from stoker.server.config import ServerConfig
-from stoker.server.dialects.ollama import fields as ollama_fields
-from stoker.server.dialects.ollama.models import OllamaModelRoutes
-from stoker.server.transport.app import bordered
+from stoker.server.dialects.ollama.pulls import Pulls
+from stoker.server.transport.app import create_app
 from tests.unit.server.fake_runtime import FakeRuntime, ask, registry_of
 from tests.unit.server.field_probes import (
     GENERATION_PROBES,
     LORA,
+    TOOLS,
     EndpointProbes,
     Exchange,
     Probe,
+    constrained,
+    endpoint,
+    offered,
     refused,
     rendered,
     sampled,
@@ -37,6 +40,7 @@ _ANSWER = {
     "options": Probe({"top_k": 3}, sampled("top_k", 3)),
     "keep_alive": Probe("soon", refused),
     "think": Probe(False, rendered("enable_thinking", False)),
+    "format": Probe("json", constrained("json_object")),
     "cache_prompt": GENERATION_PROBES["cache_prompt"],
     "lora": LORA,
     "logprobs": Probe(True, sampled("logprobs", 0)),
@@ -44,7 +48,7 @@ _ANSWER = {
 }
 
 GENERATE = EndpointProbes(
-    ollama_fields.GENERATE,
+    endpoint("POST", "/api/generate"),
     {"model": "tiny", "prompt": "hi"},
     {
         **_ANSWER,
@@ -57,10 +61,11 @@ GENERATE = EndpointProbes(
 )
 
 CHAT = EndpointProbes(
-    ollama_fields.CHAT,
+    endpoint("POST", "/api/chat"),
     {"model": "tiny", "messages": HI},
     {
         **_ANSWER,
+        "tools": Probe(TOOLS, offered),
         "messages": Probe(
             [{"role": "user", "content": "probe"}], lambda x: x.runtime.rendered[0][0][-1].text == "probe"
         ),
@@ -73,8 +78,7 @@ class FileProbes(EndpointProbes):
 
     def send(self, fields: Mapping[str, Any] = MappingProxyType({}), probe: Probe | None = None) -> Exchange:
         runtime = FakeRuntime()
-        routes = OllamaModelRoutes(registry_of(ServedModel(("tiny",), runtime)), ServerConfig(), _bring).routes()
-        app = bordered(routes, ServerConfig())
+        app = create_app(registry_of(ServedModel(("tiny",), runtime)), ServerConfig(), parts=[Pulls(_bring)])
         beside = {} if probe is None else probe.beside
         with tempfile.TemporaryDirectory() as cache, patch.dict(os.environ, {"STOKER_CACHE_DIR": cache}):
             add_alias("mine", "tiny")
@@ -95,11 +99,11 @@ def aliases(*names: str) -> Any:
 
 NAME = {"model": Probe("nobody", refused), "name": Probe("nobody", refused)}
 
-SHOW = FileProbes(ollama_fields.SHOW, {"name": "tiny"}, {**NAME, "verbose": Probe("yes", refused)})
-DELETE = FileProbes(ollama_fields.DELETE, {"name": "mine"}, NAME)
-PULL = FileProbes(ollama_fields.PULL, {"name": "smollm2"}, {**NAME, "stream": _ANSWER["stream"]})
+SHOW = FileProbes(endpoint("POST", "/api/show"), {"name": "tiny"}, {**NAME, "verbose": Probe("yes", refused)})
+DELETE = FileProbes(endpoint("DELETE", "/api/delete"), {"name": "mine"}, NAME)
+PULL = FileProbes(endpoint("POST", "/api/pull"), {"name": "smollm2"}, {**NAME, "stream": _ANSWER["stream"]})
 COPY = FileProbes(
-    ollama_fields.COPY,
+    endpoint("POST", "/api/copy"),
     {"source": "tiny", "destination": "other"},
     {"source": Probe("nobody", refused), "destination": Probe("third", aliases("mine", "third"))},
 )

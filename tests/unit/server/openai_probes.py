@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker.server.dialects.openai import fields as openai_fields
-from stoker.server.dialects.responses import fields as openai_responses_fields
 from tests.unit.server.fake_runtime import events, position
 from tests.unit.server.field_probes import (
+    CONSTRAINED_PROBES,
+    FUNCTION,
     GENERATION_PROBES,
+    TOOLS,
     EndpointProbes,
     Exchange,
     Probe,
+    budgeted,
+    closes_with,
+    constrained,
+    endpoint,
+    offered,
     refused,
     rendered,
     sampled,
@@ -43,14 +49,39 @@ CHAT_PROMPT = {
     "continue_final_message": Probe(True, rendered("continue_final_message", True)),
     "chat_template_kwargs": Probe({"enable_thinking": False}, rendered("enable_thinking", False)),
     "reasoning_effort": Probe("low", rendered("reasoning_effort", "low")),
+    "tools": Probe(TOOLS, offered),
+    "tool_choice": Probe("required", refused),
+    "functions": Probe([FUNCTION], offered),
+    "function_call": Probe({"name": "nobody"}, refused),
 }
 
+
+def calls(submit: Any) -> list[Any]:
+    """The answer of a model that thinks, and calls a tool twice if it may."""
+    call = '<tool_call>\n{"name": "probe", "arguments": {}}\n</tool_call>'
+    return [f"<think>\nwhy\n</think>\n\n{call}\n{call}"]
+
+
 CHAT = EndpointProbes(
-    openai_fields.CHAT_COMPLETIONS,
+    endpoint("POST", "/v1/chat/completions"),
     {"messages": HI},
     {
         **GENERATION_PROBES,
+        **CONSTRAINED_PROBES,
         **CHAT_PROMPT,
+        "parallel_tool_calls": Probe(
+            False,
+            lambda x: len(first_choice(x)["message"].get("tool_calls", [])) == 1,
+            beside={"tools": TOOLS},
+            script=calls,
+        ),
+        "reasoning_format": Probe(
+            "none", lambda x: "<think>" in (first_choice(x)["message"]["content"] or ""), script=calls
+        ),
+        "reasoning_budget_tokens": Probe(5, budgeted(5)),
+        "thinking_budget_tokens": Probe(6, budgeted(6)),
+        "thinking_token_budget": Probe(7, budgeted(7)),
+        "reasoning_budget_message": Probe("Enough.", closes_with("Enough.")),
         "n": Probe(2, lambda x: len(x.runtime.submits) == 2 and bool(x.submit.group)),
         "stream_options": Probe(USAGE, lambda x: "usage" in events(x.response)[-2], beside={"stream": True}),
         "logprobs": Probe(True, sampled("logprobs", 0)),
@@ -58,13 +89,14 @@ CHAT = EndpointProbes(
     },
 )
 
-CHAT_COUNT = EndpointProbes(openai_fields.CHAT_INPUT_TOKENS, {"messages": HI}, CHAT_PROMPT)
+CHAT_COUNT = EndpointProbes(endpoint("POST", "/v1/chat/completions/input_tokens"), {"messages": HI}, CHAT_PROMPT)
 
 COMPLETIONS = EndpointProbes(
-    openai_fields.COMPLETIONS,
+    endpoint("POST", "/v1/completions"),
     {"prompt": "hi"},
     {
         **GENERATION_PROBES,
+        **CONSTRAINED_PROBES,
         "prompt": Probe("probe", submitted("prompt", "probe")),
         "n": CHAT.probes["n"],
         "best_of": Probe(2, lambda x: first_choice(x)["text"] == "second", script=likelier_second),
@@ -81,16 +113,20 @@ RESPONSE_PROMPT = {
     "instructions": Probe("Be brief.", lambda x: x.runtime.rendered[0][0][0].text == "Be brief."),
     "previous_response_id": Probe("resp_gone", refused),
     "chat_template_kwargs": CHAT_PROMPT["chat_template_kwargs"],
-    "text": Probe({"format": {"type": "json_object"}}, refused),
+    "text": Probe({"format": {"type": "nonsense"}}, refused),
+    "tools": Probe([{"type": "function", **FUNCTION}], offered),
+    "tool_choice": Probe("required", refused),
     "reasoning": Probe({"effort": "high"}, rendered("reasoning_effort", "high")),
 }
 
 RESPONSES = EndpointProbes(
-    openai_responses_fields.CREATE,
+    endpoint("POST", "/v1/responses"),
     {"input": "hi"},
     {
         **GENERATION_PROBES,
         **RESPONSE_PROMPT,
+        "parallel_tool_calls": Probe(False, lambda x: reply(x)["parallel_tool_calls"] is False),
+        "text": Probe({"format": {"type": "json_object"}}, constrained("json_object")),
         "store": Probe(False, lambda x: reply(x)["store"] is False),
         "background": Probe(True, lambda x: reply(x)["status"] == "queued"),
         "metadata": Probe({"a": "b"}, lambda x: reply(x)["metadata"] == {"a": "b"}),
@@ -99,6 +135,10 @@ RESPONSES = EndpointProbes(
     },
 )
 
-RESPONSES_COUNT = EndpointProbes(openai_responses_fields.COUNT, {"input": "hi"}, RESPONSE_PROMPT)
+RESPONSES_COUNT = EndpointProbes(
+    endpoint("POST", "/v1/responses/input_tokens"),
+    {"input": "hi"},
+    {**RESPONSE_PROMPT, "text": Probe("nonsense", refused)},
+)
 
 PROBES = (CHAT, CHAT_COUNT, COMPLETIONS, RESPONSES, RESPONSES_COUNT)

@@ -140,9 +140,10 @@ def test_last_message_of_the_assistant_is_continued():
     runtime = FakeRuntime()
     assert message(runtime, messages=[*HI, {"role": "assistant", "content": "Once"}]).status_code == 200
     flags = runtime.rendered[-1][1]
-    assert flags == {"add_generation_prompt": False, "continue_final_message": True}
+    off = {"enable_thinking": False, "thinking": False}
+    assert flags == {"add_generation_prompt": False, "continue_final_message": True, **off}
     message(runtime)
-    assert runtime.rendered[-1][1] == {"add_generation_prompt": True, "continue_final_message": False}
+    assert runtime.rendered[-1][1] == {"add_generation_prompt": True, "continue_final_message": False, **off}
 
 
 def test_history_of_thoughts_and_tools_reaches_the_template():
@@ -215,20 +216,19 @@ def test_malformed_messages_are_refused(messages: Any):
 
 
 @pytest.mark.parametrize(
-    ("field", "kind", "more", "other"),
+    ("thinking", "is_on"),
     [
-        ("thinking", "adaptive", {"display": "summarized"}, "enabled"),
-        ("thinking", "adaptive", {"display": "omitted"}, "enabled"),
-        ("thinking", "disabled", {"display": None}, "enabled"),
-        ("tool_choice", "auto", {"disable_parallel_tool_use": True}, "any"),
+        (None, False),
+        ({"type": "disabled"}, False),
+        ({"type": "adaptive", "display": "summarized"}, None),
+        ({"type": "enabled", "budget_tokens": 100}, True),
     ],
 )
-def test_what_asks_for_nothing_may_say_how_it_would_be_done(field: str, kind: str, more: Any, other: str):
+def test_thinking_is_off_unless_it_is_asked_for(thinking: Any, is_on: bool | None):
     for send in (message, count):
-        assert send(FakeRuntime(), **{field: {"type": kind, **more}}).status_code == 200
-        refused = send(FakeRuntime(), **{field: {"type": other, **more}})
-        assert refused.status_code == 400
-        assert f"`{field}` is not supported" in refused.json()["error"]["message"]
+        runtime = FakeRuntime()
+        assert send(runtime, **({} if thinking is None else {"thinking": thinking})).status_code == 200
+        assert runtime.rendered[-1][1].get("enable_thinking") is is_on
 
 
 def test_value_out_of_range_is_named_as_the_client_named_it():

@@ -142,4 +142,6 @@ def test_nested_honoured_fields_are_those_of_a_wire_type():
         ("stream_options", "continuous_usage_stats"),
         ("reasoning", "effort"),
         ("output_config", "effort"),
+        ("output_config", "format"),
+        ("text", "format"),
     }

@@ -9,6 +9,7 @@ from collections import Counter
 from itertools import cycle, islice
 from typing import Any
 
+import pytest
 from starlette.requests import Request
 
 from stoker.runtime.request_metrics import RequestWatch
@@ -51,6 +52,7 @@ async def everybody(app: Any) -> None:
         await asyncio.gather(*(come_and_leave(app, path, number) for number, path in batch))
 
 
+@pytest.mark.slow
 def test_ten_thousand_clients_that_leave_leave_nothing_behind():
     num_threads = threading.active_count()
 

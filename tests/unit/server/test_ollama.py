@@ -209,14 +209,16 @@ def test_what_is_no_duration_is_refused(value: str):
     assert "keep_alive" in response.json()["error"]
 
 
-def test_thinking_can_only_be_switched_off():
+def test_thinking_is_switched_or_has_a_level():
     runtime = FakeRuntime()
-    assert chat(runtime, think=False).status_code == 200
-    assert runtime.rendered[-1][1]["enable_thinking"] is False
-    for value in (True, "high"):
-        response = chat(runtime, think=value)
-        assert response.status_code == 400
-        assert "think" in response.json()["error"]
+    for value in (False, True):
+        assert chat(runtime, think=value).status_code == 200
+        assert runtime.rendered[-1][1]["enable_thinking"] is value
+    assert chat(runtime, think="high").status_code == 200
+    assert runtime.rendered[-1][1]["reasoning_effort"] == "high"
+    response = chat(runtime, think="hard")
+    assert response.status_code == 400
+    assert "think" in response.json()["error"]
 
 
 def test_log_probabilities():

@@ -20,8 +20,8 @@ from stoker.models.cache import models_dir, write_receipt
 from stoker.models.progress import Progress
 from stoker.runtime.registry import ModelSpec, Registry, ServedModel
 from stoker.server.config import ServerConfig
-from stoker.server.dialects.ollama.models import OllamaModelRoutes
-from stoker.server.transport.app import bordered, create_app
+from stoker.server.dialects.ollama.pulls import Pulls
+from stoker.server.transport.app import create_app
 from tests.unit.models.tiny_gguf import SHAPE, write_tiny_gguf
 from tests.unit.server.fake_runtime import CARD, FakeRuntime, RawClient, ask, make_app, registry_of
 from tests.unit.server.test_connection import run
@@ -238,8 +238,7 @@ def source() -> Iterator[Source]:
 
 def pulling(source: Source) -> ASGIApp:
     registry = registry_of(ServedModel(("tiny",), FakeRuntime()))
-    routes = OllamaModelRoutes(registry, ServerConfig(), source).routes()
-    return bordered(routes, ServerConfig())
+    return create_app(registry, ServerConfig(), parts=[Pulls(source)])
 
 
 def pull(source: Source, **body: Any) -> httpx.Response:

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from stoker.server import fields as fields_module
-from stoker.server.dialects.openai.fields import CHAT_FIELDS
-from stoker.server.dialects.openai.types import ChatCompletionRequest
+from stoker.server.request.chat import CHAT_FIELDS, ChatCompletionRequest
 from tests.unit.server import fake_runtime
 from tests.unit.server.fake_runtime import CARD, FakeRuntime, ask, chat, complete, events, make_app
 
@@ -22,24 +21,40 @@ def test_true_is_not_one_and_zero_is_not_false():
     assert chat(FakeRuntime(), include_stop_str_in_output=0).status_code == 400
 
 
+@pytest.mark.parametrize("nothing", [{"type": "text", "schema": None}, {"type": "text", "schema": {}}])
+def test_a_format_of_text_asks_for_nothing(nothing: Any):
+    runtime = FakeRuntime()
+    assert chat(runtime, response_format=nothing).status_code == 200
+    assert runtime.submits[0].outline is None or runtime.submits[0].outline.grammar is None
+
+
 @pytest.mark.parametrize(
-    ("name", "nothing", "something"),
+    ("fields", "parameter"),
     [
-        ("response_format", {"type": "text", "schema": None}, {"type": "json_object", "schema": None}),
-        ("response_format", {"type": "text", "schema": {"type": "object"}}, {"type": None, "schema": {}}),
-        ("structured_outputs", {"json": None, "regex": None}, {"json": {}, "regex": None}),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
+        ({"json_schema": "{"}, "json_schema"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs"),
+        ({"regex": "a", "grammar": 'root ::= "a"'}, "regex"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
+        ({"functions": [], "tools": []}, "functions"),
     ],
 )
-def test_object_asks_for_what_its_type_says_and_null_members_for_nothing(name: str, nothing: Any, something: Any):
-    assert chat(FakeRuntime(), **{name: nothing}).status_code == 200
-    refused = chat(FakeRuntime(), **{name: something}).json()["error"]
-    assert (refused["code"], refused["param"]) == ("unsupported_parameter", name)
+def test_what_is_malformed_is_named(fields: dict[str, Any], parameter: str):
+    response = chat(FakeRuntime(), **fields)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == parameter
 
 
 @pytest.mark.parametrize("name", HONOURED)
 def test_wrong_type_names_the_field(name: str):
     wrong: Any = [[1]] if name in ("stop_token_ids", "allowed_token_ids") else {"a": [{}]}
-    wrong = "text" if name in ("chat_template_kwargs", "messages", "stream_options") else wrong
+    wrong = "text" if name in ("chat_template_kwargs", "messages", "stream_options", "response_format") else wrong
+    wrong = 1 if name in ("json_schema", "guided_json", "structured_outputs", "function_call", "tool_choice") else wrong
     response = chat(FakeRuntime(), **{name: wrong})
     assert response.status_code == 400
     assert response.json()["error"]["param"].startswith(name)

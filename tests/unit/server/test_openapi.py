@@ -48,7 +48,7 @@ def test_document_names_the_fields_and_what_becomes_of_them():
     document = ask(APP, "GET", "/openapi.json").json()
     assert document == openapi_document(ENDPOINTS, document["info"]["version"])
     operation = document["paths"]["/v1/chat/completions"]["post"]
-    assert "- `tools` is refused: " in operation["description"]
+    assert "- `audio` is refused: " in operation["description"]
     assert "- `id_slot` is ignored: " in operation["description"]
     wire = document["components"]["schemas"]["ChatCompletionRequest"]["properties"]
     assert {"messages", "temperature"} <= wire.keys()

@@ -253,7 +253,8 @@ def test_malformed_input_is_refused_by_name(sent: Any, where: str):
     [
         ({"background": True, "store": False}, "background"),
         ({"background": True, "stream": True}, "background"),
-        ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"reasoning": {"summary": "auto"}}, "reasoning.summary"),
         ({"top_logprobs": 21}, "top_logprobs"),
     ],

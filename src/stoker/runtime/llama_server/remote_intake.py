@@ -14,6 +14,7 @@ from stoker.engine.protocol import AdapterChoice, PromptToken, Submit
 from stoker.errors import AdapterNotFound, InvalidInput
 from stoker.runtime.llama_server.answers import Asked
 from stoker.runtime.llama_server.completion import check_supported
+from stoker.runtime.llama_server.constraints import constraint_fields
 from stoker.runtime.llama_server.tokens import PromptPiece, RemoteTokenizer
 
 
@@ -50,6 +51,7 @@ class RemoteIntake:
         check_no_adapters(submit.adapters)
         sampling = submit.sampling.filled_from(self._defaults, BUILT_IN)
         check_supported(sampling, scores_prompt=submit.echo and sampling.logprobs is not None)
+        fields = constraint_fields(submit.outline)
         if submit.text_bias:
             biases = await self._tokenizer.biases(submit.text_bias)
             sampling = replace(sampling, logit_bias={**biases, **(sampling.logit_bias or {})})
@@ -70,6 +72,7 @@ class RemoteIntake:
             request=request,
             max_tokens=room if sampling.max_tokens is None else min(sampling.max_tokens, room),
             deadline=deadline,
+            constraint=fields,
             echo=await self._echo(submit, tokens) if submit.echo else None,
         )
 

@@ -65,7 +65,8 @@ from stoker.runtime.llama_server.slots import Slots
 from stoker.runtime.llama_server.supervisor import LlamaServerSupervisor, crash
 from stoker.runtime.llama_server.tokens import RemoteTokenizer
 from stoker.runtime.llama_server.wire import ModelList, Props, decode
-from stoker.text.messages import Message
+from stoker.text.chat_formats.probe import ChatFormat
+from stoker.text.messages import Json, Message
 from stoker.text.volatile import VolatileHeaders
 
 T = TypeVar("T")
@@ -179,18 +180,24 @@ class LlamaServerRuntime:
                 async for output in outputs:
                     yield output
 
+    @property
+    def chat_format(self) -> ChatFormat:
+        return self._known().template.chat_format
+
     def render_chat(
         self,
         messages: Sequence[Message],
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Json]] = (),
         template_kwargs: Mapping[str, object] | None = None,
     ) -> str:
         return self._known().template.render(
             messages,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
+            tools=tools,
             variables=template_kwargs,
         )
 

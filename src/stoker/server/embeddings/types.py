@@ -1,6 +1,6 @@
-"""The JSON of embeddings and ranking, in OpenAI's, Jina's and Cohere's, Ollama's and llama-server's words; types only.
+"""The JSON of embeddings and ranking, in OpenAI's, Jina's and Cohere's, Ollama's and llama-server's words.
 
-In requests `None` means "not given". What happens to fields that are not here is in `embeddings_fields`.
+The tables say what becomes of each field. In requests `None` means "not given".
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from stoker.server.fields import FieldTable, Ignored, Refused, honoured
 from stoker.server.request.fields import Int, Lora
 
 Inputs: TypeAlias = str | list[str | Int | list[Int]]
@@ -91,6 +92,30 @@ class OllamaEmbeddingsRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str | None = None
     keep_alive: str | float | None = None
 
+
+# What becomes of the fields
+
+_WHOLE = "a text is embedded as a whole: cut it yourself, or ask for `truncate`"
+_FRAMED = "a text always gets the tokens that the model wants around it: send token ids to do it yourself"
+
+_SHARED: FieldTable = {
+    "truncate_prompt_tokens": Refused(_WHOLE),
+    "add_special_tokens": Refused(_FRAMED, (True,)),
+    "service_tier": Ignored("there is one tier"),
+}
+_RERANK: FieldTable = {
+    "rank_fields": Refused("of a document that is an object, `text` is ranked", (["text"], [])),
+    "max_tokens_per_doc": Refused(_WHOLE),
+    "max_chunks_per_doc": Refused(_WHOLE, (1,)),
+    "return_embeddings": Refused("a reranking model has no embeddings", (False,)),
+}
+_OLLAMA: FieldTable = {"options": Ignored("they are about answers, and about how a model is loaded")}
+
+EMBEDDINGS_FIELDS: FieldTable = honoured(EmbeddingsRequest, _SHARED)
+NATIVE_EMBEDDING_FIELDS: FieldTable = honoured(NativeEmbeddingRequest, _SHARED)
+RERANK_FIELDS: FieldTable = honoured(RerankRequest, _SHARED, _RERANK)
+OLLAMA_EMBED_FIELDS: FieldTable = honoured(OllamaEmbedRequest, _OLLAMA)
+OLLAMA_EMBEDDINGS_FIELDS: FieldTable = honoured(OllamaEmbeddingsRequest, _OLLAMA)
 
 # Replies
 

@@ -12,8 +12,15 @@ from stoker.engine.cards import AdapterCard
 from stoker.models.memory_plan import MemoryPlan
 from stoker.runtime.entry import ModelStatus
 from stoker.runtime.model_events import STAGES, ModelEvent
-from stoker.server.dialects.openai.types import ModelEntry, ModelMeta
-from stoker.server.models.types import LoadProgress, ModelNews, ModelNewsData, ModelState, PlannedMemory
+from stoker.server.models.types import (
+    LoadProgress,
+    ModelEntry,
+    ModelMeta,
+    ModelNews,
+    ModelNewsData,
+    ModelState,
+    PlannedMemory,
+)
 
 _encode = msgspec.json.Encoder().encode
 

@@ -1,12 +1,14 @@
-"""The JSON of loading and unloading, in the words of llama-server's router where it has them; types only.
+"""The JSON of models, in OpenAI's words and in those of llama-server's router.
 
-In requests `None` means "not given". What happens to fields that are not here is in `models_fields`.
+The tables say what becomes of each field. In requests `None` means "not given".
 """
 
 from __future__ import annotations
 
 import msgspec
 from msgspec import UNSET, UnsetType
+
+from stoker.server.fields import FieldTable, Ignored, honoured
 
 
 class UnloadRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +27,13 @@ class LoadRequest(UnloadRequest, frozen=True, kw_only=True):
     source: str | None = None
     """The name of another model: from now on `model` is one like that, without a gap."""
 
+
+# What becomes of the fields
+
+LOAD_FIELDS: FieldTable = honoured(
+    LoadRequest, {"extra_args": Ignored("how a model is loaded is said when the server starts")}
+)
+UNLOAD_FIELDS: FieldTable = honoured(UnloadRequest)
 
 # Replies
 
@@ -90,3 +99,35 @@ class ModelNews(msgspec.Struct, frozen=True, kw_only=True):
     event: str
     """`model_status` or `model_remove`."""
     data: ModelNewsData
+
+
+class ModelMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """llama-server's block. Sizes are in tokens, `size` is in bytes."""
+
+    n_vocab: int
+    n_ctx_train: int
+    n_ctx: int
+    n_params: int
+    size: int
+    n_embd: int | UnsetType = UNSET
+    """Width of the hidden states, if they can be asked for."""
+
+
+class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    created: int
+    aliases: list[str]
+    path: str
+    status: ModelState
+    max_model_len: int | UnsetType = UNSET
+    """In tokens; this and `meta` are there if it is loaded."""
+    meta: ModelMeta | UnsetType = UNSET
+    parent: str | UnsetType = UNSET
+    """Of a LoRA adapter: the model that it is applied to. Its `path` is the adapter's file."""
+    object: str = "model"
+    owned_by: str = "stoker"
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    data: list[ModelEntry]
+    object: str = "list"

@@ -7,30 +7,31 @@ from collections.abc import Iterable
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from stoker.runtime.registry import Registry
+from stoker.server.api import Call, Router, Server
 from stoker.server.observe.metric_aliases import with_aliases
 from stoker.server.observe.metrics import families
-from stoker.server.observe.metrics_endpoint import METRICS
 from stoker.server.observe.response_counts import ResponseCounts
-from stoker.server.routing import routes_of
+
+router = Router(api="Stoker")
 
 
-class MetricsRoutes:
-    """The exposition; a registry of its own, so that several servers in one process do not mix."""
+@router.endpoint(
+    "GET", "/metrics", "Counts and durations for Prometheus, under our names and under those of vLLM and llama-server."
+)
+async def metrics(call: Call[None]) -> Response:
+    exposed = call.server.part(_Exposed, lambda: _Exposed(call.server))
+    return Response(generate_latest(exposed), media_type=CONTENT_TYPE_LATEST)
 
-    def __init__(self, registry: Registry, counts: ResponseCounts) -> None:
-        self._exposed = CollectorRegistry(auto_describe=False)
-        self._exposed.register(_Server(registry, counts))
 
-    def routes(self) -> list[BaseRoute]:
-        return [*routes_of(METRICS, self.metrics)]
+class _Exposed(CollectorRegistry):
+    """The registry of one server, so that several in one process do not mix."""
 
-    async def metrics(self, _request: Request) -> Response:
-        return Response(generate_latest(self._exposed), media_type=CONTENT_TYPE_LATEST)
+    def __init__(self, server: Server) -> None:
+        super().__init__(auto_describe=False)
+        self.register(_Server(server.registry, server.part(ResponseCounts, ResponseCounts)))
 
 
 class _Server(Collector):

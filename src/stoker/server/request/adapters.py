@@ -1,19 +1,11 @@
-"""Which adapters a request asks for, in whatever words, and what is said of those that are loaded."""
+"""Which adapters a request asks for, in whatever words."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import PurePath
-
-import msgspec
-
-from stoker.engine.cards import AdapterCard
-from stoker.engine.config import AdapterSpec
 from stoker.engine.protocol import AdapterChoice
 from stoker.errors import InvalidInput, ModelNotFound
 from stoker.runtime.registry import ServedModel
 from stoker.runtime.served import adapter_in
-from stoker.server.adapters.types import AdapterEntry, AdapterScale, LoadAdapterRequest
 from stoker.server.request.fields import Lora, LoraChoice
 
 
@@ -56,42 +48,6 @@ def check_named(model: str | None, served: ServedModel, *, takes_any_name: bool)
         return
     message = f"The model `{model}` is not served here; `{served.model_id}` is, and it has no adapters"
     raise ModelNotFound(message, model=model, parameter="model")
-
-
-def load_request(wire: LoadAdapterRequest) -> AdapterSpec:
-    """What is to be loaded.
-
-    Raises:
-        InvalidInput: its path is missing.
-    """
-    if not wire.path:
-        raise InvalidInput("`path` is missing: the GGUF file of the adapter", parameter="path")
-    return AdapterSpec(name=wire.name or PurePath(wire.path).stem, path=wire.path, scale=wire.scale or 0.0)
-
-
-def scales_request(items: object) -> dict[int, float]:
-    """llama-server's list of ids and scales.
-
-    Raises:
-        InvalidInput: it is something else, or names an id twice.
-    """
-    try:
-        scales = msgspec.convert(items, list[AdapterScale])
-    except msgspec.ValidationError as error:
-        raise InvalidInput(f"a list must have objects with `id` and `scale` in it: {error}") from None
-    found = {item.id: item.scale for item in scales}
-    if len(found) < len(scales):
-        raise InvalidInput("an `id` is there twice", parameter="id")
-    return found
-
-
-def adapter_entries(cards: Sequence[AdapterCard]) -> list[AdapterEntry]:
-    return [
-        AdapterEntry(
-            id=card.adapter_id, name=card.name, path=card.path, scale=card.scale, rank=card.rank, size=card.size_bytes
-        )
-        for card in cards
-    ]
 
 
 def _choice(item: str | LoraChoice) -> AdapterChoice:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -91,3 +91,28 @@ class GenerationFields(SamplingFields, frozen=True, kw_only=True):
     cache_prompt: bool | None = None
     lora: Lora | None = None
     """With which adapters. The name of the model may have one behind a colon instead."""
+
+
+class ConstrainedFields(GenerationFields, frozen=True, kw_only=True):
+    """What the text of an answer must look like, in the words of OpenAI, llama-server, vLLM and SGLang."""
+
+    response_format: dict[str, Any] | None = None
+    """`{"type": "text"}`, `{"type": "json_object"}`, or `{"type": "json_schema", "json_schema": {"schema": …}}`."""
+    json_schema: dict[str, Any] | str | bool | None = None
+    """A JSON schema, or its text."""
+    grammar: str | None = None
+    """GBNF, or Lark if it begins with `%llguidance`."""
+    structured_outputs: dict[str, Any] | None = None
+    """One of `json`, `regex`, `choice`, `grammar` and `json_object`, as in vLLM."""
+    guided_json: dict[str, Any] | str | bool | None = None
+    """A JSON schema, or its text; older name of `structured_outputs.json`."""
+    guided_regex: str | None = None
+    """A regular expression that the whole answer matches."""
+    guided_choice: list[str] | None = None
+    """Texts of which the answer is one."""
+    guided_grammar: str | None = None
+    """GBNF or Lark."""
+    regex: str | None = None
+    """A regular expression that the whole answer matches, as in SGLang."""
+    ebnf: str | None = None
+    """GBNF, as in SGLang."""

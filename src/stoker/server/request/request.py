@@ -15,6 +15,7 @@ from stoker.server.observe.account import Account
 from stoker.server.request.adapters import adapter_choices
 from stoker.server.request.fields import GenerationFields
 from stoker.server.request.lines import LineBounds
+from stoker.server.request.planning import Plan
 from stoker.server.request.sampling import text_bias
 
 
@@ -43,6 +44,7 @@ def generation_request(
     echo: bool = False,
     parse_special: bool = True,
     lines: LineBounds | None = None,
+    plan: Plan | None = None,
 ) -> GenerationRequest:
     """Everything of a request in one value, checked. See `GenerationRequest` for the arguments.
 
@@ -65,6 +67,8 @@ def generation_request(
         cache_prompt=fields.cache_prompt is not False,
         parse_special=parse_special,
         lines=lines,
+        outline=None if plan is None else plan.outline,
+        reader=None if plan is None else plan.reader,
         timeout_s=timeout_s(fields.timeout, config),
         account=caller.account,
         model=fields.model or "",

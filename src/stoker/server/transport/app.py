@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from stoker.errors import StokerError
@@ -19,24 +18,14 @@ from stoker.runtime.registry import Registry
 from stoker.server.access.control import AccessControl
 from stoker.server.access.cross_origin import CrossOrigin
 from stoker.server.access.keys import ApiKeys
-from stoker.server.adapters.routes import AdapterRoutes
+from stoker.server.api import Server, routes_of
 from stoker.server.config import ServerConfig
-from stoker.server.dialects.anthropic.routes import AnthropicRoutes
-from stoker.server.dialects.llamacpp.routes import NativeRoutes
-from stoker.server.dialects.ollama.models import OllamaModelRoutes
-from stoker.server.dialects.ollama.routes import OllamaRoutes
-from stoker.server.dialects.openai.routes import OpenAIRoutes
-from stoker.server.dialects.responses.routes import ResponsesRoutes
-from stoker.server.embeddings.routes import EmbeddingRoutes
+from stoker.server.endpoints import ROUTERS
 from stoker.server.errors import on_bug, on_http_error, on_stoker_error
-from stoker.server.health.routes import HealthRoutes
 from stoker.server.leasing import LeaseBorder
-from stoker.server.models.routes import ModelRoutes
 from stoker.server.observe.access_log import bare_lines
-from stoker.server.observe.exposition import MetricsRoutes
 from stoker.server.observe.response_counts import ResponseCounts
 from stoker.server.observe.tracing import Tracing, open_provider
-from stoker.server.openapi_routes import OpenAPIRoutes
 from stoker.server.transport.connection import STOP, Stop
 from stoker.server.transport.descriptors import make_room
 from stoker.server.transport.listener import BACKLOG, check_exposure, listening, url_of
@@ -54,7 +43,11 @@ no room for another connection, say so that many times."""
 
 
 def create_app(
-    registry: Registry, config: ServerConfig, spans: TracerProvider | None = None, keys: ApiKeys | None = None
+    registry: Registry,
+    config: ServerConfig,
+    spans: TracerProvider | None = None,
+    keys: ApiKeys | None = None,
+    parts: Sequence[object] = (),
 ) -> ASGIApp:
     """The whole HTTP surface as an ASGI application. Loading the models and freeing them is the caller's part.
 
@@ -65,40 +58,17 @@ def create_app(
         config: all bounds.
         spans: takes one per request; shutting it down is the caller's part.
         keys: those of the config, whose file may be one that can be read only once; None = they are read here.
+        parts: what endpoints use instead of what they would make, see `Server.part`.
 
     Raises:
         ConfigError: the keys cannot be read.
     """
     counts = ResponseCounts()
-    routes = [
-        *OpenAIRoutes(registry, config).routes(),
-        *ResponsesRoutes(registry, config).routes(),
-        *AnthropicRoutes(registry, config).routes(),
-        *OllamaRoutes(registry, config).routes(),
-        *OllamaModelRoutes(registry, config).routes(),
-        *NativeRoutes(registry, config).routes(),
-        *AdapterRoutes(registry, config).routes(),
-        *EmbeddingRoutes(registry, config).routes(),
-        *ModelRoutes(registry, config).routes(),
-        *OpenAPIRoutes().routes(),
-        *MetricsRoutes(registry, counts).routes(),
-        *HealthRoutes(registry).routes(),
-    ]
-    return bordered(routes, config, spans, counts, keys)
-
-
-def bordered(
-    routes: Sequence[BaseRoute],
-    config: ServerConfig,
-    spans: TracerProvider | None = None,
-    counts: ResponseCounts | None = None,
-    keys: ApiKeys | None = None,
-) -> ASGIApp:
-    """An application of these routes behind all the layers that no request goes around."""
+    routes = routes_of(ROUTERS, Server(registry, config, [*parts, counts]))
     handlers = {StokerError: on_stoker_error, HTTPException: on_http_error, Exception: on_bug}
     app: ASGIApp = LeaseBorder(Starlette(routes=routes, exception_handlers=handlers))
     app = CrossOrigin(AccessControl(app, config, keys or ApiKeys(config)), config)
-    return RequestBorder(app if spans is None else Tracing(app, spans), config, counts or ResponseCounts())
+    return RequestBorder(app if spans is None else Tracing(app, spans), config, counts)
 
 
 def serve(registry: Registry, config: ServerConfig, on_ready: Callable[[str], None] = lambda url: None) -> None:

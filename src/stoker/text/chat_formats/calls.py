@@ -29,6 +29,7 @@ class Calls:
         emit: takes the events.
         tools: the JSON schema of each offered tool's parameters, by the tool's name; None = any name is a tool's.
         on_begin: told that a call has begun, so that what was read of it is no content any more.
+        max_calls: further calls are left out; None = no limit.
     """
 
     def __init__(
@@ -36,10 +37,13 @@ class Calls:
         emit: Callable[[Event], None],
         tools: Mapping[str, Mapping[str, Json]] | None,
         on_begin: Callable[[], None],
+        max_calls: int | None = None,
     ) -> None:
         self._emit = emit
         self._tools = tools
         self._on_begin = on_begin
+        self._max_calls = max_calls
+        self._num_calls = 0
         self.name = ""
 
     def begin(self, name: str) -> None:
@@ -51,14 +55,19 @@ class Calls:
         if not _NAME.fullmatch(name) or (self._tools is not None and name not in self._tools):
             raise NotACall
         self.name = name
+        self._num_calls += 1
         self._on_begin()
-        self._emit(CallBegin(name))
+        self._tell(CallBegin(name))
 
     def arguments(self, text: str) -> None:
-        self._emit(CallArguments(text))
+        self._tell(CallArguments(text))
 
     def end(self) -> None:
-        self._emit(CallEnd())
+        self._tell(CallEnd())
+
+    def _tell(self, event: Event) -> None:
+        if self._max_calls is None or self._num_calls <= self._max_calls:
+            self._emit(event)
 
     def takes_text(self, parameter: str) -> bool | None:
         """Whether the schema says that a parameter is a string; None = it does not say."""

@@ -2,40 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Reasoning:
+
+class Reasoning(msgspec.Struct, frozen=True):
     """Some text of the model's reasoning."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(msgspec.Struct, frozen=True):
     """Some text of the answer."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class CallBegin:
+class CallBegin(msgspec.Struct, frozen=True):
     """A tool call begins: its name is complete, and is the name of a tool that was offered."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class CallArguments:
+class CallArguments(msgspec.Struct, frozen=True):
     """Some text of the arguments of the call that has begun: a part of a JSON object."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class CallEnd:
+class CallEnd(msgspec.Struct, frozen=True):
     """The call is complete. A call that the end of the answer cuts off has none."""
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from stoker.text.chat_formats.calls import Calls, NotACall
 from stoker.text.chat_formats.events import CallArguments, Content, Event, Reasoning
@@ -30,6 +31,15 @@ class Marks:
         """The code point of a token."""
         return self._marks[token]
 
+    def joined(self, text: str, marks: Sequence[tuple[int, str]]) -> str:
+        """The text with the code points of tokens at their offsets; other tokens add their spelling."""
+        pieces: list[str] = []
+        start = 0
+        for offset, token in marks:
+            pieces += text[start:offset], self._marks.get(token, token)
+            start = offset
+        return "".join([*pieces, text[start:]])
+
     def encode(self, marker: str) -> str:
         """A marker, with the code points of its tokens."""
         for token, mark in self._marks.items():
@@ -53,6 +63,7 @@ class Reader:
         tools: the parameters' JSON schema of each offered tool, by name. None = calls are not looked for.
         tokens: the spellings of the format's markers that are control tokens; `Marks` stand for them in the text.
         opening: the end of the prompt; it may leave reasoning or a call open.
+        max_calls: further calls are left out; None = no limit.
     """
 
     def __init__(
@@ -62,6 +73,7 @@ class Reader:
         *,
         tokens: Iterable[str] = (),
         opening: str = "",
+        max_calls: int | None = None,
     ) -> None:
         self.marks = Marks(tokens)
         self._format = chat_format
@@ -71,7 +83,7 @@ class Reader:
         self._begin, self._end = (self.marks.encode(marker) for marker in chat_format.thinking)
         self._scanner = Scanner()
         self._events: list[Event] = []
-        self._calls = Calls(self._events.append, tools, self._scanner.forget)
+        self._calls = Calls(self._events.append, tools, self._scanner.forget, max_calls)
         self._held = ""
         """White space at the end of what has been read. It is content only if more content follows."""
         self._strips = False

@@ -5,7 +5,9 @@ Which row is a model's is not said by its name: `probe` takes the one that reads
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 from typing import TypeAlias
 
 from stoker.text.chat_formats.shapes import AnyShape, BareCalls, JSONCalls, NamedCalls, PythonCalls, TaggedCalls
@@ -328,3 +330,23 @@ GENERIC = Format(name="generic", calls=JSONCalls(wrapper="tool_calls"))
 
 PLAIN = Format(name="plain", calls=None)
 """Reasoning only."""
+
+
+_TOKEN = re.compile(r"<\|?[^<>\s]+>|\[/?[A-Z_]+\]")
+"""Text that is one token in the vocabularies that have it."""
+
+
+def marker_tokens(row: Format) -> frozenset[str]:
+    """The parts of a format's markers that may be single tokens of the vocabulary."""
+    texts = [*row.thinking, *row.wrappers, *(() if row.calls is None else _texts(row.calls))]
+    return frozenset(token for text in texts for token in _TOKEN.findall(text))
+
+
+def _texts(shape: AnyShape) -> Iterator[str]:
+    for each in fields(shape):
+        value: object = getattr(shape, each.name)
+        yield from (value,) if isinstance(value, str) else value if isinstance(value, tuple) else ()
+
+
+ALL_MARKER_TOKENS = frozenset(token for row in FORMATS for token in marker_tokens(row))
+"""Those of all formats."""

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 from stoker.server.dialects.anthropic.types import (
     CountTokensRequest,
-    MessageEvent,
-    MessageReply,
     MessagesRequest,
     OutputConfig,
-    TokenCount,
 )
-from stoker.server.error_types import AnthropicError
-from stoker.server.fields import Endpoint, FieldTable, Ignored, NestedTables, Refused, honoured
+from stoker.server.fields import FieldTable, Ignored, NestedTables, Refused, honoured
 
-_TOOLS = "tool calls are not available yet"
-_GRAMMAR = "answers cannot be constrained to a format yet"
 _NOTHING_BILLED = "nothing is billed here"
 
 _SHARED: FieldTable = {
-    "tools": Refused(_TOOLS, ([],)),
-    "tool_choice": Refused(_TOOLS, ({"type": "auto"}, {"type": "none"})),
-    "thinking": Refused(
-        "reasoning is not told apart from the answer yet", ({"type": "disabled"}, {"type": "adaptive"})
-    ),
-    "output_format": Refused(_GRAMMAR),
     "container": Refused("nothing is executed here"),
     "mcp_servers": Refused("this server calls no others", ([],)),
     "context_management": Refused("the conversation is taken as it is sent", ({}, {"edits": []})),
@@ -50,38 +38,9 @@ MESSAGES_NESTED: NestedTables = {
     "output_config": honoured(
         OutputConfig,
         {
-            "format": Refused(_GRAMMAR),
             "task_budget": Ignored("a model is not told how many tokens it may still spend"),
         },
     )
 }
 MESSAGES_FIELDS: FieldTable = honoured(MessagesRequest, _SHARED)
 COUNT_TOKENS_FIELDS: FieldTable = honoured(CountTokensRequest, _UNCOUNTED, _SHARED)
-
-MESSAGES = Endpoint(
-    api="Anthropic",
-    method="POST",
-    path="/v1/messages",
-    aliases=("/messages",),
-    summary="Answers a conversation.",
-    request=MessagesRequest,
-    fields=MESSAGES_FIELDS,
-    nested=MESSAGES_NESTED,
-    reply=MessageReply,
-    event=MessageEvent,
-    error=AnthropicError,
-)
-COUNT_TOKENS = Endpoint(
-    api="Anthropic",
-    method="POST",
-    path="/v1/messages/count_tokens",
-    aliases=("/messages/count_tokens",),
-    summary="Counts the tokens of a conversation's prompt, and computes nothing.",
-    request=CountTokensRequest,
-    fields=COUNT_TOKENS_FIELDS,
-    nested=MESSAGES_NESTED,
-    reply=TokenCount,
-    error=AnthropicError,
-)
-
-ENDPOINTS = (MESSAGES, COUNT_TOKENS)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+from stoker.core.outline import GrammarText
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
 from stoker.server.config import ServerConfig
 from stoker.server.dialects.anthropic.types import CountTokensRequest, MessagesRequest
 from stoker.server.generation import GenerationRequest
+from stoker.server.request.constraints import response_grammar
 from stoker.server.request.fields import GenerationFields
+from stoker.server.request.planning import Conversation, Thinking, planned, rendered
 from stoker.server.request.request import Caller, generation_request
 from stoker.server.request.sampling import sampling_params
+from stoker.server.request.tools import Tools, tools_of
 from stoker.text.messages import Message, message_from_dict
 
 _WORDS = {"stop": "stop_sequences"}
@@ -41,24 +45,70 @@ def message_request(wire: MessagesRequest, runtime: Runtime, caller: Caller, con
         cache_prompt=wire.cache_prompt,
         lora=wire.lora,
     )
-    return generation_request(fields, [render(wire, runtime)], sampling_params(fields, words=_WORDS), caller, config)
+    plan = planned(replace(asked(wire), grammar=_grammar(wire)), runtime)
+    return generation_request(fields, [plan.prompt], sampling_params(fields, words=_WORDS), caller, config, plan=plan)
 
 
 def render(wire: CountTokensRequest, runtime: Runtime) -> str:
-    """The prompt's text. A last message of the assistant is the beginning of the answer.
+    """The prompt's text.
 
     Raises:
         InvalidInput: the messages are not valid, or the chat template refused them.
     """
+    return rendered(asked(wire), runtime)
+
+
+def asked(wire: CountTokensRequest) -> Conversation:
+    """The part of a request that decides its prompt. A last message of the assistant is the beginning of the answer.
+
+    Raises:
+        InvalidInput: the messages, the tools or the reasoning are malformed.
+    """
     messages = conversation(wire)
     is_begun = messages[-1].role == "assistant"
-    effort = wire.output_config.effort if wire.output_config is not None else None
-    return runtime.render_chat(
-        messages,
+    return Conversation(
+        messages=messages,
+        tools=_tools(wire),
+        thinking=_thinking(wire),
         add_generation_prompt=not is_begun,
         continue_final_message=is_begun,
-        template_kwargs={} if effort is None else {"reasoning_effort": effort},
     )
+
+
+def _tools(wire: CountTokensRequest) -> Tools:
+    choice = wire.tool_choice or {}
+    definitions = [_definition(tool, f"tools[{index}]") for index, tool in enumerate(wire.tools or ())]
+    return tools_of(definitions, wire.tool_choice, parallel=choice.get("disable_parallel_tool_use") is not True)
+
+
+def _definition(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
+    if tool.get("type", "custom") not in ("custom", None):
+        message = f"`{where}`: tools of type {tool['type']!r} run on Anthropic's servers and are not available here"
+        raise UnsupportedParameter(message, parameter=f"{where}.type")
+    function = {"name": tool.get("name"), "description": tool.get("description") or ""}
+    strict = {"strict": True} if tool.get("strict") is True else {}
+    return {"type": "function", "function": {**function, "parameters": tool.get("input_schema"), **strict}}
+
+
+def _thinking(wire: CountTokensRequest) -> Thinking:
+    config = wire.thinking
+    effort = wire.output_config.effort if wire.output_config is not None else None
+    if config is None:
+        return Thinking(is_on=False, effort=effort, is_preference=True)  # as in Anthropic's API
+    if config.type not in ("enabled", "disabled", "adaptive", "between_tools"):
+        message = f"`thinking.type` must be enabled, disabled or adaptive, not {config.type[:40]!r}"
+        raise InvalidInput(message, parameter="thinking.type")
+    if config.budget_tokens is not None and config.budget_tokens < 0:
+        raise InvalidInput("`thinking.budget_tokens` must be at least 0", parameter="thinking.budget_tokens")
+    is_on = {"enabled": True, "disabled": False}.get(config.type)
+    return Thinking(is_on=is_on, effort=effort, budget=config.budget_tokens, is_preference=is_on is False)
+
+
+def _grammar(wire: MessagesRequest) -> GrammarText | None:
+    given = wire.output_config.format if wire.output_config is not None else None
+    if given is not None:
+        return response_grammar(given, "output_config.format")
+    return None if wire.output_format is None else response_grammar(wire.output_format, "output_format")
 
 
 def conversation(wire: CountTokensRequest) -> list[Message]:

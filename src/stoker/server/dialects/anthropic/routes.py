@@ -2,59 +2,63 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from stoker.engine.protocol import Tokenize
-from stoker.runtime.registry import Registry
 from stoker.server.answer import Asked, answer
-from stoker.server.config import ServerConfig
-from stoker.server.dialects.anthropic.fields import (
-    COUNT_TOKENS,
-    COUNT_TOKENS_FIELDS,
-    MESSAGES,
-    MESSAGES_FIELDS,
-    MESSAGES_NESTED,
-)
+from stoker.server.api import Call, Router
+from stoker.server.dialects.anthropic.fields import COUNT_TOKENS_FIELDS, MESSAGES_FIELDS, MESSAGES_NESTED
 from stoker.server.dialects.anthropic.requests import message_request, render
-from stoker.server.dialects.anthropic.types import CountTokensRequest, MessagesRequest, TokenCount
+from stoker.server.dialects.anthropic.types import (
+    CountTokensRequest,
+    MessageEvent,
+    MessageReply,
+    MessagesRequest,
+    TokenCount,
+)
 from stoker.server.dialects.anthropic.writer import AnthropicWriter
-from stoker.server.dialects.openai.routes import caller_of
+from stoker.server.error_types import AnthropicError
 from stoker.server.errors import json_response
-from stoker.server.fields import decode_request
-from stoker.server.leasing import leased
-from stoker.server.routing import routes_of
-from stoker.server.transport.connection import read_body, while_connected
 from stoker.server.transport.sse import EventStream
 
+router = Router(api="Anthropic", error=AnthropicError)
 
-class AnthropicRoutes:
-    """The messages endpoints of the Anthropic API."""
 
-    def __init__(self, registry: Registry, config: ServerConfig) -> None:
-        self._registry = registry
-        self._config = config
+@router.endpoint(
+    "POST",
+    "/v1/messages",
+    "Answers a conversation.",
+    aliases=("/messages",),
+    body=MessagesRequest,
+    fields=MESSAGES_FIELDS,
+    nested=MESSAGES_NESTED,
+    reply=MessageReply,
+    event=MessageEvent,
+)
+async def messages(call: Call[MessagesRequest]) -> Response | EventStream:
+    served = await call.lease(call.body.model)
+    caller = call.caller("msg", "_")
+    asked = await call.off_loop(message_request, call.body, served.runtime, caller, call.config)
+    asking = Asked(call.request, call.config, served, asked)
+    thinking = call.body.thinking
+    omits_thinking = thinking is not None and thinking.display == "omitted"
+    return await answer(
+        asking, lambda _: AnthropicWriter(asking, omits_thinking=omits_thinking), is_stream=bool(call.body.stream)
+    )
 
-    def routes(self) -> list[BaseRoute]:
-        return [*routes_of(MESSAGES, self.messages), *routes_of(COUNT_TOKENS, self.count_tokens)]
 
-    async def messages(self, request: Request) -> Response | EventStream:
-        body = await read_body(request, self._config)
-        wire = decode_request(body, MESSAGES_FIELDS, MessagesRequest, MESSAGES_NESTED)
-        served = await leased(request, self._registry, wire.model)
-        caller = caller_of(request, "msg", "_")
-        # A template may compute for seconds; the streams of the others must not wait for it.
-        asked = await asyncio.to_thread(message_request, wire, served.runtime, caller, self._config)
-        asking = Asked(request, self._config, served, asked)
-        return await answer(asking, lambda _: AnthropicWriter(asking), is_stream=bool(wire.stream))
-
-    async def count_tokens(self, request: Request) -> Response:
-        body = await read_body(request, self._config)
-        wire = decode_request(body, COUNT_TOKENS_FIELDS, CountTokensRequest, MESSAGES_NESTED)
-        runtime = (await leased(request, self._registry, wire.model)).runtime
-        prompt = await asyncio.to_thread(render, wire, runtime)
-        tokenized = await while_connected(request.receive, runtime.ask(Tokenize(prompt)))
-        return json_response(TokenCount(len(tokenized.token_ids)))
+@router.endpoint(
+    "POST",
+    "/v1/messages/count_tokens",
+    "Counts the tokens of a conversation's prompt, and computes nothing.",
+    aliases=("/messages/count_tokens",),
+    body=CountTokensRequest,
+    fields=COUNT_TOKENS_FIELDS,
+    nested=MESSAGES_NESTED,
+    reply=TokenCount,
+)
+async def count_tokens(call: Call[CountTokensRequest]) -> Response:
+    runtime = (await call.lease(call.body.model)).runtime
+    prompt = await call.off_loop(render, call.body, runtime)
+    tokenized = await call.wait(runtime.ask(Tokenize(prompt)))
+    return json_response(TokenCount(len(tokenized.token_ids)))

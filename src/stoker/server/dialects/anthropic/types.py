@@ -1,6 +1,6 @@
 """The JSON of Anthropic's messages and models endpoints; types only.
 
-In requests `None` means "not given". What happens to fields that are not here is in `anthropic_fields`.
+In requests `None` means "not given". What happens to fields that are not here is in `fields`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
 from stoker.server.request.fields import Int, Lora
 
@@ -21,6 +21,17 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
 class OutputConfig(msgspec.Struct, frozen=True, kw_only=True):
     effort: str | None = None
     """Given to the chat template as `reasoning_effort`."""
+    format: dict[str, Any] | None = None
+    """`{"type": "json_schema", "schema": …}`: the answer is JSON of this schema."""
+
+
+class ThinkingConfig(msgspec.Struct, frozen=True, kw_only=True):
+    type: str
+    """`enabled`, `disabled`, or `adaptive`: as the chat template has it."""
+    budget_tokens: Int | None = None
+    """Most tokens of reasoning."""
+    display: str | None = None
+    """`omitted`: the thinking block comes without its text."""
 
 
 class CountTokensRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,10 +39,16 @@ class CountTokensRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str | None = None
     messages: list[dict[str, Any]] | None = None
-    """Text, and what answers were made of before: `translate.anthropic` reads them. A last message of the assistant is
+    """Text, and what answers were made of before: `requests` reads them. A last message of the assistant is
     continued."""
     system: str | list[dict[str, Any]] | None = None
     output_config: OutputConfig | None = None
+    tools: list[dict[str, Any]] | None = None
+    """Functions that the model may call, each with a name, a description and an `input_schema`."""
+    tool_choice: dict[str, Any] | None = None
+    """`auto`, `any`, `tool` with a name, or `none`; with `disable_parallel_tool_use`, at most one call."""
+    thinking: ThinkingConfig | None = None
+    """Whether the model reasons before it answers."""
 
 
 class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True):
@@ -49,14 +66,38 @@ class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True):
     """An addition of ours, like the next one: false = nothing that others left is used, and nothing is left."""
     lora: Lora | None = None
     """With which adapters."""
+    output_format: dict[str, Any] | None = None
+    """Older form of `output_config.format`."""
 
 
 # Replies
 
 
-class TextBlock(msgspec.Struct, frozen=True, kw_only=True):
+class TextBlock(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
     text: str
-    type: str = "text"
+
+
+class ThinkingBlock(msgspec.Struct, frozen=True, kw_only=True, tag="thinking"):
+    """What the model thought before it answered."""
+
+    thinking: str
+    signature: str = ""
+
+
+class ToolUseBlock(msgspec.Struct, frozen=True, kw_only=True, tag="tool_use"):
+    """A call of a function that the client is to run."""
+
+    id: str
+    name: str
+    input: Raw
+    """A JSON object."""
+
+
+Block: TypeAlias = ThinkingBlock | TextBlock | ToolUseBlock
+
+
+class OutputTokensDetails(msgspec.Struct, frozen=True):
+    thinking_tokens: int
 
 
 class MessageUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +110,8 @@ class MessageUsage(msgspec.Struct, frozen=True, kw_only=True):
     cache_read_input_tokens: int
     """Tokens of the prompt that were in the cache."""
     output_tokens: int
+    output_tokens_details: OutputTokensDetails | UnsetType = UNSET
+    """There if the model reasoned."""
 
 
 class MessageReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +121,7 @@ class MessageReply(msgspec.Struct, frozen=True, kw_only=True):
     type: str = "message"
     role: str = "assistant"
     model: str
-    content: list[TextBlock]
+    content: list[Block]
     stop_reason: str | None
     stop_sequence: str | None
     usage: MessageUsage
@@ -116,16 +159,28 @@ class MessageStart(msgspec.Struct, frozen=True, tag="message_start"):
 
 class BlockStart(msgspec.Struct, frozen=True, tag="content_block_start"):
     index: int
-    content_block: TextBlock
+    content_block: Block
 
 
 class TextDelta(msgspec.Struct, frozen=True, tag="text_delta"):
     text: str
 
 
+class ThinkingDelta(msgspec.Struct, frozen=True, tag="thinking_delta"):
+    thinking: str
+
+
+class SignatureDelta(msgspec.Struct, frozen=True, tag="signature_delta"):
+    signature: str
+
+
+class InputJSONDelta(msgspec.Struct, frozen=True, tag="input_json_delta"):
+    partial_json: str
+
+
 class BlockDelta(msgspec.Struct, frozen=True, tag="content_block_delta"):
     index: int
-    delta: TextDelta
+    delta: TextDelta | ThinkingDelta | SignatureDelta | InputJSONDelta
 
 
 class BlockStop(msgspec.Struct, frozen=True, tag="content_block_stop"):

@@ -7,32 +7,43 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import msgspec
-from msgspec import UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
 from stoker.engine.protocol import Output, Usage
-from stoker.server.answer import Asked, Delta, Writer
+from stoker.server.answer import Asked, Delta, Part, ToolCall, ToolCalls, Writer
 from stoker.server.dialects.anthropic.types import (
     AnthropicModel,
     AnthropicModelList,
+    Block,
     BlockDelta,
     BlockStart,
     BlockStop,
     Ending,
+    InputJSONDelta,
     MessageDelta,
+    MessageEvent,
     MessageReply,
     MessageStart,
     MessageStop,
     MessageUsage,
+    OutputTokensDetails,
     Ping,
+    SignatureDelta,
     TextBlock,
     TextDelta,
+    ThinkingBlock,
+    ThinkingDelta,
+    ToolUseBlock,
 )
-from stoker.server.dialects.openai.types import ModelEntry
+from stoker.server.models.types import ModelEntry
 from stoker.server.transport.sse import SSE, Framing
+from stoker.text.chat_formats.events import CallArguments, CallBegin, CallEnd, Content, Reasoning
 
 _encode = msgspec.json.Encoder().encode
 
 _ENDINGS = (".gguf", ".onnx")
+_SIGNATURE = "stoker"
+"""Clients send thinking back with a signature. Nothing is signed here: thoughts that come back are read as they are."""
 
 
 def _event(event: msgspec.Struct) -> bytes:
@@ -50,33 +61,83 @@ class AnthropicWriter(Writer):
 
     framing = ANTHROPIC_SSE
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: Asked, *, omits_thinking: bool = False) -> None:
         self._asked = asked
+        self._omits_thinking = omits_thinking
+        self._calls = ToolCalls("toolu_", asked.request.reply_id)
+        self._open: type[Block] | None = None
+        """The kind of the block that has begun."""
+        self._num_blocks = 0
         self._has_begun = False
 
     def push(self, delta: Delta) -> bytes:
         """The beginning comes with the first token: before that it is not known what the cache gave."""
-        parts = [] if self._has_begun else self._begin(delta.output)
+        events = [] if self._has_begun else self._begin(delta.output)
         self._has_begun = True
-        if text := delta.text:
-            parts.append(_event(BlockDelta(0, TextDelta(text))))
+        for part in delta.parts:
+            events += self._part(part)
         if delta.is_last:
-            parts += [
-                _event(BlockStop(0)),
-                _event(MessageDelta(_ending(delta.output), _usage(delta.output.usage))),
-                _event(MessageStop()),
-            ]
-        return b"".join(parts)
+            if not self._num_blocks:
+                events += self._start(TextBlock(text=""))
+            events += self._stop()
+            ending = _ending(delta.output, self._calls)
+            events += [MessageDelta(ending, _usage(delta.output.usage)), MessageStop()]
+        return b"".join(map(_event, events))
 
     def whole(self, answers: Sequence[Delta]) -> MessageReply:
-        (answer,) = answers
-        return self._message([TextBlock(text=answer.text)], _ending(answer.output), answer.output)
+        (delta,) = answers
+        thought, said = delta.reasoning, delta.text
+        thinking = [ThinkingBlock(thinking=self._shown(thought))] if thought else []
+        called = self._calls.push_all(delta.parts).calls
+        calls = [ToolUseBlock(id=call.call_id, name=call.name, input=_input(call)) for call in called]
+        text = [TextBlock(text=said)] if said or not (thinking or calls) else []
+        return self._message([*thinking, *text, *calls], _ending(delta.output, self._calls), delta.output)
 
-    def _begin(self, output: Output) -> list[bytes]:
-        message = self._message([], None, output)
-        return [_event(MessageStart(message)), _PING, _event(BlockStart(0, TextBlock(text="")))]
+    def _begin(self, output: Output) -> list[MessageEvent]:
+        return [MessageStart(self._message([], None, output)), Ping()]
 
-    def _message(self, content: list[TextBlock], ending: Ending | None, output: Output) -> MessageReply:
+    def _part(self, part: Part) -> list[MessageEvent]:
+        self._calls.push(part)
+        match part:
+            case Reasoning():
+                return [*self._start(ThinkingBlock(thinking="")), *self._thought(part.text)]
+            case Content():
+                return [*self._start(TextBlock(text="")), self._delta(TextDelta(part.text))]
+            case CallBegin():
+                call = self._calls.calls[-1]
+                self._open = self._open if self._open is not ToolUseBlock else None
+                return self._start(ToolUseBlock(id=call.call_id, name=call.name, input=Raw(b"{}")))
+            case CallArguments():
+                return [self._delta(InputJSONDelta(part.text))]
+            case CallEnd():
+                return self._stop()
+
+    def _start(self, block: Block) -> list[MessageEvent]:
+        """Begins a block, unless one of its kind is open."""
+        if self._open is type(block):
+            return []
+        stop = self._stop()
+        self._open = type(block)
+        self._num_blocks += 1
+        return [*stop, BlockStart(self._num_blocks - 1, block)]
+
+    def _stop(self) -> list[MessageEvent]:
+        if self._open is None:
+            return []
+        signature = [self._delta(SignatureDelta(_SIGNATURE))] if self._open is ThinkingBlock else []
+        self._open = None
+        return [*signature, BlockStop(self._num_blocks - 1)]
+
+    def _thought(self, text: str) -> list[MessageEvent]:
+        return [] if self._omits_thinking else [self._delta(ThinkingDelta(text))]
+
+    def _shown(self, reasoning: str) -> str:
+        return "" if self._omits_thinking else reasoning
+
+    def _delta(self, delta: TextDelta | ThinkingDelta | SignatureDelta | InputJSONDelta) -> BlockDelta:
+        return BlockDelta(self._num_blocks - 1, delta)
+
+    def _message(self, content: list[Block], ending: Ending | None, output: Output) -> MessageReply:
         return MessageReply(
             id=self._asked.request.reply_id,
             model=self._asked.served.model_id,
@@ -116,15 +177,28 @@ def model_list(entries: Sequence[ModelEntry]) -> AnthropicModelList:
     return AnthropicModelList(data=data, first_id=data[0].id if data else None, last_id=data[-1].id if data else None)
 
 
-def _ending(output: Output) -> Ending:
+def _ending(output: Output, calls: ToolCalls) -> Ending:
     if isinstance(output.stop_match, str):
         return Ending("stop_sequence", output.stop_match)
-    return Ending("max_tokens" if output.finish_reason == "length" else "end_turn", None)
+    if output.finish_reason == "length":
+        return Ending("max_tokens", None)
+    return Ending("tool_use" if calls.has_complete else "end_turn", None)
+
+
+def _input(call: ToolCall) -> Raw:
+    """The arguments, if they are a JSON object; a call that was cut off has none."""
+    try:
+        is_object = isinstance(msgspec.json.decode(call.arguments or "{}"), dict)
+    except msgspec.DecodeError:
+        is_object = False
+    return Raw(call.arguments.encode()) if is_object and call.arguments else Raw(b"{}")
 
 
 def _usage(usage: Usage) -> MessageUsage:
+    details = OutputTokensDetails(usage.reasoning_tokens) if usage.reasoning_tokens else UNSET
     return MessageUsage(
         input_tokens=usage.prompt_tokens - usage.cached_tokens,
         cache_read_input_tokens=usage.cached_tokens,
         output_tokens=usage.completion_tokens,
+        output_tokens_details=details,
     )

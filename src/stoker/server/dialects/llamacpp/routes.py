@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from stoker.engine.protocol import Detokenize, EraseSlots, ListSlots, Tokenize
 from stoker.errors import InvalidInput, ModelNotLoaded
 from stoker.runtime.base import Runtime
-from stoker.runtime.registry import Registry, ServedModel
+from stoker.runtime.registry import ServedModel
 from stoker.server.answer import Asked, answer
-from stoker.server.config import ServerConfig
+from stoker.server.api import Call, Router
 from stoker.server.dialects.llamacpp.fields import (
-    APPLY_TEMPLATE,
-    CACHE,
-    DETOKENIZE,
     DETOKENIZE_FIELDS,
-    ERASE_CACHE,
-    INFILL,
     INFILL_FIELDS,
-    NATIVE_COMPLETION,
     NATIVE_COMPLETION_FIELDS,
-    PROPS,
-    SLOT_ACTION,
     SLOT_FILE_FIELDS,
-    SLOTS,
-    TOKENIZE,
     TOKENIZE_FIELDS,
 )
 from stoker.server.dialects.llamacpp.slots import file_slot
@@ -43,9 +31,14 @@ from stoker.server.dialects.llamacpp.types import (
     ErasedCache,
     ErasedSlot,
     InfillRequest,
+    NativeChunk,
     NativeCompletionRequest,
-    NativeRequest,
+    NativeReply,
+    PropsReply,
+    RestoredSlot,
+    SavedSlot,
     SlotFileRequest,
+    SlotReply,
     TemplateReply,
     TokenizeReply,
     TokenizeRequest,
@@ -58,16 +51,10 @@ from stoker.server.dialects.llamacpp.writer import (
     props_reply,
     slot_reply,
 )
-from stoker.server.dialects.openai.fields import CHAT_PROMPT_FIELDS
-from stoker.server.dialects.openai.requests import chat_prompt
-from stoker.server.dialects.openai.routes import caller_of
-from stoker.server.dialects.openai.types import ChatPromptRequest
 from stoker.server.errors import json_response
 from stoker.server.fields import decode_request
 from stoker.server.generation import GenerationRequest
-from stoker.server.leasing import leased, loaded
-from stoker.server.routing import routes_of
-from stoker.server.transport.connection import read_body, while_connected
+from stoker.server.request.chat import CHAT_PROMPT_FIELDS, ChatPromptRequest, chat_prompt
 from stoker.server.transport.sse import EventStream
 
 _NO_SLOT_RETRY_S = 1.0
@@ -75,114 +62,172 @@ _NO_SLOT_RETRY_S = 1.0
 _MAX_PARTS = 1024
 """Of one text to tokenize: each is a question to the engine."""
 
+router = Router(api="native")
 
-class NativeRoutes:
-    """Texts, tokens, and a look at the KV pool."""
 
-    def __init__(self, registry: Registry, config: ServerConfig) -> None:
-        self._registry = registry
-        self._config = config
+@router.endpoint(
+    "POST",
+    "/completion",
+    "Continues a text, in llama-server's own words.",
+    body=NativeCompletionRequest,
+    fields=NATIVE_COMPLETION_FIELDS,
+    reply=NativeReply | list[NativeReply],
+    event=(NativeChunk, NativeReply),
+)
+async def completion(call: Call[NativeCompletionRequest]) -> Response | EventStream:
+    served = await call.lease(call.body.model)
+    asked = native_request(call.body, call.caller("completion"), call.config)
+    return await _answer(call, served, asked)
 
-    def routes(self) -> list[BaseRoute]:
-        return [
-            *routes_of(NATIVE_COMPLETION, self.completion),
-            *routes_of(INFILL, self.infill),
-            *routes_of(TOKENIZE, self.tokenize),
-            *routes_of(DETOKENIZE, self.detokenize),
-            *routes_of(APPLY_TEMPLATE, self.apply_template),
-            *routes_of(PROPS, self.props),
-            *routes_of(SLOTS, self.slots),
-            *routes_of(SLOT_ACTION, self.slot_action),
-            *routes_of(CACHE, self.cache),
-            *routes_of(ERASE_CACHE, self.erase_cache),
-        ]
 
-    async def completion(self, request: Request) -> Response | EventStream:
-        body = await read_body(request, self._config)
-        wire = decode_request(body, NATIVE_COMPLETION_FIELDS, NativeCompletionRequest)
-        served = await leased(request, self._registry, wire.model)
-        asked = native_request(wire, caller_of(request, "completion"), self._config)
-        return await self._answer(request, wire, served, asked)
+@router.endpoint(
+    "POST",
+    "/infill",
+    "Writes what belongs between two texts, if the model can.",
+    body=InfillRequest,
+    fields=INFILL_FIELDS,
+    reply=NativeReply | list[NativeReply],
+    event=(NativeChunk, NativeReply),
+)
+async def infill(call: Call[InfillRequest]) -> Response | EventStream:
+    served = await call.lease(call.body.model)
+    asked = await call.wait(infill_request(call.body, served.runtime, call.caller("infill"), call.config))
+    return await _answer(call, served, asked)
 
-    async def infill(self, request: Request) -> Response | EventStream:
-        body = await read_body(request, self._config)
-        wire = decode_request(body, INFILL_FIELDS, InfillRequest)
-        served = await leased(request, self._registry, wire.model)
-        asking = infill_request(wire, served.runtime, caller_of(request, "infill"), self._config)
-        asked = await while_connected(request.receive, asking)
-        return await self._answer(request, wire, served, asked)
 
-    async def tokenize(self, request: Request) -> Response:
-        wire = decode_request(await read_body(request, self._config), TOKENIZE_FIELDS, TokenizeRequest)
-        if wire.content is None:
-            raise InvalidInput("`content` is missing", parameter="content")
-        runtime = (await leased(request, self._registry, wire.model)).runtime
-        parts = [wire.content] if isinstance(wire.content, str) else wire.content
-        if len(parts) > _MAX_PARTS:
-            raise InvalidInput(f"`content` has more than {_MAX_PARTS} parts", parameter="content")
-        tokens = await while_connected(request.receive, _tokenize(runtime, parts, wire))
-        return json_response(TokenizeReply(tokens if wire.with_pieces else [token.id for token in tokens]))
+@router.endpoint(
+    "POST",
+    "/tokenize",
+    "The tokens of a text.",
+    body=TokenizeRequest,
+    fields=TOKENIZE_FIELDS,
+    reply=TokenizeReply,
+)
+async def tokenize(call: Call[TokenizeRequest]) -> Response:
+    wire = call.body
+    if wire.content is None:
+        raise InvalidInput("`content` is missing", parameter="content")
+    runtime = (await call.lease(wire.model)).runtime
+    parts = [wire.content] if isinstance(wire.content, str) else wire.content
+    if len(parts) > _MAX_PARTS:
+        raise InvalidInput(f"`content` has more than {_MAX_PARTS} parts", parameter="content")
+    tokens = await call.wait(_tokenize(runtime, parts, wire))
+    return json_response(TokenizeReply(tokens if wire.with_pieces else [token.id for token in tokens]))
 
-    async def detokenize(self, request: Request) -> Response:
-        wire = decode_request(await read_body(request, self._config), DETOKENIZE_FIELDS, DetokenizeRequest)
-        if wire.tokens is None:
-            raise InvalidInput("`tokens` is missing", parameter="tokens")
-        runtime = (await leased(request, self._registry, wire.model)).runtime
-        detokenized = await while_connected(request.receive, runtime.ask(Detokenize(wire.tokens)))
-        return json_response(DetokenizeReply(detokenized.text))
 
-    async def apply_template(self, request: Request) -> Response:
-        wire = decode_request(await read_body(request, self._config), CHAT_PROMPT_FIELDS, ChatPromptRequest)
-        runtime = (await leased(request, self._registry, wire.model)).runtime
-        # A template may compute for seconds; the streams of the others must not wait for it.
-        return json_response(TemplateReply(await asyncio.to_thread(chat_prompt, wire, runtime)))
+@router.endpoint(
+    "POST",
+    "/detokenize",
+    "The text of some tokens.",
+    body=DetokenizeRequest,
+    fields=DETOKENIZE_FIELDS,
+    reply=DetokenizeReply,
+)
+async def detokenize(call: Call[DetokenizeRequest]) -> Response:
+    if call.body.tokens is None:
+        raise InvalidInput("`tokens` is missing", parameter="tokens")
+    runtime = (await call.lease(call.body.model)).runtime
+    detokenized = await call.wait(runtime.ask(Detokenize(call.body.tokens)))
+    return json_response(DetokenizeReply(detokenized.text))
 
-    async def props(self, request: Request) -> Response:
-        return json_response(props_reply(self._asked_for(request)))
 
-    async def slots(self, request: Request) -> Response:
-        runtime = self._asked_for(request).runtime
-        states = (await while_connected(request.receive, runtime.ask(ListSlots()))).slots
-        num_running = sum(state.request_id is not None for state in states)
-        if request.query_params.get("fail_on_no_slot") == "1" and num_running >= runtime.card.parallel:
-            raise ModelNotLoaded("no slot is free", retry_after_s=_NO_SLOT_RETRY_S)
-        return json_response([slot_reply(state, runtime.card) for state in states])
+@router.endpoint(
+    "POST",
+    "/apply-template",
+    "The prompt that the chat template makes of a conversation.",
+    body=ChatPromptRequest,
+    fields=CHAT_PROMPT_FIELDS,
+    reply=TemplateReply,
+)
+async def apply_template(call: Call[ChatPromptRequest]) -> Response:
+    runtime = (await call.lease(call.body.model)).runtime
+    return json_response(TemplateReply(await call.off_loop(chat_prompt, call.body, runtime)))
 
-    async def slot_action(self, request: Request) -> Response:
-        runtime, slot = self._asked_for(request).runtime, _slot(request.path_params["slot"])
-        action = request.query_params.get("action", "")
-        body = await read_body(request, self._config)
-        match action:
-            case "save" | "restore":
-                wire = decode_request(body, SLOT_FILE_FIELDS, SlotFileRequest)
-                return json_response(await while_connected(request.receive, file_slot(runtime, slot, action, wire)))
-            case "erase":
-                erased = await while_connected(request.receive, runtime.ask(EraseSlots(slot)))
-                return json_response(ErasedSlot(slot, erased.num_tokens))
-            case _:
-                message = f"`action` must be save, restore or erase, not {action[:40]!r}"
-                raise InvalidInput(message, parameter="action")
 
-    async def cache(self, _request: Request) -> Response:
-        entries = [_cache_entry(served) for served in self._registry.models]
-        return json_response(CacheReply([entry for entry in entries if entry is not None]))
+@router.endpoint(
+    "GET",
+    "/props",
+    "What the served model is, and how it is served.",
+    query={"model": str},
+    reply=PropsReply,
+)
+async def props(call: Call[None]) -> Response:
+    return json_response(props_reply(_asked_for(call)))
 
-    async def erase_cache(self, request: Request) -> Response:
-        runtime = self._asked_for(request).runtime
-        erased = await while_connected(request.receive, runtime.ask(EraseSlots()))
-        return json_response(ErasedCache(erased.num_tokens))
 
-    def _asked_for(self, request: Request) -> ServedModel:
-        return loaded(self._registry, request.query_params.get("model"))
+@router.endpoint(
+    "GET",
+    "/slots",
+    "What every slot of the KV pool holds. With `fail_on_no_slot=1`: 503 if no request could begin at once.",
+    query={"model": str, "fail_on_no_slot": int},
+    reply=list[SlotReply],
+)
+async def slots(call: Call[None]) -> Response:
+    runtime = _asked_for(call).runtime
+    states = (await call.wait(runtime.ask(ListSlots()))).slots
+    num_running = sum(state.request_id is not None for state in states)
+    if call.query.get("fail_on_no_slot") == "1" and num_running >= runtime.card.parallel:
+        raise ModelNotLoaded("no slot is free", retry_after_s=_NO_SLOT_RETRY_S)
+    return json_response([slot_reply(state, runtime.card) for state in states])
 
-    async def _answer(
-        self, request: Request, wire: NativeRequest, served: ServedModel, asked: GenerationRequest
-    ) -> Response | EventStream:
-        return await answer(
-            Asked(request, self._config, served, asked),
-            lambda generation: LlamaCppWriter(wire, served, generation),
-            is_stream=bool(wire.stream),
-        )
+
+@router.endpoint(
+    "POST",
+    "/slots/{slot}",
+    "With `action`: save, restore or erase what a finished conversation left in a slot.",
+    raw_body=SlotFileRequest,
+    has_optional_body=True,
+    fields=SLOT_FILE_FIELDS,
+    query={"model": str, "action": str},
+    reply=(SavedSlot, RestoredSlot, ErasedSlot),
+    is_admin=True,
+)
+async def slot_action(call: Call[bytes]) -> Response:
+    runtime, slot = _asked_for(call).runtime, _slot(call.path_parameter("slot"))
+    action = call.query.get("action", "")
+    match action:
+        case "save" | "restore":
+            wire = decode_request(call.body, SLOT_FILE_FIELDS, SlotFileRequest)
+            return json_response(await call.wait(file_slot(runtime, slot, action, wire)))
+        case "erase":
+            erased = await call.wait(runtime.ask(EraseSlots(slot)))
+            return json_response(ErasedSlot(slot, erased.num_tokens))
+        case _:
+            message = f"`action` must be save, restore or erase, not {action[:40]!r}"
+            raise InvalidInput(message, parameter="action")
+
+
+@router.endpoint("GET", "/cache", "What the prefix cache of every model holds.", reply=CacheReply)
+async def cache(call: Call[None]) -> Response:
+    entries = [_cache_entry(served) for served in call.registry.models]
+    return json_response(CacheReply([entry for entry in entries if entry is not None]))
+
+
+@router.endpoint(
+    "DELETE",
+    "/cache",
+    "Erases what finished conversations left in the KV pool and in memory behind it; on disk it stays.",
+    query={"model": str},
+    reply=ErasedCache,
+    is_admin=True,
+)
+async def erase_cache(call: Call[None]) -> Response:
+    erased = await call.wait(_asked_for(call).runtime.ask(EraseSlots()))
+    return json_response(ErasedCache(erased.num_tokens))
+
+
+def _asked_for(call: Call[Any]) -> ServedModel:
+    return call.loaded(call.query.get("model"))
+
+
+async def _answer(
+    call: Call[NativeCompletionRequest] | Call[InfillRequest], served: ServedModel, asked: GenerationRequest
+) -> Response | EventStream:
+    return await answer(
+        Asked(call.request, call.config, served, asked),
+        lambda generation: LlamaCppWriter(call.body, served, generation),
+        is_stream=bool(call.body.stream),
+    )
 
 
 def _slot(number: str) -> int:

@@ -1,6 +1,6 @@
 """The JSON of the endpoints that llama-server has beside OpenAI's, and of our own; types only.
 
-In requests `None` means "not given". What happens to fields that are not here is in `native_fields`.
+In requests `None` means "not given". What happens to fields that are not here is in `fields`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from stoker.server.dialects.openai.types import Timings
-from stoker.server.request.fields import GenerationFields, Int
+from stoker.server.request.fields import ConstrainedFields, Int
+from stoker.server.usage import Timings
 
 
-class NativeRequest(GenerationFields, frozen=True, kw_only=True):
+class NativeRequest(ConstrainedFields, frozen=True, kw_only=True):
     """What the endpoints that write text have in common."""
 
     n: Int | None = None

@@ -31,13 +31,14 @@ from stoker.server.dialects.llamacpp.types import (
     PropsReply,
     SlotReply,
 )
-from stoker.server.dialects.openai.logprobs import text_positions
-from stoker.server.dialects.openai.writer import timings
 from stoker.server.generation import Generation, GenerationRequest
+from stoker.server.logprobs import text_positions
+from stoker.server.request.constraints import text_plan
 from stoker.server.request.infill import Gap, fitting_prompt
 from stoker.server.request.lines import LineBounds
 from stoker.server.request.request import Caller, generation_request
 from stoker.server.request.sampling import sampling_params
+from stoker.server.usage import timings
 
 _encode = msgspec.json.Encoder().encode
 
@@ -59,6 +60,7 @@ def native_request(wire: NativeCompletionRequest, caller: Caller, config: Server
         n=_num_choices(wire),
         n_word=_n_word(wire),
         lines=_lines(wire),
+        plan=text_plan(wire),
     )
 
 
@@ -101,6 +103,7 @@ async def infill_request(
         n_word=_n_word(wire),
         parse_special=False,
         lines=_lines(wire),
+        plan=text_plan(wire),
     )
 
 

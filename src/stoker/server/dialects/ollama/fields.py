@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from stoker.server.dialects.ollama.types import (
-    ChatReply,
     ChatRequest,
     CopyRequest,
-    GenerateReply,
     GenerateRequest,
     NameRequest,
     Options,
     PullRequest,
-    PullStatus,
-    RunningList,
-    ShowReply,
     ShowRequest,
-    TagList,
-    VersionReply,
 )
-from stoker.server.error_types import OllamaError
-from stoker.server.fields import Endpoint, FieldTable, Ignored, Refused, honoured
+from stoker.server.fields import FieldTable, Ignored, Refused, honoured
 
 NDJSON_MEDIA = "application/x-ndjson"
 
@@ -29,7 +21,6 @@ _AT_START = "it is chosen when the server starts"
 _NOT_CUT = "a prompt that is too long is refused, never cut, and the context is never shifted"
 
 _SHARED: FieldTable = {
-    "format": Refused("answers cannot be constrained to a format yet", ("",)),
     "truncate": Ignored(_NOT_CUT),
     "shift": Ignored(_NOT_CUT),
 }
@@ -40,10 +31,8 @@ _GENERATE: FieldTable = {
     "height": Refused(_NOT_DRAWN, (0,)),
     "steps": Refused(_NOT_DRAWN, (0,)),
 }
-_CHAT: FieldTable = {"tools": Refused("tool calls are not available yet", ([],))}
-
 GENERATE_FIELDS: FieldTable = honoured(GenerateRequest, _SHARED, _GENERATE)
-CHAT_FIELDS: FieldTable = honoured(ChatRequest, _SHARED, _CHAT)
+CHAT_FIELDS: FieldTable = honoured(ChatRequest, _SHARED)
 
 OPTION_FIELDS: FieldTable = honoured(
     Options,
@@ -86,100 +75,3 @@ PULL_FIELDS: FieldTable = honoured(
     },
 )
 COPY_FIELDS: FieldTable = honoured(CopyRequest)
-
-GENERATE = Endpoint(
-    api="Ollama",
-    method="POST",
-    path="/api/generate",
-    summary="Answers a prompt.",
-    request=GenerateRequest,
-    fields=GENERATE_FIELDS,
-    nested={"options": OPTION_FIELDS},
-    reply=GenerateReply,
-    event=GenerateReply,
-    stream_media=NDJSON_MEDIA,
-    error=OllamaError,
-)
-CHAT = Endpoint(
-    api="Ollama",
-    method="POST",
-    path="/api/chat",
-    summary="Answers a conversation.",
-    request=ChatRequest,
-    fields=CHAT_FIELDS,
-    nested={"options": OPTION_FIELDS},
-    reply=ChatReply,
-    event=ChatReply,
-    stream_media=NDJSON_MEDIA,
-    error=OllamaError,
-)
-TAGS = Endpoint(
-    api="Ollama",
-    method="GET",
-    path="/api/tags",
-    summary="Lists what is served and what lies on this disk.",
-    reply=TagList,
-    error=OllamaError,
-)
-SHOW = Endpoint(
-    api="Ollama",
-    method="POST",
-    path="/api/show",
-    summary="Says what a model on this disk is.",
-    request=ShowRequest,
-    fields=SHOW_FIELDS,
-    reply=ShowReply,
-    error=OllamaError,
-)
-PS = Endpoint(
-    api="Ollama",
-    method="GET",
-    path="/api/ps",
-    summary="Lists the loaded models.",
-    reply=RunningList,
-    error=OllamaError,
-)
-VERSION = Endpoint(
-    api="Ollama",
-    method="GET",
-    path="/api/version",
-    summary="Says which version of Ollama's API this is.",
-    reply=VersionReply,
-    error=OllamaError,
-)
-PULL = Endpoint(
-    api="Ollama",
-    method="POST",
-    path="/api/pull",
-    summary="Downloads a model: a name of the catalog, or hf.co/org/repo with a quantisation or file behind a colon.",
-    request=PullRequest,
-    fields=PULL_FIELDS,
-    reply=PullStatus,
-    event=PullStatus,
-    stream_media=NDJSON_MEDIA,
-    error=OllamaError,
-    is_admin=True,
-)
-DELETE = Endpoint(
-    api="Ollama",
-    method="DELETE",
-    path="/api/delete",
-    summary="Deletes a downloaded model, or an alias.",
-    request=NameRequest,
-    fields=NAME_FIELDS,
-    error=OllamaError,
-    is_admin=True,
-)
-COPY = Endpoint(
-    api="Ollama",
-    method="POST",
-    path="/api/copy",
-    summary="Gives a model another name. Nothing is copied: a model's file never changes.",
-    request=CopyRequest,
-    fields=COPY_FIELDS,
-    error=OllamaError,
-    is_admin=True,
-)
-ROOT = Endpoint(api="Ollama", method="GET", path="/", summary="Says that a server is running, to probes.")
-
-ENDPOINTS = (GENERATE, CHAT, TAGS, SHOW, PS, VERSION, PULL, DELETE, COPY, ROOT)

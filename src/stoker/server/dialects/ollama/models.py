@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime, timedelta
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import Scope
 
 from stoker.errors import InvalidInput, ModelFileNotFound, StokerError
 from stoker.models.catalog import CATALOG, HUB_PREFIX
 from stoker.models.store import resolve
-from stoker.runtime.registry import ModelStatus, Registry, ServedModel
-from stoker.server.config import ServerConfig
-from stoker.server.dialects.ollama.fields import (
-    COPY,
-    COPY_FIELDS,
-    DELETE,
-    NAME_FIELDS,
-    PS,
-    PULL,
-    PULL_FIELDS,
-    SHOW,
-    SHOW_FIELDS,
-    TAGS,
-    VERSION,
-)
+from stoker.runtime.registry import ModelStatus, ServedModel
+from stoker.server.api import Call, Router
+from stoker.server.dialects.ollama.fields import COPY_FIELDS, NAME_FIELDS, NDJSON_MEDIA, PULL_FIELDS, SHOW_FIELDS
 from stoker.server.dialects.ollama.local_models import LocalModel, LocalModels
 from stoker.server.dialects.ollama.model_replies import (
     card_details,
@@ -41,7 +26,7 @@ from stoker.server.dialects.ollama.model_replies import (
     tag_with,
 )
 from stoker.server.dialects.ollama.names import name_with, ollama_name, own_name, required_name
-from stoker.server.dialects.ollama.pulls import Pulls, PullState, Resolve
+from stoker.server.dialects.ollama.pulls import Pulls, PullState
 from stoker.server.dialects.ollama.types import (
     CopyRequest,
     NameRequest,
@@ -55,11 +40,11 @@ from stoker.server.dialects.ollama.types import (
     TagList,
     VersionReply,
 )
+from stoker.server.error_types import OllamaError
 from stoker.server.errors import error_event, json_response
-from stoker.server.fields import decode_request
-from stoker.server.routing import routes_of
-from stoker.server.transport.connection import read_body, while_connected
 from stoker.server.transport.sse import NDJSON, EventStream
+
+router = Router(api="Ollama", error=OllamaError)
 
 _API_VERSION = "0.12.6"
 """The version of Ollama whose API this is; clients ask for it to learn what they may send."""
@@ -70,111 +55,142 @@ _NEVER = "2318-01-01T00:00:00Z"
 _FAR_S = 100 * 365 * 86_400.0
 
 
-class OllamaModelRoutes:
-    """`/api/{tags,show,ps,version,pull,delete,copy}`."""
+@router.endpoint("GET", "/api/tags", "Lists what is served and what lies on this disk.", reply=TagList)
+async def tags(call: Call[None]) -> Response:
+    return json_response(await call.off_loop(_tags, LocalModels(call.registry)))
 
-    def __init__(self, registry: Registry, config: ServerConfig, resolve: Resolve = resolve) -> None:
-        self._registry = registry
-        self._models = LocalModels(registry)
-        self._pulls = Pulls(resolve)
-        self._config = config
 
-    def routes(self) -> list[BaseRoute]:
-        return [
-            *routes_of(TAGS, self.tags),
-            *routes_of(SHOW, self.show),
-            *routes_of(PS, self.ps),
-            *routes_of(VERSION, self.version),
-            *routes_of(PULL, self.pull),
-            *routes_of(DELETE, self.delete),
-            *routes_of(COPY, self.copy),
-        ]
+@router.endpoint(
+    "POST",
+    "/api/show",
+    "Says what a model on this disk is.",
+    body=ShowRequest,
+    fields=SHOW_FIELDS,
+    reply=ShowReply,
+)
+async def show(call: Call[ShowRequest]) -> Response:
+    name, verbose = required_name(call.body), bool(call.body.verbose)
+    return json_response(await call.off_loop(_show, LocalModels(call.registry), name, verbose))
 
-    async def version(self, _request: Request) -> Response:
-        return json_response(VersionReply(_API_VERSION))
 
-    async def tags(self, _request: Request) -> Response:
-        return json_response(await asyncio.to_thread(self._tags))
+@router.endpoint("GET", "/api/ps", "Lists the loaded models.", reply=RunningList)
+async def ps(call: Call[None]) -> Response:
+    # Health belongs to the event loop; files are read elsewhere.
+    statuses = [status for status in call.registry.statuses() if _is_ready(status.served)]
+    return json_response(RunningList(await call.off_loop(_all_running, statuses)))
 
-    async def ps(self, _request: Request) -> Response:
-        # Health belongs to the event loop; files are read elsewhere.
-        statuses = [status for status in self._registry.statuses() if _is_ready(status.served)]
-        return json_response(RunningList(await asyncio.to_thread(_all_running, statuses)))
 
-    async def show(self, request: Request) -> Response:
-        wire = decode_request(await read_body(request, self._config), SHOW_FIELDS, ShowRequest)
-        return json_response(await asyncio.to_thread(self._show, required_name(wire), bool(wire.verbose)))
+@router.endpoint("GET", "/api/version", "Says which version of Ollama's API this is.", reply=VersionReply)
+async def version(_call: Call[None]) -> Response:
+    return json_response(VersionReply(_API_VERSION))
 
-    async def delete(self, request: Request) -> Response:
-        wire = decode_request(await read_body(request, self._config), NAME_FIELDS, NameRequest)
-        await asyncio.to_thread(self._models.delete, required_name(wire))
-        return Response()
 
-    async def copy(self, request: Request) -> Response:
-        wire = decode_request(await read_body(request, self._config), COPY_FIELDS, CopyRequest)
-        for name in ("source", "destination"):
-            if not getattr(wire, name):
-                raise InvalidInput(f"`{name}` is missing", parameter=name)
-        names = own_name(wire.source or ""), own_name(wire.destination or "")
-        await asyncio.to_thread(self._models.copy, *names)
-        return Response()
+@router.endpoint(
+    "POST",
+    "/api/pull",
+    "Downloads a model: a name of the catalog, or hf.co/org/repo with a quantisation or file behind a colon.",
+    body=PullRequest,
+    fields=PULL_FIELDS,
+    reply=PullStatus,
+    event=PullStatus,
+    stream_media=NDJSON_MEDIA,
+    is_admin=True,
+)
+async def pull(call: Call[PullRequest]) -> Response | EventStream:
+    """What cannot be had at all is refused before the stream opens."""
+    states = call.server.part(Pulls, lambda: Pulls(resolve)).follow(_pullable(required_name(call.body)))
+    is_begun = False
+    try:
+        first = await call.wait(_first_news(states))
+        if call.body.stream is False:
+            await call.wait(_exhaust(states))
+            return json_response(PullStatus("success"))
+        is_begun = True
+    finally:
+        if not is_begun:
+            await states.aclose()
+    return EventStream(_pull_lines(first, states, call.request.scope), states.aclose, call.config, NDJSON)
 
-    async def pull(self, request: Request) -> Response | EventStream:
-        """What cannot be had at all is refused before the stream opens."""
-        wire = decode_request(await read_body(request, self._config), PULL_FIELDS, PullRequest)
-        states = self._pulls.follow(_pullable(required_name(wire)))
-        is_begun = False
-        try:
-            first = await while_connected(request.receive, _first_news(states))
-            if wire.stream is False:
-                await while_connected(request.receive, _exhaust(states))
-                return json_response(PullStatus("success"))
-            is_begun = True
-        finally:
-            if not is_begun:
-                await states.aclose()
-        return EventStream(_pull_lines(first, states, request.scope), states.aclose, self._config, NDJSON)
 
-    def _tags(self) -> TagList:
-        """Of two models with the same name, only the one that answers to it is listed: it comes first."""
-        by_name: dict[str, TagEntry] = {}
-        for model in self._models.all():
-            if (entry := self._tag(model)) is not None:
-                by_name.setdefault(entry.name, entry)
-        return TagList(list(by_name.values()))
+@router.endpoint(
+    "DELETE",
+    "/api/delete",
+    "Deletes a downloaded model, or an alias.",
+    body=NameRequest,
+    fields=NAME_FIELDS,
+    is_admin=True,
+)
+async def delete(call: Call[NameRequest]) -> Response:
+    await call.off_loop(LocalModels(call.registry).delete, required_name(call.body))
+    return Response()
 
-    def _tag(self, model: LocalModel) -> TagEntry | None:
-        if model.adapter is None:
-            is_id = model.names[:1] == (model.name,)
-            return self._plain_tag(model, ollama_name(model.names[0]) if is_id else model.name)
-        entry = self._plain_tag(model, ollama_name(model.names[0]))
-        if entry is None:
-            return None
-        is_id = model.name == f"{model.names[0]}:{model.adapter.name}"
-        name = name_with(entry.name, model.adapter.name) if is_id else ollama_name(model.name)
-        return tag_with(entry, name, model.adapter)
 
-    def _plain_tag(self, model: LocalModel, name: str) -> TagEntry | None:
-        entry = tag_entry(name, model.path, model.size_bytes)
-        if entry is not None or model.served is None:
-            return entry
-        running = _running(model.served)
-        return TagEntry(
-            name=ollama_name(name),
-            model=ollama_name(name),
-            modified_at=_NEVER,
-            size=running.size,
-            digest=running.digest,
-            details=running.details,
-        )
+@router.endpoint(
+    "POST",
+    "/api/copy",
+    "Gives a model another name. Nothing is copied: a model's file never changes.",
+    body=CopyRequest,
+    fields=COPY_FIELDS,
+    is_admin=True,
+)
+async def copy(call: Call[CopyRequest]) -> Response:
+    wire = call.body
+    for name in ("source", "destination"):
+        if not getattr(wire, name):
+            raise InvalidInput(f"`{name}` is missing", parameter=name)
+    names = own_name(wire.source or ""), own_name(wire.destination or "")
+    await call.off_loop(LocalModels(call.registry).copy, *names)
+    return Response()
 
-    def _show(self, name: str, verbose: bool) -> ShowReply:
-        model = self._models.find(name)
-        if model.served is not None and not model.path.is_file():
-            reply = show_card(model.served.runtime.card)
-        else:
-            reply = show_file(model.path, verbose=verbose)
-        return reply if model.adapter is None else show_with(reply, ollama_name(model.names[0]), model.adapter)
+
+@router.endpoint("GET", "/", "Says that a server is running, to probes.", error=None)
+async def root(_call: Call[None]) -> Response:
+    return PlainTextResponse("Ollama is running")
+
+
+def _tags(models: LocalModels) -> TagList:
+    """Of two models with the same name, only the one that answers to it is listed: it comes first."""
+    by_name: dict[str, TagEntry] = {}
+    for model in models.all():
+        if (entry := _tag(model)) is not None:
+            by_name.setdefault(entry.name, entry)
+    return TagList(list(by_name.values()))
+
+
+def _tag(model: LocalModel) -> TagEntry | None:
+    if model.adapter is None:
+        is_id = model.names[:1] == (model.name,)
+        return _plain_tag(model, ollama_name(model.names[0]) if is_id else model.name)
+    entry = _plain_tag(model, ollama_name(model.names[0]))
+    if entry is None:
+        return None
+    is_id = model.name == f"{model.names[0]}:{model.adapter.name}"
+    name = name_with(entry.name, model.adapter.name) if is_id else ollama_name(model.name)
+    return tag_with(entry, name, model.adapter)
+
+
+def _plain_tag(model: LocalModel, name: str) -> TagEntry | None:
+    entry = tag_entry(name, model.path, model.size_bytes)
+    if entry is not None or model.served is None:
+        return entry
+    running = _running(model.served)
+    return TagEntry(
+        name=ollama_name(name),
+        model=ollama_name(name),
+        modified_at=_NEVER,
+        size=running.size,
+        digest=running.digest,
+        details=running.details,
+    )
+
+
+def _show(models: LocalModels, name: str, verbose: bool) -> ShowReply:
+    model = models.find(name)
+    if model.served is not None and not model.path.is_file():
+        reply = show_card(model.served.runtime.card)
+    else:
+        reply = show_file(model.path, verbose=verbose)
+    return reply if model.adapter is None else show_with(reply, ollama_name(model.names[0]), model.adapter)
 
 
 def _is_ready(served: ServedModel | None) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from stoker.core.outline import GrammarText, Outline
 from stoker.core.request import check_token_ids
 from stoker.engine.protocol import Prompt
 from stoker.errors import InvalidInput, UnsupportedParameter
@@ -17,14 +18,19 @@ from stoker.server.config import ServerConfig
 from stoker.server.dialects.ollama.fields import OPTION_FIELDS
 from stoker.server.dialects.ollama.names import own_name
 from stoker.server.dialects.ollama.types import AnswerRequest, ChatRequest, GenerateRequest, Options
-from stoker.server.dialects.openai.requests import top_logprobs
 from stoker.server.fields import convert_fields
 from stoker.server.generation import GenerationRequest
+from stoker.server.request.chat import top_logprobs
+from stoker.server.request.constraints import schema_grammar
 from stoker.server.request.fields import GenerationFields
 from stoker.server.request.infill import infill_prompt
+from stoker.server.request.planning import Conversation, Plan, Thinking, planned
 from stoker.server.request.request import Caller, generation_request
 from stoker.server.request.sampling import sampling_params
+from stoker.server.request.tools import tools_of
 from stoker.text.messages import Message, message_from_dict, messages_from_dicts
+
+_EFFORTS = ("low", "medium", "high", "max")
 
 _WORDS = {name: f"options.{name}" for name in Options.__struct_fields__}
 
@@ -35,6 +41,7 @@ class Rendered:
 
     prompt: Prompt
     parse_special: bool = True
+    plan: Plan | None = None
 
 
 def is_load(wire: GenerateRequest | ChatRequest) -> bool:
@@ -72,7 +79,10 @@ def answer_request(wire: AnswerRequest, rendered: Rendered, caller: Caller, conf
     if fields.num_predict is not None and fields.num_predict <= 0:  # only a positive number is a limit to Ollama
         fields = msgspec.structs.replace(fields, num_predict=None)
     sampling = sampling_params(fields, _logprobs(wire), _WORDS)
-    return generation_request(fields, [rendered.prompt], sampling, caller, config, parse_special=rendered.parse_special)
+    plan = rendered.plan or Plan(prompt="", outline=_outline(wire))
+    return generation_request(
+        fields, [rendered.prompt], sampling, caller, config, parse_special=rendered.parse_special, plan=plan
+    )
 
 
 def render_chat(wire: ChatRequest, runtime: Runtime) -> Rendered:
@@ -83,13 +93,15 @@ def render_chat(wire: ChatRequest, runtime: Runtime) -> Rendered:
     """
     messages = messages_from_dicts([_as_openai(raw, i) for i, raw in enumerate(wire.messages or [])])
     is_begun = messages[-1].role == "assistant"
-    text = runtime.render_chat(
-        messages,
+    asked = Conversation(
+        messages=messages,
+        tools=tools_of(wire.tools),
+        thinking=_thinking(wire),
+        grammar=_grammar(wire),
         add_generation_prompt=not is_begun,
         continue_final_message=is_begun,
-        template_kwargs=_template_kwargs(wire),
     )
-    return Rendered(text)
+    return _rendered(asked, runtime)
 
 
 def render_generate(wire: GenerateRequest, runtime: Runtime) -> Rendered:
@@ -110,8 +122,13 @@ def render_generate(wire: GenerateRequest, runtime: Runtime) -> Rendered:
         return Rendered(prompt)
     check_token_ids("context", tuple(wire.context or ()), runtime.card.vocab_size)
     user = message_from_dict({"role": "user", "content": prompt}, "prompt")
-    text = runtime.render_chat([*_system(wire), user], template_kwargs=_template_kwargs(wire))
-    return Rendered(text)
+    asked = Conversation(messages=[*_system(wire), user], thinking=_thinking(wire), grammar=_grammar(wire))
+    return _rendered(asked, runtime)
+
+
+def _rendered(asked: Conversation, runtime: Runtime) -> Rendered:
+    plan = planned(asked, runtime)
+    return Rendered(plan.prompt, plan=plan)
 
 
 def _system(wire: GenerateRequest) -> list[Message]:
@@ -127,14 +144,26 @@ def _as_openai(raw: Mapping[str, Any], index: int) -> dict[str, Any]:
     return message if raw.get("tool_name") is None else {**message, "name": raw["tool_name"]}
 
 
-def _template_kwargs(wire: AnswerRequest) -> dict[str, object]:
+def _thinking(wire: AnswerRequest) -> Thinking:
     if wire.think is None or wire.think == "":
-        return {}
-    if wire.think is not False:
-        raise UnsupportedParameter(
-            "`think` is not supported here: reasoning is not told apart from the answer yet", parameter="think"
-        )
-    return {"enable_thinking": False}
+        return Thinking()
+    if isinstance(wire.think, bool):
+        return Thinking(is_on=wire.think, is_preference=not wire.think)
+    if wire.think not in _EFFORTS:
+        message = f"`think` must be true, false, {', '.join(_EFFORTS)}, not {wire.think[:40]!r}"
+        raise InvalidInput(message, parameter="think")
+    return Thinking(is_on=True, effort=wire.think)
+
+
+def _grammar(wire: AnswerRequest) -> GrammarText | None:
+    if wire.format is None or wire.format == "":
+        return None
+    return GrammarText(kind="json_object") if wire.format == "json" else schema_grammar(wire.format, "format")
+
+
+def _outline(wire: AnswerRequest) -> Outline | None:
+    grammar = _grammar(wire)
+    return None if grammar is None else Outline(grammar=grammar)
 
 
 def _logprobs(wire: AnswerRequest) -> int | None:

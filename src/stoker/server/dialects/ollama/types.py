@@ -1,6 +1,6 @@
 """The JSON of Ollama's API; types only. Durations are in nanoseconds.
 
-In requests `None` means "not given". What happens to fields that are not here is in `ollama_fields`.
+In requests `None` means "not given". What happens to fields that are not here is in `fields`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ class AnswerRequest(msgspec.Struct, frozen=True, kw_only=True):
     """How long the model is to stay loaded afterwards: as text such as `5m`, or seconds; negative = for ever, 0 = it is
     unloaded after the answer. A pinned model stays in any case."""
     think: bool | str | None = None
-    """`false` is passed on to the chat template."""
+    """Whether the model reasons before it answers, or how much: `low`, `medium`, `high`."""
+    format: str | dict[str, Any] | None = None
+    """`json`, or a JSON schema: the answer is JSON of it."""
     logprobs: bool | None = None
     top_logprobs: Int | None = None
     cache_prompt: bool | None = None
@@ -53,6 +55,8 @@ class ChatRequest(AnswerRequest, frozen=True, kw_only=True):
 
     messages: list[dict[str, Any]] | None = None
     """Empty = only load the model."""
+    tools: list[dict[str, Any]] | None = None
+    """Functions that the model may call, in OpenAI's shape."""
 
 
 class Options(SamplingFields, frozen=True, kw_only=True):
@@ -124,12 +128,30 @@ class AnswerReply(msgspec.Struct, frozen=True, kw_only=True):
 
 class GenerateReply(AnswerReply, frozen=True, kw_only=True):
     response: str
+    thinking: str | UnsetType = UNSET
+    """What the model thinks before it answers."""
     context: list[int] | UnsetType = UNSET
+
+
+class CalledFunction(msgspec.Struct, frozen=True, kw_only=True):
+    index: int
+    name: str
+    arguments: dict[str, Any]
+
+
+class ToolCallReply(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a function that the client is to run."""
+
+    id: str
+    function: CalledFunction
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
     role: str = "assistant"
     content: str
+    thinking: str | UnsetType = UNSET
+    """What the model thinks before it answers."""
+    tool_calls: list[ToolCallReply] | UnsetType = UNSET
 
 
 class ChatReply(AnswerReply, frozen=True, kw_only=True):

@@ -12,17 +12,19 @@ from msgspec import UNSET
 
 from stoker.engine import protocol
 from stoker.engine.protocol import Output
-from stoker.server.answer import Delta, Writer
+from stoker.server.answer import Delta, ToolCall, ToolCalls, Writer
 from stoker.server.dialects.ollama.types import (
     AnswerReply,
+    CalledFunction,
     ChatMessage,
     ChatReply,
     GenerateReply,
     Logprob,
     TokenLogprob,
+    ToolCallReply,
 )
-from stoker.server.dialects.openai.logprobs import text_positions
 from stoker.server.generation import Generation
+from stoker.server.logprobs import text_positions
 from stoker.server.transport.sse import NDJSON
 
 _encode = msgspec.json.Encoder().encode
@@ -31,15 +33,27 @@ MakeReply: TypeAlias = Callable[..., AnswerReply]
 """From a text, and all other fields by their names, to a reply of one endpoint."""
 
 
-def generate_reply(text: str, **fields: Any) -> GenerateReply:
-    """See `MakeReply`."""
-    return GenerateReply(response=text, **fields)
+def generate_reply(text: str, *, reasoning: str = "", calls: Sequence[ToolCall] = (), **fields: Any) -> GenerateReply:
+    """See `MakeReply`. A generation calls no tools."""
+    return GenerateReply(response=text, thinking=reasoning or UNSET, **fields)
 
 
-def chat_reply(text: str, **fields: Any) -> ChatReply:
-    """See `MakeReply`. Only a conversation's endpoint that has no `context` makes these."""
+def chat_reply(text: str, *, reasoning: str = "", calls: Sequence[ToolCall] = (), **fields: Any) -> ChatReply:
+    """See `MakeReply`. A chat has no `context`."""
     fields.pop("context", None)
-    return ChatReply(message=ChatMessage(content=text), **fields)
+    tool_calls = [_tool_call(call) for call in calls if call.is_complete]
+    message = ChatMessage(content=text, thinking=reasoning or UNSET, tool_calls=tool_calls or UNSET)
+    return ChatReply(message=message, **fields)
+
+
+def _tool_call(call: ToolCall) -> ToolCallReply:
+    try:
+        arguments = msgspec.json.decode(call.arguments or "{}", type=dict[str, Any])
+    except msgspec.DecodeError:
+        arguments = dict[str, Any]()
+    return ToolCallReply(
+        id=call.call_id, function=CalledFunction(index=call.index, name=call.name, arguments=arguments)
+    )
 
 
 def now() -> str:
@@ -78,21 +92,34 @@ class OllamaWriter(Writer):
         self._generation = generation
         self._begun_s = begun_s
         self._context = None if prompt_ids is None else list(prompt_ids)
+        self._calls = ToolCalls("call_", generation.reply_id)
+        self._num_ended = 0
+        """Tool calls that were written."""
 
     def push(self, delta: Delta) -> bytes:
         self._note(delta.output)
-        text, logprobs = delta.text, _logprobs(delta.output)
+        logprobs = _logprobs(delta.output)
+        num_ended = self._num_ended
+        text, reasoning, calls = delta.text, delta.reasoning, self._calls.push_all(delta.parts).calls
+        self._num_ended = sum(call.is_complete for call in calls)
         lines: list[AnswerReply] = []
-        if text or logprobs is not UNSET:
-            lines.append(self._make(text, **self._head(done=False), logprobs=logprobs))
+        if text or reasoning or logprobs is not UNSET or self._num_ended > num_ended:
+            shown: dict[str, Any] = {"reasoning": reasoning, "logprobs": logprobs}
+            lines.append(self._make(text, **self._head(done=False), **shown, calls=calls[num_ended:]))
         if delta.is_last:
             lines.append(self._make("", **self._ending(delta.output)))
         return b"".join(_encode(line) + b"\n" for line in lines)
 
     def whole(self, answers: Sequence[Delta]) -> AnswerReply:
-        (answer,) = answers
-        self._note(answer.output)
-        return self._make(answer.text, **self._ending(answer.output), logprobs=_logprobs(answer.output))
+        (delta,) = answers
+        self._note(delta.output)
+        return self._make(
+            delta.text,
+            **self._ending(delta.output),
+            reasoning=delta.reasoning,
+            calls=self._calls.push_all(delta.parts).calls,
+            logprobs=_logprobs(delta.output),
+        )
 
     def _note(self, output: Output) -> None:
         if self._context is not None:

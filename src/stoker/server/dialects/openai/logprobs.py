@@ -7,15 +7,7 @@ from collections.abc import Sequence
 
 from stoker.engine.protocol import Output, PositionLogprobs, TokenLogprob
 from stoker.server.dialects.openai.types import ChatLogprob, ChatLogprobs, CompletionLogprobs, TopLogprob
-
-_NO_POSITIONS: list[PositionLogprobs] = []
-
-
-def text_positions(output: Output) -> list[PositionLogprobs]:
-    """The positions whose tokens belong to the answer: a token that only ends it does not."""
-    positions = output.logprobs or _NO_POSITIONS
-    ended_by_token = output.finish_reason == "stop" and not isinstance(output.stop_match, str)
-    return positions[:-1] if ended_by_token and len(positions) == len(output.token_ids) else positions
+from stoker.server.logprobs import text_positions
 
 
 def chat_logprobs(output: Output) -> ChatLogprobs | None:

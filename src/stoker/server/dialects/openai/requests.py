@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import cast
 
 from stoker.engine.cards import ModelCard
@@ -10,16 +10,14 @@ from stoker.engine.protocol import Prompt
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
 from stoker.server.config import ServerConfig
-from stoker.server.dialects.openai.types import ChatCompletionRequest, ChatPromptRequest, CompletionRequest
+from stoker.server.dialects.openai.types import CompletionRequest
 from stoker.server.generation import GenerationRequest
+from stoker.server.request.chat import ChatCompletionRequest, chat_thinking, conversation, top_logprobs
+from stoker.server.request.constraints import grammar_of, text_plan
 from stoker.server.request.infill import infill_prompt
+from stoker.server.request.planning import planned
 from stoker.server.request.request import Caller, generation_request
 from stoker.server.request.sampling import sampling_params
-from stoker.text.messages import messages_from_dicts
-
-MAX_TOP_LOGPROBS = 20
-
-_NO_TEMPLATE_KWARGS = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message"})
 
 
 def chat_request(
@@ -31,7 +29,11 @@ def chat_request(
         InvalidInput: something cannot be done as asked, or the chat template refused the messages.
     """
     sampling = sampling_params(wire, _chat_logprobs(wire))
-    return generation_request(wire, [chat_prompt(wire, runtime)], sampling, caller, config, n=wire.n)
+    asked = replace(conversation(wire), thinking=chat_thinking(wire), grammar=grammar_of(wire))
+    if wire.parallel_tool_calls is False:
+        asked = replace(asked, tools=replace(asked.tools, parallel=False))
+    plan = planned(asked, runtime)
+    return generation_request(wire, [plan.prompt], sampling, caller, config, n=wire.n, plan=plan)
 
 
 def completion_request(
@@ -59,50 +61,8 @@ def completion_request(
         best_of=wire.best_of,
         echo=bool(wire.echo),
         parse_special=not wire.suffix,
+        plan=text_plan(wire),
     )
-
-
-def chat_prompt(wire: ChatCompletionRequest | ChatPromptRequest, runtime: Runtime) -> str:
-    """The prompt of a conversation, by the model's template.
-
-    Raises:
-        InvalidInput: the messages are malformed, or the template refused them.
-    """
-    if wire.continue_final_message and wire.add_generation_prompt:
-        message = "`continue_final_message` and `add_generation_prompt` exclude each other"
-        raise InvalidInput(message, parameter="continue_final_message")
-    return runtime.render_chat(
-        messages_from_dicts(wire.messages),
-        add_generation_prompt=wire.add_generation_prompt is not False,
-        continue_final_message=bool(wire.continue_final_message),
-        template_kwargs=template_kwargs(wire.chat_template_kwargs, wire.reasoning_effort),
-    )
-
-
-def template_kwargs(raw: Mapping[str, object] | None, reasoning_effort: str | None) -> dict[str, object]:
-    """The variables that a request gives to the template.
-
-    Raises:
-        InvalidInput: one of them would replace the conversation.
-    """
-    given: dict[str, object] = dict(raw or {})
-    if taken := _NO_TEMPLATE_KWARGS & given.keys():
-        message = f"`chat_template_kwargs` cannot set {', '.join(sorted(taken))}"
-        raise InvalidInput(message, parameter="chat_template_kwargs")
-    if reasoning_effort is not None:
-        given.setdefault("reasoning_effort", reasoning_effort)
-    return given
-
-
-def top_logprobs(top: int | None) -> int | None:
-    """`top_logprobs`, checked.
-
-    Raises:
-        InvalidInput: out of range.
-    """
-    if top is not None and not 0 <= top <= MAX_TOP_LOGPROBS:
-        raise InvalidInput(f"`top_logprobs` must be between 0 and {MAX_TOP_LOGPROBS}", parameter="top_logprobs")
-    return top
 
 
 def _chat_logprobs(wire: ChatCompletionRequest) -> int | None:

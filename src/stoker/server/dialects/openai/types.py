@@ -1,54 +1,20 @@
-"""The JSON of OpenAI's chat, completions and models endpoints, with llama-server's additions; types only.
+"""The JSON of OpenAI's chat and completions endpoints, with llama-server's additions; types only.
 
-In requests `None` means "not given". What happens to fields that are not here is in `openai_fields`.
+In requests `None` means "not given". What happens to fields that are not here is in `fields`.
+The body of a chat is in `request.chat`.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from stoker.server.models.types import ModelState
-from stoker.server.request.fields import GenerationFields, Int
+from stoker.server.request.chat import StreamOptions
+from stoker.server.request.fields import ConstrainedFields, Int
+from stoker.server.usage import Timings
 
 
-class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
-    include_usage: bool | None = None
-    """One more chunk before `[DONE]`, with the token counts."""
-    continuous_usage_stats: bool | None = None
-    """Token counts so far on every chunk (an addition of vLLM)."""
-
-
-class ChatCompletionRequest(GenerationFields, frozen=True, kw_only=True):
-    """The body of `POST /v1/chat/completions`."""
-
-    messages: list[dict[str, Any]] | None = None
-    """`text.messages` reads them, as leniently as clients write their histories."""
-    n: Int | None = None
-    """Answers to the conversation. They compute the prompt once."""
-    stream_options: StreamOptions | None = None
-    logprobs: bool | None = None
-    top_logprobs: Int | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    reasoning_effort: str | None = None
-
-
-class ChatPromptRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a chat completion's body decides its prompt."""
-
-    model: str | None = None
-    messages: list[dict[str, Any]] | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    reasoning_effort: str | None = None
-
-
-class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
+class CompletionRequest(ConstrainedFields, frozen=True, kw_only=True):
     """The body of `POST /v1/completions`."""
 
     prompt: str | list[str | Int | list[Int]] | None = None
@@ -94,23 +60,6 @@ class UsageReply(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens_details: CompletionTokensDetails
 
 
-class Timings(msgspec.Struct, frozen=True, kw_only=True):
-    """llama-server's block, by the server's clock: waiting in the queue counts as prompt time."""
-
-    cache_n: int
-    prompt_n: int
-    prompt_ms: float
-    prompt_per_token_ms: float
-    prompt_per_second: float
-    predicted_n: int
-    predicted_ms: float
-    predicted_per_token_ms: float
-    predicted_per_second: float
-    draft_n: int | UnsetType = UNSET
-    """Tokens that were guessed ahead; there if any were, as the next one."""
-    draft_n_accepted: int | UnsetType = UNSET
-
-
 class TopLogprob(msgspec.Struct, frozen=True):
     token: str
     logprob: float
@@ -129,9 +78,28 @@ class ChatLogprobs(msgspec.Struct, frozen=True):
     refusal: None = None
 
 
+class FunctionDelta(msgspec.Struct, frozen=True):
+    """The name of a function on the first delta of a call, then pieces of its arguments."""
+
+    name: str | UnsetType = UNSET
+    arguments: str = ""
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True):
+    """What one chunk adds to one tool call."""
+
+    index: int
+    function: FunctionDelta
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+
+
 class ChatDelta(msgspec.Struct, frozen=True):
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    """What the model thinks before it answers."""
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,8 +113,26 @@ class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
     """The stop string or stop token id that ended the answer (an addition of vLLM)."""
 
 
+class CalledFunction(msgspec.Struct, frozen=True):
+    name: str
+    arguments: str
+    """JSON, as the model wrote it."""
+
+
+class ToolCallReply(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a function that the client is to run."""
+
+    id: str
+    function: CalledFunction
+    type: str = "function"
+
+
 class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True):
-    content: str
+    content: str | None
+    """None if the answer is nothing but tool calls."""
+    reasoning_content: str | UnsetType = UNSET
+    """What the model thought before it answered."""
+    tool_calls: list[ToolCallReply] | UnsetType = UNSET
     role: str = "assistant"
     refusal: None = None
 
@@ -225,42 +211,3 @@ class CompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[CompletionChoice]
     usage: UsageReply | UnsetType | None = UNSET
     timings: Timings | UnsetType = UNSET
-
-
-class InputTokens(msgspec.Struct, frozen=True):
-    """The reply of the endpoints that only count."""
-
-    input_tokens: int
-    object: str = "response.input_tokens"
-
-
-class ModelMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """llama-server's block. Sizes are in tokens, `size` is in bytes."""
-
-    n_vocab: int
-    n_ctx_train: int
-    n_ctx: int
-    n_params: int
-    size: int
-    n_embd: int | UnsetType = UNSET
-    """Width of the hidden states, if they can be asked for."""
-
-
-class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    created: int
-    aliases: list[str]
-    path: str
-    status: ModelState
-    max_model_len: int | UnsetType = UNSET
-    """In tokens; this and `meta` are there if it is loaded."""
-    meta: ModelMeta | UnsetType = UNSET
-    parent: str | UnsetType = UNSET
-    """Of a LoRA adapter: the model that it is applied to. Its `path` is the adapter's file."""
-    object: str = "model"
-    owned_by: str = "stoker"
-
-
-class ModelList(msgspec.Struct, frozen=True):
-    data: list[ModelEntry]
-    object: str = "list"

@@ -13,10 +13,11 @@ from starlette.types import Scope
 
 from stoker.engine.protocol import Output, Usage
 from stoker.errors import StokerError
-from stoker.server.answer import Asked, Delta, Writer
+from stoker.server.answer import Asked, Delta, Part, ToolCalls, Writer
 from stoker.server.dialects.openai.logprobs import TextOffsets, chat_logprobs
 from stoker.server.dialects.openai.types import (
     AssistantMessage,
+    CalledFunction,
     ChatChoice,
     ChatChunkChoice,
     ChatCompletion,
@@ -25,15 +26,19 @@ from stoker.server.dialects.openai.types import (
     CompletionChoice,
     CompletionLogprobs,
     CompletionTokensDetails,
+    FunctionDelta,
     PromptTokensDetails,
     ReplyHead,
-    StreamOptions,
-    Timings,
+    ToolCallDelta,
+    ToolCallReply,
     UsageReply,
 )
 from stoker.server.errors import error_body
 from stoker.server.generation import Generation
+from stoker.server.request.chat import StreamOptions
 from stoker.server.transport.sse import DONE, error_event
+from stoker.server.usage import timings
+from stoker.text.chat_formats.events import CallArguments, CallBegin, CallEnd, Content, Reasoning
 
 _VERSION = version("stoker")
 
@@ -121,23 +126,31 @@ class ChatWriter(OpenAIWriter[ChatChunkChoice]):
 
     def __init__(self, asked: Asked, generation: Generation, options: StreamOptions | None) -> None:
         super().__init__(asked, generation, options)
-        self._begun: set[int] = set()
+        self._calls: dict[int, ToolCalls] = {}
 
     def chunks(self, delta: Delta) -> list[ChatChunkChoice]:
         index, output = delta.choice, delta.output
         chunks: list[ChatChunkChoice] = []
-        if index not in self._begun:
-            self._begun.add(index)
+        if index not in self._calls:
+            self._calls[index] = self._no_calls(index)
             chunks.append(ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content="")))
-        logprobs, text = chat_logprobs(output), delta.text
-        if text or logprobs:
-            chunks.append(ChatChunkChoice(index=index, delta=ChatDelta(content=text), logprobs=logprobs))
+        calls, logprobs = self._calls[index], chat_logprobs(output)
+        for part in delta.parts:
+            if (each := _chat_delta(part, calls)) is not None:
+                chunks.append(ChatChunkChoice(index=index, delta=each, logprobs=logprobs))
+                logprobs = None
+        if logprobs:
+            chunks.append(ChatChunkChoice(index=index, delta=ChatDelta(content=""), logprobs=logprobs))
         if delta.is_last:
-            chunks.append(_chat_end(index, output))
+            chunks.append(_chat_end(index, output, calls))
         return chunks
 
+    def _no_calls(self, choice: int) -> ToolCalls:
+        return ToolCalls("call_", f"{self._reply_head.id}/{choice}")
+
     def whole(self, answers: Sequence[Delta]) -> ChatCompletion:
-        return ChatCompletion(choices=[_chat_choice(answer) for answer in answers], **self._shared())
+        choices = [_chat_choice(delta, self._no_calls(delta.choice).push_all(delta.parts)) for delta in answers]
+        return ChatCompletion(choices=choices, **self._shared())
 
 
 class CompletionWriter(OpenAIWriter[CompletionChoice]):
@@ -208,38 +221,30 @@ def usage_reply(usage: Usage) -> UsageReply:
         completion_tokens=usage.completion_tokens,
         total_tokens=usage.prompt_tokens + usage.completion_tokens,
         prompt_tokens_details=PromptTokensDetails(usage.cached_tokens),
-        completion_tokens_details=CompletionTokensDetails(0),  # what a model thinks is not told apart yet
+        completion_tokens_details=CompletionTokensDetails(usage.reasoning_tokens),
     )
 
 
-def timings(generation: Generation) -> Timings:
-    """llama-server's block. Its `prompt_n` are the prompt tokens that were not cached."""
-    usage, timing = generation.usage, generation.timing
-    prompt_n = usage.prompt_tokens - usage.cached_tokens
-    prompt_ms, predicted_ms = 1e3 * timing.prefill_s, 1e3 * timing.decode_s
-    return Timings(
-        cache_n=usage.cached_tokens,
-        prompt_n=prompt_n,
-        prompt_ms=prompt_ms,
-        prompt_per_token_ms=_ratio(prompt_ms, prompt_n),
-        prompt_per_second=_ratio(1e3 * prompt_n, prompt_ms),
-        predicted_n=usage.completion_tokens,
-        predicted_ms=predicted_ms,
-        predicted_per_token_ms=_ratio(predicted_ms, usage.completion_tokens),
-        predicted_per_second=_ratio(1e3 * usage.completion_tokens, predicted_ms),
-        draft_n=timing.num_drafted or msgspec.UNSET,
-        draft_n_accepted=timing.num_accepted if timing.num_drafted else msgspec.UNSET,
-    )
+def _chat_delta(part: Part, calls: ToolCalls) -> ChatDelta | None:
+    """What a part adds to a message; None: the end of a call, which is not said."""
+    if isinstance(part, Content):
+        return ChatDelta(content=part.text)
+    calls.push(part)
+    match part:
+        case Reasoning():
+            return ChatDelta(reasoning_content=part.text)
+        case CallBegin():
+            call = calls.calls[-1]
+            return ChatDelta(tool_calls=[ToolCallDelta(call.index, FunctionDelta(call.name), call.call_id, "function")])
+        case CallArguments():
+            return ChatDelta(tool_calls=[ToolCallDelta(calls.calls[-1].index, FunctionDelta(arguments=part.text))])
+        case CallEnd():
+            return None
 
 
-def _ratio(amount: float, per: float) -> float:
-    return amount / per if per else 0.0
-
-
-def _chat_end(index: int, output: Output) -> ChatChunkChoice:
-    return ChatChunkChoice(
-        index=index, delta=ChatDelta(), finish_reason=output.finish_reason, stop_reason=_stop_reason(output)
-    )
+def _chat_end(index: int, output: Output, calls: ToolCalls) -> ChatChunkChoice:
+    reason = "tool_calls" if calls.has_complete and output.finish_reason == "stop" else output.finish_reason
+    return ChatChunkChoice(index=index, delta=ChatDelta(), finish_reason=reason, stop_reason=_stop_reason(output))
 
 
 def _completion_end(index: int, output: Output) -> CompletionChoice:
@@ -250,12 +255,22 @@ def _stop_reason(output: Output) -> str | int | UnsetType:
     return UNSET if output.stop_match is None else output.stop_match
 
 
-def _chat_choice(answer: Delta) -> ChatChoice:
-    ending = _chat_end(answer.choice, answer.output)
+def _chat_choice(delta: Delta, calls: ToolCalls) -> ChatChoice:
+    ending = _chat_end(delta.choice, delta.output, calls)
+    replies = [
+        ToolCallReply(id=call.call_id, function=CalledFunction(call.name, call.arguments or "{}"))
+        for call in calls.calls
+    ]
+    text = delta.text
+    message = AssistantMessage(
+        content=None if replies and not text else text,
+        reasoning_content=delta.reasoning or UNSET,
+        tool_calls=replies or UNSET,
+    )
     return ChatChoice(
-        index=answer.choice,
-        message=AssistantMessage(content=answer.text),
-        logprobs=chat_logprobs(answer.output),
+        index=delta.choice,
+        message=message,
+        logprobs=chat_logprobs(delta.output),
         finish_reason=ending.finish_reason,
         stop_reason=ending.stop_reason,
     )

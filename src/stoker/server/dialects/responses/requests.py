@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
 from stoker.server.config import ServerConfig
-from stoker.server.dialects.openai.requests import template_kwargs, top_logprobs
 from stoker.server.dialects.responses.types import ResponsePromptRequest, ResponsesRequest
 from stoker.server.generation import GenerationRequest
+from stoker.server.request.chat import template_kwargs, top_logprobs
+from stoker.server.request.constraints import response_grammar
+from stoker.server.request.planning import Conversation, Thinking, planned, rendered
 from stoker.server.request.request import Caller, generation_request
 from stoker.server.request.sampling import sampling_params
+from stoker.server.request.tools import tools_of
 from stoker.text.messages import Message, message_from_dict, message_to_dict
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -58,18 +62,39 @@ def response_request(
     """
     _check_background(wire)
     sampling = sampling_params(wire, _logprobs(wire))
-    return generation_request(wire, [response_prompt(wire, messages, runtime)], sampling, caller, config)
+    grammar = response_grammar(wire.text.format, "text.format") if wire.text and wire.text.format else None
+    asked = replace(_asked(wire, messages), grammar=grammar)
+    if wire.parallel_tool_calls is False:
+        asked = replace(asked, tools=replace(asked.tools, parallel=False))
+    plan = planned(asked, runtime)
+    return generation_request(wire, [plan.prompt], sampling, caller, config, plan=plan)
 
 
 def response_prompt(
     wire: ResponsesRequest | ResponsePromptRequest, messages: Sequence[Message], runtime: Runtime
 ) -> str:
     """The prompt of a response, by the model's template. See `response_request`."""
+    return rendered(_asked(wire, messages), runtime)
+
+
+def _asked(wire: ResponsesRequest | ResponsePromptRequest, messages: Sequence[Message]) -> Conversation:
     instructions = [Message(role="system", content=wire.instructions)] if wire.instructions else []
     effort = wire.reasoning.effort if wire.reasoning is not None else None
-    return runtime.render_chat(
-        [*instructions, *messages], template_kwargs=template_kwargs(wire.chat_template_kwargs, effort)
+    tools = [_nested(tool, f"tools[{index}]") for index, tool in enumerate(wire.tools or ())]
+    return Conversation(
+        messages=[*instructions, *messages],
+        tools=tools_of(tools, wire.tool_choice),
+        thinking=Thinking(is_on=False if effort == "none" else None, is_preference=True),
+        template_kwargs=template_kwargs(wire.chat_template_kwargs, effort),
     )
+
+
+def _nested(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A tool in the shape of chat completions, in which its function is an object of its own."""
+    if tool.get("type") != "function":
+        message = f"`{where}`: tools of type {tool.get('type')!r} are not available here, only functions"
+        raise UnsupportedParameter(message, parameter=f"{where}.type")
+    return {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
 
 
 def _check_background(wire: ResponsesRequest) -> None:
@@ -114,7 +139,7 @@ def _reasoning(item: Mapping[str, Any], where: str) -> str:
 
 
 def _with_reasoning(raw: Sequence[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
-    """Thoughts go to the assistant's message that follows them; each message with the place of its item."""
+    """Thoughts go to the assistant's message that follows them, calls to the one before; each with its item's place."""
     messages: list[tuple[int, dict[str, Any]]] = []
     thought = ""
     for index, message in enumerate(raw):
@@ -123,6 +148,9 @@ def _with_reasoning(raw: Sequence[dict[str, Any]]) -> list[tuple[int, dict[str, 
         elif thought and message.get("role") == "assistant":
             messages.append((index, {**message, "reasoning": thought}))
             thought = ""
+        elif "tool_calls" in message and messages and messages[-1][1].get("role") == "assistant":
+            place, before = messages[-1]
+            messages[-1] = place, {**before, "tool_calls": [*before.get("tool_calls", ()), *message["tool_calls"]]}
         else:
             messages.append((index, message))
     return messages

@@ -1,6 +1,6 @@
 """Responses that are kept: those that have ended, for a while, and those that run in the background. In memory only.
 
-Each belongs to an owner, see `access.owner_of`. For anybody else it is not there.
+Each belongs to an owner, see `access.control.owner_of`. For anybody else it is not there.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import msgspec
 
 from stoker.errors import InvalidInput, ResponseNotFound
 from stoker.server.config import ServerConfig
-from stoker.server.dialects.responses.types import OutputMessage, Response
-from stoker.text.messages import Message
+from stoker.server.dialects.responses.types import OutputCall, OutputItem, OutputMessage, OutputReasoning, Response
+from stoker.text.messages import Json, Message
 
 logger = logging.getLogger(__name__)
 
@@ -40,14 +40,14 @@ class Stored:
     @property
     def conversation(self) -> tuple[Message, ...]:
         """What a next turn goes on from."""
-        return (*self.messages, *map(_answer, self.response.output))
+        return (*self.messages, _answer(self.response.output))
 
     def find(self, item_id: str) -> Message | None:
-        """The message of an item, see `translate.openai_input_items`. A request may name thousands, so none is made."""
+        """The message of an item, see `input_items`. A request may name thousands, so none is made."""
         index = item_id.removeprefix(f"msg_{self.response.id.removeprefix('resp_')}_")
         if _INDEX.fullmatch(index) and int(index) < len(self.messages):
             return self.messages[int(index)]
-        return next((_answer(item) for item in self.response.output if item.id == item_id), None)
+        return next((_answer([item]) for item in self.response.output if item.id == item_id), None)
 
     @property
     def size_bytes(self) -> int:
@@ -55,8 +55,22 @@ class Stored:
         return sum(_BYTES_PER_MESSAGE + 2 * len(message.text) for message in self.conversation)
 
 
-def _answer(item: OutputMessage) -> Message:
-    return Message(role=item.role, content=item.content[0].text)
+def _answer(items: Sequence[OutputItem]) -> Message:
+    """The output of a response as one message."""
+    texts = [item.content[0].text for item in items if isinstance(item, OutputMessage)]
+    thoughts = [item.content[0].text for item in items if isinstance(item, OutputReasoning)]
+    calls = [_call(item) for item in items if isinstance(item, OutputCall)]
+    return Message(
+        role="assistant",
+        content="".join(texts) if texts or not calls else None,
+        reasoning="".join(thoughts) or None,
+        tool_calls=tuple(calls),
+    )
+
+
+def _call(item: OutputCall) -> dict[str, Json]:
+    function: dict[str, Json] = {"name": item.name, "arguments": item.arguments}
+    return {"id": item.call_id, "type": "function", "function": function}
 
 
 def _cancelled(response: Response) -> Response:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from stoker.server.request.fields import GenerationFields, Int
 
@@ -15,7 +16,10 @@ class Reasoning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TextOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How the text shall look. Nothing of it can be chosen for now."""
+    """What the text must look like."""
+
+    format: dict[str, Any] | None = None
+    """`{"type": "json_schema", "schema": …}`, `{"type": "json_object"}` or `{"type": "text"}`."""
 
 
 class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
@@ -39,6 +43,12 @@ class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
     text: TextOptions | None = None
     reasoning: Reasoning | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    """Functions that the model may call, each with a name, a description and a JSON schema of its parameters."""
+    tool_choice: str | dict[str, Any] | None = None
+    """`auto`, `required`, `none`, one function, or `allowed_tools`."""
+    parallel_tool_calls: bool | None = None
+    """False: a response has at most one call."""
 
 
 class ResponsePromptRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +61,10 @@ class ResponsePromptRequest(msgspec.Struct, frozen=True, kw_only=True):
     text: TextOptions | None = None
     reasoning: Reasoning | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    """Functions that the model may call, each with a name, a description and a JSON schema of its parameters."""
+    tool_choice: str | dict[str, Any] | None = None
+    """`auto`, `required`, `none`, one function, or `allowed_tools`."""
 
 
 # Replies
@@ -76,13 +90,40 @@ class OutputText(msgspec.Struct, frozen=True, kw_only=True):
     type: str = "output_text"
 
 
-class OutputMessage(msgspec.Struct, frozen=True, kw_only=True):
+class OutputMessage(msgspec.Struct, frozen=True, kw_only=True, tag="message"):
     id: str
     status: str
     """`in_progress`, `completed` or `incomplete`."""
     content: list[OutputText]
     role: str = "assistant"
-    type: str = "message"
+
+
+class ReasoningText(msgspec.Struct, frozen=True, kw_only=True):
+    text: str
+    type: str = "reasoning_text"
+
+
+class OutputReasoning(msgspec.Struct, frozen=True, kw_only=True, tag="reasoning"):
+    """What the model thinks before it answers."""
+
+    id: str
+    status: str
+    content: list[ReasoningText]
+    summary: list[Any] = []
+
+
+class OutputCall(msgspec.Struct, frozen=True, kw_only=True, tag="function_call"):
+    """A call of a function that the client is to run."""
+
+    id: str
+    call_id: str
+    name: str
+    arguments: str
+    """JSON, as the model wrote it."""
+    status: str
+
+
+OutputItem: TypeAlias = OutputReasoning | OutputMessage | OutputCall
 
 
 class IncompleteDetails(msgspec.Struct, frozen=True):
@@ -113,12 +154,8 @@ class ResponseUsage(msgspec.Struct, frozen=True, kw_only=True):
     total_tokens: int
 
 
-class TextFormat(msgspec.Struct, frozen=True):
-    type: str = "text"
-
-
 class ResponseTextConfig(msgspec.Struct, frozen=True):
-    format: TextFormat = TextFormat()
+    format: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "text"})
 
 
 class ResponseReasoning(msgspec.Struct, frozen=True):
@@ -135,7 +172,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     """`queued`, `in_progress`, `completed`, `incomplete`, `failed` or `cancelled`."""
     model: str
-    output: list[OutputMessage]
+    output: list[OutputItem]
     background: bool
     store: bool
     metadata: dict[str, str]
@@ -147,14 +184,14 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     previous_response_id: str | None = None
     reasoning: ResponseReasoning = ResponseReasoning()
     temperature: float | None = None
-    text: ResponseTextConfig = ResponseTextConfig()
+    text: ResponseTextConfig = msgspec.field(default_factory=ResponseTextConfig)
     top_logprobs: int | None = None
     top_p: float | None = None
     usage: ResponseUsage | None = None
     user: str | None = None
     object: str = "response"
     parallel_tool_calls: bool = True
-    tool_choice: str = "auto"
+    tool_choice: str | dict[str, Any] = "auto"
     tools: list[Any] = []
     truncation: str = "disabled"
 
@@ -226,7 +263,7 @@ class OutputItemEvent(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     sequence_number: int
     output_index: int
-    item: OutputMessage
+    item: OutputItem
 
 
 class ContentPartEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -262,3 +299,36 @@ class TextDoneEvent(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     logprobs: list[ResponseLogprob]
     type: str = "response.output_text.done"
+
+
+class PieceEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """`response.reasoning_text.delta` and `response.function_call_arguments.delta`."""
+
+    type: str
+    sequence_number: int
+    item_id: str
+    output_index: int
+    delta: str
+    content_index: int | UnsetType = UNSET
+
+
+class ReasoningDoneEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """`response.reasoning_text.done`."""
+
+    sequence_number: int
+    item_id: str
+    output_index: int
+    content_index: int
+    text: str
+    type: str = "response.reasoning_text.done"
+
+
+class ArgumentsDoneEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """`response.function_call_arguments.done`."""
+
+    sequence_number: int
+    item_id: str
+    output_index: int
+    name: str
+    arguments: str
+    type: str = "response.function_call_arguments.done"

@@ -4,37 +4,57 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from starlette.types import Scope
 
 from stoker.engine.protocol import Output, TokenLogprob, Usage
 from stoker.errors import StokerError
-from stoker.server.answer import Delta, Writer
-from stoker.server.dialects.openai.logprobs import text_positions
+from stoker.server.answer import Delta, Part, ToolCall, ToolCalls, Writer
 from stoker.server.dialects.responses.types import (
+    ArgumentsDoneEvent,
     ContentPartEvent,
     IncompleteDetails,
     InputTokensDetails,
+    OutputCall,
+    OutputItem,
     OutputItemEvent,
     OutputMessage,
+    OutputReasoning,
     OutputText,
     OutputTokensDetails,
+    PieceEvent,
+    ReasoningDoneEvent,
+    ReasoningText,
     Response,
     ResponseError,
     ResponseEvent,
     ResponseLogprob,
     ResponseReasoning,
     ResponsesRequest,
+    ResponseTextConfig,
     ResponseTopLogprob,
     ResponseUsage,
     TextDeltaEvent,
     TextDoneEvent,
 )
 from stoker.server.generation import GenerationRequest
+from stoker.server.logprobs import text_positions
+from stoker.text.chat_formats.events import CallArguments, CallBegin, CallEnd, Content, Reasoning
 
-Event: TypeAlias = ResponseEvent | OutputItemEvent | ContentPartEvent | TextDeltaEvent | TextDoneEvent
+Event: TypeAlias = (
+    ResponseEvent
+    | OutputItemEvent
+    | ContentPartEvent
+    | TextDeltaEvent
+    | TextDoneEvent
+    | PieceEvent
+    | ReasoningDoneEvent
+    | ArgumentsDoneEvent
+)
 
 _replace = msgspec.structs.replace
 
@@ -54,11 +74,41 @@ def new_response(wire: ResponsesRequest, asked: GenerationRequest, model_id: str
         max_output_tokens=asked.sampling.max_tokens,
         previous_response_id=wire.previous_response_id,
         reasoning=ResponseReasoning(effort=wire.reasoning.effort if wire.reasoning is not None else None),
+        parallel_tool_calls=wire.parallel_tool_calls is not False,
         temperature=wire.temperature,
+        text=ResponseTextConfig(wire.text.format) if wire.text and wire.text.format else ResponseTextConfig(),
+        tool_choice=wire.tool_choice or "auto",
+        tools=wire.tools or [],
         top_logprobs=wire.top_logprobs,
         top_p=wire.top_p,
         user=wire.user,
     )
+
+
+@dataclass(slots=True)
+class _Open:
+    """The output item that is being written."""
+
+    kind: type[OutputItem]
+    item_id: str
+    index: int
+    """Its place in the output."""
+    call: ToolCall | None = None
+    texts: list[str] = field(default_factory=list[str])
+    logprobs: list[ResponseLogprob] = field(default_factory=list[ResponseLogprob])
+
+    def item(self, status: str) -> OutputItem:
+        """The item as it is now."""
+        text = "".join(self.texts)
+        if self.kind is OutputReasoning:
+            return OutputReasoning(id=self.item_id, status=status, content=[ReasoningText(text=text)])
+        if self.call is not None:
+            call = self.call
+            return OutputCall(
+                id=self.item_id, call_id=call.call_id, name=call.name, arguments=call.arguments, status=status
+            )
+        content = [OutputText(text=text, logprobs=list(self.logprobs))]
+        return OutputMessage(id=self.item_id, status=status, content=content)
 
 
 class ResponseWriter(Writer):
@@ -79,16 +129,17 @@ class ResponseWriter(Writer):
         self._response = response
         self._keep = keep
         self._now = now
-        self._item_id = f"msg_{response.id.partition('_')[2]}"
-        self._texts: list[str] = []
-        self._logprobs: list[ResponseLogprob] = []
+        self._stem = response.id.partition("_")[2]
+        self._calls = ToolCalls("call_", response.id)
+        self._open: _Open | None = None
+        self._done: list[OutputItem] = []
         self._num_events = 0
 
     def snapshot(self) -> Response:
         """The response as it is now."""
-        if self._response.output or not self._texts:
+        if self._response.output or (self._open is None and not self._done):
             return self._response
-        return _replace(self._response, output=[self._item("in_progress")])
+        return _replace(self._response, output=self._output("in_progress"))
 
     def begin(self) -> bytes:
         events: list[Event] = [self._response_event("response.created")]
@@ -100,8 +151,7 @@ class ResponseWriter(Writer):
 
     def fail(self, error: StokerError, scope: Scope | None = None) -> bytes:
         failure = ResponseError(error.code, error.message)
-        output = [self._item("incomplete")] if self._texts else []
-        self._response = _replace(self._response, status="failed", error=failure, output=output)
+        self._response = _replace(self._response, status="failed", error=failure, output=self._output("incomplete"))
         return _encoded([self._response_event("response.failed")])
 
     def whole(self, answers: Sequence[Delta]) -> Response:
@@ -110,78 +160,129 @@ class ResponseWriter(Writer):
         return self.snapshot()
 
     def _follow(self, delta: Delta) -> list[Event]:
-        events: list[Event] = [] if self._texts else self._open_item()
-        text, logprobs = delta.text, [_logprob(p.chosen, p.top) for p in text_positions(delta.output)]
-        self._texts.append(text)
-        self._logprobs += logprobs
-        if text or logprobs:
-            events.append(self._delta(text, logprobs))
+        logprobs = [_logprob(p.chosen, p.top) for p in text_positions(delta.output)]
+        events: list[Event] = []
+        for part in delta.parts:
+            self._calls.push(part)
+            events += self._part(part, logprobs)
+            if isinstance(part, Content):
+                logprobs = []
+        if logprobs:
+            events += self._content("", logprobs)
         if delta.is_last:
             events += self._end(delta.output)
             self._keep(self.snapshot())
         return events
 
+    def _part(self, part: Part, logprobs: list[ResponseLogprob]) -> list[Event]:
+        match part:
+            case Content():
+                return self._content(part.text, logprobs)
+            case Reasoning():
+                begun = self._begin_item(OutputReasoning, f"rs_{self._stem}")
+                return [*begun, self._piece("response.reasoning_text.delta", part.text, content_index=0)]
+            case CallBegin():
+                call = self._calls.calls[-1]
+                ended = self._end_item("completed")
+                return [*ended, *self._begin_item(OutputCall, f"fc_{self._stem}_{call.index}", call)]
+            case CallArguments():
+                return [self._piece("response.function_call_arguments.delta", part.text)]
+            case CallEnd():
+                return self._end_item("completed")
+
+    def _content(self, text: str, logprobs: list[ResponseLogprob]) -> list[Event]:
+        number = sum(isinstance(item, OutputMessage) for item in self._done)
+        begun = self._begin_item(OutputMessage, f"msg_{self._stem}{f'x{number}' if number else ''}")
+        assert self._open is not None
+        self._open.texts.append(text)
+        self._open.logprobs += logprobs
+        delta = TextDeltaEvent(
+            sequence_number=self._number(),
+            item_id=self._open.item_id,
+            output_index=self._open.index,
+            content_index=0,
+            delta=text,
+            logprobs=logprobs,
+        )
+        return [*begun, delta]
+
+    def _piece(self, kind: str, text: str, content_index: int | UnsetType = UNSET) -> Event:
+        assert self._open is not None
+        self._open.texts.append(text)
+        return PieceEvent(
+            type=kind,
+            sequence_number=self._number(),
+            item_id=self._open.item_id,
+            output_index=self._open.index,
+            delta=text,
+            content_index=content_index,
+        )
+
+    def _begin_item(self, kind: type[OutputItem], item_id: str, call: ToolCall | None = None) -> list[Event]:
+        """Begins an item, unless one of its kind is open."""
+        if self._open is not None and self._open.kind is kind:
+            return []
+        ended = self._end_item("completed")
+        self._open = _Open(kind, item_id, len(self._done), call)
+        item = self._open.item("in_progress")
+        if isinstance(item, OutputMessage | OutputReasoning):
+            item = _replace(item, content=[])
+        begun: list[Event] = [*ended, self._item_event("response.output_item.added", item)]
+        if kind is OutputMessage:
+            begun.append(self._part_event("response.content_part.added", OutputText(text="")))
+        return begun
+
+    def _end_item(self, status: str) -> list[Event]:
+        if self._open is None:
+            return []
+        item = self._open.item(status)
+        ended = [*self._closing(item), self._item_event("response.output_item.done", item)]
+        self._open = None
+        self._done.append(item)
+        return ended
+
+    def _closing(self, item: OutputItem) -> list[Event]:
+        assert self._open is not None
+        place: dict[str, Any] = {"item_id": item.id, "output_index": self._open.index}
+        if isinstance(item, OutputCall):
+            number = self._number()
+            return [ArgumentsDoneEvent(sequence_number=number, name=item.name, arguments=item.arguments, **place)]
+        place["content_index"] = 0
+        if isinstance(item, OutputReasoning):
+            return [ReasoningDoneEvent(sequence_number=self._number(), text=item.content[0].text, **place)]
+        (part,) = item.content
+        done = TextDoneEvent(sequence_number=self._number(), text=part.text, logprobs=part.logprobs, **place)
+        return [done, self._part_event("response.content_part.done", part)]
+
     def _end(self, output: Output) -> list[Event]:
         is_complete = output.finish_reason == "stop"
         status = "completed" if is_complete else "incomplete"
-        item = self._item(status)
-        closing = self._close_item(item)
+        begun = [] if self._done or self._open else self._begin_item(OutputMessage, f"msg_{self._stem}")
+        closing = [*begun, *self._end_item(status)]
         self._response = _replace(
             self._response,
             status=status,
-            output=[item],
+            output=list(self._done),
             completed_at=int(self._now()) if is_complete else None,
             incomplete_details=None if is_complete else IncompleteDetails("max_output_tokens"),
             usage=_usage(output.usage),
         )
         return [*closing, self._response_event(f"response.{status}")]
 
-    def _open_item(self) -> list[Event]:
-        item = OutputMessage(id=self._item_id, status="in_progress", content=[])
-        return [
-            OutputItemEvent(
-                type="response.output_item.added", sequence_number=self._number(), output_index=0, item=item
-            ),
-            self._part_event("response.content_part.added", OutputText(text="")),
-        ]
+    def _output(self, status: str) -> list[OutputItem]:
+        return [*self._done, *([] if self._open is None else [self._open.item(status)])]
 
-    def _close_item(self, item: OutputMessage) -> list[Event]:
-        (part,) = item.content
-        return [
-            TextDoneEvent(
-                sequence_number=self._number(),
-                item_id=self._item_id,
-                output_index=0,
-                content_index=0,
-                text=part.text,
-                logprobs=part.logprobs,
-            ),
-            self._part_event("response.content_part.done", part),
-            OutputItemEvent(
-                type="response.output_item.done", sequence_number=self._number(), output_index=0, item=item
-            ),
-        ]
-
-    def _item(self, status: str) -> OutputMessage:
-        text = OutputText(text="".join(self._texts), logprobs=list(self._logprobs))
-        return OutputMessage(id=self._item_id, status=status, content=[text])
-
-    def _delta(self, text: str, logprobs: list[ResponseLogprob]) -> TextDeltaEvent:
-        return TextDeltaEvent(
-            sequence_number=self._number(),
-            item_id=self._item_id,
-            output_index=0,
-            content_index=0,
-            delta=text,
-            logprobs=logprobs,
-        )
+    def _item_event(self, kind: str, item: OutputItem) -> Event:
+        assert self._open is not None
+        return OutputItemEvent(type=kind, sequence_number=self._number(), output_index=self._open.index, item=item)
 
     def _part_event(self, kind: str, part: OutputText) -> ContentPartEvent:
+        assert self._open is not None
         return ContentPartEvent(
             type=kind,
             sequence_number=self._number(),
-            item_id=self._item_id,
-            output_index=0,
+            item_id=self._open.item_id,
+            output_index=self._open.index,
             content_index=0,
             part=part,
         )
@@ -204,7 +305,7 @@ def _usage(usage: Usage) -> ResponseUsage:
         input_tokens=usage.prompt_tokens,
         input_tokens_details=InputTokensDetails(usage.cached_tokens),
         output_tokens=usage.completion_tokens,
-        output_tokens_details=OutputTokensDetails(0),
+        output_tokens_details=OutputTokensDetails(usage.reasoning_tokens),
         total_tokens=usage.prompt_tokens + usage.completion_tokens,
     )
 

@@ -1,0 +1,115 @@
+"""What an engine makes of a request's outline: the row's constraint, and what its stream looks for in the text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from stoker.core.model_info import ModelInfo
+from stoker.core.outline import GrammarText, Outline
+from stoker.core.params import SamplingParams
+from stoker.engine.spans import SpanFollower, SpannedConstraint
+from stoker.errors import GrammarTooComplex, InvalidInput
+from stoker.sampling.constraint import Constraint
+from stoker.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from stoker.grammars.compiler import GrammarCompiler
+    from stoker.grammars.vocabulary import Vocabulary
+
+_COMPILE_S = 10.0
+"""Longest time that a request waits for its grammar."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOutline:
+    """What the stream of a request looks for in its tokens."""
+
+    reasoning: SpanFollower | None = None
+    markers: Mapping[int, str] = field(default_factory=dict[int, str])
+    """Tokens that are reported instead of written, with their spellings."""
+    hides_stops: bool = False
+    """Stop strings do not count in reasoning."""
+
+
+class Outlines:
+    """Opens the outlines of requests. Any number of threads may do so at the same time.
+
+    Args:
+        info: of the model.
+        tokenizer: safe to use from several threads.
+    """
+
+    def __init__(self, info: ModelInfo, tokenizer: Tokenizer) -> None:
+        self._info = info
+        self._tokenizer = tokenizer
+        self._token_bytes = partial(tokenizer.token_bytes, render_special=True)
+        self._lock = Lock()
+        self._compiler: GrammarCompiler | None = None
+
+    def stream(self, outline: Outline) -> StreamOutline:
+        """What a stream looks for."""
+        spellings = {spelling: self._tokenizer.encode(spelling) for spelling in outline.markers}
+        return StreamOutline(
+            reasoning=None if outline.reasoning is None else SpanFollower(outline.reasoning, self._token_bytes),
+            markers={ids[0]: spelling for spelling, ids in spellings.items() if len(ids) == 1},
+            hides_stops=outline.hides_stops,
+        )
+
+    def constraint(self, outline: Outline, sampling: SamplingParams) -> Constraint | None:
+        """What the tokens of an answer must follow; None = nothing. Waits until a grammar is compiled.
+
+        Raises:
+            InvalidInput: the grammar is malformed, cannot be enforced, or contradicts the sampling parameters.
+            Overloaded: too many grammars wait to be compiled.
+        """
+        content = None if outline.grammar is None else self._grammar(outline.grammar, sampling)
+        span = outline.reasoning
+        if span is None or (content is None and span.budget is None):
+            return content
+        encode, eog = self._tokenizer.encode, self._info.eog_token_ids
+        return SpannedConstraint(span, content, encode, self._token_bytes, self._info.vocab_size, eog)
+
+    def close(self) -> None:
+        """Ends the thread that compiles. Calling it twice is allowed."""
+        with self._lock:
+            compiler, self._compiler = self._compiler, None
+        if compiler is not None:
+            compiler.close()
+
+    def _grammar(self, grammar: GrammarText, sampling: SamplingParams) -> Constraint:
+        if sampling.ignore_eos:
+            message = "`ignore_eos` and a constraint exclude each other: the constraint says where an answer ends"
+            raise InvalidInput(message, parameter="ignore_eos")
+        future = self._opened_compiler().open(grammar)
+        try:
+            return future.result(_COMPILE_S).constraint
+        except FutureTimeoutError:
+            future.cancel()
+            raise GrammarTooComplex(f"the grammar was not compiled within {_COMPILE_S:g} s") from None
+
+    def _opened_compiler(self) -> GrammarCompiler:
+        with self._lock:
+            if self._compiler is None:
+                from stoker.grammars.compiler import GrammarCompiler  # only constrained requests load it
+
+                self._compiler = GrammarCompiler(self._vocabulary())
+            return self._compiler
+
+    def _vocabulary(self) -> Vocabulary:
+        from stoker.grammars.vocabulary import Vocabulary
+        from stoker.text.chat_formats.table import ALL_MARKER_TOKENS
+
+        tokenizer = self._tokenizer
+        hidden = {
+            token_id
+            for token_id in range(tokenizer.vocab_size)
+            if not tokenizer.token_bytes(token_id) and tokenizer.token_bytes(token_id, render_special=True)
+        }
+        markers = [tokenizer.encode(marker) for marker in ALL_MARKER_TOKENS]
+        single = {token_ids[0] for token_ids in markers if len(token_ids) == 1}
+        return Vocabulary(tokenizer, self._info.eog_token_ids, frozenset(hidden | single))

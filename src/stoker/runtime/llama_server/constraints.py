@@ -1,0 +1,45 @@
+"""From a request's outline to the fields by which llama-server constrains an answer."""
+
+from __future__ import annotations
+
+import json
+
+from stoker.core.outline import Outline
+from stoker.errors import InvalidInput, UnsupportedParameter
+
+_KINDS = {"regex": "regex", "choice": "structured_outputs", "lark": "grammar"}
+"""Kinds that llama-server has no word for, and the field that a client would have asked for them by."""
+
+
+def constraint_fields(outline: Outline | None) -> dict[str, object]:
+    """The fields of the request to llama-server; none if nothing is constrained.
+
+    Raises:
+        UnsupportedParameter: llama-server cannot do it.
+        InvalidInput: the schema is not JSON.
+    """
+    if outline is None:
+        return {}
+    if outline.reasoning is not None and outline.reasoning.budget is not None:
+        message = "a budget of reasoning tokens is not available: llama-server has none for single requests"
+        raise UnsupportedParameter(message, parameter="reasoning_budget_tokens")
+    grammar = outline.grammar
+    if grammar is None:
+        return {}
+    match grammar.kind:
+        case "json_schema":
+            return {"json_schema": _schema(grammar.text)}
+        case "json_object":
+            return {"json_schema": {"type": "object"}}
+        case "gbnf":
+            return {"grammar": grammar.text}
+        case kind:
+            message = f"constraints of the kind `{kind}` are not available: llama-server does not do them"
+            raise UnsupportedParameter(message, parameter=_KINDS.get(kind, "response_format"))
+
+
+def _schema(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidInput(f"the JSON schema is not valid JSON: {error}", parameter="response_format") from None

@@ -1,0 +1,161 @@
+"""`/lora-adapters`: lists, loads, weighs and removes a model's LoRA adapters, in llama-server's words with names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from stoker.engine.cards import AdapterCard
+from stoker.engine.config import AdapterSpec
+from stoker.engine.protocol import ChangeAdapters
+from stoker.errors import InvalidInput
+from stoker.server.api import Call, Router
+from stoker.server.errors import json_response
+from stoker.server.fields import FieldTable, decode_request, honoured
+from stoker.server.request.fields import Int
+
+router = Router(api="native")
+
+
+class LoadAdapterRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /lora-adapters` that loads one."""
+
+    model: str | None = None
+    name: str | None = None
+    """What requests call it. Not given: the file's name without `.gguf`."""
+    path: str | None = None
+    """Of a GGUF file, on the server's disk."""
+    scale: float | None = None
+    """For requests that choose no adapters. Not given: 0, it is there for those who ask for it."""
+
+
+class AdapterScale(msgspec.Struct, frozen=True, kw_only=True):
+    """An item of the list that sets the scales of all."""
+
+    id: Int
+    scale: float
+
+
+class AdapterEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One that is loaded."""
+
+    id: int
+    name: str
+    path: str
+    scale: float
+    """For requests that choose no adapters."""
+    rank: int
+    size: int
+    """In bytes."""
+
+
+class AdaptersChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """What is loaded now."""
+
+    success: bool = True
+    adapters: list[AdapterEntry]
+
+
+LOAD_ADAPTER_FIELDS: FieldTable = honoured(LoadAdapterRequest)
+
+
+@router.endpoint(
+    "GET",
+    "/lora-adapters",
+    "Lists the LoRA adapters of a model.",
+    query={"model": str},
+    reply=list[AdapterEntry],
+)
+async def list_adapters(call: Call[None]) -> Response:
+    runtime = call.loaded(call.query.get("model")).runtime
+    loaded_now = await call.wait(runtime.ask(ChangeAdapters()))
+    return json_response(_entries(loaded_now.adapters))
+
+
+@router.endpoint(
+    "POST",
+    "/lora-adapters",
+    "Loads a LoRA adapter; or, with a list of ids and scales, sets those of requests that choose no adapters.",
+    raw_body=LoadAdapterRequest,
+    fields=LOAD_ADAPTER_FIELDS,
+    query={"model": str},
+    reply=AdaptersChanged,
+    is_admin=True,
+)
+async def change(call: Call[bytes]) -> Response:
+    if call.body.lstrip().startswith(b"["):
+        return await _change(call, None, scales=_scales_request(call.body))
+    wire = decode_request(call.body, LOAD_ADAPTER_FIELDS, LoadAdapterRequest)
+    return await _change(call, wire.model, load=_load_request(wire))
+
+
+@router.endpoint(
+    "DELETE",
+    "/lora-adapters/{name:path}",
+    "Removes a LoRA adapter; requests that compute with it go on to their end.",
+    query={"model": str},
+    reply=AdaptersChanged,
+    is_admin=True,
+)
+async def delete(call: Call[None]) -> Response:
+    return await _change(call, None, unload=call.path_parameter("name"))
+
+
+async def _change(
+    call: Call[Any],
+    model: str | None,
+    *,
+    load: AdapterSpec | None = None,
+    unload: str | None = None,
+    scales: dict[int, float] | None = None,
+) -> Response:
+    asked = model or call.query.get("model")
+    changing = call.registry.change_adapters(asked, load=load, unload=unload, scales=scales)
+    return json_response(AdaptersChanged(adapters=_entries(await call.wait(changing))))
+
+
+def _load_request(wire: LoadAdapterRequest) -> AdapterSpec:
+    """What is to be loaded.
+
+    Raises:
+        InvalidInput: its path is missing.
+    """
+    if not wire.path:
+        raise InvalidInput("`path` is missing: the GGUF file of the adapter", parameter="path")
+    return AdapterSpec(name=wire.name or PurePath(wire.path).stem, path=wire.path, scale=wire.scale or 0.0)
+
+
+def _scales_request(body: bytes) -> dict[int, float]:
+    """llama-server's list of ids and scales.
+
+    Raises:
+        InvalidInput: it is something else, or names an id twice.
+    """
+    try:
+        scales = msgspec.convert(_decoded(body), list[AdapterScale])
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"a list must have objects with `id` and `scale` in it: {error}") from None
+    found = {item.id: item.scale for item in scales}
+    if len(found) < len(scales):
+        raise InvalidInput("an `id` is there twice", parameter="id")
+    return found
+
+
+def _entries(cards: Sequence[AdapterCard]) -> list[AdapterEntry]:
+    return [
+        AdapterEntry(
+            id=card.adapter_id, name=card.name, path=card.path, scale=card.scale, rank=card.rank, size=card.size_bytes
+        )
+        for card in cards
+    ]
+
+
+def _decoded(body: bytes) -> object:
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(f"the request body is not valid JSON: {error}") from None

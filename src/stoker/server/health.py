@@ -1,0 +1,91 @@
+"""`GET /health`: can the served models answer now? For people and load balancers; no model is asked anything."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from starlette.responses import Response
+
+from stoker.engine.health import Health
+from stoker.errors import ModelNotLoaded
+from stoker.runtime.registry import ServedModel
+from stoker.server.access.control import HEALTH_PATHS
+from stoker.server.api import Call, Router
+from stoker.server.error_types import ErrorDetail
+from stoker.server.errors import error_body, json_response
+
+router = Router(api="Stoker")
+
+
+class ModelHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of one model's engine."""
+
+    id: str
+    state: str
+    num_restarts: int
+    num_running: int | UnsetType = UNSET
+    num_waiting: int | UnsetType = UNSET
+    kv_used: int | UnsetType = UNSET
+    kv_retained: int | UnsetType = UNSET
+    kv_capacity: int | UnsetType = UNSET
+    replicas: list[ModelHealth] | UnsetType = UNSET
+    """Of a model that has several engines: each of them; its id is its number."""
+
+
+class HealthReply(msgspec.Struct, frozen=True, kw_only=True):
+    """`status` is `ok`, or the state of the first model that is not ready."""
+
+    status: str
+    models: list[ModelHealth]
+    error: ErrorDetail | UnsetType = UNSET
+
+
+@router.endpoint(
+    "GET",
+    HEALTH_PATHS[0],
+    "Says whether the models can answer now: 200 if all of them can, else 503.",
+    aliases=HEALTH_PATHS[1:],
+    reply=HealthReply,
+)
+async def health(call: Call[None]) -> Response:
+    """200 if all loaded models are ready, else 503. Models that are loaded when they are asked for do not count."""
+    healths = [(served, served.runtime.health()) for served in call.registry.models]
+    models = [_model_health(served.model_id, health) for served, health in healths]
+    if call.registry.is_starting:
+        return _not_ready(HealthReply(status="starting", models=models, error=_error_of("the models are starting")))
+    ailing = next(((served, health) for served, health in healths if not health.is_ready), None)
+    if ailing is None:
+        return json_response(HealthReply(status="ok", models=models))
+    reply = HealthReply(status=ailing[1].state, models=models, error=_error(*ailing))
+    return _not_ready(reply)
+
+
+def _not_ready(reply: HealthReply) -> Response:
+    return json_response(reply, status=503, headers={"Retry-After": "1"})
+
+
+def _error(served: ServedModel, health: Health) -> ErrorDetail:
+    reason = f": {health.last_error}" if health.last_error else ""
+    return _error_of(f"the model {served.model_id} is {health.state}{reason}")
+
+
+def _error_of(message: str) -> ErrorDetail:
+    return error_body(ModelNotLoaded(message)).error
+
+
+def _model_health(name: str, health: Health) -> ModelHealth:
+    base = ModelHealth(id=name, state=health.state, num_restarts=health.num_restarts)
+    if health.replicas:
+        replicas = [_model_health(str(number), replica) for number, replica in health.replicas.items()]
+        base = msgspec.structs.replace(base, replicas=replicas)
+    if health.heartbeat is None:
+        return base
+    beat = health.heartbeat
+    return msgspec.structs.replace(
+        base,
+        num_running=beat.num_running,
+        num_waiting=beat.num_waiting,
+        kv_used=beat.kv_used,
+        kv_retained=beat.kv_retained,
+        kv_capacity=beat.kv_capacity,
+    )

@@ -1,0 +1,14 @@
+"""Which log-probabilities of an output are reported, in every API."""
+
+from __future__ import annotations
+
+from stoker.engine.protocol import Output, PositionLogprobs
+
+_NO_POSITIONS: list[PositionLogprobs] = []
+
+
+def text_positions(output: Output) -> list[PositionLogprobs]:
+    """The positions whose tokens belong to the answer: a token that only ends it does not."""
+    positions = output.logprobs or _NO_POSITIONS
+    ended_by_token = output.finish_reason == "stop" and not isinstance(output.stop_match, str)
+    return positions[:-1] if ended_by_token and len(positions) == len(output.token_ids) else positions

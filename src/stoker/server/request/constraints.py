@@ -1,0 +1,147 @@
+"""What the text of an answer must look like: the fields of all dialects as one `GrammarText`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
+
+from stoker.core.outline import GrammarText, Outline
+from stoker.errors import InvalidInput, UnsupportedParameter
+from stoker.server.request.fields import ConstrainedFields
+from stoker.server.request.planning import Plan
+
+_LARK = "%llguidance"
+_OBJECT = {"type": "object"}
+
+
+def grammar_of(fields: ConstrainedFields) -> GrammarText | None:
+    """The constraint of a request; None if it has none.
+
+    Raises:
+        InvalidInput: there is more than one, or one is malformed.
+        UnsupportedParameter: a kind of constraint that does not exist here.
+    """
+    found = dict(_constraints(fields))
+    if len(found) > 1:
+        names = " and ".join(f"`{name}`" for name in found)
+        raise InvalidInput(f"{names} exclude each other: an answer follows one constraint", parameter=list(found)[1])
+    return next(iter(found.values()), None)
+
+
+def text_plan(fields: ConstrainedFields, prompt: str = "") -> Plan:
+    """The plan of a request that continues a text.
+
+    Raises:
+        InvalidInput: see `grammar_of`.
+    """
+    grammar = grammar_of(fields)
+    return Plan(prompt=prompt, outline=None if grammar is None else Outline(grammar=grammar))
+
+
+def _constraints(fields: ConstrainedFields) -> Iterator[tuple[str, GrammarText]]:
+    if fields.response_format and (grammar := response_grammar(fields.response_format)):
+        yield "response_format", grammar
+    for name in ("json_schema", "guided_json"):
+        schema: dict[str, Any] | str | bool | None = getattr(fields, name)
+        if schema is not None:
+            yield name, schema_grammar(schema or _OBJECT, name)
+    for name in ("grammar", "guided_grammar", "ebnf"):
+        if text := cast("str | None", getattr(fields, name)):
+            yield name, _grammar(text)
+    for name in ("regex", "guided_regex"):
+        if (text := cast("str | None", getattr(fields, name))) is not None:
+            yield name, GrammarText(kind="regex", text=text)
+    if fields.guided_choice is not None:
+        yield "guided_choice", _choice(fields.guided_choice, "guided_choice")
+    if fields.structured_outputs:
+        yield "structured_outputs", _structured(fields.structured_outputs)
+
+
+def response_grammar(raw: Mapping[str, Any], where: str = "response_format") -> GrammarText | None:
+    """OpenAI's `response_format`, or `text.format` of the responses API, whose members lie one level higher.
+
+    Raises:
+        InvalidInput: it is malformed.
+        UnsupportedParameter: its `type` does not exist here.
+    """
+    match raw.get("type"):
+        case "text" | None:
+            return None
+        case "json_object":
+            return schema_grammar(raw["schema"], f"{where}.schema") if raw.get("schema") else _any_object()
+        case "json_schema":
+            return _json_schema(raw, where)
+        case kind:
+            message = f"`{where}.type` must be text, json_object or json_schema, not {kind!r}"
+            raise UnsupportedParameter(message, parameter=f"{where}.type")
+
+
+def schema_grammar(schema: object, where: str, *, is_strict: bool = True) -> GrammarText:
+    """A JSON schema, as an object or as its text.
+
+    Raises:
+        InvalidInput: it is neither.
+    """
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except ValueError as error:
+            raise InvalidInput(f"`{where}` is not valid JSON: {error}", parameter=where) from None
+    if not isinstance(schema, dict | bool):
+        raise InvalidInput(f"`{where}` must be a JSON schema: an object", parameter=where)
+    return GrammarText(kind="json_schema", text=json.dumps(schema, ensure_ascii=False), is_strict=is_strict)
+
+
+def _json_schema(raw: Mapping[str, Any], where: str) -> GrammarText:
+    inner = raw.get("json_schema", raw if "schema" in raw else None)
+    inner_where = f"{where}.json_schema" if inner is not raw else where
+    if not isinstance(inner, dict) or "schema" not in inner:
+        raise InvalidInput(f"`{inner_where}.schema` is missing", parameter=f"{inner_where}.schema")
+    values = cast("dict[str, Any]", inner)
+    return schema_grammar(values["schema"], f"{inner_where}.schema", is_strict=values.get("strict") is not False)
+
+
+def _structured(raw: Mapping[str, Any]) -> GrammarText:
+    where = "structured_outputs"
+    makers: dict[str, Callable[[Any], GrammarText]] = {
+        "json": lambda value: schema_grammar(value, f"{where}.json"),
+        "regex": lambda value: GrammarText(kind="regex", text=_text(value, f"{where}.regex")),
+        "choice": lambda value: _choice(value, f"{where}.choice"),
+        "grammar": lambda value: _grammar(_text(value, f"{where}.grammar")),
+        "json_object": lambda value: _any_object(),
+    }
+    given = [name for name, value in raw.items() if name in makers and value not in (None, False)]
+    if "structural_tag" in raw and raw["structural_tag"] is not None:
+        message = "`structured_outputs.structural_tag` is not supported here: offer `tools` instead"
+        raise UnsupportedParameter(message, parameter="structured_outputs.structural_tag")
+    if len(given) != 1:
+        raise InvalidInput(f"`{where}` must have exactly one of {', '.join(makers)}", parameter=where)
+    grammar = makers[given[0]](raw[given[0]])
+    pattern = raw.get("whitespace_pattern")
+    if raw.get("disable_any_whitespace"):
+        pattern = ""
+    if pattern is None:
+        return grammar
+    return GrammarText(kind=grammar.kind, text=grammar.text, whitespace=_text(pattern, f"{where}.whitespace_pattern"))
+
+
+def _grammar(text: str) -> GrammarText:
+    return GrammarText(kind="lark" if text.lstrip().startswith(_LARK) else "gbnf", text=text)
+
+
+def _choice(raw: object, where: str) -> GrammarText:
+    texts = cast("list[object]", raw) if isinstance(raw, list) else []
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise InvalidInput(f"`{where}` must be a list with at least one text", parameter=where)
+    return GrammarText(kind="choice", text=json.dumps(texts, ensure_ascii=False))
+
+
+def _any_object() -> GrammarText:
+    return GrammarText(kind="json_object")
+
+
+def _text(value: object, where: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidInput(f"`{where}` must be a string", parameter=where)
+    return value

@@ -1,0 +1,124 @@
+"""From a conversation and what its answer may be to a prompt, an outline for the engine and a reader of the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from stoker.core.outline import GrammarText, Outline, ReasoningSpan
+from stoker.errors import InvalidInput
+from stoker.runtime.base import Runtime
+from stoker.server.request.tools import NO_TOOLS, Tools, calls_grammar
+from stoker.text.chat_formats.probe import ChatFormat
+from stoker.text.chat_formats.reader import Reader
+from stoker.text.chat_formats.table import GENERIC, Format, marker_tokens
+from stoker.text.messages import Message
+
+_THINKING_VARIABLES = ("enable_thinking", "thinking")
+"""Both names are in use; a template looks at the one that it knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thinking:
+    """What a request says about reasoning."""
+
+    is_on: bool | None = None
+    """None = as the chat template has it."""
+    effort: str | None = None
+    budget: int | None = None
+    """Most tokens of reasoning; None = no limit."""
+    closing_text: str = ""
+    """Written before the end of reasoning that the budget ends."""
+    stays_in_content: bool = False
+    """Reasoning is not told apart from the answer."""
+    is_preference: bool = False
+    """A model that cannot do what `is_on` says is no error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """A conversation, and what its answer may be."""
+
+    messages: Sequence[Message]
+    tools: Tools = NO_TOOLS
+    thinking: Thinking = field(default_factory=Thinking)
+    grammar: GrammarText | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    template_kwargs: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What the engine is asked, and how the answer is read."""
+
+    prompt: str
+    outline: Outline | None = None
+    reader: Callable[[], Reader] | None = None
+    """Makes a reader for one choice; None = the answer is content as it is written."""
+
+
+def planned(asked: Conversation, runtime: Runtime) -> Plan:
+    """The plan for a conversation. It runs the chat template, so it belongs on a thread of its own.
+
+    Raises:
+        InvalidInput: something cannot be done as asked, or the chat template refused the messages.
+    """
+    prompt = rendered(asked, runtime)
+    chat_format = runtime.chat_format
+    callables = asked.tools.callable
+    reads_thinking = chat_format.can_think and not asked.thinking.stays_in_content
+    if asked.thinking.is_on and not asked.thinking.is_preference and not chat_format.can_think:
+        raise InvalidInput("this model does not reason: its chat template has no markers for it", parameter="thinking")
+    if not callables and not reads_thinking:
+        outline = None if asked.grammar is None else Outline(grammar=asked.grammar)
+        return Plan(prompt=prompt, outline=outline)
+    row, grammar = chat_format.row, asked.grammar
+    if callables and (asked.tools.mode == "required" or grammar is not None):
+        row, grammar = replace(GENERIC, thinking=row.thinking), calls_grammar(asked.tools, grammar)
+    tokens = marker_tokens(row) & frozenset(runtime.card.marker_tokens)
+    span = _span(asked.thinking, row, prompt) if reads_thinking else None
+    outline = Outline(grammar=grammar, reasoning=span, markers=tuple(sorted(tokens)), hides_stops=True)
+    max_calls = None if asked.tools.parallel else 1
+    reader = partial(Reader, row, callables or None, tokens=tokens, opening=prompt, max_calls=max_calls)
+    return Plan(prompt=prompt, outline=outline, reader=reader)
+
+
+def rendered(asked: Conversation, runtime: Runtime) -> str:
+    """The prompt's text.
+
+    Raises:
+        InvalidInput: the chat template refused the messages.
+    """
+    return runtime.render_chat(
+        asked.messages,
+        add_generation_prompt=asked.add_generation_prompt,
+        continue_final_message=asked.continue_final_message,
+        tools=asked.tools.definitions,
+        template_kwargs={**_thinking_kwargs(asked.thinking), **asked.template_kwargs},
+    )
+
+
+def capabilities(chat_format: ChatFormat) -> list[str]:
+    """What a model can do, in Ollama's words."""
+    return ["tools", *(["thinking"] if chat_format.can_think else [])]
+
+
+def _thinking_kwargs(thinking: Thinking) -> dict[str, object]:
+    is_on = False if thinking.effort == "none" else thinking.is_on
+    variables: dict[str, object] = {} if is_on is None else dict.fromkeys(_THINKING_VARIABLES, is_on)
+    if thinking.effort is not None:
+        variables["reasoning_effort"] = thinking.effort
+    return variables
+
+
+def _span(thinking: Thinking, row: Format, prompt: str) -> ReasoningSpan:
+    start, end = row.thinking
+    return ReasoningSpan(
+        starts_open=prompt.rstrip().endswith(start.rstrip()),
+        start_text=start,
+        end_text=end,
+        budget=thinking.budget,
+        closing_text=thinking.closing_text,
+    )

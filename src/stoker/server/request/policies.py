@@ -1,0 +1,52 @@
+"""What becomes of the fields that requests for text share in several APIs, where they are not honoured."""
+
+from __future__ import annotations
+
+from stoker.server.fields import FieldTable, Ignored, Refused
+
+_OFF: tuple[object, ...] = (False, 0, "", [], {})
+"""What clients send to say "not this"."""
+
+NOTHING_GENERATED = "nothing is generated"
+_TOKENS = "token ids are not part of the reply; ask for `logprobs` to see the tokens"
+_SEARCH = "beam search is not available"
+
+SHARED: FieldTable = {
+    "lora_path": Refused("load it with POST /lora-adapters, and name it in `lora`"),
+    "best_of": Refused("only the completions endpoint chooses among answers", (1,)),
+    "use_beam_search": Refused(_SEARCH, (False,)),
+    "length_penalty": Refused(_SEARCH, (0, 1)),
+    "early_stopping": Refused(_SEARCH, (False,)),
+    "min_keep": Refused("the sampling stages have no lower bound on candidates", (0, 1)),
+    "adaptive_target": Refused("adaptive sampling is not available", neutral_below=0),
+    "adaptive_decay": Ignored("adaptive sampling is not available"),
+    "bad_words": Refused("ban token ids with `logit_bias`", _OFF),
+    "prompt_logprobs": Refused("only the completions endpoint has them: with `echo` and `logprobs`", _OFF),
+    "post_sampling_probs": Refused("log-probabilities are those of the model, before sampling", _OFF),
+    "n_probs": Refused("ask for `logprobs`", _OFF),
+    "truncate_prompt_tokens": Refused("a prompt is never cut; send a shorter one"),
+    "include_stop_str_in_output": Refused("stop strings are never part of the answer", (False,)),
+    "skip_special_tokens": Refused("control tokens are never part of the answer", (True,)),
+    "stop_regex": Refused("only strings stop an answer: use `stop`", _OFF),
+    "return_tokens": Refused(_TOKENS, (False,)),
+    "return_token_ids": Refused(_TOKENS, (False,)),
+    "return_tokens_as_token_ids": Refused(_TOKENS, (False,)),
+    "response_fields": Ignored("only llama-server's own endpoints leave parts of a reply out"),
+    "t_max_predict_ms": Refused("bound an answer with `max_tokens` or `timeout`", (0, -1)),
+    "t_max_prompt_ms": Ignored("a prompt is computed to its end"),
+    "n_indent": Refused("only llama-server's own endpoints look at the indentation", (0,)),
+    "n_keep": Ignored("the context is never shifted"),
+    "n_discard": Ignored("the context is never shifted"),
+    "id_slot": Ignored("the prefix cache is shared; there are no slots to choose from"),
+    "n_cache_reuse": Ignored("everything that can be reused is"),
+    "prompt_cache_key": Ignored("the prefix cache finds shared prefixes by itself"),
+    "prompt_cache_retention": Ignored("the prefix cache keeps what fits"),
+    "prompt_cache_options": Ignored("the prefix cache finds shared prefixes by itself, and keeps what fits"),
+    "moderation": Refused("nothing is moderated here"),
+    "timings_per_token": Ignored("timings come on the last chunk"),
+    "return_progress": Ignored("keep-alive lines bridge the time before the first token"),
+    "spaces_between_special_tokens": Ignored("control tokens are never part of the answer"),
+    "store": Ignored("nothing is stored"),
+    "metadata": Ignored("nothing is stored"),
+    "service_tier": Ignored("there is one tier"),
+}

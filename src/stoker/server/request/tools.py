@@ -1,0 +1,183 @@
+"""The tools that a request offers and which of them may or must be called, in one form for all dialects."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, cast
+
+from stoker.core.outline import GrammarText
+from stoker.errors import InvalidInput
+from stoker.text.messages import Json, plain_json
+
+MAX_TOOLS = 1024
+_NAME = re.compile(r"[a-zA-Z0-9_.:/-]{1,128}")
+_EMPTY: dict[str, Json] = {"type": "object", "properties": {}}
+
+Mode: TypeAlias = Literal["auto", "required", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """The tools of one request."""
+
+    definitions: Sequence[Mapping[str, Json]] = ()
+    """In OpenAI's shape, checked: each has a name and a schema of its parameters."""
+    mode: Mode = "auto"
+    """`required`: the answer is at least one call. `none`: the answer is text."""
+    allowed: frozenset[str] | None = None
+    """Names of the tools that may be called; None = all."""
+    parallel: bool = True
+    """An answer may have several calls."""
+
+    @property
+    def callable(self) -> dict[str, Mapping[str, Json]]:
+        """The schema of the parameters of each tool that may be called, by the tool's name."""
+        if self.mode == "none":
+            return {}
+        schemas = {name_of(tool): parameters_of(tool) for tool in self.definitions}
+        return {name: schema for name, schema in schemas.items() if self.allowed is None or name in self.allowed}
+
+
+NO_TOOLS = Tools()
+
+
+def tools_of(raw: Sequence[Mapping[str, Any]] | None, choice: object = None, *, parallel: bool | None = None) -> Tools:
+    """OpenAI's `tools`, `tool_choice` and `parallel_tool_calls`.
+
+    Raises:
+        InvalidInput: a tool or the choice is malformed, or names a tool that is not offered.
+    """
+    definitions = [_definition(tool, f"tools[{index}]") for index, tool in enumerate(raw or ())]
+    names = [name_of(tool) for tool in definitions]
+    if len(definitions) > MAX_TOOLS:
+        raise InvalidInput(f"{len(definitions)} tools are more than the {MAX_TOOLS} of one request", parameter="tools")
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise InvalidInput(f"`tools` has several tools called {sorted(twice)[0]!r}", parameter="tools")
+    mode, allowed = _choice(choice, names)
+    return Tools(definitions=definitions, mode=mode, allowed=allowed, parallel=parallel is not False)
+
+
+def calls_grammar(tools: Tools, content: GrammarText | None = None) -> GrammarText:
+    """An answer that is calls in the generic format, or, if the model may choose, content of a JSON schema.
+
+    Raises:
+        InvalidInput: the content must follow something else than a JSON schema.
+    """
+    calls: dict[str, Any] = {
+        "type": "array",
+        "items": {"anyOf": [_call_schema(number, *tool) for number, tool in enumerate(tools.callable.items())]},
+        "minItems": 1,
+    }
+    is_named = tools.mode == "required" and tools.allowed is not None and len(tools.allowed) == 1
+    if is_named or not tools.parallel:
+        calls["maxItems"] = 1
+    schema = _object({"tool_calls": calls})
+    if content is not None and tools.mode != "required":
+        if content.kind not in ("json_schema", "json_object"):
+            message = "beside `tools`, an answer can follow a JSON schema, but no other constraint"
+            raise InvalidInput(message, parameter="response_format")
+        schema = {"anyOf": [schema, _embedded("content", json.loads(content.text or '{"type": "object"}'))]}
+    return GrammarText(kind="json_schema", text=json.dumps(schema, ensure_ascii=False), is_strict=False)
+
+
+def _call_schema(number: int, name: str, parameters: Mapping[str, Json]) -> dict[str, Any]:
+    return _object({"name": {"const": name}, "arguments": _embedded(f"tool-{number}", parameters)})
+
+
+def _embedded(name: str, schema: Any) -> Any:
+    """A schema inside another one: its references begin at itself."""
+    return (
+        {"$id": f"https://stoker.invalid/{name}", **cast("dict[str, Any]", schema)}
+        if isinstance(schema, dict)
+        else schema
+    )
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+
+
+def name_of(tool: Mapping[str, Json]) -> str:
+    """The name of a checked tool."""
+    function = tool["function"]
+    assert isinstance(function, dict)
+    return str(function["name"])
+
+
+def parameters_of(tool: Mapping[str, Json]) -> Mapping[str, Json]:
+    """The schema of a checked tool's parameters."""
+    function = tool["function"]
+    assert isinstance(function, dict)
+    parameters = function["parameters"]
+    assert isinstance(parameters, dict)
+    return parameters
+
+
+def _definition(raw: Mapping[str, Any], where: str) -> Mapping[str, Json]:
+    tool = plain_json(raw, where)
+    if not isinstance(tool, dict) or tool.get("type", "function") != "function":
+        raise InvalidInput(f"`{where}.type` must be function", parameter=f"{where}.type")
+    function = tool.get("function")
+    if not isinstance(function, dict):
+        raise InvalidInput(f"`{where}.function` is missing", parameter=f"{where}.function")
+    name = function.get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        message = f"`{where}.function.name` must be 1 to 128 letters, digits, `_`, `-`, `.`, `:` or `/`"
+        raise InvalidInput(message, parameter=f"{where}.function.name")
+    parameters = function.get("parameters") or _EMPTY
+    if not isinstance(parameters, dict):
+        raise InvalidInput(
+            f"`{where}.function.parameters` must be a JSON schema", parameter=f"{where}.function.parameters"
+        )
+    return {"type": "function", "function": {**function, "parameters": parameters}}
+
+
+def _choice(raw: object, names: Sequence[str]) -> tuple[Mode, frozenset[str] | None]:
+    if isinstance(raw, str):
+        if raw in ("auto", "required", "none"):
+            return _possible(raw, names), None
+        if raw == "any":
+            return _possible("required", names), None
+        return "required", _named([raw], names)
+    if raw is None:
+        return "auto", None
+    match raw:
+        case {"type": "function", "function": {"name": str(name)}} | {"type": "function" | "tool", "name": str(name)}:
+            return "required", _named([name], names)
+        case {"type": "allowed_tools"}:
+            return _allowed(cast("Mapping[str, Any]", raw), names)
+        case {"type": "auto" | "required" | "none" | "any"}:
+            return _choice(cast("Mapping[str, str]", raw)["type"], names)
+        case _:
+            message = "`tool_choice` must be auto, required, none, a function, or allowed_tools"
+            raise InvalidInput(message, parameter="tool_choice")
+
+
+def _allowed(raw: Mapping[str, Any], names: Sequence[str]) -> tuple[Mode, frozenset[str]]:
+    inner = cast("Mapping[str, Any]", raw.get("allowed_tools") or raw)
+    mode = inner.get("mode", "auto")
+    if mode not in ("auto", "required"):
+        raise InvalidInput("`tool_choice.mode` must be auto or required", parameter="tool_choice.mode")
+    given = cast("list[Mapping[str, Any]]", inner.get("tools") or [])
+    return mode, _named([_chosen_name(tool) for tool in given], names)
+
+
+def _chosen_name(tool: Mapping[str, Any]) -> str:
+    function = cast("Mapping[str, object]", tool.get("function") or tool)
+    return str(function.get("name"))
+
+
+def _named(wanted: Sequence[str], names: Sequence[str]) -> frozenset[str]:
+    for name in wanted:
+        if name not in names:
+            raise InvalidInput(f"`tool_choice` names {name!r}, which `tools` does not offer", parameter="tool_choice")
+    return frozenset(wanted)
+
+
+def _possible(mode: Mode, names: Sequence[str]) -> Mode:
+    if mode == "required" and not names:
+        raise InvalidInput("`tool_choice` requires a tool, but `tools` offers none", parameter="tool_choice")
+    return mode

@@ -1,0 +1,105 @@
+"""What the help says, where it has that from, and what options of other programs are answered with."""
+
+from __future__ import annotations
+
+from typing import get_args, get_type_hints
+
+import msgspec
+import pytest
+
+from stoker.cli.command import SYNONYMS
+from stoker.cli.meanings import meanings
+from stoker.cli.options import ENGINE, MODELS, SAMPLING, SECURITY, SERVER
+from stoker.config import setting_keys
+from stoker.engine.config import EngineConfig
+from stoker.llm.inputs import EngineOptions
+from tests.unit.cli.conftest import Stoker
+
+SETTINGS = {**ENGINE, **SAMPLING, **SERVER, **MODELS, **SECURITY}
+SECTIONS = ("engine", "sampling", "server", "replicas", "runtime", "registry")
+ANOTHER_FORM = {"lora"}
+"""What `LLM` takes in a form of its own."""
+
+
+def test_the_meaning_of_a_setting_stands_with_the_setting_alone() -> None:
+    stated_again = [key for key, hint in SETTINGS.items() if get_args(hint)[1].help is not None]
+    assert stated_again == []
+    assert {key for key in SETTINGS if len(meanings()[key]) < 15} == set()
+
+
+def test_no_two_options_mean_the_same() -> None:
+    texts = [meanings()[key] for key in SETTINGS]
+    assert len(set(texts)) == len(texts)
+
+
+def test_every_option_is_a_setting() -> None:
+    assert set(SETTINGS) <= {key for section in SECTIONS for key in setting_keys(section)}
+
+
+def test_keywords_of_a_model_are_settings_of_the_same_type() -> None:
+    types = {field.name: field.type for field in msgspec.structs.fields(EngineConfig)}
+    given = {name: kind for name, kind in get_type_hints(EngineOptions).items() if name not in ANOTHER_FORM}
+    assert given == {name: types[name] for name in given}
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("threads", "[default: one per physical core that this process may use]"),
+        ("control_vector_layers", "[default: all but the first]"),
+        ("max_queue", "[default: 256]"),
+        ("autoload", "[default: yes]"),
+        ("swap_after_s", "[default: 5]"),
+        ("cache_type_k", "[default: --kv-type]"),
+    ],
+)
+def test_defaults_are_those_of_the_settings(key: str, said: str) -> None:
+    assert meanings()[key].endswith(said)
+
+
+def test_the_list_of_commands_fits_a_screen(stoker: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert stoker("--help").out.count("\n") <= 30
+
+
+def test_options_are_grouped_and_rare_ones_come_last(stoker: Stoker) -> None:
+    shown = stoker("serve", "-h").out
+    panels = ["Model", "Server", "Security", "Sampling", "Cache", "General", "GPU and ONNX", "Advanced"]
+    places = [shown.index(f"\n{panel}:\n") for panel in panels]
+    assert places == sorted(places)
+    assert shown == stoker("serve", "--help").out
+
+
+def test_short_options_stand_for_the_long_ones(stoker: Stoker) -> None:
+    shown = stoker("chat", "-h").out
+    for pair in ("-n, --max-tokens", "-t, --threads", "-c, --ctx-size", "-s, --system"):
+        assert pair in shown
+    assert stoker("run", "fine", "Hi", "-n", "3", "-t", "1", "-c", "64", "-s", "Be brief").out == "fin\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (["--temp", "0"], "--temperature"),
+        (["--temp=0"], "--temperature"),
+        (["-ngl", "10"], "--gpu-layers"),
+        (["--max-model-len", "64"], "--ctx-size"),
+    ],
+)
+def test_an_option_of_another_program_is_translated(stoker: Stoker, given: list[str], meant: str) -> None:
+    done = stoker("run", "fine", "Hi", *given)
+    assert done.code == 2
+    assert f"No such option: {given[0].partition('=')[0]}. Did you mean {meant}?" in done.err
+
+
+def test_an_option_that_is_an_argument_here_is_explained(stoker: Stoker) -> None:
+    assert "Give it as the argument MODEL" in stoker("run", "-m", "fine").err
+
+
+def test_a_value_that_looks_like_another_programs_option_is_a_value(stoker: Stoker) -> None:
+    assert stoker("run", "fine", "Hi", "--stop", "--temp").out == "fine\n"
+
+
+def test_every_translation_is_into_an_option_that_there_is(stoker: Stoker) -> None:
+    shown = stoker("serve", "-h").out + stoker("run", "-h").out
+    assert [ours for ours in SYNONYMS.values() if ours not in shown] == []

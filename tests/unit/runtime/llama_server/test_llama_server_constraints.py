@@ -1,0 +1,45 @@
+"""What llama-server is asked to constrain, and what is refused because it cannot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stoker.core.outline import GrammarText, Outline, ReasoningSpan
+from stoker.errors import InvalidInput, UnsupportedParameter
+from stoker.runtime.llama_server.constraints import constraint_fields
+
+
+def outline(kind: Any, text: str = "") -> Outline:
+    return Outline(grammar=GrammarText(kind=kind, text=text))
+
+
+@pytest.mark.parametrize(
+    ("asked", "fields"),
+    [
+        (None, {}),
+        (Outline(), {}),
+        (outline("json_object"), {"json_schema": {"type": "object"}}),
+        (outline("json_schema", '{"type": "string"}'), {"json_schema": {"type": "string"}}),
+        (outline("gbnf", 'root ::= "a"'), {"grammar": 'root ::= "a"'}),
+    ],
+)
+def test_what_llama_server_can_do_is_passed_on(asked: Outline | None, fields: dict[str, object]) -> None:
+    assert constraint_fields(asked) == fields
+
+
+@pytest.mark.parametrize("kind", ["regex", "choice", "lark"])
+def test_other_constraints_are_refused(kind: str) -> None:
+    with pytest.raises(UnsupportedParameter, match="llama-server does not do them"):
+        constraint_fields(outline(kind, "a"))
+
+
+def test_budgets_of_reasoning_are_refused() -> None:
+    with pytest.raises(UnsupportedParameter, match="budget"):
+        constraint_fields(Outline(reasoning=ReasoningSpan(budget=5)))
+
+
+def test_a_schema_that_is_no_json_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="not valid JSON"):
+        constraint_fields(outline("json_schema", "{"))

@@ -1,0 +1,265 @@
+"""Reasoning and tool calls in every dialect: the same answer of a model, streamed and whole."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+from starlette.types import ASGIApp
+
+from tests.unit.server.fake_runtime import FakeRuntime, Step, ask, make_app
+
+FUNCTION = {
+    "name": "weather",
+    "description": "Says how the weather is.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+TOOLS = [{"type": "function", "function": FUNCTION}]
+HI = [{"role": "user", "content": "How is the weather in Zürich and Bern?"}]
+CALLS = [{"city": "Zürich"}, {"city": "Bern"}]
+ANSWER = (
+    "<think>\nTwo cities.\n</think>\n\nI look.\n"
+    '<tool_call>\n{"name": "weather", "arguments": {"city": "Zürich"}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "weather", "arguments": {"city": "Bern"}}\n</tool_call>'
+)
+TRUNCATED = '<tool_call>\n{"name": "weather", "arguments": {"city": "Zü'
+
+
+def app_of(text: str = ANSWER, finish_reason: str = "stop") -> ASGIApp:
+    """A model that writes this, a few characters a step."""
+    steps: list[Step] = [*(text[at : at + 3] for at in range(0, len(text), 3))]
+    last: Step = {"text": "", "finish_reason": finish_reason}
+    return make_app(FakeRuntime(lambda submit: [*steps, last]))
+
+
+def chat(app: ASGIApp, **fields: Any) -> Any:
+    return ask(app, "POST", "/v1/chat/completions", json={"messages": HI, "tools": TOOLS, **fields})
+
+
+def test_chat_completion_whole() -> None:
+    (choice,) = chat(app_of()).json()["choices"]
+    message = choice["message"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert (message["reasoning_content"], message["content"]) == ("Two cities.", "I look.")
+    assert [json.loads(call["function"]["arguments"]) for call in message["tool_calls"]] == CALLS
+    ids = [call["id"] for call in message["tool_calls"]]
+    assert len(set(ids)) == 2
+    assert all(call_id.startswith("call_") and len(call_id) == 29 for call_id in ids)
+
+
+def test_chat_completion_streamed() -> None:
+    chunks = [json.loads(event) for event in _data(chat(app_of(), stream=True))]
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "Two cities."
+    assert "".join(delta.get("content", "") for delta in deltas) == "I look."
+    pieces = [call for delta in deltas for call in delta.get("tool_calls", ())]
+    for index, arguments in enumerate(CALLS):
+        own = [piece for piece in pieces if piece["index"] == index]
+        assert own[0]["function"]["name"] == "weather"
+        assert {"id", "type"} <= own[0].keys()
+        assert json.loads("".join(piece["function"]["arguments"] for piece in own)) == arguments
+        assert len(own) > 2, "arguments come as the model writes them"
+    assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_a_call_without_content_has_null_content() -> None:
+    text = ANSWER[ANSWER.index("<tool_call>") :]
+    assert chat(app_of(text)).json()["choices"][0]["message"]["content"] is None
+
+
+def test_a_call_that_is_cut_off_ends_with_length() -> None:
+    (choice,) = chat(app_of(TRUNCATED, "length")).json()["choices"]
+    assert choice["finish_reason"] == "length"
+    assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"city": "Zü'
+
+
+def test_without_tools_calls_are_content() -> None:
+    (choice,) = ask(app_of(), "POST", "/v1/chat/completions", json={"messages": HI}).json()["choices"]
+    assert choice["finish_reason"] == "stop"
+    assert "<tool_call>" in choice["message"]["content"]
+
+
+@pytest.mark.parametrize("choice", [None, "auto", {"type": "allowed_tools", "tools": [{"name": "weather"}]}])
+def test_tool_choices_that_leave_it_to_the_model(choice: Any) -> None:
+    assert chat(app_of(), tool_choice=choice).json()["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_tool_choice_none_offers_tools_and_reads_none() -> None:
+    (choice,) = chat(app_of(), tool_choice="none").json()["choices"]
+    assert choice["finish_reason"] == "stop"
+    assert "tool_calls" not in choice["message"]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+def test_a_required_call_is_all_that_the_model_can_write(choice: Any) -> None:
+    said = '{"tool_calls": [{"name": "weather", "arguments": {"city": "Bern"}}]}'
+    runtime = FakeRuntime(lambda submit: [said])
+    response = chat(make_app(runtime), tool_choice=choice)
+    (call,) = response.json()["choices"][0]["message"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"city": "Bern"}
+    outline = runtime.submits[0].outline
+    assert outline is not None
+    assert outline.grammar is not None
+    schema = json.loads(outline.grammar.text)
+    jsonschema.validate(json.loads(said), schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"tool_calls": [{"name": "weather", "arguments": {}}]}, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"tool_calls": []}, schema)
+
+
+def test_a_format_beside_tools_holds_for_the_content() -> None:
+    runtime = FakeRuntime(lambda submit: ['{"answer": 1}'])
+    schema = {"type": "object", "properties": {"answer": {"type": "integer"}}, "required": ["answer"]}
+    format_ = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    message = chat(make_app(runtime), response_format=format_).json()["choices"][0]["message"]
+    assert message["content"] == '{"answer": 1}'
+    outline = runtime.submits[0].outline
+    assert outline is not None
+    assert outline.grammar is not None
+    assert len(json.loads(outline.grammar.text)["anyOf"]) == 2
+
+
+def test_older_functions_are_tools() -> None:
+    body = {"messages": HI, "functions": [FUNCTION]}
+    (choice,) = ask(app_of(), "POST", "/v1/chat/completions", json=body).json()["choices"]
+    assert len(choice["message"]["tool_calls"]) == 2
+
+
+ANTHROPIC_TOOLS = [{"name": "weather", "input_schema": FUNCTION["parameters"]}]
+
+
+def messages(app: ASGIApp, **fields: Any) -> Any:
+    body = {"messages": HI, "max_tokens": 99, "tools": ANTHROPIC_TOOLS, "thinking": {"type": "adaptive"}, **fields}
+    return ask(app, "POST", "/v1/messages", json=body)
+
+
+def test_anthropic_whole() -> None:
+    reply = messages(app_of()).json()
+    assert reply["stop_reason"] == "tool_use"
+    thinking, text, *calls = reply["content"]
+    assert (thinking["type"], thinking["thinking"]) == ("thinking", "Two cities.")
+    assert (text["type"], text["text"]) == ("text", "I look.")
+    assert [call["input"] for call in calls] == CALLS
+    assert all(call["type"] == "tool_use" and call["id"].startswith("toolu_") for call in calls)
+
+
+def test_anthropic_streamed() -> None:
+    sent = [json.loads(data) for data in _data(messages(app_of(), stream=True))]
+    starts = [event["content_block"]["type"] for event in sent if event["type"] == "content_block_start"]
+    assert starts == ["thinking", "text", "tool_use", "tool_use"]
+    stops = [event["index"] for event in sent if event["type"] == "content_block_stop"]
+    assert stops == [0, 1, 2, 3]
+    deltas = [(event["index"], event["delta"]) for event in sent if event["type"] == "content_block_delta"]
+    assert "".join(delta.get("thinking", "") for _, delta in deltas) == "Two cities."
+    assert [delta["type"] for index, delta in deltas if index == 0][-1] == "signature_delta"
+    for index, arguments in ((2, CALLS[0]), (3, CALLS[1])):
+        assert json.loads("".join(d["partial_json"] for at, d in deltas if at == index)) == arguments
+    assert sent[-2]["delta"]["stop_reason"] == "tool_use"
+
+
+def test_anthropic_thinking_without_its_text() -> None:
+    thinking, *_ = messages(app_of(), thinking={"type": "adaptive", "display": "omitted"}).json()["content"]
+    assert thinking["thinking"] == ""
+
+
+def test_anthropic_tools_of_its_own_servers_are_refused() -> None:
+    response = messages(app_of(), tools=[{"type": "web_search_20250305", "name": "web_search"}])
+    assert response.status_code == 400
+    assert "tools[0]" in response.json()["error"]["message"]
+
+
+def ollama(app: ASGIApp, **fields: Any) -> Any:
+    return ask(app, "POST", "/api/chat", json={"model": "tiny", "messages": HI, "tools": TOOLS, **fields})
+
+
+def test_ollama_whole() -> None:
+    message = ollama(app_of(), stream=False).json()["message"]
+    assert (message["thinking"], message["content"]) == ("Two cities.", "I look.")
+    assert [call["function"]["arguments"] for call in message["tool_calls"]] == CALLS
+
+
+def test_ollama_streamed() -> None:
+    lines = [json.loads(line) for line in ollama(app_of()).text.splitlines()]
+    own = [line["message"] for line in lines]
+    assert "".join(message.get("thinking", "") for message in own) == "Two cities."
+    assert "".join(message["content"] for message in own) == "I look."
+    calls = [call for message in own for call in message.get("tool_calls", ())]
+    assert [call["function"]["arguments"] for call in calls] == CALLS
+    assert [call["function"]["index"] for call in calls] == [0, 1]
+    assert len({call["id"] for call in calls}) == len(CALLS)
+    assert lines[-1]["done_reason"] == "stop"
+
+
+def test_ollama_drops_a_call_that_is_cut_off() -> None:
+    reply = ollama(app_of(TRUNCATED, "length"), stream=False).json()
+    assert reply["done_reason"] == "length"
+    assert "tool_calls" not in reply["message"]
+
+
+def test_ollama_generates_with_thinking() -> None:
+    body = {"model": "tiny", "prompt": "hi", "stream": False}
+    reply = ask(app_of("<think>\nwhy\n</think>\n\nanswer"), "POST", "/api/generate", json=body).json()
+    assert (reply["thinking"], reply["response"]) == ("why", "answer")
+
+
+RESPONSES_TOOLS = [{"type": "function", **FUNCTION}]
+
+
+def respond(app: ASGIApp, **fields: Any) -> Any:
+    return ask(app, "POST", "/v1/responses", json={"input": "hi", "tools": RESPONSES_TOOLS, **fields})
+
+
+def test_responses_whole() -> None:
+    reply = respond(app_of()).json()
+    assert reply["status"] == "completed"
+    reasoning, message, *calls = reply["output"]
+    assert reasoning["content"] == [{"type": "reasoning_text", "text": "Two cities."}]
+    assert message["content"][0]["text"] == "I look."
+    assert [json.loads(call["arguments"]) for call in calls] == CALLS
+    assert all(call["type"] == "function_call" and call["call_id"].startswith("call_") for call in calls)
+    assert reply["tools"] == RESPONSES_TOOLS
+
+
+def test_responses_streamed() -> None:
+    sent = [json.loads(data) for data in _data(respond(app_of(), stream=True))]
+    assert [event["sequence_number"] for event in sent] == list(range(len(sent)))
+    added = [event["item"]["type"] for event in sent if event["type"] == "response.output_item.added"]
+    assert added == ["reasoning", "message", "function_call", "function_call"]
+    done = [event["item"] for event in sent if event["type"] == "response.output_item.done"]
+    assert done == sent[-1]["response"]["output"]
+    for index, arguments in ((2, CALLS[0]), (3, CALLS[1])):
+        pieces = [event for event in sent if event.get("output_index") == index and "arguments.delta" in event["type"]]
+        assert json.loads("".join(piece["delta"] for piece in pieces)) == arguments
+
+
+def test_a_stored_response_with_calls_is_gone_on_from() -> None:
+    runtime = FakeRuntime(lambda submit: [ANSWER])
+    app = make_app(runtime)
+    first = ask(app, "POST", "/v1/responses", json={"input": "hi", "tools": RESPONSES_TOOLS}).json()
+    call_id = first["output"][2]["call_id"]
+    result = {"type": "function_call_output", "call_id": call_id, "output": "sunny"}
+    body = {"input": [result], "previous_response_id": first["id"], "tools": RESPONSES_TOOLS}
+    assert ask(app, "POST", "/v1/responses", json=body).status_code == 200
+    history = runtime.rendered[-1][0]
+    assert [message.role for message in history] == ["user", "assistant", "tool"]
+    assert history[1].reasoning == "Two cities."
+    assert history[1].tool_calls[0]["id"] == call_id
+    assert history[2].tool_call_id == call_id
+
+
+def test_calls_of_one_turn_are_one_message() -> None:
+    runtime = FakeRuntime()
+    calls = [{"type": "function_call", "call_id": f"c{n}", "name": "weather", "arguments": "{}"} for n in range(2)]
+    results = [{"type": "function_call_output", "call_id": f"c{n}", "output": "sunny"} for n in range(2)]
+    items = [{"role": "user", "content": "hi"}, *calls, *results]
+    assert ask(make_app(runtime), "POST", "/v1/responses", json={"input": items}).status_code == 200
+    assert [message.role for message in runtime.rendered[-1][0]] == ["user", "assistant", "tool", "tool"]
+
+
+def _data(response: Any) -> list[str]:
+    assert response.status_code == 200, response.text
+    lines = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: ")]
+    return [line for line in lines if line != "[DONE]"]
