@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -169,6 +170,7 @@ def _card(config: EngineConfig, loaded: Loaded, scheduling: SchedulerConfig) -> 
         can_generate=info.can_generate,
         adapters=loaded.adapters.cards(),
         marker_tokens=_marker_tokens(tokenizer),
+        can_constrain_calls=find_spec("llguidance") is not None,
     )
 
 

@@ -31,13 +31,9 @@ class ReasoningSpan:
     starts_open: bool = False
     """The prompt ends inside of it."""
     start_text: str = ""
-    start_ids: tuple[int, ...] = ()
-    """The tokens of `start_text`."""
     end_text: str = ""
-    end_ids: tuple[int, ...] = ()
-    """The tokens of `end_text`."""
-    implicit_end_ids: tuple[int, ...] = ()
-    """Tokens that end it too, as the first token of a tool call does."""
+    implicit_ends: tuple[str, ...] = ()
+    """Markers that end it too and belong to what follows, as the marker of a tool call does."""
     budget: int | None = None
     """How many tokens it may have at most; not given: no limit."""
     closing_text: str = ""

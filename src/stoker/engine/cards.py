@@ -80,6 +80,8 @@ class ModelCard(msgspec.Struct, frozen=True):
     """Those that it began with."""
     marker_tokens: list[str] = []
     """Markers of chat formats, such as `<tool_call>`, that are single tokens of the vocabulary."""
+    can_constrain_calls: bool = False
+    """Tool calls can be held to a grammar in the model's own format."""
 
 
 def is_same_model(one: ModelCard, other: ModelCard) -> bool:

@@ -35,6 +35,13 @@ class Format:
     hints: tuple[str, ...] = ()
     """Strings in a template that does not write calls, by which the format is known all the same."""
 
+    @property
+    def call_markers(self) -> tuple[str, ...]:
+        """What calls begin with, where they have a marker."""
+        if self.calls is None:
+            return ()
+        return tuple(marker for marker in (getattr(self.calls, "section", ("",))[0], *self.calls.starts) if marker)
+
 
 _THINK = ("<think>", "</think>")
 _CHANNEL_END = (
