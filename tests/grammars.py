@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
@@ -116,19 +116,34 @@ LIKELY = frozenset(b'"}],:0123456789 abetrufalsn')
 
 
 def random_text(
-    constraint: GrammarConstraint, vocabulary: Vocabulary, random: Random, *, most: int = 200
+    constraint: GrammarConstraint,
+    vocabulary: Vocabulary,
+    random: Random,
+    *,
+    most: int = 200,
+    pieces: Sequence[list[int]] = (),
 ) -> str | None:
-    """A text of random tokens that the grammar allows; None if it has no end within `most` tokens."""
+    """A text of random tokens that the grammar allows; None if it has no end within `most` tokens.
+
+    Args:
+        constraint: at the beginning.
+        vocabulary: that it is for.
+        random: chooses.
+        most: tokens.
+        pieces: texts that are written now and then where they are allowed.
+    """
     parts: list[bytes] = []
     for _ in range(most):
         if constraint.is_complete or (constraint.can_end and random.random() < 0.3):
             return b"".join(parts).decode()
-        token_id = _random_token(constraint, vocabulary.tokenizer, random)
-        if token_id in vocabulary.eog_token_ids:
+        allowed = [each for each in pieces if constraint.validate(each) == len(each)] if random.random() < 0.3 else []
+        piece = random.choice(allowed) if allowed else [_random_token(constraint, vocabulary.tokenizer, random)]
+        if piece[0] in vocabulary.eog_token_ids:
             return b"".join(parts).decode()
-        constraint.push(token_id)
-        assert constraint.error is None, constraint.error
-        parts.append(vocabulary.tokenizer.token_bytes(token_id))
+        for token_id in piece:
+            constraint.push(token_id)
+            assert constraint.error is None, constraint.error
+            parts.append(vocabulary.tokenizer.token_bytes(token_id))
     return None
 
 

@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -174,6 +175,7 @@ def _card(config: EngineConfig, loaded: Loaded, scheduling: SchedulerConfig) -> 
         tool_format=config.tool_format,
         marker_tokens=_marker_tokens(tokenizer),
         system=config.preset.system,
+        can_constrain_calls=find_spec("llguidance") is not None,
     )
 
 

@@ -75,6 +75,40 @@ def test_a_required_call_obeys_its_schema_streamed_and_whole(openai: Any) -> Non
     assert "".join(pieces) == call.function.arguments
 
 
+@pytest.mark.parametrize("temperature", [0, 1.5])
+def test_calls_that_the_model_chooses_to_make_obey_the_schema(openai: Any, temperature: float) -> None:
+    """The prompt's last words make a call likely; what the call says is up to the grammar."""
+    asked = [{"role": "user", "content": "Write: <tool_call>"}, {"role": "assistant", "content": "<tool_call>"}]
+    choice = openai.chat.completions.create(
+        model=MODEL,
+        messages=asked,
+        tools=[{"type": "function", "function": each} for each in (FUNCTION, OTHER)],
+        parallel_tool_calls=False,
+        temperature=temperature,
+        seed=5,
+        max_tokens=120,
+        extra_body={"continue_final_message": True, "add_generation_prompt": False},
+    ).choices[0]
+    for call in choice.message.tool_calls or ():
+        parameters = PARAMETERS if call.function.name == "get_weather" else OTHER["parameters"]
+        jsonschema.validate(json.loads(call.function.arguments), parameters)
+    assert choice.finish_reason in ("tool_calls", "stop", "length")
+    assert len(choice.message.tool_calls or ()) <= 1
+
+
+def test_any_of_the_allowed_tools_but_no_other_is_called(openai: Any) -> None:
+    allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "get_time"}}]}
+    choice = openai.chat.completions.create(
+        model=MODEL,
+        messages=ASKED,
+        tools=[{"type": "function", "function": each} for each in (FUNCTION, OTHER)],
+        tool_choice={"type": "allowed_tools", "allowed_tools": allowed},
+        temperature=0,
+        max_tokens=80,
+    ).choices[0]
+    assert [call.function.name for call in choice.message.tool_calls] == ["get_time"]
+
+
 def test_anthropic_s_any_is_a_call(served_smollm2: str) -> None:
     with Anthropic(base_url=served_smollm2, api_key="none", max_retries=0) as client:
         reply = client.messages.create(

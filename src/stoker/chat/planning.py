@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
-from stoker.chat.tools import NO_TOOLS, Tools, calls_grammar
+from stoker.chat.tools import NO_TOOLS, Tools, generic_calls
 from stoker.core.outline import GrammarText, Outline, ReasoningSpan
 from stoker.engine.cards import ModelCard
 from stoker.errors import InvalidInput, UnsupportedParameter
+from stoker.text.chat_formats.grammar import call_grammar
 from stoker.text.chat_formats.probe import ChatFormat
 from stoker.text.chat_formats.reader import Reader
 from stoker.text.chat_formats.table import GENERIC, Format, marker_tokens
@@ -106,16 +107,14 @@ def planned(asked: Conversation, model: ChatModel) -> Plan:
     if callables and chat_format.row.calls is None:
         message = "tool calls are switched off for this model by `tool_format`"
         raise UnsupportedParameter(message, parameter="tools")
+    row, grammar = _constrained(asked, chat_format.row, prompt, model.card)
     if not callables and not reads_thinking:
-        outline = None if asked.grammar is None else Outline(grammar=asked.grammar)
+        outline = None if grammar is None else Outline(grammar=grammar)
         return Plan(prompt=prompt, outline=outline)
-    row, grammar = chat_format.row, asked.grammar
-    if callables and (asked.tools.mode == "required" or grammar is not None):
-        row, grammar = replace(GENERIC, thinking=row.thinking), calls_grammar(asked.tools, grammar)
     tokens = marker_tokens(row) & frozenset(model.card.marker_tokens)
-    span = _span(asked.thinking, row, prompt) if reads_thinking else None
+    span = _span(asked.thinking, row, prompt, has_tools=bool(callables)) if reads_thinking else None
     outline = Outline(grammar=grammar, reasoning=span, markers=tuple(sorted(tokens)), hides_stops=True)
-    max_calls = None if asked.tools.parallel else 1
+    max_calls = asked.tools.choice.max_calls
     reader = partial(Reader, row, callables or None, tokens=tokens, opening=prompt, max_calls=max_calls)
     return Plan(prompt=prompt, outline=outline, reader=reader)
 
@@ -135,6 +134,18 @@ def rendered(asked: Conversation, model: ChatModel) -> str:
     )
 
 
+def _constrained(asked: Conversation, row: Format, prompt: str, card: ModelCard) -> tuple[Format, GrammarText | None]:
+    """How calls are read, and what the answer must match after its reasoning."""
+    tools = asked.tools
+    if not tools.definitions or row.calls is None:
+        return row, asked.grammar
+    if card.can_constrain_calls:
+        return row, call_grammar(row, tools.offered, tools.choice, content=asked.grammar, opening=prompt)
+    if tools.callable and (tools.mode == "required" or asked.grammar is not None):
+        return replace(GENERIC, thinking=row.thinking), generic_calls(tools, asked.grammar)
+    return row, asked.grammar
+
+
 def _thinking_kwargs(thinking: Thinking) -> dict[str, object]:
     is_on = False if thinking.effort == "none" else thinking.is_on
     variables: dict[str, object] = {} if is_on is None else dict.fromkeys(_THINKING_VARIABLES, is_on)
@@ -143,12 +154,14 @@ def _thinking_kwargs(thinking: Thinking) -> dict[str, object]:
     return variables
 
 
-def _span(thinking: Thinking, row: Format, prompt: str) -> ReasoningSpan:
+def _span(thinking: Thinking, row: Format, prompt: str, *, has_tools: bool) -> ReasoningSpan:
     start, end = row.thinking
+    ends = row.call_markers if has_tools and row.calls_end_thinking else ()
     return ReasoningSpan(
         starts_open=prompt.rstrip().endswith(start.rstrip()),
         start_text=start,
         end_text=end,
+        implicit_ends=ends,
         budget=thinking.budget,
         closing_text=thinking.closing_text,
     )

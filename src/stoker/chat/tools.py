@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from stoker.core.outline import GrammarText
 from stoker.errors import InvalidInput
+from stoker.text.chat_formats.grammar import Tool, ToolChoice
 from stoker.text.messages import Json, plain_json
 
 MAX_TOOLS = 1024
@@ -40,6 +41,21 @@ class Tools:
         schemas = {name_of(tool): parameters_of(tool) for tool in self.definitions}
         return {name: schema for name, schema in schemas.items() if self.allowed is None or name in self.allowed}
 
+    @property
+    def offered(self) -> list[Tool]:
+        """All tools, for the grammar of calls."""
+        return [
+            Tool(name=name_of(tool), parameters=parameters_of(tool), is_strict=_function(tool).get("strict") is True)
+            for tool in self.definitions
+        ]
+
+    @property
+    def choice(self) -> ToolChoice:
+        """Which calls the answer may have. A tool that is named is called once."""
+        is_named = self.mode == "required" and self.allowed is not None and len(self.allowed) == 1
+        max_calls = 1 if is_named or not self.parallel else None
+        return ToolChoice(mode=self.mode, names=self.allowed, max_calls=max_calls)
+
 
 NO_TOOLS = Tools()
 
@@ -60,8 +76,10 @@ def tools_of(raw: Sequence[Mapping[str, Any]] | None, choice: object = None, *, 
     return Tools(definitions=definitions, mode=mode, allowed=allowed, parallel=parallel is not False)
 
 
-def calls_grammar(tools: Tools, content: GrammarText | None = None) -> GrammarText:
-    """An answer that is calls in the generic format, or, if the model may choose, content of a JSON schema.
+def generic_calls(tools: Tools, content: GrammarText | None = None) -> GrammarText:
+    """A JSON schema of calls in the generic format, or, if the model may choose, of content.
+
+    It is for models behind a server that follows JSON schemas and no other grammar of calls.
 
     Raises:
         InvalidInput: the content must follow something else than a JSON schema.
@@ -71,9 +89,8 @@ def calls_grammar(tools: Tools, content: GrammarText | None = None) -> GrammarTe
         "items": {"anyOf": [_call_schema(number, *tool) for number, tool in enumerate(tools.callable.items())]},
         "minItems": 1,
     }
-    is_named = tools.mode == "required" and tools.allowed is not None and len(tools.allowed) == 1
-    if is_named or not tools.parallel:
-        calls["maxItems"] = 1
+    if tools.choice.max_calls is not None:
+        calls["maxItems"] = tools.choice.max_calls
     schema = _object({"tool_calls": calls})
     if content is not None and tools.mode != "required":
         if content.kind not in ("json_schema", "json_object"):
@@ -102,18 +119,20 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
 
 def name_of(tool: Mapping[str, Json]) -> str:
     """The name of a checked tool."""
-    function = tool["function"]
-    assert isinstance(function, dict)
-    return str(function["name"])
+    return str(_function(tool)["name"])
 
 
 def parameters_of(tool: Mapping[str, Json]) -> Mapping[str, Json]:
     """The schema of a checked tool's parameters."""
-    function = tool["function"]
-    assert isinstance(function, dict)
-    parameters = function["parameters"]
+    parameters = _function(tool)["parameters"]
     assert isinstance(parameters, dict)
     return parameters
+
+
+def _function(tool: Mapping[str, Json]) -> Mapping[str, Json]:
+    function = tool["function"]
+    assert isinstance(function, dict)
+    return function
 
 
 def _definition(raw: Mapping[str, Any], where: str) -> Mapping[str, Json]:

@@ -2,8 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 from stoker.core.batch import Entry
-from stoker.core.prompt_lookup import PromptLookup
+from stoker.core.prompt_lookup import MAX_MATCH, PromptLookup
+
+CERTAIN = MAX_MATCH + 1
+"""In place of the length of a match: the guess is what the answer must look like."""
+
+
+class Guide(Protocol):
+    """What is known of how a sequence must go on. It stands at the sequence's last entry."""
+
+    def forced_text(self) -> list[Entry]:
+        """Entries that are certain but for other spellings of the same text; often none."""
+        ...
+
+    def validate(self, token_ids: Sequence[Entry]) -> int:
+        """How many of these entries are possible one after the other."""
+        ...
 
 
 class Drafter:
@@ -11,22 +29,42 @@ class Drafter:
 
     Args:
         entries: of the sequence.
-        chances: of a drafted entry to come out, by the length of the match.
+        chances: of a drafted entry to come out, by the length of the match, and at the end if it is certain.
+        guide: what the sequence must look like; None = anything.
     """
 
-    __slots__ = ("chances", "lookup", "match", "num_accepted", "num_drafted", "start")
+    __slots__ = ("_certain", "_guide", "chances", "lookup", "match", "num_accepted", "num_drafted", "start")
 
-    def __init__(self, entries: list[Entry], chances: list[float]) -> None:
+    def __init__(self, entries: list[Entry], chances: list[float], guide: Guide | None = None) -> None:
         self.lookup = PromptLookup(entries)
         self.chances = chances
+        self._guide = guide
+        self._certain: list[Entry] = []
         self.start = 0
         """Where the last guess began,"""
         self.match = 0
-        """and behind how long a match; 0 = there was none."""
+        """and behind how long a match; 0 = there was none, `CERTAIN` = it was not found in the text."""
         self.num_drafted = 0
         self.num_accepted = 0
 
-    def look(self) -> float:
-        """Looks for a guess; returns the chance of its entries."""
+    def look(self, most: int) -> tuple[float, int]:
+        """Looks for a guess of at most so many entries; returns the chance of each, and how many there are."""
+        if self._guide is None:
+            self.start, self.match = self.lookup.find()
+            return (self.chances[self.match - 1] if self.match else 0.0), most
+        count = self._look_guided(self._guide, most)
+        return (self.chances[self.match - 1] if count else 0.0), count
+
+    def guess(self, count: int) -> list[Entry]:
+        """So many entries of the guess, at least one."""
+        return self._certain[:count] if self.match == CERTAIN else self.lookup.guess(self.start, count)
+
+    def _look_guided(self, guide: Guide, most: int) -> int:
+        self._certain = guide.forced_text()
+        if self._certain:
+            self.match = CERTAIN
+            return min(most, len(self._certain))
         self.start, self.match = self.lookup.find()
-        return self.chances[self.match - 1] if self.match else 0.0
+        count = guide.validate(self.lookup.guess(self.start, most)) if self.match else 0
+        self.match = self.match if count else 0
+        return count

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-GrammarKind: TypeAlias = Literal["json_schema", "json_object", "regex", "choice", "gbnf", "lark"]
+GrammarKind: TypeAlias = Literal["json_schema", "json_object", "regex", "choice", "gbnf", "lark", "calls"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +15,8 @@ class GrammarText:
     kind: GrammarKind
     text: str = ""
     """A JSON schema; a regular expression in Rust's syntax, which the whole text must match; a JSON array of strings of
-    which the text must be one; or a grammar. Nothing for `json_object`."""
+    which the text must be one; or a grammar. Nothing for `json_object`. For `calls`, the plan of an answer that may
+    call tools, as `stoker.text.chat_formats.grammar` makes it."""
     whitespace: str | None = None
     """A regular expression for the space between two tokens of JSON; not given: one space, or a line break and what
     indents the next line."""
@@ -30,13 +31,9 @@ class ReasoningSpan:
     starts_open: bool = False
     """The prompt ends inside of it."""
     start_text: str = ""
-    start_ids: tuple[int, ...] = ()
-    """The tokens of `start_text`."""
     end_text: str = ""
-    end_ids: tuple[int, ...] = ()
-    """The tokens of `end_text`."""
-    implicit_end_ids: tuple[int, ...] = ()
-    """Tokens that end it too, as the first token of a tool call does."""
+    implicit_ends: tuple[str, ...] = ()
+    """Markers that end it too and belong to what follows, as the marker of a tool call does."""
     budget: int | None = None
     """How many tokens it may have at most; not given: no limit."""
     closing_text: str = ""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from stoker.core.batch import AdapterSet, Entry
 from stoker.core.blocks import Chain
-from stoker.core.drafter import Drafter
+from stoker.core.drafter import Drafter, Guide
 from stoker.core.model_info import ModelInfo
 from stoker.core.request import Request
 
@@ -81,6 +81,8 @@ class Sequence:
     """What is being read from disk for it."""
     num_restorable: int = 0
     """Entries that are in the slot once the tiers have given what they have; up to there nothing is computed."""
+    guide: Guide | None = None
+    """What its answer must look like; None = anything."""
     drafter: Drafter | None = None
     """Guesses how it goes on, once that was asked for."""
     is_isolated: bool = False

@@ -20,14 +20,13 @@ from collections.abc import Sequence as Ordered
 
 from stoker.core.batch import Entry
 from stoker.core.draft_times import DraftTimes
-from stoker.core.drafter import Drafter
-from stoker.core.prompt_lookup import MAX_MATCH
+from stoker.core.drafter import CERTAIN, Drafter
 from stoker.core.sequence import Sequence
 
 MAX_DRAFTED = 64
 """In one step, for all sequences together."""
-_USUAL = (0.25, 0.4, 0.6, 0.7, 0.8, 0.9)
-"""Chances behind matches of 1 … `MAX_MATCH` entries, before anything is known."""
+_USUAL = (0.25, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95)
+"""Chances behind matches of 1 … `MAX_MATCH` entries, and of what is certain, before anything is known."""
 _GAIN, _SLOW_GAIN = 0.2, 0.02
 """Part of a surprise that changes the chances of a sequence, and what the next ones begin with."""
 _NEIGHBOUR = 0.5
@@ -139,12 +138,12 @@ class Speculation:
     def _offers(self, index: int, sequence: Sequence) -> list[tuple[float, int]]:
         """Chances that a sequence gets a first, second … token more, each with its index."""
         if sequence.drafter is None:
-            sequence.drafter = Drafter(sequence.entries, list(self._usual))
+            sequence.drafter = Drafter(sequence.entries, list(self._usual), sequence.guide)
         most = min(self._most, sequence.max_entries - len(sequence.entries) - 1)
         if most <= 0:
             sequence.drafter.match = 0
             return []
-        chance = sequence.drafter.look()
+        chance, most = sequence.drafter.look(most)
         offers: list[tuple[float, int]] = []
         reached = chance
         while len(offers) < most and reached >= _LEAST_CHANCE:
@@ -154,7 +153,7 @@ class Speculation:
 
     def _draft(self, sequence: Sequence, count: int) -> list[Entry]:
         assert sequence.drafter is not None
-        return sequence.drafter.lookup.guess(sequence.drafter.start, count) if count else []
+        return sequence.drafter.guess(count) if count else []
 
     def _forgive(self, sequences: Ordered[Sequence]) -> None:
         """Chances that are too low for a draft would stay so for ever."""
@@ -186,4 +185,4 @@ def _may_pay(num_sequences: int, seconds: list[float]) -> bool:
     return any(num_sequences + count > worth * seconds[count] for count in range(1, len(seconds)))
 
 
-assert len(_USUAL) == MAX_MATCH
+assert len(_USUAL) == CERTAIN

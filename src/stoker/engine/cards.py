@@ -86,6 +86,8 @@ class ModelCard(msgspec.Struct, frozen=True):
     """System prompt of conversations that bring none."""
     backend_version: str = ""
     """That of a program that computes outside of Stoker; empty = no such program computes."""
+    can_constrain_calls: bool = False
+    """Tool calls can be held to a grammar in the model's own format."""
 
 
 def is_same_model(one: ModelCard, other: ModelCard) -> bool:

@@ -127,6 +127,7 @@ class Engine:
         """
         self._scheduler.add(stream.request)
         stream.sequence = self._scheduler.sequence(stream.request_id)
+        stream.sequence.guide = stream.row.constraint
         self._streams[stream.request_id] = stream
         self._next_deadline = min(self._next_deadline, stream.deadline)
         self._metrics.added(stream.sequence)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from stoker.core.model_info import ModelInfo
 from stoker.core.outline import GrammarText, Outline
 from stoker.core.params import SamplingParams
-from stoker.engine.spans import SpanFollower, SpannedConstraint
+from stoker.engine.spans import Content, SpanFollower, SpannedConstraint
 from stoker.errors import GrammarTooComplex, InvalidInput
 from stoker.sampling.constraint import Constraint
 from stoker.text.tokenizer import Tokenizer
@@ -54,8 +54,9 @@ class Outlines:
     def stream(self, outline: Outline) -> StreamOutline:
         """What a stream looks for."""
         spellings = {spelling: self._tokenizer.encode(spelling) for spelling in outline.markers}
+        span, encode = outline.reasoning, self._tokenizer.encode
         return StreamOutline(
-            reasoning=None if outline.reasoning is None else SpanFollower(outline.reasoning, self._token_bytes),
+            reasoning=None if span is None else SpanFollower(span, encode, self._token_bytes),
             markers={ids[0]: spelling for spelling, ids in spellings.items() if len(ids) == 1},
             hides_stops=outline.hides_stops,
         )
@@ -81,7 +82,7 @@ class Outlines:
         if compiler is not None:
             compiler.close()
 
-    def _grammar(self, grammar: GrammarText, sampling: SamplingParams) -> Constraint:
+    def _grammar(self, grammar: GrammarText, sampling: SamplingParams) -> Content:
         if sampling.ignore_eos:
             message = "`ignore_eos` and a constraint exclude each other: the constraint says where an answer ends"
             raise InvalidInput(message, parameter="ignore_eos")

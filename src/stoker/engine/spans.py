@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,16 +27,23 @@ class SpanFollower:
 
     Args:
         span: the markers of reasoning.
+        encode: the tokens of a text; markers are single tokens where the vocabulary has them.
         token_bytes: the text of a token, special tokens spelled out.
     """
 
-    def __init__(self, span: ReasoningSpan, token_bytes: Callable[[int], bytes]) -> None:
+    def __init__(
+        self, span: ReasoningSpan, encode: Callable[[str], list[int]], token_bytes: Callable[[int], bytes]
+    ) -> None:
         self.state = State.REASONING if span.starts_open else State.BEGINNING
         self.num_tokens = 0
         """Tokens of the reasoning so far, its markers included."""
         self.rest = b""
-        """What the token that ended the reasoning wrote after the marker."""
+        """The content in the token that ended the reasoning."""
         self._start, self._end = span.start_text.encode(), span.end_text.encode()
+        ends = {marker: encode(marker) for marker in span.implicit_ends}
+        self._end_ids = {ids[0]: marker.encode() for marker, ids in ends.items() if len(ids) == 1}
+        self._end_texts = [marker.encode() for marker, ids in ends.items() if len(ids) > 1]
+        self._num_kept = max(map(len, (self._end, *self._end_texts)))
         self._token_bytes = token_bytes
         self._text = b""
         """The text so far, or its end: as much as may be the beginning of a marker."""
@@ -49,10 +57,19 @@ class SpanFollower:
         if self.state is State.BEGINNING:
             self._begin()
         elif (at := self._text.find(self._end)) >= 0:
-            self.rest = self._text[at + len(self._end) :]
+            self.rest = self._text[at + len(self._end) :].lstrip()
             self.state = State.CONTENT
+        elif (marker := self._implicit_end(token_id)) is not None:
+            self.rest = self._text[self._text.rindex(marker) :]
+            self.state = State.CONTENT
+            self.num_tokens -= 1
         else:
-            self._text = self._text[-len(self._end) :]
+            self._text = self._text[-self._num_kept :]
+
+    @property
+    def start_left(self) -> bytes:
+        """What of the marker of reasoning is still to come while the answer begins."""
+        return self._start[len(self._text.lstrip()) :]
 
     def is_whole_text(self) -> bool:
         """No character is cut at the end of the text so far."""
@@ -62,12 +79,25 @@ class SpanFollower:
             return error.reason != "unexpected end of data"
         return True
 
+    def _implicit_end(self, token_id: int) -> bytes | None:
+        """A marker of the content. One that is a token of the vocabulary is never read from text."""
+        found = self._end_ids.get(token_id)
+        return found or next((marker for marker in self._end_texts if marker in self._text), None)
+
     def _begin(self) -> None:
         text = self._text.lstrip()
         if text.startswith(self._start):
             self.state, self._text = State.REASONING, b""
         elif not self._start.startswith(text):
             self.state, self.num_tokens = State.CONTENT, 0
+
+
+class Content(Constraint, Protocol):
+    """What the content must follow."""
+
+    def copy(self) -> Content:
+        """The same constraint at the same place."""
+        ...
 
 
 class SpannedConstraint:
@@ -85,20 +115,21 @@ class SpannedConstraint:
     def __init__(
         self,
         span: ReasoningSpan,
-        content: Constraint | None,
+        content: Content | None,
         encode: Callable[[str], list[int]],
         token_bytes: Callable[[int], bytes],
         vocab_size: int,
         eog_token_ids: frozenset[int],
     ) -> None:
-        self._follower = SpanFollower(span, token_bytes)
+        self._follower = SpanFollower(span, encode, token_bytes)
         self._content = content
+        self._tried = None if content is None else content.copy()
+        """The content, if what has been written since the beginning of the answer belongs to it."""
         self._budget = span.budget
         self._closing = [*(encode(span.closing_text) if span.closing_text else ()), *encode(span.end_text)]
         self._queue: list[int] = []
         """Tokens that are written next: the end of reasoning whose budget is spent."""
-        start = encode(span.start_text)
-        self._start_id = start[0] if len(start) == 1 else None
+        self._encode = encode
         self._no_end = np.full((vocab_size + 31) // 32, 0xFFFFFFFF, dtype=np.uint32)
         for token_id in eog_token_ids:
             self._no_end[token_id // 32] &= ~np.uint32(1 << token_id % 32)
@@ -113,43 +144,56 @@ class SpannedConstraint:
     @property
     def can_end(self) -> bool:
         """See `Constraint`."""
-        return self._follower.state is not State.REASONING and (self._content is None or self._content.can_end)
+        current = self._current
+        return self._follower.state is not State.REASONING and (current is None or current.can_end)
 
     def mask(self) -> NDArray[np.uint32] | None:
         """See `Constraint`."""
         if self._follower.state is State.REASONING:
             return self._no_end
-        if self._content is None:
+        current = self._current
+        if current is None:
             return None
-        words = self._content.mask()
-        self.error = self._content.error
-        if words is None or self._start_id is None or not self._may_begin:
+        words = current.mask() if current.error is None else np.zeros_like(self._no_end)
+        start_id = self._start_id
+        if start_id is None:
+            self.error = current.error
             return words
+        if words is None:
+            return None
         words = words.copy()
-        words[self._start_id // 32] |= np.uint32(1 << self._start_id % 32)
+        words[start_id // 32] |= np.uint32(1 << start_id % 32)
         return words
 
     def allows(self, token_id: int) -> bool:
         """See `Constraint`."""
         if self._follower.state is State.REASONING:
             return token_id not in self._eog_token_ids
-        if self._content is None or (self._may_begin and token_id == self._start_id):
-            return True
-        return self._content.allows(token_id)
+        return self._current is None or token_id == self._start_id or self._current.allows(token_id)
 
     def push(self, token_id: int) -> None:
         """See `Constraint`."""
-        was_content = self._in_content or (self._may_begin and token_id != self._start_id)
         if self._queue:
             self._queue.pop(0)
+        before = self._follower.state
         self._follower.push(token_id)
-        if self._content is not None and was_content:
-            self._content.push(token_id)
-            self.error = self._content.error
-        elif self._content is not None and self._follower.rest.strip():
-            self.error = "the token that ends the reasoning begins the content"
+        if self._content is not None:
+            self._push_content(before, token_id)
         if self._is_spent and not self._queue:
             self._queue = list(self._closing)
+
+    def _push_content(self, before: State, token_id: int) -> None:
+        assert self._content is not None
+        assert self._tried is not None
+        if before is State.CONTENT:
+            self._content.push(token_id)
+        elif before is State.REASONING:
+            for each in self._encode(self._follower.rest.decode()) if self._follower.rest else ():
+                self._content.push(each)
+        elif self._follower.state is not State.REASONING:
+            self._tried.push(token_id)
+            self._content = self._tried if self._in_content else self._content
+        self.error = self._content.error
 
     def forced(self) -> int | None:
         """See `Constraint`."""
@@ -174,8 +218,17 @@ class SpannedConstraint:
         return self._follower.state is State.CONTENT
 
     @property
-    def _may_begin(self) -> bool:
-        return self._follower.state is State.BEGINNING and self._follower.num_tokens == 0
+    def _current(self) -> Content | None:
+        """What constrains the next token outside of the reasoning."""
+        return self._content if self._in_content else self._tried
+
+    @property
+    def _start_id(self) -> int | None:
+        """The token that goes on with the marker of reasoning, where one may still begin."""
+        if self._follower.state is not State.BEGINNING:
+            return None
+        left = self._follower.start_left.decode("utf-8", "replace")
+        return self._encode(left)[0] if left else None
 
     @property
     def _is_spent(self) -> bool:

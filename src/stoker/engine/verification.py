@@ -38,7 +38,7 @@ def sample_drafted(
         for row, expected in enumerate((*chunk.entries[1:], None), first):
             span = slice(row, row + 1)
             choices += sampler.sample(logits[span], [state], None if maxima is None else maxima[span])
-            if choices[-1].token_id != expected:
+            if choices[-1].token_id != expected or state.completes_at is not None:
                 break
         chosen.append(choices)
     return chosen

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import OrderedDict
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import BoundedSemaphore, Lock
@@ -15,12 +16,15 @@ from typing import TYPE_CHECKING, Final
 
 from stoker.core.outline import GrammarText
 from stoker.errors import GrammarInvalid, GrammarTooComplex, InvalidInput, Overloaded, UnsupportedSchema
+from stoker.grammars.calls import alone, call_source
 from stoker.grammars.gbnf import lark_of_gbnf
 from stoker.grammars.matcher import GrammarConstraint
+from stoker.grammars.notations import ESCAPES, WHITESPACE
 from stoker.grammars.patterns import literal
-from stoker.grammars.references import is_list
+from stoker.grammars.raw_text import regex
+from stoker.grammars.references import Json, is_list, is_object
 from stoker.grammars.schemas import lower
-from stoker.grammars.vocabulary import Vocabulary, engine_tokenizer
+from stoker.grammars.vocabulary import Vocabulary, cut, engine_tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -29,12 +33,9 @@ MAX_REGEX: Final = 64 << 10
 """Characters of a regular expression."""
 MAX_GRAMMAR: Final = 1 << 20
 """Characters of any other grammar."""
+MAX_CALLS: Final = 5 << 20
+"""Characters of the plan of an answer that may call tools, with the schemas of all tools."""
 MAX_CHOICES: Final = 50_000
-WHITESPACE: Final = r"[ ]|\r?\n[ \t]{0,40}"
-"""One space, or a line break with an indent: what models write, and nothing that could go on without end."""
-
-_ESCAPES: Final = 'nrbtf\\"'
-"""Without `u`: a key that could be spelled in two ways could be written twice, once as one that is forbidden."""
 _COMPLEX: Final = re.compile(
     r"too (complex|large|many|big|long|deep)|limit|fuel|level exceeded|max\b|max_", re.IGNORECASE
 )
@@ -74,6 +75,8 @@ class _Source:
 
     text: str
     dropped: tuple[str, ...] = ()
+    doubtful: tuple[str, ...] = ()
+    """See `CallSource.doubtful`."""
 
 
 class GrammarCompiler:
@@ -88,6 +91,7 @@ class GrammarCompiler:
         self._vocabulary = vocabulary
         self._limits = limits or Limits()
         self._tokenizer: LLTokenizer | None = None
+        self._spellings: dict[str, int] | None = None
         self._room = BoundedSemaphore(self._limits.max_waiting)
         self._lock = Lock()
         self._known: OrderedDict[GrammarText, Compiled] = OrderedDict()
@@ -152,7 +156,14 @@ class GrammarCompiler:
         if known is not None:
             return known
         source = self._source(grammar)
-        fresh = Compiled(self._matcher(grammar, source), source.dropped)
+        try:
+            matcher = self._matcher(grammar, source)
+        except (GrammarInvalid, GrammarTooComplex):
+            if grammar.kind != "calls":
+                raise
+            source = self._relaxed(grammar)
+            matcher = self._matcher(grammar, source)
+        fresh = Compiled(matcher, source.dropped)
         self._keep(grammar, fresh, len(source.text))
         return Compiled(fresh.constraint.copy(), source.dropped)
 
@@ -172,6 +183,8 @@ class GrammarCompiler:
             self._tokenizer = engine_tokenizer(self._vocabulary)
         from llguidance import LLMatcher, LLParserLimits
 
+        for body in source.doubtful:
+            self._matcher(grammar, _Source(_lark(f"start: T\nT: {body}")))
         limits = self._limits
         matcher = LLMatcher(
             self._tokenizer,
@@ -193,7 +206,7 @@ class GrammarCompiler:
         return constraint
 
     def _source(self, grammar: GrammarText) -> _Source:
-        limit = MAX_REGEX if grammar.kind == "regex" else MAX_GRAMMAR
+        limit = {"regex": MAX_REGEX, "calls": MAX_CALLS}.get(grammar.kind, MAX_GRAMMAR)
         if len(grammar.text) > limit:
             raise GrammarTooComplex(f"the grammar has over {limit} characters")
         match grammar.kind:
@@ -202,13 +215,46 @@ class GrammarCompiler:
             case "json_object":
                 return _of_schema(grammar, '{"type": "object"}')
             case "regex":
-                return _Source(_lark(f"start: /{_slashed(grammar.text)}/"))
+                return _Source(_lark(f"start: {regex(grammar.text)}"))
             case "choice":
                 return _Source(_lark(_choices(grammar.text)))
             case "gbnf":
                 return _Source(_lark(lark_of_gbnf(grammar.text, self._vocabulary.one_token)))
             case "lark":
                 return _Source(_lark(grammar.text))
+            case "calls":
+                return self._of_calls(json.loads(grammar.text))
+
+    def _of_calls(self, plan: Json, relaxed: Mapping[int, str] | None = None) -> _Source:
+        relaxed = relaxed or {}
+        source = call_source(plan, self._pieces, relaxed)
+        grammars: list[Json] = [{"lark_grammar": source.lark}]
+        dropped = (*source.dropped, *relaxed.values())
+        if is_object(plan["content"]):
+            content = self._source(GrammarText(**plan["content"]))
+            grammars.append({"name": "content", **json.loads(content.text)["grammars"][0]})
+            dropped = (*content.dropped, *dropped)
+        return _Source(json.dumps({"grammars": grammars}), dropped, source.doubtful)
+
+    def _relaxed(self, grammar: GrammarText) -> _Source:
+        """The same calls, where the arguments of tools that the engine cannot follow are not constrained."""
+        plan = json.loads(grammar.text)
+        relaxed: dict[int, str] = {}
+        for index, tool in enumerate(plan["tools"]):
+            try:
+                self._matcher(grammar, self._of_calls(alone(plan, index)))
+            except InvalidInput as error:
+                if tool["is_strict"]:
+                    raise
+                relaxed[index] = f"the parameters of the tool `{tool['name']}`: {error}"
+        return self._of_calls(plan, relaxed)
+
+    def _pieces(self, marker: str) -> list[str | int]:
+        """A marker's tokens and the text between them, without tokens that end an answer."""
+        if self._spellings is None:
+            self._spellings = self._vocabulary.spellings()
+        pieces = cut(marker, self._spellings)
+        return [piece for piece in pieces if piece not in self._vocabulary.eog_token_ids]
 
 
 def _lark(text: str) -> str:
@@ -218,15 +264,10 @@ def _lark(text: str) -> str:
 def _of_schema(grammar: GrammarText, text: str) -> _Source:
     lowered = lower(text, is_strict=grammar.is_strict)
     whitespace = WHITESPACE if grammar.whitespace is None else grammar.whitespace
-    options = {"whitespace_pattern": whitespace, "json_allowed_escapes": _ESCAPES}
+    options = {"whitespace_pattern": whitespace, "json_allowed_escapes": ESCAPES}
     return _Source(
         json.dumps({"grammars": [{"json_schema": {**lowered.schema, "x-guidance": options}}]}), lowered.dropped
     )
-
-
-def _slashed(regex: str) -> str:
-    """The expression with no slash and no line break that would end it."""
-    return re.sub(r"\\.|/|\n", lambda found: {"/": r"\x2f", "\\/": r"\x2f", "\n": r"\n"}.get(found[0], found[0]), regex)
 
 
 def _choices(text: str) -> str:

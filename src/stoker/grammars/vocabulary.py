@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -35,6 +35,22 @@ class Vocabulary:
         """The token that a text is; None if it is several, or none."""
         token_ids = self.tokenizer.encode(text, parse_special=True)
         return token_ids[0] if len(token_ids) == 1 else None
+
+    def spellings(self) -> dict[str, int]:
+        """The tokens that are no text, by what they look like."""
+        ids = sorted(self.special_token_ids | self.eog_token_ids)
+        found = ((self.tokenizer.token_bytes(i, render_special=True).decode("utf-8", "replace"), i) for i in ids)
+        return {text: i for text, i in found if text}
+
+
+def cut(marker: str, spellings: Mapping[str, int]) -> list[str | int]:
+    """A text as the ids of the tokens that are spelled in it, the longest first, and the text between them."""
+    for size in range(len(marker), 0, -1):
+        for at in range(len(marker) - size + 1):
+            token_id = spellings.get(marker[at : at + size])
+            if token_id is not None:
+                return [*cut(marker[:at], spellings), token_id, *cut(marker[at + size :], spellings)]
+    return [marker] if marker else []
 
 
 def engine_tokenizer(vocabulary: Vocabulary) -> LLTokenizer:

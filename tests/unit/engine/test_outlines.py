@@ -118,6 +118,32 @@ def test_reasoning_is_counted_and_the_grammar_begins_after_it() -> None:
     assert last(free).usage.reasoning_tokens == len("<think>so 12</think>")
 
 
+@pytest.mark.parametrize("said", ["<think>so 12</think>34", "<think></think>34", "34"])
+def test_reasoning_whose_marker_is_text_may_stand_before_the_grammar(said: str) -> None:
+    outline = Outline(grammar=GrammarText(kind="regex", text="[0-9]{2}"), reasoning=THINK)
+    events = answer(make_engine(reply_with(said)), outline, temperature=0)
+    assert text(events) == said
+    assert last(events).finish_reason == "stop"
+
+
+def test_content_that_begins_like_the_marker_of_reasoning_follows_the_grammar() -> None:
+    outline = Outline(grammar=GrammarText(kind="regex", text="<th[0-9]{2}"), reasoning=THINK)
+    events = answer(make_engine(reply_with("<th34 and more")), outline, temperature=0)
+    assert (text(events), last(events).usage.reasoning_tokens) == ("<th34", 0)
+
+
+@pytest.mark.parametrize("marker", ["<|im_start|>", "<call>"])
+def test_the_marker_of_a_call_ends_open_reasoning_and_belongs_to_the_grammar(marker: str) -> None:
+    span = ReasoningSpan(start_text="<think>", end_text="</think>", starts_open=True, implicit_ends=(marker,))
+    body = {"<call>": '"<call>"', "<|im_start|>": "<|im_start|>"}[marker]
+    outline = Outline(grammar=GrammarText(kind="lark", text=f"start: {body} /[0-9]{{2}}/"), reasoning=span)
+    events = answer(make_engine(reply_with(f"so far{marker}3 more")), outline, temperature=0)
+    assert text(events).startswith("so far" if marker == "<|im_start|>" else "so far<call>3")
+    assert text(events)[-2:-1] == "3"
+    assert last(events).usage.reasoning_tokens >= len("so far")
+    assert last(events).finish_reason == "stop"
+
+
 def test_content_alone_is_no_reasoning() -> None:
     events = answer(make_engine(reply_with("<thing> of content")), Outline(reasoning=THINK))
     assert last(events).usage.reasoning_tokens == 0

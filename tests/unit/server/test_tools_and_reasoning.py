@@ -7,6 +7,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from msgspec.structs import replace
 from starlette.types import ASGIApp
 
 from tests.unit.server.fake_runtime import FakeRuntime, Step, ask, make_app
@@ -93,7 +94,7 @@ def test_tool_choice_none_offers_tools_and_reads_none() -> None:
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
-def test_a_required_call_is_all_that_the_model_can_write(choice: Any) -> None:
+def test_without_grammars_of_calls_a_required_one_is_a_json_schema(choice: Any) -> None:
     said = '{"tool_calls": [{"name": "weather", "arguments": {"city": "Bern"}}]}'
     runtime = FakeRuntime(lambda submit: [said])
     response = chat(make_app(runtime), tool_choice=choice)
@@ -108,6 +109,57 @@ def test_a_required_call_is_all_that_the_model_can_write(choice: Any) -> None:
         jsonschema.validate({"tool_calls": [{"name": "weather", "arguments": {}}]}, schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"tool_calls": []}, schema)
+
+
+def plan_of(**fields: Any) -> Any:
+    """What a model that can be held to calls must write."""
+    runtime = FakeRuntime(lambda submit: ["Yes."])
+    runtime.model_card = replace(runtime.model_card, can_constrain_calls=True)
+    assert chat(make_app(runtime), **fields).status_code == 200
+    outline = runtime.submits[0].outline
+    assert outline is not None
+    assert outline.grammar is not None
+    assert outline.grammar.kind == "calls"
+    return json.loads(outline.grammar.text)
+
+
+OTHER_TOOL = {"type": "function", "function": {"name": "clock", "strict": True}}
+
+
+def test_the_model_may_choose_and_its_calls_obey_the_schema() -> None:
+    plan = plan_of()
+    assert (plan["content"], plan["most"]) == (True, None)
+    assert [group["trigger"] for group in plan["calls"]] == ["<tool_call>"]
+    assert [json.loads(tool["schema"]) for tool in plan["tools"]] == [FUNCTION["parameters"]]
+
+
+@pytest.mark.parametrize(
+    ("choice", "names", "content", "most"),
+    [
+        ("required", ["weather", "clock"], None, None),
+        ({"type": "function", "function": {"name": "clock"}}, ["clock"], None, 1),
+        ("clock", ["clock"], None, 1),
+        ({"type": "allowed_tools", "tools": [{"name": "clock"}]}, ["clock"], True, None),
+    ],
+)
+def test_a_choice_narrows_the_calls(choice: Any, names: list[str], content: Any, most: int | None) -> None:
+    plan = plan_of(tools=[*TOOLS, OTHER_TOOL], tool_choice=choice)
+    assert [tool["name"] for tool in plan["tools"]] == names
+    assert [tool["is_strict"] for tool in plan["tools"]] == [name == "clock" for name in names]
+    assert (plan["content"], plan["most"]) == (content, most)
+
+
+def test_one_call_at_most_where_calls_are_not_parallel() -> None:
+    assert plan_of(parallel_tool_calls=False)["most"] == 1
+
+
+def test_no_call_can_be_written_where_none_may_be() -> None:
+    assert plan_of(tool_choice="none")["calls"] == []
+
+
+def test_any_constraint_of_the_content_stands_beside_calls() -> None:
+    plan = plan_of(structured_outputs={"regex": "[0-9]+"})
+    assert (plan["content"]["kind"], plan["content"]["text"]) == ("regex", "[0-9]+")
 
 
 def test_a_format_beside_tools_holds_for_the_content() -> None:

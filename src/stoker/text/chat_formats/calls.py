@@ -73,7 +73,7 @@ class Calls:
         """Whether the schema says that a parameter is a string; None = it does not say."""
         schema = (self._tools or {}).get(self.name, {})
         properties = schema.get("properties")
-        return _takes_text(properties.get(parameter)) if isinstance(properties, dict) else None
+        return takes_text(properties.get(parameter)) if isinstance(properties, dict) else None
 
 
 class JSONText:
@@ -186,7 +186,8 @@ def attribute_type(attributes: str) -> bool | None:
     return 'type="string"' in attributes if 'type="' in attributes else None
 
 
-def _takes_text(schema: Json) -> bool | None:
+def takes_text(schema: Json) -> bool | None:
+    """Whether a schema says that a value is a string; None = it does not say."""
     if not isinstance(schema, dict):
         return None
     kinds = schema.get("type")

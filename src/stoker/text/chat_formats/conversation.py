@@ -71,12 +71,16 @@ def written(calls: Sequence[tuple[str, Json]], row: Format) -> str:
 
 def _written_named(calls: Iterable[tuple[str, Json]], shape: NamedCalls) -> str:
     texts = [
-        f"{shape.start}{'function' if shape.before_name else ''}{shape.before_name}{name}"
+        f"{shape.start}{_filled(shape.writes_before)}{shape.before_name}{name}{_filled(shape.writes_after[0])}"
         f"{_on_line(shape.before_arguments)}{json.dumps(arguments, ensure_ascii=False)}"
         f"{_on_line(shape.fence[1])}{shape.end}"
         for name, arguments in calls
     ]
     return shape.section[0] + "".join(texts) + shape.section[1]
+
+
+def _filled(form: str) -> str:
+    return form.format(number=0, id="call")
 
 
 def _on_line(fence: str) -> str:

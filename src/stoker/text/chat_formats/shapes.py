@@ -86,6 +86,8 @@ class JSONCalls:
     """The object is `{name: arguments}`."""
     wrapper: str = _plain("")
     """The calls are the value of this key."""
+    id_key: str = _plain("")
+    """Of the call's id, which models write after the arguments, or before the name if it is a number."""
 
     @property
     def starts(self) -> tuple[str, ...]:
@@ -170,6 +172,10 @@ class NamedCalls:
     end: str = ""
     name_pattern: str = _plain(r"\s*([\w.-]+)")
     """What of the text before the arguments is the name: the first group."""
+    writes_before: str = _plain("")
+    """What a model writes before the name, or before `before_name`: `{number}` and `{id}` stand for such."""
+    writes_after: tuple[str, ...] = ("",)
+    """What it may write between the name and `before_arguments`, in the same way."""
 
     @property
     def starts(self) -> tuple[str, ...]:
@@ -215,10 +221,14 @@ class TaggedCalls:
     """Empty = the name ends where the first argument or the end begins."""
     head_end: str = ""
     """Attributes of the call, up to this marker, stand after the name."""
+    writes_head: str = _plain("")
+    """What a model writes as such: `{number}` stands for one."""
     key_start: str
     key_end: str
     attributes_end: str = ""
     """Attributes of the argument, up to this marker, stand after the key."""
+    writes_attributes: tuple[str, ...] = ("", "")
+    """What a model writes as such for text, and the alternatives for anything else."""
     value_start: str = ""
     value_end: str
     quotes: tuple[str, str] = ("", "")

@@ -36,6 +36,13 @@ class Format:
     hints: tuple[str, ...] = ()
     """Strings in a template that does not write calls, by which the format is known all the same."""
 
+    @property
+    def call_markers(self) -> tuple[str, ...]:
+        """What calls begin with, where they have a marker."""
+        if self.calls is None:
+            return ()
+        return tuple(marker for marker in (getattr(self.calls, "section", ("",))[0], *self.calls.starts) if marker)
+
 
 _THINK = ("<think>", "</think>")
 _CHANNEL_END = (
@@ -77,6 +84,7 @@ _DSML = TaggedCalls(
     key_start='<｜DSML｜parameter name="',
     key_end='"',
     attributes_end=">",
+    writes_attributes=(' string="true"', ' string="false"'),
     value_end="</｜DSML｜parameter>",
     end="</｜DSML｜invoke>",
 )
@@ -102,12 +110,21 @@ FORMATS: tuple[Format, ...] = (
         hints=("<|tool_call|>",),
     ),
     Format(name="phi4", calls=JSONCalls(start="<|tool_call|>", end="<|/tool_call|>", others=("functools",))),
-    Format(name="mistral3", calls=JSONCalls(start="[TOOL_CALLS]"), thinking=("[THINK]", "[/THINK]"), id_form="alnum9"),
+    Format(
+        name="mistral3",
+        calls=JSONCalls(start="[TOOL_CALLS]", id_key="id"),
+        thinking=("[THINK]", "[/THINK]"),
+        id_form="alnum9",
+    ),
     Format(name="llama3", calls=JSONCalls(others=("<|python_tag|>",), arguments_key="parameters"), max_calls=1),
     Format(
         name="cohere",
         calls=JSONCalls(
-            start="<|START_ACTION|>", end="<|END_ACTION|>", name_key="tool_name", arguments_key="parameters"
+            start="<|START_ACTION|>",
+            end="<|END_ACTION|>",
+            name_key="tool_name",
+            arguments_key="parameters",
+            id_key="tool_call_id",
         ),
         thinking=("<|START_THINKING|>", "<|END_THINKING|>"),
         wrappers=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
@@ -145,7 +162,7 @@ FORMATS: tuple[Format, ...] = (
     # The name outside of the JSON
     Format(
         name="mistral11",
-        calls=NamedCalls(start="[TOOL_CALLS]", before_arguments="[ARGS]"),
+        calls=NamedCalls(start="[TOOL_CALLS]", before_arguments="[ARGS]", writes_after=("", "[CALL_ID]{id}")),
         thinking=("[THINK]", "[/THINK]"),
         id_form="alnum9",
     ),
@@ -154,6 +171,7 @@ FORMATS: tuple[Format, ...] = (
         calls=NamedCalls(
             start="<｜tool▁call▁begin｜>",
             section=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+            writes_before="function",
             before_name="<｜tool▁sep｜>",
             before_arguments="```json",
             fence=("", "```"),
@@ -179,6 +197,8 @@ FORMATS: tuple[Format, ...] = (
             before_arguments="<|tool_call_argument_begin|>",
             end="<|tool_call_end|>",
             name_pattern=r"\s*(?:functions\.)?([\w.-]+?)(?::\d+)?\s*$",
+            writes_before="functions.",
+            writes_after=(":{number}",),
         ),
         calls_end_thinking=True,
         id_form="kimi",
@@ -188,6 +208,7 @@ FORMATS: tuple[Format, ...] = (
         calls=NamedCalls(
             start=" to=functions.",
             others=("<|channel|>commentary to=functions.", "<|channel|>analysis to=functions."),
+            writes_after=("", " <|constrain|>json", "<|channel|>commentary json", "<|channel|>commentary"),
             before_arguments="<|message|>",
             end="<|call|>",
         ),
@@ -200,6 +221,7 @@ FORMATS: tuple[Format, ...] = (
         calls=NamedCalls(
             start="<|tool_call:begin|>",
             section=("<|tool_calls|>", "<|calls|>"),
+            writes_before="{id}",
             before_name="<|tool_call:name|>",
             before_arguments="<|tool_call:args|>",
             end="<|tool_call:end|>",
@@ -263,9 +285,14 @@ FORMATS: tuple[Format, ...] = (
             section=("<|open|>tools<|sep|>", "<|close|>tools<|sep|>"),
             name_end='"',
             head_end="<|sep|>",
+            writes_head=' index="{number}"',
             key_start='<|open|>argument key="',
             key_end='"',
             attributes_end="<|sep|>",
+            writes_attributes=(
+                ' type="string"',
+                *(f' type="{kind}"' for kind in ("number", "integer", "boolean", "object", "array", "null")),
+            ),
             value_end="<|close|>argument<|sep|>",
             end="<|close|>call<|sep|>",
         ),

@@ -1,0 +1,153 @@
+"""Terminals for raw texts that satisfy a lowered schema, for the grammar engine. Knows no quotes of a notation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from stoker.grammars.patterns import PatternError, literal
+from stoker.grammars.references import Json, is_object
+from stoker.grammars.schemas import PREFIX
+
+_LOOSE: Final = r"[^\s\"'(\[\{0-9+\-.~](?s:.*)"
+"""Text that is neither JSON nor a Python literal, if it is none of the words."""
+_WORDS: Final = r"(?:true|false|null|True|False|None|NaN|Infinity)(?:[\r\n<](?s:.*))?"
+_DATE: Final = (
+    "[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
+    "|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+)
+_CLOCK: Final = "(?:[01][0-9]|2[0-3]):[0-5][0-9]"
+_TIME: Final = rf"{_CLOCK}:[0-5][0-9](?:\.[0-9]{{1,9}})?(?:Z|[+-]{_CLOCK})"
+_BYTE: Final = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_HOST: Final = r"[a-z0-9](?:[a-z0-9]{0,30}[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9]{0,30}[a-z0-9])?){0,4}"
+_FORMATS: Final = {
+    "date": _DATE,
+    "time": _TIME,
+    "date-time": f"(?:{_DATE})T{_TIME}",
+    "duration": "P(?:[0-9]{1,9}W|[0-9]{1,9}D|(?:[0-9]{1,9}D)?T[0-9]{1,9}[HMS])",
+    "email": rf"[A-Za-z0-9_+\-]{{1,40}}(?:\.[A-Za-z0-9_+\-]{{1,20}})?@{_HOST}",
+    "hostname": _HOST,
+    "ipv4": rf"(?:{_BYTE}\.){{3}}{_BYTE}",
+    "ipv6": "(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}",
+    "uuid": "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}",
+    "uri": rf"[a-z][a-z0-9+.\-]{{0,20}}:\/\/{_HOST}(?:\/[A-Za-z0-9._~!$&'()*+,;=:@\-]*)*(?:\?[A-Za-z0-9._~&=+\-]*)?",
+}
+"""Expressions for texts that are of a format; some that are too are missing."""
+ANY_TEXT: Final = "/(?s:.*)/"
+
+
+def text_terminal(schema: Json, definitions: dict[str, Json]) -> str | None:
+    """The body of a terminal for the raw texts that satisfy a schema of texts; None if all do.
+
+    Raises:
+        PatternError: a pattern has `^` or `$` inside of it.
+    """
+    if not is_object(schema):
+        return None
+    if "$ref" in schema:
+        return text_terminal(definitions[schema["$ref"].removeprefix(PREFIX)], definitions)
+    if "anyOf" in schema:
+        options = [text_terminal(option, definitions) for option in schema["anyOf"]]
+        return None if None in options else " | ".join(f"({option})" for option in options)
+    if "enum" in schema or "const" in schema:
+        return " | ".join(exact(value) for value in schema.get("enum", [schema.get("const")]))
+    demands = [regex(whole(schema["pattern"]))] if "pattern" in schema else []
+    demands += [regex(_FORMATS[schema["format"]])] if schema.get("format") in _FORMATS else []
+    demands += [f"({found})" for part in schema.get("allOf", ()) if (found := text_terminal(part, definitions))]
+    if "minLength" in schema or "maxLength" in schema:
+        demands.append(f"/(?s:.{{{schema.get('minLength', 0)},{schema.get('maxLength', '')}}})/")
+    return " & ".join(demands) or None
+
+
+def loose_terminal(wanted: str | None) -> str:
+    """The body of a terminal for those texts that no reader takes for JSON or a Python literal."""
+    return f"({wanted or ANY_TEXT}) & {regex(_LOOSE)} & ~/{_WORDS}/ & ~/(?s:.*)\\n/"
+
+
+def quoted_terminal(wanted: str | None) -> str:
+    """The body of a terminal for a text in JSON's quotes, without escapes where something is wanted of it."""
+    plain = r'/[^"\\<\x00-\x1f]*/'
+    return rf'/"/ (({wanted}) & {plain}) /"/' if wanted else r'/"(?:[^"\\<\x00-\x1f]|\\[nrtbf\\"])*"/'
+
+
+def strings(schema: Json, definitions: dict[str, Json]) -> Json:
+    """The part of a lowered schema that texts satisfy."""
+    if not is_object(schema):
+        return {}
+    if "$ref" in schema:
+        return strings(definitions[schema["$ref"].removeprefix(PREFIX)], definitions)
+    if "anyOf" in schema:
+        options = [option for option in schema["anyOf"] if set(kinds(option, definitions)) & {"string", "any"}]
+        return {"anyOf": [strings(option, definitions) for option in options]}
+    if "enum" in schema:
+        return {"enum": [value for value in schema["enum"] if isinstance(value, str)]}
+    return schema
+
+
+def without_strings(schema: Json, definitions: dict[str, Json]) -> Json:
+    """The part of a lowered schema that values other than texts satisfy."""
+    if not is_object(schema) or not schema:
+        return {"type": ["null", "boolean", "number", "array", "object"]}
+    found = set(kinds(schema, definitions))
+    if not found & {"string", "any"}:
+        return schema
+    if "$ref" in schema:
+        return without_strings(definitions[schema["$ref"].removeprefix(PREFIX)], definitions)
+    if "anyOf" in schema:
+        options = [option for option in schema["anyOf"] if set(kinds(option, definitions)) != {"string"}]
+        return {"anyOf": [without_strings(option, definitions) for option in options]}
+    return {"enum": [value for value in schema.get("enum", ()) if not isinstance(value, str)]}
+
+
+def kinds(schema: Json, definitions: dict[str, Json]) -> Iterable[str]:
+    """The types of the values that satisfy a lowered schema, by their names."""
+    if not is_object(schema):
+        return ["any"]
+    if "$ref" in schema:
+        return kinds(definitions[schema["$ref"].removeprefix(PREFIX)], definitions)
+    if "anyOf" in schema:
+        return [kind for option in schema["anyOf"] for kind in kinds(option, definitions)]
+    if "enum" in schema:
+        return ["string" if isinstance(value, str) else "other" for value in schema["enum"]]
+    return [schema.get("type", "any")]
+
+
+def whole(pattern: str) -> str:
+    """An expression that matches whole texts, for one that is searched in them.
+
+    Raises:
+        PatternError: it has `^` or `$` inside of it.
+    """
+    return "|".join(map(_whole_option, _options(pattern)))
+
+
+def _whole_option(option: str) -> str:
+    starts, ends = option.startswith("^"), option.endswith("$") and not option.endswith(r"\$")
+    body = option[starts : len(option) - ends]
+    if re.search(r"(?<!\\)(?:\\\\)*[\^$]", re.sub(r"\[\^?(?:\\.|[^\]\\])*\]", "", body)):
+        raise PatternError("`^` and `$` are supported at its ends only")
+    return f"{'' if starts else '(?s:.*)'}(?:{body}){'' if ends else '(?s:.*)'}"
+
+
+def _options(pattern: str) -> list[str]:
+    """The alternatives outside of all groups."""
+    found, depth = [""], 0
+    for part in re.findall(r"\\.|\[\^?(?:\\.|[^\]\\])*\]|.", pattern, re.DOTALL):
+        depth += (part == "(") - (part == ")")
+        if part == "|" and not depth:
+            found.append("")
+        else:
+            found[-1] += part
+    return found
+
+
+def regex(expression: str) -> str:
+    """The expression between slashes, with no slash and no line break inside that would end it."""
+    inside = {"/": r"\x2f", "\\/": r"\x2f", "\n": r"\n"}
+    return "/" + re.sub(r"\\.|/|\n", lambda found: inside.get(found[0], found[0]), expression) + "/"
+
+
+def exact(value: str) -> str:
+    """The body of a terminal for one text."""
+    return f"/{literal(value)}/" if value else '""'
