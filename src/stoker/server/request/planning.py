@@ -6,13 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from stoker.core.media import Media
 from stoker.core.outline import GrammarText, Outline, ReasoningSpan
-from stoker.errors import InvalidInput
+from stoker.engine.cards import ModelCard, media_refused
+from stoker.errors import InvalidInput, TemplateError
 from stoker.runtime.base import Runtime
 from stoker.server.request.tools import NO_TOOLS, Tools, calls_grammar
 from stoker.text.chat_formats.probe import ChatFormat
 from stoker.text.chat_formats.reader import Reader
 from stoker.text.chat_formats.table import GENERIC, Format, marker_tokens
+from stoker.text.media_parts import media_of_parts
 from stoker.text.messages import Message
 
 _THINKING_VARIABLES = ("enable_thinking", "thinking")
@@ -55,6 +58,8 @@ class Plan:
 
     prompt: str
     outline: Outline | None = None
+    media: tuple[Media, ...] = ()
+    """Files whose markers are in the prompt."""
     reader: Callable[[], Reader] | None = None
     """Makes a reader for one choice; None = the answer is content as it is written."""
 
@@ -65,7 +70,7 @@ def planned(asked: Conversation, runtime: Runtime) -> Plan:
     Raises:
         InvalidInput: something cannot be done as asked, or the chat template refused the messages.
     """
-    prompt = rendered(asked, runtime)
+    prompt, media = rendered(asked, runtime), media_of(asked.messages)
     chat_format = runtime.chat_format
     callables = asked.tools.callable
     reads_thinking = chat_format.can_think and not asked.thinking.stays_in_content
@@ -73,7 +78,7 @@ def planned(asked: Conversation, runtime: Runtime) -> Plan:
         raise InvalidInput("this model does not reason: its chat template has no markers for it", parameter="thinking")
     if not callables and not reads_thinking:
         outline = None if asked.grammar is None else Outline(grammar=asked.grammar)
-        return Plan(prompt=prompt, outline=outline)
+        return Plan(prompt=prompt, outline=outline, media=media)
     row, grammar = chat_format.row, asked.grammar
     if callables and (asked.tools.mode == "required" or grammar is not None):
         row, grammar = replace(GENERIC, thinking=row.thinking), calls_grammar(asked.tools, grammar)
@@ -82,15 +87,25 @@ def planned(asked: Conversation, runtime: Runtime) -> Plan:
     outline = Outline(grammar=grammar, reasoning=span, markers=tuple(sorted(tokens)), hides_stops=True)
     max_calls = None if asked.tools.parallel else 1
     reader = partial(Reader, row, callables or None, tokens=tokens, opening=prompt, max_calls=max_calls)
-    return Plan(prompt=prompt, outline=outline, reader=reader)
+    return Plan(prompt=prompt, outline=outline, reader=reader, media=media)
 
 
 def rendered(asked: Conversation, runtime: Runtime) -> str:
-    """The prompt's text.
+    """The prompt's text. Images and recordings are in it as their markers.
 
     Raises:
-        InvalidInput: the chat template refused the messages.
+        InvalidInput: the chat template refused the messages, or left out an image.
+        UnsupportedParameter: the model does not take what is in the messages.
     """
+    media = media_of(asked.messages)
+    check_media(runtime.card, media)
+    prompt = _render(asked, runtime)
+    if any(file.marker not in prompt for file in media):
+        raise TemplateError("the chat template leaves out an image or a recording of the messages")
+    return prompt
+
+
+def _render(asked: Conversation, runtime: Runtime) -> str:
     return runtime.render_chat(
         asked.messages,
         add_generation_prompt=asked.add_generation_prompt,
@@ -98,6 +113,23 @@ def rendered(asked: Conversation, runtime: Runtime) -> str:
         tools=asked.tools.definitions,
         template_kwargs={**_thinking_kwargs(asked.thinking), **asked.template_kwargs},
     )
+
+
+def media_of(messages: Sequence[Message]) -> tuple[Media, ...]:
+    """The different files of a conversation.
+
+    Raises:
+        InvalidInput: there are too many, or they are too large together.
+    """
+    contents = [message.content for message in messages if isinstance(message.content, tuple)]
+    return media_of_parts([part for content in contents for part in content])
+
+
+def check_media(card: ModelCard, media: Sequence[Media]) -> None:
+    """Raises UnsupportedParameter if the model does not take one of the files."""
+    for file in media:
+        if file.kind not in card.media:
+            raise media_refused(file.kind)
 
 
 def capabilities(chat_format: ChatFormat) -> list[str]:

@@ -24,6 +24,7 @@ from stoker.server.dialects.ollama.model_replies import (
     show_with,
     tag_entry,
     tag_with,
+    with_media,
 )
 from stoker.server.dialects.ollama.names import name_with, ollama_name, own_name, required_name
 from stoker.server.dialects.ollama.pulls import Pulls, PullState
@@ -190,6 +191,8 @@ def _show(models: LocalModels, name: str, verbose: bool) -> ShowReply:
         reply = show_card(model.served.runtime.card)
     else:
         reply = show_file(model.path, verbose=verbose)
+    if model.served is not None:
+        reply = with_media(reply, model.served.runtime.card)
     return reply if model.adapter is None else show_with(reply, ollama_name(model.names[0]), model.adapter)
 
 
