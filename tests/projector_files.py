@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from gguf import GGUFWriter
@@ -71,9 +72,7 @@ def _write_head(writer: GGUFWriter, size: int) -> None:
     writer.add_array("clip.vision.image_std", [0.5] * 3)
 
 
-def picture(
-    color: str | tuple[int, ...], size: tuple[int, int] = (28, 28), format: str = "PNG", **save: object
-) -> bytes:
+def picture(color: str | tuple[int, ...], size: tuple[int, int] = (28, 28), format: str = "PNG", **save: Any) -> bytes:
     """An image file of one color."""
     file = io.BytesIO()
     mode = "RGBA" if isinstance(color, tuple) and len(color) == 4 else "RGB"

@@ -3,6 +3,7 @@
 import io
 import struct
 import zlib
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -26,7 +27,7 @@ def png_head(width: int, height: int) -> bytes:
 
 
 @pytest.mark.parametrize(("format", "save"), [("PNG", {}), ("GIF", {}), ("WEBP", {"lossless": True})])
-def test_a_picture_is_the_same_in_every_format(format: str, save: dict[str, object]):
+def test_a_picture_is_the_same_in_every_format(format: str, save: dict[str, Any]):
     assert as_png(picture("red", format=format, **save)) == as_png(picture("red"))
 
 

@@ -43,6 +43,8 @@ class RemoteMedia:
                 raise media_refused(file.kind)
         files = {file.marker: file for file in submit.media}
         texts, places = _split(submit, files)
+        if not texts[-1].strip():  # llama-server aborts: it has no token left whose logits it could take
+            raise InvalidInput("the prompt must not end with an image or a recording: add text", parameter="messages")
         if any(marker in text for text in texts for marker in (self._marker, _OLD_MARKER)):
             raise InvalidInput(f"the text must not have {_OLD_MARKER!r} in it", parameter="messages")
         encoded = {marker: await self._encoded(files[marker]) for marker in dict.fromkeys(places)}
