@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from stoker.core.model_info import ModelInfo
 from stoker.core.outline import GrammarText, Outline
 from stoker.core.params import SamplingParams
-from stoker.engine.spans import Content, SpanFollower, SpannedConstraint
+from stoker.engine.spans import SpanFollower, SpannedConstraint
 from stoker.errors import GrammarTooComplex, InvalidInput
 from stoker.sampling.constraint import Constraint
 from stoker.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from stoker.grammars.compiler import GrammarCompiler
+    from stoker.grammars.compiler import Compiled, GrammarCompiler
     from stoker.grammars.vocabulary import Vocabulary
 
 _COMPILE_S = 10.0
@@ -34,6 +34,16 @@ class StreamOutline:
     """Tokens that are reported instead of written, with their spellings."""
     hides_stops: bool = False
     """Stop strings do not count in reasoning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What the tokens of an answer must follow."""
+
+    constraint: Constraint | None = None
+    """None = nothing."""
+    relaxed: tuple[str, ...] = ()
+    """What of a schema is not enforced, in words."""
 
 
 class Outlines:
@@ -61,19 +71,21 @@ class Outlines:
             hides_stops=outline.hides_stops,
         )
 
-    def constraint(self, outline: Outline, sampling: SamplingParams) -> Constraint | None:
-        """What the tokens of an answer must follow; None = nothing. Waits until a grammar is compiled.
+    def bounds(self, outline: Outline, sampling: SamplingParams) -> Bounds:
+        """What the tokens of an answer must follow. Waits until a grammar is compiled.
 
         Raises:
             InvalidInput: the grammar is malformed, cannot be enforced, or contradicts the sampling parameters.
             Overloaded: too many grammars wait to be compiled.
         """
-        content = None if outline.grammar is None else self._grammar(outline.grammar, sampling)
+        compiled = None if outline.grammar is None else self._grammar(outline.grammar, sampling)
+        content, relaxed = (None, ()) if compiled is None else (compiled.constraint, compiled.dropped)
         span = outline.reasoning
         if span is None or (content is None and span.budget is None):
-            return content
+            return Bounds(content, relaxed)
         encode, eog = self._tokenizer.encode, self._info.eog_token_ids
-        return SpannedConstraint(span, content, encode, self._token_bytes, self._info.vocab_size, eog)
+        spanned = SpannedConstraint(span, content, encode, self._token_bytes, self._info.vocab_size, eog)
+        return Bounds(spanned, relaxed)
 
     def close(self) -> None:
         """Ends the thread that compiles. Calling it twice is allowed."""
@@ -82,13 +94,13 @@ class Outlines:
         if compiler is not None:
             compiler.close()
 
-    def _grammar(self, grammar: GrammarText, sampling: SamplingParams) -> Content:
+    def _grammar(self, grammar: GrammarText, sampling: SamplingParams) -> Compiled:
         if sampling.ignore_eos:
             message = "`ignore_eos` and a constraint exclude each other: the constraint says where an answer ends"
             raise InvalidInput(message, parameter="ignore_eos")
         future = self._opened_compiler().open(grammar)
         try:
-            return future.result(_COMPILE_S).constraint
+            return future.result(_COMPILE_S)
         except FutureTimeoutError:
             future.cancel()
             raise GrammarTooComplex(f"the grammar was not compiled within {_COMPILE_S:g} s") from None

@@ -229,7 +229,7 @@ class _EngineProcess:
         """On a tokenizer thread. `Accepted` leaves before the engine can add anything to it."""
         try:
             stream = self._worker.admit(submit)
-            self._publish([Accepted(submit.request_id, len(stream.request.prompt))])
+            self._publish([Accepted(submit.request_id, len(stream.request.prompt), stream.relaxed)])
             self._worker.enqueue(stream)
         except Cancelled:
             return  # the client has left meanwhile

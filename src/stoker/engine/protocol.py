@@ -352,6 +352,8 @@ class Accepted(msgspec.Struct, frozen=True, tag=True):
 
     request_id: str
     prompt_tokens: int
+    relaxed: tuple[str, ...] = ()
+    """What of a schema is not enforced, in words."""
 
 
 class Timing(msgspec.Struct, frozen=True, array_like=True, gc=False):

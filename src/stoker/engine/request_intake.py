@@ -12,7 +12,7 @@ from stoker.core.params import BUILT_IN, SamplingParams
 from stoker.core.request import Request, prompt_too_long
 from stoker.engine.adapters import Adapters
 from stoker.engine.cards import media_refused
-from stoker.engine.outlines import Outlines
+from stoker.engine.outlines import Bounds, Outlines
 from stoker.engine.prompt import echo, fewest_prompt_tokens, prompt_token_ids, with_text_bias
 from stoker.engine.protocol import Submit
 from stoker.engine.stream import Stream
@@ -83,8 +83,8 @@ class RequestIntake:
         )
         request.check_fits(self._info)
         outline = submit.outline
-        constraint = None if outline is None else self._outlines.constraint(outline, request.sampling)
-        row = self._sampler.open(request.sampling, request.prompt, seed, constraint)
+        bounds = Bounds() if outline is None else self._outlines.bounds(outline, request.sampling)
+        row = self._sampler.open(request.sampling, request.prompt, seed, bounds.constraint)
         deadline = inf if submit.timeout_s is None else now + submit.timeout_s
         prompt = echo(self._tokenizer, submit.prompt, request.prompt) if submit.echo else None
         return Stream(
@@ -96,6 +96,7 @@ class RequestIntake:
             deadline=deadline,
             lease=lease,
             outline=None if outline is None else self._outlines.stream(outline),
+            relaxed=bounds.relaxed,
         )
 
     def close(self) -> None:

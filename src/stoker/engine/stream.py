@@ -34,6 +34,7 @@ class Stream:
         deadline: on the engine's clock, in seconds.
         lease: what its adapters are held by; not given: it has none.
         outline: what to look for in the tokens; not given: nothing.
+        relaxed: what of a schema is not enforced, in words.
     """
 
     def __init__(
@@ -47,8 +48,10 @@ class Stream:
         deadline: float = inf,
         lease: Lease | None = None,
         outline: StreamOutline | None = None,
+        relaxed: tuple[str, ...] = (),
     ) -> None:
         self.request = request
+        self.relaxed = relaxed
         self.row = row
         self.timeout_s = timeout_s
         self.deadline = deadline

@@ -128,7 +128,7 @@ class EngineWorker:
         self.reserve(submit.request_id)
         stream = self.admit(submit)
         self.enqueue(stream)
-        return Accepted(submit.request_id, len(stream.request.prompt))
+        return Accepted(submit.request_id, len(stream.request.prompt), stream.relaxed)
 
     def embed(self, embed: Embed) -> None:
         """Starts a request for embeddings; tokenizes on the caller's thread.

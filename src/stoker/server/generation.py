@@ -166,7 +166,8 @@ class Generation:
                 outputs = runtime.generate(submit)
                 stream = outputs if request.lines is None else bounded(outputs, request.lines)
                 await stack.enter_async_context(aclosing(stream))
-                await _accepted(stream, watches[-1])
+                accepted = await _accepted(stream, watches[-1])
+                request.account.relaxed = accepted.relaxed
                 streams.append(stream)
             stack.pop_all()
         if request.outline is not None and request.outline.grammar is not None:
@@ -333,13 +334,14 @@ class _Echoes:
         return msgspec.structs.replace(output, prompt=self._prompts[self._first(index)])
 
 
-async def _accepted(stream: _Stream, watch: RequestWatch) -> None:
+async def _accepted(stream: _Stream, watch: RequestWatch) -> Accepted:
     try:
         accepted = await anext(stream)
     except StokerError as error:
         watch.refused(error)
         raise
     assert isinstance(accepted, Accepted), "a runtime's first item is Accepted"
+    return accepted
 
 
 async def _next(stream: _Stream) -> Accepted | Output:

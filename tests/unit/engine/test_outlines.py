@@ -194,3 +194,15 @@ def test_a_paused_request_goes_on_with_its_grammar() -> None:
     engine.resume("r")
     events += run(engine)["r"]
     assert "".join(event.text for event in events if isinstance(event, Output)) == said
+
+
+def test_what_of_a_schema_is_not_enforced_is_known_before_the_answer() -> None:
+    schema = json.dumps({"type": "object", "properties": {"a": {"contains": {"type": "integer"}}}})
+    for is_strict in (False, True):
+        outline = Outline(grammar=GrammarText(kind="json_schema", text=schema, is_strict=is_strict))
+        if is_strict:
+            with pytest.raises(UnsupportedSchema):
+                ask(make_engine(), outline)
+        else:
+            (relaxed,) = make_engine().admit(Submit("r", "Q:", SamplingParams(), outline=outline)).relaxed
+            assert relaxed.startswith("`contains` at `/properties/a`")

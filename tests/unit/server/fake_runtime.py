@@ -93,6 +93,7 @@ class FakeRuntime:
     def __init__(self, script: Callable[[Submit], Iterable[Step]] = lambda submit: ["Hel", "lo", "!"]) -> None:
         self.script = script
         self.refuse: Callable[[Submit], Exception | None] = lambda submit: None
+        self.relaxed: tuple[str, ...] = ()
         self.accept_gate: asyncio.Event | None = None
         self.state = Health(is_ready=True, state="ready")
         self.model_card = CARD
@@ -214,7 +215,7 @@ class FakeRuntime:
                 await self.accept_gate.wait()
             if error := self.refuse(submit):
                 raise error
-            yield Accepted(submit.request_id, len(submit.prompt))
+            yield Accepted(submit.request_id, len(submit.prompt), self.relaxed)
             async with aclosing(self._play(submit)) as outputs:
                 async for output in outputs:
                     yield output

@@ -51,3 +51,15 @@ def test_a_strict_server_refuses_unknown_fields_and_takes_known_ones() -> None:
     assert refused.json()["error"]["param"] == "temprature"
     assert "did you mean `temperature`?" in refused.json()["error"]["message"]
     assert ask(app, "POST", "/v1/chat/completions", json={**CHAT, "store": True}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/api/chat"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_reply_names_what_of_a_schema_is_not_enforced(path: str, stream: bool) -> None:
+    runtime = FakeRuntime()
+    runtime.relaxed = ("`not` at `/a`: it is\r\ntoo much", "`é` at `/`", "x" * 3000)
+    body = {**CHAT, "max_tokens": 5, "stream": stream}
+    headers = ask(make_app(runtime), "POST", path, json=body).headers
+    assert headers["stoker-relaxed"].startswith(r"`not` at `/a`: it is too much; `\xe9` at `/`; xxx")
+    assert len(headers["stoker-relaxed"]) < 2100
+    assert "stoker-relaxed" not in ask(make_app(FakeRuntime()), "POST", path, json=body).headers

@@ -77,4 +77,6 @@ def _fields(account: Account) -> dict[str, Any]:
         return known
     known |= {"model": account.model, "prompt_tokens": account.prompt_tokens, "cached_tokens": account.cached_tokens}
     known |= {"completion_tokens": account.completion_tokens, "finish_reasons": account.finish_reasons}
+    if account.relaxed:
+        known["relaxed"] = list(account.relaxed)
     return known if account.ttft_s is None else {**known, "ttft_s": round(account.ttft_s, 6)}

@@ -23,6 +23,8 @@ class Account:
     completion_tokens: int = 0
     ttft_s: float | None = None
     """From the submission to the first output."""
+    relaxed: tuple[str, ...] = ()
+    """What of a schema is not enforced in the answers, in words."""
     finish_reasons: list[str] = field(default_factory=list[str])
     """In the order in which the choices ended."""
 

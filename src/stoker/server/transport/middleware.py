@@ -10,6 +10,7 @@ import re
 import time
 import traceback
 import uuid
+from collections.abc import Sequence
 from urllib.parse import unquote
 
 import msgspec
@@ -31,6 +32,10 @@ _NAMES = (_HEADER, b"request-id")
 """Anthropic's clients look for the second one."""
 _IGNORED_HEADER = b"x-stoker-ignored"
 """Fields of the body that have no effect."""
+_RELAXED_HEADER = b"stoker-relaxed"
+"""What of a schema is not enforced in the answer."""
+_MAX_RELAXED_CHARS = 2000
+"""Clients bound the headers of a reply."""
 _ABSOLUTE = re.compile(rb"https?://", re.IGNORECASE)
 _STREAMS = (b"text/event-stream", b"application/x-ndjson")
 
@@ -89,6 +94,8 @@ class _Exchange:
             headers = [*message.get("headers", []), *((name, self.request_id.encode()) for name in _NAMES)]
             if ignored := self._scope["state"].get(IGNORED):
                 headers.append((_IGNORED_HEADER, ", ".join(ignored).encode()))
+            if relaxed := self._account.relaxed:
+                headers.append((_RELAXED_HEADER, _one_line(relaxed)))
             self._status = message["status"]
             self._is_stream = any(k == b"content-type" and v.startswith(_STREAMS) for k, v in headers)
             message = {**message, "headers": headers}
@@ -117,6 +124,13 @@ class _Exchange:
     def log(self, *, is_json: bool) -> None:
         duration_s = time.monotonic() - self._begin_s
         log_exchange(self._scope, self.status, duration_s, self.request_id, self._account, is_json=is_json)
+
+
+def _one_line(phrases: Sequence[str]) -> bytes:
+    """The value of a header: plain ASCII, without line breaks, and not too long."""
+    line = " ".join("; ".join(phrases).split())
+    shown = line if len(line) <= _MAX_RELAXED_CHARS else f"{line[:_MAX_RELAXED_CHARS]}..."
+    return shown.encode("ascii", "backslashreplace")
 
 
 def _to_origin_form(scope: Scope) -> None:
