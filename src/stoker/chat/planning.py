@@ -8,13 +8,15 @@ from functools import partial
 from typing import Protocol
 
 from stoker.chat.tools import NO_TOOLS, Tools, generic_calls
+from stoker.core.media import Media
 from stoker.core.outline import GrammarText, Outline, ReasoningSpan
-from stoker.engine.cards import ModelCard
-from stoker.errors import InvalidInput, UnsupportedParameter
+from stoker.engine.cards import ModelCard, media_refused
+from stoker.errors import InvalidInput, TemplateError, UnsupportedParameter
 from stoker.text.chat_formats.grammar import call_grammar
 from stoker.text.chat_formats.probe import ChatFormat
 from stoker.text.chat_formats.reader import Reader
 from stoker.text.chat_formats.table import GENERIC, Format, marker_tokens
+from stoker.text.media_parts import media_of_parts
 from stoker.text.messages import Json, Message
 
 
@@ -88,6 +90,8 @@ class Plan:
 
     prompt: str
     outline: Outline | None = None
+    media: tuple[Media, ...] = ()
+    """Files whose markers are in the prompt."""
     reader: Callable[[], Reader] | None = None
     """Makes a reader for one choice; None = the answer is content as it is written."""
 
@@ -98,7 +102,7 @@ def planned(asked: Conversation, model: ChatModel) -> Plan:
     Raises:
         InvalidInput: something cannot be done as asked, or the chat template refused the messages.
     """
-    prompt = rendered(asked, model)
+    prompt, media = rendered(asked, model), media_of(asked.messages)
     chat_format = model.chat_format
     callables = asked.tools.callable
     reads_thinking = chat_format.can_think and not asked.thinking.stays_in_content
@@ -110,21 +114,31 @@ def planned(asked: Conversation, model: ChatModel) -> Plan:
     row, grammar = _constrained(asked, chat_format.row, prompt, model.card)
     if not callables and not reads_thinking:
         outline = None if grammar is None else Outline(grammar=grammar)
-        return Plan(prompt=prompt, outline=outline)
+        return Plan(prompt=prompt, outline=outline, media=media)
     tokens = marker_tokens(row) & frozenset(model.card.marker_tokens)
     span = _span(asked.thinking, row, prompt, has_tools=bool(callables)) if reads_thinking else None
     outline = Outline(grammar=grammar, reasoning=span, markers=tuple(sorted(tokens)), hides_stops=True)
     max_calls = asked.tools.choice.max_calls
     reader = partial(Reader, row, callables or None, tokens=tokens, opening=prompt, max_calls=max_calls)
-    return Plan(prompt=prompt, outline=outline, reader=reader)
+    return Plan(prompt=prompt, outline=outline, reader=reader, media=media)
 
 
 def rendered(asked: Conversation, model: ChatModel) -> str:
-    """The prompt's text.
+    """The prompt's text. Images and recordings are in it as their markers.
 
     Raises:
-        InvalidInput: the chat template refused the messages.
+        InvalidInput: the chat template refused the messages, or left out an image.
+        UnsupportedParameter: the model does not take what is in the messages.
     """
+    media = media_of(asked.messages)
+    check_media(model.card, media)
+    prompt = _render(asked, model)
+    if any(file.marker not in prompt for file in media):
+        raise TemplateError("the chat template leaves out an image or a recording of the messages")
+    return prompt
+
+
+def _render(asked: Conversation, model: ChatModel) -> str:
     return model.render_chat(
         asked.messages,
         add_generation_prompt=asked.add_generation_prompt,
@@ -144,6 +158,23 @@ def _constrained(asked: Conversation, row: Format, prompt: str, card: ModelCard)
     if tools.callable and (tools.mode == "required" or asked.grammar is not None):
         return replace(GENERIC, thinking=row.thinking), generic_calls(tools, asked.grammar)
     return row, asked.grammar
+
+
+def media_of(messages: Sequence[Message]) -> tuple[Media, ...]:
+    """The different files of a conversation.
+
+    Raises:
+        InvalidInput: there are too many, or they are too large together.
+    """
+    contents = [message.content for message in messages if isinstance(message.content, tuple)]
+    return media_of_parts([part for content in contents for part in content])
+
+
+def check_media(card: ModelCard, media: Sequence[Media]) -> None:
+    """Raises UnsupportedParameter if the model does not take one of the files."""
+    for file in media:
+        if file.kind not in card.media:
+            raise media_refused(file.kind)
 
 
 def _thinking_kwargs(thinking: Thinking) -> dict[str, object]:

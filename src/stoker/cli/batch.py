@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,6 +59,8 @@ def batch(flags: Flags, source: Input, output: Output, model: ServedModel = None
         if num_before:
             say(f"{num_before} of {len(lines)} requests have their answers in {output} already")
         if num_before < len(lines):
+            import asyncio
+
             asyncio.run(_compute(config, models, source, lines, results))
         say(f"{len(lines)} answers are in {output}" + (f", {results.num_failed} FAILED" if results.num_failed else ""))
         if results.num_failed:

@@ -121,6 +121,7 @@ ENGINE: OptionGroup = {
         "Model",
         backend=Backend,
         ctx_size=_Opt(int, ("--ctx-size", "-c")),
+        mmproj=_Opt(str, metavar="FILE"),
         parallel=int,
         threads=_Opt(int, ("--threads", "-t")),
     ),

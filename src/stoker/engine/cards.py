@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from stoker.core.media import MediaKind
 from stoker.engine.config import AdapterSpec
+from stoker.errors import UnsupportedParameter
 
 
 class FillTokens(msgspec.Struct, frozen=True):
@@ -88,6 +90,8 @@ class ModelCard(msgspec.Struct, frozen=True):
     """That of a program that computes outside of Stoker; empty = no such program computes."""
     can_constrain_calls: bool = False
     """Tool calls can be held to a grammar in the model's own format."""
+    media: list[MediaKind] = []
+    """What the model takes beside text."""
 
 
 def is_same_model(one: ModelCard, other: ModelCard) -> bool:
@@ -98,3 +102,10 @@ def is_same_model(one: ModelCard, other: ModelCard) -> bool:
 def _counted_on(card: ModelCard) -> tuple[object, ...]:
     sizes = card.vocab_size, card.trained_context, card.num_parameters
     return card.architecture, *sizes, card.chat_template, card.bos_token, card.eos_token
+
+
+def media_refused(kind: MediaKind) -> UnsupportedParameter:
+    """The error of a request that gives a model what it does not take."""
+    plural = {"image": "images", "audio": "audio"}[kind]
+    advice = "serve it with --runtime llama-server and --mmproj FILE, the projector that belongs to the model"
+    return UnsupportedParameter(f"this model takes no {plural}; {advice}", parameter="messages")

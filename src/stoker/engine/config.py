@@ -89,6 +89,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Maximum number of queued requests, 0 to 65536; further ones are refused with status 429."""
     max_queue_tokens: int = 262_144
     """Maximum number of prompt tokens in the queue; a request that would exceed it is refused with status 429."""
+    mmproj: str = "auto"
+    """Multimodal projector (GGUF) for images and audio: a file, auto (a file with mmproj in its name beside the model),
+    or off. For --runtime llama-server."""
     threads: int | None = None
     """Number of CPU threads. Default: one per physical core that this process may use."""
     kv_type: KVType | None = None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
 
+from stoker.core.media import Media
 from stoker.core.outline import Outline
 from stoker.core.params import SamplingParams
 from stoker.core.slot_state import SlotState
@@ -115,6 +116,8 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     """None = those that apply by themselves."""
     outline: Outline | None = None
     """The parts of the answer and what constrains them; None = plain text."""
+    media: tuple[Media, ...] = ()
+    """Files that stand where the prompt, which is a text then, has their markers."""
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):

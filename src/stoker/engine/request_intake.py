@@ -11,6 +11,7 @@ from stoker.core.model_info import ModelInfo
 from stoker.core.params import BUILT_IN, SamplingParams
 from stoker.core.request import Request, prompt_too_long
 from stoker.engine.adapters import Adapters
+from stoker.engine.cards import media_refused
 from stoker.engine.outlines import Outlines
 from stoker.engine.prompt import echo, fewest_prompt_tokens, prompt_token_ids, with_text_bias
 from stoker.engine.protocol import Submit
@@ -61,6 +62,8 @@ class RequestIntake:
         if not self._info.can_generate:
             message = f"{self._info.name} writes no text: it is an encoder, for embeddings or ranking"
             raise InvalidInput(f"{message}. Ask /v1/embeddings, or serve another model", parameter="model")
+        if submit.media:
+            raise media_refused(submit.media[0].kind)
         self._check_length(submit)
         now = self._clock()
         sampling = submit.sampling.filled_from(self._defaults, BUILT_IN)

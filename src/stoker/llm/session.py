@@ -25,7 +25,7 @@ from stoker.assembly import build_engine
 from stoker.chat.answers import OutputReader, Part
 from stoker.engine.card_template import CardTemplate
 from stoker.engine.closing import closing_on_error
-from stoker.engine.config import EngineConfig
+from stoker.engine.config import EngineConfig, sampling_defaults
 from stoker.engine.protocol import (
     A,
     Embed,
@@ -45,6 +45,7 @@ from stoker.errors import Cancelled, ModelNotLoaded, StokerError
 from stoker.llm.asks import Ask
 from stoker.llm.completion import Completion, completion_of
 from stoker.llm.inputs import GENERATE_DEFAULTS, NOTHING_GIVEN
+from stoker.loading.locating import with_preset
 from stoker.text.chat_formats.probe import ChatFormat
 from stoker.text.messages import Json, Message
 
@@ -156,9 +157,11 @@ class Session:
     """One engine in this process, and where its events go. Safe to use from several threads."""
 
     def __init__(self, config: EngineConfig, progress: Progress | None) -> None:
+        config = with_preset(config)
         engine, self.card = build_engine(config, progress=progress)
         self.max_outstanding = config.parallel + config.max_queue
-        self.text_defaults = NOTHING_GIVEN if config.sampling.max_tokens is not None else GENERATE_DEFAULTS
+        has_bound = sampling_defaults(config, NOTHING_GIVEN).max_tokens is not None
+        self.text_defaults = NOTHING_GIVEN if has_bound else GENERATE_DEFAULTS
         """Of texts that are completed; an answer in a conversation ends by itself."""
         self._template = CardTemplate(self.card)
         self._lock = threading.RLock()

@@ -94,6 +94,8 @@ def chosen(config: EngineConfig, *, loads_libllama: bool) -> Generator[tuple[Loa
         ModelError: a file is missing or damaged, or every loader refuses the model.
         ConfigError: an option is not for models of this kind.
     """
+    if config.mmproj not in ("auto", "off"):
+        raise ConfigError("--mmproj is available with --runtime llama-server only", key="mmproj")
     refusals: list[Refusal] = []
     with ExitStack() as opened:
         for loader in _loaders(config, opened, loads_libllama=loads_libllama):

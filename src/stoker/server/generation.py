@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from stoker.core.media import Media
 from stoker.core.outline import Outline
 from stoker.core.params import SamplingParams
 from stoker.engine.inbox import merge
@@ -62,6 +63,8 @@ class GenerationRequest:
     """The parts of an answer and what constrains them; None = plain text."""
     reader: Callable[[], Reader] | None = None
     """Makes the reader of one answer; None = an answer is content as it is written."""
+    media: tuple[Media, ...] = ()
+    """Files whose markers are in the prompts."""
     account: Account = field(default_factory=Account)
     """Filled in while it is answered."""
 
@@ -92,6 +95,7 @@ class GenerationRequest:
             text_bias=dict(self.text_bias),
             adapters=self.adapters,
             outline=self.outline,
+            media=self.media,
         )
 
     def _sampling(self, choice: int) -> SamplingParams:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, cast
 
 from stoker.errors import InvalidInput, UnsupportedParameter
+from stoker.text.media_parts import MEDIA_TYPES, MediaPart, media_part
 
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 """Plain JSON values: all that a template ever sees."""
@@ -20,7 +21,8 @@ class TextPart:
     text: str
 
 
-Content: TypeAlias = str | tuple[TextPart, ...] | None
+Part: TypeAlias = TextPart | MediaPart
+Content: TypeAlias = str | tuple[Part, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +48,18 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The content as one string; several parts are joined by newlines, as llama-server and vLLM do."""
-        if isinstance(self.content, tuple):
-            return "\n".join(part.text for part in self.content)
-        return self.content or ""
+        """The content as one string; several parts are joined by newlines, as llama-server and vLLM do.
+
+        Around the marker of an image or a recording there is no newline, as in llama-server.
+        """
+        if not isinstance(self.content, tuple):
+            return self.content or ""
+        text, is_behind_text = "", False
+        for part in self.content:
+            is_text = isinstance(part, TextPart)
+            text += ("\n" if is_text and is_behind_text else "") + part.text
+            is_behind_text = is_text
+        return text
 
 
 _KINDS: Mapping[type, str] = {
@@ -89,7 +99,7 @@ def message_from_dict(raw: object, where: str) -> Message:
 
     Raises:
         InvalidInput: `fields["parameter"]` is the path of the culprit, such as `messages[2].content[0].text`.
-        UnsupportedParameter: a content part that is no text, such as an image.
+        UnsupportedParameter: a content part that is no text, image or audio, such as a video.
     """
     if not isinstance(raw, Mapping):
         raise _invalid(where, f"must be an object, not {_kind(raw)}")
@@ -111,7 +121,7 @@ def checked_message(message: Message, where: str) -> Message:
 
     Raises:
         InvalidInput: `fields["parameter"]` is the path of the culprit.
-        UnsupportedParameter: a content part that is no text, such as an image.
+        UnsupportedParameter: a content part that is no text, image or audio, such as a video.
     """
     extra = plain_json(message.extra, f"{where}.extra")
     if not isinstance(extra, dict):
@@ -189,7 +199,9 @@ def _content(raw: object, where: str) -> Content:
     raise _invalid(where, f"must be a string, an array of parts, or null, not {_kind(raw)}")
 
 
-def _part(raw: object, where: str) -> TextPart:
+def _part(raw: object, where: str) -> Part:
+    if isinstance(raw, MediaPart):
+        return raw
     if isinstance(raw, TextPart):
         return TextPart(_text(raw.text, f"{where}.text"))
     if isinstance(raw, str):
@@ -198,8 +210,11 @@ def _part(raw: object, where: str) -> TextPart:
         raise _invalid(where, f"must be an object, not {_kind(raw)}")
     fields = cast("Mapping[object, object]", raw)
     kind = "text" if fields.get("type") is None else _text(fields["type"], f"{where}.type")
+    if kind in MEDIA_TYPES:
+        return media_part(kind, fields, where)
     if kind not in _TEXT_FIELDS:
-        raise UnsupportedParameter(f"`{where}`: parts of type {kind!r} are not supported, only text", parameter=where)
+        message = f"`{where}`: parts of type {kind!r} are not supported, only text, images and audio"
+        raise UnsupportedParameter(message, parameter=where)
     name = _TEXT_FIELDS[kind]
     return TextPart(_text(fields.get(name), f"{where}.{name}"))
 

@@ -56,6 +56,7 @@ GENERATE = EndpointProbes(
         "suffix": Probe("end", lambda x: "end" in x.submit.prompt),
         "system": Probe("Be brief.", lambda x: x.runtime.rendered[0][0][0].text == "Be brief."),
         "context": Probe([7], lambda x: x.submit.prompt[0] == 7),
+        "images": Probe(["aGk="], refused),
         "raw": Probe(True, lambda x: x.submit.prompt == "hi"),
     },
 )

@@ -9,6 +9,7 @@ import pytest
 
 from stoker.server import fields as fields_module
 from stoker.server.request.chat import CHAT_FIELDS, ChatCompletionRequest
+from tests.projector_files import data_url, picture
 from tests.unit.server import fake_runtime
 from tests.unit.server.fake_runtime import CARD, FakeRuntime, ask, chat, complete, events, make_app
 
@@ -259,11 +260,12 @@ def test_unknown_field_is_ignored_and_logged_once(caplog: pytest.LogCaptureFixtu
     assert "secret" not in lines[0]
 
 
-def test_image_is_refused():
-    content = [{"type": "image_url", "image_url": {"url": "data:,"}}]
+def test_image_for_a_model_that_takes_none_is_refused():
+    content = [{"type": "image_url", "image_url": {"url": data_url(picture("red"))}}]
     response = chat(FakeRuntime(), messages=[{"role": "user", "content": content}])
     assert response.status_code == 400
-    assert response.json()["error"]["param"] == "messages[0].content[0]"
+    assert response.json()["error"]["param"] == "messages"
+    assert "--mmproj" in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("messages", [None, [], [{}], [{"role": "user", "content": 5}], ["hi"], "hi"])

@@ -239,7 +239,10 @@ def test_null_in_an_item_is_the_same_as_not_given():
         ([{"role": "user", "content": 5}], "input[0].content"),
         ([{"type": {"a": 1}}], "input[0]"),
         ([{"type": "reasoning", "content": [5]}], "input[0]"),
-        ([{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}], "input[0].content[0]"),
+        (
+            [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}],
+            "input[0].content[0].image_url",
+        ),
         ([{"type": "reasoning", "summary": []}], "input"),
     ],
 )

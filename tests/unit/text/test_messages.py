@@ -136,9 +136,9 @@ def test_what_is_wrong_is_named(message: object, where: str) -> None:
     assert f"`{where}`" in caught.value.message
 
 
-def test_images_are_refused_by_name() -> None:
-    with pytest.raises(UnsupportedParameter, match="'image_url' are not supported") as caught:
-        parse(content=[{"type": "image_url", "image_url": {"url": "data:"}}])
+def test_videos_are_refused_by_name() -> None:
+    with pytest.raises(UnsupportedParameter, match="'video_url' are not supported") as caught:
+        parse(content=[{"type": "video_url", "video_url": {"url": "data:"}}])
     assert caught.value.fields["parameter"] == "messages[0].content[0]"
 
 

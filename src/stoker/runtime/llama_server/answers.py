@@ -32,6 +32,10 @@ class Asked:
     deadline: float | None
     """On the event loop's clock."""
     echo: list[PromptToken] | None = None
+    media: Mapping[str, object] | None = None
+    """The prompt as llama-server is given it if there are images or recordings in it."""
+    room: int = 0
+    """Tokens that it is given room for beside its text, because only llama-server counts them."""
     constraint: Mapping[str, object] = field(default_factory=dict[str, object])
     """The fields by which llama-server constrains the answer."""
 
@@ -42,7 +46,7 @@ class Asked:
     @property
     def num_tokens(self) -> int:
         """The most that it can ever hold."""
-        return self.num_prompt + max(self.max_tokens, 1)
+        return self.room + self.num_prompt + max(self.max_tokens, 1)
 
     def body(self) -> bytes:
         """What llama-server is sent.
@@ -52,7 +56,8 @@ class Asked:
         """
         request = self.request
         body = completion_body(request.prompt, request.sampling, self.max_tokens, cache_prompt=request.cache_prompt)
-        return encoded({**body, **self.constraint})
+        prompt = {} if self.media is None else {"prompt": self.media}
+        return encoded({**body, **prompt, **self.constraint})
 
     def reader(self) -> AnswerReader:
         """For the answer of one server."""

@@ -35,6 +35,8 @@ _OWN = {
     "--parallel": "--parallel",
     "-np": "--parallel",
     "--pooling": "--pooling",
+    "--mmproj": "--mmproj",
+    "-mm": "--mmproj",
     **dict.fromkeys(("--host", "--port", "--reuse-port", "--alias", "-a", "--api-key", "--api-key-file"), ""),
     **dict.fromkeys(("--ssl-key-file", "--ssl-cert-file", "--api-prefix", "--slot-save-path", "--no-slots"), ""),
     **dict.fromkeys(("--kv-unified", "-kvu", "--no-kv-unified", "-no-kvu", "--models-dir", "--models-preset"), ""),
@@ -44,6 +46,8 @@ _OWN = {
 _ALL_LAYERS = 9999
 _SPARE_HTTP_THREADS = 8
 """Beside those that each carry one answer: for probes and tokens."""
+_MEDIA_BATCH = 2048
+"""Tokens of a batch where images are: more than the rows of any image that is seen whole."""
 _FLAG = re.compile(r"--?[A-Za-z]")
 
 
@@ -68,7 +72,7 @@ def fixed_arguments(binary: Binary, model: ModelFile, config: EngineConfig) -> l
     # Without a folder no slot can be erased; without one of the user's nothing is ever written there.
     arguments += _if_known(binary, "--slot-save-path", config.slot_save_path or tempfile.gettempdir())
     arguments += _if_known(binary, "--cache-ram", str(model.cache_ram_mib))
-    return [*arguments, *_computing(binary, config), *_task(binary, model)]
+    return [*arguments, *_computing(binary, config), *_task(binary, model), *_projector(binary, model)]
 
 
 def start_arguments(port: int, name: str) -> list[str]:
@@ -131,6 +135,16 @@ def _task(binary: Binary, model: ModelFile) -> list[str]:
     if model.task is Task.EMBEDDING and model.pooling is not None:
         arguments += ["--pooling", model.pooling.value]
     return arguments
+
+
+def _projector(binary: Binary, model: ModelFile) -> list[str]:
+    if model.mmproj is None:
+        return []
+    if "--mmproj" not in binary.flags:
+        raise ConfigError(f"llama-server {binary.version} has no option --mmproj", key="mmproj")
+    # An image that is seen whole must fit into one piece of a batch; else llama-server aborts.
+    size = str(_MEDIA_BATCH)
+    return ["--mmproj", str(model.mmproj), "--batch-size", size, "--ubatch-size", size]
 
 
 def _users(binary: Binary, further: Sequence[str]) -> Iterator[str]:

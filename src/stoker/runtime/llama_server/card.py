@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from stoker.core.media import MediaKind
 from stoker.core.model_info import CacheTraits, ModelInfo
 from stoker.engine.cards import EmbeddingCard, FillTokens, ModelCard
 from stoker.engine.config import EngineConfig
@@ -59,7 +60,13 @@ def make_card(
         embedding=embedding,
         can_generate=model.task is Task.TEXT,
         system=config.preset.system,
+        media=_media(props),
     )
+
+
+def _media(props: Props) -> list[MediaKind]:
+    kinds: dict[MediaKind, bool] = {"image": props.modalities.vision, "audio": props.modalities.audio}
+    return [kind for kind, is_taken in kinds.items() if is_taken]
 
 
 def make_info(card: ModelCard) -> ModelInfo:

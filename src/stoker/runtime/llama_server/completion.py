@@ -135,6 +135,7 @@ class AnswerReader:
         if completion.error is not None:
             raise problem_error(completion.error.code, completion.error)
         if completion.prompt_progress is not None:
+            self._num_prompt = max(self._num_prompt, completion.prompt_progress.total)
             self._num_cached = completion.prompt_progress.cache
             return None
         self._count(completion)

@@ -29,6 +29,9 @@ _WARM_UP_S = 30.0
 DEATH_S = 3.0
 """A connection may break so long before the process that held it is known to be gone."""
 _MAX_PORTS = 3
+_MARKER_VARIABLE = "LLAMA_MEDIA_MARKER"
+_MEDIA_MARKER = f"<__media_{secrets.token_hex(16)}__>"
+"""The same for all servers of this process: a request may be given to the next one."""
 _KEY_VARIABLE = "LLAMA_API_KEY"
 _OUR_VARIABLES = (
     *("HOST", "PORT", "REUSE_PORT", "API_PREFIX", "API_KEY_FILE", "SSL_KEY_FILE", "SSL_CERT_FILE", "STATIC_PATH"),
@@ -179,7 +182,7 @@ def _environment(binary: Path, key: str) -> dict[str, str]:
     """The key is not among the arguments: those can be read by everybody on this machine."""
     dropped = {f"LLAMA_ARG_{name}" for name in _OUR_VARIABLES}
     kept = {name: value for name, value in environment_of(binary).items() if name not in dropped}
-    return {**kept, _KEY_VARIABLE: key}
+    return {**kept, _KEY_VARIABLE: key, _MARKER_VARIABLE: _MEDIA_MARKER}
 
 
 def _free_port() -> int:

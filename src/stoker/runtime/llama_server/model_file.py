@@ -17,6 +17,7 @@ from stoker.models.gguf import GGUFFile, read_gguf
 from stoker.models.memory import available_memory
 from stoker.models.memory_plan import MemoryNeeds, memory_needs
 from stoker.models.model_defaults import model_defaults
+from stoker.models.projector import find_projector, projector_bytes
 
 _POOL_BYTES = 4 << 30
 
@@ -49,6 +50,8 @@ class ModelFile:
     """All slots share it; else each has an equal part."""
     cache_ram_mib: int
     """Memory for conversations that have left the slots."""
+    mmproj: Path | None = None
+    """The projector, which turns images and audio into rows."""
 
 
 def read_model_file(config: EngineConfig, *, can_unify: bool) -> ModelFile:
@@ -80,6 +83,7 @@ def read_model_file(config: EngineConfig, *, can_unify: bool) -> ModelFile:
             total_tokens=planned.kv_tokens,
             is_unified=is_unified,
             cache_ram_mib=ram_tier_mib(config, available_memory()),
+            mmproj=find_projector(path, config.mmproj) if task is Task.TEXT else None,
         )
 
 
@@ -122,7 +126,8 @@ def _needs(gguf: GGUFFile, config: EngineConfig, task: Task) -> MemoryNeeds:
     )
     needs = replace(needs, backend="llama-server", pool_bytes=_POOL_BYTES, num_replicas=config.num_replicas)
     if task is Task.TEXT:
-        return needs
+        projector = find_projector(Path(config.model_path).absolute(), config.mmproj)
+        return replace(needs, compute_bytes=needs.compute_bytes + projector_bytes(projector))
     # Positions beyond those that it was trained on have no embeddings in many of them.
     context_size = min(needs.ctx_size, gguf.require_int(gguf.own_key("context_length")))
     return replace(needs, ctx_size=context_size, kv_tokens=context_size * config.parallel)

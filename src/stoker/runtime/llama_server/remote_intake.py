@@ -15,6 +15,7 @@ from stoker.errors import AdapterNotFound, InvalidInput
 from stoker.runtime.llama_server.answers import Asked
 from stoker.runtime.llama_server.completion import check_supported
 from stoker.runtime.llama_server.constraints import constraint_fields
+from stoker.runtime.llama_server.media import RemoteMedia
 from stoker.runtime.llama_server.tokens import PromptPiece, RemoteTokenizer
 
 
@@ -26,15 +27,23 @@ class RemoteIntake:
         can_generate: it writes texts.
         defaults: for what a request does not say, before those that are built in.
         tokenizer: of the same model.
+        media: writes prompts with images and recordings.
     """
 
     def __init__(
-        self, info: ModelInfo, *, can_generate: bool, defaults: SamplingParams, tokenizer: RemoteTokenizer
+        self,
+        info: ModelInfo,
+        *,
+        can_generate: bool,
+        defaults: SamplingParams,
+        tokenizer: RemoteTokenizer,
+        media: RemoteMedia,
     ) -> None:
         self._info = info
         self._can_generate = can_generate
         self._defaults = defaults
         self._tokenizer = tokenizer
+        self._media = media
 
     async def admit(self, submit: Submit) -> Asked:
         """Tokenizes and checks a request.
@@ -55,7 +64,9 @@ class RemoteIntake:
         if submit.text_bias:
             biases = await self._tokenizer.biases(submit.text_bias)
             sampling = replace(sampling, logit_bias={**biases, **(sampling.logit_bias or {})})
-        tokens = await self._tokenizer.prompt_tokens(submit.prompt, parse_special=submit.parse_special)
+        media = await self._media.prompt(submit) if submit.media else None
+        text = submit.prompt if media is None else self._media.text(submit)
+        tokens = await self._tokenizer.prompt_tokens(text, parse_special=submit.parse_special)
         request = Request(
             request_id=submit.request_id,
             prompt=tuple(token_id for token_id, _ in tokens),
@@ -75,6 +86,8 @@ class RemoteIntake:
             max_tokens=room if sampling.max_tokens is None else min(sampling.max_tokens, room),
             deadline=deadline,
             constraint=fields,
+            media=media,
+            room=0 if media is None else room,
             echo=await self._echo(submit, tokens) if submit.echo else None,
         )
 

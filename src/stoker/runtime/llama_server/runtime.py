@@ -50,6 +50,7 @@ from stoker.errors import (
     Timeout,
     UnsupportedParameter,
 )
+from stoker.media.decoder import check_available
 from stoker.runtime.llama_server.answers import Answers
 from stoker.runtime.llama_server.arguments import fixed_arguments, users_arguments
 from stoker.runtime.llama_server.binary import ask_binary, find_binary
@@ -58,6 +59,7 @@ from stoker.runtime.llama_server.client import BrokenOff, LlamaServerClient
 from stoker.runtime.llama_server.config import RuntimeConfig, check_engine
 from stoker.runtime.llama_server.embedding import Embeddings
 from stoker.runtime.llama_server.incarnation import PROBE_S, Incarnation, Order
+from stoker.runtime.llama_server.media import RemoteMedia
 from stoker.runtime.llama_server.model_file import ModelFile, Task, read_model_file
 from stoker.runtime.llama_server.remote_intake import RemoteIntake, check_no_adapters
 from stoker.runtime.llama_server.slot_queue import SlotQueue
@@ -268,6 +270,8 @@ class LlamaServerRuntime:
         binary = ask_binary(find_binary(self._config.llama_server_path))
         further = users_arguments(binary, self._config.further_arguments())
         model = read_model_file(self._engine, can_unify="--kv-unified" in binary.flags)
+        if model.mmproj is not None:
+            check_available()
         arguments = fixed_arguments(binary, model, self._engine)
         return model, Order(binary, arguments, further, model.task, self._config.llama_server_start_s)
 
@@ -296,7 +300,11 @@ class LlamaServerRuntime:
             template=CardTemplate(card, self._volatile),
             tokenizer=tokenizer,
             intake=RemoteIntake(
-                make_info(card), can_generate=can_generate, defaults=model.defaults, tokenizer=tokenizer
+                make_info(card),
+                can_generate=can_generate,
+                defaults=model.defaults,
+                tokenizer=tokenizer,
+                media=RemoteMedia(card.media, props.media_marker, tokenizer.bos_text),
             ),
             embeddings=Embeddings(model, card.name, tokenizer, card.vocab_size),
         )

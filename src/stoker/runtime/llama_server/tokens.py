@@ -43,6 +43,11 @@ class RemoteTokenizer:
         """None: the model wants none in front of its prompts."""
         return None if self._bos is None else self._bos.id
 
+    @property
+    def bos_text(self) -> str:
+        """Empty: the model wants no BOS in front of its prompts."""
+        return "" if self._bos is None else self._bos.raw.decode("utf-8", "replace")
+
     async def learn(self, bos_token: str) -> None:
         """Looks what the model wants around a text.
 

@@ -95,6 +95,13 @@ class Generation(msgspec.Struct, frozen=True):
     n_ctx: int | None = None
 
 
+class Modalities(msgspec.Struct, frozen=True):
+    """What it takes beside text."""
+
+    vision: bool = False
+    audio: bool = False
+
+
 class Props(msgspec.Struct, frozen=True):
     """`GET /props`."""
 
@@ -102,6 +109,9 @@ class Props(msgspec.Struct, frozen=True):
     bos_token: str = ""
     eos_token: str = ""
     build_info: str = ""
+    modalities: Modalities = Modalities()
+    media_marker: str = "<__media__>"
+    """What stands in a prompt for a file; older servers do not say it."""
 
 
 class Piece(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.samples import Sample
 
-from stoker.server.observe.metrics import PREFIX
+from stoker.server.observe.metric_rows import PREFIX
 
 _POOL, _TIERS = frozenset({"pool"}), frozenset({"ram", "disk"})
 _ENGINE = {"engine": "0"}

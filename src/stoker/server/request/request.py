@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 
 from stoker.chat.planning import Plan
+from stoker.core.media import Media
 from stoker.core.params import SamplingParams
 from stoker.engine.protocol import Prompt
 from stoker.errors import InvalidInput
@@ -45,6 +46,7 @@ def generation_request(
     parse_special: bool = True,
     lines: LineBounds | None = None,
     plan: Plan | None = None,
+    media: tuple[Media, ...] = (),
 ) -> GenerationRequest:
     """Everything of a request in one value, checked. See `GenerationRequest` for the arguments.
 
@@ -69,6 +71,7 @@ def generation_request(
         lines=lines,
         outline=None if plan is None else plan.outline,
         reader=None if plan is None else plan.reader,
+        media=media or (() if plan is None else plan.media),
         timeout_s=timeout_s(fields.timeout, config, fields.timeout_ms),
         account=caller.account,
         model=fields.model or "",

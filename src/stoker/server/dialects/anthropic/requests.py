@@ -164,7 +164,7 @@ def _sort(turn: _Turn, block: object, where: str) -> None:
     if fields.get("type") is None:
         raise InvalidInput(f"`{where}` must be an object with a `type`", parameter=where)
     match fields:
-        case {"type": "text"}:
+        case {"type": "text" | "image"}:
             turn.texts.append(fields)
         case {"type": "document", "source": {"type": "text", "data": str(text)}}:
             turn.texts.append({"type": "text", "text": _titled(fields, text)})
@@ -180,7 +180,7 @@ def _sort(turn: _Turn, block: object, where: str) -> None:
         case {"type": "thinking" | "tool_use" | "tool_result" as kind}:
             raise InvalidInput(f"`{where}` is no valid block of type {kind!r}", parameter=where)
         case _:
-            message = f"`{where}`: blocks of type {fields['type']!r} are not supported, only text"
+            message = f"`{where}`: blocks of type {fields['type']!r} are not supported, only text and images"
             raise UnsupportedParameter(message, parameter=where)
 
 

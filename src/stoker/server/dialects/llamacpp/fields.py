@@ -14,7 +14,7 @@ from stoker.server.request.policies import SHARED
 
 _OWN: FieldTable = {
     "stream_options": Ignored("the last part of every answer has the numbers"),
-    "multimodal_data": Refused("images and audio are not available yet", ([],)),
+    "multimodal_data": Refused("it belongs into `prompt`, beside `prompt_string`", ([],)),
 }
 
 NATIVE_COMPLETION_FIELDS: FieldTable = honoured(NativeCompletionRequest, SHARED, _OWN)

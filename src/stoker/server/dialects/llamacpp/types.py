@@ -35,10 +35,11 @@ class NativeRequest(ConstrainedFields, frozen=True, kw_only=True):
 
 
 class PromptObject(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt with its images, of which there can be none here yet."""
+    """A text and the files that stand in it, one for each `<__media__>`."""
 
     prompt_string: str
     multimodal_data: list[str] | None = None
+    """Images and audio as base64 text, in the order of their places."""
 
 
 class NativeCompletionRequest(NativeRequest, frozen=True, kw_only=True):
@@ -178,6 +179,8 @@ class PropsReply(msgspec.Struct, frozen=True, kw_only=True):
     tool_format: ToolFormat | None
     """How it calls tools; null = it has no chat template, or a broken one."""
     modalities: Modalities = Modalities()
+    media_marker: str
+    """What stands in a `prompt_string` for a file."""
     build_info: str
 
 

@@ -13,22 +13,23 @@ from stoker.chat.capabilities import card_capabilities
 from stoker.core.params import SamplingParams
 from stoker.core.slot_state import SlotState
 from stoker.engine.cards import ModelCard
-from stoker.engine.protocol import Output, PositionLogprobs, Prompt, Tokenize, TokenLogprob
+from stoker.engine.protocol import Output, PositionLogprobs, Tokenize, TokenLogprob
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
 from stoker.runtime.registry import ServedModel
 from stoker.server.answer import Delta, Writer
 from stoker.server.config import ServerConfig
+from stoker.server.dialects.llamacpp.prompts import MEDIA_MARKER, prompts_with_media
 from stoker.server.dialects.llamacpp.types import (
     GenerationSettings,
     InfillRequest,
+    Modalities,
     NativeChunk,
     NativeCompletionRequest,
     NativeReply,
     NativeRequest,
     ProbPosition,
     ProbToken,
-    PromptObject,
     PropsReply,
     SlotReply,
     TemplateCaps,
@@ -53,9 +54,10 @@ def native_request(wire: NativeCompletionRequest, caller: Caller, config: Server
     Raises:
         InvalidInput: something cannot be done as asked.
     """
+    prompts, media = prompts_with_media(wire.prompt)
     return generation_request(
         wire,
-        _prompts(wire.prompt),
+        prompts,
         _sampling(wire),
         caller,
         config,
@@ -63,6 +65,7 @@ def native_request(wire: NativeCompletionRequest, caller: Caller, config: Server
         n_word=_n_word(wire),
         lines=_lines(wire),
         plan=text_plan(wire),
+        media=media,
     )
 
 
@@ -141,27 +144,6 @@ def _num_choices(wire: NativeRequest) -> int | None:
 
 def _n_word(wire: NativeRequest) -> str:
     return "n" if wire.n_cmpl is None else "n_cmpl"
-
-
-def _prompts(raw: str | PromptObject | list[str | int | PromptObject | list[int | str]] | None) -> Sequence[Prompt]:
-    """A list is one prompt if there are token ids in it, else one prompt per item, as in llama-server."""
-    if raw is None:
-        raise InvalidInput("`prompt` is missing", parameter="prompt")
-    if not isinstance(raw, list):
-        return [_text(raw) if isinstance(raw, PromptObject) else raw]
-    if not raw:
-        raise InvalidInput("`prompt` is an empty list", parameter="prompt")
-    if any(isinstance(item, int) for item in raw):
-        if any(isinstance(item, list | PromptObject) for item in raw):
-            raise InvalidInput("`prompt` mixes token ids and whole prompts", parameter="prompt")
-        return [cast("list[int | str]", raw)]
-    return [_text(item) if isinstance(item, PromptObject) else cast("Prompt", item) for item in raw]
-
-
-def _text(prompt: PromptObject) -> str:
-    if prompt.multimodal_data:
-        raise UnsupportedParameter("images and audio are not available yet", parameter="prompt")
-    return prompt.prompt_string
 
 
 class LlamaCppWriter(Writer):
@@ -244,6 +226,8 @@ def props_reply(served: ServedModel) -> PropsReply:
             supports_tool_calls=tools is not None and tools.writes_calls,
             supports_parallel_tool_calls=tools is not None and tools.writes_calls and tools.max_calls is None,
         ),
+        modalities=Modalities(vision="image" in card.media, audio="audio" in card.media),
+        media_marker=MEDIA_MARKER,
         build_info="-".join(part for part in parts if part),
     )
 

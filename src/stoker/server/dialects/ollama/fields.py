@@ -15,7 +15,6 @@ from stoker.server.fields import FieldTable, Ignored, Refused, honoured
 
 NDJSON_MEDIA = "application/x-ndjson"
 
-_NO_IMAGES = "images are not available yet"
 _NOT_DRAWN = "images are not generated here"
 _AT_START = "it is chosen when the server starts"
 _NOT_CUT = "a prompt that is too long is refused, never cut, and the context is never shifted"
@@ -25,7 +24,6 @@ _SHARED: FieldTable = {
     "shift": Ignored(_NOT_CUT),
 }
 _GENERATE: FieldTable = {
-    "images": Refused(_NO_IMAGES, ([],)),
     "template": Refused("the model's own chat template is used; write the whole prompt yourself with `raw`", ("",)),
     "width": Refused(_NOT_DRAWN, (0,)),
     "height": Refused(_NOT_DRAWN, (0,)),

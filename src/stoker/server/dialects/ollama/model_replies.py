@@ -160,6 +160,12 @@ def show_card(card: ModelCard) -> ShowReply:
     )
 
 
+def with_media(reply: ShowReply, card: ModelCard) -> ShowReply:
+    """The reply with what the served model takes beside text."""
+    words = {"image": "vision", "audio": "audio"}
+    return msgspec.structs.replace(reply, capabilities=[*reply.capabilities, *(words[kind] for kind in card.media)])
+
+
 @lru_cache(maxsize=256)
 def _facts(file: OnDisk) -> ModelDescription:
     with read_gguf(file.path) as gguf:

@@ -26,6 +26,7 @@ from stoker.server.dialects.ollama.model_replies import (
     show_with,
     tag_entry,
     tag_with,
+    with_media,
 )
 from stoker.server.dialects.ollama.names import name_with, ollama_name, own_name, required_name
 from stoker.server.dialects.ollama.pulls import Pulls, PullState
@@ -194,6 +195,8 @@ def _show(models: LocalModels, name: str, verbose: bool) -> ShowReply:
         if model.served is not None:
             capabilities = card_capabilities(model.served.runtime.card).names
             reply = msgspec.structs.replace(reply, capabilities=capabilities)
+    if model.served is not None:
+        reply = with_media(reply, model.served.runtime.card)
     return reply if model.adapter is None else show_with(reply, ollama_name(model.names[0]), model.adapter)
 
 

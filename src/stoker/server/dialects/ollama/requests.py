@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -28,6 +28,7 @@ from stoker.server.request.fields import GenerationFields
 from stoker.server.request.infill import infill_prompt
 from stoker.server.request.request import Caller, generation_request
 from stoker.server.request.sampling import sampling_params
+from stoker.text.media_parts import MediaPart, media_from_base64
 from stoker.text.messages import Message, message_from_dict, messages_from_dicts
 
 _EFFORTS = ("low", "medium", "high", "max")
@@ -115,13 +116,16 @@ def render_generate(wire: GenerateRequest, runtime: Runtime) -> Rendered:
     prompt = wire.prompt or ""
     if wire.suffix:
         return Rendered(infill_prompt(runtime.card, prompt, wire.suffix), parse_special=False)
+    if wire.images and (wire.raw or wire.context):
+        name = "raw" if wire.raw else "context"
+        raise UnsupportedParameter(f"`images` cannot be given beside `{name}`; use /api/chat", parameter="images")
     if wire.raw:
         if wire.system or wire.context:
             name = "system" if wire.system else "context"
             raise InvalidInput(f"`raw` takes the prompt as it is: leave `{name}` away", parameter=name)
         return Rendered(prompt)
     check_token_ids("context", tuple(wire.context or ()), runtime.card.vocab_size)
-    user = message_from_dict({"role": "user", "content": prompt}, "prompt")
+    user = message_from_dict(_with_images({"role": "user", "content": prompt}, wire.images, "images"), "prompt")
     asked = Conversation(messages=[*_system(wire), user], thinking=_thinking(wire), grammar=_grammar(wire))
     return _rendered(asked, runtime)
 
@@ -137,11 +141,23 @@ def _system(wire: GenerateRequest) -> list[Message]:
 
 def _as_openai(raw: Mapping[str, Any], index: int) -> dict[str, Any]:
     """Ollama's messages differ in what they call a tool, and in images beside the text."""
-    if raw.get("images"):
-        where = f"messages[{index}].images"
-        raise UnsupportedParameter(f"`{where}`: images are not supported, only text", parameter=where)
     message = {name: value for name, value in raw.items() if name not in ("images", "tool_name")}
+    message = _with_images(message, raw.get("images"), f"messages[{index}].images")
     return message if raw.get("tool_name") is None else {**message, "name": raw["tool_name"]}
+
+
+def _with_images(message: Mapping[str, Any], images: object, where: str) -> dict[str, Any]:
+    """Images stand before the text, as in Ollama."""
+    if not images:
+        return dict(message)
+    if not isinstance(images, list):
+        raise InvalidInput(f"`{where}` must be a list of base64 texts", parameter=where)
+    files = cast("list[object]", images)
+    parts: list[object] = [
+        MediaPart(media_from_base64(file, "image", f"{where}[{index}]")) for index, file in enumerate(files)
+    ]
+    content = message.get("content")
+    return {**message, "content": [*parts, *([] if content is None else [content])]}
 
 
 def _thinking(wire: AnswerRequest) -> Thinking:

@@ -59,7 +59,7 @@ async def generate(call: Call[GenerateRequest]) -> Response | EventStream:
         return _loaded(call, served, generate_reply)
     rendered = await call.off_loop(render_generate, wire, served.runtime)
     prompt_ids = None
-    if not wire.raw and isinstance(rendered.prompt, str):
+    if not wire.raw and not wire.images and isinstance(rendered.prompt, str):
         tokenized = await call.wait(served.runtime.ask(Tokenize(rendered.prompt, wants_bos=not wire.context)))
         prompt_ids = [*(wire.context or ()), *tokenized.token_ids]
         rendered = replace(rendered, prompt=prompt_ids)

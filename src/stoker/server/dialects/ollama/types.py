@@ -47,6 +47,8 @@ class GenerateRequest(AnswerRequest, frozen=True, kw_only=True):
     system: str | None = None
     context: list[Int] | None = None
     """The `context` of an earlier reply, which this prompt continues."""
+    images: list[str] | None = None
+    """Files as base64 text, which stand before the prompt."""
     raw: bool | None = None
     """The prompt is used as it is, without the chat template."""
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
 
 from stoker.errors import InvalidInput
-from stoker.server.dialects.responses.types import InputCall, InputCallOutput, InputItems, InputMessage, InputText
-from stoker.text.messages import Json, Message, TextPart
+from stoker.server.dialects.responses.types import InputCall, InputCallOutput, InputItems, InputMessage, InputPart
+from stoker.text.messages import Json, Message, Part, TextPart
 
 InputItem: TypeAlias = InputMessage | InputCall | InputCallOutput
 
@@ -66,8 +67,17 @@ def _items(stem: str, message: Message) -> list[InputItem]:
         return [*calls]
     kind = "output_text" if message.role == "assistant" else "input_text"
     parts = message.content if isinstance(message.content, tuple) else (TextPart(message.text),)
-    content = [InputText(type=kind, text=part.text) for part in parts]
+    content = [_part(part, kind) for part in parts]
     return [InputMessage(id=f"msg_{stem}", role=message.role, content=content), *calls]
+
+
+def _part(part: Part, text_type: str) -> InputPart:
+    if isinstance(part, TextPart):
+        return InputPart(type=text_type, text=part.text)
+    data = base64.b64encode(part.media.data).decode()
+    if part.media.kind == "image":
+        return InputPart(type="input_image", image_url=f"data:image/*;base64,{data}")
+    return InputPart(type="input_audio", input_audio={"data": data})
 
 
 def _call(item_id: str, call: Mapping[str, Json]) -> InputCall:

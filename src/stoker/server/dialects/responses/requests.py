@@ -122,7 +122,8 @@ def _chat_message(item: Mapping[str, Any], where: str, find: FindItem) -> dict[s
         case "function_call_output":
             return {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}
         case "item_reference":
-            return message_to_dict(find(str(item.get("id") or ""), where))
+            message = find(str(item.get("id") or ""), where)
+            return {**message_to_dict(message), "content": message.content}
         case "reasoning":
             return {"reasoning": _reasoning(item, where)}
         case _:

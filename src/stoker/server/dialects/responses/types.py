@@ -202,18 +202,22 @@ class DeletedResponse(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "response"
 
 
-class InputText(msgspec.Struct, frozen=True, kw_only=True):
+class InputPart(msgspec.Struct, frozen=True, kw_only=True):
     """One piece of a message."""
 
     type: str
-    """`input_text`, or of an assistant's message `output_text`."""
-    text: str
+    """`input_text`, or of an assistant's message `output_text`; `input_image`; `input_audio`."""
+    text: str | UnsetType = UNSET
+    image_url: str | UnsetType = UNSET
+    """A `data:` URL."""
+    input_audio: dict[str, str] | UnsetType = UNSET
+    """`data` in base64."""
 
 
 class InputMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
     id: str
     role: str
-    content: list[InputText]
+    content: list[InputPart]
     status: str = "completed"
 
 

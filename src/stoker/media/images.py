@@ -1,0 +1,64 @@
+"""An image file of an unknown sender to plain pixels, within bounds. It runs in a process of its own, see `decoder`."""
+
+from __future__ import annotations
+
+import io
+import warnings
+
+from PIL import Image, ImageOps
+
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
+MAX_PIXELS = 64_000_000
+MAX_SIDE = 16_384
+_PNG_LEVEL = 1
+"""The file goes to a neighbor process only, so speed counts more than size."""
+
+
+class ImageRefused(Exception):
+    """The image cannot be used; the text says why."""
+
+
+def as_png(data: bytes, *, max_pixels: int = MAX_PIXELS, max_side: int = MAX_SIDE) -> bytes:
+    """The picture as an RGB PNG: the first frame, turned as its EXIF data says, on white where it is transparent.
+
+    Args:
+        data: the file, in one of `FORMATS`.
+        max_pixels: more are refused before anything is decoded.
+        max_side: in pixels, likewise.
+
+    Raises:
+        ImageRefused: it is too large, damaged, cut off, or in another format.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+                _check_size(image.size, max_pixels, max_side)
+                image.load()
+                pixels = _on_white(ImageOps.exif_transpose(image))
+        written = io.BytesIO()
+        pixels.save(written, "PNG", compress_level=_PNG_LEVEL)
+        return written.getvalue()
+    except (OSError, ValueError, SyntaxError, EOFError, OverflowError, Image.DecompressionBombError) as error:
+        raise ImageRefused(f"is damaged or cut off: {error}") from error
+    except MemoryError as error:
+        raise ImageRefused("takes too much memory to decode") from error
+
+
+def _check_size(size: tuple[int, int], max_pixels: int, max_side: int) -> None:
+    width, height = size
+    if width < 1 or height < 1:
+        raise ImageRefused("has no pixels")
+    if max(size) > max_side:
+        raise ImageRefused(f"has {width} × {height} pixels: a side may have {max_side}")
+    if width * height > max_pixels:
+        raise ImageRefused(f"has {width} × {height} pixels: an image may have {max_pixels}")
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    with_alpha = image.convert("RGBA")
+    white = Image.new("RGB", with_alpha.size, "white")
+    white.paste(with_alpha, mask=with_alpha.getchannel("A"))
+    return white

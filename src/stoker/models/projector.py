@@ -1,0 +1,69 @@
+"""The projector of a model, a GGUF file beside it that turns images and audio into rows. It is found, not loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stoker.errors import ConfigError, ModelError, ModelFileNotFound
+from stoker.models.gguf import read_gguf
+
+_ARCHITECTURES = ("clip", "mmproj")
+_PREFERENCE = ("bf16", "f16", "f32", "q8_0")
+"""Words of the file's name. Of several projectors the one with the first of these words is taken."""
+_OVERHEAD, _LEAST_BYTES = 1.4, 150 << 20
+
+
+def find_projector(model: Path, wanted: str) -> Path | None:
+    """The projector that a model is served with.
+
+    Args:
+        model: the model's file.
+        wanted: a path; `auto` = a GGUF file in the model's folder with `mmproj` in its name; `off` = none.
+
+    Raises:
+        ModelFileNotFound: there is no such file.
+        ConfigError: the file is no projector.
+    """
+    if wanted == "off":
+        return None
+    if wanted != "auto":
+        return _checked(Path(wanted).expanduser().absolute())
+    found = [path for path in sorted(model.parent.glob("*.gguf")) if "mmproj" in path.name.lower() and path != model]
+    fitting = [path for path in found if _is_of(path, model, len(found))]
+    return _checked(min(fitting, key=_rank)) if fitting else None
+
+
+def projector_bytes(projector: Path | None) -> int:
+    """Memory that a projector is likely to take, with what it computes in."""
+    return 0 if projector is None else max(_LEAST_BYTES, int(_OVERHEAD * projector.stat().st_size))
+
+
+def _is_of(projector: Path, model: Path, num_projectors: int) -> bool:
+    """In a folder of several models a projector belongs to the one whose name its own name has in it."""
+    models = [path for path in model.parent.glob("*.gguf") if "mmproj" not in path.name.lower()]
+    if len(models) <= 1:
+        return True
+    stem = projector.stem.lower().replace("mmproj", "").strip("-_.")
+    for word in _PREFERENCE:
+        stem = stem.removesuffix(word).strip("-_.")
+    return bool(stem) and stem in model.stem.lower()
+
+
+def _rank(path: Path) -> tuple[int, str]:
+    name = path.name.lower()
+    # `bf16` has `f16` in it, and is looked for first.
+    return next((rank for rank, word in enumerate(_PREFERENCE) if word in name), len(_PREFERENCE)), name
+
+
+def _checked(path: Path) -> Path:
+    if not path.is_file():
+        raise ModelFileNotFound(f"--mmproj: there is no file {path}")
+    try:
+        with read_gguf(path) as gguf:
+            architecture = gguf.architecture
+    except ModelError as error:
+        raise ConfigError(f"--mmproj: {path} cannot be read: {error.message}", key="mmproj") from error
+    if architecture not in _ARCHITECTURES:
+        message = f"--mmproj: {path} is a model ({architecture}), not a projector"
+        raise ConfigError(message, key="mmproj")
+    return path

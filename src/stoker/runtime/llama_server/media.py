@@ -1,0 +1,69 @@
+"""Prompts with images and recordings, in the form in which llama-server takes them."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping, Sequence
+
+from stoker.core.media import Media, MediaKind
+from stoker.engine.cards import media_refused
+from stoker.engine.protocol import Submit
+from stoker.errors import InvalidInput
+from stoker.media.decoder import ImageDecoder
+
+_OLD_MARKER = "<__media__>"
+"""Some versions take this for a file, whatever they say."""
+
+
+class RemoteMedia:
+    """Belongs to one event loop.
+
+    Args:
+        kinds: what the model takes.
+        marker: what the server wants to see where a file stands.
+        bos: the text that the server puts in front of a prompt by itself; empty if it puts none.
+    """
+
+    def __init__(self, kinds: Sequence[MediaKind], marker: str, bos: str) -> None:
+        self._kinds = kinds
+        self._marker = marker
+        self._bos = bos
+        self._decoder = ImageDecoder()
+
+    async def prompt(self, submit: Submit) -> Mapping[str, object]:
+        """The prompt with its files.
+
+        Raises:
+            InvalidInput: an image cannot be decoded, or a text looks like the server's own marker.
+            UnsupportedParameter: the model does not take one of the files.
+        """
+        for file in submit.media:
+            if file.kind not in self._kinds:
+                raise media_refused(file.kind)
+        files = {file.marker: file for file in submit.media}
+        texts, places = _split(submit, files)
+        if not texts[-1].strip():  # llama-server aborts: it has no token left whose logits it could take
+            raise InvalidInput("the prompt must not end with an image or a recording: add text", parameter="messages")
+        if any(marker in text for text in texts for marker in (self._marker, _OLD_MARKER)):
+            raise InvalidInput(f"the text must not have {_OLD_MARKER!r} in it", parameter="messages")
+        encoded = {marker: await self._encoded(files[marker]) for marker in dict.fromkeys(places)}
+        prompt = self._marker.join(texts)
+        # The server adds BOS to every prompt with files, also to one that has it.
+        prompt = prompt.removeprefix(self._bos) if self._bos else prompt
+        return {"prompt_string": prompt, "multimodal_data": [encoded[marker] for marker in places]}
+
+    def text(self, submit: Submit) -> str:
+        """The prompt without its files."""
+        return "".join(_split(submit, {file.marker: file for file in submit.media})[0])
+
+    async def _encoded(self, file: Media) -> str:
+        data = await self._decoder.png(file) if file.kind == "image" else file.data
+        return base64.b64encode(data).decode()
+
+
+def _split(submit: Submit, files: Mapping[str, Media]) -> tuple[list[str], list[str]]:
+    """The texts of the prompt, and the markers between them."""
+    assert isinstance(submit.prompt, str), "files stand in prompts that are text"
+    parts = re.split(f"({'|'.join(map(re.escape, files))})", submit.prompt)
+    return parts[::2], parts[1::2]

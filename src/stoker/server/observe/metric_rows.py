@@ -1,0 +1,173 @@
+"""Rows of `metrics`: the kinds of families, and where the values of a row come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeAlias
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from stoker.core.histogram import Distribution, Histogram
+from stoker.engine.health import Health
+from stoker.engine.stats import AdapterLoad, EngineStats
+from stoker.runtime.registry import ModelStatus
+from stoker.runtime.request_metrics import RequestMetrics
+
+PREFIX = "stoker_"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known about one model at one moment."""
+
+    status: ModelStatus
+    health: Health
+
+    @property
+    def requests(self) -> RequestMetrics:
+        return self.status.metrics
+
+
+_Labels: TypeAlias = tuple[str, ...]
+_Numbers: TypeAlias = Iterable[tuple[_Labels, float]]
+_Values: TypeAlias = Callable[[Facts], _Numbers]
+_Buckets: TypeAlias = Callable[[Facts], Iterable[tuple[Sequence[float], Distribution]]]
+
+
+class Row(Protocol):
+    """What makes one family of `/metrics`."""
+
+    def family(self, models: Iterable[Facts]) -> Metric:
+        """The family with the samples of these models."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbered:
+    """A family of gauges or counters."""
+
+    kind: type[GaugeMetricFamily | CounterMetricFamily]
+    name: str
+    help: str
+    values: _Values
+    """The number for each set of label values."""
+    labels: _Labels = ()
+    """Names of the labels after `model`."""
+
+    def family(self, models: Iterable[Facts]) -> Metric:
+        """The family with the samples of these models."""
+        family = self.kind(PREFIX + self.name, self.help, labels=("model", *self.labels))
+        for facts in models:
+            for labels, value in self.values(facts):
+                family.add_metric((facts.status.model_id, *labels), value)
+        return family
+
+
+@dataclass(frozen=True, slots=True)
+class _Distributed:
+    """A family of histograms, one for each model."""
+
+    name: str
+    help: str
+    values: _Buckets
+    """The upper bounds of the buckets, and what was counted; nothing if nothing is known."""
+
+    def family(self, models: Iterable[Facts]) -> Metric:
+        """The family with the histograms of these models."""
+        family = HistogramMetricFamily(PREFIX + self.name, self.help, labels=("model",))
+        for facts in models:
+            for bounds, values in self.values(facts):
+                family.add_metric((facts.status.model_id,), values.cumulative(bounds), values.total)
+        return family
+
+
+gauge = partial(_Numbered, GaugeMetricFamily)
+counter = partial(_Numbered, CounterMetricFamily)
+histogram = _Distributed
+
+
+def of_model(value: Callable[[Facts], float]) -> _Values:
+    """One number for each model."""
+    return lambda facts: [((), value(facts))]
+
+
+def counts(found: Callable[[RequestMetrics], Mapping[str, int]]) -> _Values:
+    """One number for each label value, as the requests of the model were counted."""
+    return lambda facts: [((label,), count) for label, count in found(facts.requests).items()]
+
+
+def pairs(found: Callable[[RequestMetrics], Mapping[tuple[str, str], int]]) -> _Values:
+    """One number for each pair of label values."""
+    return lambda facts: found(facts.requests).items()
+
+
+def labeled(values: Callable[[EngineStats], _Numbers]) -> _Values:
+    """Numbers from the newest report of the engine; none before the first report."""
+    return lambda facts: [] if facts.health.heartbeat is None else values(facts.health.heartbeat)
+
+
+def of_engine(value: Callable[[EngineStats], float]) -> _Values:
+    """One number from the newest report of the engine."""
+    return labeled(lambda stats: [((), value(stats))])
+
+
+def of_drafts(value: Callable[[EngineStats], float]) -> _Values:
+    """As `of_engine`, for drafts. A llama-server counts no steps, and does not report its drafts."""
+    return labeled(lambda stats: [((), value(stats))] if stats.num_steps else [])
+
+
+def each(**values: Callable[[EngineStats], float]) -> _Values:
+    """One number for each of these label values, from the newest report of the engine."""
+    return labeled(lambda stats: [((label,), value(stats)) for label, value in values.items()])
+
+
+def of_adapters(value: Callable[[AdapterLoad], float]) -> _Values:
+    """One number for each adapter that is loaded."""
+    return labeled(lambda stats: [((adapter.name,), value(adapter)) for adapter in stats.adapters])
+
+
+def of_replicas(value: Callable[[Health], float]) -> _Values:
+    """One number for each replica."""
+    return lambda facts: [((str(number),), value(replica)) for number, replica in facts.health.replicas.items()]
+
+
+def of_replica_engines(value: Callable[[EngineStats], float]) -> _Values:
+    """One number from the newest report of each replica."""
+    return lambda facts: [
+        ((str(number),), value(replica.heartbeat))
+        for number, replica in facts.health.replicas.items()
+        if replica.heartbeat is not None
+    ]
+
+
+def by_request(of: Callable[[RequestMetrics], Histogram]) -> _Buckets:
+    """A histogram over the requests of the model."""
+    return lambda facts: [(of(facts.requests).bounds, of(facts.requests).snapshot())]
+
+
+def by_engine(bounds: Sequence[float], values: Callable[[EngineStats], Distribution]) -> _Buckets:
+    """A histogram that the engine reports."""
+    return lambda facts: [] if facts.health.heartbeat is None else [(bounds, values(facts.health.heartbeat))]
+
+
+def rate(count: float, seconds: float) -> float:
+    """Count per second; 0 if no time has passed."""
+    return count / seconds if seconds > 0 else 0.0
+
+
+def computed_prompt_tokens(stats: EngineStats) -> int:
+    """Prompt tokens that the cache did not hold."""
+    return stats.prompt_tokens - stats.cached_tokens
+
+
+def tier_queries(stats: EngineStats) -> int:
+    """Prompt tokens that were looked up in RAM and on disk; 0 without these tiers."""
+    has_tiers = stats.tiers.ram_limit_bytes > 0 or stats.tiers.disk_limit_bytes > 0
+    return stats.prompt_tokens - stats.pool_hit_tokens if has_tiers else 0
+
+
+def decode_seconds(requests: RequestMetrics) -> float:
+    """Time that requests spent between their first and their last token."""
+    return requests.decode_s.snapshot().total

@@ -1,0 +1,160 @@
+"""Images and recordings in the content of messages, in the shapes of all dialects. It decodes base64 and no file."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from stoker.core.media import Media, MediaKind
+from stoker.errors import InvalidInput, UnsupportedParameter
+
+MAX_MEDIA_BYTES = 20 << 20
+"""Of one file."""
+MAX_MEDIA = 64
+"""Files in one request."""
+MAX_REQUEST_BYTES = 64 << 20
+"""Of all files of one request."""
+
+MEDIA_TYPES = frozenset({"image_url", "input_image", "image", "input_audio"})
+"""Types of parts that `media_part` reads."""
+
+_FORMATS: Mapping[MediaKind, str] = {"image": "PNG, JPEG, WebP or GIF", "audio": "WAV, MP3 or FLAC"}
+_DATA_URL = re.compile(r"data:([a-zA-Z0-9.+/_-]*)((?:;[^;,]*)*),")
+_DIGEST_CHARS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class MediaPart:
+    """One image or recording of a message's content."""
+
+    media: Media
+
+    @property
+    def text(self) -> str:
+        """What a chat template writes in its place."""
+        return self.media.marker
+
+
+def media_part(kind: str, fields: Mapping[object, object], where: str) -> MediaPart:
+    """A part whose type is one of `MEDIA_TYPES`.
+
+    Args:
+        kind: The part's type.
+        fields: The part.
+        where: Its path in the request, for error messages.
+
+    Raises:
+        InvalidInput: the data is missing, not base64, too large, or in a format that is not supported.
+        UnsupportedParameter: the part refers to a file that is elsewhere.
+    """
+    if kind == "input_audio":
+        given = fields.get("input_audio")
+        data = cast("Mapping[object, object]", given).get("data") if isinstance(given, Mapping) else None
+        return MediaPart(media_from_base64(data, "audio", f"{where}.input_audio.data"))
+    return MediaPart(_image(kind, fields, where))
+
+
+def media_from_base64(text: object, kind: MediaKind | None, where: str) -> Media:
+    """The file of a base64 text, or of a `data:` URL; with None it may be of any kind.
+
+    Raises:
+        InvalidInput: the text is not base64, or the file is too large or in a format that is not supported.
+        UnsupportedParameter: the text is a URL of another kind.
+    """
+    if not isinstance(text, str) or not text:
+        raise _invalid(where, "must be the file as base64 text")
+    return media_from_bytes(_decoded(text, where), kind, where)
+
+
+def media_from_bytes(data: bytes, kind: MediaKind | None, where: str) -> Media:
+    """A file. The first bytes decide what it is, never a name or a declared type.
+
+    Raises:
+        InvalidInput: the file is too large, or in a format that is not supported.
+    """
+    if len(data) > MAX_MEDIA_BYTES:
+        raise _invalid(where, f"has {len(data)} bytes: a file may have {MAX_MEDIA_BYTES}")
+    found = _kind_of(data)
+    if found is None or kind not in (None, found):
+        formats = [words for known, words in _FORMATS.items() if kind in (None, known)]
+        raise _invalid(where, f"is in a format that is not supported: send {' or '.join(formats)}")
+    return Media(found, f"<__media_{hashlib.sha256(data).hexdigest()[:_DIGEST_CHARS]}__>", data)
+
+
+def media_of_parts(parts: Sequence[object], where: str = "messages") -> tuple[Media, ...]:
+    """The different files among some parts of messages, within the bounds of one request.
+
+    Raises:
+        InvalidInput: there are too many, or they are too large together.
+    """
+    files = [part.media for part in parts if isinstance(part, MediaPart)]
+    if len(files) > MAX_MEDIA:
+        raise _invalid(where, f"has {len(files)} images and recordings: a request may have {MAX_MEDIA}")
+    different = tuple({file.marker: file for file in files}.values())
+    num_bytes = sum(len(file.data) for file in different)
+    if num_bytes > MAX_REQUEST_BYTES:
+        raise _invalid(where, f"has {num_bytes} bytes of images and recordings: a request may have {MAX_REQUEST_BYTES}")
+    return different
+
+
+def _image(kind: str, fields: Mapping[object, object], where: str) -> Media:
+    source = fields.get("source")
+    if kind == "image" and isinstance(source, Mapping):
+        return _anthropic_image(cast("Mapping[object, object]", source), f"{where}.source")
+    if fields.get("file_id") is not None:
+        raise UnsupportedParameter(f"`{where}.file_id`: there is no store of files; send the data", parameter=where)
+    url = fields.get("image_url")
+    if isinstance(url, Mapping):
+        return _from_url(cast("Mapping[object, object]", url).get("url"), f"{where}.image_url.url")
+    return _from_url(url, f"{where}.image_url")
+
+
+def _anthropic_image(source: Mapping[object, object], where: str) -> Media:
+    match source.get("type"):
+        case "base64":
+            return media_from_base64(source.get("data"), "image", f"{where}.data")
+        case "url":
+            return _from_url(source.get("url"), f"{where}.url")
+        case _:
+            raise UnsupportedParameter(f"`{where}`: send the image as base64", parameter=where)
+
+
+def _from_url(url: object, where: str) -> Media:
+    return media_from_base64(url, "image", where)
+
+
+def _decoded(text: str, where: str) -> bytes:
+    payload = text
+    if text[:5].lower() == "data:":
+        found = _DATA_URL.match("data:" + text[5:])
+        if found is None or not found[2].lower().endswith(";base64"):
+            raise _invalid(where, "must be a `data:` URL with base64 in it")
+        payload = text[found.end() :]
+    elif re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*://", text):
+        raise UnsupportedParameter(f"`{where}`: URLs are not fetched; send the file as a `data:` URL", parameter=where)
+    # A third more characters than bytes: what is too large need not be decoded.
+    if len(payload) > (MAX_MEDIA_BYTES + 2) // 3 * 4 + 4:
+        raise _invalid(where, f"is larger than {MAX_MEDIA_BYTES} bytes")
+    try:
+        return base64.b64decode(payload, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise _invalid(where, f"is not valid base64: {error}") from error
+
+
+def _kind_of(data: bytes) -> MediaKind | None:
+    if data.startswith((b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a")):
+        return "image"
+    if data[:4] == b"RIFF":
+        kinds: dict[bytes, MediaKind] = {b"WEBP": "image", b"WAVE": "audio"}
+        return kinds.get(data[8:12])
+    is_mpeg = len(data) > 1 and data[0] == 0xFF and data[1] & 0xE6 == 0xE2  # layer III of any version
+    return "audio" if is_mpeg or data.startswith((b"ID3", b"fLaC")) else None
+
+
+def _invalid(where: str, problem: str) -> InvalidInput:
+    return InvalidInput(f"`{where}` {problem}", parameter=where)

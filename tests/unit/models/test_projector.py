@@ -1,0 +1,42 @@
+"""The projector of a model is found beside it, or named."""
+
+from pathlib import Path
+
+import pytest
+
+from stoker.errors import ConfigError, ModelFileNotFound
+from stoker.models.projector import find_projector, projector_bytes
+from tests.projector_files import write_projector
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "SmolVLM-Q8_0.gguf"
+    path.write_bytes(b"GGUF")
+    return path
+
+
+def test_the_projector_beside_the_model_is_taken(model: Path):
+    assert find_projector(model, "auto") is None
+    f16 = write_projector(model.with_name("mmproj-SmolVLM-F16.gguf"), 32)
+    assert find_projector(model, "auto") == f16
+    bf16 = write_projector(model.with_name("mmproj-SmolVLM-BF16.gguf"), 32)
+    assert find_projector(model, "auto") == bf16
+    assert find_projector(model, str(f16)) == f16
+    assert find_projector(model, "off") is None
+    assert projector_bytes(f16) >= f16.stat().st_size
+
+
+def test_the_projector_of_another_model_is_not_taken(model: Path):
+    model.with_name("Other-7B.gguf").write_bytes(b"GGUF")
+    write_projector(model.with_name("mmproj-Other-7B-F16.gguf"), 32)
+    assert find_projector(model, "auto") is None
+    own = write_projector(model.with_name("SmolVLM-mmproj.gguf"), 32)
+    assert find_projector(model, "auto") == own
+
+
+def test_what_is_no_projector_is_refused(model: Path):
+    with pytest.raises(ModelFileNotFound, match="there is no file"):
+        find_projector(model, str(model.with_name("mmproj.gguf")))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        find_projector(model, str(model))

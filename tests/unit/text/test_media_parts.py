@@ -1,0 +1,81 @@
+"""Images and recordings of messages, in the shapes of all dialects."""
+
+from typing import Any
+
+import pytest
+
+from stoker.errors import InvalidInput, UnsupportedParameter
+from stoker.text.media_parts import MAX_MEDIA, MAX_MEDIA_BYTES, MediaPart, media_of_parts
+from stoker.text.messages import Message, TextPart, message_from_dict
+from tests.projector_files import base64_of, data_url, picture
+
+RED = picture("red")
+WAV = b"RIFF\0\0\0\0WAVEfmt "
+
+
+def part(raw: dict[str, Any]) -> Any:
+    message = message_from_dict({"role": "user", "content": [raw]}, "messages[0]")
+    assert isinstance(message.content, tuple)
+    return message.content[0]
+
+
+@pytest.mark.parametrize(
+    ("raw", "kind", "data"),
+    [
+        ({"type": "image_url", "image_url": {"url": data_url(RED), "detail": "low"}}, "image", RED),
+        ({"type": "image_url", "image_url": data_url(RED, "image/jpeg")}, "image", RED),
+        ({"type": "image_url", "image_url": {"url": base64_of(RED)}}, "image", RED),
+        ({"type": "input_image", "image_url": "DATA:;base64," + base64_of(RED)}, "image", RED),
+        ({"type": "image", "source": {"type": "base64", "data": base64_of(RED)}}, "image", RED),
+        ({"type": "input_audio", "input_audio": {"data": base64_of(WAV), "format": "mp3"}}, "audio", WAV),
+    ],
+)
+def test_every_shape_gives_the_file(raw: dict[str, Any], kind: str, data: bytes):
+    media = part(raw).media
+    assert (media.kind, media.data) == (kind, data)
+
+
+@pytest.mark.parametrize(
+    ("raw", "error", "words"),
+    [
+        ({"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}, UnsupportedParameter, "not fetched"),
+        ({"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}, UnsupportedParameter, "not fetched"),
+        ({"type": "image_url", "image_url": {"url": "data:image/png,abc"}}, InvalidInput, "base64"),
+        ({"type": "image_url", "image_url": {"url": "data:image/png;base64,a$b="}}, InvalidInput, "not valid base64"),
+        ({"type": "image_url", "image_url": {"url": 5}}, InvalidInput, "must be the file"),
+        ({"type": "image_url"}, InvalidInput, "must be the file"),
+        ({"type": "image_url", "image_url": base64_of(b"<svg></svg>")}, InvalidInput, "PNG, JPEG, WebP or GIF"),
+        ({"type": "image_url", "image_url": base64_of(WAV)}, InvalidInput, "PNG, JPEG, WebP or GIF"),
+        ({"type": "image_url", "image_url": "A" * (MAX_MEDIA_BYTES * 2)}, InvalidInput, "is larger than"),
+        ({"type": "input_audio", "input_audio": {"data": base64_of(RED)}}, InvalidInput, "WAV, MP3 or FLAC"),
+        ({"type": "input_image", "file_id": "f1"}, UnsupportedParameter, "no store of files"),
+        ({"type": "image", "source": {"type": "file", "file_id": "f1"}}, UnsupportedParameter, "as base64"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_a_reason(raw: dict[str, Any], error: type[InvalidInput], words: str):
+    with pytest.raises(error, match=words) as caught:
+        part(raw)
+    assert str(caught.value.fields["parameter"]).startswith("messages[0].content[0]")
+
+
+def test_equal_files_have_equal_markers_and_others_do_not():
+    first, same = (
+        part({"type": "image_url", "image_url": data_url(RED)}),
+        part({"type": "image_url", "image_url": base64_of(RED)}),
+    )
+    other = part({"type": "image_url", "image_url": data_url(picture("blue"))})
+    assert first.text == same.text != other.text
+    assert media_of_parts([first, same, other, TextPart("x")]) == (first.media, other.media)
+
+
+def test_no_newline_stands_around_a_marker():
+    image = part({"type": "image_url", "image_url": data_url(RED)})
+    message = Message(role="user", content=(TextPart("a"), TextPart("b"), image, TextPart("c")))
+    assert message.text == f"a\nb{image.text}c"
+
+
+def test_too_many_files_are_refused():
+    image = part({"type": "image_url", "image_url": data_url(RED)})
+    assert isinstance(image, MediaPart)
+    with pytest.raises(InvalidInput, match=f"may have {MAX_MEDIA}"):
+        media_of_parts([image] * (MAX_MEDIA + 1))
