@@ -158,6 +158,7 @@ SERVER: OptionGroup = _panel(
     max_connections=int,
     unix_socket=_Opt(str, metavar="PATH"),
     root_path=_Opt(str, metavar="PATH"),
+    ui=_Opt(bool, ("--ui/--no-ui",)),
     log_format=Literal["text", "json"],
     otlp_endpoint=_Opt(str, metavar="URL"),
 )

@@ -39,6 +39,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Listen on this Unix domain socket instead of an address."""
     root_path: str = ""
     """Path prefix under which the server is reached too, such as /llm, for a reverse proxy that does not strip it."""
+    ui: bool = True
+    """Page for browsers at /, with a chat and a view of the engine."""
     tls_certificate: str = ""
     """PEM file with the TLS certificate and its chain, for HTTPS; requires `tls_key`."""
     tls_key: str = ""

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from stoker.server import adapters, health
+from stoker.server import adapters, health, ui
 from stoker.server.api import Call, Endpoint, Router
 from stoker.server.dialects.anthropic import routes as anthropic
 from stoker.server.dialects.llamacpp import routes as llamacpp
@@ -45,6 +45,7 @@ ROUTERS: tuple[Router, ...] = (
     models.router,
     adapters.router,
     health.router,
+    ui.router,
     exposition.router,
     router,
 )

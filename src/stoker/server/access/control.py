@@ -25,6 +25,9 @@ CROWDED = "is_crowded"
 HEALTH_PATHS = ("/health", "/v1/health")
 """Who asks for them needs no key: load balancers have none."""
 
+UI_FOLDER = "/ui/"
+"""Files of the page. They and `/` need no key: they are public code, and the page asks for the key itself."""
+
 _OWNER = "owner"
 _MAY_ADMINISTER = "may_administer"
 
@@ -36,7 +39,7 @@ _CROWD_RETRY_S = 1.0
 
 
 class AccessControl:
-    """Passes on what may be answered. Health may always be asked for.
+    """Passes on what may be answered. Health may always be asked for, and the page needs no key.
 
     Args:
         app: what it stands in front of.
@@ -64,10 +67,13 @@ class AccessControl:
 
     def _refusal(self, scope: Scope) -> StokerError | None:
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        if path in HEALTH_PATHS and scope["method"] in ("GET", "HEAD"):
+        reads = scope["method"] in ("GET", "HEAD")
+        if reads and path in HEALTH_PATHS:
             return None
         headers = Headers(scope=scope)
-        return self._crowd(scope) or self._foreign(headers) or self._unknown(scope, headers)
+        refusal = self._crowd(scope) or self._foreign(headers)
+        is_public = reads and (path == "/" or path.startswith(UI_FOLDER))
+        return refusal if refusal or is_public else self._unknown(scope, headers)
 
     def _crowd(self, scope: Scope) -> StokerError | None:
         if not scope.get("state", {}).get(CROWDED):

@@ -66,7 +66,9 @@ def create_app(
     counts = ResponseCounts()
     routes = routes_of(ROUTERS, Server(registry, config, [*parts, counts]))
     handlers = {StokerError: on_stoker_error, HTTPException: on_http_error, Exception: on_bug}
-    app: ASGIApp = LeaseBorder(Starlette(routes=routes, exception_handlers=handlers))
+    starlette = Starlette(routes=routes, exception_handlers=handlers)
+    starlette.router.redirect_slashes = False  # RequestBorder drops the last slash, so a redirect to it has no end
+    app: ASGIApp = LeaseBorder(starlette)
     app = CrossOrigin(AccessControl(app, config, keys or ApiKeys(config)), config)
     return RequestBorder(app if spans is None else Tracing(app, spans), config, counts)
 

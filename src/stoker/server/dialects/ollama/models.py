@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime, timedelta
 
 import msgspec
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.types import Scope
 
 from stoker.chat.capabilities import card_capabilities
@@ -144,11 +144,6 @@ async def copy(call: Call[CopyRequest]) -> Response:
     names = own_name(wire.source or ""), own_name(wire.destination or "")
     await call.off_loop(LocalModels(call.registry).copy, *names)
     return Response()
-
-
-@router.endpoint("GET", "/", "Says that a server is running, to probes.", error=None)
-async def root(_call: Call[None]) -> Response:
-    return PlainTextResponse("Ollama is running")
 
 
 def _tags(models: LocalModels) -> TagList:

@@ -1,0 +1,98 @@
+"""The page of the server: `GET /` and the files under `/ui/`. They are public code, and say nothing of a model."""
+
+from __future__ import annotations
+
+import gzip
+from functools import lru_cache
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from stoker.server.access.control import UI_FOLDER
+from stoker.server.api import Call, Router
+
+router = Router(api="Stoker")
+
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data: blob:",
+        "connect-src 'self'",
+        "worker-src 'self'",
+        "manifest-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types stoker dompurify",
+    )
+)
+"""The Content-Security-Policy of the page: it loads nothing from elsewhere, and no text of a model becomes a script."""
+
+ROOT = Path(str(files("stoker"))) / "ui"
+_INDEX = "index.html"
+_MEDIA_TYPES = {
+    ".css": "text/css",
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+}
+"""By suffix; every other file is plain text."""
+_HEADERS = {
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+_MIN_GZIP_BYTES = 1024
+
+
+@router.endpoint("GET", "/", "The page for browsers; other clients are told that a server is running.", error=None)
+async def root(call: Call[None]) -> Response:
+    """The page if `Accept` names HTML, else the text by which Ollama's clients know a server."""
+    if call.config.ui and "text/html" in call.request.headers.get("accept", ""):
+        response = await call.off_loop(_file, _INDEX, call.request)
+        response.headers["Vary"] = "Accept, Accept-Encoding"
+        return response
+    return PlainTextResponse("Ollama is running", headers={"Vary": "Accept"})
+
+
+@router.endpoint("GET", f"{UI_FOLDER}{{name:path}}", "A file of the page.", error=None)
+async def file(call: Call[None]) -> Response:
+    """404 for all that is no file of the page, and for every file if the server runs with `--no-ui`."""
+    if not call.config.ui:
+        raise HTTPException(404)
+    return await call.off_loop(_file, call.path_parameter("name"), call.request)
+
+
+def _file(name: str, request: Request) -> Response:
+    path = _names().get(name)
+    if path is None:
+        raise HTTPException(404)
+    content = path.read_bytes()
+    etag = f'W/"{sha256(content).hexdigest()[:32]}"'
+    headers = {**_HEADERS, "ETag": etag, "Vary": "Accept-Encoding"}
+    if etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    if len(content) >= _MIN_GZIP_BYTES and "gzip" in request.headers.get("accept-encoding", ""):
+        content = _gzip(content)
+        headers["Content-Encoding"] = "gzip"
+    return Response(content, media_type=_MEDIA_TYPES.get(path.suffix, "text/plain"), headers=headers)
+
+
+def _names() -> dict[str, Path]:
+    """Every file by its path below the folder. A path is looked up, never opened, so none leads out of the folder."""
+    return {path.relative_to(ROOT).as_posix(): path for path in ROOT.rglob("*") if path.is_file()}
+
+
+@lru_cache(maxsize=128)
+def _gzip(content: bytes) -> bytes:
+    return gzip.compress(content, mtime=0)

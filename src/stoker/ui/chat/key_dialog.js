@@ -1,0 +1,25 @@
+// The dialog that asks for the API key after the server has answered with 401.
+import { html, useEffect, useRef } from '../vendor/preact.js';
+import { giveKey, question, refuseKey } from '../state/key.js';
+
+export function KeyDialog() {
+  const dialog = useRef(null);
+  const isAsked = question.value !== null;
+  useEffect(() => { if (isAsked) dialog.current.showModal(); }, [isAsked]);
+  if (!isAsked) return null;
+  const submit = (event) => {
+    event.preventDefault();
+    const form = new FormData(event.currentTarget);
+    giveKey(String(form.get('key')).trim(), form.has('kept'));
+  };
+  return html`<dialog ref=${dialog} aria-labelledby="key-title" onCancel=${refuseKey}>
+    <form onSubmit=${submit}>
+      <h2 id="key-title">This server needs a key</h2>
+      ${question.value && html`<p class="error" role="alert">${question.value}</p>`}
+      <label class="wide">API key<input type="password" name="key" required autocomplete="off" autofocus /></label>
+      <label class="check"><input type="checkbox" name="kept" /> Keep it in this browser</label>
+      <div class="actions"><button type="button" class="quiet" onClick=${refuseKey}>Cancel</button>
+        <button type="submit" class="primary">Continue</button></div>
+    </form>
+  </dialog>`;
+}

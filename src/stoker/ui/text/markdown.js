@@ -1,0 +1,54 @@
+// Markdown to safe HTML, block by block: a block that has not changed is not rendered again.
+import { html, useMemo } from '../vendor/preact.js';
+import { Lexer, Marked, purify } from '../vendor/markdown.js';
+
+const marked = new Marked({ gfm: true, breaks: true });
+const CLEAN = { RETURN_TRUSTED_TYPE: true, FORBID_ATTR: ['style', 'class', 'id', 'name'], FORBID_TAGS: ['style', 'form', 'input', 'button', 'video', 'audio'], USE_PROFILES: { html: true } };
+
+purify.addHook('uponSanitizeElement', (node) => {
+  if (node.nodeName === 'IMG' && node.parentNode) node.parentNode.replaceChild(linkInstead(node), node);
+});
+purify.addHook('afterSanitizeAttributes', (node) => {
+  if (node.nodeName !== 'A') return;
+  node.setAttribute('target', '_blank');
+  node.setAttribute('rel', 'noopener noreferrer');
+});
+
+/** A remote image would tell its server what the model wrote into the address, so it is a link that a person may follow. */
+function linkInstead(image) {
+  const link = image.ownerDocument.createElement('a');
+  link.textContent = image.getAttribute('alt') || 'image';
+  const source = image.getAttribute('src') ?? '';
+  if (/^https?:/i.test(source)) link.setAttribute('href', source);
+  return link;
+}
+
+export function Markdown({ text }) {
+  const blocks = useMemo(() => Lexer.lex(text).filter((token) => token.type !== 'space'), [text]);
+  return blocks.map((block, index) =>
+    block.type === 'code' ? html`<${Code} key=${index} block=${block} />` : html`<${Block} key=${index} raw=${block.raw} />`);
+}
+
+function Block({ raw }) {
+  const clean = useMemo(() => purify.sanitize(marked.parse(raw), CLEAN), [raw]);
+  return html`<div class="block" dangerouslySetInnerHTML=${{ __html: clean }} />`;
+}
+
+function Code({ block }) {
+  return html`<figure class="code">
+    <figcaption><span>${block.lang ?? ''}</span>
+      <button type="button" class="quiet" onClick=${() => copy(block.text)}>Copy code</button></figcaption>
+    <pre tabindex="0"><code>${block.text}</code></pre>
+  </figure>`;
+}
+
+/** The clipboard's interface is missing on plain HTTP in a LAN; there the old command copies. */
+export async function copy(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  const area = document.createElement('textarea');
+  area.value = text;
+  document.body.append(area);
+  area.select();
+  document.execCommand('copy');
+  area.remove();
+}

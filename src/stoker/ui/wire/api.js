@@ -1,0 +1,48 @@
+// Requests to the server that this page came from. All URLs are relative, so the page works below any path prefix.
+import { askForKey, key } from '../state/key.js';
+import { events } from './sse.js';
+
+export class ApiError extends Error {}
+
+/** A reply, whatever its status. A 401 asks for the API key and sends the request again with it. */
+export async function send(path, { body, signal, quiet = false } = {}) {
+  for (;;) {
+    const reply = await fetch(path, {
+      method: body ? 'POST' : 'GET',
+      headers: { ...(body && { 'Content-Type': 'application/json' }), ...(key.value && { Authorization: `Bearer ${key.value}` }) },
+      body: body && JSON.stringify(body),
+      signal,
+      cache: 'no-store',
+    });
+    if (reply.status !== 401 || quiet) return reply;
+    if (!(await askForKey(key.value ? 'The server does not know this key.' : ''))) {
+      throw new ApiError('The server needs an API key.');
+    }
+  }
+}
+
+export async function getJson(path, options) {
+  const reply = await send(path, options);
+  if (!reply.ok) throw new ApiError(await messageOf(reply));
+  return reply.json();
+}
+
+/** The chunks of a streamed chat completion. */
+export async function* streamChat(body, signal) {
+  const request = { ...body, stream: true, stream_options: { include_usage: true } };
+  const reply = await send('v1/chat/completions', { body: request, signal });
+  if (!reply.ok) throw new ApiError(await messageOf(reply));
+  for await (const chunk of events(reply.body)) {
+    if (chunk.error) throw new ApiError(chunk.error.message ?? 'The server reported an error.');
+    yield chunk;
+  }
+}
+
+async function messageOf(reply) {
+  const text = await reply.text();
+  try {
+    return JSON.parse(text).error.message;
+  } catch {
+    return `The server answered with status ${reply.status}.`;
+  }
+}
