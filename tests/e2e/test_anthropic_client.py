@@ -11,6 +11,7 @@ import pytest
 from anthropic import Anthropic, AsyncAnthropic
 
 MODEL = "smollm2"
+RED_PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
 QUESTION: list[Any] = [{"role": "user", "content": "What is gravity?"}]
 GREEDY: dict[str, Any] = {"model": MODEL, "extra_body": {"temperature": 0}}
 
@@ -83,8 +84,8 @@ def test_errors_arrive_as_the_clients_own(client: Any):
         client.messages.create(
             model=MODEL, messages=[{"role": "user", "content": "word " * 20_000}], max_tokens=1, stream=True
         )
-    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
-    with pytest.raises(anthropic.BadRequestError, match="image"):
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": RED_PIXEL}}
+    with pytest.raises(anthropic.BadRequestError, match="takes no images"):
         client.messages.create(model=MODEL, messages=[{"role": "user", "content": [image]}], max_tokens=1)
     tool = {"type": "web_search_20250305", "name": "web_search"}
     with pytest.raises(anthropic.BadRequestError, match="tools"):
