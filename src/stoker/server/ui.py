@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 from functools import lru_cache
 from hashlib import sha256
-from importlib.resources import files
 from pathlib import Path
 
 from starlette.exceptions import HTTPException
@@ -35,7 +34,7 @@ POLICY = "; ".join(
 )
 """The Content-Security-Policy of the page: it loads nothing from elsewhere, and no text of a model becomes a script."""
 
-ROOT = Path(str(files("stoker"))) / "ui"
+ROOT = Path(__file__).resolve().parents[1] / "ui"
 _INDEX = "index.html"
 _MEDIA_TYPES = {
     ".css": "text/css",
