@@ -1,4 +1,4 @@
-"""Public names of a package that are imported when somebody first asks for them, so that importing it stays quick."""
+"""Public names of a package that are imported on first use, so that importing it stays quick."""
 
 from __future__ import annotations
 

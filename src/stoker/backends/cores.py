@@ -37,9 +37,9 @@ def cpus_to_stay_on(threads: int, system: Path = _SYSTEM) -> list[int]:
 
 
 def environment_of_sharers() -> dict[str, str]:
-    """What to add to the environment of processes that are to share the cores: one file for all of ours, in memory.
+    """Variables for the environment of processes that share the cores: one file in memory for all of them.
 
-    Nothing where there are no such files, or somebody above us has named one already.
+    Empty where there are no such files, or where the environment already names one.
     """
     path = "" if SHARED_CORES in os.environ else _shared_file()
     return {SHARED_CORES: path} if path else {}

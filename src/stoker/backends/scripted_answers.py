@@ -54,7 +54,7 @@ def read_script(path: Path) -> ScriptFile:
 
 
 class PlayedScript:
-    """Plays the answers of a script. Each new prompt gets the next one; a prompt that was there before gets the same.
+    """Plays the answers of a script. Each new prompt gets the next answer; a repeated prompt gets the same one.
 
     An answer is played by the number of its tokens, so a constraint that changes some of them does not end it.
 

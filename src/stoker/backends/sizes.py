@@ -1,4 +1,4 @@
-"""The sizes that every backend is opened with: what they may be, and how many threads compute if nobody says."""
+"""The sizes that every backend is opened with: their ranges, and the default number of threads."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     num_good: int
     """Complete answers within the limits."""
     goodput_per_s: float | None
-    """Those per second; None if nobody watched the answers come."""
+    """Requests per second within the objectives; None if the answers were not timed."""
     resources: Resources = Resources()
 
     @property

@@ -1,4 +1,4 @@
-"""Ends a server when we are killed: whoever is killed can end nobody himself, and its server would run for ever."""
+"""Ends a server when its benchmark is killed: a killed process cannot end its children, which would run for ever."""
 
 from __future__ import annotations
 

@@ -35,5 +35,5 @@ class Prompts:
         self._random = random.Random("/".join(map(str, names)))
 
     def text(self, num_words: int) -> str:
-        """So many words, each with a blank in front; it shares no beginning worth a cache's while with another."""
+        """`num_words` words, each with a blank in front; two texts share no prefix long enough for a cache."""
         return "".join(f" {word}" for word in self._random.choices(_WORDS, k=num_words))

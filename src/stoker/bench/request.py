@@ -125,11 +125,11 @@ class Answer:
     completion_tokens: int | None = None
     cached_tokens: int | None = None
     resent_tokens: int = 0
-    """Those of its prompt that the same conversation has sent or been sent before, by the usage of the turn before."""
+    """Prompt tokens that the same conversation has sent or received before, by the usage of the previous turn."""
     finish_reason: str | None = None
     failure: Failure | None = None
     is_timed: bool = True
-    """Somebody watched it come. If not, it has no times of its own."""
+    """Whether the answer was streamed and timed. If not, it has no times of its own."""
 
     @property
     def ttft_s(self) -> float:

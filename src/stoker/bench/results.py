@@ -91,7 +91,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
     cpu: str
     num_cores: int
-    """Those that this process may use."""
+    """CPU cores that this process may use."""
     memory_bytes: int
     system: str
     python: str

@@ -27,7 +27,7 @@ _CONVERSATIONS, _TURNS, _INSTRUCTION_TOKENS, _RESULT_TOKENS = 12, 6, 1024, 64
 _SHORT_TOKENS = 32
 """A prompt, or the part of it, that the scenario is not about."""
 _MIXED_BEGUN = 8
-"""So many pieces of every stream have come when the long prompt of `mixed` is sent."""
+"""Pieces of every stream that have come when the long prompt of `mixed` is sent."""
 _RETRY_S = 0.01
 _COLD_LIMIT_S = 900.0
 
@@ -92,7 +92,7 @@ async def distinct(turn: Turn) -> AsyncIterator[Measured]:
 
 
 async def shared(turn: Turn) -> AsyncIterator[Measured]:
-    """All at once, behind one long system prompt that nobody has sent before."""
+    """All at once, after one long system prompt that is new to the server."""
     for concurrency in turn.plan.concurrency:
         prompts = turn.prompts(concurrency)
         system = ("system", prompts.text(turn.plan.prompt_tokens))
@@ -152,7 +152,7 @@ class _Talk:
 
 
 async def _in_turn(talks: Iterable[_Talk], concurrency: int) -> list[Answer]:
-    """All conversations, so many at a time: whoever has waited longest goes on next."""
+    """All conversations, `concurrency` at a time: the one that has waited longest continues first."""
     waiting = deque(talks)
 
     async def work() -> list[Answer]:
@@ -250,7 +250,7 @@ async def _first_answer(load: Load, job: Job, server: Server) -> Answer:
 
 
 async def offline(turn: Turn) -> AsyncIterator[Measured]:
-    """A list of prompts in one call, in a process without a server. Nobody waits for a first token: it has no times."""
+    """A list of prompts in one call, in a process without a server. Answers are not streamed, so there are no times."""
     count = turn.plan.num_requests or turn.plan.concurrency[0]
     prompts = turn.prompts()
     texts = [prompts.text(turn.plan.prompt_tokens) for _ in range(count)]

@@ -84,10 +84,10 @@ class Server(Protocol):
 
 @dataclass(slots=True)
 class RunningServer:
-    """A server that somebody else started; `stop` leaves it alone.
+    """A server that was started elsewhere; `stop` leaves it alone.
 
     Args:
-        given_pid: the root of its processes. Not given: whoever listens on its port, if that is on this machine.
+        given_pid: the root of its processes. Not given: the process that listens on its port on this machine.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Memory for blocks that are exported or read from disk. It knows neither blocks nor files.
 
-A block is a few hundred kilobytes, and memory that nobody has touched yet costs five times what filling it does: the
+A block is a few hundred kilobytes, and memory that was never touched costs five times what filling it does: the
 kernel empties it page by page. So what is given back is handed out again, and a part is had from the kernel as a whole.
 Parts of one size lie in one piece: a slab allocator (Bonwick, 1994), in small. Huge pages are not asked for: once
 memory is used again they gain nothing, and new ones cost most of all where a machine is a guest that gives its free
@@ -28,11 +28,11 @@ PIECE_BYTES = 8 * 2**20
 _POPULATE_WRITE = 23
 """Linux 5.14 and later; not every Python has a name for it."""
 _SPARE_BYTES = 64 * 2**20
-"""So much is kept when it is not needed any more, of all sizes together; and of one made ready before it is needed."""
+"""Maximum unused memory that is kept, over all sizes; and maximum memory of one size that is prepared in advance."""
 _MAX_SPARE_PIECES = 32
 """Of sizes that are asked for only once, little of each piece is memory, but all of it is promised by the system."""
 _TOUCHED_AT_A_TIME = 2**21
-"""What takes about half a millisecond."""
+"""Memory to prepare in one go, in about half a millisecond."""
 
 
 class Arena:
@@ -44,7 +44,7 @@ class Arena:
         self._pieces: dict[int, list[_Piece]] = {}
         """By the size of their parts: those with a free one. The last one is used first."""
         self._spare: dict[_Piece, None] = {}
-        """Those of which nothing is lent, the longest unused first."""
+        """Pieces of which nothing is lent, the longest unused first."""
         self._loans: dict[int, _Loan] = {}
         """Alive for as long as what they are of; by their identity."""
         self._num_lent: dict[int, int] = {}
@@ -53,7 +53,7 @@ class Arena:
         """Appended to at any moment by any thread, also by one that is in here."""
 
     def take(self, num_bytes: int, *, at_once: bool = True) -> memoryview:
-        """So many writable bytes, with anything in them; given back when nobody refers to them any more.
+        """Writable, uninitialized memory of `num_bytes`; returned to the arena when its last reference is gone.
 
         Args:
             at_once: new memory is had from the kernel as a whole; meanwhile no other thread runs Python.
@@ -82,7 +82,7 @@ class Arena:
     def prepare(self, num_bytes: int, max_bytes: int) -> bool:
         """Makes a little memory ready for parts of this size, as much as is lent of them and at most `max_bytes`.
 
-        For a moment in which nobody computes. False: nothing was left to do.
+        Called while the engine is idle. False: nothing was left to do.
         """
         size = _whole_pages(num_bytes)
         with self._lock:
@@ -101,13 +101,13 @@ class Arena:
         return True
 
     def trim(self) -> None:
-        """Gives the system what is of no use any more, as `take` does by the way."""
+        """Gives unneeded memory back to the system, as `take` also does."""
         with self._lock:
             self._collect()
 
     @property
     def num_bytes(self) -> int:
-        """What it holds of the system's memory, whether lent or not."""
+        """Memory that the arena holds, whether lent or not."""
         with self._lock:
             pieces = {id(loan.piece): loan.piece for loan in self._loans.values()}
             pieces.update((id(piece), piece) for pieces in self._pieces.values() for piece in pieces)
@@ -185,7 +185,7 @@ class _Piece:
 
 
 class _Loan(weakref.ref[NDArray[np.uint8]]):
-    """Tells when nobody refers to a part any more."""
+    """Returns a part to the arena when its last reference is gone."""
 
     __slots__ = ("offset", "piece")
     piece: _Piece

@@ -7,9 +7,9 @@
 ```
 
 Numbers are little-endian. A version is never reused: any change of the format or of what the fields mean is a new one.
-Version 2 is for small blocks and is packed as drawn. In version 3 there are zeros before and behind the KV: it begins
+Version 2 is for small blocks and is packed as drawn. In version 3 there are zeros before and after the KV: it begins
 at 4096, and the file ends at a multiple of that, so that it can be written and read past the system's page cache.
-Version 4 is no block, but a slot that somebody saved: it is packed, and what the KV is of stands behind it.
+Version 4 is not a block, but a saved slot: it is packed, and the entries and adapters of the KV follow it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from xxhash import xxh3_64
 from stoker.core.tiers import KVBytes
 
 PACKED, ALIGNED, SLOT = 2, 3, 4
-"""The versions that are known."""
+"""Versions that this module can read."""
 BLOCKS = PACKED, ALIGNED
 PAGE_BYTES = 4096
 ALIGNED_FROM_BYTES = 64 * 1024
-"""KV of this size and more is aligned; of less, the zeros would be too much."""
+"""Minimum size of KV that is aligned; for smaller KV, the zeros would waste too much."""
 FINGERPRINT_BYTES = 32
 KEY_BYTES = 16
 _HASHED_AT_ONCE_BYTES = 16 * 2**20
-"""Meanwhile no other thread runs Python."""
+"""Number of bytes that are hashed at a time; meanwhile no other thread runs Python."""
 _MAGIC = b"STOKERKV"
 _FIELDS = struct.Struct(f"<8sI{FINGERPRINT_BYTES}s{KEY_BYTES}sQQ")
 _CHECK = struct.Struct("<I")
@@ -47,7 +47,7 @@ class Header:
     fingerprint: bytes
     key: bytes
     num_bytes: int
-    """Of the KV."""
+    """Length of the KV."""
     checksum: int
     begin: int
     """Where the KV begins."""
@@ -103,7 +103,7 @@ def decode_header(head: bytes | memoryview, file_bytes: int, known: tuple[int, .
 
 
 def check_padding(*parts: bytes | memoryview) -> None:
-    """Raises BadBlockFile if there is anything where nothing was written."""
+    """Raises BadBlockFile if the padding is not all zeros."""
     if any(part != bytes(len(part)) for part in parts):
         raise BadBlockFile("its content is damaged")
 

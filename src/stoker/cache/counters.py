@@ -1,4 +1,4 @@
-"""What the tiers have done and hold, in numbers. It writes no metric."""
+"""Counters of the tiers: their work and their content. It writes no metric."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TierCounters:
     ram_bytes: Annotated[int, Gauge.SUM] = 0
     ram_limit_bytes: Annotated[int, Gauge.SUM] = 0
     ram_hit_blocks: int = 0
-    """Restored out of memory, where they had stayed."""
+    """Blocks restored from memory."""
     ram_hit_tokens: int = 0
     ram_evicted_blocks: int = 0
     disk_blocks: Annotated[int, Gauge.LARGEST] = 0
@@ -27,19 +27,19 @@ class TierCounters:
     disk_bytes: Annotated[int, Gauge.LARGEST] = 0
     disk_limit_bytes: Annotated[int, Gauge.LARGEST] = 0
     disk_hit_blocks: int = 0
-    """Restored after they had been read from disk."""
+    """Blocks restored after they were read from disk."""
     disk_hit_tokens: int = 0
     disk_evicted_blocks: int = 0
     disk_read_bytes: int = 0
     disk_read_s: float = 0.0
     disk_read_ahead_blocks: int = 0
-    """Those of the blocks that were read before anybody asked for them, after the start."""
+    """Blocks that were read ahead after the start, before a request needed them."""
     disk_written_bytes: int = 0
     disk_write_s: float = 0.0
     disk_failed_writes: int = 0
     disk_bad_files: int = 0
     lost_blocks: int = 0
-    """Left memory before they were written."""
+    """Blocks that left memory before they were written."""
     exported_tokens: int = 0
     export_s: float = 0.0
     failed_exports: int = 0

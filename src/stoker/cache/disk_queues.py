@@ -44,7 +44,7 @@ class Backlog:
         return key in self._waiting
 
     def add(self, key: bytes, num_bytes: int, now: float) -> None:
-        """A block waits behind all others, unless it waits already."""
+        """Queues a block after all others, unless it waits already."""
         if key not in self._waiting:
             self._waiting[key] = now // _TOGETHER_S * _TOGETHER_S + self._max_s, num_bytes
             self._num_bytes += num_bytes
@@ -56,7 +56,7 @@ class Backlog:
         return num_bytes >= 0
 
     def discard_all(self, keys: Container[bytes]) -> None:
-        """As `discard`, for those of them that wait."""
+        """Like `discard`, for those of the blocks that wait."""
         for key in [key for key in self._waiting if key in keys]:
             self.discard(key)
 

@@ -1,6 +1,6 @@
 """The bytes of one block's file: written and read past the system's page cache where that can be done.
 
-The cache costs a copy of every byte, on a core that somebody else computes with, and the disk itself can read and write
+The cache costs a copy of every byte, on a core that computes, and the disk itself can read and write
 the memory of blocks: they lie in whole pages. And there is a cache in front of the disk already: the tier in memory. On
 a file system that cannot do it, and for small blocks, everything goes the usual way; the bytes are the same.
 """
@@ -76,7 +76,7 @@ class BlockFiles:
         self._arena = arena
         pages = memoryview(new_memory(2 * PAGE_BYTES))
         self._first, self._last = pages[:PAGE_BYTES], pages[PAGE_BYTES:]
-        """Of a file that is aligned."""
+        """Buffers for the first and the last page of an aligned file."""
 
     def write(self, file: FileIO, fingerprint: bytes, key: bytes, state: KVBytes) -> int:
         """Writes a block into an empty file; returns how long that is.
@@ -111,7 +111,7 @@ class BlockFiles:
         return state.toreadonly()
 
     def _pages_of(self, head: bytes, content: memoryview) -> list[memoryview]:
-        """A file that is aligned, as pages."""
+        """Reads a file that is aligned, as pages."""
         whole = len(content) // PAGE_BYTES * PAGE_BYTES
         self._first[:] = head + bytes(PAGE_BYTES - len(head))
         rest = bytes(content[whole:])

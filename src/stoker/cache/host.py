@@ -26,7 +26,7 @@ class HostTier:
         self.limit_bytes = limit_bytes
         self.num_bytes = 0
         self._held: OrderedDict[bytes, _Held] = OrderedDict()
-        """Least recently used first."""
+        """Blocks by key, least recently used first."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -48,7 +48,7 @@ class HostTier:
         return evicted
 
     def put_last_in_line(self, key: bytes, state: KVBytes) -> bool:
-        """Takes a block from disk that nobody has asked for: it leaves before all others, and none leaves for it.
+        """Takes a block from disk that no request has asked for: it is evicted first, and evicts no other.
 
         Returns:
             False if there is no room.

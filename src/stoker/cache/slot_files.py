@@ -1,4 +1,4 @@
-"""What a slot held, as a file of its own that somebody asked for by name; it decides nothing and knows no backend.
+"""The content of a saved slot, as a file whose name a client chose. It decides nothing and knows no backend.
 
 ```
     header of `block_file`, version 4    KV               what it is of
@@ -31,7 +31,7 @@ NOTES = ".weights.json"
 """Where the folder notes the digests of weights; no name that a client may choose."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", re.ASCII)
 _MAX_CONTENTS_BYTES = 64 * 2**20
-"""More than the entries of any context take."""
+"""Maximum size of the entries; those of any context are smaller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class SlotImage:
     entries: tuple[int, ...]
     state: KVBytes
     adapters: AdapterSet = ()
-    """Those that it was computed with."""
+    """Adapters with which the KV was computed."""
 
     @property
     def key(self) -> bytes:
@@ -50,7 +50,7 @@ class SlotImage:
 
 
 class _Contents(msgspec.Struct, frozen=True, array_like=True):
-    """What the KV is of."""
+    """The entries and adapters of the KV."""
 
     entries: tuple[int, ...]
     adapters: AdapterSet

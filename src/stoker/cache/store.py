@@ -1,4 +1,4 @@
-"""The tiers behind the KV pool as one: memory in front, a disk behind it if one is given. It decides nothing.
+"""The tiers below the KV pool as one: memory first, then a disk if one is given. It decides nothing.
 
 The engine's thread puts blocks in and takes them out of memory; only the disk's own thread ever touches the disk.
 """
@@ -18,9 +18,9 @@ from stoker.cache.host import HostTier
 from stoker.core.tiers import KVBytes
 
 _CLOSE_S = 2.0
-"""How long closing may go on writing what was not written yet."""
+"""Time for which closing may continue to write blocks."""
 _BACKLOG_SHARE = 4
-"""Of the blocks in memory, that may wait to be written: who comes shall not displace them."""
+"""One in this many of the blocks in memory may wait to be written, so that new blocks do not displace them."""
 
 
 class KVStore:
@@ -39,12 +39,12 @@ class KVStore:
         self._arena = Arena()
         """Where blocks lie, those that are exported and those that are read."""
         self._num_taken_bytes = 0
-        """Of the last block that was to be exported: the others are as large."""
+        """Size of the last exported block: the others are as large."""
         self._disk: DiskTier | None = None
         self._on_arrival: Callable[[], None] | None = None
         self._on_ahead: Callable[[int], None] | None = None
         self._num_ahead_bytes = 0
-        """Read before anybody asked. Written by the disk's thread only."""
+        """Bytes read ahead of any request. Written by the disk's thread only."""
         self._num_ram_hits = self._num_disk_hits = 0
         self._num_ram_hit_tokens = self._num_disk_hit_tokens = 0
         self._num_evicted = self._num_lost = 0
@@ -58,7 +58,7 @@ class KVStore:
         limit_bytes: int,
         read_ahead_bytes: int = 0,
     ) -> None:
-        """Puts a disk behind the memory. See `DiskTier`."""
+        """Adds a disk below the memory. See `DiskTier`."""
         assert self._disk is None
         self._arena = directory.arena
         self._disk = DiskTier(
@@ -85,7 +85,7 @@ class KVStore:
 
     @property
     def is_durable(self) -> bool:
-        """See `Tiers`, as for the next six."""
+        """See `Tiers`."""
         return self._disk is not None
 
     def holds(self, key: bytes) -> bool:
@@ -127,13 +127,13 @@ class KVStore:
         return self._arena.take(num_bytes)
 
     def prepare(self) -> bool:
-        """Makes a little memory ready for blocks to come, while nobody computes. False: nothing was left to do."""
+        """Makes a little memory ready for blocks to come, while the engine is idle. False: nothing was left to do."""
         with self._lock:
             room = self._host.limit_bytes - self._host.num_bytes
         return self._num_taken_bytes > 0 and self._arena.prepare(self._num_taken_bytes, room)
 
     def put(self, key: bytes, state: KVBytes) -> None:
-        """Takes a block, which nobody may change any more; others may have to leave for it."""
+        """Takes a block, which must not change any more; others may be evicted for it."""
         with self._lock:
             self._insert(key, state, is_from_disk=False)
             if self._disk is not None and key in self._host:

@@ -1,4 +1,4 @@
-"""What the text of an answer must look like: the forms in which clients write it, as one `GrammarText`."""
+"""Constraints on the text of an answer: the forms in which clients write them, as one `GrammarText`."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def write(text: str) -> None:
     """Text as UTF-8, whatever the terminal's locale is called; bytes of a path that are none as they are.
 
     Raises:
-        typer.Exit: nobody reads stdout any more, as in `| head -1`.
+        typer.Exit: the reader of stdout is gone, as in `| head -1`.
         ResourceExhausted: stdout is closed, or its disk is full.
     """
     stdout = cast("TextIO | None", sys.stdout)
@@ -44,7 +44,7 @@ def write(text: str) -> None:
 
 
 def flush() -> None:
-    """Writes what others printed and waits in the stream, such as a help page, unless nobody reads it any more.
+    """Writes what others printed and waits in the stream, such as a help page, unless the reader of stdout is gone.
 
     Raises:
         ResourceExhausted: the disk is full.

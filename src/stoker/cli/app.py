@@ -52,7 +52,7 @@ def open_standard_files() -> None:
 
 
 class Stderr:
-    """What is said to a stderr that nobody reads any more, or that is full or closed, is lost, and nothing else.
+    """A stderr whose writes never fail: messages to a closed, full or unread stderr are dropped.
 
     An answer or a server does not end because of who read its messages, as in `stoker serve 2>&1 | head -1`.
     """

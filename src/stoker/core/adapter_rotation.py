@@ -5,9 +5,9 @@
     steps    | lane A | lane A | lane B | lane B | lane C | lane C | lane A | …
 ```
 
-A lane has its turn for about `TURN_S`, in `TURN_STEPS` steps at most, and then goes behind all others: every stream
+A lane has its turn for about `TURN_S`, in `TURN_STEPS` steps at most, and then goes to the end: every stream
 gets about as many steps as any other, and waits for at most one turn of each lane that was there before. New lanes go
-behind the present ones: whoever invents a scale for each request overtakes nobody.
+behind the present ones: a client that invents a scale for each request overtakes no other.
 
 One step for each would make tokens come evenly, but changing adapters costs libllama about 8 ms, which is as much as a
 third of a step of a small model (docs/adapters.md).
@@ -52,7 +52,7 @@ class AdapterRotation:
         return () if self._is_one_lane else sequence.request.adapters
 
     def of(self, lane: Lane, sequences: Iterable[Sequence]) -> list[Sequence]:
-        """Those of the sequences that can share a step in this lane."""
+        """The sequences that can share a step in this lane."""
         if self._is_one_lane:
             return list(sequences)
         return [sequence for sequence in sequences if sequence.request.adapters == lane]

@@ -36,13 +36,13 @@ class Chain:
         self.keys: list[bytes] = []
         """One per whole block, from the first on."""
         self.num_kept = 0
-        """So many blocks, from the first on, need not be exported any more."""
+        """Number of leading blocks that need no further export."""
         self.entries: list[Entry] = []
-        """Those of the prompt, for keys that are only asked for if the tiers hold what is before them."""
+        """The prompt's entries. Their keys are only computed if the tiers hold everything before them."""
         self.marks: dict[int, bytes] = {}
-        """Lengths besides those of whole blocks at which something may be found, with their keys."""
+        """Extra lengths (not multiples of a block) at which exported KV may be found, with their keys."""
         self.wanted: set[int] = set()
-        """Those of these lengths at which something is to be exported."""
+        """The lengths in `marks` at which KV has to be exported."""
 
     def extend(self, entries: Sequence[Entry]) -> None:
         """Names every whole block of `entries`, which go on from those of earlier calls."""

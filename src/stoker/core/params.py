@@ -137,7 +137,7 @@ class SamplingParams:
             values = {name: getattr(layer, name) if value is None else value for name, value in values.items()}
         bans = [params.banned_token_ids for params in (self, *layers) if params.banned_token_ids]
         if bans:
-            # What a model must never write stays banned, whatever else somebody bans.
+            # What a model must never write stays banned, whatever else a request bans.
             values["banned_token_ids"] = bans[0] if len(bans) == 1 else tuple(sorted(set(chain.from_iterable(bans))))
         return SamplingParams(**values)
 
@@ -311,4 +311,4 @@ BUILT_IN = SamplingParams(
     mirostat_tau=5.0,
     mirostat_eta=0.1,
 )
-"""What holds when nobody says otherwise."""
+"""Sampling parameters that apply where no layer sets them."""

@@ -57,7 +57,7 @@ class PromptLookup:
         return start, best
 
     def guess(self, start: int, count: int) -> list[Entry]:
-        """So many entries, at least one, from where `find` said; what reaches beyond the end repeats."""
+        """`count` entries, at least one, from the position that `find` returned; beyond the end they repeat."""
         run = self._entries[start : start + count]
         return (run * -(-count // len(run)))[:count]
 

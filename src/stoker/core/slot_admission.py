@@ -56,11 +56,11 @@ class SlotAdmission:
         return self._population.num_waiting > 0 and self._population.num_running < self._max_running
 
     def admit_next(self, prompts: Iterable[Sequence], budget: int) -> Sequence | None:
-        """Starts the next waiting sequence that has a place, and returns it.
+        """Starts the next waiting sequence that has room, and returns it.
 
         Args:
             prompts: the running sequences among which a step divides its prompt tokens.
-            budget: those prompt tokens. Whom they would not reach is not admitted yet.
+            budget: those prompt tokens. A sequence that would get none of them is not admitted yet.
         """
         if not self.can_admit:
             return None
@@ -76,7 +76,7 @@ class SlotAdmission:
             return None
         sequence, reuse = choice
         if not self._has_place(sequence, reuse):
-            # Running sequences only grow, so nothing can change this for the first in line before somebody leaves.
+            # Running sequences only grow, so nothing can change this for the first in line before one ends.
             self._blocked = (sequence, self._population.num_changes) if sequence is line[0] else None
             return None
         if sequence is not ready[0][0]:
@@ -130,7 +130,7 @@ class SlotAdmission:
             return False
         return any(
             leader.num_pending > 1
-            # Nobody waits for one that is served later.
+            # No sequence waits for one that is served later.
             and leader.request.priority >= sequence.request.priority
             and leader.cache_key == sequence.cache_key
             and _share(leader, sequence, max(reuse.length, leader.num_computed) + _min_shared(leader, sequence))

@@ -1,4 +1,4 @@
-"""What a slot of the KV pool holds at one moment, for whoever looks from outside. It decides nothing."""
+"""A snapshot of one slot of the KV pool, for inspection. It decides nothing."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class SlotState:
 
     slot: int
     num_tokens: int
-    """What is resident in it: of a running request, or left by a finished one and there to be reused."""
+    """Tokens resident in the slot: of a running request, or left by a finished one for reuse."""
     request_id: str | None = None
-    """Who runs in it; None = nobody."""
+    """The request that runs in the slot; None = it is idle."""
     num_prompt: int = 0
     num_completion: int = 0
     replica: int | None = None

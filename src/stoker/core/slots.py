@@ -53,10 +53,10 @@ class Slots:
         return self._kv.erase(slot)
 
     def left_in(self, slot: int) -> tuple[tuple[Entry, ...], AdapterSet]:
-        """What a finished conversation left in a slot for everybody, and the adapters that it was computed with.
+        """Entries that a finished conversation left in a slot for any request, and the adapters used to compute them.
 
         Raises:
-            InvalidInput: there is no such slot, a request runs in it, there is nothing, or not for everybody.
+            InvalidInput: there is no such slot, a request runs in it, it is empty, or its KV belongs to one owner.
         """
         self._check_idle(slot)
         entries, key = self._kv.left_in(slot)

@@ -1,4 +1,4 @@
-"""The parts of a step, by name, for whoever measures where its time goes. Nothing is measured here."""
+"""The stages of a step, by name, for measuring where its time goes. Nothing is measured here."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ Mark: TypeAlias = Callable[[Stage], None]
 
 
 def no_mark(stage: Stage) -> None:
-    """Nobody measures."""
+    """Ignores the stage: no measurement is running."""

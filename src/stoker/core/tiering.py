@@ -1,8 +1,8 @@
-"""Decides which KV leaves for the tiers and which comes back; the engine moves it, the tiers keep it.
+"""Decides which KV is exported to the tiers and which is imported; the engine moves it, the tiers keep it.
 
-What is computed is exported soon afterwards, and not when its cells are needed: an eviction then costs nothing, and a
-process that is killed has lost little. While somebody computes, and nothing has to leave soon, it has a small part of
-the time; the rest is done when nobody does. Exporting an entry costs about a hundredth of computing it (docs/lab).
+KV is exported soon after it is computed, and not when its cells are needed: an eviction then costs nothing, and a
+process that is killed has lost little. While requests compute, and no KV must be evicted soon, exports get a small part
+of the time; the rest is exported when the engine is idle. An export costs about a hundredth of a prefill (docs/lab).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stoker.core.token_budget import TokenBudget
 _FIRST_GUESS = 32 * BLOCK_ENTRIES
 """Entries moved in one step before anything was measured."""
 _EXPORT_SHARE = 0.02
-"""Of the time of steps, for exports that could wait until nobody computes."""
+"""Fraction of step time for exports that could wait until the engine is idle."""
 _MAX_CREDIT_S = 0.01
 
 
@@ -43,13 +43,13 @@ class Tiering:
             can_cut = info.traits.can_truncate
             self._portions = Ranges(self._tiers) if can_cut else States(self._tiers, info.eog_token_ids)
         self._retained: dict[int, Chain] = {}
-        """By slot; those of slots that were given up since are stale, and never asked for."""
+        """Portions by slot. Entries of slots released since are stale, and never looked up."""
         self._imports, self._exports = Rate(), Rate()
         self._credit_s = 0.0
-        """For exports that could wait, while somebody computes."""
+        """Seconds saved up for exports that could wait, while requests compute."""
 
     def open(self, sequence: Sequence) -> None:
-        """A request has come: names its entries, and has brought into memory what lies on disk of them."""
+        """Registers a new request: names its entries, and starts reading those on disk into memory."""
         request = sequence.request
         if self._portions is None or self._tiers is None or not request.cache_prompt:
             return
@@ -117,7 +117,7 @@ class Tiering:
             self._retained[slot] = self._portions.retain(sequence.chain, entries)
 
     def adopt(self, slot: int, entries: list[Entry], adapters: AdapterSet) -> None:
-        """An empty slot was filled from outside with entries that everybody may read who uses these adapters."""
+        """Registers an empty slot filled from outside with entries that any request with these adapters may read."""
         self._retained.pop(slot, None)
         if self._portions is not None:
             self._retained[slot] = self._portions.retain(Chain(root_key(adapters)), entries)
@@ -134,9 +134,9 @@ class Tiering:
         self._credit_s = min(self._credit_s + _EXPORT_SHARE * step_s, _MAX_CREDIT_S)
 
     def exports(self, running: Iterable[Sequence], seconds: float, *, is_busy: bool = False) -> list[Transfer]:
-        """What is to be exported between two steps: what takes about so long, at least one portion if any is due.
+        """Exports to run between two steps: about `seconds` of them, at least one portion if any is due.
 
-        Nothing if somebody computes, and nothing has to leave soon, and exports have had their share of the time.
+        Empty if requests are computing, no KV must be evicted soon, and exports have used up their share of the time.
         """
         if self._portions is None:
             return []
@@ -189,7 +189,7 @@ class Tiering:
 
 
 def _first(transfers: Iterable[Transfer], max_entries: int) -> list[Transfer]:
-    """So many that they have `max_entries` together, or all. Never takes one too many out of the iterator."""
+    """The first transfers that hold `max_entries` together, or all. Never takes one too many out of the iterator."""
     found: list[Transfer] = []
     num_entries = 0
     for transfer in transfers:

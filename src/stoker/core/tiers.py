@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias
 
 KVBytes: TypeAlias = bytes | memoryview
-"""Exported KV: opaque to everybody but the backend that made it, and immutable."""
+"""Exported KV: immutable, and opaque to all but the backend that made it."""
 
 TakeMemory: TypeAlias = Callable[[int], memoryview]
-"""Gives so many writable bytes, with anything in them."""
+"""Returns the given number of writable bytes with arbitrary content."""
 
 
 def new_memory(num_bytes: int) -> memoryview:
-    """Memory of which nobody else knows, see `TakeMemory`."""
+    """Fresh memory that is referenced nowhere else, see `TakeMemory`."""
     return memoryview(bytearray(num_bytes))
 
 
@@ -46,5 +46,5 @@ class Tiers(Protocol):
         ...
 
     def touch(self, keys: Iterable[bytes]) -> None:
-        """Somebody uses them: they leave last."""
+        """Marks the keys as just used: they are evicted last."""
         ...

@@ -26,7 +26,7 @@ class TokenBudget:
     """Bounds a step's duration by bounding its prompt tokens.
 
     While streams run, a step should last at most `SLOWDOWN` times as long as it would without prompts, and at most
-    `target_step_s`; without any, `idle_step_s` (nobody waits for the next token then, but an abort still has to be
+    `target_step_s`; without any, `idle_step_s` (no stream waits for a token then, but an abort still has to be
     noticed). Where a prompt's chunk takes a pass of its own, a step lasts long enough for one that is worth it.
     """
 
@@ -46,7 +46,7 @@ class TokenBudget:
         self._idle_step_s = idle_step_s
         self._cost = StepCost(MANY_PASSES if pass_per_prompt else ONE_PASS)
         self._observed: list[tuple[int, int, int, int, float]] = []
-        """Steps not learned from yet: nobody asks while streams go on, and many at once are learned from faster."""
+        """Steps not learned from yet: the cost is not needed while decoding goes on, and learning in bulk is faster."""
 
     @property
     def token_s(self) -> float | None:

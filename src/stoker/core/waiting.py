@@ -17,8 +17,8 @@ class WaitingQueue:
     """Sequences without a slot.
 
     Fairness is by tokens: the client whose sequences were given the fewest tokens comes first. A client that had
-    nothing waiting comes back at least level with those who have, so nobody saves up a claim by staying idle, and
-    with its own account, so nobody loses a debt by leaving for a moment. The idea is the virtual token counter of
+    nothing waiting comes back at least level with those that have, so a claim cannot be saved up by staying idle, and
+    with its own account, so a debt cannot be lost by leaving for a moment. The idea is the virtual token counter of
     "Fairness in Serving Large Language Models", arXiv:2401.00588.
     """
 

@@ -119,7 +119,7 @@ class Channel:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-        else:  # nobody waits: the descriptor would call again and again
+        else:  # no reader waits: the descriptor would call again and again
             self._loop.remove_reader(self._descriptor)
 
     def _bind(self, socket: zmq.Socket[bytes], name: str) -> str:

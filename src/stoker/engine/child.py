@@ -31,8 +31,8 @@ class Child:
 
     Args:
         process: waits for its orders.
-        channel: its, and of nobody else.
-        launch: its orders.
+        channel: the connection to this process alone.
+        launch: what the process is told to load.
 
     Raises:
         OSError: no thread can be started to wait for the process.

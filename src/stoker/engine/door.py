@@ -13,7 +13,7 @@ _MIN_RETRY_S, _MAX_RETRY_S = 1.0, 60.0
 
 
 class Door:
-    """Counts nobody itself: it is told how many are inside, and when one leaves.
+    """Decides whether one more request is admitted. It counts nothing itself: it is told how many run or wait.
 
     Args:
         capacity: most requests inside, running and waiting.
@@ -27,10 +27,10 @@ class Door:
         self._clock = clock
         self._departures: deque[float] = deque(maxlen=32)
         self._busy_since: float | None = None
-        """When the first of those inside came."""
+        """When the first of the present requests arrived."""
 
     def check(self, num_inside: int) -> None:
-        """Somebody comes: raises `Overloaded` if one more is too many."""
+        """Raises `Overloaded` if one more request is too many."""
         if num_inside == 0 or self._busy_since is None:
             self._busy_since = self._clock()
         if num_inside >= self._capacity:
@@ -65,7 +65,7 @@ class Door:
         return interval_s * self._parallel
 
     def _silent_s(self) -> float:
-        """For how long somebody has been inside, and nobody has left."""
+        """Seconds for which requests have been present and none has ended."""
         if self._busy_since is None:
             return 0.0
         return self._clock() - max([self._busy_since, *self._departures])

@@ -12,7 +12,7 @@ _RARELY = 100_000
 
 
 def look_rarely() -> None:
-    """Until `settle` or `look_as_usual`: whoever says this sees to that."""
+    """Makes collections rare until `settle` or `look_as_usual`, one of which the caller must call."""
     gc.set_threshold(_RARELY, *_USUAL[1:])
 
 

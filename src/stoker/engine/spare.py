@@ -1,12 +1,12 @@
-"""An engine process that is started before anybody knows what it is to load: it imports while its parent does.
+"""An engine process that starts before its model is known: it imports while its parent does.
 
 ```
 main()    start ----> (spare) ----> take: it gets its orders, as if it had been started now
                          |
-                         +--------> discard: nobody needed it, or something failed
+                         +--------> discard: it was not needed, or something failed
 ```
 
-Whoever starts one discards it in the end; what was taken is no longer here. Should this process die meanwhile, the
+The code that starts a spare discards it in the end, unless it was taken. If this process dies meanwhile, the
 spare reads the end of its stdin and goes too. Nothing but the standard library is imported here: that would be late.
 """
 
@@ -25,7 +25,7 @@ from stoker.backends.cores import environment_of_sharers
 Process: TypeAlias = subprocess.Popen[bytes]
 
 ENGINE_COMMAND = (sys.executable, "-P", "-m", "stoker.assembly")
-"""Starts a child that can load every kind of model. It imports nothing from the folder that somebody is in: there may
+"""Starts a child that can load every kind of model. It imports nothing from the working directory: there may
 be a `queue.py`.
 """
 IS_SPARE = "STOKER_SPARE"
@@ -51,7 +51,7 @@ _spare: _Spare | None = None
 
 
 def start(command: Sequence[str] = ENGINE_COMMAND) -> None:
-    """Starts a spare, unless there is one. If that is impossible there is none: whoever needs a child will hear why."""
+    """Starts a spare, unless there is one. A failure is ignored: starting a child later reports the reason."""
     global _spare
     if _spare is not None:
         return
@@ -67,7 +67,7 @@ def expect(model_path: str) -> None:
         return
     _spare.is_expecting = True
     assert _spare.process.stdin is not None
-    with contextlib.suppress(OSError):  # it has died: whoever takes it will see
+    with contextlib.suppress(OSError):  # it has died: `take` will notice
         _spare.process.stdin.write(json.dumps({"type": "Expect", "model_path": model_path}).encode() + b"\n")
 
 

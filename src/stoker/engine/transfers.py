@@ -44,7 +44,7 @@ class NoTransfers:
 
 
 class Transfers:
-    """Copies between the KV pool and memory. A transfer that fails costs a recomputation, and nobody an answer.
+    """Copies between the KV pool and memory. A failed transfer costs a recomputation, never an answer.
 
     Args:
         port: of the backend that the scheduler's batches go to.
@@ -72,7 +72,7 @@ class Transfers:
         self._store.on_arrival(call)
 
     def export(self) -> bool:
-        """Gives the tiers the KV that is due. Called between two steps, before the next one is scheduled.
+        """Gives the tiers the KV that is due. Called between two steps, before the following step is scheduled.
 
         Returns:
             `has_work`, as it is afterwards.

@@ -48,7 +48,7 @@ class Projections:
         return self._graph.node("Concat", single, name, axis=-1)
 
     def each(self, x: str, linears: Sequence[Linear], names: Sequence[str]) -> list[str]:
-        """The same, apart: one product if they can be one."""
+        """The products of several matrices with one input; one product if they can be merged."""
         if not same_type(self._parts, linears):
             return [self._product(x, (linear,), name) for linear, name in zip(linears, names, strict=True)]
         fused = self._product(x, tuple(linears), ".".join(names))

@@ -365,7 +365,7 @@ def _any(options: Iterable[str]) -> str:
 
 
 def _used(schema: Json, definitions: dict[str, Json]) -> dict[str, Json]:
-    """Those definitions that a schema refers to, directly or not."""
+    """The definitions that a schema refers to, directly or not."""
     found: dict[str, Json] = {}
     pending = [schema]
     while pending:

@@ -88,7 +88,7 @@ async def _counted(answer: Coroutine[Any, Any, Completion], advance: Callable[[]
 
 
 def _first_failure(tasks: list[asyncio.Task[Completion]]) -> asyncio.Future[None]:
-    """Done, with its error, as soon as one of the tasks fails: nobody waits for the others then."""
+    """Done, with its error, as soon as one of the tasks fails: the others are not waited for then."""
     failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def note(task: asyncio.Task[Completion]) -> None:

@@ -11,7 +11,7 @@ from stoker.engine.closing import closing_on_error
 
 
 class Places:
-    """So many at once; the others wait in turn, each on its own event loop. Safe to use from several threads."""
+    """A semaphore over event loops: waiters get a place in turn. Safe to use from several threads."""
 
     def __init__(self, num_places: int) -> None:
         self._lock = threading.Lock()
@@ -19,7 +19,7 @@ class Places:
         self._waiting: deque[tuple[asyncio.AbstractEventLoop, Future[None]]] = deque()
 
     async def take(self) -> None:
-        """Waits for a place. Whoever has one gives it back."""
+        """Waits for a place; the caller gives it back."""
         turn: Future[None] = Future()
         with self._lock:
             if self._num_free:
@@ -30,7 +30,7 @@ class Places:
             await asyncio.wrap_future(turn)
 
     def give_back(self) -> None:
-        """Leaves a place to whoever waits first."""
+        """Gives the place to the first waiter."""
         with self._lock:
             turn = self._next_turn()
             if turn is None:

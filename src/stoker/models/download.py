@@ -129,7 +129,7 @@ def _work_dir(path: Path) -> Generator[Path]:
 
 
 def _age_of_part(directory: Path) -> float | None:
-    """For how many seconds nobody has gone on with what lies there; None: it cannot go on."""
+    """Seconds since a part was last continued; None: it cannot be continued."""
     part = directory / directory.name.removeprefix(".").removesuffix(".part")
     try:
         return time.time() - part_note_path(part).stat().st_mtime if part.is_file() else None
@@ -160,7 +160,7 @@ def _acquire(lock: filelock.BaseFileLock, within_s: float) -> bool:
 
 
 def _sweep() -> None:
-    """Removes what downloads left behind that nobody is at any more."""
+    """Removes what interrupted downloads have left behind."""
     for directory in models_dir().rglob(".*.part"):
         lock = filelock.FileLock(directory.with_suffix(".lock"))
         with suppress(filelock.Timeout), lock.acquire(timeout=0):

@@ -30,7 +30,7 @@ _NO_MODELS = {
 }
 """Other files in this format, by `general.architecture` or `general.type`."""
 _HEAD_BYTES = 512
-"""So much is looked at to tell what a file is that is none in this format."""
+"""Bytes that are looked at to tell what kind of file a file in another format is."""
 _MAX_QUOTED = 200
 _BOM = b"\xef\xbb\xbf"
 _OLD = "it is in a format older than GGUF; convert the model again"

@@ -1,4 +1,4 @@
-"""Which file of a hub repository is meant when none is named in full. It asks nobody: it is given the names."""
+"""Which file of a hub repository is meant when none is named in full. It sends no request: it is given the names."""
 
 from __future__ import annotations
 

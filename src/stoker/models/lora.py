@@ -49,7 +49,7 @@ class LoraFile:
     alpha: float
     """0 = the product counts as it is."""
     num_matrices: int
-    """So many of the model's matrices are changed."""
+    """Number of the model's matrices that the adapter changes."""
     size_bytes: int
     version: FileVersion
     """What the file was when it was read."""

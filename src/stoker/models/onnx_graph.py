@@ -75,7 +75,7 @@ class OnnxGraph:
 
     path: Path
     inputs: tuple[GraphValue, ...]
-    """Those that somebody has to give."""
+    """Inputs that the caller has to give."""
     outputs: tuple[GraphValue, ...]
     operators: Mapping[Operator, int]
     """How often each occurs, in nested graphs too."""

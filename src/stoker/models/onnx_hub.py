@@ -1,4 +1,4 @@
-"""Which files of a hub repository make up an ONNX model. It asks nobody: it is given the names."""
+"""Which files of a hub repository make up an ONNX model. It sends no request: it is given the names."""
 
 from __future__ import annotations
 

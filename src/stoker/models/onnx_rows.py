@@ -41,7 +41,7 @@ class _Node:
     field: Field
     operator: str
     inputs: list[str]
-    """Those that there are."""
+    """Names of the inputs that are present."""
     outputs: list[str]
 
 

@@ -1,4 +1,4 @@
-"""How a download tells how far it is. Whoever draws the bar implements the protocol."""
+"""How a download tells how far it is. A progress bar implements the protocol."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Progress(Protocol):
         ...
 
     def advance(self, num_bytes: int) -> None:
-        """So many more bytes are here; 0 = another process brings them, and is still at it."""
+        """`num_bytes` more have arrived; 0 = another process downloads, and is still at it."""
         ...
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ class Demand:
     """What the replicas have to do at one moment."""
 
     num_replicas: int
-    """Those that answer or will, without those that are being given up."""
+    """Replicas that answer or are starting, without those that are draining."""
     num_open: int
     """Requests, running and waiting."""
     num_waiting: int

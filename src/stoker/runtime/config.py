@@ -38,14 +38,14 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class RegistryConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Which models there are, how long they stay, and who makes room for whom.
+    """Which models are served, how long they stay loaded, and which are unloaded to make room.
 
     Raises:
         InvalidInput: a value is outside its range; `fields["parameter"]` names it.
     """
 
     models: dict[str, ModelConfig] | None = None
-    """Those of the configuration file, by name, beside those of the command line."""
+    """Models of the configuration file, by name; the command line may add others."""
     models_dir: str = ""
     """Directory of .gguf files to serve, along with all pulled models."""
     alias: tuple[str, ...] = ()

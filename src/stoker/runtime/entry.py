@@ -95,9 +95,9 @@ class ModelEntry:
         """Why the last attempt to make it another one failed, loaded or not; it is what it was."""
         self.num_loads = 0
         self.adapters: tuple[AdapterCard, ...] | None = None
-        """They belong to the model, whoever computes it; None = what it is configured with."""
+        """Adapters of the model, kept over reloads; None = those of the configuration."""
         self.changing_adapters = asyncio.Lock()
-        """Held by whoever changes them, and by whoever reads them for a runtime that is to have them."""
+        """Held while adapters change, and while a new runtime copies them."""
         self.unloads: Counter[str] = Counter()
         self._clock = clock
         self._waiters: deque[_Waiter] = deque()
@@ -182,7 +182,7 @@ class ModelEntry:
         self.spec, self.is_measured = spec, False
 
     async def wait(self, limit_s: float, keep_alive_s: float | None = None) -> Lease:
-        """Waits until it is loaded and takes requests. Whoever calls this sees to that.
+        """Waits until the model is loaded and takes requests. The caller has started the load.
 
         Raises:
             Overloaded: it was not within `limit_s`.
@@ -227,7 +227,7 @@ class ModelEntry:
         self.end_waiting(error)
 
     def end_waiting(self, error: StokerError) -> None:
-        """Nobody waits for it any more."""
+        """Ends all waiting requests with this error."""
         self._forget_wish()
         while self._waiters:
             waiter = self._waiters.popleft()

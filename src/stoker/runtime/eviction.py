@@ -33,7 +33,7 @@ class Candidate:
     key: str
     num_bytes: int
     used_at: float
-    """Of somebody who uses it now: when it was used before."""
+    """Last use before the current one, if the model is in use."""
     is_idle: bool
 
 
@@ -50,10 +50,10 @@ class Waiting:
 def choose_victims(
     candidates: Sequence[Candidate], *, num_bytes: int, num_places: int = 0
 ) -> tuple[Candidate, ...] | None:
-    """Those who free enough: idle ones first, least recently used first, and none more than it takes.
+    """The fewest models that free enough: idle ones first, then the least recently used.
 
     Args:
-        candidates: all who may leave.
+        candidates: all models that may be unloaded.
         num_bytes: that are missing; below 1 = none are.
         num_places: how many models must leave, whatever their size.
 

@@ -10,13 +10,13 @@ from stoker.runtime.served import ServedModel
 
 
 class Instance:
-    """Belongs to one event loop. It is closed by whoever made it, once nobody uses it.
+    """A loaded runtime with a count of its users. Belongs to one event loop; its creator closes it when it is idle.
 
     Args:
         served: the runtime, which answers already, under its names.
         plan: what it takes; None = it does not count.
         clock: seconds; only differences count.
-        on_idle: called when nobody uses it any more.
+        on_idle: called when the last user has released it.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class Instance:
         self.plan = plan
         self.loaded_at = self.used_at = clock()
         self.idle = asyncio.Event()
-        """Nobody uses it."""
+        """Set while no request uses the runtime."""
         self.idle.set()
         self.num_granted = 0
         """Leases, since it was loaded."""

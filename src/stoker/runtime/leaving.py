@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 class Leaving:
-    """Belongs to one event loop. Whoever waits for one of them may be cancelled; it is closed all the same."""
+    """Instances that are being unloaded. Belongs to one event loop; cancelling a waiter does not stop the unloading."""
 
     def __init__(self) -> None:
         self._tasks: dict[Instance, asyncio.Task[None]] = {}
@@ -20,11 +20,11 @@ class Leaving:
 
     @property
     def instances(self) -> Mapping[Instance, asyncio.Task[None]]:
-        """Those that still take their memory, each with what closes it."""
+        """Instances that still occupy memory, each with the task that closes it."""
         return self._tasks
 
     def close_soon(self, instance: Instance, drain_s: float) -> asyncio.Task[None]:
-        """Closes it when nobody uses it any more, or after `drain_s`; then its requests end with an error."""
+        """Closes an instance when it is idle, or after `drain_s`; then its requests end with an error."""
         task = self._tasks[instance] = asyncio.create_task(self._close(instance, drain_s), name="stoker-unload")
         task.add_done_callback(lambda task: self._note_end(instance, task))
         return task
@@ -47,7 +47,7 @@ class Leaving:
 
 
 async def drained(instance: Instance, limit_s: float, hurry: asyncio.Event | None = None) -> None:
-    """Returns when nobody uses it, at the latest after `limit_s`, or when somebody is in a hurry."""
+    """Returns when the instance is idle, at the latest after `limit_s`, or when `hurry` is set."""
     waits = [asyncio.ensure_future(event.wait()) for event in (instance.idle, hurry) if event is not None]
     try:
         done, _ = await asyncio.wait(waits, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)

@@ -42,7 +42,7 @@ class MemoryLedger:
         self._budget = self._given * _MIB if self._given is not None else self._available()
 
     def free(self) -> int:
-        """Bytes that nobody was promised, and that are there."""
+        """Free bytes that are not promised to a model."""
         reserved = sum(entry.reserved_bytes for entry in self._entries())
         promised = reserved + sum(instance.num_bytes for instance in self._instances())
         return min(self._budget - promised, self._available() - reserved)
@@ -59,7 +59,7 @@ class MemoryLedger:
         return max(0, len(self._instances()) + loading + 1 - self._models_max)
 
     def no_room(self, entry: ModelEntry) -> ResourceExhausted:
-        """Why a model cannot be loaded, though everybody left who may."""
+        """The error of a model that does not fit even when all others that may be unloaded are gone."""
         pinned = ", ".join(e.model_id for e in self._entries() if e.instance is not None and e.spec.is_pinned)
         stays = f"; {pinned} stay loaded" if pinned else ""
         if entry.needs is None or not self.missing(entry.needs):

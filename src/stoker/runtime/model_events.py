@@ -1,4 +1,4 @@
-"""News about models that come and go, for whoever wants to follow them. Nobody who follows is waited for."""
+"""Events about models that are loaded and unloaded. A slow subscriber is not waited for."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class ModelEvents:
             self._followers.discard(inbox)
 
     def close(self) -> None:
-        """Ends what everybody follows."""
+        """Ends all subscriptions."""
         for follower in self._followers:
             if follower.full():
                 follower.get_nowait()

@@ -30,9 +30,9 @@ class ModelSpec:
     """
     path: str = ""
     created: int = 0
-    """When it was made, in Unix seconds; 0 = nobody knows."""
+    """Creation time in Unix seconds; 0 = unknown."""
     is_pinned: bool = False
-    """Once loaded it stays, whoever else needs memory and whatever a client says."""
+    """A pinned model stays loaded, even if another model needs memory or a client asks to unload it."""
     keep_alive_s: float = inf
     """Without a request for so long it is unloaded."""
     loads_at_start: bool = False

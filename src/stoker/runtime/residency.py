@@ -77,7 +77,7 @@ class Residency:
         self._changed.set()
 
     async def load_first(self, entry: ModelEntry, *, must_fit: bool) -> bool:
-        """Loads a model when the server starts, for which nobody has to leave; returns whether it was loaded.
+        """Loads a model when the server starts, without unloading another one; returns whether it was loaded.
 
         Raises:
             StokerError: it cannot be loaded; for want of memory only if it must fit.
@@ -324,7 +324,7 @@ class Residency:
         self.events.publish(ModelEvent(model=entry.model_id, state="loading", stage="load", loaded_part=part))
 
     def _end_job(self, entry: ModelEntry) -> None:
-        """Whoever is let in now may begin another one."""
+        """Forgets the job; the next admitted request may begin another one."""
         entry.job, entry.reserved_bytes, entry.loaded_part = None, 0, None
         entry.is_loading = entry.is_draining = False
 
@@ -337,7 +337,7 @@ class Residency:
         self.wake()
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
-        """A fault of ours must not leave anybody waiting."""
+        """An internal error must not leave requests waiting."""
         if task.cancelled() or (fault := task.exception()) is None:
             return
         logger.error("the models are not looked after any more", exc_info=fault)

@@ -1,4 +1,4 @@
-"""A loaded model under its names, as whoever answers requests sees it."""
+"""A loaded model under its names, as the code that answers requests sees it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ServedModel:
     """The first one is its id; the others are aliases."""
     runtime: Runtime
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
-    """What became of its requests; whoever submits them keeps it."""
+    """Counts of the model's requests, kept by the code that submits them."""
 
     @property
     def model_id(self) -> str:
@@ -28,7 +28,7 @@ class ServedModel:
 
 
 def served_names(name: str, *further: str) -> tuple[str, ...]:
-    """The names under which a model that somebody named is served: that one is its id.
+    """The names of a model that has a configured name: that name is its id.
 
     Aliases: the name's last part, without a file's ending; then `further`.
 
@@ -39,7 +39,7 @@ def served_names(name: str, *further: str) -> tuple[str, ...]:
 
 
 def names_of_source(source: str, *further: str) -> tuple[str, ...]:
-    """The names of a model that nobody named: a file or folder is called by its last part, not by where it lies.
+    """The names of a model without a configured name: the last part of its path, not the folder.
 
     >>> names_of_source("/models/tiny.Q4.gguf"), names_of_source("hf:org/repo")
     (('tiny.Q4', '/models/tiny.Q4.gguf'), ('hf:org/repo', 'repo'))

@@ -64,7 +64,7 @@ def _pool(config: EngineConfig, kv_tokens: int, count: int) -> int:
 def within_kv_share(needs: MemoryNeeds, config: EngineConfig, share_mib: int) -> MemoryNeeds:
     """The needs of a model whose pools, those of its replicas together, are to take no more than its share of KV.
 
-    What nobody asked for becomes as small as it must; the longest request never is longer than a replica's pool.
+    Sizes without a configured value shrink as needed; the context never exceeds a replica's pool.
 
     Args:
         needs: as the model's files say, of each of `num_replicas`.

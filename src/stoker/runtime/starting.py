@@ -27,7 +27,7 @@ async def started(
     adapters: Sequence[AdapterSpec] | None = None,
     tell: Callable[[float], None] = lambda part: None,
 ) -> Runtime:
-    """A runtime that has loaded its model. A process that dies under it is tried again; whoever gets it closes it.
+    """A runtime that has loaded its model. The caller closes it; a process that dies while loading is started again.
 
     Args:
         spec: the model.

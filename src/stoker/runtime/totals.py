@@ -75,7 +75,7 @@ def _counted(beat: EngineStats) -> EngineStats:
 
 
 def _with_tokens(present: list[AdapterLoad], counted: list[AdapterLoad]) -> list[AdapterLoad]:
-    """Those that are loaded now, with what was ever written with them."""
+    """Loaded adapters, with all tokens ever generated with them."""
     tokens = {load.name: load.num_tokens for load in counted}
     return [msgspec.structs.replace(load, num_tokens=tokens[load.name]) for load in present]
 

@@ -27,7 +27,7 @@ _FOLD = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
-    """Tokens with their logits, never empty. Nobody writes to the arrays of a `Candidates`.
+    """Tokens with their logits, never empty. The arrays are never written to.
 
     Ordered by ascending token id, or, with `is_sorted`, by descending logit and ascending id where logits tie.
     Some logits may be -inf, but never all; none is NaN or +inf.

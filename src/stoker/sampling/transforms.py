@@ -20,7 +20,7 @@ from stoker.sampling.draws import Draws, Purpose
 from stoker.sampling.exponential import exp_sum
 
 _FIRST_GUESS = 256
-"""So many candidates are sorted at first where nobody knows how many a probability mass takes."""
+"""Number of candidates that are sorted at first where the number that a probability mass takes is unknown."""
 
 
 class Transform(Protocol):

@@ -1,4 +1,4 @@
-"""How one and the same error is said in each dialect. The dialect is told by the path that was asked for."""
+"""The shape of an error in each dialect. The path of the request tells the dialect."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ OPENAI, ANTHROPIC, OLLAMA = OpenAIErrors(), AnthropicErrors(), OllamaErrors()
 
 
 def error_format(scope: Scope) -> ErrorFormat:
-    """The dialect of whoever asked for this path."""
+    """The dialect of a client that asked for this path."""
     path: str = scope["path"].removeprefix(scope.get("root_path", ""))
     if path == "/api" or path.startswith("/api/"):
         return OLLAMA

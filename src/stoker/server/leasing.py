@@ -24,7 +24,7 @@ async def leased(
         request: its body must have been read.
         registry: the models.
         model: as the request names it; None or empty = it names none.
-        keep_alive_s: how long it stays afterwards; None = as before. Counts only from who may administer the server.
+        keep_alive_s: how long it stays afterwards; None = as before. Counts only from an administrator.
 
     Raises:
         Cancelled: the client left meanwhile.
@@ -61,7 +61,7 @@ def loaded(registry: Registry, model: str | None) -> ServedModel:
 
 
 class LeaseBorder:
-    """Stands around the application: whatever an answer held is given back when it has ended, however it did."""
+    """Wraps the application: the leases of an answer are given back when it has ended, in any way."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -25,7 +25,7 @@ class Detokenizer:
         """Some bytes wait for the next ones."""
 
     def push(self, token_id: int) -> str:
-        """The characters that this token completes; at most three bytes wait for the next one."""
+        """The characters that this token completes; at most three bytes wait for the following token."""
         piece = self._token_bytes(token_id)
         if piece.isascii() and not self._has_rest:
             return piece.decode("ascii")

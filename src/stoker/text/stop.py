@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Sequence
 
 _CODE_BITS = 21
-"""A character's number has no more."""
+"""Number of bits of a code point."""
 _BRANCH = -1
 """No character's number: the state does not go on from the one before it."""
 
@@ -84,7 +84,7 @@ class _Automaton:
         self._stop_indices = array("i", [0])
         """Some stop string that begins with the state's characters."""
         self._codes = array("i", [_BRANCH, _BRANCH])
-        """What leads to a state from the one before it; the last entry is behind all states."""
+        """The character that leads to a state from the one before it; the last entry lies after all states."""
         self._branches: dict[int, int] = {}
         self._fallbacks = array("i", [0])
         """The state of the longest proper tail that is also a beginning."""
@@ -97,7 +97,7 @@ class _Automaton:
         self._link_fallbacks(parents)
 
     def after(self, state: int, code: int) -> int:
-        """The state behind one more character."""
+        """The state after one more character."""
         codes, branches = self._codes, self._branches
         while True:
             if codes[state + 1] == code:

@@ -1,4 +1,4 @@
-"""What the work of a template costs, and who pays. It knows Python values and the names of operations, not Jinja.
+"""The cost of a template's work, and its payment. It knows Python values and the names of operations, not Jinja.
 
 One unit is one operation, one value looked at, or 16 characters. Nested values are counted each time they occur,
 because that is what printing and comparing them costs: a list that holds one list twice, fifty levels deep, is
@@ -203,7 +203,7 @@ def _parts(_value: object, *args: object, **named: object) -> int:
 
 
 def _sum(items: object, attribute: object = None, start: object = 0) -> int:
-    """Lists are added up in quadratic time."""
+    """The cost of `sum`: lists are added up in quadratic time."""
     return 0 if isinstance(start, int | float) else charge_whole(items) ** 2 * _CHARS_PER_ITEM
 
 
@@ -212,7 +212,7 @@ def _round(_value: object, precision: object = 0, *_rest: object, **_named: obje
 
 
 def _codec(text: object, encoding: object = "utf-8", *_rest: object, **_named: object) -> int:
-    """Some, such as IDNA, take quadratic time."""
+    """The cost of an encoding: some, such as IDNA, take quadratic time."""
     return 0 if str(encoding).lower() in _CHEAP_CODECS else _quadratic(text)
 
 
@@ -224,10 +224,10 @@ STRUCTURAL_FILTERS = frozenset(
     {"attr", "batch", "count", "d", "default", "first", "items", "last", "length", "list", "map", "random", "reject"}
     | {"rejectattr", "reverse", "select", "selectattr", "slice"}
 )
-"""They look at how many values they are given, not into them."""
+"""Filters that use the number of their values, not the values."""
 
 CONSUMING_FILTERS = frozenset({"groupby", "join", "max", "min", "sort", "sum", "tojson", "unique"})
-"""They read a lazy sequence to its end before they make anything."""
+"""Filters that read a lazy sequence to its end before they make anything."""
 
 FILTER_GROWTH: Mapping[str, Growth] = {
     "batch": _parts,
@@ -257,10 +257,10 @@ METHOD_GROWTH: Mapping[str, Growth] = {
     "striptags": _quadratic,
     "zfill": _width,
 }
-"""Of str, bytes and Markup."""
+"""Costs of methods of str, bytes and Markup."""
 
 UNSAFE_METHODS = frozenset({"from_bytes", "to_bytes", "translate"})
-"""They make much of little in ways that no template needs."""
+"""Methods that make large values from small ones, in ways that no template needs."""
 
 
 def listed(values: Sequence[object]) -> list[object]:

@@ -1,4 +1,4 @@
-"""What a tokenizer must offer, and how a prompt becomes token ids. No vocabulary lives here."""
+"""The interface of a tokenizer, and the way from a prompt to token ids. No vocabulary lives here."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str, *, parse_special: bool = True) -> list[int]:
-        """Token ids of `text`; nothing is added in front or behind.
+        """Token ids of `text`; nothing is added before or after.
 
         With `parse_special`, the text of a special token (such as `<|im_start|>`) becomes that token.
         """
         ...
 
     def fewest_tokens(self, text: str) -> int:
-        """So many tokens `encode` gives at least, found without encoding; 0 if nothing is known."""
+        """A lower bound of the number of tokens that `encode` gives, found without encoding; 0 if nothing is known."""
         ...
 
     def token_bytes(self, token_id: int, *, render_special: bool = False) -> bytes:

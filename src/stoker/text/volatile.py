@@ -1,9 +1,9 @@
 """Takes lines that change with every request off the head of a system prompt. It decides nothing about caching.
 
 Some agents put a line there that is never the same twice: a billing header, the time, a session's id. The KV of a
-prompt depends on every token before it, so such a line makes everything behind it unlike all earlier prompts. It cannot
-be left out of the *comparison* only: the KV behind it really is another. It can be left out of the *prompt*, if whoever
-runs the server says so; no pattern is known to this module, and without patterns nothing is changed.
+prompt depends on every token before it, so such a line makes everything after it unlike all earlier prompts. It cannot
+be left out of the *comparison* alone: the KV after it really differs. It can be left out of the *prompt*, if the
+server's settings say so. This module knows no pattern of its own, and without patterns nothing is changed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stoker.errors import ConfigError
 from stoker.text.messages import Content, Message, TextPart
 
 _MAX_LINE = 4096
-"""A longer line is no header; and no pattern gets more than that to backtrack over."""
+"""Maximum length of a line: a longer one is no header, and would give a pattern too much to backtrack over."""
 _ROLES = frozenset({"system", "developer"})
 
 
@@ -35,7 +35,7 @@ class VolatileHeaders:
         self._patterns = [_compiled(pattern) for pattern in patterns]
 
     def drop(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """The conversation without such lines at the head of its first message, if that is a system prompt."""
+        """The conversation without volatile lines at the head of its first message, if that is a system prompt."""
         if not self._patterns or not messages or messages[0].role not in _ROLES:
             return messages
         first = messages[0]
@@ -52,7 +52,7 @@ class VolatileHeaders:
         return ()
 
     def _rest_of(self, text: str) -> str:
-        """What is left of a text; a part that had nothing else is left empty."""
+        """The rest of a text without its volatile lines; empty if it had no other lines."""
         while text:
             line, _, rest = text.partition("\n")
             if len(line) > _MAX_LINE or not any(pattern.fullmatch(line.rstrip("\r")) for pattern in self._patterns):

@@ -20,11 +20,11 @@ _MEMORY_MARKS = ("unable to allocate", "failed to allocate", "bad_alloc", "out o
 
 
 class LoraAdapters:
-    """Those that are loaded for one model, and the set that holds in one context.
+    """The LoRA adapters that are loaded for one model, and the set that applies in one context.
 
     Args:
         weights: of the model.
-        context: the `llama_context`; whoever owns it outlives this object.
+        context: the `llama_context`; its owner outlives this object.
     """
 
     def __init__(self, weights: Weights, context: int) -> None:

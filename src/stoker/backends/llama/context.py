@@ -51,7 +51,7 @@ class Context:
 
     One sequence more is for exports and imports, unless the memory cannot be cut.
 
-    libllama hands a cell that has fallen out of its only sequence's window to whoever needs one, even with a
+    libllama gives a cell that has left its only sequence's window to any sequence in need, even with a
     full-size cache; cutting that sequence back would then read a stranger's KV. A twin makes every cell shared,
     and shared cells are never taken.
 

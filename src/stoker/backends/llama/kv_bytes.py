@@ -31,10 +31,10 @@ class SequenceBytes:
     """Exports from and imports into the sequences of one context.
 
     Args:
-        context: the `llama_context`; whoever owns it outlives this object.
+        context: the `llama_context`; its owner outlives this object.
         memory: its memory.
         sequences_of: the native sequences of a slot; what is imported is given to all of them.
-        scratch: a sequence that nobody else uses; None = the memory cannot be cut.
+        scratch: a sequence for this object alone; None = the memory cannot be cut.
         window: of sliding-window attention; 0 = none.
     """
 
@@ -137,7 +137,7 @@ class SequenceBytes:
 
 
 def _next_piece(state: KVBytes, at: int) -> tuple[memoryview, int]:
-    """The piece that begins at a byte, and where the next one does."""
+    """The piece that begins at a byte, and the offset after it."""
     behind = at + _LENGTH.size
     if behind > len(state):
         raise BackendError("exported KV is cut short")

@@ -115,7 +115,7 @@ _cache = _WeightsCache()
 
 
 def load_weights(path: Path, options: LoadOptions, progress: LoadProgress | None = None) -> Weights:
-    """The weights of a GGUF file, shared with everybody in this process who uses the same file and options.
+    """The weights of a GGUF file, shared within this process by all uses of the same file and options.
 
     The same file is the one with the same real path, inode, size and modification time: a file that was replaced
     is loaded afresh while earlier users keep what they have.

@@ -58,7 +58,7 @@ def adapter_bytes(file: ModelFile) -> int:
 
 
 class NativeAdapters:
-    """The adapters of one decoder, by the keys of their content; whoever owns the decoder outlives this object.
+    """The adapters of one decoder, by the keys of their content; the decoder's owner outlives this object.
 
     Args:
         spec: of the model.
@@ -80,7 +80,7 @@ class NativeAdapters:
             decoder.load_adapter(self._next_number, memory, changes)
         except ModelError as error:
             raise AdapterInvalid(error.message, path=str(path)) from error
-        except (LookupError, ValueError) as error:  # somebody has changed the file since it was checked
+        except (LookupError, ValueError) as error:  # the file has changed since it was checked
             raise AdapterInvalid(f"the adapter {path} does not fit the model: {error}", path=str(path)) from error
         except (MemoryError, OSError) as error:
             raise ResourceExhausted(f"there is no memory for the adapter {path}", path=str(path)) from error

@@ -1,4 +1,4 @@
-"""What this backend needs to know of an open GGUF file, so that whoever parses files need not know this backend."""
+"""What this backend needs to know of an open GGUF file, so that code that parses files need not know this backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled passes over rows of logits, for whoever samples from them: of this room, because it has the extension."""
+"""Compiled passes over rows of logits, for samplers: they lie here because this room has the extension."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """How the end of a state is cut off: back to the state before a draft, from which what is left of it is computed again.
 
 ```
-positions   … | 40 | 41 | 42 | 43 | 44          a step computes 40 and drafts 41 … 44, keeping the state behind 39
-              | 40 | 41 | 42 |                  43 was wrong: back to the state behind 39; 40 … 42 are missing
+positions   … | 40 | 41 | 42 | 43 | 44          a step computes 40 and drafts 41 … 44, keeping the state after 39
+              | 40 | 41 | 42 |                  43 was wrong: back to the state after 39; 40 … 42 are missing
               | 40 | 41 | 42 | 43 | 44 | …      the next step computes them with its own, as the same bits
 ```
 
-What is missing costs rows of a step that is computed anyway. It is computed by itself only if somebody wants the state.
+What is missing costs rows of a step that is computed anyway. It is computed by itself only if the state is exported or copied.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Threads:
 
 
 def plan_threads(count: int) -> Threads:
-    """As the environment says: see `backends.cores`. Whoever asks for more threads than cores gets them.
+    """Threads as the environment says, see `backends.cores`. More threads than cores are allowed.
 
     Args:
         count: threads that compute.

@@ -1,4 +1,4 @@
-"""What this backend needs to know of an ONNX file, so that whoever parses files need not know this backend."""
+"""What this backend needs to know of an ONNX file, so that code that parses files need not know this backend."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class GraphFile(Protocol):
     def path(self) -> Path: ...
     @property
     def inputs(self) -> Sequence[GraphValue]:
-        """Those that somebody has to give."""
+        """Inputs that each run has to supply."""
         ...
 
     @property

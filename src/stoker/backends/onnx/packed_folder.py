@@ -140,7 +140,7 @@ def _is_whole(folder: Path) -> bool:
         is_whole = json.loads((folder / _NOTE).read_text()) == _sizes(folder)
     except (OSError, ValueError):
         return False
-    with suppress(OSError):  # read-only: then nobody removes by age either
+    with suppress(OSError):  # read-only: then no process removes by age either
         os.utime(folder)
     return is_whole
 

@@ -37,7 +37,7 @@ _MEMORY_OF = {"tensorrt": "cuda", "cuda": "cuda", "rocm": "rocm", "migraphx": "r
 _FATAL = 4
 _SPIN_US = "400"
 """About the time from one step to the next, worth a tenth of the speed of one stream; the default, a thousand, starves
-whoever shares the cores."""
+other threads on the same cores."""
 _MIN_MAPPED = "1024"
 """Bytes of a constant that is worth a place in the file of packed weights."""
 _MAX_PACKED_BYTES = 32 << 30
@@ -55,7 +55,7 @@ class SessionOptions:
     device_id: int = 0
     """Which of several devices of the provider."""
     spins: bool = False
-    """Threads spin for a moment before they sleep: about 8 % faster, if nobody else wants the cores."""
+    """Threads spin for a moment before they sleep: about 8 % faster, if the cores are otherwise idle."""
     packed_directory: Path | None = None
     """Where packed weights lie that several processes map. None = each packs in memory. For the CPU only."""
     operators: Path | None = None
@@ -169,7 +169,7 @@ def _create(
     found.log_severity_level = _FATAL  # what goes wrong is raised, and said once
     found.add_session_config_entry("session.intra_op.allow_spinning", "1" if options.spins else "0")
     found.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_US)
-    # Weights in other files are mapped, and shared with everybody who maps them.
+    # Weights in other files are mapped, and shared by all processes that map them.
     found.add_session_config_entry("session.model_external_initializers_file_folder_path", os.fspath(weights))
     if packs_into is not None:
         found.optimized_model_filepath = os.fspath(packs_into / MODEL)
@@ -195,7 +195,7 @@ def candidates(policy: str, available: Sequence[str]) -> tuple[str, ...]:
     """The providers besides the CPU that may compute, in the order in which they are tried.
 
     ONNX Runtime lists what it was built with, whether the libraries of a provider are there or not. So a provider that
-    fails is followed by the next one: with `auto` by every other provider, with TensorRT by CUDA.
+    fails is followed by another: with `auto` by every other provider, with TensorRT by CUDA.
 
     Args:
         policy: `auto` or a name.
@@ -252,7 +252,7 @@ _cache = _SessionCache()
 
 
 def open_session(graph: GraphFile, options: SessionOptions) -> Session:
-    """A session, shared with everybody in this process who uses the same file with the same options.
+    """A session, shared within this process by all uses of the same file with the same options.
 
     Raises:
         ModelUnsupported: ONNX Runtime is not installed, or does not run this graph.

@@ -12,7 +12,7 @@ from stoker.cli.talk.turns import Turns
 from stoker.errors import InvalidInput
 
 LAST = "last"
-"""The name under which every conversation on a terminal is kept, until the next one replaces it."""
+"""The name under which the last conversation on a terminal is kept."""
 _NAME = re.compile(r"[\w][\w.-]{0,99}")
 _MAX_BYTES = 64 << 20
 
@@ -26,7 +26,7 @@ def state_dir() -> Path:
 
 
 def history_file() -> Path:
-    """What was typed, for the arrow keys. Its folder exists; nobody else may read it.
+    """What was typed, for the arrow keys. Its folder exists; only its user may read it.
 
     Raises:
         OSError: it cannot be written.

@@ -35,7 +35,7 @@ class View:
 
 
 class Talk:
-    """What has been said so far, with whom, and how it goes on.
+    """A conversation with a model, and how it goes on.
 
     Args:
         open_model: loads a model by name.

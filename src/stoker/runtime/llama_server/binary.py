@@ -39,7 +39,7 @@ class Binary:
     flags: frozenset[str]
     """Every spelling of every option that it takes."""
     with_value: frozenset[str] = frozenset()
-    """Those that are followed by a value."""
+    """Options that take a value."""
 
     def spelling(self, *alternatives: str) -> str | None:
         """The first of these spellings that it takes."""

@@ -31,7 +31,7 @@ _FAILURES = (httpx2.HTTPError, httpx2.StreamError, OSError)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """The library logs every request; those to our own child say nothing to anybody."""
+    """The library logs every request; requests to the own child process are noise."""
     return not any(str(arg).startswith(_HERE) for arg in record.args or ())
 
 
@@ -83,7 +83,7 @@ class LlamaServerClient:
         return await self._ask("POST", path, encoded(body), timeout_s)
 
     async def events(self, path: str, body: bytes) -> AsyncGenerator[bytes, None]:
-        """The data of every event of a stream. Closing it tells the server that nobody listens any more.
+        """The data of every event of a stream. Closing the stream tells the server that the client is gone.
 
         Raises:
             BrokenOff: there is no server, or no more.

@@ -31,7 +31,7 @@ DEATH_S = 3.0
 _MAX_PORTS = 3
 _MARKER_VARIABLE = "LLAMA_MEDIA_MARKER"
 _MEDIA_MARKER = f"<__media_{secrets.token_hex(16)}__>"
-"""The same for all servers of this process: a request may be given to the next one."""
+"""One marker for all servers of this process, because a request may be repeated on another server."""
 _KEY_VARIABLE = "LLAMA_API_KEY"
 _OUR_VARIABLES = (
     *("HOST", "PORT", "REUSE_PORT", "API_PREFIX", "API_KEY_FILE", "SSL_KEY_FILE", "SSL_CERT_FILE", "STATIC_PATH"),
@@ -54,7 +54,7 @@ class Order:
 
 
 class _PortTaken(Exception):
-    """Somebody else has the port."""
+    """Another program has the port."""
 
 
 class Incarnation:
@@ -144,7 +144,7 @@ class Incarnation:
         )
 
     async def _is_healthy(self) -> bool:
-        """Also no, at once, if it ends meanwhile: somebody else may hold its port, and say nothing."""
+        """False at once if the process ends: another program may hold its port without answering."""
         probe = asyncio.ensure_future(self.client.get("/health", PROBE_S))
         try:
             await asyncio.wait([probe, self.process.exited], return_when=asyncio.FIRST_COMPLETED)
@@ -154,7 +154,7 @@ class Incarnation:
         return not probe.cancelled() and not isinstance(probe.exception(), BrokenOff | StokerError)
 
     async def _check_identity(self, name: str, port: int) -> None:
-        """Whoever answers at our port must know the name that we gave it."""
+        """The program that answers at the port must know the name that this process gave it."""
         try:
             models = decode(await self.client.get("/v1/models", PROBE_S), ModelList, "list of models").data
         except (BrokenOff, StokerError):
@@ -179,7 +179,7 @@ class Incarnation:
 
 
 def _environment(binary: Path, key: str) -> dict[str, str]:
-    """The key is not among the arguments: those can be read by everybody on this machine."""
+    """The key is passed in the environment: every user of the machine can read command lines."""
     dropped = {f"LLAMA_ARG_{name}" for name in _OUR_VARIABLES}
     kept = {name: value for name, value in environment_of(binary).items() if name not in dropped}
     return {**kept, _KEY_VARIABLE: key, _MARKER_VARIABLE: _MEDIA_MARKER}
@@ -191,7 +191,7 @@ def _free_port() -> int:
 
 
 def _is_taken(port: int) -> bool:
-    """Somebody listens there, although it is not who was started."""
+    """Whether another program listens on the port."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1.0):
             return True

@@ -1,7 +1,7 @@
 """Who waits for one of llama-server's slots, and whose turn is next. It knows no HTTP.
 
 llama-server's own queue has no bound, no priorities and no fairness, and it fails running neighbours when KV runs out:
-so nobody is sent to it before there is a slot, and room for the longest answer that may come.
+so no request is sent to it before there is a slot, and room for the longest possible answer.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SlotQueue:
         self._waiting: dict[Sequence, Place] = {}
         self._running: dict[Sequence, Place] = {}
         self.running_since = 0.0
-        """On the event loop's clock: since when somebody runs, without a break."""
+        """Since when at least one request runs without a break, on the event loop's clock."""
 
     @property
     def num_running(self) -> int:
@@ -61,7 +61,7 @@ class SlotQueue:
             self._door.check_tokens(num_tokens + len(request.prompt), self._max_queue_tokens)
 
     async def enter(self, request: Request, num_tokens: int) -> Place:
-        """Waits for its turn. Whoever has the place leaves it.
+        """Waits for a place; the caller leaves it afterwards.
 
         Args:
             request: says its priority and its client.

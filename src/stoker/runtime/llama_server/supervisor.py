@@ -125,7 +125,7 @@ class LlamaServerSupervisor:
         return self._present
 
     def closed_error(self) -> ModelNotLoaded | None:
-        """What everybody hears once it was closed."""
+        """The error of every request after `close`; None before."""
         return self._not_ready() if self._state is State.CLOSED else None
 
     async def close(self) -> None:

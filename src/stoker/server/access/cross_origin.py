@@ -1,4 +1,4 @@
-"""Which pages of the Web may read answers: those that are named in the config, and those that may ask anyway."""
+"""Which web pages may read answers: those that the config names, and those that may send requests anyway."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class CrossOrigin(CORSMiddleware):
     """Answers preflights, which carry no key, and lets the pages read even errors.
 
     A page of this machine sends a preflight before any JSON: without an answer to it, it could not use the server. Of a
-    server that listens only there, other machines' pages may read nothing: the next one's may be a hostile hotspot's.
+    server that listens only there, other machines' pages may read nothing: one of them may be a hostile hotspot's.
 
     Args:
         app: what it stands in front of.

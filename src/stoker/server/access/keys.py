@@ -1,4 +1,4 @@
-"""API keys: where they come from, what they are called, and whether a client has sent one. It refuses nobody."""
+"""API keys: where they come from, what they are called, and whether a client has sent one. It refuses no request."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ logger = logging.getLogger(__name__)
 _BEARER = "bearer "
 _MAX_FILE_BYTES = 2**20
 _LOOK_EVERY_S = 1.0
-"""Between two looks whether the file has changed."""
+"""Time between two checks whether the file has changed."""
 _READ_ONCE = (0, 0, 0)
-"""The state of what is no regular file: a pipe, say, which has nothing, or nobody, when it is opened again."""
+"""The state of a file that is not regular, such as a pipe: opened again, it is empty or has no writer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +31,18 @@ class ApiKey:
     """One key. Only its digest is kept: all comparisons take the same time, and no traceback shows the key."""
 
     name: str
-    """For metrics, logs and fairness; several keys may share one."""
+    """Name for metrics, logs and fairness; several keys may share one."""
     digest: bytes = field(repr=False)
     owner: str = field(repr=False)
-    """To whom that belongs what is kept for the key's clients: to all keys of a name that was given. A number is
-    another key's when the file has changed, so a key without a name owns by its digest."""
+    """The owner of what is kept for the key's clients: all keys with the same given name share one. A number is
+    another key's when the file has changed, so the owner of a key without a name is its digest."""
     is_admin: bool = False
 
 
 class ApiKeys:
     """All keys of a server. The file is read again when it has changed; a bad one leaves the keys as they were.
 
-    What is no regular file is read once, so make one of these for each server.
+    A file that is not regular is read once, so make one `ApiKeys` for each server.
 
     Args:
         config: `api_key`, `api_key_file` and `admin_key` are used.
@@ -61,9 +61,9 @@ class ApiKeys:
         self._looked_s = clock()
         self._filed = self._read_file() if self._path else []
         self.has_clients = bool(self._listed or self._filed)
-        """Without a key nothing is answered."""
+        """Every request needs a key."""
         self.has_admin = bool(config.admin_key)
-        """What changes the server takes the admin key."""
+        """A request that changes the server needs the admin key."""
 
     def match(self, headers: Headers) -> ApiKey | None:
         """The key that a request brings, if it is one of these; what it brings is compared with all of them."""

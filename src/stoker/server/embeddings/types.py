@@ -18,7 +18,7 @@ Inputs: TypeAlias = str | list[str | Int | list[Int]]
 
 
 class PassFields(msgspec.Struct, frozen=True, kw_only=True):
-    """What all requests for embeddings have in common, but Ollama's."""
+    """Common fields of all requests for embeddings, except Ollama's."""
 
     model: str | None = None
     user: str | None = None
@@ -39,21 +39,21 @@ class EmbeddingsRequest(PassFields, frozen=True, kw_only=True):
     encoding_format: str | None = None
     """`float`, or `base64` of the numbers as 4 bytes each, little-endian."""
     dimensions: Int | None = None
-    """Only so many numbers of each."""
+    """How many numbers of each embedding to keep."""
 
 
 class NativeEmbeddingRequest(PassFields, frozen=True, kw_only=True):
     """The body of `POST /embedding`."""
 
     content: Inputs | None = None
-    """The next one means the same."""
+    """The text; `input` means the same."""
     input: Inputs | None = None
     embd_normalize: Int | None = None
     """-1 = not at all, 0 = the largest number becomes 32760, 1 = taxicab, 2 = euclidean (if not given), p = p-norm."""
 
 
 class RankedText(msgspec.Struct, frozen=True):
-    """A document as an object; whatever else is in it is not looked at."""
+    """A document as an object; its other members are ignored."""
 
     text: str
 
@@ -66,10 +66,10 @@ class RerankRequest(PassFields, frozen=True, kw_only=True):
     texts: list[str] | None = None
     """Text Embeddings Inference's word for `documents`: the reply is then its bare list."""
     top_n: Int | None = None
-    """Only so many of the best."""
+    """How many of the best to return."""
     return_documents: bool | None = None
     return_text: bool | None = None
-    """The same, with `texts`."""
+    """Text Embeddings Inference's word for `return_documents`."""
     raw_scores: bool | None = None
     """Scores as the model's classifier gives them, instead of between 0 and 1."""
 
@@ -148,7 +148,7 @@ class NativeEmbedding(msgspec.Struct, frozen=True):
 
 class RankEntry(msgspec.Struct, frozen=True, kw_only=True):
     index: int
-    """Of the document in the request."""
+    """Index of the document in the request."""
     relevance_score: float
     document: RankedText | UnsetType = UNSET
 
@@ -172,7 +172,7 @@ class OllamaEmbedReply(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     embeddings: list[list[float]]
     total_duration: int
-    """In nanoseconds, as the other one."""
+    """Total time, in nanoseconds."""
     load_duration: int
     prompt_eval_count: int
 

@@ -60,7 +60,7 @@ def model_entry(status: ModelStatus) -> ModelEntry:
 
 
 def loaded_adapters(status: ModelStatus) -> Sequence[AdapterCard]:
-    """Those of a model, which are loaded or will be with it."""
+    """The adapters of a model: those that are loaded, or will be loaded with it."""
     if status.adapters is not None:
         return status.adapters
     return () if status.served is None else status.served.runtime.card.adapters

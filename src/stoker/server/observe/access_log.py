@@ -51,7 +51,7 @@ def log_exchange(
 
 
 def _printable(path: str) -> str:
-    """Nobody writes log lines of his own by asking for a path with a line break in it."""
+    """Escapes line breaks, so that a path with a line break cannot forge a log line."""
     return path if path.isprintable() else ascii(path)
 
 

@@ -177,7 +177,7 @@ def _names_in_use(samples: Iterable[Sample], model: str) -> str:
 
 
 def _noughts(own: Mapping[str, Metric]) -> Iterator[Metric]:
-    """Of models whose steps are known, so not of llama-server."""
+    """Families of models whose steps are known, so not of llama-server."""
     models = [model for model, steps in _by_model(own["stoker_steps"]) if steps]
     for name, text in _VLLM_NOUGHT.items():
         family = CounterMetricFamily(f"vllm:{name}", text, labels=_LABELS)

@@ -11,7 +11,7 @@ ROUTE = "route"
 """In a scope's state: the path of the endpoint that answers, as a pattern. Set when a route was found."""
 
 _NO_ROUTE = "none"
-"""Unknown paths, wrong methods, and whoever was refused at the door."""
+"""The label of requests that reached no endpoint: unknown paths, wrong methods, refused clients."""
 
 
 class ResponseCounts:

@@ -1,4 +1,4 @@
-"""What the text of an answer must look like: the fields of all dialects as one `GrammarText`."""
+"""Constraints on the text of an answer: the fields of all dialects as one `GrammarText`."""
 
 from __future__ import annotations
 

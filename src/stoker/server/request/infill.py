@@ -14,28 +14,28 @@ from stoker.errors import UnsupportedParameter
 Tokenizer: TypeAlias = Callable[[str], Awaitable[Sequence[int]]]
 """The tokens of a part of a prompt, without BOS, and none of them special."""
 _Part: TypeAlias = list[int | str]
-"""Of a prompt: token ids, and texts that are not tokenized yet."""
+"""Part of a prompt: token ids, and texts that are not tokenized yet."""
 
 _REPOSITORY = "myproject\n"
 _CURRENT_FILE = "filename\n"
 _SNIPPET = "\n\n--- snippet ---\n\n"
-"""What stands before another file for a model that has no token for that."""
+"""Text that introduces another file, for a model without a token for it."""
 _MOST_CHARS = 64
-"""Of a token, more or less: what has more than so many for each token of room is not tokenized to its end."""
+"""Rough maximum of characters per token: a text with more per token of room is not tokenized to its end."""
 _MAX_OWN_TOKENS = 8 + len(_REPOSITORY) + len(_CURRENT_FILE)
-"""Tokens of a prompt beside those of its texts, at most."""
+"""Maximum number of tokens of a prompt besides those of its texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """What is known of a text that is missing."""
+    """A gap in a text, and the texts around it."""
 
     prefix: str
-    """What stands before it."""
+    """The text before the gap."""
     suffix: str
-    """What stands behind it."""
+    """The text after the gap."""
     beginning: str = ""
-    """How it begins."""
+    """The beginning of the missing text."""
     files: Sequence[tuple[str, str]] | None = None
     """Further files of the same project, as names and texts, the most relevant one last. None = the model is told
     nothing of a project, not even that the gap is in a file of one."""
@@ -44,12 +44,12 @@ class Gap:
 def infill_prompt(card: ModelCard, prefix: str, suffix: str) -> Prompt:
     """The texts around the gap, with the tokens between them that the model was trained with.
 
-    Its texts are to be tokenized with `parse_special=False`: code may spell a special token.
+    Tokenize its texts with `parse_special=False`, because code may spell a special token.
 
     Args:
         card: of the model.
-        prefix: what stands before the gap.
-        suffix: what stands behind it.
+        prefix: the text before the gap.
+        suffix: the text after the gap.
 
     Raises:
         UnsupportedParameter: the model has no such tokens; `fields["parameter"]` is `suffix`.

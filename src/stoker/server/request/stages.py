@@ -32,12 +32,12 @@ _STAGES: Mapping[str, _Stage] = {
     "temperature": _Stage("t", {"temperature": 1, "dynatemp_range": 0}),
     "adaptive_p": _Stage("a", {}),
 }
-"""In the order in which they act. The last one does nothing, as `adaptive_target` cannot be given."""
+"""Stages in the order in which they act. The last one does nothing, because `adaptive_target` cannot be given."""
 
 _PLACE: Mapping[str, int] = {name: place for place, name in enumerate(_STAGES)}
 _LETTERS: Mapping[str, str] = {stage.letter: name for name, stage in _STAGES.items()}
 _GONE = frozenset({"tfs_z"})
-"""What llama-server once had, and clients go on naming; it passes over it."""
+"""Stages that llama-server once had and clients still name; they are ignored."""
 _ALIASES: Mapping[str, str] = {
     **{name.replace("_", mark): name for name in (*_STAGES, *_GONE) for mark in ("_", "-", "")},
     **dict.fromkeys(("typ", "typical", "typical_p", "typical-p"), "typ_p"),

@@ -25,29 +25,29 @@ _LAST_BODY_S = 1.0
 """How long the rest of a body may take when the server is being stopped."""
 
 WriteChunk: TypeAlias = Callable[[bytes], bool]
-"""Gives the next bytes of a body to the connection at once. False: nothing was written, because one has to wait first,
-or nobody is there; whoever asks sends them the usual way.
+"""Gives the next bytes of a body to the connection at once. False: nothing was written, because the connection must
+drain first or is closed; the caller then sends the bytes the usual way.
 """
 
 T = TypeVar("T")
 
 
 class Stop:
-    """That the server is being stopped, for those who wait for a body. Belongs to one event loop."""
+    """Tells the tasks that wait for a body that the server is being stopped. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._clocks: set[asyncio.Timeout] = set()
         self.is_set = False
 
     def set(self) -> None:
-        """From now on no body is waited for very long."""
+        """From now on, the wait for a body is short."""
         self.is_set = True
         for clock in self._clocks:
             _hurry(clock)
 
     @contextmanager
     def hurrying(self, clock: asyncio.Timeout) -> Generator[None]:
-        """Lets `clock`, which runs, run out soon after the stop."""
+        """Makes the running `clock` expire soon after the stop."""
         self._clocks.add(clock)
         if self.is_set:
             _hurry(clock)

@@ -19,11 +19,11 @@ BACKLOG = 2048
 """Connections that wait to be accepted."""
 
 _MAX_UNSENT_BYTES = 128 * 2**10
-"""What the system keeps for a client that is not ready for it. Without a bound it would be megabytes, that is, whole
-answers, before anybody noticed that a client is slow."""
+"""How much the system buffers for a client that does not read. Without a bound it would be megabytes, that is, whole
+answers, before the server noticed that a client is slow."""
 
 _SOCKET_MODE = 0o660
-"""The user and the group; who may enter the folder is the administrator's business."""
+"""Access for the user and the group; the administrator decides who may enter the folder."""
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def listening(config: ServerConfig) -> Generator[socket.socket]:
 
 
 def check_exposure(config: ServerConfig, keys: ApiKeys) -> None:
-    """A server that others can reach has a key, or somebody has said that it shall have none.
+    """Checks that a server that other machines can reach has a key, or that the settings allow it to have none.
 
     Raises:
         ConfigError: neither.
@@ -72,7 +72,7 @@ def _check_tls(config: ServerConfig) -> None:
 
 
 def url_of(config: ServerConfig, listener: socket.socket) -> str:
-    """What clients call the server."""
+    """The base URL of the server for clients."""
     if config.unix_socket:
         return f"unix:{config.unix_socket}"
     host = f"[{config.host}]" if ":" in config.host else config.host
@@ -113,7 +113,7 @@ def _unix_listener(config: ServerConfig) -> socket.socket:
 
 
 def _remove_left_behind(path: Path) -> None:
-    """A socket on which nobody listens any more is what a killed server has left."""
+    """Removes a socket without a listener: a killed server left it."""
     with suppress(FileNotFoundError):
         if not S_ISSOCK(path.lstat().st_mode):
             raise FileExistsError(f"{path} exists and is no socket")

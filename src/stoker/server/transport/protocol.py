@@ -15,11 +15,11 @@ from stoker.server.error_types import ErrorBody, ErrorDetail
 from stoker.server.transport.connection import ABORT, WRITE
 
 _CROWDED_HEAD_S = 5
-"""One connection too many has so long for the request to which it is told so."""
+"""Time in which a connection beyond the limit must send the request that is answered with the refusal."""
 _MAX_CROWD = 64
-"""Of those, so many at the same time: the oldest one makes room for a newer one, which may ask for health."""
+"""Maximum number of connections beyond the limit: the oldest makes room for a newer one, which may ask for health."""
 _CROWD = "crowd"
-"""In the state of all connections: those that are too many, in the order in which they came."""
+"""In the state of all connections: the connections beyond the limit, in order of arrival."""
 _INVALID = "this is no valid HTTP request, or its head is too large"
 _BAD_REQUEST = ErrorBody(ErrorDetail(_INVALID, "invalid_request_error", None, "bad_request"))
 

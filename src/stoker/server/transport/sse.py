@@ -28,11 +28,11 @@ _UNBUFFERED = [
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """What a dialect's streams look like from outside."""
+    """The framing of a dialect's streams."""
 
     content_type: bytes
     keep_alive: bytes | None
-    """What clients skip, to be sent into a silence. None = there is no such thing."""
+    """A keep-alive line that clients skip, sent during a silence. None = the dialect has none."""
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -109,7 +109,7 @@ class EventStream:
         self._is_sending = False
 
     async def _watch_writes(self) -> NoReturn:
-        """Beside the writes: a bound around each one would cost a timer for every token."""
+        """Watches writes from a separate task: a timeout around each write would cost a timer for every token."""
         limit_s = self._config.write_timeout_s
         while True:
             waited_s = time.monotonic() - self._last_sent_s if self._is_sending else 0.0
@@ -119,8 +119,8 @@ class EventStream:
 
 
 async def _cut_off(scope: Scope) -> None:
-    """Closing would wait until the client has taken what it does not take."""
+    """Aborts the connection. Closing it would wait for a client that reads nothing."""
     abort = scope["state"].get(ABORT)
     if abort is not None:
         abort()
-        await asyncio.sleep(0)  # until it is done: nobody is to be told that the response is incomplete
+        await asyncio.sleep(0)  # until it is done: uvicorn must not report the response as incomplete

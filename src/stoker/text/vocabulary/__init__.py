@@ -1,4 +1,4 @@
-"""From a model's vocabulary to its tokenizer."""
+"""Makes a tokenizer from a model's vocabulary."""
 
 from __future__ import annotations
 

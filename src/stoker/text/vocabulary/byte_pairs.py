@@ -19,7 +19,7 @@ _NEWLINES = re.compile(r"(\n+)")
 SLICE = 1 << 16
 """Characters that are encoded at once: `tokenizers` takes up to 400 bytes for each meanwhile."""
 _MARGIN = 16
-"""Words at the end of a slice that what comes behind it might have cut otherwise."""
+"""Number of words at the end of a slice that the following text might cut differently."""
 
 
 def _letters_of_bytes() -> list[str]:
@@ -37,7 +37,7 @@ class BytePairEncoder:
     """Satisfies `FragmentEncoder`.
 
     libllama also merges to words that are no tokens, and then looks up their bytes. `tokenizers` knows tokens only:
-    such words get ids behind the real ones, which never leave this class.
+    such words get ids after the real ones, which never leave this class.
 
     Args:
         token_ids: ids by text.
@@ -104,7 +104,7 @@ class BytePairEncoder:
         found += self._tokenizer.encode(text[begin:], add_special_tokens=False).ids
 
     def _settled(self, encoding: Encoding, text: str) -> tuple[int, int]:
-        """How many tokens stay as they are whatever comes behind the text, and where the last of them ends."""
+        """The number of tokens that no following text can change, and where the last of them ends."""
         last_word = encoding.token_to_word(len(encoding.ids) - 1) if encoding.ids else None
         for word in range((last_word or 0) - _MARGIN, 0, -1):
             tokens, place = encoding.word_to_tokens(word), encoding.word_to_chars(word)
@@ -171,7 +171,7 @@ def _pairs(merges: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _unicode_tokens(token_ids: Mapping[str, int]) -> dict[str, int]:
-    """Those that `tokenizers` can be told. One look at all of them is much quicker than one at each."""
+    """Tokens that `tokenizers` can be given. One look at all of them is much quicker than one at each."""
     if _is_unicode("".join(token_ids)):
         return dict(token_ids)
     return {text: token_id for text, token_id in token_ids.items() if _is_unicode(text)}

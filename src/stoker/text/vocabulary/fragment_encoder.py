@@ -1,4 +1,4 @@
-"""What turns a fragment without special tokens into token ids: one implementation for each kind of vocabulary."""
+"""Encodes a fragment without special tokens as token ids: one implementation for each kind of vocabulary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cuts a text at the special tokens in it. What the pieces between them become is not its affair."""
+"""Cuts a text at the special tokens in it. It does not encode the pieces between them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import TypeAlias
 
 SPACES = " \t\n\v\f\r"
-"""What a token may strip."""
+"""Characters that a token may strip."""
 
 Fragment: TypeAlias = str | int
 """A piece of text, never empty, or the id of a special token."""
@@ -75,7 +75,7 @@ class FragmentSplitter:
 
 
 def _chains(texts: Iterable[str]) -> list[list[str]]:
-    """Chains of texts, each the beginning of the next, such as runs of spaces: what lacks one lacks all behind it."""
+    """Chains of texts, each the beginning of the next, such as runs of spaces: a text without one has no longer one."""
     chains: list[list[str]] = []
     for text in sorted(texts):
         if chains and text.startswith(chains[-1][-1]):

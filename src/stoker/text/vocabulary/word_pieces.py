@@ -1,4 +1,4 @@
-"""The encoding of BERT's models (WordPiece) as libllama does it: words are normalised, then cut greedily into tokens.
+"""The encoding of BERT's models (WordPiece) as libllama does it: words are normalized, then cut greedily into tokens.
 
 In GGUF files the tokens that begin a word begin with `▁`, and the others carry no mark.
 """
@@ -84,7 +84,7 @@ class WordPieceEncoder:
 
 
 class _NormalForm(dict[int, str]):
-    """What each character becomes, found when it is first seen: a table for `str.translate`.
+    """Replacements of characters, each found when it is first seen: a table for `str.translate`.
 
     Spaces of all kinds become a space; punctuation and Chinese characters stand alone.
     """

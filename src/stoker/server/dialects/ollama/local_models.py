@@ -25,15 +25,15 @@ class LocalModel:
     path: Path
     size_bytes: int
     served: ServedModel | None = None
-    """None = it is not loaded."""
+    """The loaded model; None = the model is not loaded."""
     names: tuple[str, ...] = ()
-    """Those of the registry, if it knows the model."""
+    """The registry's names for the model, if the registry knows it."""
     adapter: AdapterCard | None = None
-    """The name means this one on the model; path and size are the model's own."""
+    """The adapter that the name selects on the model; path and size are the model's own."""
 
 
 class LocalModels:
-    """What can be listed, shown, deleted and given another name."""
+    """The models that can be listed, shown, deleted and given another name."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -70,7 +70,7 @@ class LocalModels:
         return model
 
     def registered_name(self, name: str) -> str:
-        """What the registry calls a model that is asked for by this name, which may be an alias of the cache's."""
+        """The registry's name for a model that is requested by this name, which may be an alias."""
         try:
             self._registry.find(name)
         except ModelNotFound:
@@ -82,7 +82,7 @@ class LocalModels:
 
         Raises:
             ModelNotFound: nothing has this name.
-            InvalidInput: it is being served, or is no download of ours.
+            InvalidInput: it is being served, or is not a download of ours.
             ModelError: the disk refuses.
         """
         is_alias = name in read_aliases()
@@ -112,7 +112,7 @@ class LocalModels:
 
 
 def _registered(status: ModelStatus, name: str) -> LocalModel | None:
-    """None: it is not loaded, and its file has gone."""
+    """None: the model is not loaded, and its file is gone."""
     names, served = status.spec.names, status.served
     if served is not None:
         card = served.runtime.card

@@ -1,4 +1,4 @@
-"""What Ollama's clients call a model, and what it is called here."""
+"""Conversion between the model names of Ollama's clients and those of Stoker."""
 
 from __future__ import annotations
 

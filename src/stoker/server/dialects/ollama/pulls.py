@@ -1,4 +1,4 @@
-"""Downloads that clients wait for: one per model, however many ask for it. It knows no wire format."""
+"""Downloads that clients wait for: one per model, however many clients ask for it. It knows no wire format."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _REPORT_EVERY_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class PullState:
-    """How far a transfer is."""
+    """Progress of a transfer."""
 
     label: str = ""
-    """The file that is coming; empty before the first one."""
+    """The file that is being transferred; empty before the first one."""
     total_bytes: int | None = None
     completed_bytes: int = 0
 
@@ -36,7 +36,7 @@ class Resolve(Protocol):
 class Pulls:
     """All downloads of one server. Belongs to one event loop; each has a thread that ends with it.
 
-    A download that nobody waits for any more is given up at its next piece. Until its thread has ended it counts.
+    A download without a waiting client is given up at its next piece. It counts until its thread has ended.
     """
 
     def __init__(self, resolve: Resolve) -> None:
@@ -45,10 +45,10 @@ class Pulls:
         self._running: set[_Pull] = set()
 
     async def follow(self, model: str) -> AsyncGenerator[PullState, None]:
-        """Brings a model to this disk; gives how far it is, now and then, and ends when it is there.
+        """Downloads a model to this disk. Yields the progress now and then, and ends when the model is there.
 
         Raises:
-            StokerError: it cannot be had.
+            StokerError: the model cannot be downloaded.
             Overloaded: too many are being downloaded.
         """
         pull = self._followed.get(model) or self._start(model)
@@ -122,7 +122,7 @@ class _Pull:
             self._state = state
 
     def close(self) -> None:
-        """All that is left to say is whether it worked."""
+        """Notes the outcome; progress is over."""
 
     def _check(self) -> None:
         if self._is_given_up.is_set():

@@ -1,4 +1,4 @@
-"""What the engine gives, in the shapes of Ollama's replies."""
+"""The engine's outputs in the shapes of Ollama's replies."""
 
 from __future__ import annotations
 

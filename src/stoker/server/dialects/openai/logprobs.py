@@ -55,7 +55,7 @@ class TextOffsets:
 
 
 def _top(tokens: Sequence[TokenLogprob]) -> dict[str, float]:
-    """By text, as the API has it. Of tokens with the same text the likeliest counts."""
+    """Log-probabilities by token text, as in the API. Of tokens with the same text, the likeliest counts."""
     return {_text(token): token.logprob for token in reversed(tokens)}
 
 
