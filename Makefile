@@ -6,10 +6,10 @@ BIN  := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint fix docs bench install clean
+.PHONY: help demo test test-all test-cluster lint fix docs man bench screenshots wheel install clean
 
 help:          ## show this list
-	@grep -hE '^[a-z-]+: .*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS="$$(printf '\t')" read -r verb what; do printf 'make %-8s %s\n' "$$verb" "$$what"; done
+	@grep -hE '^[a-z-]+: .*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS="$$(printf '\t')" read -r verb what; do printf 'make %-12s %s\n' "$$verb" "$$what"; done
 
 demo: $(VENV)/.ready-to-run   ## answer a prompt with a small real model (SmolLM2 135M), on this machine
 	@$(BIN)/stoker run smollm2 "Explain in two sentences what a language model does." --temperature 0 --max-tokens 120
@@ -19,6 +19,9 @@ test: $(VENV)/.ready-to-develop   ## run the tests, all but the slow ones: minut
 
 test-all: $(VENV)/.ready-to-develop   ## run every test, the slow ones too
 	@$(PYTEST)
+
+test-cluster: $(VENV)/.ready-to-develop   ## run the tests of clusters alone, with a real Ray: minutes
+	@$(BIN)/python -m pytest tests/unit/cluster tests/e2e/test_cluster*.py
 
 lint: $(VENV)/.ready-to-develop   ## style, types, borders between rooms, sizes
 	@$(BIN)/ruff check .
@@ -34,8 +37,17 @@ fix: $(VENV)/.ready-to-develop   ## let ruff repair what it can
 docs: $(VENV)/.ready-to-develop   ## write docs/reference/ again from the code
 	@$(BIN)/python tools/reference.py
 
+man:           ## write manual pages into build/man from the reference
+	@python3 tools/man.py build/man
+
 bench: $(VENV)/.ready-to-develop   ## measure Stoker beside its peers on this machine (an hour), and write benchmarks/RESULTS.md
 	@$(BIN)/python benchmarks/compare.py
+
+screenshots: $(VENV)/.ready-to-develop   ## take screenshots of the page in Chromium, into build/screenshots and docs/
+	@$(BIN)/python tools/screenshots.py --docs
+
+wheel:         ## build a wheel for this machine's kind into dist/, and try it where there is no compiler
+	@tools/wheels.sh $$(uname -m)
 
 install: $(VENV)/.ready-to-develop   ## set up everything for development, and nothing else
 

@@ -29,19 +29,28 @@ make_venv() {
 }
 
 # Stoker's own kernels are compiled on installation; for development llama.cpp is too.
-check_compiler() {
+has_compiler() {
     local name
     for name in "${CXX:-c++}" g++ clang++; do
         if command -v "$name" >/dev/null; then return; fi
     done
-    die "no C++ compiler was found, and Stoker's kernels are compiled on installation. Install g++ or clang (Debian and Ubuntu: apt install g++)."
+    return 1
+}
+
+# To run Stoker, a compiler from the package registry does as well as the machine's own.
+borrow_compiler() {
+    [[ $purpose == run && $(uname -s) == Linux ]] ||
+        die "no C++ compiler was found, and Stoker's kernels are compiled on installation. Install g++ or clang (Debian and Ubuntu: apt install g++)."
+    say "no C++ compiler was found; fetching one (ziglang, about 100 MB)"
+    "${pip[@]}" install --quiet ziglang==0.17.1
+    tools/zig.sh "$venv/bin/python" native build/zig
+    export CC=$PWD/build/zig/cc CXX=$PWD/build/zig/c++ CMAKE_ARGS="-DCMAKE_AR=$PWD/build/zig/ar -DCMAKE_RANLIB=$PWD/build/zig/ranlib"
 }
 
 "$venv/bin/python" -m pip --version >/dev/null 2>&1 || make_venv
-check_compiler
-
 pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input)
 "${pip[@]}" install --quiet --upgrade 'pip>=25.1' # the first that knows --group
+has_compiler || borrow_compiler
 case $purpose in
     run)
         say "installing; Stoker's kernels are compiled for this machine now: about a minute, once."

@@ -16,8 +16,21 @@ from typing import TypeAlias
 ROOT = Path(__file__).resolve().parent.parent
 MAX_FILE_LINES = 500
 MAX_FUNCTION_MEDIAN = 8
-MAX_FUNCTION_P95 = 40
-MAX_FUNCTION_LINES = 80
+MAX_FUNCTION_P95 = 25
+MAX_FUNCTION_LINES = 60
+MAX_ROOM_LINES = {
+    "core": 5_700,
+    "engine": 7_600,
+    "sampling": 1_900,
+    "server/dialects/anthropic": 900,
+    "server/dialects/llamacpp": 1_100,
+    "server/dialects/ollama": 1_800,
+    "server/dialects/openai": 900,
+    "server/dialects/responses": 1_600,
+    "backends/llama": 2_200,
+    "backends/onnx": 2_400,
+}
+"""Budgets of folders that grow by the way: who needs more says why where the limit is raised."""
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -104,6 +117,10 @@ def broken_limits(files: list[SourceFile]) -> Iterator[str]:
     for function in longest(files, sys.maxsize):
         if function.lines > MAX_FUNCTION_LINES:
             yield f"{function.where} has {function.lines} lines, over {MAX_FUNCTION_LINES}: split it"
+    for room, limit in MAX_ROOM_LINES.items():
+        lines = total_lines([file for file in files if file.path.is_relative_to(ROOT / "src" / "stoker" / room)])
+        if lines > limit:
+            yield f"{room} has {lines} lines, over {limit}"
     lengths = function_lengths(files)
     if median(lengths) > MAX_FUNCTION_MEDIAN:
         yield f"the median function has {median(lengths):g} lines, over {MAX_FUNCTION_MEDIAN}"
