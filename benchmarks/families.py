@@ -288,6 +288,47 @@ def _gemma4() -> Family:
     return Family("gemma4", hidden, _usual(layers, heads, kv_heads, large, 6144) | own, tensors)
 
 
+def _latent() -> Family:
+    """GLM 4.7 Flash, 4 of its 47 layers: one latent vector of each position for all heads."""
+    hidden, layers, heads, rank, queries, rotated, plain, value = 2048, 4, 20, 512, 768, 64, 192, 256
+    count, inner = 64, 1536
+
+    def layer(index: int) -> Iterator[Tensor]:
+        yield from _norms(hidden, "attn_norm", "ffn_norm")
+        yield "attn_q_a.weight", (queries, hidden)
+        yield from _norms(queries, "attn_q_a_norm")
+        yield "attn_q_b.weight", (heads * (plain + rotated), queries)
+        yield "attn_kv_a_mqa.weight", (rank + rotated, hidden)
+        yield from _norms(rank, "attn_kv_a_norm")
+        yield "attn_k_b.weight", (heads, rank, plain)
+        yield "attn_v_b.weight", (heads, value, rank)
+        yield "attn_output.weight", (hidden, heads * value)
+        if index == 0:
+            yield from _dense(hidden, 10240)
+        else:
+            yield from _experts(hidden, count, inner)
+            yield "exp_probs_b.bias", (count,)
+            yield from _dense(hidden, inner, "_shexp")
+
+    own = {
+        "attention.value_length": rank,
+        "attention.key_length_mla": plain + rotated,
+        "attention.value_length_mla": value,
+        "attention.q_lora_rank": queries,
+        "attention.kv_lora_rank": rank,
+        "rope.dimension_count": rotated,
+        "leading_dense_block_count": 1,
+        "expert_count": count,
+        "expert_used_count": 4,
+        "expert_shared_count": 1,
+        "expert_feed_forward_length": inner,
+        "expert_weights_norm": True,
+        "expert_weights_scale": 1.8,
+        "expert_gating_func": 2,
+    }
+    return Family("deepseek2", hidden, _usual(layers, heads, 1, rank + rotated, 10240) | own, _blocks(layers, layer))
+
+
 def _bert() -> Family:
     """BERT base, as most embedding models."""
     hidden, layers, inner, context = 768, 12, 3072, 512
@@ -331,6 +372,7 @@ FAMILIES = {
     "qwen3moe": _qwen3moe,
     "gpt-oss": _gpt_oss,
     "gemma4-e2b": _gemma4,
+    "glm47-flash": _latent,
     "granitehybrid": _granitehybrid,
     "lfm2": _lfm2,
     "bert": _bert,

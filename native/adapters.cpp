@@ -130,7 +130,7 @@ void Adapters::add_to_embeddings(const AdapterKernels& k, const Batch& batch, in
     }
     for (const Row& row : rows_[0]) {
         const LowRank& change = (*row.adapter)[DecoderSpec::kEmbedding];
-        if (change.rank > 0 && row0 <= row.row && row.row < row1) {
+        if (change.rank > 0 && row0 <= row.row && row.row < row1 && batch.tokens[row.row] >= 0) {
             const float* looked_up = static_cast<const float*>(change.a) + size_t(batch.tokens[row.row]) * change.rank;
             float* to = x + size_t(row.row) * spec_.hidden_size;
             const float scale = row.scale * change.scale;

@@ -80,19 +80,29 @@ struct AttentionRows {
     int32_t group;          // query heads
     int32_t position;       // of the first token
     int32_t num_tokens;
+    int32_t sees_to;  // all of them see the positions before this one, also those behind their own
     int32_t window;  // a position sees itself and the window - 1 before it; 0 = all before it
+    int32_t length;  // > 0: it sees all so many positions of the sequence, or window / 2 before it and as many behind
+    const float* slopes;  // of the query heads: what a score loses with each position between; or nullptr
     float softcap;   // 0 = off
     AttentionAhead ahead;
     int32_t num_fetched;  // how many pages' keys were fetched, when these were what lay ahead
 
     int32_t rows() const { return num_tokens * group; }
-    int32_t first_seen(int32_t at) const { return window > 0 && at >= window ? at - window + 1 : 0; }
+    int32_t first_seen(int32_t at) const {
+        const int32_t before = length > 0 ? window / 2 : window - 1;
+        return window > 0 && at > before ? at - before : 0;
+    }
+    // Behind the last one that is seen.
+    int32_t end_seen(int32_t at) const {
+        return length == 0 ? std::max(at + 1, sees_to) : window > 0 ? std::min(length, at + window / 2 + 1) : length;
+    }
     int32_t first_span() const { return first_seen(position) / kSpanTokens; }
-    int32_t last_span() const { return (position + num_tokens - 1) / kSpanTokens; }
+    int32_t last_span() const { return (end_seen(position + num_tokens - 1) - 1) / kSpanTokens; }
     // Of a span, those in which some row sees something.
     AttentionAhead pages_of(int32_t span) const {
         const int32_t first = std::max(first_seen(position), span * kSpanTokens) / kPageTokens;
-        const int32_t last = std::min(position + num_tokens, (span + 1) * kSpanTokens) - 1;
+        const int32_t last = std::min(end_seen(position + num_tokens - 1), (span + 1) * kSpanTokens) - 1;
         return {memory, pages + first, last / kPageTokens - first + 1};
     }
 };

@@ -188,8 +188,15 @@ struct Seen {
 
 inline Seen seen_in_span(const AttentionRows& a, int32_t row, int32_t span) {
     const int32_t at = a.position + row / a.group, begin = span * kSpanTokens;
-    const int32_t from = a.first_seen(at) - begin, to = at + 1 - begin;
+    const int32_t from = a.first_seen(at) - begin, to = a.end_seen(at) - begin;
     return {from > 0 ? from : 0, to < kSpanTokens ? to : kSpanTokens};
+}
+
+// What the scores of a row with 16 positions from `position` on are changed by, for how far they are from it.
+inline f32x16 by_distance(const AttentionRows& a, int32_t row, int32_t position) {
+    alignas(64) static constexpr float lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const int32_t at = a.position + row / a.group;
+    return mul(abs(add(load(lanes), set1(float(position - at)))), set1(-a.slopes[row % a.group]));
 }
 
 // Scores to weights in place, only at the positions seen; returns their sum, and the maximum through `max_score`.
@@ -267,6 +274,10 @@ inline void attend_rows(const AttentionRows& a, int32_t row, int32_t span, float
         }
         partial[n] = partial[n + 1] = 0;
         if (seen[r].from < seen[r].to) {
+            for (int32_t t = seen[r].from / 16 * 16; a.slopes != nullptr && t < seen[r].to; t += 16) {
+                float* at = scores + r * kScoreStride + t;
+                store(at, add(load(at), by_distance(a, row + r, span * kSpanTokens + t)));
+            }
             partial[n + 1] = soften(scores + r * kScoreStride, seen[r], a.softcap, partial + n);
         }
     }

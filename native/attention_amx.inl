@@ -83,7 +83,7 @@ struct RowScores {
     }
 };
 
-// The sums of a page become scores. `is_plain`: without a soft cap, and all rows see all of it.
+// The sums of a page become scores. `is_plain`: without a soft cap or slopes, and all rows see all of it.
 template <bool is_plain>
 inline void score_page(const SpanRows& b, int32_t page, const int32_t (&sums)[4][256], RowScores& rows) {
     const int32_t t = page * kPageTokens, num_rows = b.rows;
@@ -112,7 +112,7 @@ inline void score_page(const SpanRows& b, int32_t page, const int32_t (&sums)[4]
 
 inline void score_page(const SpanRows& b, int32_t page, const int32_t (&sums)[4][256], RowScores& rows) {
     const bool sees_all = rows.common.from <= page * kPageTokens && rows.common.to >= (page + 1) * kPageTokens;
-    b.a.softcap == 0 && sees_all ? score_page<true>(b, page, sums, rows) : score_page<false>(b, page, sums, rows);
+    b.a.softcap == 0 && b.a.slopes == nullptr && sees_all ? score_page<true>(b, page, sums, rows) : score_page<false>(b, page, sums, rows);
 }
 
 // While a page is multiplied, the one before it becomes scores.

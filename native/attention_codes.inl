@@ -267,7 +267,11 @@ inline f32x16 score(const SpanRows& b, int32_t r, int32_t t, i32x16 sum) {
         x = tanh(div(mul(x, scale), set1(b.a.softcap)));
         scale = set1(b.a.softcap * kLog2E);
     }
-    return only_seen(fma(x, scale, load(s.value_exponents + t)), t, b.seen[r], kUnseen);
+    x = fma(x, scale, load(s.value_exponents + t));
+    if (b.a.slopes != nullptr) {
+        x = fma(by_distance(b.a, b.row + r, b.span * kSpanTokens + t), set1(kLog2E), x);
+    }
+    return only_seen(x, t, b.seen[r], kUnseen);
 }
 
 // Row r's scores, the largest of which is given, become codes of its weights; writes the maximum and the sum of its partial

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "attention.hpp"
-
 namespace stoker {
 
 namespace {
@@ -12,9 +10,9 @@ constexpr size_t kMaxSpanPartials = size_t(4) << 20;  // floats: 16 MB
 
 }  // namespace
 
-AttentionPlan::AttentionPlan(const Heads& heads, bool whole_rows, int32_t num_rows, int32_t num_positions,
+AttentionPlan::AttentionPlan(const Heads& heads, bool whole_rows, bool sees_ahead, int32_t num_rows, int32_t num_positions,
                              int32_t max_batch_tokens, int32_t num_threads)
-    : heads_(heads), whole_rows_(whole_rows), num_threads_(num_threads),
+    : heads_(heads), whole_rows_(whole_rows), sees_ahead_(sees_ahead), num_threads_(num_threads),
       piece_tokens_(std::max(1, num_rows / heads.group())) {
     const size_t partial = partial_floats(heads.size), rows = max_batch_tokens;
     const size_t spans = num_positions / kSpanTokens + 1;
@@ -30,10 +28,17 @@ void AttentionPlan::make(const Batch& batch) {
     size_t num_spans = 0;
     for (int32_t c = 0; c < batch.num_chunks; ++c) {
         const Chunk& chunk = batch.chunks[c];
-        for (int32_t i = 0; i < chunk.length; i += piece_tokens_) {
-            const int32_t n = std::min(piece_tokens_, chunk.length - i);
-            pieces.push_back({c, row + i, chunk.start + i, n, i + n > chunk.length - chunk.num_logits});
-            num_spans += (chunk.start + i + n - 1) / kSpanTokens + 1;
+        for (int32_t i = 0, n = 0; i < chunk.length; i += n) {
+            n = std::min(piece_tokens_, chunk.length - i);
+            int32_t sees_to = 0;
+            if (batch.sees_to != nullptr) {
+                const int32_t* its = batch.sees_to + row + i;
+                sees_to = *its;
+                n = int32_t(std::find_if(its, its + n, [&](int32_t end) { return end != sees_to; }) - its);
+            }
+            const int32_t end = std::max(chunk.start + (sees_ahead_ ? chunk.length : i + n), sees_to);
+            pieces.push_back({c, row + i, chunk.start + i, n, end, sees_to, i + n > chunk.length - chunk.num_logits});
+            num_spans += pieces.back().num_spans();
         }
         row += chunk.length;
     }
@@ -50,7 +55,7 @@ void AttentionPlan::make_units() {
     units.clear();
     const size_t unit_floats = size_t(piece_rows()) * partial_floats(heads_.size);
     const auto add_units_of = [&](int32_t p) {
-        const int32_t last = (pieces[p].position + pieces[p].num_tokens - 1) / kSpanTokens;
+        const int32_t last = pieces[p].num_spans() - 1;
         for (int32_t head = 0; head < heads_.num_kv; ++head) {
             for (int32_t span = spans_apart ? 0 : last; span <= last; ++span) {
                 units.push_back({p, head, span, spans_apart ? units.size() * unit_floats : 0});

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "attention.hpp"
 #include "spec.hpp"
 
 namespace stoker {
@@ -16,7 +17,11 @@ constexpr int32_t kPiecesPerThread = 4;  // of a stage: enough to even out threa
 // Consecutive tokens of a chunk, for attention.
 struct AttentionPiece {
     int32_t chunk, row, position, num_tokens;
+    int32_t end;      // behind the last position that some token of it sees, if there is no window
+    int32_t sees_to;  // the same for all of them, see Batch
     bool wants_logits;
+
+    int32_t num_spans() const { return divided_up(end, kSpanTokens); }
 };
 
 // A piece, a KV head and, if spans are computed apart, a span with the place of its result.
@@ -27,8 +32,9 @@ struct AttentionUnit {
 
 class AttentionPlan {
 public:
-    // `num_rows`: that are a good size for a piece. `whole_rows`: heads are not normalised each by itself.
-    AttentionPlan(const Heads& heads, bool whole_rows, int32_t num_rows, int32_t num_positions, int32_t max_batch_tokens,
+    // `num_rows`: that are a good size for a piece. `whole_rows`: heads are not normalised each by itself. `sees_ahead`: all of
+    // a chunk.
+    AttentionPlan(const Heads& heads, bool whole_rows, bool sees_ahead, int32_t num_rows, int32_t num_positions, int32_t max_batch_tokens,
                   int32_t num_threads);
 
     const Heads& heads() const { return heads_; }
@@ -47,7 +53,7 @@ private:
     void make_units();
 
     const Heads heads_;
-    const bool whole_rows_;
+    const bool whole_rows_, sees_ahead_;
     const int32_t num_threads_;
     const int32_t piece_tokens_;
     size_t num_span_partials_ = 0;

@@ -59,7 +59,9 @@ public:
 
     void forward(Array<const int32_t, 1> tokens, Array<const int32_t, 2> chunks, Array<const int32_t, 2> tables,
                  Array<float, 2> logits, std::optional<Array<float, 2>> hidden, std::optional<Array<float, 2>> maxima,
-                 std::optional<Array<const int32_t, 2>> adapters, std::optional<Array<const float, 1>> scales) {
+                 std::optional<Array<const int32_t, 2>> adapters, std::optional<Array<const float, 1>> scales,
+                 std::optional<Array<const float, 2>> inputs, std::optional<Array<const int32_t, 1>> sees_to,
+                 std::optional<Array<const int32_t, 2>> rotary) {
         Decoder& decoder = open();
         const DecoderSpec& spec = decoder.spec();
         require(chunks.shape(1) == 4, "chunks must have four columns");
@@ -71,6 +73,10 @@ public:
         require(adapters.has_value() == scales.has_value() &&
                     (!adapters || (adapters->shape(1) == 2 && adapters->shape(0) == scales->shape(0))),
                 "adapters must have two columns, and each a scale");
+        require(!inputs || inputs->shape(1) == size_t(spec.hidden_size), "inputs must be as wide as the model");
+        require(!sees_to || sees_to->shape(0) == tokens.shape(0), "sees_to must have a number for each token");
+        require(!rotary || (rotary->shape(0) == tokens.shape(0) && rotary->shape(1) == kAxes),
+                "rotary must have three positions for each token");
         static_assert(sizeof(Chunk) == 4 * sizeof(int32_t) && sizeof(AdapterUse) == 2 * sizeof(int32_t));
         const Batch batch = {
             .tokens = tokens.data(),
@@ -87,6 +93,10 @@ public:
             .uses = adapters ? reinterpret_cast<const AdapterUse*>(adapters->data()) : nullptr,
             .use_scales = scales ? scales->data() : nullptr,
             .num_uses = adapters ? int32_t(adapters->shape(0)) : 0,
+            .inputs = inputs ? inputs->data() : nullptr,
+            .num_inputs = inputs ? int32_t(inputs->shape(0)) : 0,
+            .sees_to = sees_to ? sees_to->data() : nullptr,
+            .rotary = rotary ? rotary->data() : nullptr,
         };
         nb::gil_scoped_release release;
         decoder.forward(batch);
@@ -229,7 +239,8 @@ void bind_decoder(nb::module_& module) {
         .def("forward", &BoundDecoder::forward, nb::arg("tokens").noconvert(), nb::arg("chunks").noconvert(),
              nb::arg("page_tables").noconvert(), nb::arg("logits").noconvert(), nb::arg("hidden").noconvert() = nb::none(),
              nb::arg("maxima").noconvert() = nb::none(), nb::arg("adapters").noconvert() = nb::none(),
-             nb::arg("scales").noconvert() = nb::none())
+             nb::arg("scales").noconvert() = nb::none(), nb::arg("inputs").noconvert() = nb::none(),
+             nb::arg("sees_to").noconvert() = nb::none(), nb::arg("rotary").noconvert() = nb::none())
         .def("load_adapter", &BoundDecoder::load_adapter, nb::arg("id"), nb::arg("memory"), nb::arg("changes"))
         .def("unload_adapter", &BoundDecoder::unload_adapter, nb::arg("id"))
         .def("copy_page", &BoundDecoder::copy_page, nb::arg("source"), nb::arg("target"))

@@ -1,6 +1,7 @@
 // Python's view of what a decoder consists of.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <initializer_list>
@@ -25,21 +26,21 @@ public:
         out.vocab_size = get<int32_t>("vocab_size");
         out.hidden_size = get<int32_t>("hidden_size");
         out.norm_eps = get<float>("norm_eps");
-        out.norm = chosen<NormKind>("norm", {"rms", "layer"});
-        out.activation = chosen<Activation>("activation", {"silu", "gelu_tanh", "swiglu_clamped", "relu_squared"});
+        out.norm = chosen<NormKind>("norm", {"rms", "layer", "layer_biased"});
+        out.activation = chosen<Activation>("activation", {"silu", "gelu_tanh", "swiglu_clamped", "relu_squared", "gelu", "gelu_alone"});
         out.attention_scale = get<float>("attention_scale");
         out.attention_softcap = get<float>("attention_softcap");
         out.embedding_scale = get<float>("embedding_scale");
+        out.input_scale = get<float>("input_scale");
         out.logit_softcap = get<float>("logit_softcap");
         out.embedding = projection("embedding");
         out.head = projection("head");
-        out.output_norm = norm("output_norm", out.hidden_size);
-        if (!get<nb::object>("query_scales").is_none()) {
-            const auto scales = get<PositionScales>("query_scales");
-            tables_.scales.push_back(scales);
-            out.query_scales = scales.data();
-            out.num_query_scales = int32_t(scales.shape(0));
+        out.output_norm = stream_norm("output_norm", out);
+        if (const auto inputs = get<nb::object>("layer_inputs"); !inputs.is_none()) {
+            out.layer_inputs = of(inputs).layer_inputs();
         }
+        embeddings(out);
+        std::tie(out.query_scales, out.num_query_scales) = table("query_scales");
         for (nb::handle rope : get<nb::list>("ropes")) {
             out.ropes.push_back(of(rope).rope());
         }
@@ -72,6 +73,32 @@ private:
     }
 
     const float* norm(const char* key, int32_t size) const { return vector(get<int64_t>(key), size); }
+    const float* stream_norm(const char* key, const DecoderSpec& spec) const {
+        return norm(key, spec.norm == NormKind::layer_biased ? 2 * spec.hidden_size : spec.hidden_size);
+    }
+
+    // Numbers for each position, or for each head.
+    std::pair<const float*, int32_t> table(const char* key) const {
+        if (get<nb::object>(key).is_none()) {
+            return {nullptr, 0};
+        }
+        tables_.scales.push_back(get<PositionScales>(key));
+        return {tables_.scales.back().data(), int32_t(tables_.scales.back().shape(0))};
+    }
+
+    // What is added to embeddings.
+    void embeddings(DecoderSpec& spec) const {
+        require(spec.hidden_size > 0, "a size is zero or negative");
+        spec.num_embedded_positions = get<int32_t>("num_embedded_positions");
+        require(spec.num_embedded_positions >= 0 && spec.num_embedded_positions <= INT32_MAX / spec.hidden_size,
+                "a size is negative, or a table too large");
+        spec.positions = norm("positions", spec.num_embedded_positions * spec.hidden_size);
+        spec.token_type = norm("token_type", spec.hidden_size);
+        spec.embedding_norm = stream_norm("embedding_norm", spec);
+        spec.sees_ahead = get<bool>("sees_ahead");
+        spec.replaces_stream = get<bool>("replaces_stream");
+        std::tie(spec.distance_slopes, spec.num_distance_slopes) = table("distance_slopes");
+    }
 
     Projection projection(const char* key) const {
         if (get<nb::object>(key).is_none()) {
@@ -88,7 +115,16 @@ private:
         require(table.shape(1) == 2 && 2 * int64_t(table.shape(2)) == dim && table.shape(0) < (1u << 31),
                 "a table of rotations has the wrong shape");
         tables_.ropes.push_back(table);
-        return {chosen<int>("pairs", {"adjacent", "halves"}) == 0, dim, int32_t(table.shape(0)), table.data()};
+        auto axes = get<std::vector<uint8_t>>("axes");
+        require(axes.empty() || (axes.size() == size_t(dim) / 2 && std::ranges::all_of(axes, [](uint8_t a) { return a < kAxes; })),
+                "the axes of a rotation are wrong");
+        return {chosen<int>("pairs", {"adjacent", "halves"}) == 0, dim, int32_t(table.shape(0)), table.data(), std::move(axes)};
+    }
+
+    LayerInputs layer_inputs() const {
+        const auto size = get<int32_t>("size");
+        return {size, projection("table"), projection("projection"), norm("norm", size), get<float>("norm_eps"),
+                get<float>("table_scale")};
     }
 
     Layer layer(const DecoderSpec& spec) const {
@@ -100,34 +136,57 @@ private:
             .heads = heads,
             .recurrence = {},
             .feed_forward_size = get<int32_t>("feed_forward_size"),
-            .attention_norm = norm("attention_norm", spec.hidden_size),
+            .attention_norm = stream_norm("attention_norm", spec),
             .query = projection("query"),
             .key = projection("key"),
             .value = projection("value"),
             .output = projection("output"),
+            .latent = {},
             .mixed_gate = projection("mixed_gate"),
             .decay = {},
             .beta = {},
             .head_norms = head_norms,
             .query_norm = norm("query_norm", are_whole ? heads.query_size() : heads.size),
             .key_norm = norm("key_norm", are_whole ? heads.kv_size() : heads.size),
+            .norms_values = get<bool>("norms_values"),
+            .kv_layer = get<int32_t>("kv_layer"),
             .sinks = norm("sinks", heads.num),
-            .post_attention_norm = norm("post_attention_norm", spec.hidden_size),
-            .feed_forward_norm = norm("feed_forward_norm", spec.hidden_size),
+            .post_attention_norm = stream_norm("post_attention_norm", spec),
+            .feed_forward_norm = stream_norm("feed_forward_norm", spec),
             .gate = projection("gate"),
             .up = projection("up"),
             .down = projection("down"),
-            .experts = experts(),
-            .post_feed_forward_norm = norm("post_feed_forward_norm", spec.hidden_size),
+            .experts = experts(spec.hidden_size),
+            .post_feed_forward_norm = stream_norm("post_feed_forward_norm", spec),
+            .injection = {projection("inject_gate"), projection("inject_output"), stream_norm("inject_norm", spec)},
+            .output_scale = get<float>("output_scale"),
             .is_parallel = get<bool>("is_parallel"),
             .is_beside = get<bool>("is_beside"),
             .rope = get<int32_t>("rope"),
             .window = get<int32_t>("window"),
         };
+        if (const auto latent = get<nb::object>("latent"); !latent.is_none()) {
+            out.latent = of(latent).latent(out.query.w.rows);
+        }
         if (const auto recurrence = get<nb::object>("recurrence"); !recurrence.is_none()) {
             of(recurrence).recur(out);
         }
         return out;
+    }
+
+    Latent latent(int32_t query_rows) const {
+        const auto size = get<int32_t>("size");
+        return {
+            .size = size,
+            .plain = get<int32_t>("plain"),
+            .rotated = get<int32_t>("rotated"),
+            .value = get<int32_t>("value"),
+            .narrow = projection("narrow"),
+            .wide = projection("wide"),
+            .out = projection("out"),
+            .query_norm = norm("query_norm", query_rows),
+            .norm = norm("norm", size),
+        };
     }
 
     void recur(Layer& layer) const {
@@ -156,12 +215,12 @@ private:
         };
     }
 
-    Experts experts() const {
+    Experts experts(int32_t hidden_size) const {
         const auto described = get<nb::object>("experts");
-        return described.is_none() ? Experts{} : of(described).all_experts();
+        return described.is_none() ? Experts{} : of(described).all_experts(hidden_size);
     }
 
-    Experts all_experts() const {
+    Experts all_experts(int32_t hidden_size) const {
         const auto count = get<int32_t>("count");
         return {
             .count = count,
@@ -178,6 +237,11 @@ private:
             .up = projection("up"),
             .down = projection("down"),
             .shared_gate = projection("shared_gate"),
+            .router_norm = norm("router_norm", hidden_size),
+            .norm = norm("norm", hidden_size),
+            .block_norm = norm("block_norm", hidden_size),
+            .post_norm = norm("post_norm", hidden_size),
+            .output_scales = norm("output_scales", count),
         };
     }
 

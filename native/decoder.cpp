@@ -21,18 +21,20 @@ size_t scratch_bytes(const Kernels& kernels, const DecoderSpec& spec, int32_t ro
     }
     for (const Layer& layer : spec.layers) {
         const Experts& e = layer.experts;
-        for (const Projection* p :
-             {&e.router, &e.gate, &e.up, &e.down, &e.shared_gate, &layer.mixed_gate, &layer.decay, &layer.beta}) {
+        for (const Projection* p : {&e.router, &e.gate, &e.up, &e.down, &e.shared_gate, &layer.mixed_gate, &layer.decay,
+                                    &layer.beta, &layer.injection.gate, &layer.injection.output, &layer.latent.narrow,
+                                    &layer.latent.wide, &layer.latent.out}) {
             add(p->w);
         }
     }
+    add(spec.layer_inputs.projection.w);
     return most;
 }
 
 std::vector<KvHeads> kept_heads(const DecoderSpec& spec) {
     std::vector<KvHeads> found;
     for (const Layer& layer : spec.layers) {
-        found.push_back(layer.attends() ? KvHeads{layer.heads.num_kv, layer.heads.size} : KvHeads{});
+        found.push_back(layer.key.w.rows > 0 && layer.attends() ? KvHeads{layer.heads.num_kv, layer.heads.size} : KvHeads{});
     }
     return found;
 }
@@ -50,7 +52,7 @@ std::vector<size_t> kept_floats(const DecoderSpec& spec) {
 Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32_t num_pages, int32_t num_states,
                  int32_t max_batch_tokens, int32_t num_threads, SharedCores* cores, std::vector<int32_t> cpus)
     : spec_((spec.check(), std::move(spec))), kernels_(kernels),
-      kv_(kv_type, kept_heads(spec_), num_pages), states_(kept_floats(spec_), num_states),
+      kv_(kv_type, kept_heads(spec_), spec_.sees_ahead, num_pages), states_(kept_floats(spec_), num_states),
       max_batch_tokens_(max_batch_tokens), adapters_(spec_),
       plan_(spec_, kernels.attention->rows_at_once(kv_type), max_batch_tokens, num_threads),
       expert_rows_(spec_, max_batch_tokens, Plan::gate_floats(max_batch_tokens), kPiecesPerThread * num_threads),
@@ -59,7 +61,8 @@ Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32
     require(!is_coded(kv_type) || head_size <= kMaxCodedHead, "heads are too large for q16 and i16");
     const size_t rows = max_batch_tokens, few = Stage::kFewRows, hidden = spec_.hidden_size;
     const int32_t mixed_size = spec_.largest([](const Layer& layer) { return layer.mixed_size(); });
-    const int32_t wide = std::max(spec_.hidden_size, mixed_size);
+    const int32_t narrow = spec_.largest([](const Layer& layer) { return layer.latent.narrow.w.cols; });
+    const int32_t wide = std::max({spec_.hidden_size, mixed_size, spec_.layer_inputs.size, narrow});
     x_[0] = Buffer<float>(rows * hidden);
     x_[1] = Buffer<float>(few * hidden);
     normed_ = Buffer<float>(rows * hidden);
@@ -70,10 +73,12 @@ Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32
     gate_ = Buffer<float>(std::ranges::any_of(spec_.layers, has_float_down) ? rows * feed_forward_size() : 0);
     codes_ = Buffer<uint8_t>(Activations::bytes(max_batch_tokens, wide));
     down_codes_ = Buffer<uint8_t>(Activations::bytes(max_batch_tokens, feed_forward_size()));
+    layer_inputs_ = Buffer<float>(rows * spec_.layer_inputs.projection.w.rows);
+    injected_ = Buffer<float>(rows * spec_.layer_inputs.size);
     span_partials_ = Buffer<float>(plan_.num_span_partials());
     size_t attention_floats = 0;
     for (int32_t layer = 0; layer < int32_t(spec_.layers.size()); ++layer) {
-        if (spec_.layers[layer].attends()) {
+        if (spec_.layers[layer].attends() && spec_.layers[layer].kv_layer == layer) {
             attention_floats = std::max(attention_floats, kernels.attention->scratch_floats(kv_.layout(layer)));
         }
     }
@@ -86,12 +91,30 @@ Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32
         worker.normed = Buffer<float>(few * hidden);
         worker.codes = Buffer<uint8_t>(Activations::bytes(Stage::kFewRows, wide));
         worker.row = Buffer<float>(hidden);
+        worker.layer_row = Buffer<float>(spec_.layer_inputs.projection.w.rows);
         worker.gate = Buffer<float>(Plan::gate_floats(max_batch_tokens));
         worker.up = Buffer<float>(Plan::gate_floats(max_batch_tokens));
         worker.sink = Buffer<float>(partial_floats(head_size));
         worker.steps = Buffer<float>(std::ranges::any_of(spec_.layers, &Layer::scans) ? 4 * steps_stride() : 0);
     }
     take_memory_for_experts();
+    take_memory_for_latent_keys();
+}
+
+void Decoder::take_memory_for_latent_keys() {
+    const auto largest = [&](const auto& of) {
+        return spec_.largest([&](const Layer& layer) { return layer.is_latent() ? of(layer) : 0; });
+    };
+    const size_t rows = max_batch_tokens_;
+    latent_keys_ = Buffer<float>(rows * largest([](const Layer& layer) { return layer.heads.size; }));
+    latent_narrow_ = Buffer<float>(rows * largest([](const Layer& layer) { return layer.latent.narrow.w.rows; }));
+    const int32_t row = largest([](const Layer& layer) { return layer.heads.query_size(); });
+    latent_queries_ = Buffer<float>(rows * row);
+    latent_mixed_ = Buffer<float>(rows * row);
+    const int32_t cols = largest([](const Layer& layer) { return std::max(layer.latent.size, layer.latent.plain); });
+    for (Worker& worker : workers_) {
+        worker.latent_codes = Buffer<uint8_t>(cols > 0 ? Activations::bytes(max_batch_tokens_, cols) : 0);
+    }
 }
 
 void Decoder::take_memory_for_experts() {
@@ -159,7 +182,17 @@ void Decoder::check(const Batch& batch) const {
     require(num_tokens == batch.num_tokens, "the chunks have another number of tokens");
     require(num_rows == batch.num_rows, "the logits have another number of rows");
     for (int32_t i = 0; i < batch.num_tokens; ++i) {
-        require(batch.tokens[i] >= 0 && batch.tokens[i] < spec_.vocab_size, "a token id is outside of the vocabulary");
+        require(batch.tokens[i] >= -batch.num_inputs && batch.tokens[i] < spec_.vocab_size,
+                "a token id is outside of the vocabulary");
+    }
+    for (int64_t i = 0; batch.rotary != nullptr && i < int64_t(batch.num_tokens) * kAxes; ++i) {
+        require(batch.rotary[i] >= 0 && batch.rotary[i] < spec_.num_positions(), "a rotation is beyond the last position");
+    }
+    for (int32_t i = 0, row = 0; batch.sees_to != nullptr && i < batch.num_chunks; row += batch.chunks[i++].length) {
+        const int32_t end = batch.chunks[i].start + batch.chunks[i].length;
+        require(std::all_of(batch.sees_to + row, batch.sees_to + row + batch.chunks[i].length,
+                            [&](int32_t seen) { return seen >= 0 && seen <= end; }),
+                "a token sees beyond its chunk");
     }
     adapters_.check(batch);
     if (states_.are_needed()) {
@@ -181,6 +214,7 @@ void Decoder::check_states(const Batch& batch) const {
 void Decoder::check(const Batch& batch, const Chunk& chunk) const {
     require(chunk.slot >= 0 && chunk.slot < batch.num_slots, "no such slot");
     require(chunk.length > 0 && chunk.num_logits >= 0 && chunk.num_logits <= chunk.length, "a chunk's lengths are wrong");
+    require(!spec_.sees_ahead || chunk.start == 0, "a sequence does not come whole");
     const int64_t end = int64_t(chunk.start) + chunk.length;
     require(chunk.start >= 0 && end <= spec_.num_positions() && end <= int64_t(batch.max_pages) * kPageTokens,
             "a chunk ends beyond the last position");

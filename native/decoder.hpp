@@ -26,6 +26,8 @@ struct alignas(64) Worker {
     Buffer<float> x, normed;  // a few rows
     Buffer<uint8_t> codes;    // of these
     Buffer<float> row;        // one more
+    Buffer<uint8_t> latent_codes;  // of a part of all rows
+    Buffer<float> layer_row;  // what a token has for all layers
     Buffer<float> gate, up;   // of one piece
     Buffer<float> sink;       // a partial result
     Buffer<float> steps;      // of a scan: 4 numbers for each row
@@ -57,6 +59,7 @@ private:
     friend class Pass;
 
     void take_memory_for_experts();
+    void take_memory_for_latent_keys();
     // Floats of each of a scan's numbers for all rows.
     size_t steps_stride() const { return divided_up(max_batch_tokens_, 16) * 16; }
 
@@ -76,6 +79,8 @@ private:
     // Rows of activations between the stages; x_[1] is for a few rows only; gate_ for down's weights
     // that are floats, and for adapters.
     Buffer<float> x_[2], normed_, qkv_, attended_, y_, gate_, span_partials_;
+    Buffer<float> latent_keys_, latent_narrow_, latent_queries_, latent_mixed_;
+    Buffer<float> layer_inputs_, injected_;  // of all layers, and what one makes of its own
     Buffer<uint8_t> codes_, down_codes_;
     ExpertRows expert_rows_;
     // What the router gave: [row][ld_scores_], the shared gate's in the last tile; the inputs of experts' `down`, as floats where

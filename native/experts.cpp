@@ -111,6 +111,9 @@ void ExpertRows::choose(const Experts& experts, const RowKernels& kernels, int32
         weights[rank] = scores[chosen[rank]];
     }
     finish_weights(experts, kernels, weights);
+    for (int32_t rank = 0; experts.output_scales != nullptr && rank < experts.used; ++rank) {
+        weights[rank] *= experts.output_scales[chosen[rank]];
+    }
 }
 
 void ExpertRows::sort(const Layer& layer, int32_t num_rows, int32_t hidden_size) {

@@ -53,17 +53,18 @@ void copy_codes(uint8_t* to, const uint8_t* from, const KvLayout& kv, bool are_k
 
 }  // namespace
 
-KvCache::KvCache(KvType type, const std::vector<KvHeads>& layers, int32_t num_pages)
-    : num_pages_(num_pages), layers_(parts(type, layers)),
+KvCache::KvCache(KvType type, const std::vector<KvHeads>& layers, bool take_turns, int32_t num_pages)
+    : num_pages_(num_pages), layers_(parts(type, layers, take_turns)),
       page_bytes_(layers_.front().layout.page_bytes), memory_(page_bytes_ * num_pages) {}
 
-std::vector<KvCache::Part> KvCache::parts(KvType type, const std::vector<KvHeads>& layers) {
+std::vector<KvCache::Part> KvCache::parts(KvType type, const std::vector<KvHeads>& layers, bool take_turns) {
     std::vector<Part> found;
     size_t page_bytes = 0;
     for (const KvHeads& heads : layers) {
         const KvLayout layout = {type, heads.size, 0};
-        found.push_back({layout, page_bytes, heads.count});
-        page_bytes += heads.count * layout.head_bytes();
+        const size_t begin = take_turns ? 0 : page_bytes;
+        found.push_back({layout, begin, heads.count});
+        page_bytes = std::max(page_bytes, begin + heads.count * layout.head_bytes());
     }
     for (Part& part : found) {
         part.layout.page_bytes = page_bytes;
@@ -89,15 +90,17 @@ void KvCache::import_positions(int32_t page, const uint8_t* data, int32_t first,
     }
     for (const Part& part : layers_) {
         const KvLayout& layout = part.layout;
+        to = this->page(page) + part.offset;
+        const uint8_t* from = data + part.offset;
         for (int32_t plane = 0; plane < 2 * part.num_heads; ++plane) {
             const bool are_keys = plane % 2 == 0;
             if (is_coded(layout.type)) {
-                copy_codes(to, data, layout, are_keys, first, last);
+                copy_codes(to, from, layout, are_keys, first, last);
             } else {
-                copy_elements(to, data, layout, are_keys, first, last);
+                copy_elements(to, from, layout, are_keys, first, last);
             }
             to += layout.plane_bytes();
-            data += layout.plane_bytes();
+            from += layout.plane_bytes();
         }
     }
 }

@@ -2,6 +2,8 @@
 // Layers may differ in their heads; where a layer begins is the same in every page:
 //
 //   page   | layer 0: its heads | layer 1: its heads | ...        a head: keys | values, see attention.hpp
+//
+// Where sequences come whole, nothing of a layer is needed any more when the next one begins: all take the same place in turn.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +23,7 @@ struct KvHeads {
 class KvCache {
 public:
     // Throws std::bad_alloc if the address space cannot be had.
-    KvCache(KvType type, const std::vector<KvHeads>& layers, int32_t num_pages);
+    KvCache(KvType type, const std::vector<KvHeads>& layers, bool take_turns, int32_t num_pages);
 
     const KvLayout& layout(int32_t layer) const { return layers_[layer].layout; }
     int32_t num_pages() const { return num_pages_; }
@@ -45,7 +47,7 @@ private:
         int32_t num_heads;
     };
 
-    static std::vector<Part> parts(KvType type, const std::vector<KvHeads>& layers);
+    static std::vector<Part> parts(KvType type, const std::vector<KvHeads>& layers, bool take_turns);
 
     const int32_t num_pages_;
     const std::vector<Part> layers_;

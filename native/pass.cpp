@@ -7,12 +7,6 @@
 
 namespace stoker {
 
-namespace {
-
-constexpr size_t kFetchedBytes = 32 << 10;  // before attention begins: the rest follows while these are read
-
-}  // namespace
-
 Pass::Pass(Decoder& decoder, const Batch& batch)
     : d_(decoder), spec_(decoder.spec_), k_(decoder.kernels_), plan_(decoder.plan_), batch_(batch) {}
 
@@ -52,10 +46,14 @@ void Pass::compute(int32_t index, int32_t piece, int32_t thread) {
         case StageKind::sort_rows: return sort_rows(stage);
         case StageKind::expert_gate_up: return expert_gate_up(me, index, piece);
         case StageKind::expert_down: return expert_down(me, stage, piece);
-        case StageKind::combine: return combine(stage, share(stage, piece, stage.rows));
+        case StageKind::combine: return combine(me, stage, share(stage, piece, stage.rows));
         case StageKind::convolve: return convolve(stage, piece);
         case StageKind::scan: return scan(me, stage, piece);
         case StageKind::gate_mixed: return gate_mixed(stage, share(stage, piece, stage.rows));
+        case StageKind::latent_keys: return latent_keys(stage.layer, share(stage, piece, stage.rows));
+        case StageKind::widen: return widen(me, stage, piece);
+        case StageKind::latent_out: return latent_out(me, stage, piece);
+        case StageKind::layer_inputs: return layer_inputs(me, share(stage, piece, stage.rows));
         case StageKind::keep_rows: return keep_rows(stage);
         case StageKind::hidden: {
             const auto [begin, end] = share(stage, piece, stage.rows);
@@ -80,11 +78,32 @@ Pass::Range Pass::share(const Stage& stage, int32_t piece, int32_t all) {
 void Pass::embed(const Stage& stage, Range rows) {
     for (int32_t row = rows.begin; row < rows.end; ++row) {
         float* to = d_.x_[stage.x].get() + size_t(row) * spec_.hidden_size;
-        k_.unpack_row(spec_.embedding.w, batch_.tokens[row], to);
+        const int32_t token = batch_.tokens[row];
+        if (token < 0) {
+            std::memcpy(to, batch_.inputs + size_t(-1 - token) * spec_.hidden_size, spec_.hidden_size * sizeof(float));
+            k_.rows->scale(to, spec_.input_scale, spec_.hidden_size);
+        } else {
+            k_.unpack_row(spec_.embedding.w, token, to);
+        }
     }
     d_.adapters_.add_to_embeddings(*k_.adapters, batch_, rows.begin, rows.end, d_.x_[stage.x].get());
     for (int32_t row = rows.begin; spec_.embedding_scale != 1 && row < rows.end; ++row) {
-        k_.rows->scale(d_.x_[stage.x].get() + size_t(row) * spec_.hidden_size, spec_.embedding_scale, spec_.hidden_size);
+        if (batch_.tokens[row] >= 0) {
+            k_.rows->scale(d_.x_[stage.x].get() + size_t(row) * spec_.hidden_size, spec_.embedding_scale, spec_.hidden_size);
+        }
+    }
+    for (int32_t row = rows.begin; row < rows.end; ++row) {
+        const int32_t n = spec_.hidden_size;
+        float* to = d_.x_[stage.x].get() + size_t(row) * n;
+        if (spec_.token_type != nullptr) {
+            k_.rows->add(to, spec_.token_type, n);
+        }
+        if (spec_.positions != nullptr) {
+            k_.rows->add(to, spec_.positions + size_t(plan_.row_position[row]) * n, n);
+        }
+        if (spec_.embedding_norm != nullptr) {
+            norm(to, spec_.embedding_norm, to);
+        }
     }
 }
 
@@ -114,7 +133,7 @@ Activations Pass::input(Worker& me, int32_t index, bool is_first_piece) {
         me.prepared = key;
     }
     // All threads have the same sums; one of them hands them on.
-    if (stage.is_few() && is_first_piece && stage.adds_y()) {
+    if (stage.is_few() && is_first_piece && stage.adds_y) {
         std::memcpy(d_.x_[1 - stage.x].get(), me.x.get(), size_t(stage.rows) * spec_.hidden_size * sizeof(float));
     }
     return a;
@@ -127,29 +146,45 @@ Activations Pass::place_input(Worker& me, const Stage& products) const {
     if (products.kind == StageKind::output) {
         cols = spec_.layers[products.layer].mixed_size();
         from = d_.attended_.get();
+    } else if (products.kind == StageKind::inject) {
+        cols = spec_.layer_inputs.size;
+        from = d_.injected_.get();
     } else if (products.kind == StageKind::down) {
         cols = spec_.layers[products.layer].feed_forward_size;
         from = d_.gate_.get();
         codes = d_.down_codes_.get();
     }
+    int32_t ldx = cols;
+    if (products.kind == StageKind::narrow) {  // where `query` has left it
+        ldx = spec_.layers[products.layer].input_size();
+        cols = spec_.layers[products.layer].query.w.rows;
+        from = d_.qkv_.get();
+    }
     Activations a = Activations::place(codes, products.rows, cols);
     a.x = from;
-    a.ldx = cols;
+    a.ldx = ldx;
     return a;
 }
 
 void Pass::prepare(Worker& me, const Stage& products, Range rows, const Activations& out) {
     const Layer& layer = spec_.layers[products.layer];
-    if (products.kind == StageKind::query_key_value) {
-        const float* post_norm = products.adds_y() ? spec_.layers[products.layer - 1].post_feed_forward_norm : nullptr;
-        normalise(me, products, post_norm, layer.attention_norm, rows);
-    } else if (products.kind == StageKind::gate_up || products.kind == StageKind::route) {
-        normalise(me, products, layer.post_attention_norm, layer.feed_forward_norm, rows);
-    } else if (products.kind == StageKind::head) {
-        float* normed = normed_rows(me, products);
-        for (int32_t i = rows.begin; i < rows.end; ++i) {
-            final_row(me, products, plan_.keeps_rows ? i : plan_.logit_row[i], normed + size_t(i) * spec_.hidden_size);
-        }
+    const Experts& experts = layer.experts;
+    switch (products.kind) {
+        case StageKind::query_key_value: normalise(me, products, layer.attention_norm, rows); break;
+        case StageKind::route:
+            normalise(me, products, experts.has_own_input() ? experts.router_norm : layer.feed_forward_norm, rows);
+            break;
+        case StageKind::expert_gate_up: normalise(me, products, experts.norm, rows); break;
+        case StageKind::gate_up: normalise(me, products, layer.feed_forward_norm, rows); break;
+        case StageKind::inject_gate:
+        case StageKind::layer_products: normalise(me, products, nullptr, rows); break;
+        case StageKind::head:
+            for (int32_t i = rows.begin; i < rows.end; ++i) {
+                float* normed = normed_rows(me, products) + size_t(i) * spec_.hidden_size;
+                final_row(me, products, plan_.keeps_rows ? i : plan_.logit_row[i], normed);
+            }
+            break;
+        default: break;
     }
     k_.quantize(out.x, out.ldx, rows.begin, rows.end, 0, out.blocks(), out);
 }
@@ -158,7 +193,16 @@ float* Pass::normed_rows(Worker& me, const Stage& products) const {
     return products.is_few() ? me.normed.get() : d_.normed_.get();
 }
 
-void Pass::normalise(Worker& me, const Stage& products, const float* post_norm, const float* norm, Range rows) {
+Pass::Added Pass::added(const Stage& products) const {
+    if (products.kind == StageKind::query_key_value) {
+        const Layer& before = spec_.layers[products.layer - 1];
+        return {before.last_norm(), before.output_scale};
+    }
+    const Layer& layer = spec_.layers[products.layer];
+    return {products.kind == StageKind::inject_gate ? layer.post_feed_forward_norm : layer.post_attention_norm, 1};
+}
+
+void Pass::normalise(Worker& me, const Stage& products, const float* norm, Range rows) {
     const int32_t n = spec_.hidden_size;
     float* shared = d_.x_[products.x].get();
     float* x = products.is_few() ? me.x.get() : shared;
@@ -170,18 +214,22 @@ void Pass::normalise(Worker& me, const Stage& products, const float* post_norm, 
         if (me.added != version) {
             std::memcpy(x, shared, size_t(products.rows) * n * sizeof(float));
         }
-        me.added = version + (products.adds_y() ? 1 : 0);
+        me.added = version + (products.adds_y ? 1 : 0);
     }
+    const Added what = products.adds_y ? added(products) : Added{};
     for (int32_t row = rows.begin; row < rows.end; ++row) {
         const size_t at = size_t(row) * n;
         if (is_parallel) {
             this->norm(x + at, norm, normed + at);
         }
-        if (products.adds_y()) {
-            add_y(x + at, row, post_norm, normed + at);
+        if (products.adds_y) {
+            add_y(x + at, row, what, normed + at);
         }
         if (!is_parallel) {
             this->norm(x + at, norm, normed + at);
+        }
+        if (spec_.replaces_stream) {
+            std::memcpy(x + at, normed + at, n * sizeof(float));
         }
     }
 }
@@ -193,17 +241,21 @@ void Pass::norm(const float* x, const float* weight, float* y) const {
     } else if (spec_.norm == NormKind::rms) {
         k_.rows->rms_norm(x, weight, n, spec_.norm_eps, y);
     } else {
-        k_.rows->layer_norm(x, weight, n, spec_.norm_eps, y);
+        const float* bias = spec_.norm == NormKind::layer_biased ? weight + n : nullptr;
+        k_.rows->layer_norm(x, weight, bias, n, spec_.norm_eps, y);
     }
 }
 
-void Pass::add_y(float* x, int32_t row, const float* post_norm, float* scratch) const {
+void Pass::add_y(float* x, int32_t row, const Added& what, float* scratch) const {
     const float* y = d_.y_.get() + size_t(row) * spec_.hidden_size;
-    if (post_norm != nullptr) {
-        norm(y, post_norm, scratch);
+    if (what.norm != nullptr) {
+        norm(y, what.norm, scratch);
         y = scratch;
     }
     k_.rows->add(x, y, spec_.hidden_size);
+    if (what.scale != 1) {
+        k_.rows->scale(x, what.scale, spec_.hidden_size);
+    }
 }
 
 // x + y behind the last layer, normalised; x stays as it is, so any thread may do it, twice too.
@@ -211,7 +263,7 @@ void Pass::final_row(Worker& me, const Stage& stage, int32_t row, float* out) co
     const int32_t n = spec_.hidden_size;
     float* sum = me.row.get();
     std::memcpy(sum, d_.x_[stage.x].get() + size_t(row) * n, n * sizeof(float));
-    add_y(sum, row, spec_.layers.back().post_feed_forward_norm, out);
+    add_y(sum, row, {spec_.layers.back().last_norm(), spec_.layers.back().output_scale}, out);
     norm(sum, spec_.output_norm, out);
 }
 
@@ -235,6 +287,13 @@ void Pass::products(Worker& me, const Stage& stage, int32_t piece, const Activat
         case StageKind::query_key_value: return query_key_value(me, stage, piece, a);
         case StageKind::gate_up: return gate_and_up(me, stage, tiles(), a);
         case StageKind::head: return head(me, stage, tiles(), a);
+        case StageKind::narrow: return narrow(me, stage, piece, a);
+        case StageKind::layer_products: return multiply_for_layers(me, stage, piece, a);
+        case StageKind::inject_gate: return inject_gate(me, stage, piece, a);
+        case StageKind::inject: {
+            const Projection& p = spec_.layers[stage.layer].injection.output;
+            return multiply(me, p, a, share(stage, piece, p.w.tiles()), d_.y_.get(), spec_.hidden_size);
+        }
         default: return multiply(me, stage, 0, a, tiles(), d_.y_.get(), spec_.hidden_size);
     }
 }
@@ -303,185 +362,6 @@ void Pass::multiply(Worker& me, const Projection& p, const Activations& a, Range
     for (int32_t row = 0; p.bias != nullptr && row < a.rows; ++row) {
         k_.rows->add(y + ptrdiff_t(row) * ldy + from, p.bias + from, count);
     }
-}
-
-// Attention
-// ---------------------------------------------------------------------------------------------------------------------
-
-void Pass::rotate_row(int32_t index, int32_t row) {
-    const Layer& layer = spec_.layers[index];
-    if (layer.head_norms == HeadNorms::whole_row) {
-        float* queries = d_.qkv_.get() + size_t(row) * layer.input_size();
-        float* keys = queries + layer.heads.query_size();
-        k_.rows->rms_norm(queries, layer.query_norm, layer.heads.query_size(), spec_.norm_eps, queries);
-        k_.rows->rms_norm(keys, layer.key_norm, layer.heads.kv_size(), spec_.norm_eps, keys);
-    }
-    for (int32_t head = 0; head < layer.heads.num_kv; ++head) {
-        rotate_and_write(index, row, head);
-    }
-}
-
-void Pass::rotate_and_write(int32_t index, int32_t row, int32_t head) {
-    const Layer& layer = spec_.layers[index];
-    const Rope& rope = spec_.ropes[layer.rope];
-    const int32_t n = layer.heads.size, group = layer.heads.group(), position = plan_.row_position[row];
-    const Chunk& chunk = batch_.chunks[plan_.row_chunk[row]];
-    const int32_t* page = batch_.tables + size_t(chunk.slot) * batch_.max_pages + position / kPageTokens;
-    const KvLayout& kv = d_.kv_.layout(index);
-    if (plan_.attention(index).rotates_with_attention) {  // a key is written to as many lines as it has elements: they come meanwhile
-        k_.attention->fetch(kv, {d_.kv_.head(index, head), page, 1});
-    }
-    const float* table = rope.table + size_t(position) * rope.dim;
-    float* qkv = d_.qkv_.get() + size_t(row) * layer.input_size();
-    const auto norm = [&](float* x, const float* weight, HeadNorms when) {
-        if (weight != nullptr && layer.head_norms == when) {
-            k_.rows->rms_norm(x, weight, n, spec_.norm_eps, x);
-        }
-    };
-    const auto turn = [&](float* x, const float* weight) {
-        norm(x, weight, HeadNorms::before_rope);
-        k_.rows->rotate(x, table, rope.dim, rope.adjacent);
-        norm(x, weight, HeadNorms::after_rope);
-    };
-    float* queries = qkv + size_t(head) * group * n;
-    for (int32_t i = 0; i < group; ++i) {
-        turn(queries + i * n, layer.query_norm);
-    }
-    const float by_position = spec_.query_scales == nullptr ? 1 : spec_.query_scales[position];
-    k_.rows->scale(queries, spec_.attention_scale * by_position, group * n);
-    float* key = qkv + layer.heads.query_size() + head * n;
-    turn(key, layer.key_norm);
-    uint8_t* memory = d_.kv_.head(index, head) + *page * d_.kv_.page_bytes();
-    k_.attention->write(kv, memory, position % kPageTokens, key, key + layer.heads.kv_size());
-}
-
-Pass::Range Pass::units_of(int32_t layer, int32_t thread) const {
-    const auto count = int32_t(plan_.attention(layer).units.size()), num_threads = int32_t(d_.workers_.size());
-    return {Pool::first_piece(count, thread, num_threads), Pool::first_piece(count, thread + 1, num_threads)};
-}
-
-void Pass::attend(Worker& me, int32_t layer, int32_t index, Range left) {
-    const AttentionPlan& plan = plan_.attention(layer);
-    const AttentionUnit& unit = plan.units[index];
-    const AttentionPiece& piece = plan.pieces[unit.piece];
-    if (plan.rotates_with_attention) {
-        rotate_and_write(layer, piece.row, unit.head);
-    }
-    if (!is_wanted(layer, piece)) {
-        return;
-    }
-    AttentionRows rows = attention_rows(layer, piece, unit.head);
-    const AttentionAhead next = pages_of(layer, left);
-    if (plan.spans_apart) {
-        if (unit.span >= rows.first_span()) {
-            attend_span(me, rows, unit.span, next, d_.span_partials_.get() + unit.partials);
-        }
-        return;
-    }
-    const int32_t last = rows.last_span();
-    float* all = me.partials.get();
-    const int32_t head_size = heads(layer).size;
-    float* one = all + plan.piece_rows() * partial_floats(head_size);
-    for (int32_t span = rows.first_span(); span <= last; ++span) {
-        const bool is_first = span == rows.first_span();
-        attend_span(me, rows, span, span == last ? next : rows.pages_of(span + 1), is_first ? all : one);
-        if (!is_first) {
-            merge(all, one, rows.rows(), head_size);
-        }
-    }
-    finish(me, layer, piece, unit.head, all);
-}
-
-void Pass::attend_span(Worker& me, AttentionRows& rows, int32_t span, const AttentionAhead& ahead, float* partials) {
-    const AttentionAhead pages = rows.pages_of(span);
-    rows.num_fetched = pages.memory == me.fetched.memory && pages.pages == me.fetched.pages ? me.fetched.count : 0;
-    rows.ahead = me.fetched = ahead;
-    me.fetched.count = k_.attention->attend(rows, span, partials, me.attention.get());
-}
-
-void Pass::fetch_keys(int32_t thread, int32_t layer) {
-    Worker& me = d_.workers_[thread];
-    AttentionAhead pages = pages_of(layer, units_of(layer, thread));
-    const size_t key_bytes = d_.kv_.layout(layer).plane_bytes();
-    pages.count = std::min(pages.count, std::max(1, int32_t(kFetchedBytes / key_bytes)));
-    if (pages.memory != me.fetched.memory || pages.pages != me.fetched.pages) {
-        k_.attention->fetch(d_.kv_.layout(layer), pages);
-        me.fetched = pages;
-    }
-}
-
-AttentionAhead Pass::pages_of(int32_t layer, Range units) const {
-    if (units.begin >= units.end) {
-        return {};
-    }
-    const AttentionPlan& plan = plan_.attention(layer);
-    const AttentionUnit& u = plan.units[units.begin];
-    const AttentionRows rows = attention_rows(layer, plan.pieces[u.piece], u.head);
-    return rows.pages_of(plan.spans_apart ? std::max(u.span, rows.first_span()) : rows.first_span());
-}
-
-// The spans of a piece and head are consecutive units; they are merged in order, as if one thread had computed them.
-void Pass::join_spans(Worker& me, int32_t layer, int32_t index) {
-    const AttentionPlan& plan = plan_.attention(layer);
-    const AttentionUnit& unit = plan.units[index];
-    const AttentionPiece& piece = plan.pieces[unit.piece];
-    if (unit.span != 0 || !is_wanted(layer, piece)) {
-        return;
-    }
-    const auto partials = [&](int32_t span) { return d_.span_partials_.get() + plan.units[index + span].partials; };
-    const AttentionRows rows = attention_rows(layer, piece, unit.head);
-    float* all = partials(rows.first_span());
-    for (int32_t span = rows.first_span() + 1; span <= rows.last_span(); ++span) {
-        merge(all, partials(span), rows.rows(), heads(layer).size);
-    }
-    finish(me, layer, piece, unit.head, all);
-}
-
-void Pass::merge(float* all, const float* later, int32_t rows, int32_t head_size) const {
-    const int32_t stride = partial_floats(head_size);
-    for (int32_t row = 0; row < rows; ++row) {
-        k_.attention->merge(all + row * stride, later + row * stride, head_size);
-    }
-}
-
-void Pass::finish(Worker& me, int32_t index, const AttentionPiece& piece, int32_t head, float* partials) {
-    const int32_t n = heads(index).size, group = heads(index).group();
-    const Layer& layer = spec_.layers[index];
-    const float* sinks = layer.sinks;
-    for (int32_t row = 0; row < piece.num_tokens * group; ++row) {
-        float* out = d_.attended_.get() + size_t(piece.row + row / group) * heads(index).query_size();
-        float* partial = partials + row * partial_floats(n);
-        if (sinks != nullptr) {  // as a last span: of nothing, but with a weight
-            me.sink.get()[n] = sinks[head * group + row % group];
-            me.sink.get()[n + 1] = weight_of_best(d_.kv_.layout(index).type);
-            std::fill_n(me.sink.get(), n, 0.0f);
-            k_.attention->merge(partial, me.sink.get(), n);
-        }
-        const int32_t at = (head * group + row % group) * n;
-        k_.attention->finish(partial, n, out + at);
-        if (layer.mixed_gate.w.rows > 0) {
-            const float* in = d_.qkv_.get() + size_t(piece.row + row / group) * layer.input_size();
-            k_.rows->gate(out + at, in + layer.input_at(Layer::kGate) + at, n);
-        }
-    }
-}
-
-AttentionRows Pass::attention_rows(int32_t layer, const AttentionPiece& piece, int32_t head) const {
-    const Heads& heads = this->heads(layer);
-    return {
-        .kv = d_.kv_.layout(layer),
-        .memory = d_.kv_.head(layer, head),
-        .pages = batch_.tables + size_t(batch_.chunks[piece.chunk].slot) * batch_.max_pages,
-        .queries = d_.qkv_.get() + size_t(piece.row) * spec_.layers[layer].input_size() + size_t(head) * heads.group() * heads.size,
-        .ldq = spec_.layers[layer].input_size(),
-        .group = heads.group(),
-        .position = piece.position,
-        .num_tokens = piece.num_tokens,
-        .window = spec_.layers[layer].window,
-        .softcap = spec_.attention_softcap,
-        .ahead = {},
-        .num_fetched = 0,
-    };
 }
 
 }  // namespace stoker

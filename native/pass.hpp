@@ -30,9 +30,15 @@ private:
     Activations input(Worker& me, int32_t index, bool is_first_piece);
     Activations place_input(Worker& me, const Stage& products) const;
     void prepare(Worker& me, const Stage& products, Range rows, const Activations& out);
-    void normalise(Worker& me, const Stage& products, const float* post_norm, const float* norm, Range rows);
+    void normalise(Worker& me, const Stage& products, const float* norm, Range rows);
+    // What is done with the y that these products begin with: x = (x + norm(y)) * scale.
+    struct Added {
+        const float* norm;
+        float scale;
+    };
+    Added added(const Stage& products) const;
     float* normed_rows(Worker& me, const Stage& products) const;
-    void add_y(float* x, int32_t row, const float* post_norm, float* scratch) const;
+    void add_y(float* x, int32_t row, const Added& what, float* scratch) const;
     void final_row(Worker& me, const Stage& stage, int32_t row, float* out) const;
 
     void project(Worker& me, int32_t index, Range units);
@@ -57,7 +63,21 @@ private:
     void expert_down(Worker& me, const Stage& stage, int32_t piece);
     void multiply_expert(Worker& me, const Projection& all, int32_t expert, int32_t rows, const Activations& a,
                          const ExpertRows::Unit& unit, float* y, int32_t ldy);
-    void combine(const Stage& stage, Range rows);
+    void combine(Worker& me, const Stage& stage, Range rows);
+
+    // Latent keys and values: pass_latent.cpp
+    void latent_keys(int32_t layer, Range rows);
+    void narrow(Worker& me, const Stage& stage, int32_t piece, const Activations& a);
+    void widen(Worker& me, const Stage& stage, int32_t head);
+    void latent_out(Worker& me, const Stage& stage, int32_t head);
+    // The products of one head, of a matrix of all, with a part of each row that begins at `x`.
+    void multiply_head(Worker& me, const Stage& stage, const Projection& all, int32_t head, const float* x, int32_t ldx,
+                       float* y, int32_t ldy);
+
+    // What tokens have for each layer: pass_layer_inputs.cpp
+    void multiply_for_layers(Worker& me, const Stage& stage, int32_t piece, const Activations& a);
+    void layer_inputs(Worker& me, Range rows);
+    void inject_gate(Worker& me, const Stage& stage, int32_t piece, const Activations& a);
 
     // Layers that keep a state: pass_recurrent.cpp
     void convolve(const Stage& stage, int32_t piece);
@@ -68,6 +88,7 @@ private:
                    const Compute& compute);
     void gate_mixed(const Stage& stage, Range rows);
 
+    static void gather_rotation(const Rope& rope, const int32_t* positions, float* out);
     void rotate_row(int32_t layer, int32_t row);
     void rotate_and_write(int32_t layer, int32_t row, int32_t head);
     bool is_wanted(int32_t layer, const AttentionPiece& piece) const {

@@ -113,21 +113,33 @@ void Pass::multiply_expert(Worker& me, const Projection& all, int32_t expert, in
     multiply(me, all, a, {first + unit.tile0, first + unit.tile1}, y - ptrdiff_t(expert) * rows, ldy);
 }
 
-void Pass::combine(const Stage& stage, Range rows) {
+void Pass::combine(Worker& me, const Stage& stage, Range rows) {
     const Layer& layer = spec_.layers[stage.layer];
+    const Experts& experts = layer.experts;
     const size_t n = spec_.hidden_size;
     for (int32_t row = rows.begin; row < rows.end; ++row) {
         float* y = d_.y_.get() + row * n;
         if (layer.feed_forward_size == 0) {
             std::fill_n(y, n, 0.0f);
-        } else if (layer.experts.has_shared_gate()) {
+        } else if (experts.has_shared_gate()) {
             float share = d_.scores_.get()[size_t(row + 1) * d_.ld_scores_ - kTile];
             k_.rows->sigmoid(&share, 1);
             k_.rows->scale(y, share, int32_t(n));
         }
-        for (int32_t rank = 0; rank < layer.experts.used; ++rank) {
+        if (experts.block_norm != nullptr) {
+            norm(y, experts.block_norm, y);
+        }
+        float* sum = experts.post_norm == nullptr ? y : me.row.get();
+        if (sum != y) {
+            std::fill_n(sum, n, 0.0f);
+        }
+        for (int32_t rank = 0; rank < experts.used; ++rank) {
             const float* result = d_.expert_y_.get() + d_.expert_rows_.entry(row, rank) * n;
-            k_.rows->add_scaled(y, result, d_.expert_rows_.weight(row, rank), int32_t(n));
+            k_.rows->add_scaled(sum, result, d_.expert_rows_.weight(row, rank), int32_t(n));
+        }
+        if (sum != y) {
+            norm(sum, experts.post_norm, sum);
+            k_.rows->add(y, sum, int32_t(n));
         }
     }
 }

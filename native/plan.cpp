@@ -20,7 +20,7 @@ int32_t Stage::place() const {
 
 Plan::Plan(const DecoderSpec& spec, int32_t attention_rows, int32_t max_batch_tokens, int32_t num_threads)
     : spec_(spec), max_batch_tokens_(max_batch_tokens), num_threads_(num_threads) {
-    stages.reserve(spec.layers.size() * 24 + 6);
+    stages.reserve(spec.layers.size() * 35 + 9);
     row_position.resize(max_batch_tokens);
     row_chunk.resize(max_batch_tokens);
     logit_row.resize(max_batch_tokens);
@@ -35,11 +35,11 @@ void Plan::add_attention(const Layer& layer, int32_t attention_rows) {
         kinds_.push_back(-1);
         return;
     }
-    const bool whole_rows = layer.head_norms == HeadNorms::whole_row;
+    const bool whole_rows = layer.head_norms == HeadNorms::whole_row || layer.is_latent();
     const auto known = std::ranges::find(attentions_, layer.heads, &AttentionPlan::heads);
     kinds_.push_back(int32_t(known - attentions_.begin()));
     if (known == attentions_.end()) {
-        attentions_.emplace_back(layer.heads, whole_rows, attention_rows, spec_.num_positions(), max_batch_tokens_,
+        attentions_.emplace_back(layer.heads, whole_rows, spec_.sees_ahead, attention_rows, spec_.num_positions(), max_batch_tokens_,
                                  num_threads_);
     }
 }
@@ -90,8 +90,12 @@ void Plan::make_stages(const Batch& batch, const Adapters& adapters) {
     next_.source = -1;
     next_.rows = batch.num_tokens;
     add_rows(StageKind::embed);
+    if (spec_.layer_inputs.size > 0) {
+        add_tiles(StageKind::layer_products, spec_.layer_inputs.projection);
+        add_rows(StageKind::layer_inputs);
+    }
     for (next_.layer = 0; next_.layer < int32_t(spec_.layers.size()); ++next_.layer) {
-        add_products(StageKind::query_key_value, adapters);
+        add_products(StageKind::query_key_value, adapters, next_.layer > 0);
         if (spec_.layers[next_.layer].attends()) {
             add_attention_stages();
         } else {
@@ -107,6 +111,9 @@ void Plan::make_stages(const Batch& batch, const Adapters& adapters) {
         }
         add_products(StageKind::output, adapters);
         add_feed_forward(adapters);
+        if (spec_.layers[next_.layer].injects()) {
+            add_injection(spec_.layers[next_.layer]);
+        }
     }
     next_.layer = 0;
     if (batch.hidden != nullptr) {
@@ -122,11 +129,25 @@ void Plan::make_stages(const Batch& batch, const Adapters& adapters) {
 void Plan::add_attention_stages() {
     const AttentionPlan& plan = attention(next_.layer);
     const auto num_units = int32_t(plan.units.size());
-    if (!plan.rotates_with_attention) {
+    const Layer& layer = spec_.layers[next_.layer];
+    if (layer.is_latent()) {
+        add_latent_queries(layer);
+    } else if (!plan.rotates_with_attention) {
         add_rows(StageKind::rotate);
     }
     add(StageKind::attend, num_units);
     add(StageKind::join_spans, plan.spans_apart ? num_units : 0);
+    if (layer.is_latent()) {
+        add(StageKind::latent_out, layer.heads.num);
+    }
+}
+
+void Plan::add_latent_queries(const Layer& layer) {
+    add_rows(StageKind::latent_keys);
+    if (layer.latent.narrow.w.rows > 0) {
+        add_tiles(StageKind::narrow, layer.latent.narrow);
+    }
+    add(StageKind::widen, layer.heads.num);
 }
 
 // All rows of a chunk are one piece's: each needs those before it.
@@ -148,11 +169,15 @@ void Plan::add_feed_forward(const Adapters& adapters) {
     const Layer& layer = spec_.layers[next_.layer];
     if (layer.experts.count > 0) {
         add_route(layer.experts);
+        if (layer.experts.has_own_input()) {
+            next_.source = -1;
+            add_input();
+        }
         add(StageKind::expert_gate_up, 0);  // how many pieces, the rows decide: see Pass::num_pieces
         add(StageKind::expert_down, 0);
     }
     if (layer.feed_forward_size > 0) {
-        add_products(StageKind::gate_up, adapters);
+        add_products(StageKind::gate_up, adapters, layer.experts.count == 0);
         next_.source = -1;
         add_products(StageKind::down, adapters);
     }
@@ -162,10 +187,30 @@ void Plan::add_feed_forward(const Adapters& adapters) {
     }
 }
 
-void Plan::add_route(const Experts& experts) {
+// Rows of what a token has for the layer are activated and multiplied where they are.
+void Plan::add_injection(const Layer& layer) {
+    add_tiles(StageKind::inject_gate, layer.injection.gate, true);
+    add_tiles(StageKind::inject, layer.injection.output);
+}
+
+void Plan::add_input() {
     if (!next_.is_few()) {
         add(StageKind::input, divided_up(next_.rows, kTile), kTile);
     }
+}
+
+// Products with one matrix, which no adapter changes.
+void Plan::add_tiles(StageKind kind, const Projection& matrix, bool adds_y) {
+    add_input();
+    next_.adds_y = adds_y;
+    const int32_t tiles = matrix.w.tiles(), grain = tiles_at_once(tiles);
+    add(kind, divided_up(tiles, grain), grain);
+    count_added_y();
+}
+
+void Plan::add_route(const Experts& experts) {
+    add_input();
+    next_.adds_y = true;
     const int32_t tiles = experts.router.w.tiles(), grain = tiles_at_once(tiles);
     add(StageKind::route, divided_up(tiles, grain) + (experts.has_shared_gate() ? 1 : 0), grain);
     count_added_y();
@@ -190,11 +235,12 @@ void Plan::add_rows(StageKind kind) {
     add(kind, divided_up(next_.rows, grain), grain);
 }
 
-void Plan::add_products(StageKind kind, const Adapters& adapters) {
-    if (!next_.is_few() && kind != StageKind::down && next_.source < 0) {
-        add(StageKind::input, divided_up(next_.rows, kTile), kTile);
+void Plan::add_products(StageKind kind, const Adapters& adapters, bool adds_y) {
+    if (kind != StageKind::down && next_.source < 0) {
+        add_input();
     }
     next_.kind = kind;
+    next_.adds_y = adds_y;
     add_project(adapters);
     const int32_t num_parts = kind == StageKind::gate_up ? 1 : next_.num_products();  // up with gate
     const auto num_pieces = [&](int32_t grain) {
@@ -221,10 +267,11 @@ const Projection& Plan::product(const Stage& products, int32_t part) const {
 }
 
 void Plan::count_added_y() {
-    if (next_.adds_y()) {
+    if (next_.adds_y) {
         next_.x = next_.is_few() ? int8_t(1 - next_.x) : next_.x;
         ++next_.num_added;
     }
+    next_.adds_y = false;
 }
 
 // Before the products that come next.

@@ -11,9 +11,16 @@
 // A layer without attention (recurrent.hpp) has the stages `convolve | scan | gate mixed` in place of those from `rotate` to
 // `join spans`, and only the first of them where nothing is scanned.
 //
+// Where keys are latent, `latent keys | [input |] narrow | widen` stand in place of `rotate`, and `latent out` behind attention.
+//
 // With experts (experts.hpp) the feed-forward is, all from the same input, whose products come before `y` is written again:
 //
 //   input | route | choose | sort rows | experts: gate, up | experts: down | gate, up | down -> y | combine -> y
+//
+// or from three inputs, each made from x anew, where norms differ.
+//
+// Where tokens have something for each layer (LayerInputs), it is computed behind `embed`, as `layer products | layer inputs`, and
+// each layer ends with `input | inject gate | input | inject -> y`.
 #pragma once
 
 #include <algorithm>
@@ -31,6 +38,8 @@ enum class StageKind : int8_t {
     embed, input, project, query_key_value, rotate, attend, join_spans, keep_rows, output, gate_up, down, hidden, head,
     route, choose, sort_rows, expert_gate_up, expert_down, combine,
     convolve, scan, gate_mixed,
+    layer_products, layer_inputs, inject_gate, inject,
+    latent_keys, narrow, widen, latent_out,
 };
 
 struct Stage {
@@ -45,15 +54,10 @@ struct Stage {
     int32_t num_pieces;
     int32_t source;     // the stage whose input this one has, too; -1 = its own
     bool of_logits;     // the rows are those that want logits
+    bool adds_y;        // when its rows are prepared: it is the first that has the sum
 
-    // Whether rows are prepared by each thread for itself, and whether a y is added to them then.
+    // Whether rows are prepared by each thread for itself.
     bool is_few() const { return rows <= kFewRows; }
-    bool adds_y() const {
-        return source < 0 && is_first();
-    }
-    bool is_first() const {  // of those that have the sum
-        return kind == StageKind::gate_up || kind == StageKind::route || (kind == StageKind::query_key_value && layer > 0);
-    }
     // The first of the matrices that its products are with (see DecoderSpec), and how many there are.
     int32_t place() const;
     int32_t num_parts() const { return kind == StageKind::query_key_value ? 3 : kind == StageKind::gate_up ? 2 : 1; }
@@ -92,11 +96,15 @@ private:
     void add(StageKind kind, int32_t num_pieces, int32_t grain = 1);
     void add_rows(StageKind kind);
     void add_attention_stages();
+    void add_latent_queries(const Layer& layer);
     void add_recurrent_stages(const Batch& batch);
     void add_feed_forward(const Adapters& adapters);
     void add_route(const Experts& experts);
+    void add_injection(const Layer& layer);
     void count_added_y();
-    void add_products(StageKind kind, const Adapters& adapters);
+    void add_input();
+    void add_products(StageKind kind, const Adapters& adapters, bool adds_y = false);
+    void add_tiles(StageKind kind, const Projection& matrix, bool adds_y = false);
     void add_project(const Adapters& adapters);
     int32_t tiles_at_once(int32_t tiles) const;
 

@@ -6,16 +6,17 @@
 namespace stoker {
 
 // swiglu_clamped: g * sigmoid(1.702 g) * (up + 1), where g = min(gate, 7) and up stays within -7 ... 7
-// relu_squared: max(g, 0)², of a gate alone
-enum class Activation : int32_t { silu, gelu_tanh, swiglu_clamped, relu_squared };
+// gelu: by the error function, gelu_tanh by the formula that is close to it
+// relu_squared: max(g, 0)², and gelu_alone, of a gate alone
+enum class Activation : int32_t { silu, gelu_tanh, swiglu_clamped, relu_squared, gelu, gelu_alone };
 
-constexpr bool has_up(Activation kind) { return kind != Activation::relu_squared; }
+constexpr bool has_up(Activation kind) { return kind != Activation::relu_squared && kind != Activation::gelu_alone; }
 
 struct RowKernels {
-    // y = x / sqrt(mean(x²) + eps) * weight; y may be x.
+    // y = x / sqrt(mean(x²) + eps) * weight; y may be x. Without a weight (nullptr) every element's is 1.
     void (*rms_norm)(const float* x, const float* weight, int32_t n, float eps, float* y);
-    // y = (x - mean) / sqrt(variance + eps) * weight; y may be x.
-    void (*layer_norm)(const float* x, const float* weight, int32_t n, float eps, float* y);
+    // y = (x - mean) / sqrt(variance + eps) * weight [+ bias]; y may be x, bias nullptr.
+    void (*layer_norm)(const float* x, const float* weight, const float* bias, int32_t n, float eps, float* y);
     // Turns the pairs of the first `dim` elements; table: dim/2 cosines, then dim/2 sines.
     void (*rotate)(float* x, const float* table, int32_t dim, bool adjacent);
     // out = activation(gate) * up; out may be either. Without an `up`, that is not looked at.

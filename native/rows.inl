@@ -13,11 +13,12 @@ inline void rms_norm(const float* x, const float* weight, int32_t n, float eps, 
     }
     const f32x16 factor = set1(1.0f / __builtin_sqrtf(reduce_add(squares) / float(n) + eps));
     for (int32_t i = 0; i < n; i += 16) {
-        store(y + i, mul(mul(load(x + i), factor), load(weight + i)));
+        const f32x16 v = mul(load(x + i), factor);
+        store(y + i, weight == nullptr ? v : mul(v, load(weight + i)));
     }
 }
 
-inline void layer_norm(const float* x, const float* weight, int32_t n, float eps, float* y) {
+inline void layer_norm(const float* x, const float* weight, const float* bias, int32_t n, float eps, float* y) {
     f32x16 sum = set1(0), squares = set1(0);
     for (int32_t i = 0; i < n; i += 16) {
         sum = add(sum, load(x + i));
@@ -29,7 +30,8 @@ inline void layer_norm(const float* x, const float* weight, int32_t n, float eps
     }
     const f32x16 factor = set1(1.0f / __builtin_sqrtf(reduce_add(squares) / float(n) + eps));
     for (int32_t i = 0; i < n; i += 16) {
-        store(y + i, mul(mul(sub(load(x + i), mean), factor), load(weight + i)));
+        const f32x16 v = mul(mul(sub(load(x + i), mean), factor), load(weight + i));
+        store(y + i, bias == nullptr ? v : add(v, load(bias + i)));
     }
 }
 
@@ -69,6 +71,20 @@ inline f32x16 gelu_tanh(f32x16 x) {
     return gated(x, mul(mul(x, set1(1.5957691216057308f)), inner));
 }
 
+// GELU(x) = x (1 + erf(x / sqrt 2)) / 2 = max(x, 0) - |x| q(z), z = |x| / sqrt 2, q half of what erf(z) lacks of 1, which is
+// t (a1 + t (a2 + ...)) e^(-z²), t = 1 / (1 + 0.3275911 z) (Abramowitz and Stegun, 7.1.26): within 1.5e-7 |x|.
+inline f32x16 gelu(f32x16 x) {
+    const f32x16 magnitude = min(set1(12), abs(x)), z = mul(magnitude, set1(0.70710678118654752f));
+    const f32x16 t = reciprocal(fma(z, set1(0.3275911f), set1(1)));
+    f32x16 p = set1(0.5f * 1.061405429f);
+    p = fma(p, t, set1(0.5f * -1.453152027f));
+    p = fma(p, t, set1(0.5f * 1.421413741f));
+    p = fma(p, t, set1(0.5f * -0.284496736f));
+    p = fma(p, t, set1(0.5f * 0.254829592f));
+    const f32x16 lack = mul(mul(p, t), exp(sub(set1(0), mul(z, z))));
+    return sub(max(x, set1(0)), mul(magnitude, lack));
+}
+
 inline f32x16 swiglu_clamped(f32x16 gate, f32x16 up) {
     const f32x16 g = min(set1(7), gate), u = max(set1(-7), min(set1(7), up));
     return mul(gated(g, mul(g, set1(1.702f))), add(u, set1(1)));
@@ -81,6 +97,8 @@ inline void activate(Activation kind, const float* gate, const float* up, int32_
             case Activation::silu: store(out + i, mul(gated(x, x), y)); break;
             case Activation::gelu_tanh: store(out + i, mul(gelu_tanh(x), y)); break;
             case Activation::swiglu_clamped: store(out + i, swiglu_clamped(x, y)); break;
+            case Activation::gelu: store(out + i, mul(gelu(x), y)); break;
+            case Activation::gelu_alone: store(out + i, gelu(x)); break;
             case Activation::relu_squared: store(out + i, mul(max(x, set1(0)), max(x, set1(0)))); break;
         }
     }

@@ -1,6 +1,7 @@
 #include "spec.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
 
 namespace stoker {
@@ -34,6 +35,7 @@ int32_t DecoderSpec::num_positions() const {
     for (const Rope& rope : ropes) {
         n = std::min(n, rope.num_positions);
     }
+    n = positions == nullptr ? n : std::min(n, num_embedded_positions);
     return query_scales == nullptr ? n : std::min(n, num_query_scales);
 }
 
@@ -54,18 +56,40 @@ void DecoderSpec::check() const {
     require(embedding.bias == nullptr && head.bias == nullptr, "the embedding and the head cannot have biases");
     require(output_norm != nullptr, "a norm is missing");
     for (const Rope& rope : ropes) {
-        require(rope.dim > 0 && rope.dim % 2 == 0, "a rotation does not fit a head");
+        require(rope.dim >= 0 && rope.dim % 2 == 0, "a rotation does not fit a head");
+        require(rope.axes.empty() || rope.dim <= kMaxRotated, "a rotation along several axes does not fit");
     }
     require(std::ranges::any_of(layers, &Layer::attends), "no layer has attention");
     require(!layers.front().is_beside, "the first layer is beside none");
+    require(!replaces_stream || layers.front().attention_norm == nullptr, "the embedding has a norm of its own");
+    check_layer_inputs();
     for (const Layer& layer : layers) {
         check(layer);
         require(!layer.is_beside || !(&layer - 1)->has_feed_forward(), "a layer is beside one with a feed-forward");
     }
 }
 
+void DecoderSpec::check_layer_inputs() const {
+    const LayerInputs& in = layer_inputs;
+    require(in.size >= 0 && in.size % 32 == 0 && int64_t(in.size) * int64_t(layers.size()) < (1 << 24),
+            "what tokens have for layers is too large, or no multiple of 32");
+    if (in.size > 0) {
+        const auto all = int32_t(in.size * layers.size());
+        require_shape(in.table, vocab_size, all);
+        require_shape(in.projection, all, hidden_size);
+        require(in.norm != nullptr && in.table.bias == nullptr && has_up(activation), "a norm is missing");
+    }
+}
+
 void DecoderSpec::check(const Layer& layer) const {
+    require(!replaces_stream || (!layer.is_parallel && !layer.is_beside), "a stream that is replaced has nothing beside it");
+    require(layer.attends() || !sees_ahead, "a layer that keeps a state sees nothing ahead");
     layer.attends() ? check_attention(layer) : check_recurrence(layer);
+    if (layer.injects()) {
+        require(layer_inputs.size > 0 && layer.has_feed_forward(), "a layer takes what no token has");
+        require_shape(layer.injection.gate, layer_inputs.size, hidden_size);
+        require_shape(layer.injection.output, hidden_size, layer_inputs.size);
+    }
     require(!layer.is_parallel || layer.post_attention_norm == nullptr, "parallel layers have no norm after attention");
     check_feed_forward(layer);
 }
@@ -112,18 +136,65 @@ void DecoderSpec::check_attention(const Layer& layer) const {
     require(heads.num % heads.num_kv == 0, "query heads cannot be shared out to KV heads");
     require(heads.size % 16 == 0, "the head size is no multiple of 16");
     require(heads.query_size() % 32 == 0, "a row of activations is no multiple of 32");
-    require_shape(layer.query, heads.query_size(), hidden_size);
-    require_shape(layer.key, heads.kv_size(), hidden_size);
-    require_shape(layer.value, heads.kv_size(), hidden_size);
-    require_shape(layer.output, hidden_size, heads.query_size());
+    require(layer.rope >= 0 && size_t(layer.rope) < ropes.size(), "a layer has no rotation");
+    require(ropes[layer.rope].dim <= heads.size, "a rotation does not fit a head");
+    if (layer.is_latent()) {
+        check_latent(layer);
+    } else {
+        require_shape(layer.query, heads.query_size(), hidden_size);
+        check_keys(layer);
+        require_shape(layer.output, hidden_size, heads.query_size());
+    }
     if (layer.mixed_gate.w.rows > 0) {
         require_shape(layer.mixed_gate, heads.query_size(), hidden_size);
     }
     require(layer.head_norms != HeadNorms::whole_row || (layer.query_norm != nullptr && layer.key_norm != nullptr),
             "a norm is missing");
-    require(layer.rope >= 0 && size_t(layer.rope) < ropes.size(), "a layer has no rotation");
-    require(ropes[layer.rope].dim <= heads.size, "a rotation does not fit a head");
     require(layer.window >= 0, "a window is negative");
+    require(distance_slopes == nullptr || num_distance_slopes >= heads.num, "a head has no slope");
+}
+
+void DecoderSpec::check_latent(const Layer& layer) const {
+    const Latent& l = layer.latent;
+    const int32_t num = layer.heads.num;
+    for (const int32_t size : {l.size, l.plain, l.rotated, l.value}) {
+        require(size > 0 && size <= (1 << 16) && size % 16 == 0, "a size is zero or negative, or no multiple of 16");
+    }
+    require(int64_t(num) * std::max({l.size, l.query_size(), l.value}) < (1 << 24), "a row of all heads is too large");
+    require(l.size % 32 == 0 && l.plain % 32 == 0 && num * l.value % 32 == 0, "a row of activations is no multiple of 32");
+    require(layer.heads.num_kv == 1 && layer.heads.size == l.size + l.rotated && layer.kv_layer == &layer - layers.data(),
+            "the heads are not those of a latent vector");
+    require(layer.value.w.rows == 0 && layer.mixed_gate.w.rows == 0 && layer.query_norm == nullptr &&
+                layer.key_norm == nullptr && layer.head_norms == HeadNorms::before_rope,
+            "a layer with a latent vector has what it has no use for");
+    require(l.norm != nullptr && ropes[layer.rope].dim == l.rotated, "a norm is missing, or a rotation does not fit");
+    const bool is_narrow = l.narrow.w.rows > 0;
+    require_shape(layer.query, is_narrow ? l.narrow.w.cols : num * l.query_size(), hidden_size);
+    require(layer.query.w.rows % 16 == 0, "a row of queries is no multiple of 16");
+    if (is_narrow) {
+        require_shape(l.narrow, num * l.query_size(), layer.query.w.rows);
+        require(l.narrow.w.cols % 32 == 0 && l.query_norm != nullptr, "a norm is missing");
+    }
+    require_shape(layer.key, l.size + l.rotated, hidden_size);
+    require_shape(l.wide, num * l.size, l.plain);
+    require_shape(l.out, num * l.value, l.size);
+    require_shape(layer.output, hidden_size, num * l.value);
+}
+
+void DecoderSpec::check_keys(const Layer& layer) const {
+    const auto index = int32_t(&layer - layers.data());
+    if (layer.kv_layer == index) {
+        require_shape(layer.key, layer.heads.kv_size(), hidden_size);
+        require_shape(layer.value, layer.heads.kv_size(), hidden_size);
+        return;
+    }
+    require(layer.kv_layer >= 0 && layer.kv_layer < index && !sees_ahead, "a layer sees the keys of none before it");
+    const Layer& of = layers[layer.kv_layer];
+    require(of.kv_layer == layer.kv_layer && of.heads == layer.heads && of.window == layer.window,
+            "a layer sees the keys of one that is not like it");
+    require(layer.head_norms != HeadNorms::whole_row && layer.key_norm == nullptr, "a layer without keys has a norm of them");
+    require_shape(layer.key, 0, 0);
+    require_shape(layer.value, 0, 0);
 }
 
 void DecoderSpec::check_feed_forward(const Layer& layer) const {
@@ -158,6 +229,7 @@ void DecoderSpec::check(const Experts& experts) const {
     require_shape(experts.down, count * hidden_size, experts.size);
     require(!has_up(activation) || experts.gate.w.is_float() == experts.up.w.is_float(),
             "gate and up are not both floats, or both not");
+    require(experts.has_own_input() == (experts.router_norm != nullptr), "the experts or their router have no norm");
     if (experts.has_shared_gate()) {
         require_shape(experts.shared_gate, 1, hidden_size);
     }

@@ -28,10 +28,14 @@ struct Projection {
 
 struct Rope {
     bool adjacent;  // pairs 2i, 2i+1; otherwise i, i + dim/2
-    int32_t dim;
+    int32_t dim;  // 0 = nothing is rotated
     int32_t num_positions;
     const float* table;  // [num_positions][2][dim/2]: cosines, sines
+    std::vector<uint8_t> axes;  // of each pair the axis whose position it is turned by; empty = all have one position
 };
+
+constexpr int32_t kAxes = 3;           // time, rows, columns
+constexpr int32_t kMaxRotated = 1024;  // elements of a head that are turned along several axes
 
 // Query heads, which share heads of keys and values, all of the same size.
 struct Heads {
@@ -43,7 +47,8 @@ struct Heads {
     bool operator==(const Heads&) const = default;
 };
 
-enum class NormKind : int32_t { rms, layer };  // layer: the mean is taken away first
+// layer: the mean is taken away first; layer_biased: likewise, and behind its weights lies what is added to each element
+enum class NormKind : int32_t { rms, layer, layer_biased };
 
 // When queries and keys are normalised: each head before or after its rotation, or all heads of a row as one before it.
 enum class HeadNorms : int32_t { before_rope, after_rope, whole_row };
@@ -68,8 +73,13 @@ struct Experts {
     Projection gate, up;          // [count * size][hidden]
     Projection down;              // [count * hidden][size]
     Projection shared_gate;       // [1][hidden]: by its sigmoid the layer's own block is multiplied; no rows = there is none
+    // Of the router's and of the experts' input, where they have others than the layer's own block; else nullptr, both.
+    const float *router_norm, *norm;
+    const float *block_norm, *post_norm;  // of what that block and the experts give, before they are added; or nullptr
+    const float* output_scales;           // [count]: what each gives is multiplied by it; or nullptr
 
     bool has_shared_gate() const { return shared_gate.w.rows > 0; }
+    bool has_own_input() const { return norm != nullptr; }
 };
 
 // By what the positions of a sequence come together. All but attention keep a state of a sequence (states.hpp) instead of keys
@@ -103,6 +113,32 @@ struct Recurrence {
     size_t head_floats() const { return size_t(key_size) * value_size; }
 };
 
+// What is added to x behind the feed-forward, from what each token has for each layer (see LayerInputs):
+//   x += norm(output(activation(gate(x)) * input))
+struct Injection {
+    Projection gate;    // [size][hidden]; no rows = there is none
+    Projection output;  // [hidden][size]
+    const float* norm;
+};
+
+// Keys and values that all heads share, as one short vector of each position. Queries are multiplied into the space where it lies,
+// and what attention gives is multiplied out of it, each head with matrices of its own (pass_latent.cpp):
+//
+//   `query` gives | head 0: plain, rotated | head 1 | ..., or what `narrow` makes these from; `key` gives | latent | rotated |
+//   a key, and a value too:  | rotated | norm(latent) |         a query: | rotated | wide(plain) |
+struct Latent {
+    int32_t size;     // of the vector; 0 = there is none, and nothing below either
+    int32_t plain, rotated;  // elements of a head's query
+    int32_t value;    // elements that a head gives in the end
+    Projection narrow;  // [heads * (plain + rotated)][query rows], or no rows
+    Projection wide;    // [heads * size][plain]
+    Projection out;     // [heads * value][size]
+    const float* query_norm;  // of what `query` gives, with `narrow`
+    const float* norm;        // [size]
+
+    int32_t query_size() const { return plain + rotated; }
+};
+
 struct Layer {
     Mixer mixer;
     Heads heads;            // none without attention
@@ -110,17 +146,22 @@ struct Layer {
     int32_t feed_forward_size;
     const float* attention_norm;  // nullptr: x as it is, as of the feed-forward
     Projection query, key, value, output;
+    Latent latent;
     Projection mixed_gate;   // by its sigmoid (attention) or SiLU what is mixed is multiplied, or no rows
     Projection decay, beta;  // [num_heads][hidden], of scans; beta of delta nets
     HeadNorms head_norms;
     const float* query_norm;
     const float* key_norm;
+    bool norms_values;  // each head of them, without weights
+    int32_t kv_layer;   // whose keys and values it sees: its own, or those of a layer before it; then it has none
     const float* sinks;  // of each query head a score of what is never seen, or nullptr
     const float* post_attention_norm;
     const float* feed_forward_norm;
     Projection gate, up, down;  // beside the experts the block that all rows share, or none of size 0; see has_up
     Experts experts;
     const float* post_feed_forward_norm;
+    Injection injection;
+    float output_scale;  // of x behind the layer
     bool is_parallel;  // the feed-forward does not see what attention added
     bool is_beside;    // nor does its mixer see what the layer before it added, which has no feed-forward
     int32_t rope;
@@ -128,6 +169,10 @@ struct Layer {
 
     bool attends() const { return mixer == Mixer::attention; }
     bool has_feed_forward() const { return feed_forward_size > 0 || experts.count > 0; }
+    bool is_latent() const { return latent.size > 0; }
+    bool injects() const { return injection.gate.w.rows > 0; }
+    // Of what is added last.
+    const float* last_norm() const { return injects() ? injection.norm : post_feed_forward_norm; }
     bool scans() const { return mixer == Mixer::delta_net || mixer == Mixer::mamba2; }
     // What the mixer begins with, of each row: | query | key | value | mixed_gate | decay | beta |, but | value | key | query | ...
     // for mamba2, as its convolution has them.
@@ -144,16 +189,35 @@ struct Layer {
     }
 };
 
+// What a token has for each layer: norm(projection(x)) + table_scale * table[token], where x is its embedding.
+struct LayerInputs {
+    int32_t size;           // of a layer; 0 = there are none
+    Projection table;       // [vocab_size][layers * size]
+    Projection projection;  // [layers * size][hidden]
+    const float* norm;      // [size], of each layer
+    float norm_eps, table_scale;
+};
+
 struct DecoderSpec {
     int32_t vocab_size, hidden_size;
     float norm_eps;
     NormKind norm;  // of the residual stream
     Activation activation;
     float attention_scale, attention_softcap, embedding_scale, logit_softcap;
+    float input_scale;  // of rows that stand in place of embeddings
     Projection embedding, head;
+    LayerInputs layer_inputs;
     const float* output_norm;
     const float* query_scales;  // by position, [num_query_scales], or nullptr
     int32_t num_query_scales;
+    bool sees_ahead;                // a position sees all of its sequence, which comes whole
+    bool replaces_stream;           // what a norm in front of a layer, or of its feed-forward, gives takes the place of x
+    const float* positions;         // added to embeddings: [num_embedded_positions][hidden_size], or nullptr
+    int32_t num_embedded_positions;
+    const float* token_type;        // likewise, to all alike
+    const float* embedding_norm;    // of the sum, or nullptr
+    const float* distance_slopes;   // see AttentionRows: of the query heads of every layer, or nullptr
+    int32_t num_distance_slopes;
     std::vector<Rope> ropes;
     std::vector<Layer> layers;
 
@@ -176,6 +240,9 @@ struct DecoderSpec {
 private:
     void check(const Layer& layer) const;
     void check_attention(const Layer& layer) const;
+    void check_keys(const Layer& layer) const;
+    void check_latent(const Layer& layer) const;
+    void check_layer_inputs() const;
     void check_recurrence(const Layer& layer) const;
     void check_scan(const Layer& layer) const;
     void check_feed_forward(const Layer& layer) const;
@@ -192,7 +259,7 @@ struct AdapterUse {
 };
 
 struct Batch {
-    const int32_t* tokens;
+    const int32_t* tokens;  // ids; below 0, row -1 - id of `inputs` stands in place of an embedding
     int32_t num_tokens;
     const Chunk* chunks;
     int32_t num_chunks;
@@ -205,6 +272,10 @@ struct Batch {
     const AdapterUse* uses;   // in the order of the chunks
     const float* use_scales;  // one for each
     int32_t num_uses;
+    const float* inputs;  // [num_inputs][hidden_size]
+    int32_t num_inputs;
+    const int32_t* sees_to;  // of each token the end of the positions that it sees if that is behind its own; nullptr = none
+    const int32_t* rotary;   // [num_tokens][kAxes]: by which positions each is rotated; nullptr = by its place
 };
 
 }  // namespace stoker

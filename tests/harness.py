@@ -10,6 +10,8 @@ from itertools import accumulate, count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from stoker.backends.base import Backend
 from stoker.backends.scripted import ScriptedBackend, ScriptedTokenizer, scripted_info
 from stoker.cache.store import KVStore
@@ -85,6 +87,12 @@ class Loop:
     """Tiers behind the pool."""
     clock: Callable[[], float] = field(default_factory=steady_clock)
     """What moving KV takes: never the time of the machine that the test runs on."""
+    images: dict[bytes, list[float]] = field(default_factory=dict[bytes, list[float]])
+    """By key, the rows of spans; what is wanted of them comes when `delay` says so."""
+    delay: Callable[[], int] = field(default=lambda: 0)
+    """Steps from the moment when rows are wanted."""
+    num_given: int = 0
+    """How often rows were given."""
     num_preempted: int = 0
     num_paused: int = 0
     num_drafted: int = 0
@@ -93,6 +101,8 @@ class Loop:
     def __post_init__(self) -> None:
         self.backend = ScriptedBackend(self.info, before_forward=self.before_forward)
         self.scheduler = Scheduler(self.info, SchedulerConfig(max_running=self.max_running), self.store)
+        self.coming: list[tuple[int, bytes]] = []
+        """Rows on their way: after how many steps they are there, and their key."""
         self.arrival = threading.Event()
         self.transfers = None
         if self.store is not None:
@@ -114,10 +124,13 @@ class Loop:
         if self.transfers is not None:
             self.transfers.export()
         batch = self.scheduler.schedule()
+        waits = self.scheduler.awaits_tiers or self.scheduler.awaits_rows
+        self._move_rows()
         if batch is None:
-            assert self.scheduler.awaits_tiers, "work waits, but nothing was scheduled"
-            self.arrival.wait(MAX_TIER_WAIT_S)
-            self.arrival.clear()
+            assert waits, "work waits, but nothing was scheduled"
+            if self.scheduler.awaits_tiers:
+                self.arrival.wait(MAX_TIER_WAIT_S)
+                self.arrival.clear()
             return
         try:
             logits = self.backend.forward(batch)
@@ -131,6 +144,17 @@ class Loop:
         for event in events:
             self._take(event)
         self.scheduler.check_integrity()
+
+    def _move_rows(self) -> None:
+        """Drops what is not needed, notes what is wanted, and gives what has come, all before the forward pass."""
+        for key in self.scheduler.rows_given_up():
+            self.backend.drop_rows(key)
+        self.coming += [(self.delay(), span.key) for _, span in self.scheduler.rows_wanted()]
+        for _, key in [item for item in self.coming if item[0] <= 0]:
+            self.backend.hold_rows(key, np.array(self.images[key], dtype=np.float32)[:, None])
+            self.scheduler.media.arrived(key)
+            self.num_given += 1
+        self.coming = [(steps - 1, key) for steps, key in self.coming if steps > 0]
 
     def _update(self, batch: Batch, largest: list[int]) -> list[TokenEvent]:
         ids = [s.request.request_id for s in self.scheduler.sequences(batch)]

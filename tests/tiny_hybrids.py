@@ -152,10 +152,12 @@ def _delta_net(model: TinyModel) -> Shapes:
     gates: Shapes = [("ssm_beta.weight", (heads, hidden)), ("ssm_alpha.weight", (heads, hidden))]
     if model.architecture == "qwen3next":
         gates = [("ssm_ba.weight", (2 * heads, hidden))]
+    inputs: Shapes = [("attn_qkv.weight", (2 * keys + values, hidden)), ("attn_gate.weight", (values, hidden))]
+    if model.is_old:
+        inputs = [("ssm_in.weight", (2 * keys + 2 * values, hidden))]
     return [
         *gates,
-        ("attn_qkv.weight", (2 * keys + values, hidden)),
-        ("attn_gate.weight", (values, hidden)),
+        *inputs,
         ("ssm_conv1d.weight", (2 * keys + values, model.own_key("ssm.conv_kernel"))),
         ("ssm_dt.bias", (heads,)),
         ("ssm_a", (heads,)),

@@ -16,7 +16,9 @@ from gguf.quants import dequantize, quantize
 from numpy.typing import NDArray
 
 from tests.gguf_values import write_values
+from tests.tiny_gemma4 import gemma4_ends, gemma4_keys, gemma4_layer, gemma4_vectors
 from tests.tiny_hybrids import HYBRID_KEYS, has_attention, has_feed_forward, is_mixer_float, with_mixer
+from tests.tiny_latent import latent_keys, with_latent
 
 SPECIAL = ("<|bos|>", "<|end|>", "<|im_start|>", "<|im_end|>")
 FLOAT_TYPES = ("F32", "F16", "BF16")
@@ -45,6 +47,16 @@ _OWN_KEYS: Mapping[str, Mapping[str, Any]] = {
         "attention.layer_norm_rms_epsilon": None,
         "logit_scale": 0.4,
     },
+    "command-r": {
+        "attention.layer_norm_epsilon": 1e-5,
+        "attention.layer_norm_rms_epsilon": None,
+        "logit_scale": 0.4,
+    },
+    "bailingmoe2": {"expert_gating_func": 2, "expert_weights_norm": True, "expert_weights_scale": 1.5},
+    "dots1": {"expert_gating_func": 2, "expert_weights_norm": True, "expert_weights_scale": 1.5},
+    "exaone-moe": {"attention.sliding_window": 24, "expert_gating_func": 2, "expert_weights_norm": True},
+    "minimax-m2": {"expert_gating_func": 2},
+    "qwen3vlmoe": {"rope.dimension_sections": [3, 3, 2, 0]},
     "ernie4_5-moe": {"interleave_moe_layer_step": 1},
     "glm4moe": {"expert_weights_norm": True, "expert_weights_scale": 1.5},
     "gpt-oss": {"attention.sliding_window": 24},
@@ -64,8 +76,38 @@ _OWN_KEYS: Mapping[str, Mapping[str, Any]] = {
 
 OTHER_NORM = ("glm4moe", "gpt-oss", "seed_oss", "qwen35", "qwen35moe", "qwen3next")
 """In which the norm before the feed-forward is called as if it came after attention."""
-_PLAIN_SIZES = ("llama", "olmoe", "granitemoe", "granitehybrid")
+_PLAIN_SIZES = ("llama", "olmoe", "granitemoe", "granitehybrid", "hunyuan-moe", "minimax-m2")
 """Whose experts are of the size that is the feed-forward's elsewhere."""
+_WITH_SELECTION_BIAS = (
+    "afmoe",
+    "bailingmoe2",
+    "deepseek2",
+    "dots1",
+    "ernie4_5-moe",
+    "exaone-moe",
+    "glm4moe",
+    "lfm2moe",
+    "minimax-m2",
+    "nemotron_h_moe",
+)
+_WITH_HEAD_NORMS = (
+    "afmoe",
+    "bailingmoe2",
+    "dots1",
+    "exaone-moe",
+    "exaone4",
+    "gemma3",
+    "hunyuan-dense",
+    "hunyuan-moe",
+    "lfm2",
+    "lfm2moe",
+    "maincoder",
+    "mellum",
+    "qwen3",
+    "qwen3moe",
+    "qwen3vl",
+    "qwen3vlmoe",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,12 +142,14 @@ class TinyModel:
     """Not a multiple of anything."""
     context_length: int = 4096
     has_head: bool = True
+    is_old: bool = False
+    """Delta nets with one tensor for queries, keys, values and gates, as files of 2025 have them."""
     seed: int = 1
     control: tuple[str, ...] = ()
     """More control tokens, behind `SPECIAL`."""
     keys: Mapping[str, Any] = field(default_factory=dict[str, Any])
     vectors: Mapping[str, NDArray[np.float32]] = field(default_factory=dict[str, NDArray[np.float32]])
-    """More tensors of type F32, such as rope divisors."""
+    """More tensors of type F32, such as rope divisors; or others than random ones."""
 
     def heads_of(self, index: int) -> tuple[int, int]:
         """Of a layer: of queries, and of keys and values."""
@@ -136,10 +180,12 @@ def write_tiny_model(path: Path, model: TinyModel) -> Path:
     rng = np.random.default_rng(model.seed)
     writer = GGUFWriter(path, model.architecture)
     _write_sizes(writer, model)
-    _write_vocabulary(writer, model)
+    write_vocabulary(writer, model)
     for name, shape in _shapes(model).items():
-        _write_tensor(writer, rng, model, name, shape)
-    for name, values in model.vectors.items():
+        if name not in model.vectors:
+            write_tensor(writer, rng, model, name, shape)
+    vectors = gemma4_vectors(model) if model.architecture == "gemma4" else {}
+    for name, values in {**vectors, **model.vectors}.items():
         writer.add_tensor(name, values.astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -186,6 +232,8 @@ def _write_sizes(writer: GGUFWriter, model: TinyModel) -> None:
         **(_expert_keys(model) if model.num_experts else {}),
         **_OWN_KEYS.get(model.architecture, {}),
         **HYBRID_KEYS.get(model.architecture, {}),
+        **(gemma4_keys(model) if model.architecture == "gemma4" else {}),
+        **(latent_keys(model) if model.architecture == "deepseek2" else {}),
         **model.keys,
     }
     write_values(writer, {f"{model.architecture}.{key}": value for key, value in keys.items()})
@@ -202,7 +250,8 @@ def _expert_keys(model: TinyModel) -> dict[str, Any]:
     }
 
 
-def _write_vocabulary(writer: GGUFWriter, model: TinyModel) -> None:
+def write_vocabulary(writer: GGUFWriter, model: TinyModel) -> None:
+    """Bytes, and a few special tokens."""
     control = (*SPECIAL, *model.control)
     tokens = [*_byte_alphabet(), *control]
     tokens += [f"unused{index}" for index in range(model.vocab_size - len(tokens))]
@@ -227,6 +276,7 @@ def _byte_alphabet() -> list[str]:
 
 def _shapes(model: TinyModel) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (model.vocab_size, model.hidden_size)}
+    shapes |= gemma4_ends(model) if model.architecture == "gemma4" else {}
     for index in range(model.num_layers):
         shapes |= {f"blk.{index}.{name}": shape for name, shape in _shapes_of_layer(model, index)}
     output_norm = "token_embd_norm" if model.architecture.startswith("lfm2") else "output_norm"
@@ -237,13 +287,15 @@ def _shapes(model: TinyModel) -> dict[str, tuple[int, ...]]:
 
 
 def _shapes_of_layer(model: TinyModel, index: int) -> list[tuple[str, tuple[int, ...]]]:
+    if model.architecture == "gemma4":
+        return gemma4_layer(model, index)
     num, num_kv = model.heads_of(index)
     size = model.layer_sizes[index] if model.layer_sizes else model.feed_forward_size
     shapes = _layer_shapes(model, model.hidden_size, size, num * model.head_size, num_kv * model.head_size)
     if model.num_experts and index >= model.num_dense:
         dense = ("ffn_gate.weight", "ffn_up.weight", "ffn_down.weight")
         shapes = [(name, shape) for name, shape in shapes if name not in dense] + _expert_shapes(model)
-    return with_mixer(model, index, shapes)
+    return with_latent(model, shapes) if model.architecture == "deepseek2" else with_mixer(model, index, shapes)
 
 
 def _expert_shapes(model: TinyModel) -> list[tuple[str, tuple[int, ...]]]:
@@ -259,7 +311,7 @@ def _expert_shapes(model: TinyModel) -> list[tuple[str, tuple[int, ...]]]:
         shapes += [("ffn_down_shexp.weight", (hidden, shared))]
     if model.architecture in ("qwen2moe", "qwen35moe", "qwen3next"):
         shapes += [("ffn_gate_inp_shexp.weight", (hidden,))]
-    if model.architecture in ("ernie4_5-moe", "glm4moe", "lfm2moe", "nemotron_h_moe"):
+    if model.architecture in _WITH_SELECTION_BIAS:
         shapes += [("exp_probs_b.bias", (count,))]
     if model.architecture == "gpt-oss":
         shapes += [("attn_sinks.weight", (model.num_heads,)), ("attn_output.bias", (hidden,))]
@@ -276,25 +328,28 @@ def _layer_shapes(
         ("attn_output.weight", (hidden, heads)),
         ("ffn_down.weight", (hidden, size)),
     ]
-    if model.architecture == "phi3":
-        return [
-            *shapes,
-            ("attn_qkv.weight", (heads + 2 * kv_heads, hidden)),
-            ("ffn_up.weight", (2 * size, hidden)),
-        ]
-    if model.architecture == "glm4":
+    if model.architecture in ("phi3", "glm4", "chatglm"):
         shapes += [("ffn_up.weight", (2 * size, hidden))]
+    elif model.architecture == "arcee":
+        shapes += [("ffn_up.weight", (size, hidden))]
     else:
         shapes += [("ffn_gate.weight", (size, hidden)), ("ffn_up.weight", (size, hidden))]
     rows = {"q": heads, "k": kv_heads, "v": kv_heads}
-    shapes += [(f"attn_{part}.weight", (count, hidden)) for part, count in rows.items()]
+    if model.architecture in ("phi3", "chatglm", "bailingmoe2"):
+        shapes += [("attn_qkv.weight", (heads + 2 * kv_heads, hidden))]
+    else:
+        shapes += [(f"attn_{part}.weight", (count, hidden)) for part, count in rows.items()]
+    if model.architecture == "chatglm":
+        shapes += [("attn_qkv.bias", (heads + 2 * kv_heads,))]
+    if model.architecture == "afmoe":
+        shapes += [("attn_gate.weight", (heads, hidden))]
     if model.architecture in ("glm4", "glm4moe", "gpt-oss", "qwen2", "qwen2moe", "qwen2vl", "seed_oss"):
         shapes += [(f"attn_{part}.bias", (count,)) for part, count in rows.items()]
-    if model.architecture in ("olmo2", "olmoe"):
+    if model.architecture in ("olmo2", "olmoe", "minimax-m2"):
         shapes += [("attn_q_norm.weight", (heads,)), ("attn_k_norm.weight", (kv_heads,))]
-    if model.architecture in ("qwen3", "qwen3moe", "qwen3vl", "gemma3", "exaone4", "hunyuan-dense", "lfm2", "lfm2moe"):
+    if model.architecture in _WITH_HEAD_NORMS:
         shapes += [(f"attn_{part}_norm.weight", (model.head_size,)) for part in "qk"]
-    if model.architecture in ("gemma2", "gemma3", "glm4", "olmo2", "exaone4"):
+    if model.architecture in ("gemma2", "gemma3", "glm4", "olmo2", "exaone4", "afmoe"):
         shapes += [("post_attention_norm.weight", (hidden,)), ("post_ffw_norm.weight", (hidden,))]
     return shapes
 
@@ -303,14 +358,15 @@ def _norms_before(architecture: str) -> tuple[str, ...]:
     """Of attention and feed-forward."""
     if architecture in ("olmo2", "exaone4"):
         return ()
-    if architecture == "cohere2":
+    if architecture in ("cohere2", "command-r"):
         return ("attn_norm.weight",)
     return ("attn_norm.weight", "post_attention_norm.weight" if architecture in OTHER_NORM else "ffn_norm.weight")
 
 
-def _write_tensor(
+def write_tensor(
     writer: GGUFWriter, rng: np.random.Generator, model: TinyModel, name: str, shape: tuple[int, ...]
 ) -> None:
+    """A tensor of random numbers, of the type that the model says."""
     if len(shape) == 1 or name.endswith("bias") or is_mixer_float(name):
         values = rng.normal(0 if name.endswith("bias") else 1, 0.3, shape).astype(np.float32)
         values = -values if name.endswith("ssm_a") else values

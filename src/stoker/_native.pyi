@@ -163,19 +163,20 @@ class SharedCores:
         """By the thread that took it."""
 
 def write_batch(
-    chunks: tuple[tuple[int, int, tuple[int, ...], int, tuple[object, ...]], ...],
+    chunks: tuple[tuple[int, int, tuple[int, ...], int, tuple[object, ...], tuple[object, ...], int], ...],
     tokens: NDArray[np.int32],
     rows: NDArray[np.int32],
-) -> tuple[int, int, bool]:
+) -> tuple[int, int, bool, int, bool]:
     """Writes a batch as `Decoder.forward` reads it.
 
     Args:
-        chunks: slot, start, entries, number of rows of logits, adapters.
-        tokens: at least one place per entry, one chunk's after the other's.
+        chunks: slot, start, entries, number of rows of logits, adapters, rows of images, shift of rotary positions.
+        tokens: at least one place per entry, one chunk's after the other's. The n-th negative entry becomes -1 - n.
         rows: at least `(len(chunks), 4)`: slot, start, length, number of rows.
 
     Returns:
-        How many entries, how many rows of logits, and whether any chunk has adapters.
+        How many entries, how many rows of logits, whether any chunk has adapters, how many entries are negative, and
+        whether any chunk is shifted.
 
     Raises:
         ValueError: there is not so much room.
@@ -237,11 +238,14 @@ class Decoder:
         maxima: NDArray[np.float32] | None = None,
         adapters: NDArray[np.int32] | None = None,
         scales: NDArray[np.float32] | None = None,
+        inputs: NDArray[np.float32] | None = None,
+        sees_to: NDArray[np.int32] | None = None,
+        rotary: NDArray[np.int32] | None = None,
     ) -> None:
         """Computes all chunks. Releases the GIL.
 
         Args:
-            tokens: `(num_tokens,)`, chunk after chunk.
+            tokens: `(num_tokens,)`, chunk after chunk; below 0, row -1 - id of `inputs` in place of an embedding.
             chunks: `(num_chunks, 4)`: slot, start, length, number of last rows that want logits.
             page_tables: `(num_slots, max_pages)`.
             logits: filled; `(rows wanted, vocab_size)`.
@@ -250,6 +254,10 @@ class Decoder:
                 is +inf where one is +inf or NaN.
             adapters: index of a chunk, ascending, and id of an adapter that it is computed with; `(uses, 2)`.
             scales: of each, `(uses,)`.
+            inputs: `(rows, hidden_size)`.
+            sees_to: `(num_tokens,)`: up to which position each sees, if that is behind its own.
+            rotary: `(num_tokens, 3)`: by which positions each is rotated, along time, rows and columns; not given: by
+                its own, and so always where a rotation has no axes.
 
         Raises:
             ValueError: token ids, positions, adapters or shapes that cannot be.

@@ -1,4 +1,4 @@
-"""Builds engines out of the rooms; knows every room and decides nothing they can decide themselves.
+"""Builds engines out of the rooms. It knows every room, and decides nothing that a room can decide itself.
 
 `python -m stoker.assembly` is the engine's child process: it is told on stdin what to build, see `engine.process`.
 """
@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stoker.core.params import BUILT_IN
 from stoker.core.scheduler import SchedulerConfig
 from stoker.core.stages import Mark, no_mark
 from stoker.engine.cards import EmbeddingCard, ModelCard
@@ -56,12 +57,12 @@ _USUAL = (
     "stoker.models.vocabulary",
     "stoker.text.vocabulary.tokenizer",
 )
-"""What loading nearly every model takes; whoever has time imports it before it is told which."""
+"""Modules that nearly every model needs; a spare process imports them before it is told which model to load."""
 
 _MAX_DRAFT = 15
-"""With the last entry, as many rows as a tile of the native executor has."""
+"""Maximum number of drafted tokens. With the last entry, they fill the rows of a tile of the native executor."""
 _SWITCH_S = 0.0005
-"""So long a thread that computes in Python may keep the next step waiting. Python's own 5 ms are two steps."""
+"""Time for which a thread that runs Python may delay the next step. Python's own 5 ms are two steps."""
 
 
 def build_engine(
@@ -119,7 +120,7 @@ def _scheduling(config: EngineConfig, loaded: Loaded) -> SchedulerConfig:
 
 
 def _row_kernels() -> RowKernels | None:
-    """Whatever backend computes, rows are sampled by the native executor's code, if that was built here."""
+    """The sampler: the native executor's code, for every backend, if it was built here."""
     try:
         from stoker.backends.native.sampling import RowSampler
     except ImportError:
@@ -176,6 +177,10 @@ def _card(config: EngineConfig, loaded: Loaded, scheduling: SchedulerConfig) -> 
         marker_tokens=_marker_tokens(tokenizer),
         system=config.preset.system,
         can_constrain_calls=find_spec("llguidance") is not None,
+        media=[] if loaded.projector is None else list(loaded.projector.kinds),
+        row_width=0 if loaded.rows_port is None else loaded.rows_port.row_width,
+        sampling=loaded.defaults.filled_from(BUILT_IN),
+        devices=list(loaded.devices),
     )
 
 
@@ -187,7 +192,7 @@ def _check_tool_format(name: str) -> None:
 
 
 def _marker_tokens(tokenizer: Tokenizer) -> list[str]:
-    """The markers of chat formats that are single tokens: none of their letters is a token of its own."""
+    """The markers of chat formats that are single tokens of the vocabulary."""
     from stoker.text.chat_formats.table import ALL_MARKER_TOKENS
 
     return sorted(marker for marker in ALL_MARKER_TOKENS if len(tokenizer.encode(marker)) == 1)
@@ -211,7 +216,7 @@ def main() -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the cores belong to the forward pass
     sys.setswitchinterval(_SWITCH_S)
     if os.environ.pop(IS_SPARE, ""):
-        with suppress(ImportError):  # whoever needs it will say that it is missing
+        with suppress(ImportError):  # the code that needs the module will report that it is missing
             for module in _USUAL:
                 import_module(module)
     return serve_engine(_build, _prepare)
@@ -225,7 +230,8 @@ def _prepare(model_path: str) -> None:
 
 
 def _trim_heap() -> None:
-    """Reading a vocabulary frees half as much memory as it keeps, which the C library would hold back for later."""
+    """Gives freed memory back to the system: reading a vocabulary frees half as much as it keeps, which the C library
+    would otherwise hold back."""
     with suppress(ImportError):
         from stoker.backends.native.heap import trim_heap
 
@@ -234,7 +240,12 @@ def _trim_heap() -> None:
 
 def _build(config: EngineConfig, progress: Progress) -> tuple[Engine, ModelCard]:
     level = os.environ.get("STOKER_LOG_LEVEL", "warning").upper()
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s engine %(name)s: %(message)s")
+    handlers: list[logging.Handler] = [logging.StreamHandler()]
+    if log_file := os.environ.get("STOKER_LOG_FILE"):  # the server rotates it
+        from logging.handlers import WatchedFileHandler  # with what it imports 10 ms, for servers alone
+
+        handlers.append(WatchedFileHandler(log_file, encoding="utf-8", delay=True))
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s engine %(name)s: %(message)s", handlers=handlers)
     built = build_engine(config, progress=progress)
     _trim_heap()
     return built

@@ -28,7 +28,7 @@ from stoker.runtime.llama_server.config import RuntimeConfig
 from stoker.runtime.replica_config import ReplicaConfig
 from stoker.server.config import ServerConfig
 
-__all__ = ["Config", "Setting", "load_config", "setting_keys", "usual_file"]
+__all__ = ["Config", "Setting", "load_config", "setting_keys", "setting_types", "usual_file"]
 
 Layer: TypeAlias = Mapping[str, Mapping[str, tuple[object, str]]]
 """section -> key -> (checked value, where it comes from)."""
@@ -46,7 +46,7 @@ _NOT_SETTINGS = frozenset({"adapters", "has_siblings", "model", "model_path", "n
 """Fields that a command fills in itself."""
 _PREFIX = "STOKER_"
 _OTHER_VARIABLES = frozenset(
-    {"STOKER_CONFIG", "STOKER_LOG_LEVEL", "STOKER_CACHE_DIR", "STOKER_STATE_DIR", "STOKER_URL"}
+    {"STOKER_CONFIG", "STOKER_LOG_LEVEL", "STOKER_CACHE_DIR", "STOKER_STATE_DIR", "STOKER_URL", "STOKER_LOG_FILE"}
 )
 """Variables of ours that are no settings."""
 _FLAGS = {"kv_cache_dir": "cache-dir", "volatile_headers": "volatile-header"}
@@ -67,7 +67,7 @@ _PATHS = frozenset(
         "unix_socket",
     }
 )
-"""Settings that may begin with `~`: a shell leaves it as it is behind `=`, and in a file nobody else replaces it."""
+"""Settings that may begin with `~`: a shell leaves it as it is after `=`, and in a file only this code replaces it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +98,18 @@ class Config:
     """The TOML file that was read; None = there is none."""
 
     def is_given(self, key: str) -> bool:
-        """Somebody chose this value; it is no default."""
+        """Whether the value was configured; False = it is a default."""
         return any(setting.key == key and setting.origin != "default" for setting in self.settings)
 
 
 def setting_keys(section: str) -> dict[str, Any]:
     """The keys of a section with their types, in the order in which their dataclass or Struct declares them."""
     return {key: hint for key, (hint, _) in _fields(_SECTIONS[section]).items()}
+
+
+def setting_types() -> dict[str, Any]:
+    """The types of all settings, by key: no two sections have the same one."""
+    return {key: hint for section in _SECTIONS for key, hint in setting_keys(section).items()}
 
 
 def load_config(
@@ -194,7 +199,7 @@ def usual_file() -> Path | None:
 
 
 def _usual_file() -> Path | None:
-    """There is none either where nobody may look."""
+    """None too where the folder may not be read."""
     usual = usual_file()
     with suppress(OSError):
         return usual if usual is not None and usual.is_file() else None
@@ -205,7 +210,7 @@ def _in_home(path: str, where: str, key: str) -> str:
     """The path with the home folder that a `~` at its beginning stands for.
 
     Raises:
-        ConfigError: nobody here has that home.
+        ConfigError: there is no such user.
     """
     found = os.path.expanduser(path)
     if path.startswith("~") and found == path:

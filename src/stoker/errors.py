@@ -9,12 +9,16 @@ StokerError                     internal_error
 │   ├── GrammarInvalid          grammar_invalid           a grammar, regular expression or schema that is malformed
 │   ├── GrammarTooComplex       grammar_too_complex       a grammar or schema over one of the limits
 │   ├── TemplateError           template_error            the chat template refused the messages
+│   ├── MediaCrashed            media_crashed             an image or recording that ends the process that encodes it
 │   ├── ModelNotFound           model_not_found           no such model is served
 │   ├── AdapterNotFound         adapter_not_found         no such adapter is loaded
 │   ├── AdapterInvalid          adapter_invalid           a file that is no adapter, or not one of this model
-│   └── ResponseNotFound        response_not_found        no such response is stored, or no longer
+│   ├── ResponseNotFound        response_not_found        no such response is stored, or no longer
+│   ├── FileNotStored           file_not_found            no such file is stored, or no longer
+│   ├── BatchNotFound           batch_not_found           no such batch
+│   └── SessionNotFound         session_not_found         no such session, or no longer
 ├── AuthenticationFailed        invalid_api_key           no API key, or not one of this server's
-├── PermissionDenied            permission_denied         who asks may not do this
+├── PermissionDenied            permission_denied         the client may not do this
 ├── ConfigError                 config_error              a flag, environment variable or config file is wrong
 ├── ModelError                  model_error               something about a model on disk or on its way there
 │   ├── ModelFileNotFound       model_file_not_found
@@ -25,13 +29,13 @@ StokerError                     internal_error
 ├── Overloaded                  overloaded                the queue is full; try again after retry_after_s
 ├── ResourceExhausted           resource_exhausted        memory, disk or file handles ran out
 ├── Timeout                     timeout                   the request's deadline passed
-├── Cancelled                   cancelled                 the caller went away or asked to stop
+├── Cancelled                   cancelled                 the client left or asked to stop
 ├── GrammarFailed               grammar_failed            a grammar cannot be followed any further
 └── BackendError                backend_error             the forward pass failed
     └── EngineCrashed           engine_crashed            the engine process died under the request
 ```
 
-An error carries its facts in `fields` (plain numbers and strings), so nobody ever parses a message.
+An error carries its facts in `fields` (plain numbers and strings), so no client needs to parse a message.
 """
 
 from __future__ import annotations
@@ -45,16 +49,19 @@ __all__ = [
     "AdapterNotFound",
     "AuthenticationFailed",
     "BackendError",
+    "BatchNotFound",
     "Cancelled",
     "ConfigError",
     "ContextLengthExceeded",
     "DownloadFailed",
     "EngineCrashed",
     "FieldValue",
+    "FileNotStored",
     "GrammarFailed",
     "GrammarInvalid",
     "GrammarTooComplex",
     "InvalidInput",
+    "MediaCrashed",
     "ModelError",
     "ModelFileInvalid",
     "ModelFileNotFound",
@@ -65,6 +72,7 @@ __all__ = [
     "PermissionDenied",
     "ResourceExhausted",
     "ResponseNotFound",
+    "SessionNotFound",
     "StokerError",
     "TemplateError",
     "Timeout",
@@ -86,7 +94,7 @@ class StokerError(Exception):
 
 
 class InvalidInput(StokerError):
-    """The request cannot be honoured as it stands. `fields["parameter"]` names the culprit if there is one."""
+    """The request cannot be honored as it stands. `fields["parameter"]` names the culprit if there is one."""
 
     code = "invalid_input"
 
@@ -101,6 +109,12 @@ class UnsupportedParameter(InvalidInput):
     """Fields: `parameter`."""
 
     code = "unsupported_parameter"
+
+
+class MediaCrashed(InvalidInput):
+    """An image or a recording ended the process that encodes it, twice. Fields: `parameter`."""
+
+    code = "media_crashed"
 
 
 class UnsupportedSchema(InvalidInput):
@@ -151,6 +165,24 @@ class ResponseNotFound(InvalidInput):
     code = "response_not_found"
 
 
+class FileNotStored(InvalidInput):
+    """Fields: `file_id`."""
+
+    code = "file_not_found"
+
+
+class BatchNotFound(InvalidInput):
+    """Fields: `batch_id`."""
+
+    code = "batch_not_found"
+
+
+class SessionNotFound(InvalidInput):
+    """Fields: `session_id`."""
+
+    code = "session_not_found"
+
+
 class AuthenticationFailed(StokerError):
     """The request has no API key, or not one of this server's."""
 
@@ -158,7 +190,7 @@ class AuthenticationFailed(StokerError):
 
 
 class PermissionDenied(StokerError):
-    """Who asks may not do this: it takes the admin key, or the request comes from a web page that is not allowed."""
+    """The client may not do this: it needs the admin key, or the request comes from a web page that is not allowed."""
 
     code = "permission_denied"
 
@@ -224,7 +256,7 @@ class Timeout(StokerError):
 
 
 class Cancelled(StokerError):
-    """The caller went away or asked to stop."""
+    """The client left or asked to stop."""
 
     code = "cancelled"
 

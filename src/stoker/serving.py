@@ -1,4 +1,4 @@
-"""From settings to a server: which models there are, what they are called, and which processes each is given.
+"""From settings to a server: the models, their names, and the processes that each is given.
 
 Nothing is started here: the registry decides whether and when a runtime is made.
 """
@@ -21,7 +21,7 @@ from stoker.config import Config, engine_with
 from stoker.engine import spare
 from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.errors import ConfigError, InvalidInput
-from stoker.loading.locating import check_unicode, local_model, prepared_path, with_preset
+from stoker.loading.locating import check_unicode, local_model, prepared_path, with_local_draft, with_preset
 from stoker.runtime.config import ModelConfig
 from stoker.runtime.keep_alive import parse_keep_alive
 
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _FOUND_KEEP_ALIVE_S = 300.0
-"""Of models that nobody named: as Ollama has it."""
+"""Keep-alive of models that the settings do not name; Ollama's default."""
 _USUAL_MODELS = 4
-"""That are loaded at the same time if nobody says; llama-server's number."""
+"""Default number of models that are loaded at the same time; llama-server's number."""
 _RAM_SHARE = 4
 _MAX_RAM_MIB = 8192
 _MIB = 2**20
@@ -54,11 +54,11 @@ class _Life:
     """Alias -> model."""
     pinned: frozenset[str]
     keep_alive_s: Mapping[str, float]
-    """By model; the empty name is for all others."""
+    """Keep-alive by model; the empty name is for all others."""
 
     @property
     def names(self) -> set[str]:
-        """All models that something is said about."""
+        """All models that these settings mention."""
         return {*self.aliases.values(), *self.pinned, *self.keep_alive_s} - {""}
 
     def applied(self, spec: ModelSpec) -> ModelSpec:
@@ -89,28 +89,81 @@ def create_registry(config: Config, models: Sequence[str], *, progress: Progress
     """
     from stoker.runtime.registry import Registry
 
-    named = [*((model, ModelConfig()) for model in models), *(config.registry.models or {}).items()]
-    folder = config.registry.models_dir
-    is_open = bool(folder) or not named
-    if config.engine.name and len(named) != 1:
-        raise ConfigError("--name is for one model; use --alias NAME=MODEL for several", key="name")
-    if (config.engine.lora or config.engine.control_vector) and (len(named) != 1 or is_open):
-        option = "--lora" if config.engine.lora else "--control-vector"
-        message = f"{option} is for one model; give several theirs in the file, under [registry.models.NAME.engine]"
-        raise ConfigError(message, key=option[2:].replace("-", "_"))
-    if folder:
-        _check_folder(Path(folder).expanduser())
-    life = _life(config)
-    makers = _Makers(config, _usual_cache_mib(config, len(named)), _kv_share_mib(config, len(named)))
-    specs = [life.applied(makers.named(name, model, progress)) for name, model in named]
-    specs = list(_without_shared(specs))
-    _check_names(specs, life, is_open=is_open)
+    named = named_models(config, models)
+    specs, life, makers = _specs(config, named, progress, repeats=True)
+    folder, is_open = config.registry.models_dir, _is_open(config, len(named))
     return Registry(
         specs,
         config.registry,
         strict=config.server.strict_models,
         discover=(lambda: [life.applied(spec) for spec in makers.found(folder)]) if is_open else None,
     )
+
+
+def named_models(config: Config, models: Sequence[str]) -> list[tuple[str, ModelConfig]]:
+    """The models that are named: those of the command line, and those of the configuration file.
+
+    Args:
+        config: all settings.
+        models: as the command line names them; they come first.
+    """
+    return [*((model, ModelConfig()) for model in models), *(config.registry.models or {}).items()]
+
+
+def names_of(config: Config, name: str, model: ModelConfig) -> tuple[str, ...]:
+    """Under which names a model is served, aliases of the settings included. It looks for nothing on this disk."""
+    from stoker.runtime.registry import ModelSpec
+
+    never = ModelSpec(names=_own_names(config, name, model), make=_never)
+    return _life(config).applied(never).names
+
+
+def create_replica(config: Config, models: Sequence[str]) -> ModelSpec:
+    """The one model that is named, as a replica of it: a request that had not begun ends with its engine.
+
+    Args:
+        config: all settings.
+        models: as the command line names them.
+
+    Raises:
+        ConfigError: a setting cannot be used.
+        ModelError: there is no such model, or no way to get it.
+    """
+    specs, _, _ = _specs(config, named_models(config, models), None, repeats=False)
+    (spec,) = specs
+    return spec
+
+
+def _specs(
+    config: Config, named: Sequence[tuple[str, ModelConfig]], progress: Progress | None, *, repeats: bool
+) -> tuple[list[ModelSpec], _Life, _Makers]:
+    """The specs of the named models, what the settings say about models, and what makes further specs."""
+    is_open = _is_open(config, len(named))
+    if config.engine.name and len(named) != 1:
+        raise ConfigError("--name is for one model; use --alias NAME=MODEL for several", key="name")
+    if (config.engine.lora or config.engine.control_vector) and (len(named) != 1 or is_open):
+        option = "--lora" if config.engine.lora else "--control-vector"
+        message = f"{option} is for one model; give several theirs in the file, under [registry.models.NAME.engine]"
+        raise ConfigError(message, key=option[2:].replace("-", "_"))
+    if config.registry.models_dir:
+        _check_folder(Path(config.registry.models_dir).expanduser())
+    life = _life(config)
+    makers = _Makers(config, _usual_cache_mib(config, len(named)), _kv_share_mib(config, len(named)), repeats=repeats)
+    specs = list(_without_shared([life.applied(makers.named(name, model, progress)) for name, model in named]))
+    _check_names(specs, life, is_open=is_open)
+    return specs, life, makers
+
+
+def _never(_plan: MemoryPlan | None) -> Runtime:
+    raise AssertionError("only its names are asked for")
+
+
+def _own_names(config: Config, name: str, model: ModelConfig) -> tuple[str, ...]:
+    from stoker.runtime.served import names_of_source, served_names
+
+    source = model.source or name
+    given = config.engine.name or (name if model.source else "")
+    return served_names(given, source, *model.alias) if given else names_of_source(source, *model.alias)
 
 
 def _check_folder(folder: Path) -> None:
@@ -138,7 +191,7 @@ def run_server(
     """
     from stoker.server.transport.app import serve
 
-    serve(registry, config.server, on_ready, on_stop)
+    serve(registry, config.server, on_ready, on_stop, batch_concurrency=config.engine.parallel)
 
 
 def create_runtime(
@@ -147,21 +200,27 @@ def create_runtime(
     supervision: SupervisionConfig,
     replicas: ReplicaConfig | None = None,
     runtime_config: RuntimeConfig | None = None,
+    *,
+    repeats: bool = True,
 ) -> Runtime:
     """One model, in one child process or in several replicas of it. Nothing is started yet.
 
     Args:
         engine: of the model as a whole, see `share_of`; with the file on this disk.
-        volatile: what is dropped from the head of system prompts.
+        volatile: lines to drop from the head of system prompts.
         supervision: of each child.
         replicas: how many; not given: one.
-        runtime_config: who computes; not given: an engine of ours.
+        runtime_config: the runtime that computes; not given: an engine of ours.
+        repeats: requests that had not begun when their process died are given to its successor. False = the caller
+            gives them to another replica.
 
     Raises:
         ConfigError: there is not enough to share, or llama-server has no such option.
     """
     from stoker.engine.client import EngineClient
     from stoker.engine.supervisor import same_sizes
+    from stoker.loading.encoders import create_encoder
+    from stoker.runtime.local_fleet import LocalFleet
     from stoker.runtime.replicas import ReplicatedRuntime
 
     def one(config: EngineConfig, *, repeats: bool) -> Runtime:
@@ -171,18 +230,20 @@ def create_runtime(
             return LlamaServerRuntime(
                 config, runtime_config, supervision=supervision, volatile=volatile, repeats=repeats
             )
-        return EngineClient(config, supervision=supervision, repeats=repeats, volatile=volatile)
+        return EngineClient(config, supervision=supervision, repeats=repeats, volatile=volatile, encoder=encoder)
 
-    alone = one(engine, repeats=True)  # it also says what cannot be had, whatever computes in the end
+    is_ours = runtime_config is None or runtime_config.runtime != "llama-server"
+    encoder = create_encoder(engine) if is_ours else None
+    alone = one(engine, repeats=repeats)  # it also refuses impossible settings, whichever backend computes in the end
     if replicas is None or replicas.max_replicas == 1:
         return alone
     shares = _shares(engine, replicas.max_replicas)
 
     def make(number: int, first: ModelCard | None) -> Runtime:
         config = shares[number] if first is None else same_sizes(shares[number], first)
-        return one(config, repeats=False)  # another replica can take what has not begun
+        return one(config, repeats=False)  # another replica can take requests that have not begun
 
-    return ReplicatedRuntime(make, replicas, restart_wait_s=supervision.restart_wait_s)
+    return ReplicatedRuntime(LocalFleet(make, replicas), restart_wait_s=supervision.restart_wait_s)
 
 
 def _shares(engine: EngineConfig, count: int) -> list[EngineConfig]:
@@ -202,31 +263,33 @@ class _Makers:
 
     Args:
         config: all settings.
-        cache_ram_mib: for each model, unless somebody says; None = each engine decides for itself.
-        kv_share_mib: what the KV pools of each model take at most; None = as each plans for itself.
+        cache_ram_mib: for each model, unless its settings say otherwise; None = each engine decides for itself.
+        kv_share_mib: maximum size of the KV pools of each model; None = as each plans for itself.
+        repeats: see `create_runtime`.
     """
 
-    def __init__(self, config: Config, cache_ram_mib: int | None, kv_share_mib: int | None) -> None:
+    def __init__(self, config: Config, cache_ram_mib: int | None, kv_share_mib: int | None, *, repeats: bool) -> None:
         from stoker.text.volatile import VolatileHeaders
+
+        self._repeats = repeats
 
         self._config = config
         self._volatile = VolatileHeaders(config.server.volatile_headers)
         self._cache_ram_mib = cache_ram_mib
         self._kv_share_mib = kv_share_mib
         self._told: set[str] = set()
-        """Why found files are no models here, as far as it was said."""
+        """Reasons why found files cannot be served, as far as they were logged."""
 
     def named(self, name: str, model: ModelConfig, progress: Progress | None) -> ModelSpec:
         """A model of the command line or of the configuration file."""
-        from stoker.runtime.served import names_of_source, served_names
-
         source = model.source or name
         base = self._config.engine
         engine = engine_with(base, model.engine, f"[registry.models.{name}.engine]")
+        if self._config.runtime.runtime == "llama-server":
+            engine = with_local_draft(engine, progress, is_required=False)
         engine = local_model(msgspec.structs.replace(engine, model=source, name=base.name or name), progress=progress)
-        given = base.name or (name if model.source else "")
         spec = self._spec(
-            served_names(given, source, *model.alias) if given else names_of_source(source, *model.alias),
+            _own_names(self._config, name, model),
             engine,
             is_pinned=model.pin,
             keep_alive_s=inf if model.keep_alive == "" else parse_keep_alive(model.keep_alive),
@@ -239,14 +302,15 @@ class _Makers:
     def found(self, folder: str) -> list[ModelSpec]:
         """The models of a folder, if there is one, those that were downloaded, and presets of them.
 
-        It reads directories. What cannot be served is left out with a warning, one for each: nobody named it.
+        It reads directories. A file that cannot be served is skipped with a warning, because no setting names it.
         """
         from stoker.models.discovery import discover_models
         from stoker.runtime.served import served_names
 
         specs: list[ModelSpec] = []
         for found in discover_models(Path(folder).expanduser() if folder else None):
-            engine = msgspec.structs.replace(self._config.engine, model=found.model, name=found.names[0])
+            usual = self._config.engine  # whose draft model was not chosen for these
+            engine = msgspec.structs.replace(usual, model=found.model, name=found.names[0], draft_model="")
             try:
                 engine = msgspec.structs.replace(with_preset(engine), model_path=str(found.path))
                 names = served_names(*found.names)
@@ -293,7 +357,7 @@ class _Makers:
         return needs
 
     def _make(self, engine: EngineConfig, plan: MemoryPlan | None) -> Runtime:
-        """What was promised is what is taken, however much is free when the process looks."""
+        """Makes a runtime with the sizes of its plan, however much memory is free when the process starts."""
         config = self._config
         if plan is not None and engine.cache_ram is None and self._cache_ram_mib is not None:
             cache_ram = plan.cache_bytes * plan.num_replicas // _MIB
@@ -301,7 +365,9 @@ class _Makers:
         if plan is not None and (plan.num_replicas == 1 or self._kv_share_mib is not None):
             kv_tokens = plan.kv_tokens * plan.num_replicas
             engine = msgspec.structs.replace(engine, ctx_size=plan.ctx_size, kv_tokens=kv_tokens)
-        return create_runtime(engine, self._volatile, config.supervision, config.replicas, config.runtime)
+        return create_runtime(
+            engine, self._volatile, config.supervision, config.replicas, config.runtime, repeats=self._repeats
+        )
 
 
 def _changed_at(path: str) -> int:
@@ -322,7 +388,7 @@ def _needs(engine: EngineConfig, runtime: str) -> MemoryNeeds | None:
 
 
 def _usual_cache_mib(config: Config, num_named: int) -> int | None:
-    """A quarter of what is free, in equal parts; one model alone looks for itself."""
+    """RAM for the cache of each model: a quarter of the free memory, in equal parts. A single model decides itself."""
     from stoker.models.memory import available_memory
 
     if num_named == 1 and not _is_open(config, num_named):
@@ -337,12 +403,12 @@ def _kv_share_mib(config: Config, num_named: int) -> int | None:
 
 
 def _num_loaded(config: Config, num_named: int) -> int:
-    """How many models have to share."""
+    """Number of models that share the memory."""
     return config.registry.models_max or max(num_named, _USUAL_MODELS if _is_open(config, num_named) else 0)
 
 
 def _is_open(config: Config, num_named: int) -> bool:
-    """Models are served that nobody has named."""
+    """Whether models are served that the settings do not name."""
     return bool(config.registry.models_dir) or num_named == 0
 
 
@@ -369,7 +435,7 @@ def _keep_alive(text: str) -> float:
 
 
 def _without_shared(specs: Sequence[ModelSpec]) -> Iterator[ModelSpec]:
-    """Files of one name in different folders are called by their paths, as their short name would mean both."""
+    """Files of one name in different folders are called by their paths, because their short name is ambiguous."""
     from stoker.runtime.served import short_name
 
     owners = Counter(name for spec in specs for name in spec.names)
@@ -379,7 +445,7 @@ def _without_shared(specs: Sequence[ModelSpec]) -> Iterator[ModelSpec]:
 
 
 def _check_names(specs: Sequence[ModelSpec], life: _Life, *, is_open: bool) -> None:
-    """Every name means one model, and something is only said about models that there are."""
+    """Checks that every name means one model, and that settings mention only models that exist."""
     owners: dict[str, str] = {}
     for name, owner in _names(specs):
         if owners.setdefault(name, owner) != owner:

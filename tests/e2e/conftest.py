@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,12 +51,15 @@ def served_minilm(minilm_path: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @contextmanager
-def serving(*arguments: str, log: Path) -> Generator[Server]:
+def serving(
+    *arguments: str, log: Path, command: Sequence[str] = ("serve",), environ: Mapping[str, str] | None = None
+) -> Generator[Server]:
     """`stoker serve` with these arguments on a free port, ready to answer; it ends with the block."""
     port = free_port()
-    command = [sys.executable, "-m", "stoker", "serve", *arguments, "--host", "127.0.0.1", "--port", str(port)]
+    line = [sys.executable, "-m", "stoker", *command, *arguments, "--host", "127.0.0.1", "--port", str(port)]
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+        own = {**os.environ, "PYTHONUNBUFFERED": "1", **(environ or {})}
+        process = subprocess.Popen(line, stdout=output, stderr=output, env=own)
     try:
         url = f"http://127.0.0.1:{port}"
         _wait_until_healthy(url, process, log)

@@ -100,7 +100,6 @@ def test_errors_arrive_as_the_clients_own(client: Any):
     [
         lambda client: client.messages.batches.list(),
         lambda client: client.messages.batches.create(requests=[]),
-        lambda client: client.beta.files.list(),
     ],
 )
 def test_what_is_not_served_says_so(client: Any, verb: Callable[[Any], object]):

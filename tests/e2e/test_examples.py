@@ -65,7 +65,7 @@ def run(name: str, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("name", ["agent_openai", "agent_anthropic"])
+@pytest.mark.parametrize("name", ["agent_openai", "agent_anthropic", "agent_pydantic_ai"])
 def test_an_agent_calls_its_tool_and_answers(url: str, name: str) -> None:
     assert run(name, QUESTION, url) == "It is sunny in Paris."
 

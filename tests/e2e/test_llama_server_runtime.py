@@ -18,7 +18,7 @@ import pytest
 from psutil import Process
 
 from stoker.engine.config import EngineConfig
-from stoker.engine.protocol import Embed, Tokenize
+from stoker.engine.question_messages import Embed, Tokenize
 from stoker.errors import ConfigError, EngineCrashed, ModelNotLoaded
 from stoker.runtime.llama_server.binary import find_binary
 from stoker.runtime.llama_server.config import RuntimeConfig
@@ -30,7 +30,10 @@ WAIT_S = 120
 MESSAGES: Any = [{"role": "user", "content": "Count from one to ten in words."}]
 
 
-@pytest.fixture(scope="module", autouse=True)
+pytestmark = pytest.mark.usefixtures("computes_here")
+
+
+@pytest.fixture(scope="module")
 def computes_here(smollm2_path: Path) -> None:
     """Skips everything where there is no llama-server, or only one that was built for another CPU."""
 

@@ -110,9 +110,9 @@ def scrape_when(http: httpx.Client, is_there: Callable[[dict[str, float]], bool]
 def test_dashboards_of_other_servers_find_all_that_they_ask_for(http: httpx.Client):
     names = [*(f"vllm:{name}" for name in VLLM.split()), *(f"llamacpp:{name}" for name in LLAMA_SERVER.split())]
     # The engine's numbers are up to a second old: they are new when so long a prompt is among them.
-    seen = scrape(http)["vllm:prefix_cache_queries_total"]
+    seen, counted = scrape(http), "vllm:iteration_tokens_total_sum"
     http.post("/v1/completions", json={"prompt": "mark " * 400, "max_tokens": 1})
-    before = scrape_when(http, lambda found: found["vllm:prefix_cache_queries_total"] >= seen + 400)
+    before = scrape_when(http, lambda found: found[counted] >= seen[counted] + 400)
     asked = {"prompt": "gravity is", "n": 2, "max_tokens": 8, "temperature": 0, "ignore_eos": True}
     usage = http.post("/v1/completions", json=asked).json()["usage"]
     done = before["vllm:request_inference_time_seconds_count"] + 2

@@ -139,9 +139,6 @@ def test_errors_arrive_as_the_clients_own(client: Any):
         lambda client: client.images.generate(prompt="x"),
         lambda client: client.audio.speech.create(input="x", model=MODEL, voice="alloy"),
         lambda client: client.audio.transcriptions.create(file=b"x", model=MODEL),
-        lambda client: client.files.list(),
-        lambda client: client.files.create(file=b"x", purpose="batch"),
-        lambda client: client.batches.list(),
         lambda client: client.fine_tuning.jobs.list(),
         lambda client: client.vector_stores.list(),
         lambda client: client.chat.completions.retrieve("chatcmpl-x"),
@@ -151,6 +148,19 @@ def test_what_is_not_served_says_so(client: Any, verb: Callable[[Any], object]):
     with pytest.raises(openai.NotFoundError, match="no such endpoint") as unknown:
         verb(client)
     assert unknown.value.code == "not_found"
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda client: client.files.list(),
+        lambda client: client.files.create(file=b"x", purpose="batch"),
+        lambda client: client.batches.list(),
+    ],
+)
+def test_a_server_without_a_folder_for_files_says_how_it_gets_one(client: Any, verb: Callable[[Any], object]):
+    with pytest.raises(openai.BadRequestError, match="--files-dir"):
+        verb(client)
 
 
 class Person(pydantic.BaseModel):

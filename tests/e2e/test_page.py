@@ -1,77 +1,26 @@
-"""The page in a real browser: Debian's Chromium against the real server on the scripted backend."""
+"""The chat of the page in a real browser."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
-import sys
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.e2e.browser import NEEDS_BROWSER, answered, say, serving, until
+from tests.e2e.browser import address as address
+from tests.e2e.browser import browser as browser
+from tests.e2e.browser import context as context
+from tests.e2e.browser import page as page
+from tests.ports import free_port
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-
-CHROMIUM = shutil.which("chromium") or ""
-WAIT_MS = 10_000
-POEM = "Some **bold** words.\n\n```python\nprint(1)\n```\n\n![a](https://evil.example/?q=1)<img src=x onerror=alert(1)>"
-SCRIPT = [POEM, {"when": "at length", "text": "word " * 6000}]
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.slow,
-    pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed: apt-get install chromium"),
-]
+pytestmark = NEEDS_BROWSER
 
 
-@contextmanager
-def serving(folder: Path, *options: str) -> Generator[str]:
-    script = folder / "script.json"
-    script.write_text(json.dumps(SCRIPT))
-    command = [sys.executable, "-m", "stoker", "serve", "scripted", "--script", str(script), "--port", "0", *options]
-    with subprocess.Popen([*command, "--ctx-size", "65536"], stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stderr is not None
-            yield process.stderr.readline().split()[-1]
-        finally:
-            process.terminate()
-            process.wait(30)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serving(tmp_path_factory.mktemp("page")) as url:
-        yield url
-
-
-@pytest.fixture
-def page(browser: Any) -> Iterator[Any]:
-    context = browser.new_context(viewport={"width": 360, "height": 640})
-    page = context.new_page()
-    page.set_default_timeout(WAIT_MS)
-    page.problems = []
-    page.on("pageerror", lambda error: page.problems.append(str(error)))
-    page.hosts = set()
-    page.on("request", lambda request: page.hosts.add(request.url.split("/")[2]))
-    yield page
-    context.close()
-    assert not page.problems
-
-
-def say(page: Any, text: str) -> None:
-    page.get_by_role("textbox", name="Message").fill(text)
-    page.get_by_role("textbox", name="Message").press("Enter")
+def chats(page: Any) -> Any:
+    """Opens the list of chats, which a phone hides."""
+    if not page.get_by_role("navigation", name="Chats").is_visible():
+        page.get_by_role("button", name="Chats", exact=True).click()
+    return page.get_by_role("navigation", name="Chats")
 
 
 def test_an_answer_is_rendered_and_stays_over_a_reload(page: Any, address: str):
@@ -79,12 +28,11 @@ def test_an_answer_is_rendered_and_stays_over_a_reload(page: Any, address: str):
     say(page, "Write a poem.")
     log = page.get_by_role("log")
     log.locator("strong", has_text="bold").wait_for()
-    log.get_by_role("button", name="Regenerate").wait_for()
+    answered(page)
     page.reload()
     log.locator("strong", has_text="bold").wait_for()
     log.get_by_text("Write a poem.").wait_for()
-    assert page.hosts == {address.split("/")[2]}, "an image of a model must send nothing"
-    assert log.locator("img").count() == 0
+    assert log.locator("img").count() == 0, "an image of a model must send nothing"
 
 
 def test_stop_ends_an_answer_and_keeps_its_text(page: Any, address: str):
@@ -95,30 +43,221 @@ def test_stop_ends_an_answer_and_keeps_its_text(page: Any, address: str):
     page.get_by_role("log").get_by_text("stopped").wait_for()
     assert 0 < page.get_by_label("Model", exact=True).and_(page.locator("article")).inner_text().count("word") < 6000
     page.get_by_role("button", name="Send").wait_for()
+    page.get_by_role("button", name="Continue").wait_for()
 
 
-def test_an_edited_message_is_answered_anew(page: Any, address: str):
+def test_versions_of_messages_are_siblings(page: Any, address: str):
     page.goto(address)
+    log = page.get_by_role("log")
     say(page, "Write a poem.")
-    page.get_by_role("button", name="Edit").click()
+    answered(page)
+    log.get_by_label("You").get_by_role("button", name="Edit").click()
     page.get_by_label("Edited message").fill("Another poem.")
     page.get_by_role("button", name="Send again").click()
-    page.get_by_role("log").get_by_text("Another poem.").wait_for()
-    page.get_by_role("log").get_by_role("button", name="Regenerate").wait_for()
-    assert page.get_by_role("log").get_by_text("Write a poem.").count() == 0
+    log.get_by_text("Another poem.").wait_for()
+    answered(page)
+    log.get_by_text("2/2").wait_for()
+    assert log.get_by_text("Write a poem.").count() == 0
+    page.keyboard.press("Alt+ArrowLeft")
+    log.get_by_text("Write a poem.").wait_for()
+    log.get_by_role("button", name="Regenerate").click()
+    log.get_by_label("Model").get_by_text("2/2").wait_for()
+    answered(page)
+    log.get_by_label("Model").get_by_role("button", name="Previous version").click()
+    log.get_by_label("Model").get_by_text("1/2").wait_for()
+    page.once("dialog", lambda dialog: dialog.accept())
+    log.get_by_label("Model").get_by_role("button", name="Delete").click()
+    log.get_by_label("Model").get_by_text("1/2").wait_for(state="detached")
 
 
-def test_the_engine_view_shows_the_model(page: Any, address: str):
+def test_a_stream_goes_on_after_a_reload(page: Any, address: str):
     page.goto(address)
-    page.get_by_role("link", name="Engine").click()
-    page.get_by_role("rowheader", name="scripted").wait_for()
-    page.get_by_role("cell", name="ready").wait_for()
+    say(page, "Write at length.")
+    page.get_by_role("log").get_by_text("word word").wait_for()
+    page.reload()
+    page.get_by_role("log").get_by_text("word word").wait_for()
+    page.get_by_role("button", name="Stop").wait_for()
+    size = page.get_by_role("log").inner_text().count("word")
+    until(page, f"document.querySelector('[role=log]').innerText.split('word').length > {size + 20}")
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("log").get_by_text("stopped").wait_for()
 
 
-def test_a_key_is_asked_for_below_a_path_prefix(page: Any, tmp_path: Path):
+def test_several_answers_stand_side_by_side_and_one_is_used(page: Any, address: str):
+    page.goto(address)
+    page.get_by_label("Answers").select_option("3")
+    say(page, "Write a poem.")
+    page.get_by_role("group", name="3 answers").wait_for()
+    page.get_by_role("button", name="Use answer 2").click()
+    page.get_by_role("log").get_by_label("Model").get_by_text("2/3").wait_for()
+    assert page.get_by_role("log").get_by_label("Model").count() == 1
+
+
+def test_chats_are_found_exported_and_imported(page: Any, address: str, tmp_path: Path):
+    page.goto(address)
+    say(page, "A rare word: zymurgy.")
+    answered(page)
+    page.keyboard.press("Control+Shift+O")
+    say(page, "Something else.")
+    answered(page)
+    page.keyboard.press("Control+k")
+    search = page.get_by_role("searchbox", name="Search chats")
+    search.fill("ZYMURGY")
+    listed = page.get_by_role("navigation", name="Chats").get_by_role("listitem")
+    until(page, "document.querySelectorAll('nav li').length === 1")
+    search.fill("")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export all").click()
+    download.value.save_as(tmp_path / "chats.json")
+    before = json.loads((tmp_path / "chats.json").read_text())
+    assert sorted(chat["title"] for chat in before["chats"]) == ["A rare word: zymurgy.", "Something else."]
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Delete A rare word: zymurgy.").click()
+    page.get_by_role("button", name="Delete Something else.").click()
+    page.get_by_label("Import chats").set_input_files(tmp_path / "chats.json")
+    page.get_by_text("2 chats were imported.").wait_for()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export all").click()
+    download.value.save_as(tmp_path / "again.json")
+    after = json.loads((tmp_path / "again.json").read_text())
+    assert [chat["nodes"] for chat in after["chats"]] == [chat["nodes"] for chat in before["chats"]]
+    listed.get_by_role("button", name="A rare word: zymurgy.", exact=True).click()
+    chats(page).get_by_role("button", name="Save as Markdown").wait_for()
+    (tmp_path / "bad.json").write_text("{}")
+    page.get_by_label("Import chats").set_input_files(tmp_path / "bad.json")
+    page.get_by_text("There is no conversation in this file.").wait_for()
+
+
+OTHERS: dict[str, Any] = {
+    "llama-server": {
+        "conv": {"id": "c", "name": "From llama-server", "currNode": "3"},
+        "messages": [
+            {"id": "1", "type": "root", "parent": None, "role": "system", "content": ""},
+            {"id": "2", "type": "text", "parent": "1", "role": "user", "content": "hello"},
+            {"id": "3", "type": "text", "parent": "2", "role": "assistant", "content": "world"},
+        ],
+    },
+    "Open WebUI": [
+        {
+            "title": "From Open WebUI",
+            "chat": {
+                "history": {
+                    "currentId": "b",
+                    "messages": {
+                        "a": {"id": "a", "parentId": None, "role": "user", "content": "hello"},
+                        "b": {"id": "b", "parentId": "a", "role": "assistant", "content": "world"},
+                    },
+                }
+            },
+        }
+    ],
+    "OpenAI": [
+        {"role": "system", "content": "Be."},
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": [{"type": "text", "text": "world"}]},
+    ],
+}
+
+
+def test_chats_of_other_programs_can_be_read(page: Any, address: str):
+    page.goto(address)
+    read = "async (text) => (await import('./ui/store/transfer.js')).imported(text)"
+    for value in OTHERS.values():
+        (chat,) = page.evaluate(read, json.dumps(value))
+        leaf = chat["nodes"][chat["leaf"]]
+        assert (leaf["role"], leaf["content"]) == ("assistant", "world")
+        first = chat["nodes"][leaf["parent"]]
+        assert (first["role"], first["content"], first["parent"]) == ("user", "hello", "")
+
+
+def test_files_are_attached_if_the_model_takes_them(page: Any, address: str):
+    page.goto(address)
+    page.get_by_role("textbox", name="Message").wait_for()
+    picker = page.get_by_label("Attach files")
+    picker.set_input_files({"name": "notes.txt", "mimeType": "text/plain", "buffer": b"the notes"})
+    page.get_by_text("notes.txt (9 characters)").wait_for()
+    picker.set_input_files({"name": "a.png", "mimeType": "image/png", "buffer": b"x"})
+    page.get_by_text("a.png: this model takes no images.").wait_for()
+    with page.expect_request("**/v1/chat/completions") as asked:
+        say(page, "Write a poem.")
+    assert asked.value.post_data_json["messages"][0]["content"] == "notes.txt:\n```\nthe notes\n```\n\nWrite a poem."
+    answered(page)
+
+
+def test_calls_of_tools_are_cards_whose_results_a_person_gives(page: Any, address: str):
+    call: dict[str, Any] = {
+        "index": 0,
+        "id": "call_1",
+        "function": {"name": "weather", "arguments": '{"city": "Rome"}'},
+    }
+    deltas: list[dict[str, Any]] = [{"reasoning_content": "I should look."}, {"tool_calls": [call]}]
+    chunks: list[dict[str, Any]] = [{"id": "chatcmpl-x", "choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    chunks.append({"id": "chatcmpl-x", "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
+    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+    page.goto(address)
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(body=body, content_type="text/event-stream"))
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_text("Tools and request").click()
+    page.get_by_label("Tools (JSON)").fill('[{"name": "weather"}]')
+    page.get_by_role("button", name="Save", exact=True).click()
+    with page.expect_request("**/v1/chat/completions") as asked:
+        say(page, "Weather in Rome?")
+    assert asked.value.post_data_json["tools"][0]["function"]["name"] == "weather"
+    page.get_by_text("Reasoning").click()
+    page.get_by_text("I should look.").wait_for()
+    page.get_by_label("Result of weather").fill("sunny")
+    page.unroute("**/v1/chat/completions")
+    with page.expect_request("**/v1/chat/completions") as asked:
+        page.get_by_role("button", name="Send results").click()
+    _, calling, result = asked.value.post_data_json["messages"]
+    assert calling["tool_calls"][0]["function"]["arguments"] == '{"city": "Rome"}'
+    assert result == {"role": "tool", "content": "sunny", "tool_call_id": "call_1"}
+
+
+def test_settings_are_sent_and_kept_as_presets(page: Any, address: str):
+    page.goto(address)
+    page.get_by_role("textbox", name="Message").wait_for()
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_placeholder("0.7").wait_for()
+    page.get_by_label("Temperature").fill("0.3")
+    page.get_by_label("System prompt").fill("Be brief.")
+    page.once("dialog", lambda dialog: dialog.accept("Brief"))
+    page.get_by_role("button", name="Save as preset").click()
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("Preset", exact=True).select_option("Brief")
+    page.get_by_role("button", name="Save", exact=True).click()
+    with page.expect_request("**/v1/chat/completions") as asked:
+        say(page, "Write a poem.")
+    body = asked.value.post_data_json
+    assert body["temperature"] == 0.3
+    assert body["messages"][0] == {"role": "system", "content": "Be brief."}
+
+
+def test_an_answer_is_inspected_token_by_token(page: Any, address: str):
+    page.goto(address)
+    say(page, "Write a poem.")
+    answered(page)
+    page.get_by_role("button", name="Tokens").click()
+    dialog = page.get_by_role("dialog", name="Tokens")
+    tokens = dialog.locator("button.token")
+    tokens.first.wait_for()
+    assert "".join(tokens.all_inner_texts()).startswith("Some **bold**")
+    tokens.nth(3).click()
+    dialog.get_by_label("Temperature").fill("0")
+    chances = dialog.locator(".lab td:nth-child(3)").all_inner_texts()
+    assert [chance.split(" %")[0] for chance in chances] == ["100.0"] + ["0.0"] * (len(chances) - 1)
+    dialog.locator(".lab tbody button").nth(1).click()
+    page.get_by_role("log").get_by_text("2/2").wait_for()
+
+
+def test_nothing_is_shown_before_the_key_also_below_a_path_prefix(page: Any, tmp_path: Path):
     with serving(tmp_path, "--api-key", "secret", "--root-path", "/llm") as url:
         page.goto(f"{url.removesuffix('/llm')}/llm/")
         field = page.get_by_role("dialog").get_by_label("API key")
+        field.wait_for()
+        assert page.get_by_role("textbox", name="Message").count() == 0
+        assert page.get_by_role("navigation").count() == 0
         field.fill("wrong")
         field.press("Enter")
         page.get_by_text("does not know this key").wait_for()
@@ -126,3 +265,39 @@ def test_a_key_is_asked_for_below_a_path_prefix(page: Any, tmp_path: Path):
         field.press("Enter")
         say(page, "Write a poem.")
         page.get_by_role("log").locator("strong", has_text="bold").wait_for()
+
+
+def test_a_server_that_is_away_and_back_loses_no_chat(page: Any, tmp_path: Path):
+    port = free_port()
+    with serving(tmp_path, port=port, is_killed=True) as url:
+        page.goto(url)
+        say(page, "Write a poem.")
+        answered(page)
+        say(page, "Write at length.")
+        page.get_by_role("log").get_by_text("word word").wait_for()
+    page.get_by_text("The server cannot be reached").wait_for()
+    page.get_by_role("log").locator("strong", has_text="bold").wait_for()
+    with serving(tmp_path, port=port):
+        page.get_by_text("The server cannot be reached").wait_for(state="detached")
+        page.get_by_role("log").get_by_text("word word").wait_for()
+        page.keyboard.press("Control+Shift+O")
+        say(page, "Write a poem.")
+        answered(page)
+
+
+def test_two_tabs_with_six_streams(context: Any, address: str):
+    tabs = [context.new_page() for _ in range(2)]
+    for tab in tabs:
+        tab.goto(address)
+        tab.get_by_role("textbox", name="Message").wait_for()
+        for number in range(3):
+            tab.keyboard.press("Control+Shift+O")
+            say(tab, f"Write for a while, {number}.")
+            tab.get_by_role("log").get_by_text("some some").wait_for()
+    for tab in tabs:
+        answered(tab)
+        listed = chats(tab)
+        for number in range(2):
+            listed.get_by_role("button", name=f"Write for a while, {number}.", exact=True).first.click()
+            answered(tab)
+            chats(tab)

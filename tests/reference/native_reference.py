@@ -21,7 +21,14 @@ F64 = NDArray[np.float64]
 
 GEMMA = ("gemma", "gemma2", "gemma3")
 ADJACENT = (
+    "arcee",
+    "bailingmoe",
+    "chatglm",
     "cohere2",
+    "command-r",
+    "deepseek",
+    "deepseek2",
+    "maincoder",
     "ernie4_5",
     "ernie4_5-moe",
     "glm4",
@@ -34,9 +41,15 @@ ADJACENT = (
     "mistral3",
     "smollm3",
 )
-POST_NORMS = ("gemma2", "gemma3", "glm4", "olmo2", "exaone4")
+POST_NORMS = ("gemma2", "gemma3", "glm4", "olmo2", "exaone4", "afmoe")
 OTHER_NORM = ("glm4moe", "gpt-oss", "seed_oss", "qwen35", "qwen35moe", "qwen3next")
 HEAD_NORMS = (
+    "afmoe",
+    "bailingmoe2",
+    "dots1",
+    "exaone-moe",
+    "mellum",
+    "qwen3vlmoe",
     "qwen3",
     "qwen3moe",
     "qwen3vl",
@@ -48,7 +61,22 @@ HEAD_NORMS = (
     "qwen35moe",
     "qwen3next",
 )
-PERIODS = {"gpt-oss": 2, "gemma2": 2, "gemma3": 6, "olmo2": 4, "cohere2": 4, "exaone4": 4}
+LATE_HEAD_NORMS = ("hunyuan-dense", "hunyuan-moe", "maincoder")
+WHOLE_NORMS = ("olmo2", "olmoe", "minimax-m2")
+PERIODS = {
+    "gpt-oss": 2,
+    "gemma2": 2,
+    "gemma3": 6,
+    "olmo2": 4,
+    "cohere2": 4,
+    "exaone4": 4,
+    "exaone-moe": 4,
+    "mellum": 4,
+    "afmoe": 4,
+}
+AS_SAID = ("qwen2moe", "olmoe", "deepseek", "deepseek2", "bailingmoe", "bailingmoe2", "dots1", "exaone-moe", "afmoe")
+"""Whose weights of experts add up to 1 only if the file says so."""
+SIGMOID = ("glm4moe", "lfm2moe", "nemotron_h_moe", "afmoe")
 LAYERS_OF_27B = {"gemma2": 46, "gemma3": 62}
 
 
@@ -65,9 +93,15 @@ class NativeReference:
         self.num_kv_heads = self.of_layers("attention.head_count_kv", self.num_heads)
         self.hidden_size = self.key("embedding_length")
         self.head_size = self.key("attention.key_length", self.hidden_size // self.num_heads[0])
-        self.takes_mean = self.architecture == "cohere2"
+        self.takes_mean = self.architecture in ("cohere2", "command-r")
         self.eps = self.key("attention.layer_norm_epsilon" if self.takes_mean else "attention.layer_norm_rms_epsilon")
         self.weight = cache(self._weight)
+        self.rows: dict[int, F64] = {}
+        """By place, what stands there instead of a token."""
+        self.sees_to: dict[int, int] = {}
+        """By place, the end of what it sees, if that is behind it."""
+        self.positions: F64 | None = None
+        """Of each place along time, rows and columns, `(places, 3)`; None = the place."""
 
     def key(self, suffix: str, default: Any = None) -> Any:
         value = self.fields.get(f"{self.architecture}.{suffix}", default)
@@ -80,7 +114,7 @@ class NativeReference:
 
     def scale(self, of: str) -> float:
         usual = {"embedding": 12, "residual": 1.4 / np.sqrt(self.key("block_count")), "logit": 256 / self.hidden_size}
-        if self.architecture == "cohere2" and of == "logit":
+        if self.takes_mean and of == "logit":
             return 1 / self.key("logit_scale")
         if self.architecture in ("granite", "granitehybrid", "granitemoe", "minicpm"):
             return self.key(f"{of}_scale", usual[of] if self.architecture == "minicpm" else 1.0)
@@ -131,7 +165,10 @@ class NativeReference:
     def embed(self, token_ids: list[int]) -> F64:
         tensor = self.tensors["token_embd.weight"]
         x = np.asarray(dequantize(tensor.data[token_ids], tensor.tensor_type), dtype=np.float64)
-        return x * (np.sqrt(self.hidden_size) if self.architecture in GEMMA else self.scale("embedding"))
+        x = x * (np.sqrt(self.hidden_size) if self.architecture in (*GEMMA, "afmoe") else self.scale("embedding"))
+        for place, row in self.rows.items():
+            x[place] = row * self.scale("embedding")
+        return x
 
     def layer(self, index: int, x: F64) -> F64:
         block, scale = f"blk.{index}", self.scale("residual")
@@ -141,7 +178,7 @@ class NativeReference:
         y = mixed(self, index, n)
         if y is None or self.architecture == "falcon-h1":
             y = self.attention(index, n) + (0.0 if y is None else y)
-        if self.architecture == "cohere2":
+        if self.takes_mean:
             return x + y + self.feed_forward(block, self.norm(f"{block}.attn_norm", x))
         has_post_norms = self.architecture in POST_NORMS
         x = x + (self.norm(f"{block}.post_attention_norm", y) if has_post_norms else y) * scale
@@ -162,7 +199,7 @@ class NativeReference:
         if f"{block}.ffn_gate_inp.weight" in self.tensors:
             return np.stack([self.experts(block, row) for row in x])
         up = self.linear(f"{block}.ffn_up", x)
-        if self.architecture == "nemotron_h":
+        if self.architecture in ("nemotron_h", "arcee"):
             return self.linear(f"{block}.ffn_down", np.maximum(up, 0) ** 2)
         if f"{block}.ffn_gate.weight" in self.tensors:
             gate = self.linear(f"{block}.ffn_gate", x)
@@ -175,18 +212,28 @@ class NativeReference:
         logits = self.linear(f"{block}.ffn_gate_inp", x)
         scores = self.routed(logits)
         bias = self.weight(f"{block}.exp_probs_b.bias") if f"{block}.exp_probs_b.bias" in self.tensors else 0.0
-        chosen = np.argsort(-(scores + bias), kind="stable")[: self.key("expert_used_count")]
+        chosen = np.argsort(-self.of_best_groups(scores + bias), kind="stable")[: self.key("expert_used_count")]
         weights = scores[chosen]
         if self.architecture == "gpt-oss":
             weights = np.exp(weights - weights.max())
-        if self.architecture not in ("qwen2moe", "olmoe"):
+        if self.key("expert_weights_norm", self.architecture not in AS_SAID):
             weights = weights / weights.sum()
         weights = weights * self.key("expert_weights_scale", 1.0)
         y = sum((w * self.expert(block, e, x) for w, e in zip(weights, chosen, strict=True)), np.zeros(len(x)))
         return y + self.shared_block(block, x)
 
+    def of_best_groups(self, values: F64) -> F64:
+        count = self.key("expert_group_count", 1)
+        if count == 1:
+            return values
+        groups = values.reshape(count, -1)
+        order = np.argsort(-np.sort(groups, axis=-1)[:, -2:].sum(-1), kind="stable")
+        out = groups.copy()
+        out[order[self.key("expert_group_used_count") :]] = -np.inf
+        return out.reshape(-1)
+
     def routed(self, logits: F64) -> F64:
-        if self.architecture in ("glm4moe", "lfm2moe", "nemotron_h_moe"):
+        if self.architecture in SIGMOID or self.key("expert_gating_func", 0) == 2:
             return 1 / (1 + np.exp(-logits))
         if self.architecture == "gpt-oss":
             return logits
@@ -233,7 +280,7 @@ class NativeReference:
         else:
             q, k, v = (self.linear(f"{block}.attn_{part}", x) for part in "qkv")
         norms = [f"{block}.attn_{part}_norm" for part in "qk"]
-        if self.architecture in ("olmo2", "olmoe"):  # over all heads as one
+        if self.architecture in WHOLE_NORMS:  # over all heads as one
             q, k = self.norm(norms[0], q), self.norm(norms[1], k)
         q = q.reshape(length, num_heads, -1)
         q, gate = q[..., : self.head_size], q[..., self.head_size :]  # of half the size, if there is one
@@ -242,12 +289,14 @@ class NativeReference:
         if self.architecture in HEAD_NORMS:
             q, k = self.norm(norms[0], q), self.norm(norms[1], k)
         q, k = self.rotate(index, q), self.rotate(index, k)
-        if self.architecture == "hunyuan-dense":
+        if self.architecture in LATE_HEAD_NORMS:
             q, k = self.norm(norms[0], q), self.norm(norms[1], k)
         q = q * self.query_scales(length)[:, None, None]
         group = num_heads // num_kv_heads
         heads = [self.one_head(index, h, q[:, h], k[:, h // group], v[:, h // group]) for h in range(num_heads)]
         y = np.stack(heads, axis=1)
+        if self.architecture == "afmoe":
+            gate = self.linear(f"{block}.attn_gate", x).reshape(y.shape)
         if gate.size:
             y = y / (1 + np.exp(-gate))
         return self.linear(f"{block}.attn_output", y.reshape(length, -1))
@@ -267,7 +316,8 @@ class NativeReference:
             scores = cap * np.tanh(scores / cap)
         at = np.arange(len(q))
         distance = at[:, None] - at
-        is_seen = distance >= 0
+        ends = np.array([self.sees_to.get(place, 0) for place in range(len(q))])
+        is_seen = (distance >= 0) | (at < ends[:, None])
         if self.is_windowed(index):
             is_seen &= distance < self.key("attention.sliding_window")
         scores = np.where(is_seen, scores, -np.inf)
@@ -306,14 +356,14 @@ class NativeReference:
             base = self.key("rope.freq_base_swa", base)
         if self.architecture == "gemma3" and self.is_windowed(index):
             base, factor, kind = self.key("rope.freq_base_swa", 10000.0), 1.0, "none"
-        if self.architecture == "olmo2" and self.is_windowed(index):
+        if self.architecture in ("olmo2", "mellum") and self.is_windowed(index):
             base, factor, kind = self.key("rope.freq_base_swa", base), 1.0, "none"
         if self.architecture == "hunyuan-dense" and (alpha := self.key("rope.scaling.alpha", 0.0)):
             base *= alpha ** (dim / (dim - 2))
         original = self.original_context()
         found = np.empty((length, dim // 2))
         for pair in range(dim // 2):
-            theta = np.arange(length) * base ** (-2 * pair / dim) / self.divisor(pair, original)
+            theta = self.along(pair, length) * base ** (-2 * pair / dim) / self.divisor(pair, original)
             kept = self.yarn_ramp(pair, dim, base, original) if kind == "yarn" else 0.0
             found[:, pair] = theta / (1.0 if kind == "none" else factor) * (1 - kept) + theta * kept
         if kind == "yarn":
@@ -321,13 +371,25 @@ class NativeReference:
             magnitude /= 0.1 * self.key("rope.scaling.yarn_log_multiplier", 0.0) * np.log(factor) + 1
         return found, magnitude
 
+    def along(self, pair: int, length: int) -> F64:
+        """The positions by which a pair is turned."""
+        if self.positions is None:
+            return np.arange(length, dtype=np.float64)
+        sections = self.key("rope.dimension_sections")
+        axis = pair % 3 if self.architecture == "qwen3vl" else np.searchsorted(np.cumsum(sections), pair, side="right")
+        if self.architecture == "qwen3vl" and pair >= 3 * sections[axis]:
+            axis = 0
+        return self.positions[:, axis]
+
     def stands(self, index: int) -> bool:
         """Whether a layer rotates nothing."""
         if self.architecture.startswith("nemotron_h"):
             return True
-        if self.architecture == "cohere2" or (self.architecture == "exaone4" and self.key("block_count") == 64):
+        if self.architecture == "exaone4" and self.key("block_count") == 64:
             return not self.is_windowed(index)
-        return self.architecture == "smollm3" and index % 4 == 3
+        if self.architecture in ("cohere2", "exaone-moe"):
+            return not self.is_windowed(index)
+        return self.architecture in ("smollm3", "afmoe") and index % 4 == 3
 
     def divisor(self, pair: int, original: int) -> float:
         length = "long" if self.context_size > original else "short"

@@ -18,7 +18,7 @@ def mixed(model: NativeReference, index: int, x: F64) -> F64 | None:
     block = f"blk.{index}"
     if f"{block}.shortconv.conv.weight" in model.tensors:
         return short_conv(model, block, x)
-    if f"{block}.ssm_in.weight" in model.tensors:
+    if f"{block}.ssm_in.weight" in model.tensors and model.architecture != "qwen3next":
         return mamba2(model, block, x)
     if f"{block}.ssm_conv1d.weight" in model.tensors:
         return delta_net(model, block, x)
@@ -34,7 +34,8 @@ def short_conv(model: NativeReference, block: str, x: F64) -> F64:
 def delta_net(model: NativeReference, block: str, x: F64) -> F64:
     length, size, num_keys = len(x), model.key("ssm.state_size"), model.key("ssm.group_count")
     num_heads = model.key("ssm.time_step_rank")
-    qkv = silu(convolved(model.weight(f"{block}.ssm_conv1d.weight"), model.linear(f"{block}.attn_qkv", x)))
+    inputs, z = delta_inputs(model, block, x)
+    qkv = silu(convolved(model.weight(f"{block}.ssm_conv1d.weight"), inputs))
     q, k, v = np.split(qkv, [num_keys * size, 2 * num_keys * size], axis=-1)
     q, k = (unit(part.reshape(length, num_keys, size), model.eps) for part in (q, k))
     each = num_heads // num_keys
@@ -54,9 +55,20 @@ def delta_net(model: NativeReference, block: str, x: F64) -> F64:
         change = beta[at, :, None] * (v[at] - np.einsum("hkv,hk->hv", state, k[at]))
         state += k[at, :, :, None] * change[:, None, :]
         y[at] = np.einsum("hkv,hk->hv", state, q[at]) / np.sqrt(size)
-    z = model.linear(f"{block}.attn_gate", x).reshape(length, num_heads, size)
-    y = model.norm(f"{block}.ssm_norm", y) * silu(z)
+    y = model.norm(f"{block}.ssm_norm", y) * silu(z.reshape(length, num_heads, size))
     return model.linear(f"{block}.ssm_out", y.reshape(length, -1))
+
+
+def delta_inputs(model: NativeReference, block: str, x: F64) -> tuple[F64, F64]:
+    """Queries, keys and values behind one another; and gates. Old files have them by heads of keys."""
+    if f"{block}.ssm_in.weight" not in model.tensors:
+        return model.linear(f"{block}.attn_qkv", x), model.linear(f"{block}.attn_gate", x)
+    size, num_keys = model.key("ssm.state_size"), model.key("ssm.group_count")
+    values = model.key("ssm.inner_size") // num_keys
+    together = model.linear(f"{block}.ssm_in", x).reshape(len(x), num_keys, -1)
+    parts = np.split(together, [size, 2 * size, 2 * size + values], axis=-1)
+    *qkv, z = (part.reshape(len(x), -1) for part in parts)
+    return np.concatenate(qkv, axis=-1), z
 
 
 def mamba2(model: NativeReference, block: str, x: F64) -> F64:

@@ -136,15 +136,15 @@ def test_classifier_of_two_labels_behind_a_decoder(tmp_path: Path):
     with LLM(plain, backend="llama", pooling="last") as llm:
         hidden = llm._asked(embed_of(ids, norm=-1)).rows()[0].astype(np.float64)
     yes, no = head["cls.output.weight"].astype(np.float64) @ hidden
-    with LLM(path) as llm:
-        assert llm.card.backend == "llama", "the native executor has no classifiers"
-        assert llm.card.can_generate
-        (found,) = llm._asked(embed_of(ids, query="")).relevance()
-    assert found == pytest.approx(1 / (1 + np.exp(no - yes)), abs=0.01)
+    for backend in ("native", "llama"):
+        with LLM(path, backend=backend) as llm:
+            assert llm.card.can_generate
+            (found,) = llm._asked(embed_of(ids, query="")).relevance()
+        assert found == pytest.approx(1 / (1 + np.exp(no - yes)), abs=0.01)
 
 
 def embed_of(ids: list[int], **fields: Any) -> Any:
-    from stoker.engine.protocol import Embed
+    from stoker.engine.question_messages import Embed
 
     return Embed([ids], **fields)
 

@@ -17,7 +17,8 @@ from stoker.core.blocks import BLOCK_ENTRIES
 from stoker.core.params import SamplingParams
 from stoker.core.scheduler import SchedulerConfig
 from stoker.engine.engine import Engine
-from stoker.engine.protocol import EraseSlots, Failed, Output, Submit, Usage
+from stoker.engine.protocol import Failed, Output, Submit, Usage
+from stoker.engine.question_messages import EraseSlots
 from stoker.errors import BackendError
 from tests.harness import loaded
 from tests.recurrent_models import EOS, write_jamba, write_mamba

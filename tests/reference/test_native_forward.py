@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gguf import GGUFReader
 
 from stoker.backends.native import KVType, kept_bytes
 from stoker.core.batch import Chunk, Truncate
@@ -137,6 +138,52 @@ MODELS: dict[str, TinyModel] = {
     "hunyuan-dense": TinyModel(architecture="hunyuan-dense", head_size=32, has_head=False),
     "hunyuan-dense, a longer context": TinyModel(architecture="hunyuan-dense", keys={"rope.scaling.alpha": 50.0}),
     "cohere2": TinyModel(architecture="cohere2", num_layers=5, has_head=False),
+    "arcee": TinyModel(architecture="arcee", vectors={"rope_freqs.weight": DIVISORS}),
+    "chatglm": TinyModel(architecture="chatglm", head_size=16, keys={"rope.dimension_count": 8}),
+    "command-r": TinyModel(architecture="command-r", has_head=False),
+    "maincoder": TinyModel(architecture="maincoder"),
+    "qwen3vlmoe": TinyModel(architecture="qwen3vlmoe", num_experts=12),
+    "deepseek": TinyModel(
+        architecture="deepseek", num_experts=12, num_dense=1, shared_size=64, keys={"expert_weights_scale": 1.5}
+    ),
+    "bailingmoe": TinyModel(architecture="bailingmoe", num_experts=12, shared_size=64),
+    "bailingmoe, weights add up to 1": TinyModel(
+        architecture="bailingmoe", num_experts=12, shared_size=64, keys={"expert_weights_norm": True}
+    ),
+    "bailingmoe2": TinyModel(
+        architecture="bailingmoe2",
+        num_experts=16,
+        num_dense=1,
+        shared_size=64,
+        num_layers=3,
+        keys={
+            "expert_shared_feed_forward_length": None,
+            "expert_group_count": 4,
+            "expert_group_used_count": 2,
+            "rope.dimension_count": 8,
+        },
+    ),
+    "dots1": TinyModel(architecture="dots1", num_experts=12, num_dense=1, shared_size=64, num_layers=3, num_kv_heads=4),
+    "hunyuan-moe": TinyModel(architecture="hunyuan-moe", num_experts=12, shared_size=64),
+    "exaone-moe": TinyModel(
+        architecture="exaone-moe", num_experts=12, num_dense=1, shared_size=64, num_layers=5, has_head=True
+    ),
+    "mellum": TinyModel(architecture="mellum", num_experts=12),
+    "mellum, windows": TinyModel(
+        architecture="mellum",
+        num_experts=12,
+        num_layers=4,
+        keys={"attention.sliding_window": 24, **YARN, "rope.scaling.original_context_length": 64},
+    ),
+    "minimax-m2": TinyModel(architecture="minimax-m2", num_experts=12, head_size=32, keys={"rope.dimension_count": 16}),
+    "afmoe": TinyModel(
+        architecture="afmoe",
+        num_experts=12,
+        num_dense=1,
+        shared_size=32,
+        num_layers=5,
+        keys={"attention.sliding_window": 24, "expert_weights_norm": True, "expert_weights_scale": 1.5},
+    ),
     "qwen3moe": TinyModel(architecture="qwen3moe", num_experts=12),
     "qwen3moe, Q4_K": TinyModel(architecture="qwen3moe", num_experts=12, type="Q4_K", expert_size=256, **K_SHAPE),
     "qwen2moe": TinyModel(architecture="qwen2moe", num_experts=12, shared_size=64),
@@ -170,6 +217,9 @@ MODELS: dict[str, TinyModel] = {
     "lfm2moe": TinyModel(architecture="lfm2moe", num_layers=4, num_experts=12, num_dense=1, has_head=False),
     "qwen35moe": TinyModel(architecture="qwen35moe", num_layers=4, num_experts=12, shared_size=64),
     "qwen3next": TinyModel(architecture="qwen3next", num_layers=4, num_experts=12, shared_size=64, has_head=False),
+    "qwen3next, an old file": TinyModel(
+        architecture="qwen3next", num_layers=4, num_experts=12, shared_size=64, is_old=True
+    ),
     "granitehybrid": TinyModel(architecture="granitehybrid", num_layers=4, has_head=False),
     "granitehybrid, Q4_K": TinyModel(
         architecture="granitehybrid", num_layers=4, type="Q4_K", keys=WIDE_SCAN, **K_SHAPE
@@ -196,6 +246,18 @@ def test_no_farther_from_float64_than_libllama(tmp_path: Path, name: str) -> Non
     ours, theirs = errors(path, prompts, 80)
     assert_no_larger(ours, theirs)
     assert max(ours) < 0.06
+
+
+def test_eight_bits_of_kv_bear_elements_that_are_much_larger_than_others(tmp_path: Path) -> None:
+    """As keys of real models have them: without their being spread over the head, all others would be rounded away."""
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel(architecture="qwen2", head_size=64))
+    for tensor in GGUFReader(path, "r+").tensors:
+        if tensor.name.endswith("attn_k.bias"):
+            tensor.data[5::64] = 30
+    token_ids = np.random.default_rng(4).integers(0, 256, 100).tolist()
+    with open_native(path, kv_type="q8") as backend:
+        error = relative_error(all_rows(backend, token_ids), NativeReference(path).logits(token_ids))
+    assert error < 0.06, "0.1 without"
 
 
 @pytest.mark.parametrize(("kind", "limit"), [("F32", 1e-3), ("Q8_0", 6e-2)])

@@ -28,6 +28,10 @@ MODELS = {
     ),
     "phi3 F16": TinyModel(architecture="phi3", type="F16"),
     "gemma2 Q4_0": TinyModel(architecture="gemma2", type="Q4_0", has_head=False),
+    "gemma4 Q8_0": TinyModel(
+        architecture="gemma4", type="Q8_0", num_layers=4, keys={"attention.shared_kv_layers": 2}, has_head=False
+    ),
+    "deepseek2 Q8_0": TinyModel(architecture="deepseek2", type="Q8_0", num_experts=8, num_dense=1, shared_size=32),
 }
 
 

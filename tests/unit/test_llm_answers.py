@@ -14,10 +14,11 @@ import pydantic
 import pytest
 
 from stoker import LLM, AsyncLLM, CallArguments, CallBegin, CallEnd, Content, Message, SamplingParams
-from stoker.errors import InvalidInput, UnsupportedSchema
+from stoker.errors import InvalidInput, UnsupportedParameter, UnsupportedSchema
 from stoker.llm.functions import tool_function
 from stoker.llm.inputs import as_messages
 from stoker.llm.options import SamplingOptions
+from tests.projector_files import data_url, picture
 
 CALL = '{"tool_calls": [{"name": "weather", "arguments": {"city": "Zürich", "days": 2}}]}'
 
@@ -317,3 +318,12 @@ def test_asyncio_has_all_of_it() -> None:
                 llm.generate("x", temp=1)  # pyright: ignore[reportCallIssue]
 
     asyncio.run(ask())
+
+
+def test_an_image_is_refused_and_not_dropped(babbler: LLM) -> None:
+    parts = [
+        {"type": "text", "text": "What is it?"},
+        {"type": "image_url", "image_url": {"url": data_url(picture("red"))}},
+    ]
+    with pytest.raises(UnsupportedParameter, match="takes no images"):
+        babbler.chat([{"role": "user", "content": parts}], max_tokens=4)

@@ -57,7 +57,7 @@ def spec_of(registry: Registry, name: str) -> ModelSpec:
 def made(monkeypatch: pytest.MonkeyPatch) -> list[EngineConfig]:
     """What is passed on to whoever makes runtimes."""
     engines: list[EngineConfig] = []
-    monkeypatch.setattr(serving, "create_runtime", lambda engine, *rest: engines.append(engine))
+    monkeypatch.setattr(serving, "create_runtime", lambda engine, *rest, **more: engines.append(engine))
     return engines
 
 

@@ -71,7 +71,7 @@ class KVPort(Protocol):
         ...
 
     def expect_kv(self, num_bytes: int) -> None:
-        """So many bytes of KV are likely to be imported soon, all those told of before included.
+        """Announces a likely import of this many bytes of KV, all earlier announcements included.
 
         Memory for them may be made ready meanwhile. One thread calls this, any one, at any time, also after `close`.
         """
@@ -79,7 +79,7 @@ class KVPort(Protocol):
 
 
 class MaximaPort(Protocol):
-    """What a backend offers besides that looks at logits while it makes them: nobody need read whole rows again."""
+    """What a backend offers besides if it inspects logits while it computes them, which saves a second pass over rows."""
 
     @property
     def maxima(self) -> Logits:
@@ -87,6 +87,21 @@ class MaximaPort(Protocol):
 
         The last block may be shorter. +inf where a block holds +inf or NaN. Valid until the next pass.
         """
+        ...
+
+
+class RowsPort(Protocol):
+    """What a backend offers besides that computes rows in place of token ids. Called between two forward passes."""
+
+    row_width: int
+    """Numbers of a row."""
+
+    def hold_rows(self, key: bytes, rows: NDArray[np.float32]) -> None:
+        """The rows of a span with this key, `(length, row_width)`, float32: chunks name them from now on."""
+        ...
+
+    def drop_rows(self, key: bytes) -> None:
+        """No chunk names these rows any more. Unknown keys are ignored."""
         ...
 
 

@@ -117,7 +117,11 @@ class ScriptedBackend:
         self.num_computed = 0
         """Entries computed since the start: shows what a cache hit really saved."""
         self.adapters: set[str] = set()
-        """Those that are loaded."""
+        """Keys of the loaded adapters."""
+        self.row_width = 1
+        """See `RowsPort`."""
+        self.rows: dict[bytes, tuple[int, ...]] = {}
+        """By key, what stands for the rows of a span."""
         self.is_closed = False
 
     @property
@@ -181,6 +185,15 @@ class ScriptedBackend:
     def expect_kv(self, num_bytes: int) -> None:
         """See `KVPort.expect_kv`: there is no memory to make ready."""
 
+    def hold_rows(self, key: bytes, rows: NDArray[np.float32]) -> None:
+        """See `RowsPort.hold_rows`."""
+        assert rows.shape[1:] == (self.row_width,), "rows of another width"
+        self.rows[key] = tuple(int(number) for number in rows[:, 0])
+
+    def drop_rows(self, key: bytes) -> None:
+        """See `RowsPort.drop_rows`."""
+        self.rows.pop(key, None)
+
     def load_adapter(self, key: str, path: Path) -> None:
         """See `AdapterPort.load_adapter`."""
         assert not self.is_closed, "used after close"
@@ -231,9 +244,10 @@ class ScriptedBackend:
         assert chunk.end <= self._info.context_size, "beyond the context"
         first_row = len(chunk.entries) - chunk.num_logits
         rows: list[NDArray[np.float32]] = []
+        inputs = self._inputs(chunk)
         for index, entry in enumerate(chunk.entries):
             before = cells[-1].state if cells else 0
-            cells.append(_Cell(entry, _mix(before ^ (entry + 1) ^ _adapter_mix(chunk.adapters))))
+            cells.append(_Cell(entry, _mix(before ^ (inputs.get(index, entry) + 1) ^ _adapter_mix(chunk.adapters))))
             if index >= first_row:
                 rows.append(self._row(cells))
         if rows and self._script is not None:
@@ -241,6 +255,19 @@ class ScriptedBackend:
             rows[-1][self._script.next_token(chunk.slot, entries, is_decode=len(chunk.entries) == 1)] = 100
         self.num_computed += len(chunk.entries)
         return rows
+
+    def _inputs(self, chunk: Chunk) -> dict[int, int]:
+        """By their places in a chunk, numbers for the rows of images. One that is seen whole has all in each."""
+        found: dict[int, int] = {}
+        for offset, first, count, span, _ in chunk.rows:
+            assert span.key in self.rows, "rows that nobody has given"
+            rows = self.rows[span.key]
+            assert len(rows) == span.length, "rows of another span"
+            assert first + count == span.length or not span.is_whole, "a chunk ends inside of what is seen whole"
+            whole = hash(rows) if span.is_whole else 0
+            found |= {offset + i: _mix((rows[first + i] ^ whole) & 0xFFFFFFFFFFFFFFFF) for i in range(count)}
+        assert all((entry < 0) == (index in found) for index, entry in enumerate(chunk.entries)), "rows without numbers"
+        return found
 
     def _row(self, cells: list[_Cell]) -> NDArray[np.float32]:
         mixed = self._token_mix ^ np.uint64(cells[-1].state)

@@ -1,12 +1,13 @@
-"""The folder of the disk tier: where each block lies, how it is written whole or not at all, what leaves first.
+"""The folder of the disk tier: where each block lies, how it is written atomically, which blocks leave first.
 
 ```
     DIR/kv/<fingerprint>/model.json    what the fingerprint stands for, for people
     DIR/kv/<fingerprint>/<key>.kv      one block
     DIR/kv/<fingerprint>/<random>.tmp  being written, or left by a process that was killed
+    DIR/kv/cleaning                    lock: one process removes blocks, and no other does meanwhile
 ```
 
-Several processes may use one folder: a block's name says all that it depends on, so whoever writes it writes the same.
+Several processes may use one folder: a block's name says all that it depends on, so every writer writes the same.
 Nothing outside `DIR/kv` is touched, and nothing in it that has another kind of name. Every method may take as long as
 the disk likes; the thread of the disk tier calls them, and the command line. Blocks are written and read by one thread
 at a time.
@@ -17,8 +18,8 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -31,10 +32,13 @@ from stoker.cache.file_io import BlockFiles, create, opened
 from stoker.core.tiers import KVBytes
 
 _TICK_NS = 2 * 10**9
-"""The coarsest clock of a file system that is in use."""
+"""Resolution of the coarsest clock among file systems in use."""
 _NONE: Mapping[bytes, int] = {}
 _TMP_AGE_S = 3600.0
-"""A temporary file this old belongs to nobody any more."""
+"""A temporary file this old was left by a killed process."""
+_CLEANING = "cleaning"
+_CLEANING_S = 300.0
+"""A cleaner that holds its lock for longer was killed."""
 _MODEL_NAME = re.compile(r"[0-9a-f]{64}")
 _BLOCK_NAME = re.compile(r"[0-9a-f]{32}\.kv")
 
@@ -74,7 +78,7 @@ class BlockDirectory:
     def __init__(self, root: Path) -> None:
         self.folder = root / "kv"
         self.arena = Arena()
-        """Where what is read lies; for other blocks besides, if there are any."""
+        """Memory for blocks that are read; other blocks may share it."""
         self._files = BlockFiles(self.arena)
 
     def write(self, fingerprint: bytes, key: bytes, state: KVBytes) -> int:
@@ -111,12 +115,12 @@ class BlockDirectory:
         return self._files.read(self._path(fingerprint, key), fingerprint, key)
 
     def note_use(self, fingerprint: bytes, key: bytes, used_at: float) -> None:
-        """A block counts as last used then, in seconds since 1970; that it is gone is fine."""
+        """Sets the time at which a block was last used, in seconds since 1970. The block may be gone."""
         with suppress(OSError):
             os.utime(self._path(fingerprint, key), (used_at, used_at))
 
     def remove(self, fingerprint: bytes, key: bytes) -> None:
-        """Removes a block; that it is gone already is fine."""
+        """Removes a block, if it is still there."""
         with suppress(OSError):
             os.unlink(self._path(fingerprint, key))
 
@@ -139,11 +143,11 @@ class BlockDirectory:
             return KeptModel("unknown", "unknown")
 
     def models(self) -> list[str]:
-        """The fingerprints of which there is a folder."""
+        """The fingerprints that have a folder."""
         return sorted(entry.name for entry in _scan(self.folder) if _MODEL_NAME.fullmatch(entry.name))
 
     def state(self, fingerprint: bytes) -> int | None:
-        """As long as this is the same, no block of one model has come or gone. None: that cannot be told now."""
+        """A stamp that changes when a block of the model comes or goes. None: it cannot be determined now."""
         try:
             changed_ns = os.stat(f"{self.folder}/{fingerprint.hex()}").st_mtime_ns
         except OSError:
@@ -155,7 +159,7 @@ class BlockDirectory:
         """The blocks of one model with the sizes of their files, by their names only.
 
         Args:
-            known: sizes that need not be looked up: of whatever has this name, they are the same for ever.
+            known: sizes that need not be looked up: the file of a block always has the same size.
         """
         folder, found = f"{self.folder}/{fingerprint.hex()}", dict[bytes, int]()
         for name in _names(folder):
@@ -190,21 +194,43 @@ class BlockDirectory:
                 yield BlockEntry(folder, entry.name, stat.st_size, stat.st_mtime)
 
     def shrink(self, limit_bytes: int) -> list[BlockEntry]:
-        """Removes those used least recently, of whichever model, until the rest fits; returns what it removed."""
+        """Removes those used least recently, of whichever model, until the rest fits; returns what it removed.
+
+        Does nothing while another process cleans: several that list the same files would remove too much.
+        """
+        if self._excess(limit_bytes)[0] <= 0:
+            return []
+        with self._cleaning() as is_alone:
+            excess, blocks = self._excess(limit_bytes) if is_alone else (0, [])
+            removed: list[BlockEntry] = []
+            for entry in sorted(blocks, key=_used_at) if excess > 0 else ():
+                if excess <= 0:
+                    break
+                with suppress(OSError):
+                    entry.path.unlink()
+                excess -= entry.num_bytes
+                removed.append(entry)
+            return removed
+
+    def _excess(self, limit_bytes: int) -> tuple[int, list[BlockEntry]]:
+        """By how many bytes the blocks exceed the limit, and all blocks."""
         blocks = [entry for fingerprint in self.models() for entry in self.blocks(fingerprint)]
-        excess = sum(entry.num_bytes for entry in blocks) - limit_bytes
-        removed: list[BlockEntry] = []
-        for entry in sorted(blocks, key=_used_at) if excess > 0 else ():
-            if excess <= 0:
-                break
-            with suppress(OSError):
-                entry.path.unlink()
-            excess -= entry.num_bytes
-            removed.append(entry)
-        return removed
+        return sum(entry.num_bytes for entry in blocks) - limit_bytes, blocks
+
+    @contextmanager
+    def _cleaning(self) -> Generator[bool]:
+        """Whether this process may remove blocks while the `with` block runs, on all machines that share the folder."""
+        path = f"{self.folder}/{_CLEANING}"
+        is_alone = _claimed(path) or (_is_abandoned(path) and _claimed(path))
+        try:
+            yield is_alone
+        finally:
+            if is_alone:
+                with suppress(OSError):
+                    os.unlink(path)
 
     def sweep(self) -> Iterator[tuple[Path, str]]:
-        """Removes what this version cannot read, and what killed processes left.
+        """Removes files that this version cannot read, and files that killed processes left.
 
         Yields every file it has looked at, with its fault or an empty text. It looks at beginnings only: a damaged
         rest is found when the block is read.
@@ -244,7 +270,7 @@ class BlockDirectory:
                 entry.path.unlink()
                 num_bytes += entry.num_bytes
         (self.folder / fingerprint / "model.json").unlink(missing_ok=True)
-        with suppress(OSError):  # something is in it that is not ours
+        with suppress(OSError):  # the folder has a file that is not ours
             (self.folder / fingerprint).rmdir()
         return num_bytes
 
@@ -276,7 +302,7 @@ def _scan(folder: Path | str) -> list[os.DirEntry[str]]:
 
 
 def _fault(entry: BlockEntry, fingerprint: str) -> str:
-    """Why a file is none of ours, or empty."""
+    """Why a file is not a block of ours; empty if it is one."""
     try:
         with opened(entry.path) as (file, size):
             header = decode_header(file.read(HEADER_BYTES), size)
@@ -294,3 +320,28 @@ def _remove_leftovers(folder: Path) -> None:
             with suppress(OSError):
                 if time.time() - entry.stat().st_mtime > _TMP_AGE_S:
                     os.unlink(entry.path)
+
+
+def _claimed(path: str) -> bool:
+    """Creates the file; False if it was there already."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except OSError:
+        return False
+    return True
+
+
+def _is_abandoned(path: str) -> bool:
+    """Removes a claim that is too old. Its age is taken by the clock that stamps files, which is not this machine's."""
+    now = f"{path}.{os.urandom(8).hex()}.tmp"
+    try:
+        os.close(os.open(now, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        if os.stat(now).st_mtime - os.stat(path).st_mtime <= _CLEANING_S:
+            return False
+        os.rename(path, now)  # one of several processes that find the claim too old does this
+    except OSError:
+        return False
+    finally:
+        with suppress(OSError):
+            os.unlink(now)
+    return True

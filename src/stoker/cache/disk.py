@@ -1,15 +1,15 @@
-"""The thread of the disk tier: writes what is offered, reads what is wanted, cleans up. Nobody ever waits for it.
+"""The thread of the disk tier: writes what is offered, reads what is wanted, cleans up. No caller ever waits for it.
 
 ```
 any thread     offer ──► [to write] ─┐
-               want ───► [to read] ──┴► disk thread ──► borrow, write      the block comes from whoever offered it
+               want ───► [to read] ──┴► disk thread ──► borrow, write      the block comes from the tier above
                                                    └──► read, deliver      or not, if it is damaged
 ```
 
-Reading goes first: a request waits for it. Writing waits until nobody computes, but not for long: cores that compute
-together wait for the one that is late. After the start, what was used last is read ahead into memory, in what time is
-left: those who come back after a restart come soon. Looking after the folder waits longest. What cannot be written is
-not kept, and what cannot be read is computed; a broken or full disk costs a warning and nothing else.
+Reading goes first: a request waits for it. Writing waits until the engine is idle, but not for long: cores that compute
+together wait for the one that is late. After the start, the blocks that were used last are read ahead into memory, in
+the time that is left: conversations that continue after a restart do so soon. Chores of the folder wait longest. Blocks
+that cannot be written are not kept, and blocks that cannot be read are computed. A broken or full disk costs a warning.
 """
 
 from __future__ import annotations
@@ -36,25 +36,26 @@ from stoker.core.tiers import KVBytes
 logger = logging.getLogger(__name__)
 
 WAIT_S = 3.0
-"""What has not been read so long after it was wanted is computed instead."""
+"""Time after which a wanted block that was not read is computed instead."""
 _RETRY_S = 30.0
 """Pause of writing after a write that failed."""
-_REFRESH_S = 30.0
-"""How often a thread without work looks for what other processes have written; and so long after the last one, a chore
-is done although somebody computes."""
+_CHORE_S = 30.0
+"""Seconds since the last chore after which another is done even while the engine computes."""
+_REFRESH_S = 1.0
+"""Interval of the search for blocks that other processes, on this machine or another, have written."""
 _REFRESH_REST = 100.0
-"""It rests so many times as long as looking took: there may be many files."""
+"""Minimum rest between two searches, as a multiple of a search's duration: there may be many files."""
 _FILES_AT_A_TIME = 64
 _WRITE_WITHIN_S = 2.0
-"""So long a block may wait for a moment in which nobody computes: what a process loses that is killed."""
+"""Seconds for which a written block may wait for an idle engine: the most that a killed process loses."""
 MAX_BACKLOG_BYTES = 256 * 2**20
-"""So much may wait: what a disk that is not slow takes while its owner closes."""
+"""Bytes that may wait to be written: an amount that a disk of ordinary speed can write while its owner closes."""
 _QUIET_S = 0.05
-"""Nobody computes if nobody has for so long: requests come one after the other."""
+"""Seconds without a step after which the engine counts as idle: requests come one after the other."""
 _STEP_S = 1.0
-"""A step that began so long ago has ended, whatever was heard of it."""
+"""Age after which a step counts as ended, whatever was reported of it."""
 _SLACK = 16
-"""The folder is shrunk by this part of its limit at a time: looking at every file is not for every write."""
+"""The folder is shrunk by this part of its limit at a time: looking at every file is too slow for each write."""
 _NICE = 10
 """How much lower the priority of the disk's thread is than that of the threads that compute (Linux)."""
 
@@ -67,16 +68,16 @@ class DiskTier:
     """Blocks of one model in a folder that other processes may use too. Every method may be called by any thread.
 
     Args:
-        directory: where they lie.
+        directory: the folder of the blocks.
         identify: the model's fingerprint; may read all of its weights, so the disk thread calls it.
-        model: what that stands for, for people.
+        model: the meaning of the fingerprint, for people.
         limit_bytes: what the folder may hold, all models and processes together.
         borrow: gives a block that was offered, or None if it is gone; called by the disk thread.
         deliver: takes a block that was read; called by the disk thread.
-        arrived: called by the disk thread when all that somebody wanted has been delivered, or some of it will not be.
-        deliver_ahead: takes a block that nobody has asked for; False = there is no room. Called by the disk thread.
+        arrived: called by the disk thread when all blocks of a request have been delivered, or some will not be.
+        deliver_ahead: takes a block that no request has asked for; False = there is no room. Called by the disk thread.
         read_ahead_bytes: how much of what was used last is read after the start.
-        backlog_bytes: how much may wait to be written; of more, the oldest are written although somebody computes.
+        backlog_bytes: how much may wait to be written; of more, the oldest are written even while the engine computes.
         clock: seconds; only differences count.
     """
 
@@ -117,20 +118,21 @@ class DiskTier:
         self._ahead = ReadAhead()
         self._paused_until = 0.0
         self._is_used = False
-        """Some request has come: what is computed before that is for nobody."""
+        """A request has arrived. KV computed before the first one belongs to the warm-up, and is not kept."""
         self._quiet_from = -inf
-        """When nobody will have computed for a while, if nobody begins again."""
+        """When the engine counts as idle, unless a step begins before."""
         self._chore_at = self._clock()
-        """When the last one was done."""
+        """When the last chore was done."""
         self._closes_at: float | None = None
         self._fingerprint = b""
         self._num_unswept_bytes = 0
         self._has_warned = False
         self._refresh_s = _REFRESH_S
+        self._looked_at = self._clock()
         self._seen_state: int | None = None
-        """Of the folder, when it was looked at last."""
+        """State of the folder when it was last searched."""
         self._sweep: Iterator[tuple[Path, str]] | None = None
-        """The clean-up after the start, as long as it goes on."""
+        """The clean-up after the start, until it ends."""
         self._thread = threading.Thread(target=self._run, name="stoker-kv-disk", daemon=True)
         self._thread.start()
 
@@ -144,12 +146,12 @@ class DiskTier:
             return sum(self._index.values())
 
     def holds(self, key: bytes) -> bool:
-        """It is on disk, or about to be."""
+        """The block is on disk, or about to be."""
         with self._changed:
             return key in self._index or key in self._to_write
 
     def offer(self, key: bytes, num_bytes: int) -> None:
-        """Has a block written some time soon; until then it has to be there to be borrowed."""
+        """Has a block written soon; until then, `borrow` must be able to give it."""
         with self._changed:
             if key not in self._index and self._thread.is_alive():
                 now, was_at = self._clock(), self._write_at
@@ -158,19 +160,19 @@ class DiskTier:
                     self._changed.notify_all()
 
     def forget(self, keys: Iterable[bytes]) -> int:
-        """These cannot be borrowed any more; returns how many of them had not been written."""
+        """Notes that these blocks cannot be borrowed any more; returns how many of them had not been written."""
         with self._changed:
             return sum(self._to_write.discard(key) for key in keys)
 
     def want(self, keys: Sequence[bytes]) -> None:
-        """Has these read, those that are here, the first one first."""
+        """Has these blocks read in order, as far as they are on disk."""
         with self._changed:
             until = self._clock() + WAIT_S
             self._to_read.add([key for key in keys if key in self._index], until)
             self._changed.notify_all()
 
     def note_uses(self, keys: Iterable[bytes]) -> None:
-        """Somebody is about to use these, wherever he finds them: they leave the folder last."""
+        """Notes that a request is about to use these blocks, from whatever tier: they leave the folder last."""
         with self._changed:
             now, had_some = self._clock(), bool(self._uses)
             self._is_used, self._quiet_from = True, now + _STEP_S
@@ -179,7 +181,7 @@ class DiskTier:
                 self._changed.notify_all()
 
     def note_step(self, *, is_busy: bool) -> None:
-        """Somebody computes: what is read ahead, and the chores, shall not be felt. Or nobody does any more."""
+        """Whether the engine computes: reading ahead and chores wait while it does."""
         if self._is_used:
             was_quiet_from, self._quiet_from = self._quiet_from, self._clock() + (_STEP_S if is_busy else _QUIET_S)
             if self._quiet_from < was_quiet_from:
@@ -187,12 +189,12 @@ class DiskTier:
                     self._changed.notify_all()
 
     def is_coming(self, keys: Iterable[bytes]) -> bool:
-        """One of them is wanted, and there is still hope."""
+        """One of these blocks is still wanted, and may still arrive."""
         with self._changed:
             return self._to_read.is_any_coming(keys, self._clock())
 
     def read_s(self, keys: Sequence[bytes]) -> float:
-        """About how long reading these takes, from what reading took so far; 0 = nothing was read yet."""
+        """Estimated time to read these blocks, from earlier reads; 0 = nothing was read yet."""
         counters = self.counters
         if not counters.read_bytes:
             return 0.0
@@ -201,7 +203,7 @@ class DiskTier:
         return num_bytes * counters.read_s / counters.read_bytes
 
     def close(self, timeout_s: float) -> bool:
-        """Writes what was offered, but for no longer than that. False if the thread is stuck in a slow disk."""
+        """Writes the offered blocks within a time limit. False if the thread is stuck in a slow disk."""
         with self._changed:
             self._closes_at = self._clock() + timeout_s
             self._to_read.clear()
@@ -210,7 +212,7 @@ class DiskTier:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        # Who waits for a block is not to wait until nobody computes: only the weights are read with patience.
+        # A request that waits for a block does not wait for an idle engine: only the weights are read with patience.
         opening = threading.Thread(target=self._open, name="stoker-kv-open", daemon=True)
         opening.start()
         opening.join()
@@ -223,9 +225,8 @@ class DiskTier:
             job()
 
     def _next_job(self) -> Callable[[], None] | None:
-        """Waits for something to do. None: it is time to end."""
+        """Waits for work. None: it is time to end."""
         with self._changed:
-            look_at = self._clock() + self._refresh_s
             while True:
                 now = self._clock()
                 if self._to_read:
@@ -235,22 +236,24 @@ class DiskTier:
                     return None
                 if now >= write_at:
                     return partial(self._write, self._to_write.oldest)
-                ahead_at = self._ahead.at(self._quiet_from)
-                chore_at = min(self._quiet_from, self._chore_at + _REFRESH_S)
+                # Scanning takes at most a hundredth of the time, so it does not wait for an idle engine.
+                look_at = inf if is_closing else self._looked_at + self._refresh_s
+                if now >= look_at:
+                    return self._refresh
+                ahead_at, chore = self._ahead.at(self._quiet_from), self._chore()
                 if now >= ahead_at and not is_closing:
                     return partial(self._read_ahead, self._ahead.take())
-                chore = self._chore(has_time=now >= look_at)
+                chore_at = inf if chore is None else min(self._quiet_from, self._chore_at + _CHORE_S)
                 if chore is not None and (now >= chore_at or is_closing):
                     return partial(self._do_chore, chore)
-                self._changed.wait(min(write_at, ahead_at, look_at if chore is None else chore_at) - now)
+                wake_at = min(write_at, ahead_at, look_at, chore_at)
+                self._changed.wait(None if wake_at == inf else wake_at - now)
 
-    def _chore(self, *, has_time: bool) -> Callable[[], None] | None:
-        """What is to be done for the folder, that nobody waits for."""
+    def _chore(self) -> Callable[[], None] | None:
+        """The next chore of the folder, for which no request waits."""
         if self._uses:
             return self._note_uses
-        if self._sweep is not None and not self._ahead.is_urgent:
-            return self._sweep_on
-        return self._refresh if has_time else None
+        return self._sweep_on if self._sweep is not None and not self._ahead.is_urgent else None
 
     def _do_chore(self, chore: Callable[[], None]) -> None:
         chore()
@@ -258,14 +261,14 @@ class DiskTier:
 
     @property
     def _write_at(self) -> float:
-        """When the next block may be written; for ever, if there is none."""
+        """When the next block may be written; infinity, if there is none."""
         if not self._to_write:
             return inf
         can_wait = self._closes_at is None
         return max(self._paused_until, min(self._quiet_from, self._to_write.due_at) if can_wait else -inf)
 
     def _open(self) -> None:
-        """Finds out who we are; without an answer, this disk is of no use."""
+        """Determines the model's fingerprint; without one, this disk is of no use."""
         give_way()
         try:
             fingerprint = self._identify()
@@ -279,7 +282,7 @@ class DiskTier:
             self._fingerprint = fingerprint
 
     def _sweep_on(self) -> None:
-        """Looks at a few more files: somebody may want to have one read meanwhile."""
+        """Checks a few more files; between two portions, a block may be read for a request."""
         assert self._sweep is not None
         looked_at = list(islice(self._sweep, _FILES_AT_A_TIME))
         for path, fault in looked_at:
@@ -292,6 +295,7 @@ class DiskTier:
             self._refresh()
 
     def _refresh(self) -> None:
+        self._looked_at = self._clock()
         state = self._directory.state(self._fingerprint)
         if state is not None and state == self._seen_state:
             return
@@ -314,7 +318,7 @@ class DiskTier:
             self._arrived()
 
     def _read_ahead(self, key: bytes) -> None:
-        """Brings a block into memory that may be wanted soon, and ends it all when there is no more room."""
+        """Reads a block ahead into memory, and stops reading ahead when there is no more room."""
         if self._borrow(key) is not None:
             return
         began, state = time.thread_time(), self._load(key)
@@ -351,7 +355,7 @@ class DiskTier:
         num_bytes = None if state is None else self._store(key, state)
         with self._changed:
             if num_bytes is None and state is not None:
-                return  # it stays in the queue for the next attempt
+                return  # the block stays in the queue for the next attempt
             self._to_write.discard(key)
             if num_bytes is not None:
                 self._index[key] = num_bytes
@@ -367,7 +371,7 @@ class DiskTier:
         began = self._clock()
         try:
             num_bytes = self._directory.write(self._fingerprint, key, state)
-            # Somebody may have cleared the folder meanwhile.
+            # Another process may have cleared the folder meanwhile.
             self._directory.describe(self._fingerprint, self._model)
         except OSError as error:
             self.counters.failed_writes += 1
@@ -389,7 +393,7 @@ class DiskTier:
                     self._index.pop(entry.key, None)
 
     def _warn(self, message: str, *args: object) -> None:
-        """Once: a disk that is full or damaged tends to stay so."""
+        """Logs the failure once: a disk that is full or damaged tends to stay so."""
         logger.log(logging.DEBUG if self._has_warned else logging.WARNING, message, *args)
         self._has_warned = True
 

@@ -1,4 +1,4 @@
-"""What exported KV depends on besides its entries and adapters, as one number. It knows no model format.
+"""Fingerprint of all that exported KV depends on, besides its entries and adapters. It knows no model format.
 
 The whole content of the weights counts: two models that differ in a single matrix must never share KV. Reading them
 takes a second per gigabyte, so the result is noted beside the cache for as long as the files do not change.
@@ -19,7 +19,7 @@ import msgspec
 
 @dataclass(frozen=True, slots=True)
 class WeightFile:
-    """A file that weights were loaded from, as it was then."""
+    """A file of weights, as it was when it was loaded."""
 
     path: Path
     stat: os.stat_result
@@ -46,6 +46,8 @@ class _Note(msgspec.Struct, frozen=True):
         return (self.size_bytes, self.mtime_ns, self.inode) == (stat.st_size, stat.st_mtime_ns, stat.st_ino)
 
 
+_MAX_NOTES = 256
+"""Maximum number of noted files, of all machines that use the folder; the oldest notes leave."""
 _decoder = msgspec.json.Decoder(dict[str, _Note])
 
 
@@ -68,7 +70,8 @@ def fingerprint(weights: Iterable[WeightFile], kv_format: str, notes: Path) -> b
 
 def _content_digest(weight: WeightFile, notes: Path) -> str:
     real = os.path.realpath(weight.path)
-    noted = _read_notes(notes).get(real)
+    name = f"{real}:{weight.stat.st_ino}"  # machines that share the folder have other files at the same path
+    noted = _read_notes(notes).get(name)
     if noted is not None and noted.is_about(weight.stat):
         return noted.digest
     with open(real, "rb") as file:
@@ -78,7 +81,8 @@ def _content_digest(weight: WeightFile, notes: Path) -> str:
     if not found.is_about(weight.stat):
         raise OSError(f"{weight.path} was replaced after it had been loaded")
     with suppress(OSError):  # then it is computed again next time
-        _write_notes(notes, {**_read_notes(notes), real: found})
+        known = [(other, note) for other, note in _read_notes(notes).items() if other != name]
+        _write_notes(notes, dict([*known, (name, found)][-_MAX_NOTES:]))
     return digest
 
 

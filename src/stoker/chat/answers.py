@@ -27,9 +27,13 @@ class OutputReader:
 
     def __init__(self, make_reader: Callable[[], Reader] | None) -> None:
         self._reader = None if make_reader is None else make_reader()
+        self.format_name = "" if self._reader is None else self._reader.format_name
+        """Name of the format in which calls are looked for."""
+        self.num_mistaken = 0
+        """Texts that looked like a call and were none, when the answer has ended."""
 
     def parts(self, output: Output) -> Sequence[Part]:
-        """What the next output adds to the answer."""
+        """The parts that the next output adds to the answer."""
         if self._reader is None:
             return (Content(output.text),) if output.text else ()
         parts = self._reader.push(self._reader.marks.joined(output.text, output.marks))
@@ -38,9 +42,13 @@ class OutputReader:
         return parts
 
     def flush(self) -> Sequence[Part]:
-        """What is left at the end of an answer, also of one that has no last output. Calling it twice is allowed."""
+        """The remaining parts at the end of an answer, even without a last output. Calling it twice is allowed."""
         reader, self._reader = self._reader, None
-        return () if reader is None else reader.flush()
+        if reader is None:
+            return ()
+        parts = reader.flush()
+        self.num_mistaken = reader.num_mistaken
+        return parts
 
 
 def text_of(parts: Iterable[Part]) -> str:
@@ -61,12 +69,14 @@ class ToolCall:
     index: int
     """Its place among the calls of the answer."""
     name: str
+    is_custom: bool = False
+    """The tool takes a text."""
     is_complete: bool = False
     _pieces: list[str] = field(default_factory=list[str])
 
     @property
     def arguments(self) -> str:
-        """JSON, as the model wrote it; a part of it if the answer was cut off."""
+        """JSON, as the model wrote it, or a custom tool's text; a part of it if the answer was cut off."""
         return "".join(self._pieces)
 
     def push(self, text: str) -> None:
@@ -76,24 +86,33 @@ class ToolCall:
 
 @dataclass(slots=True)
 class ToolCalls:
-    """The tool calls of one choice, or those so far. Text is not kept: a stream may be long.
+    """The tool calls of one choice, or those so far.
 
     Args:
         id_prefix: begins the ids of calls.
         seed: makes the ids differ from those of other answers.
+        keep: is told the id of a call that follows reasoning, and the reasoning.
     """
 
     id_prefix: str
     seed: str
+    keep: Callable[[str, str], None] | None = None
     calls: list[ToolCall] = field(default_factory=list[ToolCall])
+    _thoughts: list[str] = field(default_factory=list[str])
 
     def push(self, part: Part) -> None:
         """Notes a part of the answer."""
         match part:
-            case Content() | Reasoning():
+            case Content():
                 pass
+            case Reasoning():
+                if self.keep is not None:
+                    self._thoughts.append(part.text)
             case CallBegin():
-                self.calls.append(ToolCall(self._call_id(), len(self.calls), part.name))
+                if self.keep is not None and self._thoughts:
+                    self.keep(self._call_id(), "".join(self._thoughts))
+                    self._thoughts.clear()
+                self.calls.append(ToolCall(self._call_id(), len(self.calls), part.name, part.is_custom))
             case CallArguments():
                 self.calls[-1].push(part.text)
             case CallEnd():
@@ -107,7 +126,7 @@ class ToolCalls:
 
     @property
     def has_complete(self) -> bool:
-        """There is a complete tool call."""
+        """Whether there is a complete tool call."""
         return any(call.is_complete for call in self.calls)
 
     def _call_id(self) -> str:

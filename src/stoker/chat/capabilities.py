@@ -1,4 +1,4 @@
-"""What a model can do, as a client is told before it asks: by its card, or by the chat template of its file."""
+"""The capabilities of a model, as clients see them before a request: from its card, or from its chat template."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from functools import lru_cache
 
 import msgspec
 
+from stoker.core.embedding import Pooling
+from stoker.core.media import MediaKind
 from stoker.engine.cards import ModelCard
 from stoker.errors import TemplateError
 from stoker.text.chat_formats.probe import find_format
 from stoker.text.chat_template import ChatTemplate
+
+_MEDIA_WORDS: dict[MediaKind, str] = {"image": "vision", "audio": "audio"}
 
 
 class ToolFormat(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,13 +23,13 @@ class ToolFormat(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """Its row in the table of formats; `generic` = the system prompt describes the tools; `none` = no tools."""
     reason: str
-    """Why this one."""
+    """Why this format was chosen."""
     writes_tools: bool
     """The chat template itself writes the definitions of tools."""
     writes_calls: bool
-    """It writes the calls of earlier turns."""
+    """The chat template writes the calls of earlier turns."""
     max_calls: int | None
-    """Most calls in one answer; null = no limit."""
+    """Maximum number of calls in one answer; null = no limit."""
     can_think: bool
     """The model may reason before it answers."""
     can_disable_thinking: bool
@@ -33,19 +37,21 @@ class ToolFormat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model can do."""
+    """The capabilities of a model."""
 
     names: Sequence[str]
-    """In Ollama's words: `completion`, `insert`, `tools`, `thinking`, `embedding`."""
+    """In Ollama's words: `completion`, `insert`, `vision`, `audio`, `tools`, `thinking`, `embedding`; and `rerank`."""
     tool_format: ToolFormat | None
     """None = it has no chat template, or a broken one."""
 
 
 def card_capabilities(card: ModelCard) -> Capabilities:
-    """What a loaded model can do. The first time, this runs its chat template, so it belongs on a thread of its own."""
+    """The capabilities of a loaded model. The first call runs its chat template, so it belongs on a separate thread."""
     if not card.can_generate:
-        return Capabilities(names=("embedding",), tool_format=None)
-    plain = ("completion", "insert") if card.fill_tokens else ("completion",)
+        is_ranker = card.embedding is not None and card.embedding.pooling == Pooling.RANK.value
+        return Capabilities(names=("rerank" if is_ranker else "embedding",), tool_format=None)
+    fills = ("insert",) if card.fill_tokens else ()
+    plain = ("completion", *fills, *(_MEDIA_WORDS[kind] for kind in card.media))
     return chat_capabilities(plain, card.chat_template, card.bos_token, card.eos_token, card.tool_format)
 
 
@@ -53,7 +59,7 @@ def card_capabilities(card: ModelCard) -> Capabilities:
 def chat_capabilities(
     plain: tuple[str, ...], source: str | None, bos_token: str = "", eos_token: str = "", tool_format: str = ""
 ) -> Capabilities:
-    """What a model with this chat template can do.
+    """The capabilities of a model with this chat template.
 
     Args:
         plain: what it can do without a template.

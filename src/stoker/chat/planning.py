@@ -1,4 +1,4 @@
-"""From a conversation and what its answer may be to a prompt, an outline for the engine and a reader of the answer."""
+"""Turns a conversation and its constraints into a prompt, an outline for the engine and a reader of the answer."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from stoker.text.messages import Json, Message
 
 
 class ChatModel(Protocol):
-    """What is asked of a model before a conversation is sent to it. Each may be used from any thread."""
+    """The model's facts and template, needed before a conversation is sent to it. Safe to use from any thread."""
 
     @property
     def card(self) -> ModelCard:
-        """What the model is."""
+        """The model's card."""
         ...
 
     @property
@@ -51,12 +51,12 @@ class ChatModel(Protocol):
 
 
 _THINKING_VARIABLES = ("enable_thinking", "thinking")
-"""Both names are in use; a template looks at the one that it knows."""
+"""Template variables that switch reasoning: both names are in use, and a template reads the one that it knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thinking:
-    """What a request says about reasoning."""
+    """A request's settings for reasoning."""
 
     is_on: bool | None = None
     """None = as the chat template has it."""
@@ -68,12 +68,12 @@ class Thinking:
     stays_in_content: bool = False
     """Reasoning is not told apart from the answer."""
     is_preference: bool = False
-    """A model that cannot do what `is_on` says is no error."""
+    """True: a model that cannot follow `is_on` causes no error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """A conversation, and what its answer may be."""
+    """A conversation, and the constraints on its answer."""
 
     messages: Sequence[Message]
     tools: Tools = NO_TOOLS
@@ -86,7 +86,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What the engine is asked, and how the answer is read."""
+    """The request to the engine, and the way to read its answer."""
 
     prompt: str
     outline: Outline | None = None
@@ -104,6 +104,8 @@ def planned(asked: Conversation, model: ChatModel) -> Plan:
     """
     prompt, media = rendered(asked, model), media_of(asked.messages)
     chat_format = model.chat_format
+    begun = _begun_thought(asked, model)
+    opening = prompt.removesuffix(begun)
     callables = asked.tools.callable
     reads_thinking = chat_format.can_think and not asked.thinking.stays_in_content
     if asked.thinking.is_on and not asked.thinking.is_preference and not chat_format.can_think:
@@ -111,15 +113,26 @@ def planned(asked: Conversation, model: ChatModel) -> Plan:
     if callables and chat_format.row.calls is None:
         message = "tool calls are switched off for this model by `tool_format`"
         raise UnsupportedParameter(message, parameter="tools")
-    row, grammar = _constrained(asked, chat_format.row, prompt, model.card)
-    if not callables and not reads_thinking:
+    row, grammar = _constrained(asked, chat_format.row, opening, model.card)
+    if asked.thinking.stays_in_content or not (callables or reads_thinking):
+        row = replace(row, thinking=("", ""))
+    if not (callables or reads_thinking or row.wrappers):
         outline = None if grammar is None else Outline(grammar=grammar)
         return Plan(prompt=prompt, outline=outline, media=media)
     tokens = marker_tokens(row) & frozenset(model.card.marker_tokens)
-    span = _span(asked.thinking, row, prompt, has_tools=bool(callables)) if reads_thinking else None
+    span = _span(asked.thinking, row, opening, has_tools=bool(callables)) if reads_thinking else None
     outline = Outline(grammar=grammar, reasoning=span, markers=tuple(sorted(tokens)), hides_stops=True)
     max_calls = asked.tools.choice.max_calls
-    reader = partial(Reader, row, callables or None, tokens=tokens, opening=prompt, max_calls=max_calls)
+    reader = partial(
+        Reader,
+        row,
+        callables or None,
+        tokens=tokens,
+        opening=opening,
+        max_calls=max_calls,
+        custom=frozenset(asked.tools.custom),
+        is_continued=bool(begun),
+    )
     return Plan(prompt=prompt, outline=outline, reader=reader, media=media)
 
 
@@ -138,7 +151,20 @@ def rendered(asked: Conversation, model: ChatModel) -> str:
     return prompt
 
 
+def _begun_thought(asked: Conversation, model: ChatModel) -> str:
+    """The reasoning that the answer continues; empty if it continues none."""
+    last = asked.messages[-1]
+    has_more = bool(last.content or last.tool_calls)
+    is_begun = asked.continue_final_message and not has_more and last.role == "assistant"
+    return last.reasoning or "" if is_begun and model.chat_format.can_think else ""
+
+
 def _render(asked: Conversation, model: ChatModel) -> str:
+    if begun := _begun_thought(asked, model):
+        before = replace(asked, messages=asked.messages[:-1], add_generation_prompt=True, continue_final_message=False)
+        start = model.chat_format.thinking[0]
+        prompt = _render(before, model)
+        return (prompt if prompt.rstrip().endswith(start.rstrip()) else prompt + start) + begun
     return model.render_chat(
         asked.messages,
         add_generation_prompt=asked.add_generation_prompt,
@@ -157,6 +183,9 @@ def _constrained(asked: Conversation, row: Format, prompt: str, card: ModelCard)
         return row, call_grammar(row, tools.offered, tools.choice, content=asked.grammar, opening=prompt)
     if tools.callable and (tools.mode == "required" or asked.grammar is not None):
         return replace(GENERIC, thinking=row.thinking), generic_calls(tools, asked.grammar)
+    if tools.callable.keys() & tools.patterns.keys():
+        message = "where this model runs, the text of a custom tool follows a grammar only if a call is required"
+        raise UnsupportedParameter(message, parameter="tools")
     return row, asked.grammar
 
 

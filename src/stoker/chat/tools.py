@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, cast
 
+from stoker.chat.custom_tools import constrained_input, custom_function
 from stoker.core.outline import GrammarText
 from stoker.errors import InvalidInput
 from stoker.text.chat_formats.grammar import Tool, ToolChoice
@@ -32,6 +33,8 @@ class Tools:
     """Names of the tools that may be called; None = all."""
     parallel: bool = True
     """An answer may have several calls."""
+    custom: Mapping[str, str | None] = field(default_factory=dict[str, "str | None"])
+    """Names of the tools that take a text, each with the pattern that the text must match; None = any text."""
 
     @property
     def callable(self) -> dict[str, Mapping[str, Json]]:
@@ -44,10 +47,19 @@ class Tools:
     @property
     def offered(self) -> list[Tool]:
         """All tools, for the grammar of calls."""
-        return [
-            Tool(name=name_of(tool), parameters=parameters_of(tool), is_strict=_function(tool).get("strict") is True)
-            for tool in self.definitions
-        ]
+        return [self._offered(tool) for tool in self.definitions]
+
+    @property
+    def patterns(self) -> dict[str, str]:
+        """The patterns of those custom tools that have one."""
+        return {name: pattern for name, pattern in self.custom.items() if pattern is not None}
+
+    def _offered(self, tool: Mapping[str, Json]) -> Tool:
+        name = name_of(tool)
+        if (pattern := self.custom.get(name)) is not None:
+            return Tool(name=name, parameters=constrained_input(pattern), is_strict=True)
+        is_strict = name in self.custom or _function(tool).get("strict") is True
+        return Tool(name=name, parameters=parameters_of(tool), is_strict=is_strict)
 
     @property
     def choice(self) -> ToolChoice:
@@ -66,27 +78,36 @@ def tools_of(raw: Sequence[Mapping[str, Any]] | None, choice: object = None, *, 
     Raises:
         InvalidInput: a tool or the choice is malformed, or names a tool that is not offered.
     """
-    definitions = [_definition(tool, f"tools[{index}]") for index, tool in enumerate(raw or ())]
+    given = [_given(tool, f"tools[{index}]") for index, tool in enumerate(raw or ())]
+    definitions = [definition for definition, _ in given]
     names = [name_of(tool) for tool in definitions]
     if len(definitions) > MAX_TOOLS:
         raise InvalidInput(f"{len(definitions)} tools are more than the {MAX_TOOLS} of one request", parameter="tools")
     if twice := {name for name in names if names.count(name) > 1}:
         raise InvalidInput(f"`tools` has several tools called {sorted(twice)[0]!r}", parameter="tools")
     mode, allowed = _choice(choice, names)
-    return Tools(definitions=definitions, mode=mode, allowed=allowed, parallel=parallel is not False)
+    custom = {name_of(definition): found[0] for definition, found in given if found is not None}
+    return Tools(definitions=definitions, mode=mode, allowed=allowed, parallel=parallel is not False, custom=custom)
 
 
 def generic_calls(tools: Tools, content: GrammarText | None = None) -> GrammarText:
     """A JSON schema of calls in the generic format, or, if the model may choose, of content.
 
-    It is for models behind a server that follows JSON schemas and no other grammar of calls.
+    It is for a model in another server that supports JSON schemas, but no grammar of calls.
 
     Raises:
         InvalidInput: the content must follow something else than a JSON schema.
     """
     calls: dict[str, Any] = {
         "type": "array",
-        "items": {"anyOf": [_call_schema(number, *tool) for number, tool in enumerate(tools.callable.items())]},
+        "items": {
+            "anyOf": [
+                _call_schema(
+                    number, name, constrained_input(tools.patterns[name]) if name in tools.patterns else schema
+                )
+                for number, (name, schema) in enumerate(tools.callable.items())
+            ]
+        },
         "minItems": 1,
     }
     if tools.choice.max_calls is not None:
@@ -135,10 +156,21 @@ def _function(tool: Mapping[str, Json]) -> Mapping[str, Json]:
     return function
 
 
+def _given(raw: Mapping[str, Any], where: str) -> tuple[Mapping[str, Json], tuple[str | None] | None]:
+    """The definition of a tool as a function, and the pattern of its text if it is a custom one."""
+    if raw.get("type") != "custom":
+        return _definition(raw, where), None
+    inner = raw.get("custom", raw)
+    if not isinstance(inner, Mapping):
+        raise InvalidInput(f"`{where}.custom` must be an object", parameter=f"{where}.custom")
+    function, pattern = custom_function(cast("Mapping[str, Any]", inner), where)
+    return _definition(function, where), (pattern,)
+
+
 def _definition(raw: Mapping[str, Any], where: str) -> Mapping[str, Json]:
     tool = plain_json(raw, where)
     if not isinstance(tool, dict) or tool.get("type", "function") != "function":
-        raise InvalidInput(f"`{where}.type` must be function", parameter=f"{where}.type")
+        raise InvalidInput(f"`{where}.type` must be function or custom", parameter=f"{where}.type")
     function = tool.get("function")
     if not isinstance(function, dict):
         raise InvalidInput(f"`{where}.function` is missing", parameter=f"{where}.function")
@@ -164,7 +196,11 @@ def _choice(raw: object, names: Sequence[str]) -> tuple[Mode, frozenset[str] | N
     if raw is None:
         return "auto", None
     match raw:
-        case {"type": "function", "function": {"name": str(name)}} | {"type": "function" | "tool", "name": str(name)}:
+        case (
+            {"type": "function", "function": {"name": str(name)}}
+            | {"type": "custom", "custom": {"name": str(name)}}
+            | {"type": "function" | "custom" | "tool", "name": str(name)}
+        ):
             return "required", _named([name], names)
         case {"type": "allowed_tools"}:
             return _allowed(cast("Mapping[str, Any]", raw), names)
@@ -185,7 +221,7 @@ def _allowed(raw: Mapping[str, Any], names: Sequence[str]) -> tuple[Mode, frozen
 
 
 def _chosen_name(tool: Mapping[str, Any]) -> str:
-    function = cast("Mapping[str, object]", tool.get("function") or tool)
+    function = cast("Mapping[str, object]", tool.get("function") or tool.get("custom") or tool)
     return str(function.get("name"))
 
 

@@ -38,6 +38,8 @@ SYNONYMS = {
     "-mg": "--main-gpu",
     "-ts": "--tensor-split",
     "--draft-max": "--max-draft",
+    "--model-draft": "--draft-model",
+    "-md": "--draft-model",
     "--system-prompt": "--system",
     "-sys": "--system",
     "--served-model-name": "--name",

@@ -15,11 +15,12 @@ from stoker.cli.command import Command, UsageError
 from stoker.cli.report import EXIT_CODES, set_up_logging
 
 _GROUPS = {
-    "Run and serve": ("run", "chat", "serve", "batch", "ps", "stop"),
+    "Run and serve": ("run", "chat", "serve", "cluster", "batch", "ps", "top", "stop", "logs"),
     "Models": ("pull", "models", "search", "list", "show", "create", "cp", "rm", "quantize", "export"),
-    "More": ("bench", "cache", "config", "version", "help"),
+    "More": ("bench", "cache", "config"),
 }
-COMMANDS = tuple(name for names in _GROUPS.values() for name in names)
+_UNLISTED = ("version", "help")
+COMMANDS = tuple(name for names in [*_GROUPS.values(), _UNLISTED] for name in names)
 """In the order of the help."""
 _NAME_WIDTH = 10
 _NAMES = {"list": "list_models", "help": "help_page"}
@@ -38,6 +39,9 @@ SYNONYMS = {
     "info": "show",
     "copy": "cp",
     "status": "ps",
+    "monitor": "top",
+    "watch": "top",
+    "log": "logs",
     "find": "search",
     "benchmark": "bench",
     "convert": "export",
@@ -49,7 +53,7 @@ ABOUT = (
     f"{EXIT_CODES}\n\nEvery setting can also come from the environment (--ctx-size is STOKER_CTX_SIZE) or from a TOML "
     "file: see `stoker config show`."
 )
-_OPTIONS = "Options: -h, --version, -v, --install-completion, --show-completion"
+_OPTIONS = "Options: -h, --version, -v, --install-completion, --show-completion. Also: stoker version, stoker help"
 _SHORT = "Exit codes: 0 done, 1 error, 2 usage, 3 model, 130 interrupted. More: stoker COMMAND -h"
 
 

@@ -98,6 +98,7 @@ _GPU_AND_ONNX = _panel(
 _ADVANCED = _panel(
     "Advanced",
     max_draft=int,
+    draft_model=_Opt(str, metavar="MODEL"),
     pooling=PoolingName,
     chat_template_file=_Opt(str, metavar="FILE"),
     tool_format=_Opt(str, metavar="NAME"),
@@ -154,6 +155,9 @@ SERVER: OptionGroup = _panel(
     strict_fields=bool,
     volatile_headers=_Opt(list[str], ("--volatile-header",), "REGEX"),
     slot_save_path=_Opt(str, metavar="PATH"),
+    files_dir=_Opt(str, metavar="FOLDER"),
+    files_mib=int,
+    session_ttl_s=float,
     request_timeout_s=float,
     max_connections=int,
     unix_socket=_Opt(str, metavar="PATH"),
@@ -186,6 +190,8 @@ SECURITY: OptionGroup = _panel(
     cors_origins=_Opt(str, metavar="ORIGIN"),
     cors_credentials=bool,
     allowed_hosts=_Opt(str, metavar="NAME"),
+    media_urls=Literal["off", "public"],
+    allowed_media_domains=_Opt(list[str], ("--allowed-media-domain",), "DOMAIN"),
 )
 _SCENARIO_HELP = (
     "Scenario: distinct, shared, agent, mixed, restart, cold, offline, or all; may be repeated. [default: distinct]"

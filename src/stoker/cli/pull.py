@@ -1,17 +1,41 @@
-"""`stoker pull`: brings a model onto this disk."""
+"""`stoker pull`: brings a model onto this disk, ready to start."""
 
 from __future__ import annotations
+
+from typing import Annotated
+
+import typer
 
 from stoker.cli.announce import announce
 from stoker.cli.answer import write
 from stoker.cli.download_bar import DownloadBar
 from stoker.cli.options import Flags, Model, shared_options
+from stoker.cli.report import say
+
+Pack = Annotated[
+    bool,
+    typer.Option(
+        "--pack/--no-pack",
+        help="Pack the weights of a GGUF model for the native backend, so that the first start is as fast as any.",
+    ),
+]
 
 
 @shared_options()
-def pull(flags: Flags, model: Model) -> None:
-    """Download a model if needed and print its path."""
+def pull(flags: Flags, model: Model, pack: Pack = True) -> None:
+    """Download a model if needed, pack its weights, and print its path."""
     from stoker.models.store import resolve
 
     announce(model)
-    write(f"{resolve(model, progress=DownloadBar())}\n")
+    bar = DownloadBar()
+    try:
+        path = resolve(model, progress=bar)
+    except KeyboardInterrupt:
+        bar.close()
+        say("stopped; the next `stoker pull` goes on from here if the source allows it")
+        raise
+    if pack and path.is_file():
+        from stoker.loading.preparing import pack_gguf
+
+        pack_gguf(path, DownloadBar())
+    write(f"{path}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,7 @@ from stoker.cli.prompt import given_prompt
 from stoker.cli.reply_options import Schema, Think, reply_options
 from stoker.cli.report import say
 from stoker.cli.speed import Stopwatch
+from stoker.cli.talk.turns import asked_about
 from stoker.cli.thoughts import spoken
 from stoker.errors import InvalidInput
 
@@ -32,6 +34,12 @@ Prompt = Annotated[
 GivenPrompt = Annotated[
     str | None, typer.Option("--prompt", "-p", metavar="PROMPT", show_default=False, help="Same as PROMPT.")
 ]
+Images = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--image", metavar="FILE", show_default=False, help="Image that the prompt is about; may be repeated."
+    ),
+]
 Stats = Annotated[bool, typer.Option("--stats", help="Show the speed after the answer, in tokens per second.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")]
 
@@ -44,6 +52,7 @@ def run(
     prompt_option: GivenPrompt = None,
     system: System = None,
     raw: Raw = False,
+    image: Images = None,
     stats: Stats = False,
     schema: Schema = None,
     think: Think = None,
@@ -52,10 +61,14 @@ def run(
     sampling = flags.sampling()
     if raw and system is not None:
         raise InvalidInput("--system is part of the chat template, which --raw leaves out", parameter="system")
+    if raw and image:
+        raise InvalidInput("--image is part of a conversation, which --raw leaves out", parameter="image")
     text = given_prompt(_one_prompt(prompt, prompt_option))
     options = reply_options(schema, think)
     if text is None and schema is not None:
         raise InvalidInput("no prompt: --schema is of one answer, give the prompt as PROMPT", parameter="prompt")
+    if text is None and image:
+        raise InvalidInput("no prompt: --image is of one answer, give the prompt as PROMPT", parameter="prompt")
     if text is None and raw:
         raise InvalidInput("no prompt: --raw continues a text, give it as PROMPT, or pipe it in", parameter="prompt")
     if text is None:
@@ -67,7 +80,7 @@ def run(
 
     with LLM(flags.engine_config(model), progress=DownloadBar()) as llm:
         stopwatch = Stopwatch()
-        with _ask(llm, text, system, sampling, options, is_raw=raw) as stream:
+        with _ask(llm, text, image or [], system, sampling, options, is_raw=raw) as stream:
             write_answer(stopwatch.watch(spoken(stream)))
         if stats:
             say(stopwatch.described(stream.completion.usage))
@@ -82,9 +95,16 @@ def _one_prompt(argument: str | None, option: str | None) -> str | None:
 
 
 def _ask(
-    llm: LLM, text: str, system: str | None, sampling: SamplingParams, options: ChatOptions, *, is_raw: bool
+    llm: LLM,
+    text: str,
+    images: Sequence[str],
+    system: str | None,
+    sampling: SamplingParams,
+    options: ChatOptions,
+    *,
+    is_raw: bool,
 ) -> TextStream:
-    if not is_raw and system is None and llm.card.chat_template is None:
+    if not is_raw and system is None and not images and llm.card.chat_template is None:
         say(f"note: {llm.card.name} has no chat template: it continues the text as it is, as with --raw")
         is_raw = True
     if is_raw and "reasoning" in options:
@@ -92,7 +112,5 @@ def _ask(
         raise InvalidInput(message, parameter="think")
     if is_raw:
         return llm.stream(text, sampling, response_format=options.get("response_format"))
-    given = {"system": system, "user": text}
-    return llm.stream_chat(
-        [{"role": role, "content": said} for role, said in given.items() if said], sampling, **options
-    )
+    opening = [{"role": "system", "content": system}] if system else []
+    return llm.stream_chat([*opening, asked_about(text, images)], sampling, **options)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from stoker.cli.announce import announce
 from stoker.cli.download_bar import DownloadBar
+from stoker.cli.log_files import kept_log
 from stoker.cli.options import (
     ENGINE,
     MODELS,
@@ -18,9 +20,12 @@ from stoker.cli.options import (
     shared_options,
 )
 from stoker.cli.report import say
-from stoker.cli.serve_log import lines_on_terminal, say_ready, say_stopping
+from stoker.cli.serve_log import request_lines, say_ready, say_stopping
 
 if TYPE_CHECKING:
+    import logging
+
+    from stoker.config import Config
     from stoker.runtime.model_events import ModelEvent
 
 
@@ -34,24 +39,29 @@ def serve(flags: Flags, models: Models = None) -> None:
 
     Sampling options are defaults for requests that do not set them, unless the model recommends other values.
     """
-    from stoker.engine import garbage, spare
-    from stoker.serving import create_registry, run_server
-
     config = flags.load()
     check_cache_dir(config.engine.kv_cache_dir)
     for model in models or []:
         announce(model)
-    registry = create_registry(config, models or [], progress=DownloadBar())
+    with kept_log(str(config.server.port or f"process-{os.getpid()}")) as kept:
+        _serve(config, models or [], kept)
+
+
+def _serve(config: Config, models: list[str], kept: logging.Handler | None) -> None:
+    from stoker.engine import garbage, spare
+    from stoker.serving import create_registry, run_server
+
+    registry = create_registry(config, models, progress=DownloadBar())
     registry.events.listen(_say_plan)
     named = [status.model_id for status in registry.statuses()]
 
     def on_ready(url: str) -> None:
-        spare.discard()  # there was nothing to load yet, or somebody else computes
+        spare.discard()  # there was nothing to load yet, or another program computes
         garbage.settle()
         found = [status.model_id for status in registry.statuses()]
         say_ready(named or [name for name in [config.registry.models_dir] if name] or found, url)
 
-    with lines_on_terminal(is_json=config.server.log_format == "json"):
+    with request_lines(kept, is_json=config.server.log_format == "json"):
         run_server(registry, config, on_ready, say_stopping)
 
 

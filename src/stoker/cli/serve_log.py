@@ -13,26 +13,40 @@ _ACCESS = "stoker.server.access"
 
 
 @contextmanager
-def lines_on_terminal(*, is_json: bool) -> Generator[None]:
-    """Meanwhile requests are shown on a terminal, even if the level of the log would leave them out.
+def request_lines(kept: logging.Handler | None, *, is_json: bool) -> Generator[None]:
+    """Meanwhile requests are shown on a terminal and kept in the log, even if the level would leave them out.
 
-    With a file or a pipe as stderr, and in JSON, the access log follows `--log-level` alone.
+    With a file or a pipe as stderr, and in JSON, what stderr gets follows `--log-level` alone.
+
+    Args:
+        kept: of the log file; it hangs on the root logger too.
+        is_json: whether the server writes request lines as JSON; it takes them from the root logger then.
     """
     access = logging.getLogger(_ACCESS)
-    if is_json or not sys.stderr.isatty() or access.isEnabledFor(logging.INFO):
+    wanted = access.isEnabledFor(logging.INFO)
+    handlers = [handler for handler in [kept] if handler is not None and is_json == wanted]
+    if not is_json and not wanted and sys.stderr.isatty():
+        handlers.append(_terminal())
+    if not handlers:
         yield
         return
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
-    access.addHandler(handler)
+    for handler in handlers:
+        access.addHandler(handler)
     access.setLevel(logging.INFO)
-    access.propagate = False
+    access.propagate = wanted
     try:
         yield
     finally:
-        access.removeHandler(handler)
+        for handler in handlers:
+            access.removeHandler(handler)
         access.setLevel(logging.NOTSET)
         access.propagate = True
+
+
+def _terminal() -> logging.Handler:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+    return handler
 
 
 def say_ready(names: list[str], url: str) -> None:

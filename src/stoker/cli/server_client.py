@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -11,6 +13,7 @@ import typer
 from stoker.errors import InvalidInput, StokerError
 
 if TYPE_CHECKING:
+    from http.client import HTTPResponse
     from urllib.error import HTTPError
     from urllib.request import OpenerDirector
 
@@ -19,6 +22,8 @@ _LOCAL = frozenset({"127.0.0.1", "localhost", "::1"})
 _TIMEOUT_S = 60.0
 _LONG_S = 600.0
 """For what waits until a model is loaded or unloaded."""
+_SILENCE_S = 30.0
+"""A stream of events says something more often, if only that the server is there."""
 _MAX_BYTES = 32 << 20
 
 Url = Annotated[
@@ -84,16 +89,31 @@ class ServerClient:
         Raises:
             StokerError: no server answers there, or it refuses; the message has its reason.
         """
+        data = None if body is None else json.dumps(body).encode()
+        with self._asking(method, path, data, timeout_s) as reply:
+            return _object(reply.read(_MAX_BYTES))
+
+    def events(self, path: str) -> Generator[tuple[str, dict[str, Any]]]:
+        """The server-sent events at this path, each with its name, until the server ends them. Raises as `send`."""
+        with self._asking("GET", path, None, _SILENCE_S) as reply:
+            name = ""
+            while line := reply.readline(_MAX_BYTES):
+                if line.startswith(b"event: "):
+                    name = line.removeprefix(b"event: ").decode().strip()
+                elif line.startswith(b"data: "):
+                    yield name, _object(line.removeprefix(b"data: "))
+
+    @contextmanager
+    def _asking(self, method: str, path: str, data: bytes | None, timeout_s: float) -> Generator[HTTPResponse]:
         # Its imports take as long as the list of all commands.
         from urllib.error import HTTPError, URLError
         from urllib.parse import quote
         from urllib.request import Request
 
-        data = None if body is None else json.dumps(body).encode()
         request = Request(f"{self.url}{quote(path, safe='/?=&')}", data, self._headers(), method=method)
         try:
             with self._opener.open(request, timeout=timeout_s) as reply:
-                return _object(reply.read(_MAX_BYTES))
+                yield reply
         except HTTPError as error:
             with error:
                 raise StokerError(f"{self.url}: {_reason(error)}") from None

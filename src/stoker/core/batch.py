@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from stoker.core.media import RowPiece
+
 Entry: TypeAlias = int
-"""One position of a sequence: a token id."""
+"""One position of a sequence: a token id, or below 0 a row of an image (`Span.entries`)."""
 
 AdapterSet: TypeAlias = tuple[tuple[str, float], ...]
 """What names each adapter's content, with its scale, in the order in which they apply. Empty = the model alone."""
@@ -62,6 +64,10 @@ class Chunk(NamedTuple):
     num_logits: int = 0
     adapters: AdapterSet = ()
     """With which it is computed: the same in all chunks of a step, unless `ModelInfo.mixes_adapters`."""
+    rows: tuple[RowPiece, ...] = ()
+    """Which of the entries are rows of images, in their order."""
+    shift: int = 0
+    """Rotary position of the first entry, less its index; not 0 behind images that a model rotates by their grid."""
 
     @property
     def end(self) -> int:
@@ -91,7 +97,7 @@ class Batch(NamedTuple):
         num_chunks = num_entries = num_attended = 0
         if self.num_drafted:
             return 0, 0, 0
-        for _, start, entries, _, _ in self.chunks:
+        for _, start, entries, _, _, _, _ in self.chunks:
             size = len(entries)
             if size > 1:
                 num_chunks += 1

@@ -1,13 +1,13 @@
-"""Steps that repeat: the same sequences take one entry each, and nobody comes, goes or lacks room.
+"""Steps that repeat: the same sequences take one entry each; none arrives, ends or lacks room.
 
 ```
-    step      | prompts | decodes | decodes | decodes | … | decodes | somebody has come, or has ended, …
+    step      | prompts | decodes | decodes | decodes | … | decodes | a sequence has come, or has ended, …
     planned     anew      anew      again     again         again     anew
 ```
 
 What it gives is what `StepPlanner` would plan, which need not be asked before something else has happened
 (tests/properties/test_decode_runs.py). Most steps are such, and with a small model planning is a good part of one. They
-are also the only ones with drafts: those with prompts, and those that somebody waits for, have enough to compute.
+are also the only ones with drafts: steps with prompts, or that delay a waiting request, have enough to compute.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class DecodeRun:
 
     @property
     def has_room(self) -> bool:
-        """All can have the next step without anybody's leaving."""
+        """Every sequence has room for the next step; none has to be preempted."""
         return self._kv.ledger.free >= len(self.sequences)
 
     def plan(self, step_id: int) -> Batch:
@@ -87,7 +87,7 @@ class DecodeRun:
         drafts = self._drafts()
         chunks = tuple(
             [
-                Chunk(slot, s.num_computed, (s.entries[-1], *draft), 1 + len(draft), s.request.adapters)
+                Chunk(slot, s.num_computed, (s.entries[-1], *draft), 1 + len(draft), s.request.adapters, (), s.shift)
                 for (slot, s), draft in zip(self._running, drafts, strict=True)
             ]
         )

@@ -153,13 +153,19 @@ class KVCache:
         assert slot in self._running
         self._cut(slot, length)
 
-    def close(self, slot: int, *, retain: bool) -> None:
-        """Takes a slot from its sequence; its content stays resident until evicted, or goes at once."""
+    def close(self, slot: int, *, retain: bool, session: str = "") -> None:
+        """Takes a slot from its sequence; its content stays resident until evicted, or goes at once.
+
+        Args:
+            slot: in which a sequence runs.
+            retain: its content stays.
+            session: for which it stays, see `Retained.add`.
+        """
         assert not self.ledger.is_promised(slot)
         key = self._running.pop(slot)
         # Where other slots hold all of its cells, a retained slot would only cost a slot.
         if retain and (self.tree.num_private(slot) if self._traits.shares_cells else self.tree.length(slot)) > 0:
-            self.retained.add(slot, key)
+            self.retained.add(slot, key, session)
         else:
             self._clear(slot)
 
@@ -175,6 +181,21 @@ class KVCache:
         length = self.tree.length(slot)
         self._drop(slot)
         return length
+
+    def session_length(self, session: str) -> int:
+        """Entries that a session has left, and that are still there; 0 while it runs."""
+        slot = self.retained.slot_of(session)
+        return 0 if slot is None else self.tree.length(slot)
+
+    def release_session(self, session: str) -> None:
+        """See `Retained.release`."""
+        self.retained.release(session)
+
+    def erase_session(self, session: str) -> None:
+        """Forgets what a session has left."""
+        slot = self.retained.slot_of(session)
+        if slot is not None:
+            self._drop(slot)
 
     def left_in(self, slot: int) -> tuple[list[Entry], Hashable]:
         """What a retained slot holds, and under which key; nothing if it is none."""
@@ -200,9 +221,9 @@ class KVCache:
         return ops
 
     def repeat_ops(self, ops: Sequence[CacheOp]) -> set[int]:
-        """Queues again the operations of a step that failed, whether the backend had applied them or not.
+        """Queues the operations of a failed step again, whether the backend had applied them or not.
 
-        Only shortening is repeated. Returns the slots that copies were to fill: whoever runs there has to leave.
+        Only truncation is repeated. Returns the slots that copies should have filled; sequences there are preempted.
         """
         shortened: dict[int, int] = {}
         filled: set[int] = set()

@@ -26,13 +26,13 @@ class Ledger:
     def __init__(self, capacity: int, tree: PrefixTree, *, shares_cells: bool) -> None:
         self.capacity = capacity
         self._tree = tree
-        self._shares_cells = shares_cells
+        self.shares_cells = shares_cells
         self._promised: dict[int, Sequence[Entry]] = {}
         self.num_promised = 0
 
     @property
     def held(self) -> int:
-        return self._tree.num_distinct if self._shares_cells else self._tree.num_total
+        return self._tree.num_distinct if self.shares_cells else self._tree.num_total
 
     @property
     def used(self) -> int:
@@ -40,7 +40,7 @@ class Ledger:
 
     @property
     def free(self) -> int:
-        held = self._tree.num_distinct if self._shares_cells else self._tree.num_total
+        held = self._tree.num_distinct if self.shares_cells else self._tree.num_total
         return self.capacity - held - self.num_promised
 
     def promise(self, slot: int, entries: Sequence[Entry]) -> None:
@@ -52,7 +52,7 @@ class Ledger:
     def promise_each(self, chunks: Iterable[Chunk]) -> None:
         """As `promise`, for slots that have not been promised anything in this step."""
         promised = self._promised
-        for slot, _, entries, _, _ in chunks:
+        for slot, _, entries, _, _, _, _ in chunks:
             promised[slot] = entries
             self.num_promised += len(entries)
 

@@ -72,6 +72,11 @@ class Population:
         """The sequences that wait, in no particular order."""
         return self._waiting
 
+    @property
+    def paused(self) -> Iterable[Sequence]:
+        """The sequences whose readers are behind."""
+        return self._paused.values()
+
     def find(self, request_id: str) -> Sequence | None:
         """A sequence that is alive; None = no such sequence."""
         return self._alive.get(request_id)
@@ -187,7 +192,7 @@ class Population:
         assert sequence.slot is not None
         if retain:
             self._tiering.retain(sequence.slot, sequence)
-        self._kv.close(sequence.slot, retain=retain)
+        self._kv.close(sequence.slot, retain=retain, session=sequence.request.session)
         del self._running[sequence.slot]
         sequence.slot, sequence.num_computed, sequence.num_restorable = None, 0, 0
         self.num_changes += 1

@@ -17,16 +17,20 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from stoker.core.batch import Entry
+
+_numbers = count(1)
 
 
 class Node:
     """A run of entries that the same slots hold. `num_slots` counts the slots whose path goes through it."""
 
-    __slots__ = ("children", "entries", "num_slots", "parent", "tips")
+    __slots__ = ("children", "entries", "num_slots", "number", "parent", "tips")
 
     def __init__(self, parent: Node | None, entries: list[Entry]) -> None:
+        self.number = next(_numbers)
         self.parent = parent
         self.entries = entries
         self.children: list[Node] = []
@@ -68,6 +72,14 @@ class PrefixTree:
 
     def length(self, slot: int) -> int:
         return self._lengths[slot]
+
+    def nodes(self) -> Iterator[Node]:
+        """All nodes but the roots, each before those below it."""
+        return _walk(self._roots.values())
+
+    def path(self, slot: int) -> Iterator[Node]:
+        """The nodes that a slot holds, the last one first."""
+        return self._tips[slot].path()
 
     def entries(self, slot: int) -> list[Entry]:
         """All entries of a slot, in order."""

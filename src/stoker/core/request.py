@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stoker.core.batch import AdapterSet, Entry
+from stoker.core.media import PlacedSpan
 from stoker.core.model_info import ModelInfo
 from stoker.core.params import SamplingParams
 from stoker.errors import ContextLengthExceeded, InvalidInput
@@ -31,12 +32,30 @@ class Request:
     """KV that was computed with one set is never read with another."""
     group: str = ""
     """Requests of one group have the same prompt and compute it once; with `cache_prompt=False` as long as one runs."""
+    session: str = ""
+    """What it leaves in the pool is evicted after what belongs to no session, instead of what the session left before.
+    Empty = it belongs to none."""
     scores_prompt: bool = False
     """A row of logits is wanted for every prompt entry, so none of them may come from the cache."""
+    spans: tuple[PlacedSpan, ...] = ()
+    """Which entries of the prompt are rows of images, in their order. All others are token ids."""
 
     def __post_init__(self) -> None:
         if not self.prompt:
             raise InvalidInput("the prompt is empty: it has no tokens", parameter="prompt")
+
+    @property
+    def prompt_tokens(self) -> tuple[int, ...]:
+        """The entries of the prompt that are token ids."""
+        return self._tokens() if self.spans else self.prompt
+
+    def _tokens(self) -> tuple[int, ...]:
+        found: list[int] = []
+        end = 0
+        for placed in self.spans:
+            found += self.prompt[end : placed.start]
+            end = placed.end
+        return (*found, *self.prompt[end:])
 
     def check_fits(self, info: ModelInfo) -> None:
         """Refuses, before it is queued, a request that this model could never run.
@@ -45,7 +64,8 @@ class Request:
             InvalidInput: a token id outside the vocabulary.
             ContextLengthExceeded: no room is left for a completion token, and the request asks for one.
         """
-        check_token_ids("prompt", self.prompt, info.vocab_size)
+        check_token_ids("prompt", self.prompt_tokens, info.vocab_size)
+        self._check_spans(info)
         params = self.sampling
         for name in ("logit_bias", "allowed_token_ids", "banned_token_ids", "stop_token_ids"):
             check_token_ids(name, tuple(getattr(params, name) or ()), info.vocab_size)
@@ -53,6 +73,14 @@ class Request:
         room_needed = 0 if params.max_tokens == 0 else 1
         if len(self.prompt) + room_needed > limit:
             raise prompt_too_long(len(self.prompt), limit)
+
+    def _check_spans(self, info: ModelInfo) -> None:
+        """A span that is seen whole is computed in one step, beside what the others need."""
+        most = info.max_batch_tokens - info.num_slots
+        longest = max((placed.span.length for placed in self.spans if placed.span.is_whole), default=0)
+        if longest > max(0, most):
+            message = f"an image becomes {longest} rows that are computed at once: here they may be {most}"
+            raise InvalidInput(message, parameter="messages")
 
 
 def prompt_too_long(num_tokens: int, limit: int, *, at_least: bool = False) -> ContextLengthExceeded:

@@ -13,9 +13,14 @@ from itertools import count
 from stoker.core.adapter_rotation import AdapterRotation
 from stoker.core.batch import Batch, Chunk, Entry, Transfer
 from stoker.core.decode_run import DecodeRun
+from stoker.core.draft_port import DraftPort
 from stoker.core.kv_cache import KVCache
+from stoker.core.media import Span
+from stoker.core.media_rows import MediaRows
+from stoker.core.model_drafts import ModelDrafts
 from stoker.core.model_info import ModelInfo
-from stoker.core.population import Population
+from stoker.core.pool import PoolView, SequenceState, pool_view, sequence_state
+from stoker.core.population import RANK, Population
 from stoker.core.request import Request
 from stoker.core.sequence import FinishReason, Sequence, TokenEvent
 from stoker.core.slot_admission import LOOKAHEAD, SlotAdmission
@@ -28,9 +33,9 @@ from stoker.core.token_budget import TokenBudget
 from stoker.errors import InvalidInput, Overloaded
 
 _EXPORT_SHARE = 0.02
-"""Part of a step's limit that may be spent on exporting KV besides, while anybody waits for the step."""
+"""Fraction of a step's limit for additional KV exports, while a request waits for the step."""
 _IDLE_EXPORT_S = 0.05
-"""The same when nobody does: a new request should not wait long."""
+"""Seconds for KV exports when no request waits for a step: a new request should not wait long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +62,16 @@ class Scheduler:
         info: of the backend that computes the batches.
         config: how many run and wait, and how long a step may take.
         tiers: where KV is kept that the pool has no room for; None = nowhere.
+        drafting: a model that drafts for this one; None = there is none.
     """
 
-    def __init__(self, info: ModelInfo, config: SchedulerConfig, tiers: Tiers | None = None) -> None:
+    def __init__(
+        self,
+        info: ModelInfo,
+        config: SchedulerConfig,
+        tiers: Tiers | None = None,
+        drafting: DraftPort | None = None,
+    ) -> None:
         assert 0 < config.max_running <= min(info.num_slots, info.max_batch_tokens)
         self.kv = KVCache(info)
         self._info = info
@@ -74,22 +86,24 @@ class Scheduler:
         self.tiering = Tiering(info, self.kv, self._budget, tiers)
         self._population = Population(self.kv, self.tiering)
         most = config.max_draft if info.traits.can_truncate else min(config.max_draft, info.traits.truncatable_tail)
-        self.speculation = Speculation(most if info.is_batch_invariant else 0, info.max_batch_tokens)
+        models = None if drafting is None else ModelDrafts(drafting)
+        self.speculation = Speculation(most if info.is_batch_invariant else 0, info.max_batch_tokens, models)
         self._run: DecodeRun | None = None
         """The run of decodes that goes on until a sequence is added, is resumed or loses its slot."""
         self._rotation = AdapterRotation(info)
         self._admission = SlotAdmission(self.kv, self.tiering, self._population, self._rotation, config.max_running)
+        self.media = MediaRows()
         self._planner = StepPlanner(
-            info, self.kv, self.tiering, self._admission, self._budget, self._rotation, self._population
+            info, self.kv, self.tiering, self._admission, self._budget, self._rotation, self._population, self.media
         )
         self._step_ids = count(1)
         self.slots = Slots(info, self.kv, self.tiering, self._population, self._step_ids)
         self.num_prompt_tokens = 0
-        """Of all requests that have begun."""
+        """Prompt tokens of all requests that have begun."""
         self.num_cached_tokens = 0
-        """Those of them that were not computed."""
+        """Prompt tokens that the cache saved from being computed."""
         self.num_resident_tokens = 0
-        """Those of these that were in the pool."""
+        """Cached prompt tokens found in the KV pool (the rest came from RAM or disk)."""
         self._num_arrivals = 0
 
     @property
@@ -101,6 +115,19 @@ class Scheduler:
     def awaits_tiers(self) -> bool:
         """The last `schedule` skipped a sequence whose KV is still being read from disk."""
         return any(sequence.fetched_keys for sequence in self._population.waiting)
+
+    @property
+    def awaits_rows(self) -> bool:
+        """The last `schedule` could not go on with a sequence whose rows of images have still to come."""
+        return self.media.is_waited_for(self._population.running.values())
+
+    def rows_wanted(self) -> list[tuple[str, Span]]:
+        """Rows of images to ask for now, each once, with the request that needs them."""
+        return self.media.wanted(self._population.running.values())
+
+    def rows_given_up(self) -> set[bytes]:
+        """The keys of rows that the backend need not hold any more."""
+        return self.media.given_up(self._population.running.values())
 
     @property
     def num_running(self) -> int:
@@ -125,12 +152,22 @@ class Scheduler:
 
     @property
     def kv_retained(self) -> int:
-        """Cells that only finished conversations hold; they leave when somebody needs the room."""
+        """Cells held only by finished conversations; they are evicted when a request needs the room."""
         return self.kv.held_by_retained
 
     @property
     def kv_capacity(self) -> int:
         return self.kv.ledger.capacity
+
+    def pool(self) -> PoolView:
+        """What the KV pool holds, between two steps."""
+        return pool_view(self.kv)
+
+    def states(self) -> list[SequenceState]:
+        """Every request that is alive: those that run, those that wait in the order of their rank, those paused."""
+        waiting = sorted(self._population.waiting, key=RANK)
+        found = [sequence_state(sequence) for sequence in (*self._population.running.values(), *waiting)]
+        return found + [sequence_state(sequence, is_paused=True) for sequence in self._population.paused]
 
     def sequence(self, request_id: str) -> Sequence:
         """A sequence that is alive, or that ended in the current step."""
@@ -142,7 +179,7 @@ class Scheduler:
             return self._run.sequences
         running = self._population.running
         found: list[Sequence] = []
-        for slot, start, entries, num_logits, _ in batch.chunks:
+        for slot, start, entries, num_logits, _, _, _ in batch.chunks:
             sequence = running[slot]
             if num_logits and start + len(entries) == len(sequence.entries):
                 found.append(sequence)
@@ -219,9 +256,9 @@ class Scheduler:
         return self.tiering.exports(running, seconds, is_busy=self.has_work)
 
     def schedule(self) -> Batch | None:
-        """The next step: decodes first, then prompts within the budget, those of whoever can be admitted too.
+        """The next step: decodes first, then prompts within the budget, newly admitted ones included.
 
-        None: there is nothing to do before something has been read from disk or a request comes.
+        None: there is nothing to do until a disk read completes or a request arrives.
         """
         self._population.forget_ended()
         if self._run is not None and self._run.has_room:
@@ -248,7 +285,7 @@ class Scheduler:
         if batch.imports:
             for slot in {transfer.slot for transfer in batch.imports}:
                 self._note_import(running[slot], self.kv.tree.length(slot))
-        for slot, start, entries, _, _ in batch.chunks:
+        for slot, start, entries, _, _, _, _ in batch.chunks:
             sequence = running[slot]
             sequence.num_computed = end = start + len(entries)
             if sequence.request.scores_prompt:
@@ -280,9 +317,9 @@ class Scheduler:
         ]
 
     def fail(self, batch: Batch) -> list[TokenEvent]:
-        """The forward pass of this batch failed: everybody else goes on, and those without a token try once more.
+        """Handles a failed forward pass: sequences of the batch without a token are retried once; others go on.
 
-        With drafts it took more than it had to, and nobody has seen anything of it: all go on without.
+        A batch with drafts took more than it had to, and no client has seen any of it: all continue without drafts.
         """
         self.kv.ledger.abandon()
         if batch.num_drafted:
@@ -359,7 +396,7 @@ class Scheduler:
         self.num_resident_tokens += min(sequence.num_resident, sequence.num_prompt)
 
     def _end_or_retry(self, sequence: Sequence) -> TokenEvent | None:
-        """Nothing was said yet, so nobody notices that a prompt is computed twice; a second failure is its own."""
+        """Before the first token a client cannot notice a second prefill; a second failure is an error."""
         if sequence.num_completion or sequence.is_isolated:
             return self._end(sequence, FinishReason.ERROR)
         self._end_run()
@@ -388,6 +425,7 @@ class Scheduler:
         if sequence.slot is not None:
             self._end_run()
         self._population.end(sequence, reason)
+        self.media.forget(sequence.request.request_id)
         return TokenEvent(sequence.request.request_id, None, is_text=False, finish_reason=reason)
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from stoker.core.batch import AdapterSet, Entry
 from stoker.core.blocks import Chain
 from stoker.core.drafter import Drafter, Guide
+from stoker.core.media import RowPiece
 from stoker.core.model_info import ModelInfo
 from stoker.core.request import Request
 
@@ -30,9 +31,9 @@ class CacheKey(NamedTuple):
 
     adapters: AdapterSet = ()
     owner: str | None = None
-    """The group or the request that alone may read it; None = everybody who computes with these adapters."""
+    """The group or request that alone may read the KV; None = every request with the same adapters."""
     is_isolated: bool = False
-    """The owner is a request that is tried again, alone."""
+    """The owner is a request that is retried on its own."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,22 +51,22 @@ class Sequence:
     arrival: int = 0
     """Grows with every request: the order in which they came."""
     ends: frozenset[Entry] = frozenset()
-    """Token ids that end it."""
+    """Token ids that end the sequence."""
     max_entries: int = sys.maxsize
-    """So long it may become, prompt and completion together."""
+    """Maximum length, prompt and completion together."""
     entries: list[Entry] = field(default_factory=list[Entry])
     rank: tuple[int, int] = field(init=False)
-    """Smaller is served before and preempted after: higher priority, then older."""
+    """Smaller ranks are served first and preempted last: higher priority, then older."""
     slot: int | None = None
     """The native sequence that holds this one's KV while it runs."""
     num_computed: int = 0
     """Entries whose KV is in the slot."""
     num_cached: int = 0
-    """Prompt entries that were taken from the cache when it began."""
+    """Prompt entries taken from the cache when the sequence began."""
     num_resident: int = 0
-    """Those of them that were in the pool; the tiers gave the others."""
+    """Cached prompt entries that were in the pool; the tiers supplied the others."""
     num_scored: int = 0
-    """Prompt entries whose row of logits was given away, if the request scores its prompt."""
+    """Prompt entries whose row of logits was delivered, if the request scores its prompt."""
     has_begun: bool = False
     """Some step has taken entries of it."""
     num_preempted: int = 0
@@ -81,6 +82,8 @@ class Sequence:
     """What is being read from disk for it."""
     num_restorable: int = 0
     """Entries that are in the slot once the tiers have given what they have; up to there nothing is computed."""
+    shift: int = field(init=False)
+    """Rotary position of what stands behind its prompt, less the index."""
     guide: Guide | None = None
     """What its answer must look like; None = anything."""
     drafter: Drafter | None = None
@@ -92,6 +95,7 @@ class Sequence:
     def __post_init__(self) -> None:
         self.entries = list(self.request.prompt)
         self.rank = (-self.request.priority, self.arrival)
+        self.shift = self.shift_at(self.num_prompt)
 
     @classmethod
     def begin(cls, request: Request, arrival: int, info: ModelInfo) -> Sequence:
@@ -103,6 +107,25 @@ class Sequence:
         max_tokens = sampling.max_tokens
         max_entries = context if max_tokens is None else min(context, len(request.prompt) + max_tokens)
         return cls(request, arrival, ends, max_entries)
+
+    def shift_at(self, index: int) -> int:
+        """Rotary position of a token at this index, less the index."""
+        spans = self.request.spans
+        return sum(span.num_positions - span.length for start, span in spans if start + span.length <= index)
+
+    def row_pieces(self, start: int, end: int) -> tuple[RowPiece, ...]:
+        """Which of the entries `start … end-1` are rows of images."""
+        return tuple(
+            RowPiece(
+                offset=max(start, placed.start) - start,
+                first=max(start, placed.start) - placed.start,
+                length=min(end, placed.end) - max(start, placed.start),
+                span=placed.span,
+                position=placed.start + self.shift_at(placed.start),
+            )
+            for placed in self.request.spans
+            if placed.start < end and placed.end > start
+        )
 
     @property
     def cache_key(self) -> CacheKey:

@@ -17,32 +17,50 @@ Speculative decoding: arXiv:2211.17192.
 from __future__ import annotations
 
 from collections.abc import Sequence as Ordered
+from dataclasses import dataclass
+from math import inf
+from typing import get_args
 
 from stoker.core.batch import Entry
+from stoker.core.draft_plan import Offer, Plan, best_plan, may_pay, offers_of
 from stoker.core.draft_times import DraftTimes
-from stoker.core.drafter import CERTAIN, Drafter
+from stoker.core.drafter import CERTAIN, MODEL, Drafter, Source
+from stoker.core.model_drafts import ModelDrafts
 from stoker.core.sequence import Sequence
 
 MAX_DRAFTED = 64
-"""In one step, for all sequences together."""
-_USUAL = (0.25, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95)
-"""Chances behind matches of 1 … `MAX_MATCH` entries, and of what is certain, before anything is known."""
+"""Drafted entries in one step, for all sequences together."""
+_USUAL = (0.25, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95, 0.7)
+"""Chances after matches of 1 … `MAX_MATCH` entries, of what is certain, and of what a model drafts, before anything is
+known."""
 _GAIN, _SLOW_GAIN = 0.2, 0.02
 """Part of a surprise that changes the chances of a sequence, and what the next ones begin with."""
+_LEAST_MODEL_GAIN, _FIRST_MODEL_GAIN = 0.05, 3
+"""Learning rate for a draft model: at least the first value; otherwise 1 / (the second value + the outcomes seen). The
+ first outcomes say much; later ones should not make the draft length oscillate."""
+_SLOWER = 2
+"""Factor on the assumed number of outcomes where later sequences learn from them."""
+_SLOW_START = 2
+"""Entries that a model drafts at most for a sequence of which nothing has come out yet; then by two more for each."""
+_WORTH_A_MODEL = 1.12
+"""Speed-up in tokens per second from which a draft model pays: its first wrong drafts should cost little."""
 _NEIGHBOUR = 0.5
 """How much less a match one longer or shorter learns from it."""
-_FORGIVENESS = 0.01
-"""Part of the way back to the usual chance, for each step in which nothing was drafted although it could have been."""
-_LEAST_CHANCE = 0.05
-"""Of all that is drafted for a sequence to come out."""
-_WORTHWHILE = 1.06
-"""So many times the tokens a second are worth a draft: times are not known better."""
-_PATIENCE = 1.2
-"""No sequence is expected to take so many times as long for its tokens, because others are drafted for."""
+_FORGIVENESS, _MODEL_FORGIVENESS, _USUAL_FORGIVENESS = 0.01, 0.002, 0.0001
+"""Part of the way back to the usual chance, for each step in which nothing was drafted although it could have been.
+That of a model, whose drafts take time, is tried less often; what the next sequences begin with, still less."""
 _REST = 4
 """For so many sequences a step passes until drafts are thought of again, if there were none: that takes time, too."""
 _SICK_LEAVE = 1024
 """Steps without drafts, after a step with drafts has failed."""
+
+
+@dataclass(slots=True)
+class SourceCounts:
+    """What became of the drafts from one source, in entries."""
+
+    num_drafted: int = 0
+    num_accepted: int = 0
 
 
 class Speculation:
@@ -51,20 +69,20 @@ class Speculation:
     Args:
         most: entries to draft for one sequence in one step; 0 = none.
         max_entries: of one step, drafted or not.
+        models: what a model drafts; None = all drafts come from the text and from what is certain.
     """
 
-    def __init__(self, most: int, max_entries: int) -> None:
+    def __init__(self, most: int, max_entries: int, models: ModelDrafts | None = None) -> None:
         self._most = most
         self._max_entries = max_entries
         self._usual = list(_USUAL)
         self._times = DraftTimes()
+        self._num_outcomes = 0
+        """Of what a model has drafted."""
         self._num_resting = 0
         """Steps in which nothing is to be drafted."""
-        self.num_drafts = 0
-        self.num_drafted = 0
-        """Entries of them."""
-        self.num_accepted = 0
-        """Entries that came out."""
+        self.models = models
+        self.forget_counts()
 
     def begin_step(self) -> int:
         """A step of decodes is to be planned. Returns how many entries one sequence may want; 0 = none are wanted."""
@@ -83,31 +101,34 @@ class Speculation:
         num_sequences = len(sequences)
         room = min(MAX_DRAFTED, self._most * num_sequences, min(room, self._max_entries) - num_sequences)
         seconds = self._times.curve(num_sequences, room) if room > 0 else []
-        if len(seconds) < 2 or not _may_pay(num_sequences, seconds):
+        if len(seconds) < 2 or not may_pay(num_sequences, seconds):
             self._num_resting = num_sequences // _REST
             return None
-        offers = [offer for index, sequence in enumerate(sequences) for offer in self._offers(index, sequence)]
-        offers.sort(reverse=True)
-        counts = _choose(offers, seconds, num_sequences)
-        if not any(counts):
-            self._num_resting = num_sequences // _REST
+        offers = [self._offers(index, sequence) for index, sequence in enumerate(sequences)]
+        plan = best_plan(offers, seconds)
+        if self.models is not None:
+            plan = self._with_model(self.models, sequences, offers, seconds, plan)
+        if not any(plan.counts):
+            self._num_resting = num_sequences // _REST if self.models is None else 0
             self._forgive(sequences)
             return None
-        return [self._draft(sequence, count) for sequence, count in zip(sequences, counts, strict=True)]
+        return self._drafted(sequences, plan.counts)
 
     def forget_counts(self) -> None:
         """Counts anew; what was learned stays."""
         self.num_drafts = self.num_drafted = self.num_accepted = 0
+        """Drafts, their entries, and those of them that came out."""
+        self.by_source: dict[Source, SourceCounts] = {source: SourceCounts() for source in get_args(Source)}
 
     def has_failed(self) -> None:
         """A step with drafts could not be computed, as when there was no memory for its rows."""
         self._num_resting = _SICK_LEAVE
 
     def observe(self, sequence: Sequence, num_drafted: int, num_accepted: int, *, is_over: bool = False) -> None:
-        """So many of the entries that were drafted for a sequence came out.
+        """Learns how many of the drafted entries of a sequence were accepted.
 
         Args:
-            is_over: the sequence has ended with them; else the next one was wrong, if there was one.
+            is_over: the sequence ended with them; otherwise the first entry after them, if any, was wrong.
         """
         drafter = sequence.drafter
         if num_drafted == 0 or drafter is None:
@@ -117,12 +138,10 @@ class Speculation:
         self.num_accepted += num_accepted
         drafter.num_drafted += num_drafted
         drafter.num_accepted += num_accepted
-        outcomes = [1.0] * num_accepted + [0.0] * (num_accepted < num_drafted and not is_over)
-        at = drafter.match - 1
-        for outcome in outcomes:
-            self._usual[at] += _SLOW_GAIN * (outcome - self._usual[at])
-            for index, chance in enumerate(drafter.chances):
-                drafter.chances[index] = chance + _GAIN * _NEIGHBOUR ** abs(index - at) * (outcome - chance)
+        counts = self.by_source[drafter.source]
+        counts.num_drafted += num_drafted
+        counts.num_accepted += num_accepted
+        self._learn(drafter, [1.0] * num_accepted + [0.0] * (num_accepted < num_drafted and not is_over))
 
     def observe_step(self, num_sequences: int, num_drafted: int, step_s: float) -> None:
         """A step of decodes took so long."""
@@ -130,59 +149,124 @@ class Speculation:
             self._times.observe(num_sequences, num_drafted, step_s)
 
     def withdraw(self, sequence: Sequence, num_accepted: int) -> None:
-        """So many entries that came out are not part of the answer: they stand behind its end."""
+        """Takes back accepted entries that are not part of the answer: they follow its end."""
         self.num_accepted -= num_accepted
         if sequence.drafter is not None:
             sequence.drafter.num_accepted -= num_accepted
+            self.by_source[sequence.drafter.source].num_accepted -= num_accepted
 
-    def _offers(self, index: int, sequence: Sequence) -> list[tuple[float, int]]:
-        """Chances that a sequence gets a first, second … token more, each with its index."""
+    def _offers(self, index: int, sequence: Sequence) -> list[Offer]:
+        """What the text offers for a sequence."""
         if sequence.drafter is None:
             sequence.drafter = Drafter(sequence.entries, list(self._usual), sequence.guide)
-        most = min(self._most, sequence.max_entries - len(sequence.entries) - 1)
+        most = self._most_for(sequence)
         if most <= 0:
             sequence.drafter.match = 0
             return []
         chance, most = sequence.drafter.look(most)
-        offers: list[tuple[float, int]] = []
-        reached = chance
-        while len(offers) < most and reached >= _LEAST_CHANCE:
-            offers.append((reached, index))
-            reached *= chance
-        return offers
+        return offers_of(chance, most, index)
 
-    def _draft(self, sequence: Sequence, count: int) -> list[Entry]:
-        assert sequence.drafter is not None
-        return sequence.drafter.guess(count) if count else []
+    def _most_for(self, sequence: Sequence) -> int:
+        return min(self._most, sequence.max_entries - len(sequence.entries) - 1)
+
+    def _with_model(
+        self,
+        models: ModelDrafts,
+        sequences: Ordered[Sequence],
+        offers: list[list[Offer]],
+        seconds: list[float],
+        plain: Plan,
+    ) -> Plan:
+        """The better plan of `plain` and one in which the model drafts where it has better chances than the text.
+
+        A sequence of which the model has not seen enough yet is shown some of it instead.
+        """
+        least = _WORTH_A_MODEL * plain.rate
+        pass_s = models.pass_s(len(sequences), seconds[0])
+        by_model = {
+            index: its
+            for index, sequence in enumerate(sequences)
+            if (its := self._model_offers(index, sequence))[:1] > offers[index][:1]
+        }
+        missing = {index: models.missing(sequences[index]) for index in by_model}
+        by_model = {index: its for index, its in by_model.items() if missing[index] is not None}
+        plan = best_plan([by_model.get(index, its) for index, its in enumerate(offers)], seconds, pass_s)
+        late = {index: it for index, it in missing.items() if it and plan.counts[index] and not models.is_ready(it)}
+        if plan.rate > least and late:
+            index, num_missing = next(iter(late.items()))
+            saved_s = seconds[0] - plan.seconds / plan.gains[index]
+            models.catch_up(sequences[index], num_missing, saved_s, inf if len(sequences) == 1 else seconds[0])
+            by_model = {index: its for index, its in by_model.items() if index not in late}
+            plan = best_plan([by_model.get(index, its) for index, its in enumerate(offers)], seconds, pass_s)
+        if plan.rate <= least or not any(plan.counts[index] for index in by_model):
+            models.rest()
+            return plain
+        for index in by_model:
+            drafter = sequences[index].drafter
+            assert drafter is not None, "somebody has offered for it"
+            drafter.match = MODEL
+        return plan
+
+    def _model_offers(self, index: int, sequence: Sequence) -> list[Offer]:
+        drafter = sequence.drafter
+        if drafter is None or drafter.match == CERTAIN:
+            return []
+        most = min(self._most_for(sequence), _SLOW_START + 2 * drafter.num_accepted)
+        return offers_of(drafter.chances[MODEL - 1], most, index, by_model=True)
+
+    def _drafted(self, sequences: Ordered[Sequence], counts: list[int]) -> list[list[Entry]]:
+        """`counts` drafted entries for each sequence, from the drafter that offered them."""
+        wanted: list[tuple[Sequence, int]] = []
+        found: dict[int, list[Entry]] = {}
+        for index, (sequence, count) in enumerate(zip(sequences, counts, strict=True)):
+            assert sequence.drafter is not None
+            if count and sequence.drafter.match == MODEL:
+                wanted.append((sequence, count))
+            else:
+                found[index] = sequence.drafter.guess(count) if count else []
+        drafts = iter(self._drafted_by_model(wanted) if wanted else ())
+        return [found[index] if index in found else next(drafts) for index in range(len(sequences))]
+
+    def _drafted_by_model(self, wanted: list[tuple[Sequence, int]]) -> list[list[Entry]]:
+        assert self.models is not None
+        possible: list[list[Entry]] = []
+        for (sequence, _), draft in zip(wanted, self.models.draft(wanted), strict=True):
+            assert sequence.drafter is not None
+            possible.append(sequence.drafter.possible(draft))
+            if draft and not possible[-1]:
+                self._learn(sequence.drafter, [0.0])
+        return possible
+
+    def _learn(self, drafter: Drafter, outcomes: list[float]) -> None:
+        if drafter.match == MODEL:
+            self._learn_of_model(drafter, outcomes)
+            return
+        at = drafter.match - 1
+        for outcome in outcomes:
+            self._usual[at] += _SLOW_GAIN * (outcome - self._usual[at])
+            for index, chance in enumerate(drafter.chances[: MODEL - 1]):
+                drafter.chances[index] = chance + _GAIN * _NEIGHBOUR ** abs(index - at) * (outcome - chance)
+
+    def _learn_of_model(self, drafter: Drafter, outcomes: list[float]) -> None:
+        for outcome in outcomes:
+            drafter.num_outcomes += 1
+            self._num_outcomes += 1
+            gain = 1 / (_FIRST_MODEL_GAIN + drafter.num_outcomes)
+            slow_gain = 1 / (_SLOWER * (_FIRST_MODEL_GAIN + self._num_outcomes))
+            drafter.chances[-1] += max(_LEAST_MODEL_GAIN, gain) * (outcome - drafter.chances[-1])
+            self._usual[-1] += max(_LEAST_MODEL_GAIN, slow_gain) * (outcome - self._usual[-1])
 
     def _forgive(self, sequences: Ordered[Sequence]) -> None:
         """Chances that are too low for a draft would stay so for ever."""
         for sequence in sequences:
             drafter = sequence.drafter
-            if drafter is not None and drafter.match:
+            if drafter is None:
+                continue
+            if drafter.match:
                 at = drafter.match - 1
                 drafter.chances[at] += _FORGIVENESS * (_USUAL[at] - drafter.chances[at])
+            drafter.chances[-1] += _MODEL_FORGIVENESS * (_USUAL[-1] - drafter.chances[-1])
+            self._usual[-1] += _USUAL_FORGIVENESS * (_USUAL[-1] - self._usual[-1])
 
 
-def _choose(offers: list[tuple[float, int]], seconds: list[float], num_sequences: int) -> list[int]:
-    """How many of the offers, which begin with the best, make the most tokens a second: for each sequence a number."""
-    gains = [1.0] * num_sequences
-    expected, best, num_taken = float(num_sequences), _WORTHWHILE * num_sequences / seconds[0], 0
-    for count, (chance, index) in enumerate(offers[: len(seconds) - 1], 1):
-        expected += chance
-        gains[index] += chance
-        if expected > best * seconds[count] and seconds[count] <= _PATIENCE * min(gains) * seconds[0]:
-            best, num_taken = expected / seconds[count], count
-    counts = [0] * num_sequences
-    for _, index in offers[:num_taken]:
-        counts[index] += 1
-    return counts
-
-
-def _may_pay(num_sequences: int, seconds: list[float]) -> bool:
-    """A draft would be worth its time if all of it came out."""
-    worth = _WORTHWHILE * num_sequences / seconds[0]
-    return any(num_sequences + count > worth * seconds[count] for count in range(1, len(seconds)))
-
-
-assert len(_USUAL) == CERTAIN
+assert len(_USUAL) == MODEL

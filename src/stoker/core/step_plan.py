@@ -5,11 +5,14 @@ It begins and ends no sequence: `SlotAdmission` gives slots, and `Population` ta
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 
 from stoker.core.adapter_rotation import AdapterRotation, Lane
 from stoker.core.batch import Chunk, Transfer
 from stoker.core.kv_cache import KVCache
+from stoker.core.media import PlacedSpan
+from stoker.core.media_rows import MediaRows
 from stoker.core.model_info import ModelInfo
 from stoker.core.population import RANK, Population
 from stoker.core.sequence import Sequence
@@ -31,6 +34,10 @@ class StepPlan:
     num_scored: int = 0
     """Rows of logits that are not sampled from."""
 
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(chunk.entries) for chunk in self.chunks.values())
+
     def __contains__(self, slot: object) -> bool:
         """The slot has its part in this step."""
         return slot in self.chunks or slot in self.imports
@@ -43,6 +50,7 @@ class StepPlanner:
         info: of the backend.
         kv: the ledger in which cells are promised.
         population: the running sequences; sequences that are admitted during the planning are among them.
+        media: knows which rows of images are there. Nothing behind others is computed.
     """
 
     def __init__(
@@ -54,6 +62,7 @@ class StepPlanner:
         budget: TokenBudget,
         rotation: AdapterRotation,
         population: Population,
+        media: MediaRows,
     ) -> None:
         self._info = info
         self._kv = kv
@@ -63,6 +72,7 @@ class StepPlanner:
         self._budget = budget
         self._rotation = rotation
         self._population = population
+        self._media = media
         self._owed = 0
         """Entries that the oldest prompt should have had in earlier steps, and that were too few for a chunk."""
 
@@ -107,10 +117,11 @@ class StepPlanner:
         if plan.imports and not plan.num_decodes and not any(_is_behind(plan, sequence) for sequence in prompts):
             return  # what they would compute now is published when all is restored: then better with the restored ones
         self._plan_decodes(plan, ends)
-        beside = [s for s in self._rotation.of(lane, prompts) if not s.is_restoring]
-        for sequence, share in self._shares(beside, num_tokens(), self._info.max_batch_tokens - plan.num_decodes):
-            if sequence.slot is not None:
-                self._plan_chunk(plan, sequence, share)
+        beside = [s for s in self._rotation.of(lane, prompts) if not s.is_restoring and self._media.can_go_on(s)]
+        shares = self._shares(beside, num_tokens(), self._info.max_batch_tokens - plan.num_decodes)
+        for sequence, share in sorted(shares, key=_begins_whole):
+            if sequence.slot is not None:  # what is seen whole may have taken more than its share
+                self._plan_chunk(plan, sequence, min(share, self._info.max_batch_tokens - plan.num_tokens))
 
     def _shares(self, prompts: list[Sequence], budget: int, most: int) -> list[tuple[Sequence, int]]:
         """See `share_budget`. What is owed to the oldest is saved up until it is worth a chunk."""
@@ -150,8 +161,13 @@ class StepPlanner:
         stop = self._tiering.next_stop(sequence)
         if stop is not None:
             num_tokens = min(num_tokens, stop - sequence.num_computed)
+        if sequence.request.spans:
+            num_tokens = self._fit_to_spans(plan, sequence, num_tokens)
         if num_tokens and not has_room:
-            num_tokens = min(num_tokens, self._room_for(plan, sequence, num_tokens))
+            whole = _whole_within(sequence, sequence.num_computed + num_tokens)
+            least = 1 if whole is None or whole.start > sequence.num_computed else whole.end - sequence.num_computed
+            room = self._room_for(plan, sequence, num_tokens, least=least)
+            num_tokens = num_tokens if room >= num_tokens else _before_whole(sequence, room)
         if num_tokens == 0:
             return 0
         slot = sequence.slot
@@ -164,19 +180,33 @@ class StepPlanner:
             plan.num_scored += num_scored
         entries = tuple(sequence.entries[start:end])
         self._ledger.promise(slot, entries)
-        plan.chunks[slot] = Chunk(slot, start, entries, num_logits, sequence.request.adapters)
+        rows = sequence.row_pieces(start, end) if sequence.request.spans else ()
+        shift = sequence.shift_at(start) if sequence.request.spans else 0
+        plan.chunks[slot] = Chunk(slot, start, entries, num_logits, sequence.request.adapters, rows, shift)
         return num_tokens
+
+    def _fit_to_spans(self, plan: StepPlan, sequence: Sequence, num_tokens: int) -> int:
+        """No entry behind rows that are not there; and what is seen whole is taken to its end, or not begun."""
+        start = sequence.num_computed
+        num_tokens = max(0, min(num_tokens, self._media.limit(sequence) - start))
+        whole = _cut_by(sequence, start + num_tokens) if num_tokens else None
+        if whole is None:
+            return num_tokens
+        fits = whole.end - start <= self._info.max_batch_tokens - plan.num_tokens
+        return whole.end - start if fits else max(0, whole.start - start)
 
     def _num_scorable(self, plan: StepPlan, sequence: Sequence) -> int:
         """Entries that this step may take without giving away more rows than `MAX_SCORED_LOGITS` allows."""
         num_rows = max(1, MAX_SCORED_LOGITS // self._info.vocab_size) - plan.num_scored
         return max(0, num_rows) + max(0, sequence.num_scored - sequence.num_computed)
 
-    def _room_for(self, plan: StepPlan, sequence: Sequence, num_cells: int) -> int:
-        """Free cells for a sequence: evicts what is retained, then preempts running sequences that rank below it."""
-        while (room := self._kv.make_room(num_cells)) == 0:
+    def _room_for(self, plan: StepPlan, sequence: Sequence, num_cells: int, *, least: int = 1) -> int:
+        """Free cells for a sequence: evicts what is retained, then preempts running sequences that rank below it, until
+        there are at least so many.
+        """
+        while (room := self._kv.make_room(num_cells)) < least:
             if not self._population.make_way(sequence, spared=plan):
-                return 0
+                return room
         return room
 
 
@@ -188,10 +218,10 @@ def share_budget(
     Shortest first keeps the mean time to the first token low; the quarter keeps a long prompt from starving.
 
     Args:
-        prompts: those that may take part.
+        prompts: sequences that may take part.
         budget: tokens to divide.
-        for_oldest: what goes there instead of the quarter.
-        least: nobody besides the first gets less, but for the end of a prompt; and what would be left of a prompt is
+        for_oldest: tokens for the oldest prompt instead of the quarter.
+        least: only the first prompt, or the end of a prompt, gets less; and what would be left of a prompt is
             taken along, up to a quarter of this.
         most: tokens to give away at all; None = the budget.
     """
@@ -222,6 +252,32 @@ def _is_behind(plan: StepPlan, sequence: Sequence) -> bool:
         return False  # it had to make way meanwhile
     transfers = plan.imports.get(sequence.slot)
     return (transfers[-1].end if transfers else sequence.num_computed) < sequence.num_restorable
+
+
+def _cut_by(sequence: Sequence, end: int) -> PlacedSpan | None:
+    """The span that is seen whole, and that a chunk with this end would cut."""
+    spans = sequence.request.spans
+    return next((placed for placed in spans if placed.span.is_whole and placed.start < end < placed.end), None)
+
+
+def _whole_within(sequence: Sequence, end: int) -> PlacedSpan | None:
+    """The first span that is seen whole, of which a chunk with this end has a part."""
+    spans, start = sequence.request.spans, sequence.num_computed
+    return next(
+        (placed for placed in spans if placed.span.is_whole and placed.start < end and placed.end > start), None
+    )
+
+
+def _before_whole(sequence: Sequence, num_tokens: int) -> int:
+    """At most so many of its next entries, without a part of what is seen whole."""
+    whole = _cut_by(sequence, sequence.num_computed + num_tokens)
+    return num_tokens if whole is None else max(0, whole.start - sequence.num_computed)
+
+
+def _begins_whole(share: tuple[Sequence, int]) -> int:
+    """Sorts first those who may need more than their share, the oldest before others; a step has room for few."""
+    sequence, num_tokens = share
+    return sys.maxsize if _cut_by(sequence, sequence.num_computed + num_tokens) is None else sequence.arrival
 
 
 def _is_scoring(sequence: Sequence) -> bool:

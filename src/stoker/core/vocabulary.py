@@ -45,3 +45,7 @@ class Vocabulary:
     add_space_prefix: bool | None = None
     lowercase: bool | None = None
     strip_accents: bool | None = None
+    merges_spaces: bool | None = None
+    """Several spaces count as one, and those around a text as none."""
+    character_map: bytes = field(default=b"", repr=False)
+    """SentencePiece's table of what characters become before a text is cut, as it is compiled."""

@@ -1,4 +1,4 @@
-"""The LoRA adapters of one engine, by name: loaded, chosen by requests, and freed when nobody computes with them.
+"""The LoRA adapters of one engine, by name: loaded, chosen by requests, and freed when no request uses them.
 
 ```
     name --> adapter --> key of its content          in requests, KV and backend there are keys only
@@ -6,7 +6,7 @@
 ```
 
 What a name means is looked up once, when a request is admitted. From then on its lease keeps the content loaded: a
-name that is removed, or given to another file, changes nothing for those who run.
+name that is removed, or given to another file, changes nothing for running requests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stoker.backends.base import AdapterPort
 from stoker.core.batch import AdapterSet
 from stoker.engine.cards import AdapterCard
 from stoker.engine.config import AdapterSpec, check_adapter_name
-from stoker.engine.protocol import AdapterChoice, ChangeAdapters
+from stoker.engine.question_messages import AdapterChoice, ChangeAdapters
 from stoker.engine.stats import AdapterLoad
 from stoker.errors import AdapterInvalid, AdapterNotFound, InvalidInput, StokerError, UnsupportedParameter
 from stoker.models.lora import LoraFile, file_version

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from stoker.core.scheduler import Scheduler
 from stoker.engine.adapters import Adapters
-from stoker.engine.protocol import (
+from stoker.engine.protocol import AnswerEvent
+from stoker.engine.question_messages import (
     AdapterList,
-    AnswerEvent,
     ChangeAdapters,
     Detokenize,
     Detokenized,
+    EndSession,
     Erased,
     EraseSlots,
+    Glimpse,
+    ListSessions,
     ListSlots,
+    Look,
     QuickQuestion,
     RestoreSlot,
     SaveSlot,
+    SessionEnded,
+    SessionList,
     SlotList,
     Tokenize,
     Tokenized,
 )
+from stoker.engine.sessions import Sessions
 from stoker.engine.transfers import NoTransfers, Transfers
+from stoker.engine.view import EngineView
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.text.tokenizer import Tokenizer, encode_prompt
 
@@ -36,15 +45,25 @@ class Answers:
         scheduler: of the engine.
         transfers: of the engine.
         adapters: of the engine.
+        sessions: of the engine.
+        look: what the engine does, and has done since a serial.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, scheduler: Scheduler, transfers: Transfers | NoTransfers, adapters: Adapters
+        self,
+        tokenizer: Tokenizer,
+        scheduler: Scheduler,
+        transfers: Transfers | NoTransfers,
+        adapters: Adapters,
+        sessions: Sessions,
+        look: Callable[[int], EngineView],
     ) -> None:
+        self._sessions = sessions
         self._tokenizer = tokenizer
         self._scheduler = scheduler
         self._transfers = transfers
         self._adapters = adapters
+        self._look = look
 
     def answer(self, question: QuickQuestion) -> AnswerEvent:
         """Answers a question.
@@ -65,6 +84,12 @@ class Answers:
             case ChangeAdapters():
                 self._adapters.change(question)
                 return AdapterList(question.question_id, self._adapters.cards())
+            case Look():
+                return Glimpse(question.question_id, [self._look(question.since.get(0, 0))])
+            case ListSessions(owner=owner):
+                return SessionList(question.question_id, self._sessions.states(owner))
+            case EndSession(name=name):
+                return SessionEnded(question.question_id, self._sessions.end(name))
             case SaveSlot() | RestoreSlot():
                 raise UnsupportedParameter("slots are saved and restored by an engine's process only")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from stoker.core.media import MediaKind
+from stoker.core.params import SamplingParams
 from stoker.engine.config import AdapterSpec
 from stoker.errors import UnsupportedParameter
 
@@ -77,9 +78,9 @@ class ModelCard(msgspec.Struct, frozen=True):
     embedding: EmbeddingCard | None = None
     """None = the model cannot embed."""
     can_generate: bool = True
-    """False: it embeds, and writes no text."""
+    """False: the model embeds, and writes no text."""
     adapters: list[AdapterCard] = []
-    """Those that it began with."""
+    """LoRA adapters that the engine started with."""
     tool_format: str = ""
     """Name of the format of tool calls that the settings ask for; empty = by the chat template."""
     marker_tokens: list[str] = []
@@ -90,12 +91,18 @@ class ModelCard(msgspec.Struct, frozen=True):
     """That of a program that computes outside of Stoker; empty = no such program computes."""
     can_constrain_calls: bool = False
     """Tool calls can be held to a grammar in the model's own format."""
+    sampling: SamplingParams = SamplingParams()
+    """What holds where a request says nothing."""
     media: list[MediaKind] = []
     """What the model takes beside text."""
+    row_width: int = 0
+    """Numbers of a row of an image; 0 = the owner of this card moves no rows."""
+    devices: list[str] = []
+    """The devices besides the CPU that compute, in words."""
 
 
 def is_same_model(one: ModelCard, other: ModelCard) -> bool:
-    """Whether two engines have found the same model in its file, for whoever has the card of one of them."""
+    """Whether two engines found the same model in its file, so that the card of one also describes the other."""
     return _counted_on(one) == _counted_on(other)
 
 
@@ -107,5 +114,5 @@ def _counted_on(card: ModelCard) -> tuple[object, ...]:
 def media_refused(kind: MediaKind) -> UnsupportedParameter:
     """The error of a request that gives a model what it does not take."""
     plural = {"image": "images", "audio": "audio"}[kind]
-    advice = "serve it with --runtime llama-server and --mmproj FILE, the projector that belongs to the model"
+    advice = "serve it with --mmproj FILE, the projector that belongs to the model"
     return UnsupportedParameter(f"this model takes no {plural}; {advice}", parameter="messages")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 
 import msgspec
 
@@ -13,12 +14,15 @@ from stoker.engine.config import AdapterSpec, EngineConfig, SupervisionConfig
 from stoker.engine.door import Door
 from stoker.engine.health import Health
 from stoker.engine.inbox import InboxLimits
-from stoker.engine.protocol import A, Accepted, AdapterList, Answer, Command, Failed, Output, Question, Submit
+from stoker.engine.protocol import Accepted, Command, Failed, Output, RowsWanted, Submit
+from stoker.engine.question_messages import A, AdapterList, Answer, Question
 from stoker.engine.questions import Questions
+from stoker.engine.request_media import RequestMedia
 from stoker.engine.requests import PendingRequest, Requests
 from stoker.engine.spare import ENGINE_COMMAND
 from stoker.engine.supervisor import State, Supervisor
-from stoker.errors import ModelNotLoaded, Timeout
+from stoker.errors import ModelNotLoaded, StokerError, Timeout
+from stoker.media.encoder import MediaEncoder
 from stoker.text.chat_formats.probe import ChatFormat
 from stoker.text.messages import Json, Message
 from stoker.text.volatile import VolatileHeaders
@@ -30,17 +34,20 @@ _TIMEOUT_GRACE_S = 2.0
 class _Switch:
     """Tells requests and questions what the supervisor hears. See `Listener`."""
 
-    def __init__(self, requests: Requests, questions: Questions) -> None:
+    def __init__(self, requests: Requests, questions: Questions, media: RequestMedia) -> None:
         self._requests = requests
         self._questions = questions
+        self._media = media
 
     def on_ready(self, card: ModelCard) -> None:
         self._requests.on_ready(card)
 
-    def on_event(self, event: Accepted | Output | Failed | Answer) -> None:
+    def on_event(self, event: Accepted | Output | Failed | RowsWanted | Answer) -> None:
         match event:
             case Output() | Accepted() | Failed():
                 self._requests.on_event(event)
+            case RowsWanted():
+                self._media.on_wanted(event)
             case _:
                 self._questions.on_answer(event)
 
@@ -59,9 +66,10 @@ class EngineClient:
         config: what the child is told to load.
         command: starts a child that runs `serve_engine`.
         supervision: when a child counts as lost, and how it is started again.
-        limits: how far a reader may fall behind.
-        repeats: False = whoever asks gives what had not begun to somebody else: it ends with `EngineCrashed` too.
+        limits: how far a reader may lag.
+        repeats: False = requests that had not begun end with `EngineCrashed` too, and the caller sends them elsewhere.
         volatile: what is dropped from the head of system prompts; None = nothing.
+        encoder: makes rows of images; replicas share it. None = the model takes text only.
     """
 
     def __init__(
@@ -73,13 +81,17 @@ class EngineClient:
         limits: InboxLimits | None = None,
         repeats: bool = True,
         volatile: VolatileHeaders | None = None,
+        encoder: MediaEncoder | None = None,
     ) -> None:
         supervision = supervision or SupervisionConfig()
         door = Door(capacity=config.parallel + config.max_queue, parallel=config.parallel)
         repeat_wait_s = supervision.restart_wait_s if repeats else None
         self._requests = Requests(self._send, door, limits or InboxLimits(), repeat_wait_s)
         self._questions = Questions(self._send)
-        switch = _Switch(self._requests, self._questions)
+        self._encoder = encoder
+        self._names_projector = config.mmproj not in ("auto", "off")
+        self._media = RequestMedia(encoder, self._send, self._requests.fail)
+        switch = _Switch(self._requests, self._questions, self._media)
         self._supervisor = Supervisor(command, config, switch, supervision)
         self._volatile = volatile
         self._card: ModelCard | None = None
@@ -110,7 +122,20 @@ class EngineClient:
         if self._card is None:
             self._card = await self._supervisor.start()
             self._template = CardTemplate(self._card, self._volatile)
+            await self._open_encoder(self._card)
         return self._card
+
+    async def _open_encoder(self, card: ModelCard) -> None:
+        """Tries a projector named in the configuration at once, and one found beside the model on first use."""
+        if self._encoder is None:
+            return
+        self._encoder.open()
+        if self._names_projector and card.media:
+            try:
+                await self._encoder.check(card.row_width)
+            except StokerError:
+                await self.close()
+                raise
 
     async def generate(self, submit: Submit) -> AsyncGenerator[Accepted | Output, None]:
         """Runs one request. The first item is `Accepted`, the last one an `Output` with a `finish_reason`.
@@ -121,6 +146,15 @@ class EngineClient:
             StokerError: instead of `Accepted` if the request is refused, later if it fails. `EngineCrashed`: the
                 child died after the first token, or twice before it. `Cancelled`: the reader was far too slow.
         """
+        try:
+            submit = await self._media.placed(submit, self.card)
+            async with aclosing(self._answered(submit)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self._media.forget(submit.request_id)
+
+    async def _answered(self, submit: Submit) -> AsyncGenerator[Accepted | Output, None]:
         request = self._requests.open(submit)
         try:
             while True:
@@ -195,6 +229,9 @@ class EngineClient:
         self._requests.end_all(ModelNotLoaded("the model was closed"))
         self._questions.end_all(ModelNotLoaded("the model was closed"))
         await self._supervisor.close()
+        if self._encoder is not None and self._card is not None:
+            encoder, self._encoder = self._encoder, None
+            await encoder.close()
 
     def _note_adapters(self, loaded: AdapterList) -> None:
         self._supervisor.remember_adapters([card.as_spec() for card in loaded.adapters])

@@ -91,15 +91,18 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Maximum number of prompt tokens in the queue; a request that would exceed it is refused with status 429."""
     mmproj: str = "auto"
     """Multimodal projector (GGUF) for images and audio: a file, auto (a file with mmproj in its name beside the model),
-    or off. For --runtime llama-server."""
+    or off. For the native backend and --runtime llama-server."""
     threads: int | None = None
-    """Number of CPU threads. Default: one per physical core that this process may use."""
+    """Number of CPU threads, 1 to 512. Default: one per physical core that this process may use."""
     kv_type: KVType | None = None
     """KV cache data type; q8 uses the least memory. Default: i16 or q16 where the native backend is faster with it,
     else f16."""
     max_draft: int | None = None
     """Maximum draft length for speculative decoding, 0 to 63 tokens; 0 = off. Output does not change. Default: 15 on
     the native backend, 0 on others."""
+    draft_model: str = ""
+    """Smaller model with the same vocabulary that drafts tokens: a GGUF file, or a name as for MODEL. Output does not
+    change. Native backend and --runtime llama-server only. Default: none, drafts come from the text alone."""
     provider: str = "auto"
     """ONNX Runtime's execution provider, such as cpu or cuda; auto = the fastest available."""
     device_id: int = 0
@@ -134,7 +137,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     flash_attn: FlashAttention | None = None
     """Flash attention on the llama backend. Default: auto."""
     gpu_layers: int | None = None
-    """Number of layers to offload to the GPU on the llama backend; 0 = none, -1 = all. Default: all."""
+    """Number of layers to offload to the GPU on the llama backend; 0 = none, -1 = all. Default: as many as fit."""
     split_mode: SplitMode | None = None
     """How the llama backend splits the model across GPUs: none, by layer, or by row of each matrix. Default: layer."""
     main_gpu: int | None = None
@@ -177,7 +180,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             message = f"`tensor_split` must be numbers with commas between them, not {self.tensor_split!r}"
             raise InvalidInput(message, parameter="tensor_split")
         adapter_specs(self)
-        for name in ("ctx_size", "kv_tokens", "threads"):
+        _check_range("threads", self.threads, 1, 512)
+        for name in ("ctx_size", "kv_tokens"):
             _check_range(name, getattr(self, name), 1, 2**31 - 1)
         # JSON has no infinity: it would arrive as null.
         if any(isinf(bias) for bias in (self.sampling.logit_bias or {}).values()):

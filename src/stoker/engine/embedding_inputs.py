@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from stoker.core.embedding import EmbeddingInfo
-from stoker.engine.protocol import Embed
+from stoker.engine.question_messages import Embed
 from stoker.errors import ContextLengthExceeded, InvalidInput
 from stoker.text.tokenizer import Tokenizer, encode_prompt, with_bos
 

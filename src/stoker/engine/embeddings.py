@@ -18,7 +18,8 @@ from stoker.core.scheduler import SchedulerConfig
 from stoker.core.sequence import Sequence
 from stoker.core.step_cost import Rate
 from stoker.engine.embedding_inputs import embedding_token_ids
-from stoker.engine.protocol import Embed, Embedded, Event, Unanswered
+from stoker.engine.protocol import Event
+from stoker.engine.question_messages import Embed, Embedded, Unanswered
 from stoker.errors import BackendError, InvalidInput, Overloaded, ResourceExhausted, StokerError, Timeout
 from stoker.text.tokenizer import Tokenizer
 
@@ -26,11 +27,11 @@ MAX_QUEUED_TOKENS = 2**20
 """More wait only if one request alone is larger."""
 _RETRY_S = 5.0
 _LEAST_SHARE = 0.25
-"""Of the time that the streams take in a step: however long that is, embeddings go on."""
+"""Fraction of the streams' time in a step: however long that is, embeddings go on."""
 _FIRST_GUESS = 128
-"""Tokens of a pass for which nobody waits, as long as nothing is known."""
+"""Tokens of a pass while no stream runs, until the cost of a pass is known."""
 _MIN_TOKENS = 16
-"""The same while streams run; and a pass of fewer is taken for one of so many."""
+"""Tokens of a pass while streams run, until its cost is known; a smaller pass counts as one of this size."""
 
 Rows = NDArray[np.float32]
 
@@ -220,7 +221,7 @@ class EmbeddingRequests:
 
         Args:
             used_s: what this step has taken already.
-            has_streams: somebody waits for the next token of an answer.
+            has_streams: a stream waits for its next token.
         """
         expired = self._expire()
         if not self._jobs:

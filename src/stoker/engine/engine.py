@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
 from math import inf
 
 from stoker.backends.base import Logits
@@ -16,27 +15,25 @@ from stoker.core.params import SamplingParams
 from stoker.core.scheduler import Scheduler, SchedulerConfig
 from stoker.core.sequence import FinishReason, Sequence, TokenEvent
 from stoker.core.stages import Mark, no_mark
+from stoker.engine import parts
 from stoker.engine.answers import Answers
-from stoker.engine.embeddings import EmbeddingJob, EmbeddingRequests, NoEmbeddings
+from stoker.engine.embeddings import EmbeddingJob
+from stoker.engine.faults import fault_of, timed_out, unsampled
 from stoker.engine.loaded import Loaded
 from stoker.engine.metrics import LoopMetrics
-from stoker.engine.protocol import (
-    AnswerEvent,
-    Embed,
-    Event,
-    Failed,
-    QuickQuestion,
-    Submit,
-)
+from stoker.engine.protocol import AnswerEvent, Event, Failed, Submit
+from stoker.engine.question_messages import Embed, QuickQuestion
+from stoker.engine.recorder import Recorder
 from stoker.engine.request_intake import RequestIntake
-from stoker.engine.slot_files import SlotPort
+from stoker.engine.row_feed import NoRows, RowFeed
+from stoker.engine.sessions import Sessions
 from stoker.engine.stats import EngineStats
 from stoker.engine.stream import Stream
-from stoker.engine.transfers import NoTransfers, Transfers
 from stoker.engine.verification import sample_drafted
-from stoker.errors import BackendError, GrammarFailed, StokerError, Timeout
+from stoker.engine.view import EngineView
+from stoker.errors import BackendError, StokerError
 from stoker.sampling.row_kernels import RowKernels
-from stoker.sampling.sampler import Choice, RowState, Sampler
+from stoker.sampling.sampler import Choice, RowState
 
 _WARM_UP = "warm-up"
 _WARM_UP_PROMPT, _WARM_UP_ANSWER = 16, 4
@@ -74,26 +71,35 @@ class Engine:
         self.adapters = loaded.adapters
         self.slot_files = slot_files
         self.is_waiting = False
-        """No step is possible before the tiers have read a block from disk, or a command or a deadline comes."""
+        """No step is possible before a block was read from disk, or rows, another command or a deadline come."""
         self._info = info = loaded.backend.info
         self._backend = loaded.backend
-        self._clock, self._mark = clock, mark
+        self._clock, self._mark, self._unwatched_mark = clock, mark, mark
         # A request waits between `add` and the next step even if it runs in that step.
-        self._scheduler = Scheduler(info, replace(config, max_waiting=self.capacity), kv_store)
-        self._transfers = _transfers(loaded, kv_store, self._scheduler, clock)
-        self._embeddings = _embeddings(loaded, config, clock)
-        self.slot_port = _slot_port(loaded, self._scheduler)
+        self._drafting = parts.drafting(loaded, clock)
+        self._scheduler = Scheduler(info, replace(config, max_waiting=self.capacity), kv_store, self._drafting)
+        self._transfers = parts.transfers(loaded, kv_store, self._scheduler, clock)
+        self._embeddings = parts.embeddings(loaded, config, clock)
+        self.slot_port = parts.slot_port(loaded, self._scheduler)
         """For the thread that calls `step`; None: the backend cannot export KV."""
-        self._sampler = _sampler(loaded, row_kernels, mark)
+        self._sampler = parts.sampler(loaded, row_kernels, mark)
         self._row_kernels = row_kernels
-        self._maxima = loaded.maxima_port or NoMaxima()
+        self._maxima = loaded.maxima_port or parts.NoMaxima()
+        port = loaded.rows_port
+        self.rows = NoRows() if port is None else RowFeed(port, self._scheduler)
+        """For the thread that calls `step`: takes rows of images for which an event has asked."""
         self._admission = RequestIntake(
             info, loaded.tokenizer, self._sampler, self.adapters, defaults=loaded.defaults, clock=clock
         )
-        self._answers = Answers(loaded.tokenizer, self._scheduler, self._transfers, self.adapters)
+        self._sessions = Sessions(self._scheduler, clock)
+        self._answers = Answers(
+            loaded.tokenizer, self._scheduler, self._transfers, self.adapters, self._sessions, self._look
+        )
         self._streams: dict[str, Stream] = {}
+        self._reporting: dict[str, Stream] = {}
+        """Streams that report prompt progress and have no token yet."""
         self._sequences: list[Sequence] = []
-        """The sequences that had rows in the last step; the next two lists hold their streams and sampler states."""
+        """Sequences that had rows in the last step; `_sampled` and `_rows` hold their streams and sampler states."""
         self._sampled: list[Stream] = []
         self._rows: list[RowState] = []
         self._next_deadline = inf
@@ -129,8 +135,12 @@ class Engine:
         stream.sequence = self._scheduler.sequence(stream.request_id)
         stream.sequence.guide = stream.row.constraint
         self._streams[stream.request_id] = stream
+        if stream.reports_progress:
+            self._reporting[stream.request_id] = stream
         self._next_deadline = min(self._next_deadline, stream.deadline)
         self._metrics.added(stream.sequence)
+        if stream.session is not None:
+            self._sessions.use(stream.session.name, stream.session.owner, stream.session.ttl_s)
 
     def admit_embedding(self, embed: Embed) -> EmbeddingJob:
         """As `admit`, for embeddings and ranks.
@@ -161,10 +171,12 @@ class Engine:
     def pause(self, request_id: str) -> None:
         """Nothing of a request is computed until `resume`; its deadline goes on. Unknown ids are ignored."""
         self._scheduler.pause(request_id)
+        self._metrics.note("paused", request_id)
 
     def resume(self, request_id: str) -> None:
         """The reader of a paused request has caught up. Unknown ids are ignored."""
         self._scheduler.resume(request_id)
+        self._metrics.note("resumed", request_id)
 
     def step(self) -> list[Event]:
         """One step for all live requests: an output for each token, and an error for each request that cannot go on.
@@ -174,8 +186,10 @@ class Engine:
         """
         began = self._clock()
         events = self._expire()
+        self._sessions.expire()
         self._transfers.export()
         batch = self._schedule()
+        events += self.rows.ask()
         if batch is not None:
             events += self._compute(batch)
         if self._embeddings.has_work:
@@ -186,7 +200,7 @@ class Engine:
     def _schedule(self) -> Batch | None:
         batch = self._scheduler.schedule() if self._scheduler.has_work else None
         self.is_waiting = batch is None and self._scheduler.has_work
-        assert not self.is_waiting or self._scheduler.awaits_tiers, "work waits, but nothing was scheduled"
+        assert not self.is_waiting or self._awaits_something, "work waits, but nothing was scheduled"
         return batch
 
     def _compute(self, batch: Batch) -> list[Event]:
@@ -205,10 +219,15 @@ class Engine:
         self._transfers.restore(batch)
         sampled = self._update(batch, streams, chosen)
         self._scheduler.observe(batch, step_s)
-        self._metrics.stepped(batch, len(sampled) - len(streams), step_s)
+        num_accepted = len(sampled) - len(streams)
+        self._metrics.stepped(batch, num_accepted, step_s)
+        recorder = self._metrics.recorder
+        if recorder is not None and not recorder.stepped(batch, num_accepted, step_s):
+            self.stop_watching()
         self._num_steps += 1
         self._mark("schedule")
-        return self._publish(sampled)
+        reports = self._report(began) if self._reporting else []
+        return [*reports, *self._publish(sampled)] if reports else self._publish(sampled)
 
     def _embed(self, used_s: float, *, has_events: bool) -> list[Event]:
         # The events of this step are published at its end: embeddings keep them waiting, as they do running streams.
@@ -219,8 +238,8 @@ class Engine:
         return events
 
     def warm_up(self) -> None:
-        """Computes a short answer: the first request shall not pay for touching the weights, and what a prompt and what
-        a step of a stream cost is known before anybody is made to wait. Leaves nothing behind.
+        """Runs a short generation at start-up: weights are paged in, and the cost of prefill and decode is known,
+        before the first request. Leaves nothing in the cache.
 
         Raises:
             BackendError: the model cannot compute.
@@ -228,6 +247,8 @@ class Engine:
         if not self._info.can_generate:
             self._embeddings.warm_up()
             return
+        if self._drafting is not None:
+            self._drafting.warm_up()
         num_prompt = min(_WARM_UP_PROMPT, self._info.max_sequence_tokens - _WARM_UP_ANSWER)
         for prompt, max_tokens in (([0], 1), ([0] * num_prompt, _WARM_UP_ANSWER)):
             if prompt:
@@ -243,10 +264,22 @@ class Engine:
         """
         return self._answers.answer(question)
 
+    def _look(self, since: int) -> EngineView:
+        recorder = self._metrics.recorder
+        if recorder is None:
+            recorder = self._metrics.recorder = Recorder(self._scheduler, self._clock, self._unwatched_mark)
+            self._mark = recorder.mark
+        return recorder.view(self.stats(), since)
+
+    def stop_watching(self) -> None:
+        """Nothing is written down from now on, until the next `Look`."""
+        self._metrics.recorder, self._mark = None, self._unwatched_mark
+
     def stats(self) -> EngineStats:
         """The engine's numbers now. `stalled_s` is 0: the owner of the thread knows whether a step is late."""
         scheduler = self._scheduler
         self._metrics.settle()
+        compile_s, num_hits = self._admission.outlines.compiled
         return EngineStats(
             num_steps=self._num_steps,
             num_running=scheduler.num_running,
@@ -257,9 +290,11 @@ class Engine:
             kv_capacity=scheduler.kv_capacity,
             stalled_s=0.0,
             num_preemptions=scheduler.num_preemptions,
-            num_drafts=scheduler.speculation.num_drafts,
-            drafted_tokens=scheduler.speculation.num_drafted,
-            accepted_tokens=scheduler.speculation.num_accepted,
+            **parts.draft_counts(scheduler.speculation),
+            grammar_compile_s=compile_s,
+            num_grammar_hits=num_hits,
+            num_constrained_tokens=self._sampler.num_constrained,
+            mask_s=self._sampler.mask_s,
             step_s=self._metrics.step_s.snapshot(),
             queue_s=self._metrics.queue_s.snapshot(),
             prefill_s=self._metrics.prefill_s.snapshot(),
@@ -289,6 +324,8 @@ class Engine:
         """Frees the model. Calling it twice is allowed."""
         self._admission.close()
         self._backend.close()
+        if self._drafting is not None:
+            self._drafting.close()
         self._transfers.close()
 
     def _compute_once(self, prompt: list[int], max_tokens: int) -> None:
@@ -298,6 +335,10 @@ class Engine:
             for event in self.step():
                 if isinstance(event, Failed):
                     raise BackendError(f"the model loads, but cannot compute: {event.message}")
+
+    @property
+    def _awaits_something(self) -> bool:
+        return self._scheduler.awaits_tiers or self._scheduler.awaits_rows
 
     @property
     def _has_late(self) -> bool:
@@ -337,6 +378,13 @@ class Engine:
         token_ids = [c.token_id if s.is_usable else None for s, c in zip(streams, first, strict=True)]
         return list(zip(streams, first, self._scheduler.update(batch, token_ids), strict=True))
 
+    def _report(self, began: float) -> list[Event]:
+        """How far the prompts of those are that want to know it. Who has a token is not asked again."""
+        now = self._clock()
+        reports = [stream.progress(began, now) for stream in self._reporting.values() if stream.is_running]
+        self._reporting = {key: stream for key, stream in self._reporting.items() if not stream.num_completion}
+        return [report for report in reports if report is not None]
+
     def _score_prompts(self, batch: Batch, logits: Logits) -> Logits:
         """Takes the log-probabilities of prompt tokens; returns the rows that are to be sampled."""
         rows = self._scheduler.rows(batch)
@@ -355,7 +403,7 @@ class Engine:
                 published.append(stream.take())  # one output a token: many clients count them
             if event.finish_reason is FinishReason.ERROR:
                 pushed.pop(stream, None)
-                published.append(self._end_failed(stream.request_id, _unsampled(stream.row)))
+                published.append(self._end_failed(stream.request_id, unsampled(stream.row)))
                 continue
             if not stream.num_completion:
                 self._metrics.has_token(stream.request_id)
@@ -365,7 +413,7 @@ class Engine:
         for stream in pushed:
             sequence = stream.sequence
             assert sequence is not None, "whoever has a token was added"
-            if stream.finish_reason is None and (fault := _fault(stream.row)) is not None:
+            if stream.finish_reason is None and (fault := fault_of(stream.row)) is not None:
                 self._scheduler.abort(stream.request_id)
                 published.append(self._end_failed(stream.request_id, fault))
                 continue
@@ -385,7 +433,7 @@ class Engine:
         late = [stream for stream in self._streams.values() if stream.deadline <= now]
         for stream in late:
             self._scheduler.abort(stream.request_id)
-        events = [self._end_failed(stream.request_id, _timeout(stream)) for stream in late]
+        events = [self._end_failed(stream.request_id, timed_out(stream)) for stream in late]
         self._next_deadline = min((stream.deadline for stream in self._streams.values()), default=inf)
         return events
 
@@ -394,6 +442,7 @@ class Engine:
 
     def _take_leave(self, request_id: str) -> None:
         self.adapters.close(self._streams.pop(request_id).lease)
+        self._reporting.pop(request_id, None)
         if not self._streams:
             self._next_deadline = inf
 
@@ -401,64 +450,3 @@ class Engine:
         self._take_leave(request_id)
         self._metrics.left(request_id)
         return Failed.of(request_id, error)
-
-
-def _fault(row: RowState) -> GrammarFailed | None:
-    """Why a row's constraint cannot be followed any further."""
-    constraint = row.constraint
-    if constraint is None or constraint.error is None:
-        return None
-    return GrammarFailed(f"the answer cannot follow its grammar any further: {constraint.error}")
-
-
-def _unsampled(row: RowState) -> StokerError:
-    """Why nothing can be chosen from a row."""
-    if (fault := _fault(row)) is not None:
-        return fault
-    if row.constraint is not None:
-        return GrammarFailed("no token is possible: the grammar allows only tokens that the request bans")
-    return BackendError("the model's numbers for the next token cannot be sampled (NaN or all -inf)")
-
-
-class NoMaxima:
-    """In place of the port of a backend that does not report the maxima of logits."""
-
-    maxima = None
-
-
-def _transfers(
-    loaded: Loaded, store: KVStore | None, scheduler: Scheduler, clock: Callable[[], float]
-) -> Transfers | NoTransfers:
-    if loaded.kv_port is None or store is None:
-        return NoTransfers()
-    return Transfers(loaded.kv_port, store, scheduler, clock)
-
-
-def _embeddings(
-    loaded: Loaded, config: SchedulerConfig, clock: Callable[[], float]
-) -> EmbeddingRequests | NoEmbeddings:
-    name = loaded.backend.info.name
-    if loaded.embedder is None:
-        return NoEmbeddings(name)
-    return EmbeddingRequests.beside(config, loaded.embedder, loaded.tokenizer, name=name, clock=clock)
-
-
-def _slot_port(loaded: Loaded, scheduler: Scheduler) -> SlotPort | None:
-    if loaded.kv_port is None:
-        return None
-    return SlotPort(loaded.backend, loaded.kv_port, scheduler, loaded.adapters)
-
-
-def _sampler(loaded: Loaded, kernels: RowKernels | None, mark: Mark) -> Sampler:
-    info = loaded.backend.info
-    return Sampler(
-        vocab_size=info.vocab_size,
-        eog_token_ids=info.eog_token_ids,
-        token_bytes=partial(loaded.tokenizer.token_bytes, render_special=True),
-        mark=mark,
-        kernels=kernels,
-    )
-
-
-def _timeout(stream: Stream) -> Timeout:
-    return Timeout(f"the request was not finished within {stream.timeout_s:g} s", timeout_s=stream.timeout_s)

@@ -22,5 +22,9 @@ class Health:
     """The newest one of the present process, if there was one."""
     loaded_part: float | None = None
     """How far the weights are on their way into memory, if that is known. Range 0 … 1."""
+    node: str = ""
+    """Address of the machine where the engine runs, if it is not this one."""
+    num_others: int = 0
+    """Requests on that machine sent by other clients, as far as is known."""
     replicas: Mapping[int, Health] = field(default_factory=dict[int, "Health"])
-    """Of a model that has several engines: each of them, by its number."""
+    """Health of each engine by its number, for a model with several engines."""

@@ -1,4 +1,4 @@
-"""What one reader has still to read of its request: bounded, never dropped, and in nobody else's way."""
+"""Unread outputs of one request: bounded, never dropped, and without effect on other readers."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from stoker.errors import StokerError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxLimits:
-    """How far a reader may fall behind."""
+    """How far a reader may lag."""
 
     max_separate: int = 16
-    """Beyond so many unread outputs the reader gets them as one."""
+    """Above this number of unread outputs the reader gets them merged into one."""
     pause_bytes: int = 256 * 2**10
-    """Roughly, as the next two; beyond it nothing more is computed for this reader …"""
+    """Unread bytes, roughly, above which the request is paused."""
     resume_bytes: int = 64 * 2**10
-    """… until no more than so much is unread."""
+    """Unread bytes, roughly, at which a paused request resumes."""
     max_bytes: int = 4 * 2**20
     """What was on its way when it was paused should never reach this; beyond it the request is cancelled."""
     max_idle_s: float = 120.0
-    """With something to read and nothing read for so long, the request is cancelled."""
+    """Seconds without a read, while outputs are unread, after which the request is cancelled."""
 
 
 class Inbox:
@@ -54,17 +54,17 @@ class Inbox:
 
     @property
     def patience_s(self) -> float:
-        """How long the reader may still take nothing; nobody waits for one who has nothing to read."""
+        """Seconds for which the reader may still read nothing; the full limit while nothing is unread."""
         return self._limits.max_idle_s - (self._clock() - self._read_at) if self._unread else self._limits.max_idle_s
 
     @property
     def is_behind(self) -> bool:
-        """So much is unread that more should not come."""
+        """More is unread than `pause_bytes`: the request should pause."""
         return self._num_bytes > self._limits.pause_bytes
 
     @property
     def has_caught_up(self) -> bool:
-        """So little is unread that more may come."""
+        """No more than `resume_bytes` are unread: the request may resume."""
         return self._num_bytes <= self._limits.resume_bytes
 
     def put(self, event: Accepted | Output) -> None:
@@ -124,6 +124,7 @@ def merge(outputs: Sequence[Output]) -> Output:
         outputs[0].prompt,
         last.timing,
         _marks(outputs),
+        last.progress if all(output.progress is not None for output in outputs) else None,
     )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stoker.backends.base import Backend, Embedder, KVPort, MaximaPort
+from stoker.backends.base import Backend, Embedder, KVPort, MaximaPort, RowsPort
 from stoker.core.params import SamplingParams
 from stoker.engine.adapters import Adapters
+from stoker.models.projector import Projector
 from stoker.text.tokenizer import Tokenizer
 
 
@@ -28,11 +29,19 @@ class Loaded:
     """The same object as `backend`, if the backend can export KV."""
     maxima_port: MaximaPort | None = None
     """The same object as `backend`, if the backend reports the maxima of logits while it computes them."""
+    rows_port: RowsPort | None = None
+    """The same object as `backend`, if the backend computes rows of images."""
+    projector: Projector | None = None
+    """What makes rows of images and recordings, if the model has one."""
     embedder: Embedder | None = None
     """The embedder of the same model, if the backend has one; closing the backend closes it."""
+    draft_backend: Backend | None = None
+    """A smaller model that drafts for this one. The owner of this value closes it, too."""
     adapters: Adapters = field(default_factory=Adapters)
     """No adapter is loaded yet."""
     weight_files: tuple[Path, ...] = ()
     """The files that the weights were read from."""
+    devices: tuple[str, ...] = ()
+    """The devices besides the CPU that compute, in words."""
     max_running: int | None = None
     """The model's own limit on concurrent requests; None = no limit."""

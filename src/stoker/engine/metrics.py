@@ -8,6 +8,7 @@ from stoker.core.batch import Batch
 from stoker.core.histogram import Histogram
 from stoker.core.sequence import Sequence
 from stoker.engine.protocol import Timing
+from stoker.engine.recorder import Recorder
 
 STEP_BOUNDS = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5),
@@ -21,8 +22,10 @@ PHASE_BOUNDS = (
     *(30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0),
 )
 """Seconds in the queue, or of a prompt; vLLM's buckets, and finer below 0.3 s."""
+COMPILE_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Seconds to compile one grammar."""
 _MAX_STEPS = 32
-"""So many are counted together: that is faster than one now and then."""
+"""Number of steps counted together, which is faster than one at a time."""
 
 
 class LoopMetrics:
@@ -40,20 +43,23 @@ class LoopMetrics:
         self.step_tokens = Histogram(STEP_TOKEN_BOUNDS)
         self.num_step_sequences = 0
         """Requests that had a part in a step, added up over all steps."""
+        self.recorder: Recorder | None = None
+        """Records steps and events while a client watches; None = no client does."""
         self._clock = clock
         self._steps: list[tuple[Batch, int, float]] = []
-        """Not counted yet."""
+        """Steps not counted yet."""
         self._num_prompt_tokens = 0
         self._queued: dict[str, tuple[Sequence, float]] = {}
-        """Those of which nothing was computed yet, and when they came."""
+        """Requests of which nothing was computed yet, with their arrival times."""
         self._begun: dict[str, float] = {}
-        """Those without a token yet, and when they began."""
+        """Requests without a token yet, with the times when they began."""
         self._running: dict[str, tuple[float, float]] = {}
-        """Those with a token, and when they began and had it."""
+        """Requests with a token, with the times when they began and when the first token came."""
 
     def added(self, sequence: Sequence) -> None:
-        """A request has come."""
+        """Counts a request that has arrived."""
         self._queued[sequence.request.request_id] = (sequence, self._clock())
+        self.note("arrived", sequence.request.request_id, sequence.num_prompt)
 
     def scheduled(self, num_prompt_tokens: int) -> None:
         """A step has been planned: some of those that waited may have a part in it.
@@ -65,9 +71,11 @@ class LoopMetrics:
             return
         self._num_prompt_tokens = num_prompt_tokens
         now = self._clock()
-        begun = [(request_id, since) for request_id, (sequence, since) in self._queued.items() if sequence.has_begun]
-        for request_id, since in begun:
+        begun = [(sequence, since) for sequence, since in self._queued.values() if sequence.has_begun]
+        for sequence, since in begun:
+            request_id = sequence.request.request_id
             del self._queued[request_id]
+            self.note("begun", request_id, min(sequence.num_cached, sequence.num_prompt))
             self._begun[request_id] = now
             self.queue_s.observe(now - since)
 
@@ -77,6 +85,7 @@ class LoopMetrics:
         if begun is not None:
             now = self._clock()
             self._running[request_id] = begun, now
+            self.note("first", request_id)
             self.prefill_s.observe(now - begun)
 
     def stepped(self, batch: Batch, num_accepted: int, step_s: float) -> None:
@@ -101,6 +110,7 @@ class LoopMetrics:
         """A request was given its last token."""
         now = self._clock()
         begun, first = self._running.pop(sequence.request.request_id)
+        self.note("finished", sequence.request.request_id, sequence.num_completion)
         self.running_s.observe(now - begun)
         drafter = sequence.drafter
         drafted = (0, 0) if drafter is None else (drafter.num_drafted, drafter.num_accepted)
@@ -108,6 +118,11 @@ class LoopMetrics:
 
     def left(self, request_id: str) -> None:
         """A request has ended before its last token."""
-        self._queued.pop(request_id, None)
-        self._begun.pop(request_id, None)
-        self._running.pop(request_id, None)
+        found = [known.pop(request_id, None) for known in (self._queued, self._begun, self._running)]
+        if any(found):
+            self.note("ended", request_id)
+
+    def note(self, kind: str, request_id: str, count: int = 0) -> None:
+        """Records an event of a request, if a recorder is attached. See `Moment`."""
+        if self.recorder is not None:
+            self.recorder.note(kind, request_id, count)

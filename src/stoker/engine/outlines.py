@@ -9,9 +9,11 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from stoker.core.histogram import Distribution, Histogram
 from stoker.core.model_info import ModelInfo
 from stoker.core.outline import GrammarText, Outline
 from stoker.core.params import SamplingParams
+from stoker.engine.metrics import COMPILE_BOUNDS
 from stoker.engine.spans import SpanFollower, SpannedConstraint
 from stoker.errors import GrammarTooComplex, InvalidInput
 from stoker.sampling.constraint import Constraint
@@ -60,6 +62,7 @@ class Outlines:
         self._token_bytes = partial(tokenizer.token_bytes, render_special=True)
         self._lock = Lock()
         self._compiler: GrammarCompiler | None = None
+        self._compile_s = Histogram(COMPILE_BOUNDS)
 
     def stream(self, outline: Outline) -> StreamOutline:
         """What a stream looks for."""
@@ -87,6 +90,12 @@ class Outlines:
         spanned = SpannedConstraint(span, content, encode, self._token_bytes, self._info.vocab_size, eog)
         return Bounds(spanned, relaxed)
 
+    @property
+    def compiled(self) -> tuple[Distribution, int]:
+        """Seconds of the grammars that were compiled, and how many were known."""
+        compiler = self._compiler
+        return self._compile_s.snapshot(), 0 if compiler is None else compiler.num_hits
+
     def close(self) -> None:
         """Ends the thread that compiles. Calling it twice is allowed."""
         with self._lock:
@@ -110,7 +119,7 @@ class Outlines:
             if self._compiler is None:
                 from stoker.grammars.compiler import GrammarCompiler  # only constrained requests load it
 
-                self._compiler = GrammarCompiler(self._vocabulary())
+                self._compiler = GrammarCompiler(self._vocabulary(), observe=self._compile_s.observe)
             return self._compiler
 
     def _vocabulary(self) -> Vocabulary:

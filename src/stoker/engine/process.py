@@ -3,7 +3,7 @@
 ```
 main thread       takes commands: aborts and pauses at once, texts to the tokenizer threads, Shutdown ends everything
 tokenizer threads tokenize and check, then queue for the engine
-files thread      writes and reads slots that somebody saves or restores, reads adapters
+files thread      writes and reads slots that are saved or restored, reads adapters
 engine thread     steps; sends one frame per step, or puts it into the outbox if the parent is behind
 writer thread     outbox ---> parent, and a heartbeat about once a second
 parent watch      end of stdin: the parent is gone, however it died
@@ -38,23 +38,26 @@ from stoker.engine.protocol import (
     EXIT_LOAD_FAILED,
     Abort,
     Accepted,
-    ChangeAdapters,
     Command,
-    Detokenize,
-    Embed,
     Failed,
     Frame,
+    GiveRows,
     Launch,
     LoadFailed,
     Loading,
     Pause,
-    QuickQuestion,
     Ready,
-    RestoreSlot,
     Resume,
-    SaveSlot,
     Shutdown,
     Submit,
+)
+from stoker.engine.question_messages import (
+    ChangeAdapters,
+    Detokenize,
+    Embed,
+    QuickQuestion,
+    RestoreSlot,
+    SaveSlot,
     Tokenize,
     Unanswered,
 )
@@ -133,7 +136,7 @@ class _EngineProcess:
         self._worker = EngineWorker(engine, self._publish, max_waiting_tokens=launch.config.max_queue_tokens)
         self._tokenizers = ThreadPoolExecutor(_NUM_TOKENIZERS, thread_name_prefix="stoker-tokenizer")
         self._long_tokenizer = ThreadPoolExecutor(1, thread_name_prefix="stoker-long-tokenizer")
-        # Thousands of texts to embed must not hold up anybody's prompt.
+        # Thousands of texts to embed must not delay a prompt.
         self._embedding_tokenizer = ThreadPoolExecutor(1, thread_name_prefix="stoker-embedding-tokenizer")
         # Requests with a grammar wait for its compilation here, and so for each other only.
         self._constrained = ThreadPoolExecutor(1, thread_name_prefix="stoker-constrained")
@@ -186,6 +189,8 @@ class _EngineProcess:
                 self._worker.abort(command.request_id)
             case Pause() | Resume():
                 self._worker.set_pace(command)
+            case GiveRows():
+                self._worker.give_rows(command)
             case Tokenize() | Detokenize() | SaveSlot() | RestoreSlot() | ChangeAdapters():
                 self._on_another_thread(partial(self._answer, command), command)
             case Shutdown():
@@ -273,7 +278,7 @@ class _EngineProcess:
             self._publish([Unanswered.of(command.question_id, error)])
 
     def _publish(self, events: Frame) -> None:
-        """Any thread. Waits only while the parent does not read, that is, while there is nobody to compute for."""
+        """Any thread. Waits only while the parent does not read, that is, while no result is wanted."""
         if not events:
             return
         if self._worker_has_died():
@@ -352,7 +357,7 @@ def _size(command: Submit | Tokenize | Detokenize) -> int:
 
 
 def _tell(events: zmq.Socket[bytes], loading: Loading) -> None:
-    with suppress(zmq.Again):  # news that nobody reads now are old when somebody does
+    with suppress(zmq.Again):  # progress that is not read now would be stale later
         events.send(msgspec.msgpack.encode([loading]), zmq.DONTWAIT)
 
 

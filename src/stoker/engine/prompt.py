@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from stoker.core.batch import Entry
+from stoker.core.media import PlacedSpan, Span
 from stoker.core.params import SamplingParams
 from stoker.engine.cards import FillTokens
-from stoker.engine.protocol import PromptToken, Submit
+from stoker.engine.protocol import PlacedPrompt, PromptToken, Submit
 from stoker.errors import InvalidInput
 from stoker.text.tokenizer import Tokenizer, encode_prompt, with_bos
 
@@ -20,8 +22,9 @@ _SEPARATOR = ("<|file_sep|>",)
 FILL_SPELLINGS = (*_PREFIX, *_SUFFIX, *_MIDDLE, *_REPOSITORY, *_SEPARATOR)
 
 
-def prompt_token_ids(tokenizer: Tokenizer, submit: Submit) -> list[int]:
-    """The tokens of a prompt. Ids alone are taken as they are; texts, also among ids, get BOS if the model wants one.
+def prompt_entries(tokenizer: Tokenizer, submit: Submit) -> tuple[list[Entry], tuple[PlacedSpan, ...]]:
+    """The entries of a prompt, and where spans of rows are among them. Ids alone are taken as they are; texts, also
+    among ids, get BOS if the model wants one.
 
     Raises:
         InvalidInput: a text is not valid Unicode.
@@ -29,23 +32,39 @@ def prompt_token_ids(tokenizer: Tokenizer, submit: Submit) -> list[int]:
     prompt = submit.prompt
     try:
         if isinstance(prompt, str):
-            return encode_prompt(tokenizer, prompt, parse_special=submit.parse_special)
+            return encode_prompt(tokenizer, prompt, parse_special=submit.parse_special), ()
         parts = [_encode(tokenizer, part, submit.parse_special) for part in prompt]
     except UnicodeEncodeError as error:  # a lone surrogate: JSON can spell one
         raise InvalidInput(f"the prompt is not valid Unicode: {error.reason}", parameter="prompt") from error
-    token_ids = [token_id for part in parts for token_id in part]
-    return with_bos(tokenizer, token_ids) if any(isinstance(part, str) for part in prompt) else token_ids
+    entries = [entry for part in parts for entry in part]
+    if any(isinstance(part, str) for part in prompt):
+        entries = with_bos(tokenizer, entries)
+    spans: list[PlacedSpan] = []
+    start = len(entries) - sum(map(len, parts))
+    for part, its in zip(prompt, parts, strict=True):
+        if isinstance(part, Span):
+            spans.append(PlacedSpan(start, part))
+        start += len(its)
+    return entries, tuple(spans)
 
 
-def fewest_prompt_tokens(tokenizer: Tokenizer, prompt: str | Sequence[int | str]) -> int:
-    """So many tokens the prompt has at least, found without encoding it."""
+def fewest_prompt_tokens(tokenizer: Tokenizer, prompt: PlacedPrompt) -> int:
+    """A lower bound on the prompt's tokens, found without encoding it."""
     if isinstance(prompt, str):
         return tokenizer.fewest_tokens(prompt)
-    texts = [part for part in prompt if isinstance(part, str)]
-    return len(prompt) - len(texts) + sum(map(tokenizer.fewest_tokens, texts))
+    found = 0
+    for part in prompt:
+        match part:
+            case str():
+                found += tokenizer.fewest_tokens(part)
+            case Span():
+                found += part.length
+            case _:
+                found += 1
+    return found
 
 
-def echo(tokenizer: Tokenizer, prompt: str | Sequence[int | str], token_ids: Sequence[int]) -> list[PromptToken]:
+def echo(tokenizer: Tokenizer, prompt: PlacedPrompt, token_ids: Sequence[int]) -> list[PromptToken]:
     """The prompt's tokens with the bytes that each adds to its text.
 
     What a tokenizer puts in front of a text, a BOS token or a space, has no bytes: joined, they are the prompt as it
@@ -56,7 +75,7 @@ def echo(tokenizer: Tokenizer, prompt: str | Sequence[int | str], token_ids: Seq
 
 
 def echo_of(
-    pieces: list[bytes], prompt: str | Sequence[int | str], token_ids: Sequence[int], *, bos_token_id: int | None
+    pieces: list[bytes], prompt: PlacedPrompt, token_ids: Sequence[int], *, bos_token_id: int | None
 ) -> list[PromptToken]:
     """As `echo`, of the texts of all tokens."""
     pieces = list(pieces)
@@ -79,7 +98,7 @@ def find_fill_tokens(tokenizer: Tokenizer) -> FillTokens | None:
 
 
 def fill_tokens(special: Callable[[str], int | None]) -> FillTokens | None:
-    """As `find_fill_tokens`, by whoever knows which of `FILL_SPELLINGS` is one control token."""
+    """Like `find_fill_tokens`, with a lookup that tells which of `FILL_SPELLINGS` is one control token."""
 
     def first(spellings: Sequence[str]) -> int | None:
         return next((token_id for text in spellings if (token_id := special(text)) is not None), None)
@@ -108,5 +127,11 @@ def _special(tokenizer: Tokenizer, spelling: str) -> int | None:
     return token_ids[0] if len(token_ids) == 1 and not tokenizer.token_bytes(token_ids[0]) else None
 
 
-def _encode(tokenizer: Tokenizer, part: int | str, parse_special: bool) -> list[int]:
-    return tokenizer.encode(part, parse_special=parse_special) if isinstance(part, str) else [part]
+def _encode(tokenizer: Tokenizer, part: int | str | Span, parse_special: bool) -> Sequence[Entry]:
+    match part:
+        case str():
+            return tokenizer.encode(part, parse_special=parse_special)
+        case Span():
+            return part.entries()
+        case _:
+            return [part]

@@ -6,27 +6,43 @@ Commands go in, events come out. Events are sent in frames: one list for all str
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from stoker.core.media import Media
+from stoker.core.media import Media, Span
 from stoker.core.outline import Outline
 from stoker.core.params import SamplingParams
-from stoker.core.slot_state import SlotState
-from stoker.engine.cards import AdapterCard, ModelCard
-from stoker.engine.config import AdapterSpec, EngineConfig
+from stoker.engine.cards import ModelCard
+from stoker.engine.config import EngineConfig
+from stoker.engine.question_messages import (
+    AdapterChoice,
+    AdapterList,
+    Detokenized,
+    Embed,
+    Embedded,
+    Erased,
+    Glimpse,
+    QuickQuestion,
+    SessionEnded,
+    SessionList,
+    SlotFiled,
+    SlotList,
+    Tokenized,
+    Unanswered,
+)
 from stoker.engine.stats import EngineStats
+from stoker.engine.view import Progress
 from stoker.errors import FieldValue, StokerError, error_from_code
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-A = TypeVar("A", bound="Answer")
+    pass
 
 Prompt: TypeAlias = str | Sequence[int | str]
 """Text, token ids, or both in turn."""
+
+PlacedPrompt: TypeAlias = str | Sequence[int | str | Span]
+"""A prompt, also with rows where its images and recordings are."""
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -85,19 +101,23 @@ class Launch(msgspec.Struct, frozen=True, tag=True):
     """What has changed in the parent's since the child was started."""
 
 
-class AdapterChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """An adapter that a request asks for, by its name, or by its id."""
+class SessionUse(msgspec.Struct, frozen=True):
+    """A conversation that a client has given a name."""
 
-    name: str | None = None
-    adapter_id: int | None = None
-    scale: float = 1.0
+    name: str
+    """Different from those of all other owners."""
+    owner: str
+    ttl_s: float
+    """It ends so long after its last request."""
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
-    """A new request. `prompt` is text (tokenized by the engine), token ids (taken as they are), or both in turn."""
+    """A new request. `prompt` is text (tokenized by the engine), token ids (taken as they are), or both in turn; an
+    engine is given spans in it where `media` had their markers.
+    """
 
     request_id: str
-    prompt: Prompt
+    prompt: PlacedPrompt
     sampling: SamplingParams
     """Only what the request itself says: the engine fills in its defaults."""
     priority: int = 0
@@ -116,8 +136,12 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     """None = those that apply by themselves."""
     outline: Outline | None = None
     """The parts of the answer and what constrains them; None = plain text."""
+    reports_progress: bool = False
+    """Outputs without tokens say how far the prompt is computed."""
     media: tuple[Media, ...] = ()
     """Files that stand where the prompt, which is a text then, has their markers."""
+    session: SessionUse | None = None
+    """The conversation that the request goes on with, if it has a name."""
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -138,181 +162,19 @@ class Resume(msgspec.Struct, frozen=True, tag=True):
     request_id: str
 
 
-class Answer(msgspec.Struct, frozen=True, tag=True):
-    """What a question is answered with."""
+class RowsWanted(msgspec.Struct, frozen=True, tag=True):
+    """A request cannot go on before the engine is given the rows of one of its spans."""
 
-    question_id: str
-
-
-class Question(msgspec.Struct, Generic[A], frozen=True, tag=True, kw_only=True):
-    """Data that asks for one `A`. Every question that is sent gets exactly one answer, as long as the process lives."""
-
-    question_id: str = ""
-    """Given by what sends the question."""
+    request_id: str
+    key: bytes
 
 
-class Tokenized(Answer, frozen=True, tag=True):
-    token_ids: list[int]
-    pieces: list[bytes]
-    """The text of each token; special tokens are written out."""
+class GiveRows(msgspec.Struct, frozen=True, tag=True):
+    """What an engine has asked for; rows that no request needs any more are dropped."""
 
-
-class Tokenize(Question[Tokenized], frozen=True, tag=True):
-    """The tokens of a text."""
-
-    text: str
-    wants_bos: bool = True
-    """As a prompt: BOS in front, if the model wants one and the text does not bring its own."""
-    parse_special: bool = True
-    """The text of a special token becomes that token."""
-
-
-class Detokenized(Answer, frozen=True, tag=True):
-    text: str
-
-
-class Detokenize(Question[Detokenized], frozen=True, tag=True):
-    """The text of some tokens, special ones written out."""
-
-    token_ids: list[int]
-
-
-class SlotList(Answer, frozen=True, tag=True):
-    slots: list[SlotState]
-
-
-class ListSlots(Question[SlotList], frozen=True, tag=True):
-    """What every slot of the KV pool holds, between two steps."""
-
-
-class Erased(Answer, frozen=True, tag=True):
-    num_tokens: int
-
-
-class EraseSlots(Question[Erased], frozen=True, tag=True):
-    """Forgets what finished conversations left in one slot, or in all."""
-
-    slot: int | None = None
-    """None = all in which no request runs, and what is in memory behind the pool; what is on disk stays."""
-
-
-class SlotFiled(Answer, frozen=True, tag=True):
-    """A slot was saved or restored."""
-
-    num_tokens: int
-    num_bytes: int
-    """Of the file."""
-    seconds: float
-
-
-class SaveSlot(Question[SlotFiled], frozen=True, tag=True):
-    """Writes what a finished conversation left in a slot to a file."""
-
-    slot: int
-    filename: str
-    """Inside the engine's `slot_save_path`."""
-
-
-class RestoreSlot(Question[SlotFiled], frozen=True, tag=True):
-    """Fills an idle slot with what `SaveSlot` has written."""
-
-    slot: int
-    filename: str
-    """Inside the engine's `slot_save_path`."""
-
-
-class AdapterList(Answer, frozen=True, tag=True):
-    adapters: list[AdapterCard]
-
-
-class ChangeAdapters(Question[AdapterList], frozen=True, tag=True):
-    """The adapters that are loaded, after all changes that the question asks for, if any."""
-
-    load: AdapterSpec | None = None
-    unload: str | None = None
-    """By name. Requests that compute with it go on, new ones do not find it."""
-    scales: dict[int, float] | None = None
-    """By id: for requests that choose no adapters. Those that are missing get 0."""
-
-    @property
-    def is_empty(self) -> bool:
-        """The question asks for no change."""
-        return (self.load, self.unload, self.scales) == (None, None, None)
-
-
-class Embedded(Answer, frozen=True, tag=True):
+    key: bytes
     values: bytes
-    """Numbers of 4 bytes, little-endian: those of the first input, those of the second, …"""
-    size: int
-    """Numbers of one input: an embedding, or one score, as the model's classifier gives it."""
-    num_tokens: list[int]
-    """Of each input."""
-
-    def rows(self) -> NDArray[np.float32]:
-        """`(inputs, size)`, in the order of the inputs."""
-        import numpy as np  # here: a server without embeddings does without it
-
-        return np.frombuffer(self.values, dtype="<f4").reshape(len(self.num_tokens), self.size)
-
-    def relevance(self) -> list[float]:
-        """Of ranked inputs: how well each answers the query, between 0 and 1."""
-        import numpy as np
-
-        scores = self.rows()[:, 0].astype(np.float64)
-        return (0.5 * (1 + np.tanh(scores / 2))).tolist()
-
-
-class Embed(Question[Embedded], frozen=True, tag=True):
-    """Embeddings, or ranks: a question that costs forward passes. `Abort` with its id takes it back.
-
-    The inputs are computed beside the streams, with a bounded share of each step.
-    """
-
-    inputs: list[str | list[int]]
-    """Texts, or token ids that are taken as they are."""
-    query: str | None = None
-    """Given: how well each input answers it is wanted, instead of embeddings."""
-    dimensions: int | None = None
-    """Only the first numbers of each embedding; of a model that was trained for that, they mean something."""
-    norm: int = 2
-    """To which norm embeddings are scaled; -1 = they are not."""
-    truncates: bool = False
-    """An input that is too long is cut instead of refused."""
-    priority: int = 0
-    client_key: str = ""
-    timeout_s: float | None = None
-    parse_special: bool = True
-    """The text of a special token in an input is that token."""
-    parameter: str = "input"
-    """What the caller called the inputs, for errors."""
-    adapters: list[AdapterChoice] | None = None
-    """As of `Submit`. Embeddings are computed without any, so all but an empty list may be refused."""
-
-
-class Unanswered(Answer, frozen=True, tag=True):
-    """The question was refused."""
-
-    code: str
-    message: str
-    fields: dict[str, FieldValue]
-
-    @classmethod
-    def of(cls, question_id: str, error: StokerError) -> Unanswered:
-        return cls(question_id, error.code, error.message, error.fields)
-
-    def error(self) -> StokerError:
-        return error_from_code(self.code, self.message, self.fields)
-
-
-QuickQuestion: TypeAlias = Tokenize | Detokenize | ListSlots | EraseSlots | SaveSlot | RestoreSlot | ChangeAdapters
-"""What costs no forward pass."""
-
-
-def as_answer_to(question: Question[A], answer: Answer) -> A:
-    """`answer`, which is of the kind that `question` asks for."""
-    (kind,) = get_args(vars(type(question))["__orig_bases__"][0])
-    assert isinstance(answer, kind), "every question has one kind of answer"
-    return cast("A", answer)
+    """Numbers of 4 bytes, little-endian, row after row."""
 
 
 class Shutdown(msgspec.Struct, frozen=True, tag=True):
@@ -390,6 +252,8 @@ class Output(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """On the last output, if it is known."""
     marks: list[tuple[int, str]] = []
     """Where in `text` a token of `Outline.markers` stood, and its spelling, which is no part of `text`."""
+    progress: Progress | None = None
+    """Given: nothing was added, the prompt is still being computed."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -408,9 +272,21 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
         return error_from_code(self.code, self.message, self.fields)
 
 
-AnswerEvent: TypeAlias = Tokenized | Detokenized | SlotList | Erased | SlotFiled | AdapterList | Embedded | Unanswered
-Command: TypeAlias = Submit | Embed | Abort | Pause | Resume | QuickQuestion | Shutdown
-Event: TypeAlias = Loading | Ready | LoadFailed | Accepted | Output | Failed | AnswerEvent | EngineStats
+AnswerEvent: TypeAlias = (
+    Tokenized
+    | Detokenized
+    | SlotList
+    | Erased
+    | SlotFiled
+    | SessionList
+    | SessionEnded
+    | AdapterList
+    | Embedded
+    | Glimpse
+    | Unanswered
+)
+Command: TypeAlias = Submit | Embed | Abort | Pause | Resume | GiveRows | QuickQuestion | Shutdown
+Event: TypeAlias = Loading | Ready | LoadFailed | Accepted | Output | Failed | RowsWanted | AnswerEvent | EngineStats
 Frame: TypeAlias = list[Event]
 """What one step has to say to all streams."""
 

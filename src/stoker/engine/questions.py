@@ -10,7 +10,8 @@ from typing import cast
 
 import msgspec
 
-from stoker.engine.protocol import A, Abort, Answer, Command, Embed, Question, QuickQuestion, Unanswered, as_answer_to
+from stoker.engine.protocol import Abort, Command
+from stoker.engine.question_messages import A, Answer, Embed, Question, QuickQuestion, Unanswered, as_answer_to
 from stoker.errors import EngineCrashed, ModelNotLoaded, Overloaded, StokerError, Timeout
 
 MAX_QUESTIONS = 256
@@ -56,14 +57,14 @@ class Questions:
         finally:
             self._pending.pop(command.question_id, None)
             if isinstance(command, Embed) and (not future.done() or future.cancelled()):
-                with contextlib.suppress(ModelNotLoaded):  # then nobody computes it
+                with contextlib.suppress(ModelNotLoaded):  # then no engine computes it
                     self._send(Abort(command.question_id))
         if isinstance(answer, Unanswered):
             raise answer.error()
         return as_answer_to(question, answer)
 
     def on_answer(self, answer: Answer) -> None:
-        """An answer has come. Those that nobody waits for any more are ignored."""
+        """Delivers an answer; one whose question was abandoned is ignored."""
         future = self._pending.get(answer.question_id)
         if future is not None and not future.done():
             future.set_result(answer)

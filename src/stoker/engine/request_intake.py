@@ -13,10 +13,10 @@ from stoker.core.request import Request, prompt_too_long
 from stoker.engine.adapters import Adapters
 from stoker.engine.cards import media_refused
 from stoker.engine.outlines import Bounds, Outlines
-from stoker.engine.prompt import echo, fewest_prompt_tokens, prompt_token_ids, with_text_bias
+from stoker.engine.prompt import echo, fewest_prompt_tokens, prompt_entries, with_text_bias
 from stoker.engine.protocol import Submit
 from stoker.engine.stream import Stream
-from stoker.errors import InvalidInput
+from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.sampling.sampler import Sampler
 from stoker.text.tokenizer import Tokenizer
 
@@ -47,7 +47,7 @@ class RequestIntake:
         self._tokenizer = tokenizer
         self._sampler = sampler
         self._adapters = adapters
-        self._outlines = Outlines(info, tokenizer)
+        self.outlines = Outlines(info, tokenizer)
         self._defaults = defaults
         self._clock = clock
 
@@ -63,45 +63,51 @@ class RequestIntake:
             message = f"{self._info.name} writes no text: it is an encoder, for embeddings or ranking"
             raise InvalidInput(f"{message}. Ask /v1/embeddings, or serve another model", parameter="model")
         if submit.media:
-            raise media_refused(submit.media[0].kind)
+            raise media_refused(submit.media[0].kind)  # what an engine takes stands in the prompt already
         self._check_length(submit)
         now = self._clock()
         sampling = submit.sampling.filled_from(self._defaults, BUILT_IN)
         sampling = with_text_bias(self._tokenizer, sampling, submit.text_bias)
         seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
+        prompt, spans = prompt_entries(self._tokenizer, submit)
+        if spans and submit.echo:
+            raise UnsupportedParameter("`echo` is not available for prompts with images or audio", parameter="echo")
         lease = self._adapters.lease(submit.adapters)
         request = Request(
             request_id=submit.request_id,
-            prompt=tuple(prompt_token_ids(self._tokenizer, submit)),
+            prompt=tuple(prompt),
+            spans=spans,
             sampling=replace(sampling, seed=seed),
             priority=submit.priority,
             client_key=submit.client_key,
             cache_prompt=submit.cache_prompt,
             adapters=lease.adapters,
             group=submit.group,
+            session=submit.session.name if submit.session is not None and submit.cache_prompt else "",
             scores_prompt=submit.echo and sampling.logprobs is not None,
         )
         request.check_fits(self._info)
         outline = submit.outline
-        bounds = Bounds() if outline is None else self._outlines.bounds(outline, request.sampling)
-        row = self._sampler.open(request.sampling, request.prompt, seed, bounds.constraint)
+        bounds = Bounds() if outline is None else self.outlines.bounds(outline, request.sampling)
+        row = self._sampler.open(request.sampling, request.prompt_tokens, seed, bounds.constraint)
         deadline = inf if submit.timeout_s is None else now + submit.timeout_s
-        prompt = echo(self._tokenizer, submit.prompt, request.prompt) if submit.echo else None
         return Stream(
             request,
             row,
             self._tokenizer,
-            prompt=prompt,
+            prompt=echo(self._tokenizer, submit.prompt, request.prompt) if submit.echo else None,
             timeout_s=submit.timeout_s,
             deadline=deadline,
             lease=lease,
-            outline=None if outline is None else self._outlines.stream(outline),
+            outline=None if outline is None else self.outlines.stream(outline),
             relaxed=bounds.relaxed,
+            reports_progress=submit.reports_progress,
+            session=submit.session if submit.cache_prompt else None,
         )
 
     def close(self) -> None:
         """Ends the thread that compiles grammars."""
-        self._outlines.close()
+        self.outlines.close()
 
     def _check_length(self, submit: Submit) -> None:
         """Many megabytes of text are refused at once, instead of after a minute's work for nothing."""

@@ -1,4 +1,4 @@
-"""Everybody who is being answered by one engine process, and what becomes of them when it dies."""
+"""The open requests of one engine process, and what becomes of them when it dies."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class Requests:
         self._limits = limits
         self._repeat_wait_s = repeat_wait_s
         self._present: dict[str, PendingRequest] = {}
-        """Given to the present child, in order of arrival."""
+        """Requests given to the present child, in order of arrival."""
         self._stranded: dict[str, PendingRequest] = {}
-        """Waiting for the next one."""
+        """Requests that wait for the child's successor."""
         self._waiting_ends: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -80,7 +80,7 @@ class Requests:
         return request
 
     def close(self, request: PendingRequest) -> None:
-        """Nobody reads it any more: what it holds is freed if it had not ended. Never waits."""
+        """Drops a request that is no longer read, and frees what it holds if it had not ended. Never waits."""
         request_id = request.submit.request_id
         self._stranded.pop(request_id, None)
         if self._leave(request_id) is not None:
@@ -96,6 +96,13 @@ class Requests:
         if request.is_paused and request.inbox.has_caught_up:
             self._send(Resume(request.submit.request_id))
             _stop_pausing(request)
+
+    def fail(self, request_id: str, error: StokerError) -> None:
+        """One request cannot go on. Unknown ids are ignored."""
+        request = self._present.get(request_id) or self._stranded.get(request_id)
+        if request is not None:
+            self.close(request)
+            request.inbox.end(error)
 
     def end_all(self, error: StokerError) -> None:
         """Every request ends with this error."""
@@ -148,7 +155,7 @@ class Requests:
             self._waiting_ends = loop.call_later(self._repeat_wait_s, self._end_stranded, reason)
 
     def _put(self, request: PendingRequest, output: Output) -> None:
-        request.has_begun = True
+        request.has_begun |= output.progress is None
         is_overdue = request.inbox.is_overdue
         request.inbox.put(output)
         if output.finish_reason is not None:

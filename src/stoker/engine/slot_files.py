@@ -12,7 +12,7 @@ from stoker.backends.base import Backend, KVPort
 from stoker.cache.slot_files import SlotFiles, SlotImage, take_memory
 from stoker.core.scheduler import Scheduler
 from stoker.engine.adapters import Adapters
-from stoker.engine.protocol import RestoreSlot, SaveSlot, SlotFiled
+from stoker.engine.question_messages import RestoreSlot, SaveSlot, SlotFiled
 from stoker.errors import BackendError, InvalidInput, ModelNotLoaded, ResourceExhausted, UnsupportedParameter
 
 _CALL_S = 50.0

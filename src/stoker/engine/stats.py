@@ -61,6 +61,23 @@ class EngineStats(msgspec.Struct, frozen=True, tag=True):
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     """Drafted tokens that became part of an answer."""
+    drafted_grammar_tokens: int = 0
+    """Drafted tokens that the grammar of the answer made certain; of both kinds of tokens above, this and the next are
+    a part."""
+    accepted_grammar_tokens: int = 0
+    drafted_model_tokens: int = 0
+    """Drafted tokens that a model has guessed."""
+    accepted_model_tokens: int = 0
+    draft_model_s: float = 0.0
+    """Seconds that a model has drafted."""
+    grammar_compile_s: Distribution = Distribution()
+    """Seconds to compile a grammar, see `grammars.compiler`."""
+    num_grammar_hits: int = 0
+    """Grammars that were known from an earlier request."""
+    num_constrained_tokens: int = 0
+    """Rows in which a token was chosen that a grammar or a budget allows."""
+    mask_s: float = 0.0
+    """Seconds for finding out which tokens these are."""
     step_s: Distribution = Distribution()
     """Seconds of a step. `engine.metrics` has the buckets of this distribution and of those below."""
     queue_s: Distribution = Distribution()

@@ -8,8 +8,9 @@ from stoker.core.request import Request
 from stoker.core.sequence import FinishReason, Sequence, TokenEvent
 from stoker.engine.adapters import Lease
 from stoker.engine.outlines import StreamOutline
-from stoker.engine.protocol import Output, PositionLogprobs, PromptToken, Timing, TokenLogprob, Usage
+from stoker.engine.protocol import Output, PositionLogprobs, PromptToken, SessionUse, Timing, TokenLogprob, Usage
 from stoker.engine.spans import State
+from stoker.engine.view import Progress
 from stoker.sampling.candidates import Row
 from stoker.sampling.logprobs import token_logprobs
 from stoker.sampling.row_kernels import RowKernels
@@ -35,6 +36,8 @@ class Stream:
         lease: what its adapters are held by; not given: it has none.
         outline: what to look for in the tokens; not given: nothing.
         relaxed: what of a schema is not enforced, in words.
+        reports_progress: it is told how far its prompt is computed.
+        session: the conversation that it goes on with.
     """
 
     def __init__(
@@ -49,9 +52,15 @@ class Stream:
         lease: Lease | None = None,
         outline: StreamOutline | None = None,
         relaxed: tuple[str, ...] = (),
+        reports_progress: bool = False,
+        session: SessionUse | None = None,
     ) -> None:
         self.request = request
+        self.session = session
         self.relaxed = relaxed
+        self.reports_progress = reports_progress
+        self._begun_at: float | None = None
+        self._num_reported = 0
         self.row = row
         self.timeout_s = timeout_s
         self.deadline = deadline
@@ -155,6 +164,23 @@ class Stream:
         """The row's constraint allows nothing after the last token. The row may be ahead by what was drafted."""
         completes_at = self.row.completes_at
         return completes_at is not None and self.num_completion >= completes_at
+
+    def progress(self, began: float, now: float) -> Output | None:
+        """How far its prompt is computed; None = no further than when it was last asked.
+
+        Args:
+            began: when the present step began.
+            now: on the same clock.
+        """
+        sequence = self.sequence
+        assert sequence is not None
+        num_computed = min(sequence.num_computed, self._num_prompt)
+        if num_computed <= self._num_reported:
+            return None
+        self._begun_at = began if self._begun_at is None else self._begun_at
+        self._num_reported, num_cached = num_computed, min(sequence.num_cached, self._num_prompt)
+        progress = Progress(self._num_prompt, num_cached, num_computed, now - self._begun_at)
+        return Output(self.request_id, "", [], Usage(self._num_prompt, 0, num_cached), progress=progress)
 
     def take(self) -> Output:
         """All that was pushed since the last call."""

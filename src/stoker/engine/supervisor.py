@@ -29,7 +29,6 @@ from stoker.engine.config import AdapterSpec, EngineConfig, SupervisionConfig
 from stoker.engine.protocol import (
     EXIT_LOAD_FAILED,
     Accepted,
-    Answer,
     Command,
     Failed,
     Frame,
@@ -37,16 +36,18 @@ from stoker.engine.protocol import (
     Loading,
     Output,
     Ready,
+    RowsWanted,
 )
+from stoker.engine.question_messages import Answer
 from stoker.engine.stats import EngineStats
 from stoker.errors import EngineCrashed, ModelNotLoaded, ResourceExhausted, StokerError
 
 logger = logging.getLogger(__name__)
 
 _LAST_WORDS_S = 0.05
-"""How long what a dead child had sent may take from the kernel to us."""
+"""Seconds that the last frames of a dead child may take from the kernel to this process."""
 _LOAD_ERROR_S = 2.0
-"""The same, when we know that there is something to come."""
+"""Seconds to wait for a dead child's load error, which is known to be on its way."""
 _WATCH_EVERY_S = 1.0
 _MAX_NAPS = 16
 
@@ -71,7 +72,7 @@ class Listener(Protocol):
         """A child is loaded, the first or a later one."""
         ...
 
-    def on_event(self, event: Accepted | Output | Failed | Answer) -> None:
+    def on_event(self, event: Accepted | Output | Failed | RowsWanted | Answer) -> None:
         """Something about one request or question."""
         ...
 
@@ -183,7 +184,7 @@ class Supervisor:
         await self._free()
 
     async def _free(self) -> None:
-        """Goes on whoever is cancelled while waiting for it: clients give up, and nothing may be left behind."""
+        """Continues when a task that waits for it is cancelled: clients give up, and everything must be freed."""
         if self._freeing is None:
             self._freeing = asyncio.create_task(self._free_all(), name="stoker-supervisor-end")
         await asyncio.shield(self._freeing)
@@ -361,7 +362,7 @@ def _adapters_of(config: EngineConfig) -> tuple[list[str], tuple[AdapterSpec, ..
 
 
 def same_sizes(config: EngineConfig, card: ModelCard) -> EngineConfig:
-    """What makes another engine become what this one has: whoever has its card counts on it.
+    """The configuration that gives another engine the sizes on this card, which clients count on.
 
     Left to itself it would take what memory is free by then.
     """

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -23,20 +24,8 @@ from stoker.engine.closing import closing_on_error
 from stoker.engine.door import Door
 from stoker.engine.embeddings import EmbeddingJob
 from stoker.engine.engine import Engine
-from stoker.engine.protocol import (
-    Abort,
-    Accepted,
-    Embed,
-    Embedded,
-    Event,
-    Failed,
-    Output,
-    Pause,
-    QuickQuestion,
-    Resume,
-    Submit,
-    Unanswered,
-)
+from stoker.engine.protocol import Abort, Accepted, Event, Failed, GiveRows, Output, Pause, Resume, Submit
+from stoker.engine.question_messages import Embed, Embedded, QuickQuestion, Unanswered
 from stoker.engine.stats import EngineStats
 from stoker.engine.stream import Stream
 from stoker.errors import Cancelled, EngineCrashed, InvalidInput, ModelNotLoaded, StokerError
@@ -57,10 +46,10 @@ _IDLE_WAIT_S = 60.0
 """Bound of one sleep without work; waking up for nothing is harmless."""
 
 _TIER_WAIT_S = 0.05
-"""Bound of one sleep while somebody waits for the disk: deadlines go on."""
+"""Bound of one sleep while a request waits for the disk: deadlines go on."""
 
 _BEAT_EVERY_S = 0.25
-"""How old the numbers of a heartbeat may be while steps go on: counting the cells is not for every step."""
+"""Maximum age of a heartbeat's numbers during steps, in seconds: counting cells in every step is too slow."""
 
 
 class EngineWorker:
@@ -95,11 +84,11 @@ class EngineWorker:
         """Bounded by the door: at most one `Work` and one `Abort` per request inside. Who asks bounds questions, and
         who reads, pauses: between two of them the reader takes what some steps have given."""
         self._taken: deque[_Command] = deque()
-        """What the engine's thread has still to apply before the step. Its own, until it ends."""
+        """Commands that the engine's thread still has to apply before the step. Used by that thread alone."""
         self._live: dict[str, Work | None] = {}
-        """Everybody inside; None while the prompt is still being tokenized."""
+        """Work by request id; None while the prompt is still being tokenized."""
         self._unqueued: dict[str, Stream] = {}
-        """Between `admit` and `enqueue`."""
+        """Streams between `admit` and `enqueue`."""
         self._max_waiting_tokens = max_waiting_tokens
         self._left: set[str] = set()
         """Aborted while they were tokenized: until that has ended they keep their place."""
@@ -203,6 +192,11 @@ class EngineWorker:
             if self._live.get(command.request_id) is not None:
                 self._push(command)
 
+    def give_rows(self, rows: GiveRows) -> None:
+        """Rows that an event has asked for. They are ignored if the engine has ended."""
+        with suppress(ModelNotLoaded):
+            self.perform(partial(self._engine.rows.take, rows.key, rows.values))
+
     def ask(self, question: QuickQuestion) -> None:
         """Has a question answered between two steps; the answer is published.
 
@@ -281,7 +275,7 @@ class EngineWorker:
         self._changed.notify_all()
 
     def _run(self) -> None:
-        """The border: whatever goes wrong on this thread ends here, and everybody is told."""
+        """The border of this thread: every exception ends here, and every request is told."""
         try:
             self._loop()
             self._end_all(ModelNotLoaded("the engine was closed"))
@@ -300,7 +294,7 @@ class EngineWorker:
         """Sleeps until there is something to do. False: it is time to end."""
         with self._changed:
             while not (self._commands or self._engine.has_work or self._is_closing):
-                # Whoever is paused may be late meanwhile.
+                # A paused request may pass its deadline meanwhile.
                 self._changed.wait(min(_IDLE_WAIT_S, max(0.0, self._engine.next_deadline - self._clock())))
             if self._engine.is_waiting and not (self._commands or self._is_closing or self._has_arrival):
                 self._changed.wait(_TIER_WAIT_S)
@@ -358,7 +352,7 @@ class EngineWorker:
             return Unanswered.of(question.question_id, error)
 
     def _hand_over(self, events: list[Event]) -> None:
-        """Publishes what still concerns somebody. A reader that makes us wait is no stall of the engine."""
+        """Publishes events of requests that are still open. Waiting for a reader does not count as a stall."""
         with self._changed:
             self._waits_since = None
             wanted = [event for event in events if self._is_wanted(event)]

@@ -11,7 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
-from stoker.backends.native.spec import DecoderSpec, Layer, Norm, Rope
+from stoker.backends.native.rotation import Rope
+from stoker.backends.native.spec import DecoderSpec, Layer, Linear, Norm
 from stoker.export.graph import Graph
 from stoker.export.operators import Operators
 from stoker.export.options import KVType
@@ -60,12 +61,12 @@ class Heads:
 
     def packed(self, index: int, layer: Layer, x: str) -> str:
         """Queries, keys and values behind one another, of a layer without norms of heads."""
-        return self._projections.packed(x, (layer.query, layer.key, layer.value), f"layers.{index}.query_key_value")
+        return self._projections.packed(x, _inputs(layer), f"layers.{index}.query_key_value")
 
     def apart(self, index: int, layer: Layer, x: str) -> list[str]:
         """Queries, keys and values, each of shape `(batch, new, heads * head size)`, normed if the layer says so."""
         names = [f"layers.{index}.{part}" for part in ("query", "key", "value")]
-        query, key, value = self._projections.each(x, (layer.query, layer.key, layer.value), names)
+        query, key, value = self._projections.each(x, _inputs(layer), names)
         return [self._normed(query, layer.query_norm), self._normed(key, layer.key_norm), value]
 
     def split(self, x: str) -> str:
@@ -91,3 +92,10 @@ def rotation_tables(graph: Graph, index: int, rope: Rope, num_positions: int, dt
         graph.constant(np.ascontiguousarray(tables[:, part]), f"rope.{index}.{name}")
         for part, name in enumerate(("cos", "sin"))
     ]
+
+
+def _inputs(layer: Layer) -> tuple[Linear, Linear, Linear]:
+    """Of queries, keys and values; models whose layers share keys are not exported."""
+    assert layer.key is not None
+    assert layer.value is not None
+    return layer.query, layer.key, layer.value

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from stoker.backends.native.spec import DecoderSpec, Layer, RopePairs
+from stoker.backends.native.kinds import RopePairs
+from stoker.backends.native.spec import DecoderSpec, Layer
 from stoker.errors import ModelUnsupported
 from stoker.export.attention import Heads, rotation_tables
 from stoker.export.graph import Graph

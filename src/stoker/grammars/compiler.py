@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import BoundedSemaphore, Lock
@@ -85,9 +86,16 @@ class GrammarCompiler:
     Args:
         vocabulary: of the model.
         limits: of each grammar, and of all together.
+        observe: takes the seconds of each grammar that was not known, also of those that are refused.
     """
 
-    def __init__(self, vocabulary: Vocabulary, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        limits: Limits | None = None,
+        observe: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        self._observe = observe
         self._vocabulary = vocabulary
         self._limits = limits or Limits()
         self._tokenizer: LLTokenizer | None = None
@@ -99,6 +107,8 @@ class GrammarCompiler:
         self._sizes: dict[GrammarText, int] = {}
         self._thread: ThreadPoolExecutor | None = None
         self._is_closed = False
+        self.num_hits = 0
+        """Grammars that were known."""
 
     def open(self, grammar: GrammarText) -> Future[Compiled]:
         """A constraint for one answer, soon, or at once if the grammar is known.
@@ -149,12 +159,20 @@ class GrammarCompiler:
             if known is None:
                 return None
             self._known.move_to_end(grammar)
+            self.num_hits += 1
             return Compiled(known.constraint.copy(), known.dropped, was_known=True)
 
     def _compile(self, grammar: GrammarText) -> Compiled:
         known = self._take(grammar)
         if known is not None:
             return known
+        begun_s = time.perf_counter()
+        try:
+            return self._compiled(grammar)
+        finally:
+            self._observe(time.perf_counter() - begun_s)
+
+    def _compiled(self, grammar: GrammarText) -> Compiled:
         source = self._source(grammar)
         try:
             matcher = self._matcher(grammar, source)

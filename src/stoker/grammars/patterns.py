@@ -154,7 +154,7 @@ class _Translation:
 
     def _group(self) -> str:
         rest = self._pattern[self._at :]
-        named = re.match(r"\?<\w+>", rest)
+        named = re.match(r"\?P?<\w+>", rest)
         if named or rest.startswith("?:"):
             self._at += len(named[0]) if named else 2
             return "(?:"

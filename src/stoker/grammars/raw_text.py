@@ -119,11 +119,23 @@ def whole(pattern: str) -> str:
     Raises:
         PatternError: it has `^` or `$` inside of it.
     """
-    return "|".join(map(_whole_option, _options(pattern)))
+    return "|".join(_whole_option(*each) for each in _anchored(pattern))
 
 
-def _whole_option(option: str) -> str:
-    starts, ends = option.startswith("^"), option.endswith("$") and not option.endswith(r"\$")
+def whole_pattern(pattern: str) -> str:
+    """An expression, as JSON schemas have it, for texts that match `pattern` from their beginning to their end."""
+    return f"^(?:{'|'.join(option[starts : len(option) - ends] for option, starts, ends in _anchored(pattern))})$"
+
+
+def _anchored(pattern: str) -> list[tuple[str, bool, bool]]:
+    """The alternatives outside of all groups, and whether each is tied to the beginning and to the end."""
+    return [
+        (option, option.startswith("^"), option.endswith("$") and not re.search(r"(?<!\\)(?:\\\\)*\\\$$", option))
+        for option in _options(pattern)
+    ]
+
+
+def _whole_option(option: str, starts: bool, ends: bool) -> str:
     body = option[starts : len(option) - ends]
     if re.search(r"(?<!\\)(?:\\\\)*[\^$]", re.sub(r"\[\^?(?:\\.|[^\]\\])*\]", "", body)):
         raise PatternError("`^` and `$` are supported at its ends only")

@@ -19,7 +19,7 @@ from stoker.chat.answers import Part, text_of
 from stoker.core.params import whole_number
 from stoker.engine.cards import ModelCard
 from stoker.engine.config import EngineConfig
-from stoker.engine.protocol import A, Detokenize, Embed, Question, Tokenize
+from stoker.engine.question_messages import A, Detokenize, Embed, Question, Tokenize
 from stoker.errors import Cancelled, ModelNotLoaded, StokerError
 from stoker.llm.asks import Ask, chat_ask, text_ask
 from stoker.llm.async_completions import AsyncCompletions
@@ -64,20 +64,20 @@ class _Wake:
         self.changed = asyncio.Event()
 
     def __call__(self, is_ended: bool) -> None:
-        if self.loop is None:  # nobody has begun to read
+        if self.loop is None:  # no reader has begun
             return
         try:
             self.loop.call_soon_threadsafe(self.changed.set)
         except RuntimeError:
-            # The loop is closed: nobody reads any more.
+            # The loop is closed: there is no reader any more.
             assert self.loop.is_closed()
 
 
 class AsyncTextStream(AsyncIterator[str]):
     """The text of one answer, as it comes. Iterate over it; `aclose`, or cancelling the reader, stops the model.
 
-    `events` gives reasoning and tool calls besides. One task reads it. It stops the model too when nobody holds it any
-    more.
+    `events` gives reasoning and tool calls besides. One task reads it. The model stops too when the last
+    reference is gone.
     """
 
     def __init__(self, llm: AsyncLLM, parts: AsyncGenerator[Sequence[Part]], answer: Answer) -> None:
@@ -161,7 +161,7 @@ class AsyncLLM:
         """Of the engine; there are none before it is loaded."""
 
     async def start(self) -> ModelCard:
-        """Loads the model, once; whoever comes in the meantime waits for it. After a failure the next one tries again.
+        """Loads the model once; concurrent callers wait for it. After a failure the next call tries again.
 
         Raises:
             StokerError: the model cannot be loaded.
@@ -306,7 +306,7 @@ class AsyncLLM:
             return
         try:
             session = await asyncio.shield(asyncio.wrap_future(loading))
-        except StokerError:  # whoever asked has been told
+        except StokerError:  # the caller has been told
             return
         await asyncio.to_thread(session.close)
 
@@ -404,7 +404,7 @@ class AsyncLLM:
 
 
 async def _on_thread(begin: Callable[[], None]) -> None:
-    """As `asyncio.to_thread`; but what has been asked for is done to its end, also if nobody waits for it any more."""
+    """As `asyncio.to_thread`; but `begin` runs to its end even if the caller is cancelled."""
     beginning = asyncio.get_running_loop().run_in_executor(None, begin)
     try:
         await asyncio.shield(beginning)

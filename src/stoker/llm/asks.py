@@ -10,9 +10,10 @@ from stoker.chat.constraints import response_grammar, schema_grammar, structured
 from stoker.chat.planning import ChatModel, Thinking, planned
 from stoker.chat.planning import Conversation as Planned
 from stoker.chat.tools import NO_TOOLS, Tools, tools_of
+from stoker.core.media import Media
 from stoker.core.outline import GrammarText, Outline
 from stoker.core.params import SamplingParams
-from stoker.engine.protocol import AdapterChoice
+from stoker.engine.question_messages import AdapterChoice
 from stoker.errors import InvalidInput
 from stoker.llm.functions import ToolFunction, split_tools
 from stoker.llm.inputs import Conversation, Prompt, as_adapters, as_messages
@@ -35,6 +36,8 @@ class Ask:
     reader: Callable[[], Reader] | None = None
     parse: Callable[[str], object] | None = None
     """Reads the text of the answer as a value."""
+    media: tuple[Media, ...] = ()
+    """Files whose markers are in the prompt."""
     functions: Mapping[str, ToolFunction] = field(default_factory=dict[str, ToolFunction])
     """The tools that are Python functions."""
 
@@ -77,6 +80,7 @@ def chat_ask(
         reader=plan.reader,
         parse=parse,
         functions=functions,
+        media=plan.media,
     )
 
 

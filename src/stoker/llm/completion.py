@@ -11,6 +11,7 @@ from stoker.chat.answers import Part, ToolCalls, reasoning_of, text_of
 from stoker.engine.protocol import Output, PositionLogprobs, Usage
 from stoker.errors import InvalidInput
 from stoker.llm.functions import ToolFunction, result_text
+from stoker.text.chat_formats.custom import INPUT
 from stoker.text.messages import Json, Message
 
 
@@ -21,18 +22,22 @@ class ToolCall:
     id: str
     name: str
     arguments: str
-    """JSON, as the model wrote it; a part of it if the answer was cut off."""
+    """JSON, as the model wrote it, or the text for a custom tool; a part of it if the answer was cut off."""
     is_complete: bool = True
+    is_custom: bool = False
+    """The tool takes a text."""
     function: ToolFunction | None = field(default=None, repr=False, compare=False)
     """The Python function, if the tool is one."""
 
     @property
     def values(self) -> dict[str, object]:
-        """The arguments.
+        """The arguments; of a custom tool, the text under the name `input`.
 
         Raises:
             InvalidInput: they are no JSON object.
         """
+        if self.is_custom:
+            return {INPUT: self.arguments}
         try:
             values = json.loads(self.arguments or "{}")
         except ValueError as error:
@@ -40,6 +45,11 @@ class ToolCall:
         if not isinstance(values, dict):
             raise InvalidInput(f"the arguments of `{self.name}` are no JSON object", parameter=self.name)
         return cast("dict[str, object]", values)
+
+    @property
+    def as_json(self) -> str:
+        """The arguments as the text of a JSON object."""
+        return json.dumps(self.values, ensure_ascii=False) if self.is_custom else self.arguments or "{}"
 
     def run(self) -> object:
         """Calls the Python function with these arguments. The result of an `async def` is awaitable.
@@ -67,7 +77,7 @@ class Completion:
     tool_calls: Sequence[ToolCall] = ()
     """In the order in which the model wrote them."""
     token_ids: list[int] = field(repr=False)
-    """Those that were sampled, including an end-of-generation token."""
+    """Sampled tokens, including an end-of-generation token."""
     finish_reason: str
     """`stop`, `length`, `tool_calls` or `cancelled`."""
     usage: Usage
@@ -91,7 +101,7 @@ class Completion:
     def message(self) -> Message:
         """The answer as a message, to go on with the conversation; a call that was cut off is left out."""
         calls: list[dict[str, Json]] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments or "{}"}}
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.as_json}}
             for call in self.tool_calls
             if call.is_complete
         ]
@@ -140,6 +150,7 @@ def completion_of(
                 name=call.name,
                 arguments=call.arguments,
                 is_complete=call.is_complete,
+                is_custom=call.is_custom,
                 function=functions.get(call.name),
             )
             for call in calls.calls

@@ -15,8 +15,9 @@ import msgspec
 from stoker.core.keywords import check_keywords
 from stoker.core.params import SamplingParams, real_number, whole_number
 from stoker.engine.config import AdapterSpec, BackendName, EngineConfig, KVType, PoolingName
-from stoker.engine.protocol import AdapterChoice, Embed
+from stoker.engine.question_messages import AdapterChoice, Embed
 from stoker.errors import InvalidInput
+from stoker.llm.files import with_files
 from stoker.llm.options import SamplingOptions
 from stoker.text.messages import Message, checked_message, message_from_dict
 
@@ -50,7 +51,12 @@ class EngineOptions(TypedDict, total=False):
     threads: int | None
     kv_type: KVType | None
     max_draft: int | None
+    draft_model: str | Path
     pooling: PoolingName | None
+    mmproj: str
+    gpu_layers: int | None
+    provider: str
+    device_id: int
     lora: Mapping[str, str | Path] | Sequence[str] | Path
     """Adapters: files by name, or texts as behind `--lora`, or one such text."""
 
@@ -112,7 +118,7 @@ def as_batch(prompts: Prompt | Prompts) -> tuple[list[Prompt], bool]:
 
 
 def as_prompt(prompt: object) -> Prompt:
-    """Text as it is, token ids of any integer type as a list. A wrong one would stop the engine, and so everybody.
+    """Text as it is, token ids of any integer type as a list. A wrong one would stop the engine and all its requests.
 
     Raises:
         InvalidInput: neither text nor token ids.
@@ -186,7 +192,7 @@ def as_messages(conversation: Conversation) -> tuple[Message, ...]:
     return tuple(
         checked_message(message, f"messages[{index}]")
         if isinstance(message, Message)
-        else message_from_dict(message, f"messages[{index}]")
+        else message_from_dict(with_files(message, f"messages[{index}]"), f"messages[{index}]")
         for index, message in enumerate(conversation)
     )
 

@@ -1,4 +1,4 @@
-"""One engine in this process, and where its events go: from the engine's thread to whoever reads an answer.
+"""One engine in this process, and where its events go: from the engine's thread to the readers of answers.
 
 ```
 caller's thread   Session.submit ---> engine's thread
@@ -26,26 +26,17 @@ from stoker.chat.answers import OutputReader, Part
 from stoker.engine.card_template import CardTemplate
 from stoker.engine.closing import closing_on_error
 from stoker.engine.config import EngineConfig, sampling_defaults
-from stoker.engine.protocol import (
-    A,
-    Embed,
-    Event,
-    Failed,
-    Output,
-    PositionLogprobs,
-    Question,
-    QuickQuestion,
-    Submit,
-    Unanswered,
-    Usage,
-)
-from stoker.engine.protocol import Answer as Answered
+from stoker.engine.protocol import Event, Failed, GiveRows, Output, PositionLogprobs, RowsWanted, Submit, Usage
+from stoker.engine.question_messages import A, Embed, Question, QuickQuestion, Unanswered
+from stoker.engine.question_messages import Answer as Answered
 from stoker.engine.worker import EngineWorker
 from stoker.errors import Cancelled, ModelNotLoaded, StokerError
 from stoker.llm.asks import Ask
 from stoker.llm.completion import Completion, completion_of
+from stoker.llm.files import SessionMedia
 from stoker.llm.inputs import GENERATE_DEFAULTS, NOTHING_GIVEN
-from stoker.loading.locating import with_preset
+from stoker.loading.encoders import create_encoder
+from stoker.loading.locating import local_model, with_preset
 from stoker.text.chat_formats.probe import ChatFormat
 from stoker.text.messages import Json, Message
 
@@ -171,6 +162,8 @@ class Session:
         """Bounded by the answers that are alive."""
         self._is_closed = False
         self._process_id = os.getpid()
+        encoder = create_encoder(local_model(config)) if self.card.media else None
+        self._media = SessionMedia(encoder, self.card, self._give_rows, self._fail)
         self._worker = EngineWorker(engine, self._publish, max_waiting_tokens=config.max_queue_tokens)
 
     @property
@@ -214,12 +207,13 @@ class Session:
                 raise Cancelled("the request was aborted before it was submitted")
             if self._is_closed:
                 raise ModelNotLoaded("the model was closed")
-            self._worker.submit(
-                Submit(request_id, ask.prompt, ask.sampling, adapters=ask.adapters, outline=ask.outline)
+            submit = Submit(
+                request_id, ask.prompt, ask.sampling, adapters=ask.adapters, outline=ask.outline, media=ask.media
             )
+            self._worker.submit(self._media.placed(submit))
             is_accepted = True
         finally:
-            # Whoever aborted in the meantime came before the engine knew the request.
+            # An abort in the meantime came before the engine knew the request.
             if not is_accepted or request_id not in self._answers:
                 self.abort(answer)
 
@@ -250,7 +244,7 @@ class Session:
                 else:
                     self._worker.ask(cast("QuickQuestion", asked))
         finally:
-            # Whoever cancelled in the meantime came before the engine knew the request.
+            # A cancellation in the meantime came before the engine knew the request.
             self._forget(question_id, future)
 
     def check_alive(self) -> None:
@@ -275,6 +269,7 @@ class Session:
         if not self._is_at_home:
             return
         self._is_closed = True
+        self._media.close()
         self._worker.close()
         for request_id in list(self._answers):
             self._end(request_id, ModelNotLoaded("the model was closed"))
@@ -300,6 +295,8 @@ class Session:
                     self._end(event.request_id)
             elif isinstance(event, Failed):
                 self._end(event.request_id, event.error())
+            elif isinstance(event, RowsWanted):
+                self._media.on_wanted(event)
             elif isinstance(event, Unanswered):
                 self._settle(event.question_id, event.error())
             elif isinstance(event, Answered):
@@ -325,4 +322,12 @@ class Session:
         with self._lock:
             answer = self._answers.pop(request_id, None)
         if answer is not None:
+            self._media.forget(request_id)
             answer.end(error)
+
+    def _give_rows(self, rows: GiveRows) -> None:
+        self._worker.give_rows(rows)
+
+    def _fail(self, request_id: str, error: StokerError) -> None:
+        self._worker.abort(request_id)
+        self._end(request_id, error)

@@ -21,7 +21,7 @@ from stoker.chat.answers import Part, text_of
 from stoker.core.params import whole_number
 from stoker.engine.cards import ModelCard
 from stoker.engine.config import EngineConfig
-from stoker.engine.protocol import A, Detokenize, Embed, Question, Tokenize
+from stoker.engine.question_messages import A, Detokenize, Embed, Question, Tokenize
 from stoker.errors import StokerError
 from stoker.llm.asks import Ask, chat_ask, text_ask
 from stoker.llm.completion import Completion
@@ -63,12 +63,12 @@ class TextStream(Iterator[str]):
     """The text of one answer, as it comes. Iterate over it, or close it to stop the model.
 
     `events` gives reasoning and tool calls besides. One thread reads it. It is also a context manager, and stops the
-    model when nobody holds it any more.
+    model when the last reference is gone.
     """
 
     def __init__(self, llm: LLM, ask: Ask) -> None:
         self._llm = llm
-        """A model that nobody else holds must not be closed under its reader."""
+        """Keeps the model alive: without other references it would be closed under its reader."""
         session, places = llm._session, llm._places
         self._session = session
         self._changed = threading.Event()

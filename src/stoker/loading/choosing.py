@@ -94,17 +94,22 @@ def chosen(config: EngineConfig, *, loads_libllama: bool) -> Generator[tuple[Loa
         ModelError: a file is missing or damaged, or every loader refuses the model.
         ConfigError: an option is not for models of this kind.
     """
-    if config.mmproj not in ("auto", "off"):
-        raise ConfigError("--mmproj is available with --runtime llama-server only", key="mmproj")
     refusals: list[Refusal] = []
     with ExitStack() as opened:
         for loader in _loaders(config, opened, loads_libllama=loads_libllama):
             refusal = loader.refusal()
             if refusal is None:
+                _check_draft(config, loader, refusals)
                 yield loader, refusals
                 return
             refusals.append(refusal)
     raise _joined(refusals)
+
+
+def _check_draft(config: EngineConfig, loader: Loader, refusals: list[Refusal]) -> None:
+    if config.draft_model and loader.name != "native":
+        message = f"--draft-model is available on the native backend only, and {loader.name} computes this model"
+        raise _joined([*refusals, ConfigError(message, key="draft_model")])
 
 
 def _loaders(config: EngineConfig, opened: ExitStack, *, loads_libllama: bool) -> Iterator[Loader]:
@@ -140,7 +145,7 @@ def _gguf_loaders(config: EngineConfig, opened: ExitStack, *, loads_libllama: bo
     if config.backend in ("auto", "llama"):
         from stoker.loading.llama import LlamaLoader
 
-        yield LlamaLoader(model)
+        yield LlamaLoader(model, loads_libllama=loads_libllama)
 
 
 def _joined(errors: Sequence[ModelError | ConfigError]) -> ModelError | ConfigError:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from stoker.core.stages import Mark
 from stoker.engine.config import EngineConfig, llama_cache_types
 from stoker.engine.loaded import Loaded
-from stoker.errors import ConfigError, ModelUnsupported
+from stoker.errors import BackendError, ConfigError, ModelFileInvalid, ModelUnsupported, ResourceExhausted
 from stoker.loading.gguf import GGUFModel, part_progress
-from stoker.loading.loader import asked_sizes
+from stoker.loading.loader import Refusal, asked_sizes, no_images
 from stoker.models.gguf import GGUFFile
 from stoker.models.memory import available_memory
 from stoker.models.memory_plan import MemoryNeeds, MemoryPlan, memory_needs, state_bytes
+from stoker.models.offload import Offload, layer_sizes, offload, shared_offload
 from stoker.models.progress import Progress
 
 if TYPE_CHECKING:
-    from stoker.backends.llama import AttentionOptions, ControlVector, DeviceOptions, LlamaOptions
+    from stoker.backends.llama import AttentionOptions, ControlVector, DeviceOptions, GPUs, LlamaOptions
+
+logger = logging.getLogger(__name__)
 
 _ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 _WINDOWED = ("gemma2", "gemma3")
@@ -30,17 +36,21 @@ class LlamaLoader:
 
     Args:
         model: its files, open as long as this is used.
+        loads_libllama: this process may ask libllama for its devices.
     """
 
     name = "llama"
 
-    def __init__(self, model: GGUFModel) -> None:
+    def __init__(self, model: GGUFModel, *, loads_libllama: bool) -> None:
+        self._loads_libllama = loads_libllama
         self._model = model
         self._config = model.config
         self._path = Path(model.config.model_path)
 
-    def refusal(self) -> ModelUnsupported | None:
+    def refusal(self) -> Refusal | None:
         """See `Loader`. libllama refuses more by itself, when it opens the file."""
+        if (refusal := no_images(self._config, "libllama inside of Stoker")) is not None:
+            return refusal
         try:
             refuse_what_kills_it(self._model.first)
         except ModelUnsupported as error:
@@ -48,7 +58,30 @@ class LlamaLoader:
         return None
 
     def needs(self) -> MemoryNeeds:
-        """See `Loader`."""
+        """See `Loader`. What goes to a GPU does not count.
+
+        Raises:
+            ResourceExhausted: the layers that were asked for do not fit into the GPU.
+        """
+        return self._offload.needs
+
+    @cached_property
+    def _gpus(self) -> GPUs:
+        from stoker.backends import llama
+
+        return llama.gpus() if self._loads_libllama else llama.gpus_by_child()
+
+    @cached_property
+    def _offload(self) -> Offload:
+        needs, sizes = self._needs_on_cpu(), layer_sizes(self._model.first)
+        devices = [device for device in self._gpus.devices if not device.shares_ram]
+        if not self._gpus.devices or self._config.gpu_layers == 0:
+            return Offload(gpu_layers=0, num_layers=sizes.num_layers, device_bytes=0, needs=needs)
+        if not devices:
+            return shared_offload(needs, sizes, self._config.gpu_layers)
+        return offload(needs, sizes, devices, self._config.gpu_layers)
+
+    def _needs_on_cpu(self) -> MemoryNeeds:
         if self._is_encoder:
             return memory_needs(self._model.first, **asked_sizes(self._config))
         return memory_needs(
@@ -73,10 +106,20 @@ class LlamaLoader:
     def _open_decoder(self, progress: Progress | None, mark: Mark) -> Loaded:
         from stoker.backends.llama import LlamaBackend
 
-        options = self._options()
-        with part_progress(progress, "loading the weights") as reading:
-            backend = LlamaBackend(self._path, options, progress=reading, mark=mark)
+        placed = self._offload
+        self._say_where(placed)
+        try:
+            with part_progress(progress, "loading the weights") as reading:
+                backend = LlamaBackend(self._path, self._options(placed), progress=reading, mark=mark)
+        except (ModelFileInvalid, ResourceExhausted, BackendError) as error:
+            if placed.gpu_layers == 0 or self._config.gpu_layers is not None:
+                raise
+            logger.warning("the GPU cannot take %s, the CPU computes: %s", self._model.title, error.message)
+            placed = replace(placed, gpu_layers=0, device_bytes=0, needs=self._needs_on_cpu())
+            with part_progress(progress, "loading the weights") as reading:
+                backend = LlamaBackend(self._path, self._options(placed), progress=reading, mark=mark)
         return Loaded(
+            devices=self._devices(placed),
             backend=backend,
             kv_port=backend,
             embedder=backend.embedder,
@@ -86,17 +129,29 @@ class LlamaLoader:
             **self._model.facts,
         )
 
-    def _options(self) -> LlamaOptions:
+    def _say_where(self, placed: Offload) -> None:
+        """Logs one line if not everything goes to the GPU and `gpu_layers` was not given."""
+        if self._gpus.devices and self._config.gpu_layers is None and placed.gpu_layers < placed.num_layers:
+            devices = ", ".join(map(str, self._gpus.devices))
+            what = f"{placed.gpu_layers} of {placed.num_layers} layers fit into the GPU"
+            logger.warning("%s: %s, the CPU computes the others: %s", self._model.title, what, devices)
+
+    def _devices(self, placed: Offload) -> tuple[str, ...]:
+        names = [f"{device.name} ({device.description})" for device in self._gpus.devices]
+        layers = f"{placed.gpu_layers} of {placed.num_layers} layers"
+        return (f"{', '.join(names)}: {layers}",) if names and placed.gpu_layers else ()
+
+    def _options(self, placed: Offload) -> LlamaOptions:
         from stoker.backends.llama import LlamaOptions
 
-        plan = self._plan()
+        plan = placed.needs.within(available_memory())
         return LlamaOptions(
             context_size=plan.ctx_size,
             kv_tokens=plan.kv_tokens,
             num_slots=self._model.num_slots,
             threads=self._config.threads,
             pooling=self._model.pooling,
-            devices=device_options(self._config),
+            devices=replace(device_options(self._config), gpu_layers=placed.gpu_layers),
             attention=attention_options(self._config),
             control=control_vector(self._config, self._model.first),
         )

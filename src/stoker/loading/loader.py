@@ -87,6 +87,19 @@ def usual_slots(max_running: int) -> int:
     return max(_MIN_SLOTS, _SLOTS_PER_RUNNING * max_running)
 
 
+def names_projector(config: EngineConfig) -> bool:
+    """Images are asked for, and not only taken if a projector happens to lie beside the model."""
+    return config.mmproj not in ("auto", "off")
+
+
+def no_images(config: EngineConfig, name: str) -> ConfigError | None:
+    """The refusal of a projector that was named, by a backend that computes token ids only; None = none was."""
+    if not names_projector(config):
+        return None
+    message = f"--mmproj: {name} computes no images; the native executor and --runtime llama-server do"
+    return ConfigError(message, key="mmproj")
+
+
 def only_llama(config: EngineConfig) -> str | None:
     """The first option of `config` that only libllama has, in words; None = there is none."""
     if config.control_vector:

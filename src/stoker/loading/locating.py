@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING
 
@@ -9,12 +10,13 @@ import msgspec
 
 from stoker.core.params import SamplingParams
 from stoker.engine.config import EngineConfig, ModelPreset
-from stoker.errors import ConfigError, InvalidInput, ModelUnsupported
+from stoker.errors import ConfigError, InvalidInput, ModelError, ModelUnsupported
 
 if TYPE_CHECKING:
     from stoker.models.presets import Preset
     from stoker.models.progress import Progress
 
+logger = logging.getLogger(__name__)
 
 SCRIPTED = "scripted"
 """Name of the model that needs no files."""
@@ -23,10 +25,45 @@ SCRIPTED = "scripted"
 def local_model(config: EngineConfig, *, progress: Progress | None = None) -> EngineConfig:
     """The same configuration with the model's file on this disk, downloaded if necessary. A preset becomes its parts.
 
+    Args:
+        config: `draft_model` becomes a file, too.
+        progress: told about downloads.
+
     Raises:
         ModelError: there is no such model, or no way to get it.
         ConfigError: a preset says what cannot be.
     """
+    return with_local_draft(_with_local_file(config, progress), progress)
+
+
+def with_local_draft(
+    config: EngineConfig, progress: Progress | None = None, *, is_required: bool = True
+) -> EngineConfig:
+    """The same configuration with the file of the model that drafts on this disk, downloaded if necessary.
+
+    Args:
+        config: `draft_model` becomes a path.
+        progress: told about the download.
+        is_required: if not, a model that is not there is a warning, and nothing drafts.
+
+    Raises:
+        ModelError: there is no such model, or no way to get it.
+    """
+    if not config.draft_model:
+        return config
+    from stoker.models.store import resolve
+
+    try:
+        path = resolve(config.draft_model, progress=progress)
+    except ModelError as error:
+        if not is_required:
+            logger.warning("no model drafts: --draft-model %s: %s", config.draft_model, error.message)
+            return msgspec.structs.replace(config, draft_model="")
+        raise type(error)(f"--draft-model {config.draft_model}: {error.message}", **error.fields) from error
+    return msgspec.structs.replace(config, draft_model=str(path))
+
+
+def _with_local_file(config: EngineConfig, progress: Progress | None) -> EngineConfig:
     config = with_preset(config)
     if config.backend == "auto" and (config.script or config.model == SCRIPTED):
         return msgspec.structs.replace(config, backend="scripted")

@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stoker.backends.native import (
+    Frame,
     NativeBackend,
+    NativeEncoder,
     NativeOptions,
     adapter_bytes,
     check_supported,
     context_bytes,
+    is_encoder,
     kept_bytes,
+    packed_bytes,
     spare_kv_tokens,
 )
 from stoker.core.embedding import Pooling
 from stoker.core.stages import Mark
 from stoker.engine.loaded import Loaded
-from stoker.errors import ModelFileInvalid, ModelUnsupported
+from stoker.errors import ConfigError, ModelFileInvalid, ModelUnsupported
+from stoker.loading.draft import draft_needs, drafts_by_model, open_draft
+from stoker.loading.encoders import usable_projector
 from stoker.loading.gguf import GGUFModel, part_progress
-from stoker.loading.loader import asked_sizes, only_llama
+from stoker.loading.loader import asked_sizes, names_projector, only_llama
 from stoker.models.cache import packed_dir
 from stoker.models.embedding import read_pooling
 from stoker.models.gguf import GGUFFile, read_gguf
 from stoker.models.memory import available_memory
 from stoker.models.memory_plan import MemoryNeeds, memory_needs
 from stoker.models.progress import Progress
+from stoker.models.projector import projector_bytes, read_projector
 from stoker.models.vocabulary import read_vocabulary, vocabulary_kind
 from stoker.text.vocabulary.word_rules import rule_for
 
@@ -65,7 +73,11 @@ class NativeLoader:
     def _check(self) -> None:
         if (reason := only_llama(self._config)) is not None:
             raise ModelUnsupported(reason)
-        if self._config.backend == "auto" and (gpu := self._find_gpu()) is not None:
+        if (
+            self._config.backend == "auto"
+            and not names_projector(self._config)
+            and (gpu := self._find_gpu()) is not None
+        ):
             raise ModelUnsupported(f"libllama can use a GPU here ({gpu}), and the native executor computes on CPUs")
         if self._model.prepared is None:
             check_native(self._model.files)
@@ -79,19 +91,25 @@ class NativeLoader:
         """See `Loader`."""
         files, slots = self._model.files, self._model.num_slots
         kv_bytes, state_bytes = kept_bytes(files, self._config.kv_type)
-        return memory_needs(
+        needs = memory_needs(
             self._model.first,
             **asked_sizes(self._config),
+            weights_bytes=packed_bytes(files),
             kv_bytes=kv_bytes,
             state_bytes=slots * state_bytes * (1 if self._config.max_draft == 0 else _STATES_OF_A_SLOT),
             spare_kv_tokens=spare_kv_tokens(slots),
             context_bytes=context_bytes(files, self._config.threads, slots),
             adapter_bytes=self._model.adapter_bytes(adapter_bytes),
         )
+        encoder_bytes = projector_bytes(usable_projector(self._config))
+        needs = replace(needs, compute_bytes=needs.compute_bytes + encoder_bytes)
+        return needs.with_draft(draft_needs(self._config, needs)) if drafts_by_model(self._config) else needs
 
     def open(self, progress: Progress | None, mark: Mark) -> Loaded:
-        """See `Loader`. Weights are packed if they were not before."""
+        """See `Loader`. Weights are packed if they were not before. An encoder has no KV port and takes no adapters."""
         self._model.warn_of_unused_options()
+        if is_encoder(self._model.files):
+            return self._open_encoder(progress)
         tokenizer = self._model.prepared or read_tokenizer(self._model.first)
         with part_progress(progress, "packing the weights") as packing:
             backend = NativeBackend(
@@ -102,17 +120,47 @@ class NativeLoader:
                 open_file=read_gguf,
                 mark=mark,
             )
+        try:
+            draft_backend = self._open_draft(backend, progress)
+        except BaseException:
+            backend.close()
+            raise
         logger.info("%s is computed by the native executor (%s)", self._model.title, backend.kernels)
         return Loaded(
             backend=backend,
             kv_port=backend,
             maxima_port=backend,
+            rows_port=backend,
+            projector=None if (path := usable_projector(self._config)) is None else read_projector(path),
+            draft_backend=draft_backend,
             embedder=backend.embedder,
             adapters=self._model.adapters(backend),
             backend_name=self.name,
             tokenizer=tokenizer,
             **self._model.facts,
         )
+
+    def _open_encoder(self, progress: Progress | None) -> Loaded:
+        if self._config.lora or self._config.adapters:
+            raise ConfigError(f"{self._model.title} is an encoder, which takes no adapters", key="lora")
+        tokenizer = self._model.prepared or read_tokenizer(self._model.first)
+        options = self._options(tokenizer)
+        # Positions beyond those that it was trained on have no embeddings in many of them.
+        trained = self._model.first.require_int(self._model.first.own_key("context_length"))
+        options = replace(options, context_size=min(options.context_size, trained))
+        with part_progress(progress, "packing the weights") as packing:
+            encoder = NativeEncoder(
+                self._model.files, options, eog_token_ids=tokenizer.eog_token_ids(), progress=packing
+            )
+        logger.info("%s is computed by the native executor (%s)", self._model.title, encoder.kernels)
+        return Loaded(
+            backend=encoder, embedder=encoder, backend_name=self.name, tokenizer=tokenizer, **self._model.facts
+        )
+
+    def _open_draft(self, backend: NativeBackend, progress: Progress | None) -> NativeBackend | None:
+        if not drafts_by_model(self._config):
+            return None
+        return open_draft(self._config, self._model.first, backend.info, progress)
 
     def _options(self, tokenizer: VocabularyTokenizer) -> NativeOptions:
         plan = self.needs().within(available_memory())
@@ -123,8 +171,9 @@ class NativeLoader:
             threads=self._config.threads,
             kv_type=self._config.kv_type,
             packed_directory=packed_dir(),
+            may_copy_weights=not self._config.has_siblings,
             pooling=self._model.pooling,
-            embedding_suffix=_embedding_suffix(tokenizer),
+            frame=_frame(tokenizer, self._model.first),
         )
 
 
@@ -135,8 +184,6 @@ def check_native(files: Sequence[GGUFFile]) -> None:
         ModelUnsupported: they do not; the message says why.
         ModelFileInvalid: the file contradicts itself.
     """
-    if read_pooling(files[0]) is Pooling.RANK:
-        raise ModelUnsupported("the native executor has no classifiers, as a reranking model needs")
     check_supported(files)
     rule_for(*vocabulary_kind(files[0]))
 
@@ -159,6 +206,11 @@ def read_tokenizer(gguf: GGUFFile) -> VocabularyTokenizer:
         raise ModelFileInvalid(f"{path} cannot be used: {error.message}", path=path) from error
 
 
-def _embedding_suffix(tokenizer: VocabularyTokenizer) -> tuple[int, ...]:
-    eos = tokenizer.eos_token_id
-    return (eos,) if tokenizer.special.adds_eos and eos is not None else ()
+def _frame(tokenizer: VocabularyTokenizer, gguf: GGUFFile) -> Frame:
+    """`[SEP]` behind a text and between two; or `</s>` and `</s></s>`; or nothing."""
+    special = tokenizer.special
+    eos, sep = tokenizer.eos_token_id, special.ids.get("sep")
+    ends = [each for each in (eos, sep) if each is not None][:1] if special.adds_eos else []
+    between = [*ends, sep] if special.adds_sep and sep is not None else ends
+    template = gguf.get_str("tokenizer.chat_template.rerank") if read_pooling(gguf) is Pooling.RANK else None
+    return Frame(suffix=tuple(ends or between), separator=tuple(between), rank_template=template)

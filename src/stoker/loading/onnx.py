@@ -15,6 +15,7 @@ from stoker.backends.onnx import (
     OnnxBackend,
     OnnxOptions,
     Signature,
+    is_encoder,
     max_logits_bytes,
     read_signature,
     spare_kv_tokens,
@@ -23,7 +24,8 @@ from stoker.core.stages import Mark
 from stoker.engine.config import EngineConfig, sampling_defaults
 from stoker.engine.loaded import Loaded
 from stoker.errors import ConfigError, ModelFileInvalid, ModelFileNotFound
-from stoker.loading.loader import MAX_SLOTS, asked_sizes, only_llama, usual_slots
+from stoker.loading.loader import MAX_SLOTS, asked_sizes, no_images, only_llama, usual_slots
+from stoker.loading.onnx_encoder import EncoderParts, read_encoder
 from stoker.models.cache import packed_dir
 from stoker.models.memory import available_memory
 from stoker.models.memory_plan import MemoryNeeds
@@ -69,17 +71,19 @@ class OnnxLoader:
             return ConfigError(f"{path} is an ONNX model, and {reason}", key="backend")
         if self._config.lora or self._config.adapters:
             return ConfigError(f"{path} is an ONNX model, and adapters (--lora) are for GGUF models", key="lora")
-        return None
+        return no_images(self._config, "ONNX Runtime")
 
     def needs(self) -> MemoryNeeds:
         """See `Loader`."""
+        if self._encoder is not None:
+            return self._encoder.needs()
         parts = self._parts
         sizes = OnnxSizes(
             model=parts.facts.name,
             trained_context=parts.facts.trained_context,
             weights_bytes=parts.graph.weights_bytes,
             kv_bytes_per_token=parts.signature.kv_bytes_per_token,
-            logits_bytes=max_logits_bytes(parts.signature),
+            logits_bytes=max_logits_bytes(parts.signature, self._config.ctx_size or parts.facts.trained_context),
         )
         return onnx_needs(
             sizes,
@@ -90,6 +94,9 @@ class OnnxLoader:
 
     def open(self, progress: Progress | None, mark: Mark) -> Loaded:
         """See `Loader`. ONNX Runtime does not tell how far it is."""
+        if self._encoder is not None:
+            self._encoder.needs().within(available_memory())
+            return self._encoder.open(self._config, self.name)
         parts, config = self._parts, self._config
         ends = frozenset(id_ for id_ in parts.tokenizer.eog_token_ids() if id_ < parts.signature.vocab_size)
         options = self._options()
@@ -99,6 +106,7 @@ class OnnxLoader:
             backend=backend,
             kv_port=backend,
             backend_name=self.name,
+            devices=() if backend.provider == "cpu" else (backend.provider,),
             tokenizer=parts.tokenizer,
             defaults=sampling_defaults(config, parts.facts.defaults),
             path=parts.graph.path.parent,
@@ -110,8 +118,17 @@ class OnnxLoader:
         )
 
     @cached_property
-    def _parts(self) -> _Parts:
+    def _read(self) -> _Parts | EncoderParts:
         return _read(self._config)
+
+    @property
+    def _encoder(self) -> EncoderParts | None:
+        return self._read if isinstance(self._read, EncoderParts) else None
+
+    @property
+    def _parts(self) -> _Parts:
+        assert isinstance(self._read, _Parts), "an encoder has no KV"
+        return self._read
 
     @property
     def _max_running(self) -> int:
@@ -147,10 +164,12 @@ def _operators() -> Path | None:
     return Path(found.origin) if found is not None and found.origin else None
 
 
-def _read(config: EngineConfig) -> _Parts:
+def _read(config: EngineConfig) -> _Parts | EncoderParts:
     folder = open_onnx_folder(Path(config.model_path), config.onnx_variant)
-    graph = follow_links(choose_rows(read_onnx_graph(folder.graph)))
-    facts = describe_onnx(folder)
+    plain, facts = read_onnx_graph(folder.graph), describe_onnx(folder)
+    if is_encoder(plain):
+        return read_encoder(config, folder, follow_links(plain), facts, _tokenizer(folder, facts))
+    graph = follow_links(choose_rows(plain))
     signature = read_signature(graph, names=facts.names, num_kv_heads=facts.num_kv_heads, head_size=facts.head_size)
     _check_kv_type(config, signature)
     tokenizer = _tokenizer(folder, facts)

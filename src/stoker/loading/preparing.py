@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from stoker.errors import StokerError
 
 if TYPE_CHECKING:
+    from stoker.models.progress import Progress
     from stoker.text.vocabulary import VocabularyTokenizer
 
 _Version: TypeAlias = tuple[int, int, int, int]
@@ -30,6 +31,37 @@ def prepare_gguf(path: Path) -> None:
         files = [opened.enter_context(read_gguf(part)) for part in part_paths(path)]
         check_native(files)
         _prepared = version, read_tokenizer(files[0])
+
+
+def pack_gguf(path: Path, progress: Progress) -> bool:
+    """Packs the weights of a model that the native executor would run here, so that the first start finds them packed.
+
+    Args:
+        path: the (first) file.
+        progress: told how far it is.
+
+    Returns:
+        Whether they are packed. Why a model cannot be, its loading says better.
+    """
+    try:
+        from stoker.backends.native import pack_weights
+    except ImportError:
+        return False  # it was not built here
+    from stoker.backends.cores import usable_cores
+    from stoker.engine.config import EngineConfig
+    from stoker.loading.choosing import chosen
+    from stoker.loading.gguf import part_progress
+    from stoker.models.cache import packed_dir
+    from stoker.models.gguf import part_paths, read_gguf
+
+    with ExitStack() as opened, suppress(StokerError, OSError):
+        loader, _ = opened.enter_context(chosen(EngineConfig(model_path=str(path)), loads_libllama=False))
+        if loader.name != "native":
+            return False
+        files = [opened.enter_context(read_gguf(part)) for part in part_paths(path)]
+        packing = opened.enter_context(part_progress(progress, "packing the weights"))
+        return pack_weights(files, directory=packed_dir(), threads=usable_cores(), progress=packing)
+    return False
 
 
 def take_prepared(path: Path) -> VocabularyTokenizer | None:

@@ -11,7 +11,7 @@ from stoker.core.stages import Mark
 from stoker.engine.adapters import Adapters
 from stoker.engine.config import EngineConfig, sampling_defaults
 from stoker.engine.loaded import Loaded
-from stoker.loading.loader import usual_slots
+from stoker.loading.loader import Refusal, no_images, usual_slots
 from stoker.loading.locating import SCRIPTED
 
 if TYPE_CHECKING:
@@ -36,8 +36,9 @@ class ScriptedLoader:
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
 
-    def refusal(self) -> None:
+    def refusal(self) -> Refusal | None:
         """See `Loader`."""
+        return no_images(self._config, "a script")
 
     def needs(self) -> None:
         """See `Loader`."""

@@ -1,4 +1,4 @@
-"""Decodes images of unknown senders, each in a process of its own, and keeps the results for the next turn.
+"""Decodes untrusted images, each in a separate process, and keeps the results for the next turn.
 
 A file that crashes its decoder costs only the request that brought it, and is refused at once when it comes again.
 """
@@ -9,11 +9,13 @@ import asyncio
 import contextlib
 import sys
 from collections import OrderedDict
+from dataclasses import dataclass
 from importlib.util import find_spec
 
 from stoker.core.media import Media
 from stoker.errors import BackendError, ConfigError, InvalidInput, StokerError
 from stoker.media.decode_program import DONE, REFUSED
+from stoker.media.pixels import SIZES
 
 _PROGRAM = (sys.executable, "-I", "-m", "stoker.media.decode_program")
 _MAX_KEPT_BYTES = 64 << 20
@@ -29,6 +31,16 @@ def check_available() -> None:
         raise ConfigError(message, key="mmproj")
 
 
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A decoded image."""
+
+    width: int
+    height: int
+    pixels: bytes
+    """RGB, row after row."""
+
+
 class ImageDecoder:
     """Belongs to one event loop.
 
@@ -40,9 +52,10 @@ class ImageDecoder:
     def __init__(self, program: tuple[str, ...] = _PROGRAM, *, max_kept_bytes: int = _MAX_KEPT_BYTES) -> None:
         self._program = program
         self._max_kept_bytes = max_kept_bytes
-        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], bytes] = OrderedDict()
+        """Decoded images by marker and form."""
         self._refused: OrderedDict[str, str] = OrderedDict()
-        """Why files were refused, by their markers."""
+        """Reasons for refusals, by the markers of files."""
         self._turns = asyncio.Semaphore(_AT_A_TIME)
         self.num_decoded = 0
 
@@ -53,17 +66,27 @@ class ImageDecoder:
             InvalidInput: the file is damaged, too large, or ended the process that decoded it.
             BackendError: the process cannot be started.
         """
+        return await self._decoded(image, "png")
+
+    async def picture(self, image: Media) -> Picture:
+        """The image as plain pixels. For errors see `png`."""
+        decoded = await self._decoded(image, "pixels")
+        width, height = SIZES.unpack(decoded[: SIZES.size])
+        return Picture(width, height, decoded[SIZES.size :])
+
+    async def _decoded(self, image: Media, form: str) -> bytes:
         async with self._turns:
             if image.marker in self._refused:
                 raise _refusal(self._refused[image.marker])
-            if (kept := self._kept.get(image.marker)) is not None:
-                self._kept.move_to_end(image.marker)
+            key = (image.marker, form)
+            if (kept := self._kept.get(key)) is not None:
+                self._kept.move_to_end(key)
                 return kept
-            answer = await self._run(image.data)
+            answer = await self._run(image.data, form)
             if answer[:1] != DONE:
                 raise self._refuse(image, answer)
             self.num_decoded += 1
-            self._keep(image.marker, answer[1:])
+            self._keep(key, answer[1:])
             return answer[1:]
 
     def _refuse(self, image: Media, answer: bytes) -> StokerError:
@@ -74,17 +97,17 @@ class ImageDecoder:
             self._refused.popitem(last=False)
         return _refusal(reason)
 
-    def _keep(self, marker: str, png: bytes) -> None:
-        self._kept[marker] = png
+    def _keep(self, key: tuple[str, str], decoded: bytes) -> None:
+        self._kept[key] = decoded
         while sum(map(len, self._kept.values())) > self._max_kept_bytes:
             self._kept.popitem(last=False)
 
-    async def _run(self, data: bytes) -> bytes:
-        """What the process says; empty if it crashed or took too long."""
+    async def _run(self, data: bytes, form: str) -> bytes:
+        """The output of the process; empty if it crashed or took too long."""
         pipe = asyncio.subprocess.PIPE
         quiet = asyncio.subprocess.DEVNULL
         try:
-            process = await asyncio.create_subprocess_exec(*self._program, stdin=pipe, stdout=pipe, stderr=quiet)
+            process = await asyncio.create_subprocess_exec(*self._program, form, stdin=pipe, stdout=pipe, stderr=quiet)
         except OSError as error:
             raise BackendError(f"the image decoder cannot be started: {error}") from error
         try:

@@ -1,11 +1,14 @@
-"""An image file of an unknown sender to plain pixels, within bounds. It runs in a process of its own, see `decoder`."""
+"""Decodes an untrusted image file to plain pixels, within bounds. It runs in a separate process, see `decoder`."""
 
 from __future__ import annotations
 
 import io
 import warnings
+from collections.abc import Callable
 
 from PIL import Image, ImageOps
+
+from stoker.media.pixels import SIZES
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 MAX_PIXELS = 64_000_000
@@ -19,7 +22,7 @@ class ImageRefused(Exception):
 
 
 def as_png(data: bytes, *, max_pixels: int = MAX_PIXELS, max_side: int = MAX_SIDE) -> bytes:
-    """The picture as an RGB PNG: the first frame, turned as its EXIF data says, on white where it is transparent.
+    """The picture as an RGB PNG: the first frame, rotated as its EXIF data says, on white where it is transparent.
 
     Args:
         data: the file, in one of `FORMATS`.
@@ -29,16 +32,32 @@ def as_png(data: bytes, *, max_pixels: int = MAX_PIXELS, max_side: int = MAX_SID
     Raises:
         ImageRefused: it is too large, damaged, cut off, or in another format.
     """
+    return _converted(data, _png, max_pixels, max_side)
+
+
+def as_pixels(data: bytes, *, max_pixels: int = MAX_PIXELS, max_side: int = MAX_SIDE) -> bytes:
+    """The same picture as `SIZES` and its pixels: RGB, row after row. For arguments and errors see `as_png`."""
+    return _converted(data, _pixels, max_pixels, max_side)
+
+
+def _png(picture: Image.Image) -> bytes:
+    written = io.BytesIO()
+    picture.save(written, "PNG", compress_level=_PNG_LEVEL)
+    return written.getvalue()
+
+
+def _pixels(picture: Image.Image) -> bytes:
+    return SIZES.pack(*picture.size) + picture.tobytes()
+
+
+def _converted(data: bytes, convert: Callable[[Image.Image], bytes], max_pixels: int, max_side: int) -> bytes:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 _check_size(image.size, max_pixels, max_side)
                 image.load()
-                pixels = _on_white(ImageOps.exif_transpose(image))
-        written = io.BytesIO()
-        pixels.save(written, "PNG", compress_level=_PNG_LEVEL)
-        return written.getvalue()
+                return convert(_on_white(ImageOps.exif_transpose(image)))
     except (OSError, ValueError, SyntaxError, EOFError, OverflowError, Image.DecompressionBombError) as error:
         raise ImageRefused(f"is damaged or cut off: {error}") from error
     except MemoryError as error:

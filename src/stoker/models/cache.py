@@ -71,13 +71,18 @@ def kv_dir() -> Path:
     return cache_dir() / "kv"
 
 
+def files_dir() -> Path:
+    """Where the files of clients lie if no other folder is named."""
+    return cache_dir() / "files"
+
+
 def receipt_path(path: Path) -> Path:
     """Where the receipt of the file `path` lies."""
     return path.with_name(path.name + ".json")
 
 
 def lock_path(path: Path) -> Path:
-    """Whoever brings or removes the file `path` holds the lock of this file."""
+    """The lock file of `path`; a process holds its lock while it writes or removes `path`."""
     return path.with_name(f".{path.name}.lock")
 
 

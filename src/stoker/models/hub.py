@@ -7,43 +7,28 @@ that a disk is full.
 
 from __future__ import annotations
 
-import os
 import re
 import time
-from collections.abc import Callable, Generator
-from concurrent.futures import Future
-from contextlib import closing, contextmanager
+from contextlib import closing, suppress
 from pathlib import Path
-from threading import Thread
-from typing import TypeVar
-from urllib.parse import urlencode, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.parse import urlencode
 
 import httpx2
 import msgspec
-from huggingface_hub import constants, get_session, get_token, hf_hub_url
+from huggingface_hub import hf_hub_url
 
 from stoker.errors import DownloadFailed, ModelError, ResourceExhausted
 from stoker.models.cache import NewFile, check_free_space, part_note_path, writing
 from stoker.models.catalog import HubFile
+from stoker.models.hub_http import HUB_ERRORS, STALL_S, answer, endpoint, explaining, open_response, reason
+from stoker.models.hub_ranges import PARTIAL_CONTENT, check_part, pays, pieces
 from stoker.models.progress import Progress
 
-_T = TypeVar("_T")
-
-_STALL_S = 20.0
-"""A transfer that has begun may be silent for so long before it is taken up again."""
 _MAX_RESUMES = 3
 """In a row, without a byte between them."""
 _RESUME_PAUSE_S = 0.5
-_PARTIAL_CONTENT = 206
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_PART = re.compile(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18}|[*])")
-_CREDENTIALS = re.compile("^(.*//)?.*@")
-_NO_NAME = re.compile("name or service not known|name resolution|nodename nor servname|no address", re.IGNORECASE)
-_WAYS = "Behind a proxy set HTTPS_PROXY; set HF_ENDPOINT for a mirror, HF_HUB_OFFLINE=1 to work offline."
 _MAX_LISTING_BYTES = 32 << 20
-_HUB_ERRORS = (OSError, httpx2.HTTPError, httpx2.InvalidURL, ValueError)
-"""What the hub's client raises when the hub, and not we, is at fault."""
 
 
 class _Sibling(msgspec.Struct):
@@ -78,10 +63,10 @@ def search_models(words: str, *, limit: int, within_s: float = 10.0) -> list[Fou
         DownloadFailed: the hub does not answer within `within_s` seconds, or not with a list.
     """
     query = urlencode({"search": words, "filter": "gguf", "sort": "downloads", "direction": -1, "limit": limit})
-    with _explaining("search on the hub"):
-        response = _open(f"{_endpoint() or constants.ENDPOINT}/api/models?{query}", 0, within_s)
+    with explaining("search on the hub"):
+        response = open_response(f"{endpoint()}/api/models?{query}", within_s)
         with closing(response):
-            body = _answer(lambda: _read_bounded(response), within_s)
+            body = answer(lambda: _read_bounded(response), within_s)
         return msgspec.json.decode(body, type=list[FoundModel])[:limit]
 
 
@@ -92,10 +77,10 @@ def list_files(repo: str, *, within_s: float) -> list[str]:
         DownloadFailed: the hub does not answer within `within_s` seconds, or knows no such repository.
     """
 
-    with _explaining(f"hub {repo}"):
-        response = _open(f"{_endpoint() or constants.ENDPOINT}/api/models/{repo}", 0, within_s)
+    with explaining(f"hub {repo}"):
+        response = open_response(f"{endpoint()}/api/models/{repo}", within_s)
         with closing(response):
-            body = _answer(lambda: _read_bounded(response), within_s)
+            body = answer(lambda: _read_bounded(response), within_s)
         return [sibling.rfilename for sibling in msgspec.json.decode(body, type=_Repository).siblings]
 
 
@@ -111,7 +96,7 @@ def _read_bounded(response: httpx2.Response) -> bytes:
 def fetch(source: HubFile, into: Path, progress: Progress, *, within_s: float) -> str | None:
     """Writes a file of the hub to `into`.
 
-    If the hub promises a SHA-256, what a transfer that broke off has left at `into` is continued by the next one.
+    If the hub promises a SHA-256, an interrupted transfer at `into` is continued.
 
     Args:
         source: the file.
@@ -126,8 +111,8 @@ def fetch(source: HubFile, into: Path, progress: Progress, *, within_s: float) -
         DownloadFailed: the hub is unreachable, refuses, or the transfer broke and could not be taken up again.
         ResourceExhausted: the disk is full.
     """
-    with _explaining(str(source)):
-        response = _open(_file_url(source), 0, within_s)
+    with explaining(str(source)):
+        response = open_response(_file_url(source), within_s)
         size, sha256 = _promises(response)
         with closing(_Transfer(source, response, size, progress)) as transfer:
             part = _Part(into, size, sha256)
@@ -183,13 +168,24 @@ class _Transfer:
         if file.size_bytes:
             self._response.close()
             self._progress.advance(file.size_bytes)
-        num_failures, before = 0, 0
-        while (failure := self._attempt(file)) is not None:
+        if self._size is not None and pays(self._size - file.size_bytes, self._response):
+            self._write_pieces(file, self._size)
+        num_failures, before = 0, file.size_bytes
+        while file.size_bytes != self._size and (failure := self._attempt(file)) is not None:
             num_failures = 1 if file.size_bytes > before else num_failures + 1
             if num_failures > _MAX_RESUMES:
                 raise DownloadFailed(failure)
             before = file.size_bytes
             time.sleep(_RESUME_PAUSE_S * num_failures)
+
+    def _write_pieces(self, file: NewFile, size: int) -> None:
+        """Over several connections, as far as that goes; one connection brings what is missing then."""
+        self._response.close()
+        addresses = [str(self._response.url), _file_url(self._source)]
+        with closing(pieces(addresses, file.size_bytes, size)) as arriving, suppress(*HUB_ERRORS, DownloadFailed):
+            for piece in arriving:
+                file.write(piece)
+                self._progress.advance(len(piece))
 
     def _attempt(self, file: NewFile) -> str | None:
         """Writes what one response gives; says why that was not all, if it was not."""
@@ -197,8 +193,8 @@ class _Transfer:
             if self._response.is_closed:
                 self._continue(file)
             self._write_body(file)
-        except (*_HUB_ERRORS, DownloadFailed) as error:
-            return f"the transfer broke after {file.size_bytes} bytes: {_reason(error)}"
+        except (*HUB_ERRORS, DownloadFailed) as error:
+            return f"the transfer broke after {file.size_bytes} bytes: {reason(error)}"
         finally:
             self._response.close()
         if self._size is None or file.size_bytes == self._size:
@@ -216,48 +212,17 @@ class _Transfer:
 
     def _continue(self, file: NewFile) -> None:
         """Asks for what is missing; begins again if the server cannot give only a part."""
-        self._response = _open(_file_url(self._source), file.size_bytes, _STALL_S)
-        if self._response.status_code != _PARTIAL_CONTENT:
+        span = f"{file.size_bytes}-" if file.size_bytes else None
+        self._response = open_response(_file_url(self._source), STALL_S, span)
+        if self._response.status_code != PARTIAL_CONTENT:
             file.clear()
             self._progress.start(self._size, self._source.file)
             return
-        given = _PART.fullmatch(self._response.headers.get("content-range") or "")
-        has_changed = given is not None and self._size is not None and given[2] not in (str(self._size), "*")
-        if given is not None and (has_changed or int(given[1]) != file.size_bytes):
-            raise DownloadFailed(f"the hub gives {given[0]!r}: another part, or the file has changed meanwhile")
-
-
-def _open(url: str, offset: int, within_s: float) -> httpx2.Response:
-    """A streaming response whose head is here and says yes."""
-    timeout = httpx2.Timeout(_STALL_S, connect=within_s)
-
-    def ask() -> httpx2.Response:
-        session = get_session()
-        request = session.build_request("GET", url, headers=_headers(offset), timeout=timeout)
-        return session.send(request, stream=True, follow_redirects=True)
-
-    with _naming_proxy(url):
-        response = _answer(ask, within_s, discard=httpx2.Response.close)
-    if response.is_success:
-        return response
-    response.close()
-    raise DownloadFailed(_refusal(response))
-
-
-def _headers(offset: int) -> dict[str, str]:
-    """Not huggingface_hub's `build_hf_headers`: for its telemetry, that asks the hub first and waits up to 3 s."""
-    # Compressed on the way, a file has no length that could be checked.
-    headers = {"user-agent": "stoker", "accept-encoding": "identity"}
-    token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()
-    if token:
-        headers["authorization"] = f"Bearer {token}"
-    if offset:
-        headers["range"] = f"bytes={offset}-"
-    return headers
+        check_part(self._response, file.size_bytes, self._size)
 
 
 def _file_url(source: HubFile) -> str:
-    return hf_hub_url(source.repo, source.file, endpoint=_endpoint())
+    return hf_hub_url(source.repo, source.file, endpoint=endpoint())
 
 
 def _promises(response: httpx2.Response) -> tuple[int | None, str | None]:
@@ -271,101 +236,3 @@ def _promises(response: httpx2.Response) -> tuple[int | None, str | None]:
     sizes = [answer.headers.get("x-linked-size") for answer in answers] + [response.headers.get("content-length")]
     size = next((int(size) for size in sizes if size and size.isdecimal()), None)
     return size, next((found for found in sums if _SHA256.fullmatch(found)), None)
-
-
-def _answer(ask: Callable[[], _T], within_s: float, discard: Callable[[_T], None] | None = None) -> _T:
-    """The result of `ask`, or TimeoutError after `within_s` seconds; a late result goes to `discard`.
-
-    A thread, because no timeout of the client covers name resolution, and nothing can interrupt it: the thread then
-    ends by itself when the resolver gives up, and as a daemon does not hold up the end of the program.
-    """
-    future: Future[_T] = Future()
-
-    def run() -> None:
-        try:
-            result = ask()
-        except Exception as error:  # noqa: BLE001  # raised where it is waited for
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
-    Thread(target=run, name="stoker-hub", daemon=True).start()
-    try:
-        return future.result(timeout=within_s)
-    except TimeoutError:
-        if discard is not None:
-            future.add_done_callback(lambda late: None if late.exception() else discard(late.result()))
-        raise TimeoutError(f"no answer within {within_s:g} s") from None
-
-
-@contextmanager
-def _naming_proxy(url: str) -> Generator[None]:
-    """Says what stands between us and a hub that does not answer: it may be that which does not."""
-    try:
-        yield
-    except ImportError as error:  # it prepares for every proxy of the environment, also one that is not asked
-        socks = [proxy for proxy in getproxies().values() if proxy.startswith("socks")]
-        needs = [f"the proxy {_without_password(proxy)} needs socksio: pip install 'httpx2[socks]'" for proxy in socks]
-        raise DownloadFailed(needs[0] if needs else _reason(error)) from error
-    except (httpx2.TransportError, TimeoutError) as error:
-        proxy = _proxy_of(url)
-        if proxy is None:
-            raise
-        raise DownloadFailed(f"{_reason(error)} (through the proxy {proxy})") from error
-
-
-def _proxy_of(url: str) -> str | None:
-    """The proxy that the environment names for `url`, without its password; None if it names none."""
-    scheme, host = urlsplit(url)[:2]
-    proxies = getproxies()
-    proxy = None if proxy_bypass(host) else proxies.get(scheme) or proxies.get("all")
-    return proxy and _without_password(proxy)
-
-
-def _without_password(proxy: str) -> str:
-    return _CREDENTIALS.sub(r"\1", proxy)
-
-
-@contextmanager
-def _explaining(what: str) -> Generator[None]:
-    """Names the source in every error that the hub is to blame for."""
-    try:
-        yield
-    except DownloadFailed as error:
-        raise DownloadFailed(f"{what}: {error.message}") from error
-    except _HUB_ERRORS as error:
-        raise DownloadFailed(f"{what}: {_unreachable(error) or _reason(error)}") from error
-
-
-def _unreachable(error: Exception) -> str | None:
-    """What a hub that cannot be reached is answered with; None: it was reached."""
-    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | TimeoutError):
-        host = urlsplit(_endpoint() or constants.ENDPOINT).hostname
-        why = "no network, or its name cannot be resolved" if _NO_NAME.search(str(error)) else _reason(error)
-        return f"cannot reach {host}: {why}. {_WAYS}"
-    return None
-
-
-def _reason(error: Exception) -> str:
-    response = getattr(error, "response", None)
-    if isinstance(response, httpx2.Response):
-        return _refusal(response)
-    return " ".join(str(error).split()) or type(error).__name__
-
-
-def _refusal(response: httpx2.Response) -> str:
-    status = response.status_code
-    if response.headers.get("x-error-code") == "GatedRepo":
-        return f"refused ({status}): the repository is gated; accept its terms on its page, and set HF_TOKEN"
-    if status in (401, 403):
-        return f"refused ({status}): no such repository, or it is private or gated and HF_TOKEN does not open it"
-    if status == 404:
-        return "no such repository or file (404)"
-    if status == 429:
-        return "the hub has had too many requests from here (429); wait a few minutes, or set HF_TOKEN"
-    return f"the hub answered with status {status}" + ("; try again later" if status >= 500 else "")
-
-
-def _endpoint() -> str | None:
-    # huggingface_hub reads it once, when imported; an application may set it later.
-    return (os.environ.get("HF_ENDPOINT") or "").rstrip("/") or None

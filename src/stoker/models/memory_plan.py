@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import NoReturn, TypeAlias
 
@@ -16,7 +16,7 @@ ContextBytes: TypeAlias = Callable[[int], int]
 
 _DEFAULT_CONTEXT = 8192
 _SURE_CONTEXT = 1 << 20
-"""So long may be asked for of any model."""
+"""Context size that may be configured for any model, in tokens."""
 _MAX_STRETCH = 64
 """How many times the context that it was trained for may be asked for of a model, beyond that."""
 _DEFAULT_POOL_BYTES = 512 << 20
@@ -83,7 +83,7 @@ class MemoryNeeds:
     ctx_size: int
     """Longest single request, in tokens."""
     kv_tokens: int | None
-    """Size of the pool, if somebody asked for one."""
+    """Configured size of the pool; None = no size is configured."""
     parallel: int
     spare_kv_tokens: int
     weights_bytes: int
@@ -94,11 +94,21 @@ class MemoryNeeds:
     cache_bytes: int = 0
     """Memory that is useful for KV that has left the pool; it is the first to be cut short."""
     min_cache_bytes: int = 0
-    """What somebody asked for of it."""
+    """Configured minimum of `cache_bytes`."""
     num_replicas: int = 1
     backend: str = ""
     pool_bytes: int = _DEFAULT_POOL_BYTES
-    """What the pool takes at most if nobody asked for a size, unless one request alone needs more."""
+    """Maximum of the pool without a configured size, unless one request alone needs more."""
+
+    def with_draft(self, draft: MemoryNeeds) -> MemoryNeeds:
+        """The same with a model that drafts, which keeps as many tokens of KV."""
+        return replace(
+            self,
+            model=f"{self.model} with {draft.model}",
+            weights_bytes=self.weights_bytes + draft.weights_bytes,
+            kv_bytes_per_token=self.kv_bytes_per_token + draft.kv_bytes_per_token,
+            compute_bytes=self.compute_bytes + draft.compute_bytes,
+        )
 
     @property
     def least_bytes(self) -> int:
@@ -158,6 +168,7 @@ def memory_needs(
     ctx_size: int | None,
     kv_tokens: int | None,
     parallel: int,
+    weights_bytes: int | None = None,
     kv_element_bytes: float = 2.0,
     kv_bytes: int | None = None,
     state_bytes: int = 0,
@@ -175,6 +186,7 @@ def memory_needs(
         kv_tokens: size of the pool; None = `parallel` full requests, but not more than 512 MiB unless one request alone
             needs more, and less if memory is short.
         parallel: most requests that run at the same time, at least 1.
+        weights_bytes: what the weights take, if the backend knows; else what they take in the file.
         kv_element_bytes: what one number of keys and values takes, its share of scales included.
         kv_bytes: what a token of KV takes, if the backend knows; else every layer is counted.
         state_bytes: what recurrent layers keep of all sequences.
@@ -199,7 +211,7 @@ def memory_needs(
         kv_tokens=kv_tokens,
         parallel=parallel,
         spare_kv_tokens=spare_kv_tokens,
-        weights_bytes=sum(tensor.num_bytes for tensor in all_tensors(gguf)),
+        weights_bytes=_weights_bytes(gguf) if weights_bytes is None else weights_bytes,
         kv_bytes_per_token=kv_bytes_per_token(gguf, kv_element_bytes) if kv_bytes is None else kv_bytes,
         state_bytes=state_bytes,
         compute_bytes=_compute_bytes(gguf) + for_context,
@@ -250,6 +262,10 @@ def state_bytes(gguf: GGUFFile) -> int:
     inner, state, conv = (_number(gguf, f"ssm.{name}") for name in ("inner_size", "state_size", "conv_kernel"))
     groups = gguf.get_int(gguf.own_key("ssm.group_count")) or 0
     return num_layers * _STATE_BYTES * ((conv - 1) * (inner + 2 * groups * state) + inner * state)
+
+
+def _weights_bytes(gguf: GGUFFile) -> int:
+    return sum(tensor.num_bytes for tensor in all_tensors(gguf))
 
 
 def _over_layers(gguf: GGUFFile, counts: list[int]) -> int:

@@ -59,6 +59,7 @@ class OnnxDescription:
     chat_template: str | None
     num_kv_heads: int | None
     head_size: int | None
+    hidden_size: int | None
     names: Mapping[str, str]
     """How inputs and outputs are usually called that this graph calls otherwise, by its own names."""
     defaults: SamplingParams
@@ -84,6 +85,7 @@ def describe_onnx(folder: OnnxFolder) -> OnnxDescription:
         chat_template=_chat_template(folder),
         num_kv_heads=_first_positive(config, "num_key_value_heads", "num_attention_heads", "n_head"),
         head_size=_head_size(config),
+        hidden_size=_first_positive(config, "hidden_size", "n_embd", "dim"),
         names=_names(_mapping(genai, "decoder")),
         defaults=_defaults(folder, generation),
         hints=_hints(folder.read_json("metadata.json")),

@@ -69,6 +69,26 @@ def onnx_needs(
     )
 
 
+def encoder_needs(model: str, weights_bytes: int, max_tokens: int) -> MemoryNeeds:
+    """What an encoder takes: it has no KV.
+
+    Args:
+        model: for messages.
+        weights_bytes: of its graph.
+        max_tokens: longest text.
+    """
+    return MemoryNeeds(
+        model=model,
+        ctx_size=max_tokens,
+        kv_tokens=None,
+        parallel=1,
+        spare_kv_tokens=0,
+        weights_bytes=weights_bytes,
+        kv_bytes_per_token=0,
+        compute_bytes=_ACTIVATION_BYTES,
+    )
+
+
 def _context(sizes: OnnxSizes, hints: Hints, pool: int | None) -> int:
     limits = (hints.max_sequence_tokens, sizes.trained_context, pool)
     usual = _DEFAULT_CONTEXT if sizes.trained_context or hints.max_sequence_tokens else _UNKNOWN_CONTEXT

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
+from stoker.core.media import MediaKind
 from stoker.errors import ConfigError, ModelError, ModelFileNotFound
 from stoker.models.gguf import read_gguf
 
@@ -11,6 +13,26 @@ _ARCHITECTURES = ("clip", "mmproj")
 _PREFERENCE = ("bf16", "f16", "f32", "q8_0")
 """Words of the file's name. Of several projectors the one with the first of these words is taken."""
 _OVERHEAD, _LEAST_BYTES = 1.4, 150 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Projector:
+    """A projector's file and what it says about itself."""
+
+    path: Path
+    kinds: tuple[MediaKind, ...]
+    """What it makes rows of."""
+
+
+def read_projector(path: Path) -> Projector:
+    """What a file that `find_projector` found says about itself.
+
+    Raises:
+        ModelFileInvalid: it cannot be read.
+    """
+    with read_gguf(path) as gguf:
+        encoders: dict[MediaKind, str] = {"image": "clip.has_vision_encoder", "audio": "clip.has_audio_encoder"}
+        return Projector(path, tuple(kind for kind, key in encoders.items() if gguf.get_bool(key)))
 
 
 def find_projector(model: Path, wanted: str) -> Path | None:

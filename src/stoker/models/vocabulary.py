@@ -8,13 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.core.vocabulary import TokenType, Vocabulary
-from stoker.errors import ModelFileInvalid
+from stoker.errors import ConfigError, ModelFileInvalid
 from stoker.models.gguf import GGUFArray, GGUFFile
 
 _MAX_TOKENS = 1 << 22
 _MAX_MERGES = 1 << 23
 _MAX_TOKEN_BYTES = 1 << 16
 """Real vocabularies stay far below: 262,144 tokens, 500,000 merges, a few hundred bytes."""
+_MAX_FILLING = 128
+"""Tokens by which the vocabularies of two models of one family differ: none of them has a meaning."""
 
 _TOKENS = "tokenizer.ggml.tokens"
 _ID_KEYS = {
@@ -63,6 +65,8 @@ def read_vocabulary(gguf: GGUFFile) -> Vocabulary:
         add_space_prefix=gguf.get_bool("tokenizer.ggml.add_space_prefix"),
         lowercase=gguf.get_bool("tokenizer.ggml.normalizer.lowercase"),
         strip_accents=gguf.get_bool("tokenizer.ggml.normalizer.strip_accents"),
+        merges_spaces=gguf.get_bool("tokenizer.ggml.remove_extra_whitespaces"),
+        character_map=_character_map(gguf),
     )
 
 
@@ -75,6 +79,30 @@ def vocabulary_kind(gguf: GGUFFile) -> tuple[str, str]:
     _token_array(gguf)
     model = gguf.get_str("tokenizer.ggml.model") or _fail(gguf, "`tokenizer.ggml.model` is missing")
     return model, gguf.get_str("tokenizer.ggml.pre") or ""
+
+
+def check_same_tokens(model: GGUFFile, draft: GGUFFile) -> None:
+    """Two models can exchange token ids. One of them may have a few more, with which files are filled up.
+
+    Raises:
+        ConfigError: they cannot.
+        ModelFileInvalid: one of them has no vocabulary.
+    """
+    first, second = (_token_array(gguf).byte_strings() for gguf in (model, draft))
+    common = min(len(first), len(second))
+    differing = next((index for index in range(common) if first[index] != second[index]), None)
+    if differing is not None:
+        texts = (text[differing].decode("utf-8", "replace") for text in (first, second))
+        reason = "token {} is {!r} in one and {!r} in the other".format(differing, *texts)
+    elif abs(len(first) - len(second)) > _MAX_FILLING:
+        reason = f"one has {len(first)} tokens, the other {len(second)}"
+    else:
+        return
+    raise ConfigError(
+        f"--draft-model: {draft.path.name} cannot draft for {model.path.name}, because their vocabularies differ: "
+        f"{reason}; use a smaller model of the same family",
+        key="draft_model",
+    )
 
 
 def _token_array(gguf: GGUFFile) -> GGUFArray:
@@ -126,6 +154,17 @@ def _scores(gguf: GGUFFile, num_tokens: int) -> list[float]:
     if not np.isfinite(single).all():
         _fail(gguf, f"`{key}` holds numbers that are not finite")
     return single.tolist()
+
+
+def _character_map(gguf: GGUFFile) -> bytes:
+    key = "tokenizer.ggml.precompiled_charsmap"
+    array = gguf.get_array(key)
+    if array is None:
+        return b""
+    numbers = array.numbers()
+    if numbers.dtype.itemsize != 1:
+        _fail(gguf, f"`{key}` holds numbers of the wrong kind")
+    return numbers.tobytes()
 
 
 def _numbers(gguf: GGUFFile, key: str, num_tokens: int, *, kinds: str) -> NDArray[np.generic] | None:

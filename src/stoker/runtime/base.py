@@ -8,7 +8,8 @@ from typing import Protocol
 from stoker.engine.cards import ModelCard
 from stoker.engine.config import AdapterSpec
 from stoker.engine.health import Health
-from stoker.engine.protocol import A, Accepted, Output, Question, Submit
+from stoker.engine.protocol import Accepted, Output, Submit
+from stoker.engine.question_messages import A, Question
 from stoker.text.chat_formats.probe import ChatFormat
 from stoker.text.messages import Json, Message
 
@@ -17,7 +18,7 @@ class Runtime(Protocol):
     """One served model. All methods but `render_chat` belong to one event loop.
 
     It is loaded by `start` and unloaded by `close`; `card` is what it is, `health` how it does, and the heartbeat in it
-    carries its metrics. What goes wrong is one of `errors`, whoever computes.
+    carries its metrics. Failures are those of `errors`, whatever backend computes.
     """
 
     @property

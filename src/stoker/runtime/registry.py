@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from stoker.engine.cards import AdapterCard
 from stoker.engine.config import AdapterSpec
-from stoker.engine.protocol import ChangeAdapters
+from stoker.engine.question_messages import ChangeAdapters
 from stoker.errors import InvalidInput, ModelNotFound, ModelNotLoaded, Overloaded, error_from_code
 from stoker.models.memory import available_memory
 from stoker.runtime.config import RegistryConfig
@@ -76,7 +76,7 @@ class Registry:
             self._add(spec)
 
     def adopt(self, served: ServedModel) -> None:
-        """Takes a runtime that somebody has made: it is started and closed with all others, and stays loaded."""
+        """Adds a runtime that the caller has made: it is started and closed with all others, and stays loaded."""
         spec = ModelSpec(names=served.names, make=lambda _plan: served.runtime, is_pinned=True)
         entry = self._add(spec)
         entry.metrics = served.metrics
@@ -85,7 +85,7 @@ class Registry:
 
     @property
     def models(self) -> tuple[ServedModel, ...]:
-        """Those that are loaded."""
+        """The loaded models."""
         instances = [entry.instance for entry in list(self._entries.values())]
         return tuple(instance.served for instance in instances if instance is not None)
 
@@ -150,7 +150,7 @@ class Registry:
             ModelNotFound: there is none of that name.
             ModelNotLoaded: the server starts or stops, or loads no model by itself.
             Overloaded: too many wait for models already, or it took too long.
-            ResourceExhausted: there is no room for it, whoever leaves.
+            ResourceExhausted: there is no room for it, even if others are unloaded.
             StokerError: it cannot be loaded.
         """
         return await self._lease(await self._look_up(model), keep_alive_s)
@@ -165,7 +165,7 @@ class Registry:
     ) -> list[AdapterCard]:
         """Changes what adapters a model has, from now on: also when it was unloaded meanwhile, or is reloaded.
 
-        Whoever waits for it may be cancelled; what has begun is done all the same.
+        Cancelling the caller does not stop a change that has begun.
 
         Args:
             model: a name; None or empty names no model.
@@ -343,7 +343,7 @@ class Registry:
         return first
 
     async def _look_up(self, model: str | None, *, exact: bool = False) -> ModelEntry:
-        """The same, but for a name that is not known it is first looked whether there are new models."""
+        """As `_find`, but an unknown name first causes a search for new models."""
         find = self._find if exact else self._resolve
         try:
             return find(model or "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 
 from stoker.engine.cards import ModelCard
@@ -14,7 +15,7 @@ from stoker.runtime.base import Runtime
 from stoker.runtime.routing import Beginning, Candidate
 
 _USUAL_ANSWER = 256
-"""Tokens: what is counted for an answer whose end nobody knows, and the most that is counted for any."""
+"""Tokens assumed for an answer of unknown length, and the maximum that is assumed for any answer."""
 
 
 class Phase(StrEnum):
@@ -56,7 +57,7 @@ class Work:
         """Something has come of it."""
         if isinstance(event, Accepted):
             self._prompt = max(1, event.prompt_tokens - self._cached)
-        else:
+        elif event.progress is None:
             self._prompt = 0
             self._left = max(1, self._answer - event.usage.completion_tokens)
 
@@ -94,13 +95,7 @@ class Replica:
         health = self.runtime.health()
         if self.phase is not Phase.DRAINING or not health.is_ready:
             return health
-        return Health(
-            is_ready=False,
-            state=self.phase.value,
-            num_restarts=health.num_restarts,
-            last_error=health.last_error,
-            heartbeat=health.heartbeat,
-        )
+        return replace(health, is_ready=False, state=self.phase.value)
 
     def num_waiting(self, beat: EngineStats | None) -> int:
         """Requests that do not run, as its engine or its full places say."""
@@ -115,12 +110,13 @@ class Replica:
 
     def candidate(self, matched: int = 0) -> Candidate:
         """It, for a request of whose prompt it has `matched` tokens."""
-        card, beat = self.card, self.runtime.health().heartbeat
+        card, health = self.card, self.runtime.health()
+        beat = health.heartbeat
         return Candidate(
             number=self.number,
-            work=sum(work.num_tokens for work in self._work),
+            work=sum(work.num_tokens for work in self._work) + _USUAL_ANSWER * health.num_others,
             matched=matched,
-            num_open=self.num_open,
+            num_open=self.num_open + health.num_others,
             parallel=card.parallel,
             max_open=card.parallel + card.max_queue,
             kv_usage=beat.kv_used / beat.kv_capacity if beat is not None and beat.kv_capacity else 0.0,

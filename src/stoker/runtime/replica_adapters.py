@@ -15,10 +15,10 @@ import msgspec
 
 from stoker.engine.cards import AdapterCard
 from stoker.engine.config import AdapterSpec
-from stoker.engine.protocol import ChangeAdapters
+from stoker.engine.question_messages import ChangeAdapters
 from stoker.errors import AdapterNotFound, EngineCrashed, ModelNotLoaded, StokerError
 from stoker.runtime.base import Runtime
-from stoker.runtime.fleet import Fleet
+from stoker.runtime.replica_set import ReplicaSet
 
 logger = logging.getLogger(__name__)
 
@@ -27,11 +27,11 @@ class ReplicaAdapters:
     """Belongs to one event loop. A change that has begun must not be cancelled: replicas would differ.
 
     Args:
-        fleet: the replicas.
+        replicas: those of the model.
     """
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+    def __init__(self, replicas: ReplicaSet) -> None:
+        self._replicas = replicas
         self._changing = asyncio.Lock()
         self.cards: list[AdapterCard] | None = None
         """What all have loaded; None = what they were configured with."""
@@ -43,14 +43,14 @@ class ReplicaAdapters:
             StokerError: one of them refused it; then it is done in none. Or no replica can answer.
         """
         if change.is_empty:
-            return await _change(self._fleet.answering()[0].runtime, change)
+            return await _change(self._replicas.answering()[0].runtime, change)
         async with self._changing:
-            first = self._fleet.answering()[0].runtime
+            first = self._replicas.answering()[0].runtime
             before = await _change(first, ChangeAdapters())
             cards = await _change(first, change)
             done = [first]
             try:
-                while others := [r.runtime for r in self._fleet.computing() if r.runtime not in done]:
+                while others := [r.runtime for r in self._replicas.computing() if r.runtime not in done]:
                     done.append(others[0])
                     await _follow(others[0], _like(change, cards), cards)
             except StokerError as error:
@@ -58,9 +58,9 @@ class ReplicaAdapters:
                 for runtime in done:
                     await _undo(runtime, _undone(change, before), before)
                 raise
-            # Nobody can have become ready since the last look: there was nothing to wait for.
+            # No replica can have become ready since the last look: there was nothing to wait for.
             self.cards = cards
-            self._fleet.begin_with(_specs(cards))
+            self._replicas.begin_with(_specs(cards))
         return cards
 
 
@@ -69,7 +69,7 @@ async def _change(runtime: Runtime, change: ChangeAdapters) -> list[AdapterCard]
 
 
 def _like(change: ChangeAdapters, cards: list[AdapterCard]) -> ChangeAdapters:
-    """The same for the next one: an adapter has one id everywhere."""
+    """The same change for another replica: an adapter has one id on all replicas."""
     if change.load is None:
         return change
     (adapter_id,) = (card.adapter_id for card in cards if card.name == change.load.name)

@@ -2,7 +2,7 @@
 
 ```
 any replica      Tokenize, Detokenize, Embed, and whatever is not named here: the least busy, then once another one
-all replicas     ListSlots, EraseSlots without a slot, ChangeAdapters
+all replicas     ListSlots, Look, EraseSlots without a slot, ListSessions, EndSession, ChangeAdapters
 one of them      SaveSlot, RestoreSlot, EraseSlots of one slot: the replica that has the slot
 ```
 """
@@ -16,25 +16,31 @@ from typing import Any
 
 import msgspec
 
-from stoker.engine.protocol import (
+from stoker.engine.question_messages import (
     A,
     AdapterList,
     Answer,
     ChangeAdapters,
     Embed,
+    EndSession,
     Erased,
     EraseSlots,
+    Glimpse,
+    ListSessions,
     ListSlots,
+    Look,
     Question,
     RestoreSlot,
     SaveSlot,
+    SessionEnded,
+    SessionList,
     SlotList,
     as_answer_to,
 )
-from stoker.errors import EngineCrashed, InvalidInput, ModelNotLoaded, Overloaded
-from stoker.runtime.fleet import Fleet
+from stoker.errors import EngineCrashed, InvalidInput, ModelNotLoaded, Overloaded, StokerError
 from stoker.runtime.replica import Replica, Work
 from stoker.runtime.replica_adapters import ReplicaAdapters
+from stoker.runtime.replica_set import ReplicaSet
 from stoker.runtime.routing import TOKEN_BYTES, Beginning, choose
 
 _NOWHERE = Beginning((), 1)
@@ -44,12 +50,12 @@ class ReplicaQuestions:
     """Belongs to one event loop. Slot `s` of replica `n` has the number `n * slots of one replica + s`.
 
     Args:
-        fleet: the replicas.
+        replicas: those of the model.
         adapters: their adapters.
     """
 
-    def __init__(self, fleet: Fleet, adapters: ReplicaAdapters) -> None:
-        self._fleet = fleet
+    def __init__(self, replicas: ReplicaSet, adapters: ReplicaAdapters) -> None:
+        self._replicas = replicas
         self._adapters = adapters
         self._slots_each: int | None = None
 
@@ -67,8 +73,15 @@ class ReplicaQuestions:
                 return AdapterList(question.question_id, await self._adapters.change(question))
             case ListSlots():
                 return await self._list_slots(question)
+            case Look():
+                return await self._look(question)
+            case ListSessions():
+                return await self._list_sessions(question)
+            case EndSession():
+                ended = await asyncio.gather(*(each.runtime.ask(question) for each in self._replicas.answering()))
+                return SessionEnded(question.question_id, any(each.was_there for each in ended))
             case EraseSlots(slot=None):
-                erased = await asyncio.gather(*(each.runtime.ask(question) for each in self._fleet.answering()))
+                erased = await asyncio.gather(*(each.runtime.ask(question) for each in self._replicas.answering()))
                 return Erased(question.question_id, sum(each.num_tokens for each in erased))
             case EraseSlots(slot=int(slot)) | SaveSlot(slot=slot) | RestoreSlot(slot=slot):
                 return await self._ask_holder(question, slot)
@@ -76,7 +89,7 @@ class ReplicaQuestions:
                 return await self._ask_any(question)
 
     async def _list_slots(self, question: ListSlots) -> SlotList:
-        replicas = self._fleet.answering()
+        replicas = self._replicas.answering()
         found = await asyncio.gather(*(replica.runtime.ask(question) for replica in replicas))
         size = self._slots_each = max(len(answer.slots) for answer in found)
         slots = [
@@ -86,8 +99,33 @@ class ReplicaQuestions:
         ]
         return SlotList(question.question_id, slots)
 
+    async def _look(self, question: Look) -> Glimpse:
+        """The replicas that answer; one that has just died is missing."""
+        replicas, since = self._replicas.answering(), question.since
+        looks = [msgspec.structs.replace(question, since={0: since.get(each.number, 0)}) for each in replicas]
+        asked = (each.runtime.ask(look) for each, look in zip(replicas, looks, strict=True))
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        errors = [each for each in found if isinstance(each, BaseException)]
+        worst = next((each for each in errors if not isinstance(each, StokerError)), errors[0] if errors else None)
+        if worst is not None and (len(errors) == len(found) or not isinstance(worst, StokerError)):
+            raise worst
+        views = [
+            msgspec.structs.replace(view, replica=replica.number)
+            for replica, glimpse in zip(replicas, found, strict=True)
+            if isinstance(glimpse, Glimpse)
+            for view in glimpse.engines
+        ]
+        return Glimpse(question.question_id, views)
+
+    async def _list_sessions(self, question: ListSessions) -> SessionList:
+        """A session that went to several replicas is where it was used last."""
+        found = await asyncio.gather(*(each.runtime.ask(question) for each in self._replicas.answering()))
+        states = [state for answer in found for state in answer.sessions]
+        latest = {state.name: state for state in sorted(states, key=lambda state: state.expires_in_s)}
+        return SessionList(question.question_id, list(latest.values()))
+
     async def _ask_holder(self, question: Question[Any], slot: int) -> Answer:
-        replicas = self._fleet.answering()
+        replicas = self._replicas.answering()
         size = self._slots_each or max(1, len((await replicas[0].runtime.ask(ListSlots())).slots))
         number, own = divmod(slot, size)
         holder = next((replica.runtime for replica in replicas if replica.number == number), None)
@@ -97,11 +135,11 @@ class ReplicaQuestions:
 
     async def _ask_any(self, question: Question[Any]) -> Answer:
         """Asks the replica with the least to do, and once another one if it cannot answer."""
-        replica = _least_busy(self._fleet.answering())
+        replica = _least_busy(self._replicas.answering())
         try:
             return await _ask(replica, question)
         except (EngineCrashed, ModelNotLoaded, Overloaded):
-            others = [other for other in self._fleet.replicas if other.can_answer and other is not replica]
+            others = [other for other in self._replicas.replicas if other.can_answer and other is not replica]
             if not others:
                 raise
         return await _ask(_least_busy(others), question)

@@ -8,10 +8,15 @@ from collections.abc import AsyncGenerator
 from stoker.engine.protocol import Accepted, Output, Submit
 from stoker.errors import EngineCrashed, StokerError
 from stoker.runtime.replica_config import MAX_REPLICAS
-from stoker.runtime.routing import beginning_of
+from stoker.runtime.routing import Beginning, beginning_of
 
 _MAX_ATTEMPTS = 2 * MAX_REPLICAS
 """If every engine that it is given to refuses it."""
+
+
+def beginning_of_submit(submit: Submit) -> Beginning:
+    """Of its prompt, with what its cached KV depends on besides."""
+    return beginning_of(submit.prompt, repr(submit.adapters).encode())
 
 
 class ReplicaRequest:
@@ -25,12 +30,12 @@ class ReplicaRequest:
     def __init__(self, submit: Submit, deadline: float | None) -> None:
         self.submit = submit
         self.deadline = deadline
-        self.beginning = beginning_of(submit.prompt, repr(submit.adapters).encode())
+        self.beginning = beginning_of_submit(submit)
         self.avoids: set[int] = set()
         """Replicas that could not take it, or that it has left: its id may still be known there."""
         self.replica: int | None = None
         self.patience_ends = float("-inf")
-        """So long it waits for any replica to come back; only a crash earns it that."""
+        """Until when the request waits for any replica to come back; only a crash extends it."""
         self.is_recalled = False
         """It is to leave the replica where it waits."""
         self.has_begun = False
@@ -46,7 +51,7 @@ class ReplicaRequest:
 
     @property
     def may_be_recalled(self) -> bool:
-        """Once: nobody is sent about for ever. And from where it can come back to, if no other replica takes it."""
+        """A request is moved at most once, and only from a replica that can take it back."""
         return self._is_here and not (self.has_begun or self._was_recalled)
 
     def go_to(self, replica: int) -> None:
@@ -54,7 +59,7 @@ class ReplicaRequest:
         self.replica, self.is_recalled, self._is_here = replica, False, False
 
     def recall(self) -> None:
-        """Has `followed` end, as soon as nobody has to be interrupted in the middle of something."""
+        """Ends `followed` at the next point where nothing is interrupted halfway."""
         assert self.may_be_recalled
         assert self.replica is not None, "it waits somewhere"
         self._left = self.replica
@@ -78,7 +83,8 @@ class ReplicaRequest:
     def passes(self, event: Accepted | Output) -> bool:
         """Notes what has come, and says whether the caller is to have it: it is accepted only once."""
         if isinstance(event, Output):
-            self.has_begun, self.is_recalled = True, False
+            if event.progress is None:
+                self.has_begun, self.is_recalled = True, False
             return True
         is_news = not self._is_accepted
         self._is_accepted = self._is_here = True

@@ -1,5 +1,7 @@
 """Several engines of one model as one `Runtime`: each request goes to one of them, and a crash of one is not its end.
 
+How many there are, and where they run, is decided by a `Fleet`.
+
 A request that had not begun to answer when its engine died is given once to another one, or, if there is none, to
 whichever is back first. One that had begun ends with `EngineCrashed`. One that waits while another engine has a free
 place goes there, once.
@@ -12,21 +14,22 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Protocol
 
 import msgspec
 
 from stoker.engine.cards import ModelCard
 from stoker.engine.config import AdapterSpec
 from stoker.engine.health import Health
-from stoker.engine.protocol import A, Accepted, Output, Question, Submit
+from stoker.engine.protocol import Accepted, Output, Submit
+from stoker.engine.question_messages import A, Question
 from stoker.errors import EngineCrashed, InvalidInput, ModelNotLoaded, Overloaded, StokerError
 from stoker.runtime.base import Runtime
-from stoker.runtime.fleet import Fleet, MakeRuntime
 from stoker.runtime.replica import Replica, Work
 from stoker.runtime.replica_adapters import ReplicaAdapters
-from stoker.runtime.replica_config import ReplicaConfig
 from stoker.runtime.replica_questions import ReplicaQuestions
 from stoker.runtime.replica_request import ReplicaRequest
+from stoker.runtime.replica_set import ReplicaSet
 from stoker.runtime.routing import Affinity, Beginning, choose
 from stoker.text.chat_formats.probe import ChatFormat
 from stoker.text.messages import Json, Message
@@ -35,30 +38,54 @@ _LOOK_EVERY_S = 0.05
 """While no replica can be asked. Also before a request moves: what has killed one engine may have killed others."""
 
 
+class Fleet(Protocol):
+    """How the replicas of a model come and go; the fleet owns them."""
+
+    members: ReplicaSet
+
+    def listen(self, on_checked: Callable[[], None]) -> None:
+        """Calls `on_checked` after each check of the replicas: there may be free places."""
+        ...
+
+    async def start(self) -> None:
+        """Returns when the model can be asked. After an error nothing is left."""
+        ...
+
+    def check(self) -> None:
+        """Looks after the replicas now. A fleet does it by itself about once a second."""
+        ...
+
+    async def close(self) -> None:
+        """Closes every replica. Calling it twice is allowed."""
+        ...
+
+
 class ReplicatedRuntime:
-    """The `Runtime` over the replicas of one model, which it owns. Belongs to one event loop.
+    """The `Runtime` over the replicas of one model, whose fleet it owns. Belongs to one event loop.
 
     Args:
-        make: makes a replica's runtime. An engine that dies must end its requests at once, see `EngineClient.repeats`.
-        config: how many there are.
+        fleet: not started yet.
         restart_wait_s: how long a request that had not begun waits if no replica can be asked.
         clock: seconds; only differences count.
+        affinity: what was sent where; given if somebody else knows more about it.
     """
 
     def __init__(
         self,
-        make: MakeRuntime,
-        config: ReplicaConfig,
+        fleet: Fleet,
         *,
         restart_wait_s: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
+        affinity: Affinity | None = None,
     ) -> None:
-        self._fleet = Fleet(make, config, clock, self._spread)
-        self._adapters = ReplicaAdapters(self._fleet)
-        self._questions = ReplicaQuestions(self._fleet, self._adapters)
+        self._fleet = fleet
+        self._replicas = fleet.members
+        fleet.listen(self._spread)
+        self._adapters = ReplicaAdapters(self._replicas)
+        self._questions = ReplicaQuestions(self._replicas, self._adapters)
         self._restart_wait_s = restart_wait_s
         self._clock = clock
-        self._affinity = Affinity()
+        self._affinity = Affinity() if affinity is None else affinity
         self._caches: dict[int, tuple[Runtime, int]] = {}
         """Of which process, by its restarts, the affinity of a number is."""
         self._requests: dict[str, ReplicaRequest] = {}
@@ -66,7 +93,7 @@ class ReplicatedRuntime:
 
     @property
     def card(self) -> ModelCard:
-        card, adapters = self._fleet.card(), self._adapters.cards
+        card, adapters = self._replicas.card(), self._adapters.cards
         return card if adapters is None else msgspec.structs.replace(card, adapters=adapters)
 
     async def start(self) -> ModelCard:
@@ -80,7 +107,7 @@ class ReplicatedRuntime:
         return self.card
 
     def health(self) -> Health:
-        return self._fleet.health()
+        return self._replicas.health()
 
     def check(self) -> None:
         """Scales, removes what has drained or failed, and spreads who waits. It is done once a second by itself."""
@@ -113,7 +140,7 @@ class ReplicatedRuntime:
 
     @property
     def chat_format(self) -> ChatFormat:
-        return self._fleet.first.runtime.chat_format
+        return self._replicas.first.runtime.chat_format
 
     def render_chat(
         self,
@@ -124,7 +151,7 @@ class ReplicatedRuntime:
         tools: Sequence[Mapping[str, Json]] = (),
         template_kwargs: Mapping[str, object] | None = None,
     ) -> str:
-        return self._fleet.first.runtime.render_chat(
+        return self._replicas.first.runtime.render_chat(
             messages,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
@@ -137,7 +164,7 @@ class ReplicatedRuntime:
         return await self._questions.ask(question)
 
     def begin_with(self, adapters: Sequence[AdapterSpec]) -> None:
-        self._fleet.begin_with(adapters)
+        self._replicas.begin_with(adapters)
 
     async def close(self) -> None:
         if self._starting is not None:
@@ -155,7 +182,7 @@ class ReplicatedRuntime:
     def _place(self, request: ReplicaRequest) -> tuple[Replica, Work]:
         """Where it goes, with what it will cost there; the choice is remembered."""
         submit = request.submit
-        replicas = {replica.number: replica for replica in self._fleet.answering()}
+        replicas = {replica.number: replica for replica in self._replicas.answering()}
         replicas = {n: replica for n, replica in replicas.items() if n not in request.avoids} or replicas
         beginning = request.beginning if submit.cache_prompt else replace(request.beginning, keys=())
         matched = {n: self._matched(replica, beginning) for n, replica in replicas.items()}
@@ -167,8 +194,8 @@ class ReplicatedRuntime:
         return replicas[chosen], Work.of(submit, beginning, matched[chosen])
 
     def _spread(self) -> None:
-        """Whoever waits while another replica has a free place is called away, and then placed anew."""
-        serving = [replica for replica in self._fleet.replicas if replica.can_answer]
+        """Moves requests that wait while another replica has a free place."""
+        serving = [replica for replica in self._replicas.replicas if replica.can_answer]
         num_free = sum(replica.num_free for replica in serving)
         if num_free and any(replica.num_open > replica.card.parallel for replica in serving):
             num_free -= sum(request.is_recalled for request in self._requests.values())
@@ -177,7 +204,7 @@ class ReplicatedRuntime:
                 request.recall()
 
     def _waiting_at(self, replica: Replica) -> list[ReplicaRequest]:
-        """Those that may go, the next ones first; the engine is taken to compute as many as it can, in their order."""
+        """Requests that may be moved, in queue order; the engine is assumed to compute as many as it can."""
         here = [request for request in self._requests.values() if request.replica == replica.number]
         unheard = sorted((request for request in here if not request.has_begun), key=_urgency)
         num_computed = replica.card.parallel - (len(here) - len(unheard))
@@ -185,9 +212,10 @@ class ReplicatedRuntime:
 
     def _matched(self, replica: Replica, beginning: Beginning) -> int:
         cache = replica.runtime, replica.runtime.health().num_restarts
-        if self._caches.get(replica.number) != cache:  # another process has the number: it remembers nothing
-            self._caches[replica.number] = cache
+        known = self._caches.get(replica.number)
+        if known is not None and known != cache:  # another process has the number: it remembers nothing
             self._affinity.forget(replica.number)
+        self._caches[replica.number] = cache
         return self._affinity.matched_tokens(replica.number, beginning)
 
     def _companion(self, group: str) -> int | None:
@@ -210,13 +238,13 @@ class ReplicatedRuntime:
         if isinstance(error, EngineCrashed):
             request.patience_ends = self._clock() + self._restart_wait_s
             await asyncio.sleep(_LOOK_EVERY_S)
-        if any(replica.can_answer and replica.number not in request.avoids for replica in self._fleet.replicas):
+        if any(replica.can_answer and replica.number not in request.avoids for replica in self._replicas.replicas):
             return
         request.avoids.clear()
         ends = request.patience_ends if request.deadline is None else min(request.patience_ends, request.deadline)
-        while self._fleet.replicas and self._clock() < ends:
+        while self._replicas.has_hope and self._clock() < ends:
             await asyncio.sleep(_LOOK_EVERY_S)
-            if any(replica.can_answer for replica in self._fleet.replicas):
+            if any(replica.can_answer for replica in self._replicas.replicas):
                 return
         raise error
 

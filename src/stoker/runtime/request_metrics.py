@@ -82,7 +82,7 @@ class RequestMetrics:
         self.longest_sequence = 0
         """Most tokens that a prompt and what was written for it had together."""
         self.num_later_tokens = 0
-        """Those that were written in that time."""
+        """Tokens generated in `decode_s`, that is, all but the first."""
         self.num_open = 0
         self.ends: Counter[tuple[str, str]] = Counter()
         """By the name of the API key, and how they ended: a finish reason or `abort`."""
@@ -93,14 +93,14 @@ class RequestMetrics:
         self.prompt_tokens: Counter[str] = Counter()
         """By the name of the API key."""
         self.cached_tokens: Counter[str] = Counter()
-        """Those of the prompt tokens that were not computed."""
+        """Prompt tokens found in the prefix cache."""
         self.completion_tokens: Counter[str] = Counter()
         self.reasoning_tokens: Counter[str] = Counter()
-        """Those of the completion tokens in which the model reasons."""
+        """Completion tokens that are reasoning."""
         self.constrained: Counter[str] = Counter()
         """Accepted requests whose answers follow a grammar, by its kind."""
-        self.tool_calls: Counter[str] = Counter()
-        """Tool calls in answers: `complete`, or `cut_off`."""
+        self.tool_calls: Counter[tuple[str, str]] = Counter()
+        """Tool calls in answers: `complete`, `cut_off` or `not_a_call`, and the name of the format."""
 
         self.embedding_s = Histogram(LATENCY_BOUNDS)
         """Seconds of a request for embeddings or ranks that was answered."""
@@ -212,7 +212,7 @@ class RequestWatch:
         self._end(None)
 
     def close(self) -> None:
-        """Nobody reads it any more: if it had not ended, it is one that was aborted."""
+        """The client is gone: a request that had not ended counts as aborted."""
         self._end(ABORT)
 
     def _finish(self, usage: Usage, now: float) -> None:

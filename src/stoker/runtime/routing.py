@@ -17,7 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from stoker.engine.protocol import Prompt
+from stoker.core.media import Span
+from stoker.engine.protocol import PlacedPrompt
 
 BLOCK_BYTES = 256
 TOKEN_BYTES = 4
@@ -41,23 +42,32 @@ class Beginning:
     """Of the whole prompt, roughly; at least 1."""
 
 
-def beginning_of(prompt: Prompt, root: bytes = b"") -> Beginning:
+def beginning_of(prompt: PlacedPrompt, root: bytes = b"") -> Beginning:
     """The keys of a prompt.
 
     Args:
-        prompt: text, token ids, or both in turn.
+        prompt: text, token ids and images, in turn.
         root: what a cached prompt depends on besides, such as the adapters.
     """
-    parts: Iterable[int | str] = [prompt] if isinstance(prompt, str) else prompt
-    num_bytes = sum(TOKEN_BYTES if isinstance(part, int) else len(part) for part in parts)
+    parts: Iterable[int | str | Span] = [prompt] if isinstance(prompt, str) else prompt
+    num_bytes = sum(_size(part) for part in parts)
     return Beginning(tuple(_keys(_first_bytes(parts), root)), num_bytes // TOKEN_BYTES + 1)
 
 
-def _first_bytes(parts: Iterable[int | str]) -> bytes:
+def _size(part: int | str | Span) -> int:
+    if isinstance(part, str):
+        return len(part)
+    return TOKEN_BYTES * (part.length if isinstance(part, Span) else 1)
+
+
+def _first_bytes(parts: Iterable[int | str | Span]) -> bytes:
     limit, found = MAX_BLOCKS * BLOCK_BYTES, bytearray()
     for part in parts:
         if isinstance(part, int):
             found += (part % 2**32).to_bytes(TOKEN_BYTES, "little")
+        elif isinstance(part, Span):
+            size = min(_size(part), limit)
+            found += (part.key * (size // len(part.key) + 1))[:size]
         else:
             found += part[:limit].encode("utf-8", "surrogatepass")
         if len(found) >= limit:
@@ -139,9 +149,9 @@ class Candidate:
 
 
 def choose(candidates: Iterable[Candidate], beginning: Beginning, *, companion: int | None = None) -> int | None:
-    """The number of the replica that shall have the request; None if there is no candidate.
+    """The number of the replica for the request; None if there is no candidate.
 
-    Nobody is sent where it has to wait as long as another replica has a free place, whatever is cached.
+    No request is routed to a replica where it has to wait while another has a free place, whatever is cached.
 
     Args:
         candidates: those that can be asked, in any order.

@@ -7,6 +7,7 @@ replaces everything after DRY, unless something is filled in: what is likely eno
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
@@ -177,6 +178,10 @@ class Sampler:
         """Logits that need no look: backends give the same view again and again."""
         self._vocabulary = Vocabulary(vocab_size, eog_token_ids, token_bytes)
         self._all_token_ids = np.arange(vocab_size, dtype=np.intp)
+        self.num_constrained = 0
+        """Rows in which a constraint had a say."""
+        self.mask_s = 0.0
+        """Seconds for masks."""
 
     def open(
         self, params: SamplingParams, prompt: Sequence[int], seed: int, constraint: Constraint | None = None
@@ -328,6 +333,7 @@ class Sampler:
         The truncation then sees allowed tokens only. The row itself is returned where every token is allowed, and where
         its largest logit is the choice and is allowed: it is the largest of those that are allowed, too.
         """
+        self.num_constrained += 1
         forced = constraint.forced()
         if forced is not None:
             masked = np.full_like(row, -inf)
@@ -335,7 +341,9 @@ class Sampler:
             return masked
         if state.is_plain_greedy and not state.is_edited and constraint.allows(int(row.argmax())):
             return row
+        begun_s = time.perf_counter()
         words = constraint.mask()
+        self.mask_s += time.perf_counter() - begun_s
         if constraint.error is not None:
             return None
         if words is None:

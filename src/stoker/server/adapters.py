@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from stoker.engine.cards import AdapterCard
 from stoker.engine.config import AdapterSpec
-from stoker.engine.protocol import ChangeAdapters
+from stoker.engine.question_messages import ChangeAdapters
 from stoker.errors import InvalidInput
 from stoker.server.api import Call, Router
 from stoker.server.errors import json_response

@@ -18,6 +18,7 @@ from starlette.types import Scope
 
 from stoker.chat.answers import OutputReader, Part, reasoning_of, text_of
 from stoker.engine.protocol import Output
+from stoker.engine.view import Progress
 from stoker.errors import StokerError
 from stoker.runtime.registry import ServedModel
 from stoker.server.config import ServerConfig
@@ -32,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class Delta(msgspec.Struct, frozen=True):
-    """What one step adds to one choice."""
+    """The text and events that one step adds to one choice."""
 
     choice: int
     """Number of the choice, prompt by prompt."""
@@ -48,8 +49,13 @@ class Delta(msgspec.Struct, frozen=True):
 
     @property
     def reasoning(self) -> str:
-        """What the model thinks before it answers."""
+        """The model's reasoning."""
         return reasoning_of(self.parts)
+
+    @property
+    def progress(self) -> Progress | None:
+        """Given: nothing is added, the prompt is still being computed."""
+        return self.output.progress
 
     @property
     def is_last(self) -> bool:
@@ -145,7 +151,7 @@ class Parts:
         counted: where tool calls count.
     """
 
-    def __init__(self, make_reader: Callable[[], Reader] | None, counted: Counter[str]) -> None:
+    def __init__(self, make_reader: Callable[[], Reader] | None, counted: Counter[tuple[str, str]]) -> None:
         self._make_reader = make_reader
         self._counted = counted
         self._is_in_call: set[int] = set()
@@ -153,20 +159,22 @@ class Parts:
         self._readers: dict[int, OutputReader] = {}
 
     def delta(self, choice: int, output: Output) -> Delta:
-        """What an output of the engine adds to a choice."""
+        """The delta that an output of the engine adds to a choice."""
         reader = self._readers.get(choice)
         if reader is None:
             reader = self._readers[choice] = OutputReader(self._make_reader)
         delta = Delta(choice, reader.parts(output), output)
-        self._count(delta)
+        self._count(delta, reader)
         return delta
 
-    def _count(self, delta: Delta) -> None:
+    def _count(self, delta: Delta, reader: OutputReader) -> None:
         for part in delta.parts:
             if isinstance(part, CallBegin):
                 self._is_in_call.add(delta.choice)
             elif isinstance(part, CallEnd):
                 self._is_in_call.discard(delta.choice)
-                self._counted["complete"] += 1
+                self._counted["complete", reader.format_name] += 1
         if delta.is_last and delta.choice in self._is_in_call:
-            self._counted["cut_off"] += 1
+            self._counted["cut_off", reader.format_name] += 1
+        if delta.is_last and reader.num_mistaken:
+            self._counted["not_a_call", reader.format_name] += reader.num_mistaken

@@ -23,6 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from stoker.chat.thoughts import ThoughtMemory, Thoughts
 from stoker.runtime.registry import Lease, Registry, ServedModel
 from stoker.server.access.control import check_admin, owner_of
 from stoker.server.config import ServerConfig
@@ -39,6 +40,7 @@ from stoker.server.leasing import leased, loaded, shared_lease
 from stoker.server.observe.account import account_of
 from stoker.server.observe.response_counts import ROUTE
 from stoker.server.request.request import Caller
+from stoker.server.sessions.names import header_of
 from stoker.server.transport.connection import read_body, while_connected
 from stoker.server.transport.sse import EventStream
 
@@ -64,6 +66,8 @@ class Endpoint:
     """The type of its body; None = it has none."""
     has_optional_body: bool = False
     """The body may be missing."""
+    form: type[msgspec.Struct] | None = None
+    """What its body is as a form (`multipart/form-data`), which the handler reads by itself."""
     fields: FieldTable = field(default_factory=dict[str, FieldPolicy])
     """What becomes of the fields of its body."""
     nested: NestedTables = field(default_factory=dict[str, FieldTable])
@@ -146,7 +150,9 @@ class Call(Generic[BodyT]):
         address = self.request.client.host if self.request.client else ""
         account = account_of(self.request.scope)
         account.reply_id = f"{prefix}{separator}{account.own_id or uuid.uuid4().hex}"
-        return Caller(account.reply_id, address, account)
+        memory = self.server.part(ThoughtMemory, lambda: ThoughtMemory(self.config.max_thought_bytes))
+        session = account.session = header_of(self.request.headers)
+        return Caller(account.reply_id, address, account, Thoughts(memory, self.owner), self.owner, session)
 
     async def lease(self, model: str | None, keep_alive_s: float | None = None) -> ServedModel:
         """The model that answers, loaded first if need be; see `leasing.leased`."""
@@ -186,6 +192,7 @@ class _Description(TypedDict, total=False):
     stream_media: str
     error: Any
     is_admin: bool
+    form: type[msgspec.Struct]
 
 
 class Router:

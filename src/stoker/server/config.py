@@ -17,7 +17,10 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "max_choices": (1, 65_536),
     "max_stored_responses": (0, 2**31),
     "max_stored_bytes": (0, 2**50),
+    "max_thought_bytes": (0, 2**50),
     "stored_response_s": (0, 10_000 * _DAY_S),
+    "files_mib": (1, 2**31),
+    "session_ttl_s": (1, 365 * _DAY_S),
     "max_connections": (1, 2**20),
     "body_timeout_s": (0.001, _DAY_S),
     "request_timeout_s": (0.001, 365 * _DAY_S),
@@ -51,8 +54,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     api_key_file: str = ""
     """File with one API key or NAME:KEY per line; # begins a comment."""
     admin_key: str = ""
-    """API key required to load, unload, pull, copy, delete and erase. Prefer the environment variable
-    STOKER_ADMIN_KEY."""
+    """API key required to load, unload, pull, copy, delete and erase; without one, only programs on this machine may.
+    Prefer the environment variable STOKER_ADMIN_KEY."""
     allow_unauthenticated: bool = False
     """Listen on addresses other than this machine's without an API key."""
     cors_origins: str = ""
@@ -68,17 +71,31 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     volatile_headers: tuple[str, ...] = ()
     """Regular expression for lines to drop from the head of a system prompt; may be repeated. A line that changes with
     each request, as some agents send, would defeat the prefix cache."""
+    media_urls: Literal["off", "public"] = "public"
+    """Whether images named by URL are fetched: from public addresses only, or not at all."""
+    allowed_media_domains: tuple[str, ...] = ()
+    """Domain from which images are fetched, with all names below it; may be repeated. Default: every public one."""
     max_body_bytes: int = 32 * 2**20
     max_choices: int = 64
     """Most answers of one HTTP request: its prompts times `n`."""
     max_inputs: int = 2048
     """Most texts of one request for embeddings or ranks."""
     max_stored_responses: int = 1024
-    """Responses that are kept to be fetched or gone on from; the oldest leave first."""
+    """Responses that are kept to be fetched or continued; the oldest leave first."""
     max_stored_bytes: int = 64 * 2**20
-    """The same, as the size of their conversations."""
+    """Total size of the conversations of the responses that are kept; the oldest leave first."""
+    max_thought_bytes: int = 16 * 2**20
+    """Reasoning before tool calls that is remembered, so that a client that does not send it back with the results does
+    not change the prompt; 0 = none."""
     stored_response_s: float = 86_400.0
     """How long a response is kept."""
+    files_dir: str = ""
+    """Directory for /v1/files and /v1/batches; auto = files in Stoker's cache folder. Default: none, because it has the
+    prompts and answers of batches."""
+    files_mib: int = 10_240
+    """Maximum size of the files of one API key, in MiB."""
+    session_ttl_s: float = 600.0
+    """Time after its last request for which a session (session_id) is evicted last from the KV cache, in seconds."""
     max_connections: int = 1024
     """Maximum number of open connections; further ones are refused with status 429."""
     body_timeout_s: float = 60.0
@@ -86,9 +103,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     request_timeout_s: float | None = None
     """Maximum time for one answer, in seconds; also the maximum of a request's own timeout. Default: no limit."""
     keep_alive_s: float = 15.0
-    """A stream that was silent for so long gets a comment line, so that no proxy takes it for dead."""
+    """Silence after which a stream gets a comment line, so that no proxy takes it for dead."""
     write_timeout_s: float = 60.0
-    """A client that takes no bytes for so long is cut off."""
+    """Time after which a client that takes no bytes is cut off."""
     idle_connection_s: int = 65
     """How long a connection without a request is kept open."""
     drain_s: float = 30.0

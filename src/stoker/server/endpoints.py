@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from stoker.server import adapters, health, ui
 from stoker.server.api import Call, Endpoint, Router
+from stoker.server.batches import routes as batches
 from stoker.server.dialects.anthropic import routes as anthropic
 from stoker.server.dialects.llamacpp import routes as llamacpp
 from stoker.server.dialects.ollama import models as ollama_models
@@ -18,9 +19,11 @@ from stoker.server.dialects.ollama import routes as ollama
 from stoker.server.dialects.openai import routes as openai
 from stoker.server.dialects.responses import routes as responses
 from stoker.server.embeddings import routes as embeddings
+from stoker.server.live import routes as live
 from stoker.server.models import routes as models
 from stoker.server.observe import exposition
 from stoker.server.openapi import openapi_document
+from stoker.server.sessions import routes as sessions
 
 router = Router(api="Stoker")
 
@@ -34,6 +37,7 @@ ROUTERS: tuple[Router, ...] = (
     openai.router,
     models.lists,
     responses.router,
+    batches.router,
     anthropic.router,
     ollama.router,
     ollama_models.router,
@@ -43,8 +47,10 @@ ROUTERS: tuple[Router, ...] = (
     embeddings.rerank,
     embeddings.ollama,
     models.router,
+    sessions.router,
     adapters.router,
     health.router,
+    live.router,
     ui.router,
     exposition.router,
     router,

@@ -1,4 +1,4 @@
-"""What an error means to a client: the one place that maps errors to statuses and to OpenAI's words for them."""
+"""Errors as clients see them: the one place that maps errors to statuses and to OpenAI's words for them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from stoker.errors import (
     AdapterNotFound,
     AuthenticationFailed,
     BackendError,
+    BatchNotFound,
     Cancelled,
     ContextLengthExceeded,
     DownloadFailed,
     EngineCrashed,
+    FileNotStored,
     InvalidInput,
+    MediaCrashed,
     ModelFileNotFound,
     ModelNotFound,
     ModelNotLoaded,
@@ -26,6 +29,7 @@ from stoker.errors import (
     PermissionDenied,
     ResourceExhausted,
     ResponseNotFound,
+    SessionNotFound,
     StokerError,
     Timeout,
 )
@@ -33,7 +37,7 @@ from stoker.server.error_shapes import error_format
 from stoker.server.error_types import ErrorBody, ErrorDetail
 
 CLIENT_LEFT = 499
-"""nginx's status for a client that closed the connection; nobody receives it, but the log does."""
+"""nginx's status for a client that closed the connection; only the log shows it."""
 
 _RETRY_AFTER_S = 2.0
 
@@ -43,12 +47,16 @@ _MAX_MESSAGE_CHARS = 4000
 _STATUS: dict[type[StokerError], tuple[int, str]] = {
     StokerError: (500, "server_error"),
     InvalidInput: (400, "invalid_request_error"),
+    MediaCrashed: (422, "invalid_request_error"),
     ContextLengthExceeded: (400, "exceed_context_size_error"),
     ModelNotFound: (404, "invalid_request_error"),
     AdapterNotFound: (404, "invalid_request_error"),
     ModelFileNotFound: (404, "invalid_request_error"),
     DownloadFailed: (502, "server_error"),
     ResponseNotFound: (404, "invalid_request_error"),
+    FileNotStored: (404, "invalid_request_error"),
+    BatchNotFound: (404, "invalid_request_error"),
+    SessionNotFound: (404, "invalid_request_error"),
     AuthenticationFailed: (401, "authentication_error"),
     PermissionDenied: (403, "permission_error"),
     ModelNotLoaded: (503, "unavailable_error"),
@@ -68,7 +76,7 @@ _BASE_URL_HINTS = {
     "/api/api/": "leave `/api` out of the client's base URL: it adds it by itself",
     "//": "the client's base URL ends with a slash too many",
 }
-"""What is wrong when such a path is asked for: nearly always a base URL that was meant for another client."""
+"""The likely mistake for an unknown path: nearly always a base URL that was meant for another client."""
 
 _HTTP_CODES = {
     404: "not_found",
@@ -123,7 +131,7 @@ def json_response(body: object, *, status: int = 200, headers: dict[str, str] | 
 
 
 def internal_error_body() -> ErrorBody:
-    """What a client hears of our own bugs: nothing."""
+    """The message for an internal bug; it tells the client nothing about it."""
     return ErrorBody(ErrorDetail("internal error; the server's log says more", "server_error", None, "internal_error"))
 
 

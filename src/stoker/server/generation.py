@@ -14,11 +14,13 @@ from typing import TypeAlias
 
 import msgspec
 
+from stoker.chat.thoughts import NO_THOUGHTS, Thoughts
 from stoker.core.media import Media
 from stoker.core.outline import Outline
 from stoker.core.params import SamplingParams
 from stoker.engine.inbox import merge
-from stoker.engine.protocol import Accepted, AdapterChoice, Output, Prompt, PromptToken, Submit, Timing, Usage
+from stoker.engine.protocol import Accepted, Output, Prompt, PromptToken, SessionUse, Submit, Timing, Usage
+from stoker.engine.question_messages import AdapterChoice
 from stoker.errors import InvalidInput, StokerError
 from stoker.runtime.registry import ServedModel
 from stoker.runtime.request_metrics import RequestGroup, RequestWatch
@@ -42,7 +44,7 @@ class GenerationRequest:
     n: int = 1
     """Answers to each prompt."""
     best_of: int | None = None
-    """So many are computed, of which the `n` likeliest are given. Only `collect` can choose."""
+    """Number of answers that are computed; the `n` likeliest are returned. Only `collect` can choose."""
     echo: bool = False
     """Each choice's first output has the prompt's tokens."""
     text_bias: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -54,19 +56,25 @@ class GenerationRequest:
     """The text of a special token in a prompt is that token."""
     timeout_s: float | None = None
     lines: LineBounds | None = None
-    """Where each answer ends besides, line by line."""
+    """Further bounds at which each answer ends, by line."""
     model: str = ""
-    """As the client named it; an adapter may stand behind the name."""
+    """The model's name as the client wrote it; an adapter's name may follow."""
     adapters: list[AdapterChoice] | None = None
-    """None = it says nothing, so those apply that apply by themselves."""
+    """Adapters to apply; None = the request names none, so the server's default adapters apply."""
     outline: Outline | None = None
     """The parts of an answer and what constrains them; None = plain text."""
     reader: Callable[[], Reader] | None = None
     """Makes the reader of one answer; None = an answer is content as it is written."""
+    reports_progress: bool = False
+    """Outputs say how far the prompts are computed, before the first tokens."""
     media: tuple[Media, ...] = ()
     """Files whose markers are in the prompts."""
+    session: SessionUse | None = None
+    """The conversation that the first of its answers goes on with."""
     account: Account = field(default_factory=Account)
-    """Filled in while it is answered."""
+    """Account of the request, filled in while it is answered."""
+    thoughts: Thoughts = NO_THOUGHTS
+    """The store for reasoning that precedes tool calls."""
 
     @property
     def num_computed(self) -> int:
@@ -95,7 +103,9 @@ class GenerationRequest:
             text_bias=dict(self.text_bias),
             adapters=self.adapters,
             outline=self.outline,
+            reports_progress=self.reports_progress,
             media=self.media,
+            session=self.session if index == choice == 0 else None,
         )
 
     def _sampling(self, choice: int) -> SamplingParams:
@@ -115,7 +125,7 @@ class Generation:
         request: what they are for.
         streams: what the runtime gave for its `submits`, each past its `Accepted`.
         watches: one for each stream.
-        tool_calls: where the tool calls of the answers are to be counted.
+        tool_calls: counts the tool calls of the answers.
     """
 
     def __init__(
@@ -123,7 +133,7 @@ class Generation:
         request: GenerationRequest,
         streams: Sequence[_Stream],
         watches: Sequence[RequestWatch],
-        tool_calls: Counter[str],
+        tool_calls: Counter[tuple[str, str]],
     ) -> None:
         self.tool_calls = tool_calls
         self._request = request
@@ -132,7 +142,7 @@ class Generation:
         self._items = self._single() if len(streams) == 1 else self._merged()
         self._usage: dict[int, Usage] = {}
         self._timings: list[Timing] = []
-        """Of the choices that have ended, if their engine says so."""
+        """Timings of the choices that have ended, if their engine reports them."""
         self._echoes = _Echoes(request.num_computed)
         self.opened_s = time.monotonic()
         self.first_output_s: float | None = None
@@ -269,10 +279,15 @@ class Generation:
                         waiting[asyncio.create_task(_next(self._streams[index]))] = index
                     else:
                         await self._streams[index].aclose()  # its place may be what another choice waits for
-                    for ready in self._echoes.push(index, output) if self._request.echo else [(index, output)]:
+                    for ready in self._ready(index, output):
                         yield ready
         finally:
             await _end(waiting)
+
+    def _ready(self, index: int, output: Output) -> list[tuple[int, Output]]:
+        if output.progress is None and self._request.echo:
+            return self._echoes.push(index, output)
+        return [(index, output)]
 
     def _result(self, index: int, task: asyncio.Task[Accepted | Output]) -> Accepted | Output:
         try:
@@ -283,6 +298,8 @@ class Generation:
 
     def _note(self, index: int, item: Accepted | Output) -> Output:
         assert isinstance(item, Output), "a runtime accepts a request once"
+        if item.progress is not None:
+            return item
         self._watches[index].output(item)
         if self.first_output_s is None:
             self.first_output_s = time.monotonic()
@@ -312,7 +329,7 @@ class _Echoes:
         self._begun: set[int] = set()
 
     def push(self, index: int, output: Output) -> list[tuple[int, Output]]:
-        """What may be given now."""
+        """The outputs that may be passed on now."""
         first = self._first(index)
         if output.prompt is not None:
             self._prompts[first] = output.prompt

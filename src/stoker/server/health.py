@@ -28,8 +28,13 @@ class ModelHealth(msgspec.Struct, frozen=True, kw_only=True):
     kv_used: int | UnsetType = UNSET
     kv_retained: int | UnsetType = UNSET
     kv_capacity: int | UnsetType = UNSET
+    prompt_tokens: int | UnsetType = UNSET
+    """Tokens of prompts since the start of the engine, those that were found in its cache included."""
+    cached_tokens: int | UnsetType = UNSET
+    node: str | UnsetType = UNSET
+    """Address of the machine of a replica, if that is another one."""
     replicas: list[ModelHealth] | UnsetType = UNSET
-    """Of a model that has several engines: each of them; its id is its number."""
+    """The engines of a model that has several; the id of an engine is its number."""
 
 
 class HealthReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +79,7 @@ def _error_of(message: str) -> ErrorDetail:
 
 
 def _model_health(name: str, health: Health) -> ModelHealth:
-    base = ModelHealth(id=name, state=health.state, num_restarts=health.num_restarts)
+    base = ModelHealth(id=name, state=health.state, num_restarts=health.num_restarts, node=health.node or UNSET)
     if health.replicas:
         replicas = [_model_health(str(number), replica) for number, replica in health.replicas.items()]
         base = msgspec.structs.replace(base, replicas=replicas)
@@ -88,4 +93,6 @@ def _model_health(name: str, health: Health) -> ModelHealth:
         kv_used=beat.kv_used,
         kv_retained=beat.kv_retained,
         kv_capacity=beat.kv_capacity,
+        prompt_tokens=beat.prompt_tokens,
+        cached_tokens=beat.cached_tokens,
     )

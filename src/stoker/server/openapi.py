@@ -56,7 +56,13 @@ def openapi_document(endpoints: Sequence[Endpoint], version: str) -> Schema:
 
 
 def _types(endpoint: Endpoint) -> Iterable[Any]:
-    parts = (endpoint.request, *_each(endpoint.reply), *_each(endpoint.event), endpoint.error or ErrorBody)
+    parts = (
+        endpoint.request,
+        endpoint.form,
+        *_each(endpoint.reply),
+        *_each(endpoint.event),
+        endpoint.error or ErrorBody,
+    )
     return (part for part in parts if part is not None)
 
 
@@ -85,11 +91,13 @@ def _operation(endpoint: Endpoint, path: str, schemas: Mapping[Any, Schema]) -> 
             "required": not endpoint.has_optional_body,
             "content": _json(schemas[endpoint.request]),
         }
+    if endpoint.form is not None:
+        operation["requestBody"] = {"content": {"multipart/form-data": {"schema": schemas[endpoint.form]}}}
     return operation
 
 
 def _description(endpoint: Endpoint) -> str:
-    """What becomes of the fields that are not in the wire type."""
+    """Descriptions of the fields that are not in the wire type."""
     lines = [
         f"- `{name}` is {type(policy).__name__.lower()}: {policy.reason}"
         for name, policy in sorted(endpoint.fields.items())

@@ -1,10 +1,11 @@
-"""What an answer has taken, as several APIs say it: llama-server's block of timings, and a bare count of tokens."""
+"""The cost of an answer, as several APIs report it: llama-server's block of timings, and a bare count of tokens."""
 
 from __future__ import annotations
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from stoker.engine.view import Progress
 from stoker.server.generation import Generation
 
 
@@ -19,10 +20,21 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     predicted_n: int
     predicted_ms: float
     predicted_per_token_ms: float
-    predicted_per_second: float
+    predicted_per_second: float | None
+    """Generated tokens per second; None for fewer than two tokens, which have no time between them."""
     draft_n: int | UnsetType = UNSET
-    """Tokens that were guessed ahead; there if any were, as the next one."""
+    """Drafted tokens; this field and `draft_n_accepted` are there if any tokens were drafted."""
     draft_n_accepted: int | UnsetType = UNSET
+
+
+class PromptProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a prompt is computed, as llama-server says it. Counts are in tokens."""
+
+    total: int
+    cache: int
+    processed: int
+    """Tokens that are done, including cached ones."""
+    time_ms: float
 
 
 class InputTokens(msgspec.Struct, frozen=True):
@@ -46,9 +58,21 @@ def timings(generation: Generation) -> Timings:
         predicted_n=usage.completion_tokens,
         predicted_ms=predicted_ms,
         predicted_per_token_ms=_ratio(predicted_ms, usage.completion_tokens),
-        predicted_per_second=_ratio(1e3 * usage.completion_tokens, predicted_ms),
+        predicted_per_second=_ratio(1e3 * usage.completion_tokens, predicted_ms)
+        if usage.completion_tokens > 1
+        else None,
         draft_n=timing.num_drafted or UNSET,
         draft_n_accepted=timing.num_accepted if timing.num_drafted else UNSET,
+    )
+
+
+def prompt_progress(progress: Progress) -> PromptProgress:
+    """llama-server's block."""
+    return PromptProgress(
+        total=progress.num_prompt,
+        cache=progress.num_cached,
+        processed=progress.num_computed,
+        time_ms=round(1e3 * progress.elapsed_s, 3),
     )
 
 

@@ -23,13 +23,13 @@ CHATML = """\
 {{ '<|im_start|>assistant\\n' }}
 {%- endif %}
 """
-"""What a model without a template gets."""
+"""The template for a model without one."""
 
 MAX_SOURCE_CHARS = 1 << 17
 MAX_PROMPT_CHARS = 1 << 24
 
 _PROBE_SHARE = 0.05
-"""Of a prompt's limits, for each of the small conversations that a template is asked with."""
+"""Share of a prompt's limits for each of the small conversations that probe a template."""
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 _TEMPLATE_FAULTS = (
     jinja2.TemplateError,
@@ -97,7 +97,7 @@ class ChatTemplate:
             continue_final_message: The last message is the beginning of the answer: the prompt ends with its text.
                 No generation prompt is added then.
             tools: JSON schemas of the tools, in OpenAI's shape.
-            variables: Everything else that the template shall see, such as `enable_thinking`; JSON values.
+            variables: Everything else that the template can see, such as `enable_thinking`; JSON values.
 
         Raises:
             TemplateError: the template raised, failed, or did too much work.
@@ -105,7 +105,7 @@ class ChatTemplate:
         """
         values = self._tokens | _checked(variables)
         values["messages"] = self._as_dicts(messages)
-        values |= _tool_variables(tools)
+        values |= _tool_variables(self._no_tools if tools is None else tools)
         if "datetime" in self.source:
             values.setdefault("datetime", datetime.now().strftime("%b %d %Y"))
         values["add_generation_prompt"] = add_generation_prompt and not continue_final_message
@@ -144,6 +144,20 @@ class ChatTemplate:
         return text
 
     @cached_property
+    def _no_tools(self) -> list[Mapping[str, object]] | None:
+        """The value for the template when there are no tools: an empty list, if the template fails with None."""
+        question: list[Json] = [{"role": "user", "content": "hello"}]
+        values: dict[str, Json] = {**self._tokens, "messages": question, "add_generation_prompt": False}
+        choices: list[list[Mapping[str, object]] | None] = [None, []]
+        for given in choices:
+            try:
+                self._run(values | _tool_variables(given), _PROBE_SHARE)
+            except TemplateError:
+                continue
+            return given
+        return None
+
+    @cached_property
     def _reads_parts(self) -> bool:
         """Content in parts comes out as text, not as the text of a list."""
         prompt = self._probe([{"type": "text", "text": "first-part"}, {"type": "text", "text": "last-part"}])
@@ -179,15 +193,15 @@ class ChatTemplate:
         return self._probe(content, {"tool_calls": [call]})
 
     def _probe(self, content: Json, fields: Mapping[str, Json] | None = None) -> str:
-        """What a conversation with this content becomes; nothing if the template refuses it."""
+        """The prompt of a conversation with this content; empty if the template refuses it."""
         messages: list[Json] = [
             {"role": "user", "content": content or "hello"},
             {"role": "assistant", "content": content, **(fields or {})},
             *([] if fields else [{"role": "user", "content": content or "hello"}]),
         ]
         try:
-            values = {**self._tokens, "messages": messages, "add_generation_prompt": False} | _tool_variables(None)
-            return self._run(values, _PROBE_SHARE)
+            values = {**self._tokens, "messages": messages, "add_generation_prompt": False}
+            return self._run(values | _tool_variables(self._no_tools), _PROBE_SHARE)
         except TemplateError:
             return ""
 
@@ -254,7 +268,7 @@ def _text_holder(messages: Json) -> tuple[dict[str, Json], str]:
 def _cut_at_tag(prompt: str, final: str) -> str:
     """The prompt up to the end of the final message, as transformers cuts it.
 
-    A template that trims the message also trims the space behind the tag; then the prompt is trimmed, too.
+    A template that trims the message also trims the space after the tag; then the prompt is trimmed, too.
     """
     tag_start = prompt.rfind(_CONTINUE_TAG.strip())
     if tag_start < 0 or final.strip() not in prompt:

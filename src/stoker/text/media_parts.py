@@ -14,11 +14,11 @@ from stoker.core.media import Media, MediaKind
 from stoker.errors import InvalidInput, UnsupportedParameter
 
 MAX_MEDIA_BYTES = 20 << 20
-"""Of one file."""
+"""Maximum size of one file."""
 MAX_MEDIA = 64
-"""Files in one request."""
+"""Maximum number of files in one request."""
 MAX_REQUEST_BYTES = 64 << 20
-"""Of all files of one request."""
+"""Maximum size of all files of one request."""
 
 MEDIA_TYPES = frozenset({"image_url", "input_image", "image", "input_audio"})
 """Types of parts that `media_part` reads."""
@@ -36,7 +36,7 @@ class MediaPart:
 
     @property
     def text(self) -> str:
-        """What a chat template writes in its place."""
+        """The marker that a chat template writes in place of the file."""
         return self.media.marker
 
 
@@ -136,7 +136,9 @@ def _decoded(text: str, where: str) -> bytes:
             raise _invalid(where, "must be a `data:` URL with base64 in it")
         payload = text[found.end() :]
     elif re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*://", text):
-        raise UnsupportedParameter(f"`{where}`: URLs are not fetched; send the file as a `data:` URL", parameter=where)
+        raise UnsupportedParameter(
+            f"`{where}`: its URL is not fetched here; send the file as a `data:` URL", parameter=where
+        )
     # A third more characters than bytes: what is too large need not be decoded.
     if len(payload) > (MAX_MEDIA_BYTES + 2) // 3 * 4 + 4:
         raise _invalid(where, f"is larger than {MAX_MEDIA_BYTES} bytes")

@@ -39,9 +39,10 @@ class Message:
     name: str | None = None
     """The speaker's name; of a tool message, the function's."""
     reasoning: str | None = None
-    """What the model thought before it answered."""
+    """The model's reasoning."""
     tool_calls: tuple[dict[str, Json], ...] = ()
-    """In OpenAI's shape. `function.arguments` may be an object or a string."""
+    """In OpenAI's shape. `function.arguments` may be an object or a string. All have a `function`, also those that say
+    that they are of a custom tool."""
     tool_call_id: str | None = None
     extra: Mapping[str, Json] = field(default_factory=dict[str, Json])
     """Every other field."""
@@ -229,8 +230,18 @@ def _tool_calls(raw: object, where: str) -> tuple[dict[str, Json], ...]:
         call = plain_json(item, f"{where}[{index}]")
         if not isinstance(call, dict):
             raise _invalid(f"{where}[{index}]", f"must be an object, not {_kind(item)}")
-        calls.append(call)
+        calls.append(_with_function(call))
     return tuple(calls)
+
+
+def _with_function(call: dict[str, Json]) -> dict[str, Json]:
+    """The same call; one of a custom tool as that of a function with one argument, the text."""
+    custom = call.get("custom")
+    if call.get("type") != "custom" or not isinstance(custom, dict):
+        return call
+    text = custom.get("input")
+    function: dict[str, Json] = {"name": custom.get("name"), "arguments": {"input": "" if text is None else text}}
+    return {**{name: value for name, value in call.items() if name != "custom"}, "function": function}
 
 
 def _extra(fields: Mapping[object, object], where: str) -> dict[str, Json]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 from tokenizers import AddedToken, Tokenizer
@@ -15,6 +15,8 @@ from stoker.text.vocabulary.pieces import token_piece
 from stoker.text.vocabulary.special_tokens import ENDS_GENERATION, Attribute
 
 _MAX_DEPTH = 8
+_Spelling: TypeAlias = Literal["bytes", "spaces", "words"]
+"""GPT-2's letters for bytes, `▁` for a space, or words with `##` before what goes on with one."""
 _SPACED = {"Metaspace", "ByteFallback", "Replace"}
 """Decoders of vocabularies that spell a space `▁`, and bytes `<0x0A>`."""
 
@@ -28,6 +30,16 @@ class TokenizerHints:
     eos_token: str | None = None
     adds_bos: bool | None = None
     eos_token_ids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What a tokenizer puts around texts, besides its BOS."""
+
+    behind: tuple[int, ...]
+    """Token ids after every text, and after the second one of a pair."""
+    between: tuple[int, ...]
+    """Token ids between the two texts of a pair."""
 
 
 class _DecoderPart(msgspec.Struct):
@@ -50,11 +62,11 @@ class JSONTokenizer:
 
     def __init__(self, text: str, hints: TokenizerHints) -> None:
         self._tokenizer = _parse(text)
-        self._is_byte_level = _is_byte_level(text)
+        self._spelling = _spelling(text)
         self._added = self._tokenizer.get_added_tokens_decoder()
         self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
         self.num_words = 1 + max(self._tokenizer.get_vocab(with_added_tokens=False).values(), default=-1)
-        """The same without tokens that were added to the vocabulary afterwards."""
+        """The tokenizer without tokens that were added to the vocabulary afterwards."""
         self._pieces: list[bytes | None] = [None] * self.vocab_size
         front = self._front()
         self.adds_bos = front is not None if hints.adds_bos is None else hints.adds_bos
@@ -67,7 +79,7 @@ class JSONTokenizer:
         return self._ends
 
     def encode(self, text: str, *, parse_special: bool = True) -> list[int]:
-        """Token ids of `text`; nothing is added in front or behind.
+        """Token ids of `text`; nothing is added before or after.
 
         Raises:
             InvalidInput: the text has a lone surrogate, which no UTF-8 can say.
@@ -101,7 +113,7 @@ class JSONTokenizer:
 
     @cached_property
     def _plain(self) -> Tokenizer:
-        """The same, for which special tokens are words. Made when it is first needed: some take 100 MB."""
+        """A tokenizer for which special tokens are words. Made when it is first needed: some take 100 MB."""
         found = _parse(self._tokenizer.to_str())
         found.encode_special_tokens = True
         return found
@@ -112,8 +124,20 @@ class JSONTokenizer:
         text = self._tokenizer.id_to_token(token_id)
         if text is None:
             return b""
-        is_byte = not self._is_byte_level and len(text) == 6 and text.startswith("<0x") and text.endswith(">")
-        return token_piece(text, Attribute.BYTE if is_byte else Attribute.NORMAL, is_byte_level=self._is_byte_level)
+        is_byte_level = self._spelling == "bytes"
+        if self._spelling == "words":
+            text = text[2:] if text.startswith("##") else f"▁{text}"
+        is_byte = not is_byte_level and len(text) == 6 and text.startswith("<0x") and text.endswith(">")
+        return token_piece(text, Attribute.BYTE if is_byte else Attribute.NORMAL, is_byte_level=is_byte_level)
+
+    def around(self) -> Around:
+        """The tokens that the file itself puts after texts, and between two texts."""
+        bare = self._tokenizer.encode("a", add_special_tokens=False).ids
+        full = self._tokenizer.encode("a", add_special_tokens=True).ids
+        pair = self._tokenizer.encode("a", "a", add_special_tokens=True).ids
+        first = next((at for at in range(len(full)) if full[at : at + len(bare)] == bare), 0) + len(bare)
+        behind = tuple(full[first:])
+        return Around(behind, tuple(pair[first : len(pair) - len(behind) - len(bare)]))
 
     def _front(self) -> int | None:
         """The token that the file itself puts in front of every text."""
@@ -155,16 +179,23 @@ def _token_text(value: object) -> str | None:
 
 def _parse(text: str) -> Tokenizer:
     try:
-        return Tokenizer.from_str(text)
+        found = Tokenizer.from_str(text)
     except Exception as error:  # `tokenizers` raises nothing more exact
         raise ModelFileInvalid(f"tokenizer.json cannot be used: {error}") from error
+    found.no_truncation()  # some files cut every text that is longer than the author's examples, in silence
+    found.no_padding()
+    return found
 
 
-def _is_byte_level(text: str) -> bool:
-    """Whether tokens are spelled in GPT-2's letters for bytes, by the file's decoder."""
+def _spelling(text: str) -> _Spelling:
+    """How tokens are spelled, by the file's decoder."""
     kinds = set(_kinds(msgspec.json.decode(text, type=_DecoderPart).decoder, 0))
-    if "ByteLevel" in kinds or kinds & _SPACED:
-        return "ByteLevel" in kinds
+    if "ByteLevel" in kinds:
+        return "bytes"
+    if kinds & _SPACED:
+        return "spaces"
+    if "WordPiece" in kinds:
+        return "words"
     names = ", ".join(sorted(kinds)) or "none"
     raise ModelUnsupported(f"the decoder of tokenizer.json ({names}) is not known here", decoder=names)
 

@@ -1,27 +1,35 @@
 // The page: its parts, its two views and its keys.
-import { effect, html, render, signal, useState } from './vendor/preact.js';
+import { effect, html, render, signal, useEffect, useState } from './vendor/preact.js';
+import { resume } from './chat/answer.js';
 import { Composer } from './chat/composer.js';
 import { KeyDialog } from './chat/key_dialog.js';
+import { Keys } from './chat/keys.js';
 import { Conversation } from './chat/messages.js';
 import { Settings } from './chat/settings.js';
 import { Sidebar } from './chat/sidebar.js';
 import { Engine } from './engine/view.js';
+import { Inspection } from './inspect/dialog.js';
 import { loadChats, newChat, open, update } from './state/chats.js';
-import { loadModels, models, trouble } from './state/server.js';
+import { isLocked } from './state/key.js';
+import { loadModels, loadProps, models, trouble } from './state/server.js';
 import { isDark, switchTheme } from './state/theme.js';
 
 const view = signal(location.hash);
 const hasSidebar = signal(matchMedia('(min-width: 50rem)').matches);
+const showsKeys = signal(false);
 addEventListener('hashchange', () => { view.value = location.hash; });
 
 function App() {
   const [isSetting, setSetting] = useState(false);
   const isEngine = view.value === '#engine';
+  const model = open.value.model || models.value[0]?.id;
+  useEffect(() => { loadProps(model); }, [model]);
+  if (isLocked.value) return html`<header class="top"><h1>Stoker</h1></header>${trouble.value && html`<p class="banner" role="alert">${trouble.value}</p>`}<main class="locked"><button type="button" onClick=${loadModels}>Enter the API key</button></main><${KeyDialog} />`;
   return html`
     <header class="top">
       <button type="button" class="quiet" aria-label="Chats" aria-expanded=${hasSidebar.value} onClick=${toggleSidebar}>☰</button>
       <h1>Stoker</h1>
-      <${ModelChoice} />
+      <${ModelChoice} model=${model} />
       <button type="button" class="quiet" onClick=${() => setSetting(true)}>Settings</button>
       <button type="button" class="quiet" aria-label=${isDark.value ? 'Light colors' : 'Dark colors'} onClick=${switchTheme}>${isDark.value ? '☀' : '☾'}</button>
       <a href="#engine" aria-current=${isEngine ? 'page' : undefined} onClick=${leaveEngine}>Engine</a>
@@ -32,13 +40,15 @@ function App() {
       <main>${isEngine ? html`<${Engine} />` : html`<${Conversation} /><${Composer} />`}</main>
     </div>
     ${isSetting && html`<${Settings} close=${() => setSetting(false)} />`}
+    ${showsKeys.value && html`<${Keys} close=${() => { showsKeys.value = false; }} />`}
+    <${Inspection} />
     <${KeyDialog} />`;
 }
 
-function ModelChoice() {
+function ModelChoice({ model }) {
   const choose = (event) => update(open.value.id, { model: event.currentTarget.value });
-  return html`<select aria-label="Model" value=${open.value.model || models.value[0]?.id} onChange=${choose}>
-    ${models.value.map(({ id }) => html`<option key=${id} value=${id}>${id}</option>`)}
+  return html`<select aria-label="Model" value=${model} onChange=${choose}>
+    ${models.value.map(({ id, status }) => html`<option key=${id} value=${id}>${id}${status?.value === 'unloaded' ? ' (not loaded)' : ''}</option>`)}
   </select>`;
 }
 
@@ -57,17 +67,34 @@ function closeOnPhone() {
   if (!matchMedia('(min-width: 50rem)').matches) hasSidebar.value = false;
 }
 
+function search() {
+  hasSidebar.value = true;
+  requestAnimationFrame(() => document.getElementById('search')?.focus());
+}
+
+/** The versions of the last message that has several. */
+function step(name) {
+  [...document.querySelectorAll(`[aria-label="${name}"]`)].at(-1)?.click();
+}
+
+const WITH_CONTROL = { b: toggleSidebar, k: search, '.': () => { location.hash = view.value === '#engine' ? '' : '#engine'; } };
+const WITH_ALT = { ArrowLeft: () => step('Previous version'), ArrowRight: () => step('Next version') };
+
+function actionOf(event) {
+  if (event.altKey) return WITH_ALT[event.key];
+  if (event.ctrlKey || event.metaKey) return event.shiftKey && event.key.toLowerCase() === 'o' ? newChat : WITH_CONTROL[event.key];
+  const isTyping = event.target.closest?.('input, textarea, select');
+  return event.key === '?' && !isTyping ? () => { showsKeys.value = true; } : undefined;
+}
+
 addEventListener('keydown', (event) => {
-  if (!event.ctrlKey && !event.metaKey) return;
-  const action = { b: toggleSidebar, '.': () => { location.hash = view.value === '#engine' ? '' : '#engine'; } }[event.key];
-  const isNew = event.shiftKey && event.key.toLowerCase() === 'o';
-  if (!action && !isNew) return;
+  const action = actionOf(event);
+  if (!action) return;
   event.preventDefault();
-  if (isNew) newChat();
-  else action();
+  action();
 });
 
 await loadChats();
 effect(() => { document.title = view.value === '#engine' ? 'Engine – Stoker' : `${open.value?.title ?? 'Chat'} – Stoker`; });
 render(html`<${App} />`, document.body);
-loadModels();
+loadModels().then(resume);

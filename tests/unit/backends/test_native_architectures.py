@@ -9,15 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stoker.backends.native import packed_bytes
 from stoker.backends.native.architectures import ARCHITECTURES, describe_decoder
 from stoker.backends.native.file import ModelParts
+from stoker.backends.native.kinds import RopePairs
 from stoker.backends.native.layout import plan_layout
-from stoker.backends.native.spec import Activation, DecoderSpec, RopePairs
+from stoker.backends.native.spec import Activation, DecoderSpec
 from stoker.errors import ModelFileInvalid, ModelUnsupported
 from stoker.models.gguf import read_gguf
 from tests.reference.native_reference import ADJACENT, NativeReference
+from tests.tiny_encoders import ENCODERS, TinyEncoder, write_encoder
 from tests.tiny_models import TinyModel, write_tiny_model
 
+WITH_EXPERTS = ("gpt-oss", "qwen3next", "deepseek", "deepseek2", "dots1", "mellum", "minimax-m2")
+WITHOUT_SHARED = ("qwen3moe", "qwen3vlmoe", "olmoe", "lfm2moe", "gpt-oss", "mellum", "minimax-m2")
 DIVISORS = np.linspace(1, 6, 8).astype(np.float32)
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64}
 LONG_ROPE = {"rope.scaling.type": "longrope", "rope.scaling.attn_factor": 1.2}
@@ -149,27 +154,31 @@ def test_fused_matrices_are_taken_apart(tmp_path: Path) -> None:
     layer = describe(write_tiny_model(tmp_path / "m.gguf", TinyModel(architecture="phi3"))).layers[0]
     assert layer.gate is not None
     assert layer.up is not None
-    rows = [(linear.first_row, linear.num_rows) for linear in (layer.query, layer.key, layer.value)]
+    rows = [(linear.first_row, linear.num_rows) for linear in layer.places[:3] if linear is not None]
     assert rows == [(0, 64), (64, 32), (96, 32)]
     assert [(linear.first_row, linear.num_rows) for linear in (layer.gate, layer.up)] == [(0, 96), (96, 96)]
 
 
 def test_biases_and_heads_are_taken_if_they_are_there(tmp_path: Path) -> None:
     spec = describe(write_tiny_model(tmp_path / "a.gguf", TinyModel(architecture="qwen2")))
-    assert spec.layers[1].key.bias == "blk.1.attn_k.bias"
+    assert spec.layers[1].query.bias == "blk.1.attn_q.bias"
     assert spec.head.weight == "output.weight"
     tied = describe(write_tiny_model(tmp_path / "b.gguf", TinyModel(has_head=False)))
     assert tied.is_tied
-    assert tied.layers[1].key.bias is None
+    assert tied.layers[1].query.bias is None
 
 
 def test_every_architecture_has_a_tiny_model(tmp_path: Path) -> None:
-    for architecture in ARCHITECTURES:
-        has_experts = architecture.endswith("moe") or architecture in ("gpt-oss", "qwen3next")
+    for architecture in ENCODERS:
+        keys = {"moe_every_n_layers": 2} if architecture == "nomic-bert-moe" else {}
+        encoder = TinyEncoder(architecture=architecture, num_experts=8 if keys else 0, keys=keys)
+        assert describe(write_encoder(tmp_path / "m.gguf", encoder)).sees_ahead
+    for architecture in ARCHITECTURES.keys() - set(ENCODERS):
+        has_experts = "moe" in architecture or architecture in WITH_EXPERTS
         model = TinyModel(
             architecture=architecture,
             num_experts=8 if has_experts else 0,
-            shared_size=32 if architecture in ("qwen2moe", "qwen35moe", "qwen3next", "nemotron_h_moe") else 0,
+            shared_size=32 if has_experts and architecture not in WITHOUT_SHARED else 0,
         )
         assert describe(write_tiny_model(tmp_path / "m.gguf", model)).architecture == architecture
 
@@ -210,6 +219,51 @@ def test_every_architecture_has_a_tiny_model(tmp_path: Path) -> None:
 def test_what_it_cannot_run_is_named(tmp_path: Path, model: TinyModel, message: str) -> None:
     with pytest.raises(ModelUnsupported, match=message):
         describe(write_tiny_model(tmp_path / "m.gguf", model))
+
+
+@pytest.mark.parametrize(
+    "name", ["v.blk.0.attn_q.weight", "mm.input_projection.weight", "a.conv1d.weight", "blk.0.nextn.eh_proj.weight"]
+)
+def test_what_only_images_sounds_or_further_tokens_need_is_left_alone(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel(vectors={name: DIVISORS}))
+    with caplog.at_level("DEBUG", logger="stoker.backends.native"):
+        describe(path)
+    (record,) = caplog.records
+    assert record.getMessage() == f"m.gguf: 1 tensors are not used, such as `{name}`"
+
+
+def test_layers_that_guess_further_tokens_are_left_alone(tmp_path: Path) -> None:
+    """In any architecture."""
+    model = TinyModel(architecture="qwen3", num_layers=3, keys={"nextn_predict_layers": 1})
+    assert len(describe(write_tiny_model(tmp_path / "m.gguf", model)).layers) == 2
+
+
+def test_divisors_that_nobody_uses_must_be_ones(tmp_path: Path) -> None:
+    ones = TinyModel(architecture="qwen3", vectors={"rope_freqs.weight": np.ones(8, np.float32)})
+    assert describe(write_tiny_model(tmp_path / "a.gguf", ones)).unused == frozenset()
+    others = TinyModel(architecture="qwen3", vectors={"rope_freqs.weight": DIVISORS})
+    with pytest.raises(ModelUnsupported, match=r"the tensors rope_freqs\.weight"):
+        describe(write_tiny_model(tmp_path / "b.gguf", others))
+
+
+def test_weights_that_nobody_uses_take_no_memory(tmp_path: Path) -> None:
+    plain, with_eyes = TinyModel(), TinyModel(vectors={"v.position_embd.weight": np.ones((1000, 100), np.float32)})
+    sizes = list[int]()
+    for name, model in (("a", plain), ("b", with_eyes)):
+        with read_gguf(write_tiny_model(tmp_path / f"{name}.gguf", model)) as gguf:
+            sizes.append(packed_bytes([gguf]))
+    assert sizes[0] == sizes[1]
+
+
+def test_gates_of_experts_that_lie_with_their_up_are_taken_apart(tmp_path: Path) -> None:
+    model = TinyModel(architecture="gemma4", num_experts=8, expert_size=64)
+    experts = describe(write_tiny_model(tmp_path / "m.gguf", model)).layers[0].experts
+    assert experts is not None
+    assert experts.up is not None
+    assert experts.gate.rows_in_file()[[0, 63, 64, 127]].tolist() == [0, 63, 128, 191]
+    assert experts.up.rows_in_file()[[0, 63, 64, 127]].tolist() == [64, 127, 192, 255]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import mmap
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from stoker import _native
 from stoker.backends.native.architectures import describe_decoder
 from stoker.backends.native.file import ModelParts
+from stoker.backends.native.huge_pages import lies_in_small_pages
 from stoker.backends.native.layout import Layout, plan_layout
 from stoker.backends.native.spec import Linear
 from stoker.backends.native.weights import PackProgress, Weights, load_weights
@@ -188,3 +190,48 @@ def test_models_of_one_shape_and_time_are_not_taken_for_each_other(tmp_path: Pat
         os.utime(path, ns=(10**18, 10**18))
         check(path, load(path, tmp_path / "packed"))
     assert len(list((tmp_path / "packed").glob("*.stoker"))) == 2
+
+
+def test_a_file_in_small_pages_is_read_into_memory_if_nobody_shares_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel(type="Q4_K", **SHAPE))
+    monkeypatch.setattr("stoker.backends.native.weights._COPIED_BYTES", 5000)
+    monkeypatch.setattr("stoker.backends.native.weights.lies_in_small_pages", lambda _: True)
+    with opened(path) as (parts, layout):
+        shared = load_weights(parts, layout, directory=tmp_path / "packed", max_bytes=PLENTY, threads=1)
+        copied = load_weights(parts, layout, directory=tmp_path / "packed", max_bytes=PLENTY, threads=1, may_copy=True)
+    assert (shared.is_shared, copied.is_shared) == (True, False)
+    check(path, copied)
+
+
+SMAPS = """7f10-7f20 r--s 00010000 fe:00 12 /packed/a.stoker
+Size:               1024 kB
+FilePmdMapped:         0 kB
+VmFlags: rd sh
+{address:x}-fff0 r--s 00010000 fe:00 12 /packed/b.stoker
+Size:               1024 kB
+FilePmdMapped:      {kib} kB
+VmFlags: rd sh
+"""
+
+
+@pytest.mark.parametrize(
+    ("kib", "enabled", "num_bytes", "expected"),
+    [
+        (0, "always [madvise] never", 8 << 20, True),
+        (2048, "always [madvise] never", 8 << 20, False),
+        (0, "always madvise [never]", 8 << 20, False),
+        (0, "always [madvise] never", 1 << 20, False),
+        (None, "always [madvise] never", 8 << 20, False),
+    ],
+)
+def test_what_the_kernel_says_about_a_mapping(
+    tmp_path: Path, kib: int | None, enabled: str, num_bytes: int, expected: bool
+) -> None:
+    memory = mmap.mmap(-1, num_bytes)
+    address = np.frombuffer(memory, dtype=np.uint8).__array_interface__["data"][0]
+    (tmp_path / "enabled").write_text(enabled)
+    if kib is not None:
+        (tmp_path / "smaps").write_text(SMAPS.format(address=address, kib=kib))
+    assert lies_in_small_pages(memory, tmp_path / "smaps", tmp_path / "enabled") is expected

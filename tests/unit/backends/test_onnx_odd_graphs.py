@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from stoker.core.batch import Chunk, Truncate
+from stoker.core.batch import Chunk, CopyPrefix, Truncate
 from stoker.errors import ModelError, ModelFileInvalid, ModelUnsupported
 from tests.onnx_models import OnnxReference, TinyOnnx, write_graph
 from tests.onnx_runs import distance, open_backend, run
@@ -163,6 +163,35 @@ def test_what_others_write_is_computed(tmp_path: Path, model: TinyOnnx, change: 
         again = run(backend, Chunk(0, 10, A[10:13], 0), ops=[Truncate(0, 10)])
         assert again.shape == (0, 260)
         assert distance(run(backend, Chunk(0, 13, A[13:14], 1)), a[13:14]) < limit
+
+
+def without_cache(graph: Any) -> None:
+    """Every past is empty, and nobody is given the present."""
+    for name in [each.name for each in graph.input if each.name.startswith("past_")]:
+        empty = numpy_helper.from_array(np.zeros((1, 2, 0, 16), dtype=np.float32), name)
+        graph.initializer.append(empty)
+        graph.input.remove(value(graph, name))
+    for name in [each.name for each in graph.output if each.name.startswith("present.")]:
+        graph.output.remove(value(graph, name))
+
+
+@pytest.mark.parametrize("rows", ["all", "last"])
+def test_a_graph_without_a_cache_computes_every_text_anew(tmp_path: Path, rows: Any) -> None:
+    """As the same model with a cache: chunks, a copied prefix, a cut, and two sequences side by side."""
+    model = TinyOnnx(attention="plain", rows=rows)
+    path = written(tmp_path, model, without_cache)
+    write_graph(tmp_path / "plain.onnx", model)
+    reference = OnnxReference(model, tmp_path / "plain.onnx")
+    a, b = reference.logits(list(A)), reference.logits(list(B))
+    with open_backend(path) as backend:
+        assert not backend.info.traits.can_export
+        assert backend.info.kv_bytes_per_token == 0
+        assert distance(run(backend, Chunk(0, 0, A[:20], 1)), a[19:20]) < 1e-5
+        found = run(backend, Chunk(0, 20, A[20:22], 2), Chunk(3, 0, B[:9], 1))
+        assert distance(found, [a[20], a[21], b[8]]) < 1e-5
+        found = run(backend, Chunk(2, 15, A[15:16], 1), Chunk(3, 9, B[9:10], 1), ops=[CopyPrefix(0, 2, 15)])
+        assert distance(found, [a[15], b[9]]) < 1e-5
+        assert distance(run(backend, Chunk(0, 10, A[10:13], 1), ops=[Truncate(0, 10)]), a[12:13]) < 1e-5
 
 
 def no_lengths(graph: Any) -> None:

@@ -75,7 +75,6 @@ def test_other_names_of_the_cache(tmp_path: Path, past: str, present: str) -> No
         (lambda g: rename(g, "logits", "hidden"), "no output `logits`"),
         (lambda g: rename(g, "present.1.key", "other"), "`past_key_values.1.key` has no output of its kind"),
         (lambda g: g.input[2].type.tensor_type.shape.dim.pop(), r"`past_key_values.0.key` is \['batch', 2, 'past'\]"),
-        (lambda g: [g.input.pop() for _ in range(4)], "exported without a cache"),
         (lambda g: setattr(g.input[2].type.tensor_type, "elem_type", TensorProto.BFLOAT16), "are bfloat16, float32"),
         (
             lambda g: setattr(g.node[0], "domain", "org.example"),

@@ -257,3 +257,16 @@ def test_a_folder_that_has_not_changed_is_in_the_same_state(directory: BlockDire
     directory.write(ONE, B, b"x")
     os.utime(folder, (0, 1))
     assert directory.state(ONE) not in (None, before)
+
+
+def test_only_one_process_at_a_time_removes_blocks(directory: BlockDirectory, tmp_path: Path) -> None:
+    for number in range(8):
+        directory.write(ONE, bytes([number]) * 16, b"x" * 1000)
+    claim = directory.folder / "cleaning"
+    claim.touch()
+    assert directory.shrink(0) == [], "somebody else is at it"
+    assert len(directory.keys(ONE)) == 8
+    an_hour_ago = claim.stat().st_mtime - 3600
+    os.utime(claim, (an_hour_ago, an_hour_ago))
+    assert len(directory.shrink(0)) == 8, "whoever was at it has been killed"
+    assert [path.name for path in directory.folder.iterdir()] == [ONE.hex()]

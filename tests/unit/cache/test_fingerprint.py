@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -68,3 +69,16 @@ def test_weights_that_were_replaced_after_loading_have_no_fingerprint(weights: P
 
 def test_notes_that_cannot_be_written_do_no_harm(weights: Path) -> None:
     assert taken(weights, notes=weights / "no folder" / "notes.json")
+
+
+def test_machines_with_other_files_at_one_path_keep_their_own_notes(weights: Path, tmp_path: Path) -> None:
+    notes = tmp_path / "notes.json"
+    there = tmp_path / "there"
+    there.write_bytes(b"another file, as another machine has it")
+    fingerprint([WeightFile.of(weights)], "f16", notes)
+    mine = json.loads(notes.read_text())
+    os.replace(there, weights)
+    fingerprint([WeightFile.of(weights)], "f16", notes)
+    both = json.loads(notes.read_text())
+    assert len(both) == 2
+    assert mine.items() <= both.items(), "neither overwrites the other's"

@@ -91,6 +91,13 @@ def test_retry_and_undo_take_the_last_turn_back(stoker: Stoker, asked: list[Any]
     assert "(taken back: Two)" in done.err
 
 
+def test_an_image_is_refused_by_a_model_that_takes_none(stoker: Stoker, asked: list[Any]) -> None:
+    done = stoker("chat", REPLY, stdin=b"/image /nowhere.png\n/image\nHi\n")
+    assert "error: this model takes no images; serve it with --mmproj FILE" in done.err
+    assert "images of the next question: none" in done.err
+    assert [messages[-1]["content"] for messages in asked] == ["Hi"]
+
+
 def test_the_system_prompt_can_be_changed(stoker: Stoker, asked: list[Any]) -> None:
     done = stoker("chat", REPLY, "-s", "One", stdin=b"Hi\n/system Two\n/system\nHi\n/system -\nHi\n")
     assert [messages[0]["content"] for messages in asked] == ["One", "Two", "Hi"]

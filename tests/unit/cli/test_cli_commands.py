@@ -27,6 +27,8 @@ from stoker.errors import (
     StokerError,
 )
 from stoker.server.config import ServerConfig
+from tests.tiny_models import TinyModel, write_tiny_model
+from tests.unit.backends.test_native_weights import load
 from tests.unit.cli.conftest import Stoker
 
 COMMANDS = ["run", "chat", "serve", "batch", "pull", "models", "export", "bench", "config"]
@@ -200,6 +202,24 @@ def test_pull_prints_where_a_file_is(stoker: Stoker, tmp_path: Path) -> None:
     file.touch()
     assert stoker("pull", str(file)).out == f"{file}\n"
     assert stoker("pull", str(tmp_path / "b.gguf")).code == 3
+
+
+def test_pull_packs_what_the_native_backend_will_run(
+    stoker: Stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stoker.backends.llama.gpu_name_by_child", lambda: None)
+    file = write_tiny_model(tmp_path / "a.gguf", TinyModel(type="Q8_0"))
+    folder = tmp_path / "cache" / "packed"
+    assert stoker("pull", str(file), "--no-pack").out == f"{file}\n"
+    assert not list(folder.glob("*.stoker"))
+    assert stoker("pull", str(file)).out == f"{file}\n"
+    (packed,) = folder.glob("*.stoker")
+    made = packed.stat().st_ino
+    assert load(file, folder).is_shared, "what an engine looks for"
+    assert packed.stat().st_ino == made
+    unknown = write_tiny_model(tmp_path / "b.gguf", TinyModel(keys={"rope.scaling.type": "nobody"}))
+    assert stoker("pull", str(unknown)).out == f"{unknown}\n"
+    assert len(list(folder.glob("*.stoker"))) == 1
 
 
 def test_config_show_prints_each_value_with_its_origin(

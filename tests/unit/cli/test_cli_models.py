@@ -93,3 +93,13 @@ def test_a_hub_that_is_away_leaves_the_known_names(stoker: Stoker) -> None:
     assert "gemma4:e4b" in done.out
     assert "the hub was not searched" in done.err
     assert stoker("search", "nothing-like-it").code == 3
+
+
+def test_a_pull_that_is_interrupted_says_that_it_can_go_on(stoker: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stoker.models.store.resolve", interrupted)
+    done = stoker("pull", "qwen3:4b")
+    assert (done.code, done.out) == (130, "")
+    assert "goes on from here" in done.err

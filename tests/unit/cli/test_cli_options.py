@@ -19,7 +19,7 @@ from tests.unit.cli.conftest import Stoker
 
 SETTINGS = {**ENGINE, **SAMPLING, **SERVER, **MODELS, **SECURITY}
 SECTIONS = ("engine", "sampling", "server", "replicas", "runtime", "registry")
-ANOTHER_FORM = {"lora"}
+ANOTHER_FORM = {"lora", "draft_model"}
 """What `LLM` takes in a form of its own."""
 
 

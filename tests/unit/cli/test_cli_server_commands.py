@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from stoker.cli.top_view import applied
 from tests.ports import free_port
 from tests.unit.cli.conftest import Stoker
 from tests.unit.models.running_server import running
@@ -20,7 +21,24 @@ MODELS = {
         {"id": "c", "aliases": [], "status": {"value": "unloaded"}},
     ]
 }
+ENGINE = {
+    "replica": 0,
+    "recorder": "x",
+    "kv": {"capacity": 100, "token_bytes": 1, "held": 60, "retained": 10, "promised": 0, "leaving": []},
+    "totals": dict.fromkeys(("running", "waiting", "paused", "steps", "prompt", "cached", "pool_hits"), 4)
+    | dict.fromkeys(("evicted", "preempted", "drafted", "kept"), 0),
+    "tiers": {"ram_hits": 0, "disk_hits": 0},
+    "seq": [
+        {"id": "chatcmpl-1-0", "own": True, "key": "ann", "slot": 3, "state": "prompt", "prompt": 50, "computed": 20}
+        | {"cached": [8, 2], "written": 0, "drafted": 0, "kept": 0}
+    ],
+    "tree": [{"id": 1, "parent": 0, "n": 60, "num_slots": 2, "slots": [3], "running": True}],
+    "steps": [[1, 9.0, 5.0, 4.0, 1.0, 2, 0, 0, 0, 0, [[3, 1]]]],
+    "moments": [],
+}
+STATE = {"v": 1, "model": "a", "backend": "native", "context": 64, "parallel": 4, "t": 10.0, "engines": [ENGINE]}
 REPLIES = {
+    "GET /engine/state?": STATE,
     "GET /v1/models": MODELS,
     "GET /health": {"status": "ok", "models": [{"id": "a", "num_running": 1, "num_waiting": 2}]},
     "POST /models/unload": {"success": True},
@@ -70,6 +88,28 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
         monkeypatch.delenv(name, raising=False)
     with running(fake.http):
         yield fake
+
+
+@pytest.mark.usefixtures("server")
+def test_top_shows_what_the_engines_do(stoker: Stoker) -> None:
+    shown = stoker("top", "--once").out
+    assert "a (native, context 64)" in shown
+    assert "0.7 tok/s written" in shown
+    assert "60 of 100 tokens, 10 of finished chats, 60 saved by sharing" in shown
+    assert "chatcmpl-1-0" in shown
+    assert "20/50" in shown
+    assert json.loads(stoker("top", "--once", "--json").out) == STATE
+
+
+def test_top_applies_what_has_changed() -> None:
+    state = applied(applied({}, "hello", {"model": "a"}), "snapshot", {"t": 10.0, "engines": [ENGINE]})
+    row = {**ENGINE["seq"][0], "state": "decode", "written": 1}  # type: ignore[index]
+    tick = {"replica": 0, "seq": {"set": [row], "gone": []}, "tree": {"set": [], "gone": [1]}, "steps": [[2]]}
+    (engine,) = applied(state, "tick", {"t": 11.0, "engines": [tick]})["engines"]
+    assert engine["seq"] == [row]
+    assert engine["tree"] == []
+    assert [step[0] for step in engine["steps"]] == [1, 2]
+    assert engine["kv"] == ENGINE["kv"]
 
 
 @pytest.mark.usefixtures("server")

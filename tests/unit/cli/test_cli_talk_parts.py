@@ -50,6 +50,24 @@ def test_a_system_prompt_is_never_dropped() -> None:
     ]
 
 
+def test_images_belong_to_the_next_question_and_come_back_with_it() -> None:
+    made = Turns()
+    made.images = ["/a.png", "/b.png"]
+    content = made.with_question("What are they?")[-1]["content"]
+    assert content == [
+        {"type": "image", "image": "/a.png"},
+        {"type": "image", "image": "/b.png"},
+        {"type": "text", "text": "What are they?"},
+    ]
+    made.add("What are they?", [{"role": "assistant", "content": "Cats."}], 50)
+    assert (made.images, made.messages[0]["content"]) == ([], content)
+    assert Turns.restored(made.saved()).messages == made.messages
+    assert made.undo() == "What are they?"
+    assert made.images == ["/a.png", "/b.png"]
+    made.clear()
+    assert made.images == []
+
+
 @pytest.mark.parametrize(
     ("text", "complete"),
     [

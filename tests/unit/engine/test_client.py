@@ -18,7 +18,8 @@ from stoker.core.params import SamplingParams
 from stoker.engine.client import EngineClient
 from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.engine.inbox import InboxLimits
-from stoker.engine.protocol import Accepted, Detokenize, Output, Submit, Tokenize
+from stoker.engine.protocol import Accepted, Output, Submit
+from stoker.engine.question_messages import Detokenize, Tokenize
 from stoker.engine.supervisor import State
 from stoker.errors import (
     Cancelled,

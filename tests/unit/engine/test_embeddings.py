@@ -30,7 +30,8 @@ from stoker.engine import embeddings
 from stoker.engine.embedding_inputs import embedding_token_ids
 from stoker.engine.embeddings import normalised
 from stoker.engine.engine import Engine
-from stoker.engine.protocol import Abort, Command, Embed, Embedded, Event, Failed, Output, Submit, Tokenize, Unanswered
+from stoker.engine.protocol import Abort, Command, Event, Failed, Output, Submit
+from stoker.engine.question_messages import Embed, Embedded, Tokenize, Unanswered
 from stoker.engine.questions import Questions
 from stoker.engine.worker import EngineWorker
 from stoker.errors import (

@@ -14,7 +14,8 @@ from stoker.engine.adapters import Adapters
 from stoker.engine.cards import AdapterCard
 from stoker.engine.config import AdapterSpec, EngineConfig, adapter_specs
 from stoker.engine.engine import Engine
-from stoker.engine.protocol import AdapterChoice, AdapterList, ChangeAdapters, Embed, Output, Submit
+from stoker.engine.protocol import Output, Submit
+from stoker.engine.question_messages import AdapterChoice, AdapterList, ChangeAdapters, Embed
 from stoker.engine.stats import AdapterLoad
 from stoker.errors import AdapterInvalid, AdapterNotFound, InvalidInput, UnsupportedParameter
 from stoker.loading.scripted import scripted_adapter

@@ -12,16 +12,15 @@ import pytest
 from stoker.backends.scripted import BOS, EOS, reply_with
 from stoker.core.slot_state import SlotState
 from stoker.engine.engine import Engine
-from stoker.engine.protocol import (
+from stoker.engine.protocol import Command, Submit
+from stoker.engine.question_messages import (
     Answer,
-    Command,
     Detokenize,
     Detokenized,
     Erased,
     EraseSlots,
     ListSlots,
     SlotList,
-    Submit,
     Tokenize,
     Tokenized,
     Unanswered,

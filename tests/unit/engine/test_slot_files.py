@@ -19,7 +19,8 @@ from stoker.core.scheduler import SchedulerConfig
 from stoker.engine.adapters import Adapters
 from stoker.engine.config import AdapterSpec
 from stoker.engine.engine import Engine
-from stoker.engine.protocol import AdapterChoice, ListSlots, Output, RestoreSlot, SaveSlot, SlotFiled, SlotList, Submit
+from stoker.engine.protocol import Output, Submit
+from stoker.engine.question_messages import AdapterChoice, ListSlots, RestoreSlot, SaveSlot, SlotFiled, SlotList
 from stoker.engine.slot_files import file_slot
 from stoker.errors import InvalidInput, ResourceExhausted, StokerError, UnsupportedParameter
 from stoker.loading.scripted import scripted_adapter

@@ -28,7 +28,8 @@ from stoker.core.params import SamplingParams
 from stoker.engine.child import describe_exit
 from stoker.engine.client import EngineClient
 from stoker.engine.config import AdapterSpec, EngineConfig, SupervisionConfig
-from stoker.engine.protocol import Event, Launch, Output, Ready, Submit, Tokenize
+from stoker.engine.protocol import Event, Launch, Output, Ready, Submit
+from stoker.engine.question_messages import Tokenize
 from stoker.errors import EngineCrashed, InvalidInput, ModelFileInvalid, ModelNotLoaded, ResourceExhausted, StokerError
 from tests.spawns import record_spawns
 

@@ -16,7 +16,8 @@ from stoker.core.scheduler import SchedulerConfig
 from stoker.core.tiers import KVBytes
 from stoker.engine.config import EngineConfig
 from stoker.engine.engine import Engine
-from stoker.engine.protocol import EraseSlots, Event, Failed, Output, Submit
+from stoker.engine.protocol import Event, Failed, Output, Submit
+from stoker.engine.question_messages import EraseSlots
 from stoker.engine.tiers import open_kv_store
 from stoker.engine.worker import EngineWorker
 from stoker.errors import InvalidInput

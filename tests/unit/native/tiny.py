@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import erf
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from tests.unit.native.packed import aligned, file_bytes, pack
 
 F64 = NDArray[np.float64]
 PAGE = 32
+_erf = np.vectorize(erf, otypes=[np.float64])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,13 @@ class Tiny:
     """Each other layer is beside the one before, which has no feed-forward."""
     has_gates: bool = False
     """Of what attention gives."""
+    norm: str = "rms"
+    is_encoder: bool = False
+    """Positions see ahead, what norms give takes the place of the stream, and embeddings have a norm, too."""
+    has_positions: bool = False
+    """Vectors for positions, and one for all tokens, are added to embeddings."""
+    has_slopes: bool = False
+    """Scores fall with the distance."""
     num_positions: int = 2048
     seed: int = 1
 
@@ -121,17 +130,35 @@ def build(tiny: Tiny) -> Built:
     description = {
         **{name: getattr(t, name) for name in _PLAIN},
         "norm_eps": 1e-5,
-        "norm": "rms",
         "query_scales": None,
+        "sees_ahead": t.is_encoder,
+        "replaces_stream": t.is_encoder,
+        "embedding_norm": norm(b, "embedding_norm", True, t.hidden_size, t.is_encoder),
+        "num_embedded_positions": t.num_positions if t.has_positions else 0,
+        "positions": b.vector("positions", t.num_positions * t.hidden_size, wanted=t.has_positions),
+        "token_type": b.vector("token_type", t.hidden_size, wanted=t.has_positions),
+        "distance_slopes": slopes(t).astype(np.float32) if t.has_slopes else None,
+        "layer_inputs": None,
         "embedding": embedding,
         "head": embedding if t.is_tied else b.matrix("head", t.vocab_size, t.hidden_size),
-        "output_norm": b.vector("output_norm", t.hidden_size, around=1),
-        "ropes": [{"pairs": t.pairs, "dim": t.rope_dim, "table": rope_table(t)}],
+        "output_norm": norm(b, "output_norm", True, t.hidden_size),
+        "input_scale": 1.0,
+        "ropes": [{"pairs": t.pairs, "dim": t.rope_dim, "table": rope_table(t), "axes": []}],
         "layers": layers,
     }
     memory = aligned(b.end)
     memory[:] = np.concatenate(b.pieces)
     return Built(t, description, b.floats, memory)
+
+
+def norm(b: Builder, name: str, is_of_stream: bool, size: int, wanted: bool = True) -> int:
+    """With a bias behind it, if all of the stream have one."""
+    biased = 2 if is_of_stream and b.tiny.norm == "layer_biased" else 1
+    return b.vector(name, biased * size, wanted=wanted, around=1)
+
+
+def slopes(t: Tiny) -> F64:
+    return 0.5 ** np.arange(1, t.num_heads + 1, dtype=np.float64)
 
 
 def _layer(b: Builder, i: int) -> dict[str, Any]:
@@ -148,19 +175,24 @@ def _layer(b: Builder, i: int) -> dict[str, Any]:
         **({"mixed_gate": (heads, hidden)} if t.has_gates else {}),
     }  # fmt: skip
     has_feed_forward = i % 2 == 1 or not t.are_beside
-    missing = ("gate", "up", "down") if not has_feed_forward else ("up",) if t.activation == "relu_squared" else ()
+    missing = ("gate", "up", "down") if not has_feed_forward else ("up",) if t.activation in _WITHOUT_UP else ()
     matrices = {name: shape for name, shape in matrices.items() if name not in missing}
     is_recurrent = t.mixer(i) != "attention"
     matrices |= mixer_shapes(t.mixer(i), hidden) if is_recurrent else {}
+    stream, head = (True, t.hidden_size), (False, t.head_size)
     norms = {
-        "attention_norm": (hidden, True), "feed_forward_norm": (hidden, True),
-        "query_norm": (t.head_size, t.has_head_norms), "key_norm": (t.head_size, t.has_head_norms),
-        "post_attention_norm": (hidden, t.has_post_norms), "post_feed_forward_norm": (hidden, t.has_post_norms),
+        "attention_norm": (*stream, i > 0 or not t.is_encoder), "feed_forward_norm": (*stream, True),
+        "query_norm": (*head, t.has_head_norms), "key_norm": (*head, t.has_head_norms),
+        "post_attention_norm": (*stream, t.has_post_norms), "post_feed_forward_norm": (*stream, t.has_post_norms),
     }  # fmt: skip
     return {
-        **dict.fromkeys(("mixed_gate", "gate", "up", "down")),
+        **dict.fromkeys(("mixed_gate", "gate", "up", "down", "inject_gate", "inject_output", "latent")),
+        "inject_norm": -1,
+        "output_scale": 1.0,
+        "norms_values": False,
+        "kv_layer": i,
         **{name: b.matrix(f"{i}.{name}", *shape) for name, shape in matrices.items()},
-        **{name: b.vector(f"{i}.{name}", size, wanted=wanted, around=1) for name, (size, wanted) in norms.items()},
+        **{name: norm(b, f"{i}.{name}", *shape) for name, shape in norms.items()},
         "recurrence": recurrence(b, i, t.mixer(i)) if is_recurrent else None,
         "num_heads": t.num_heads,
         "num_kv_heads": t.num_kv_heads,
@@ -188,18 +220,20 @@ def _experts(b: Builder, i: int) -> dict[str, Any]:
         "count": count, "used": t.used_experts, "size": t.expert_size, "num_groups": 4, "used_groups": 2,
         "routing": t.routing, "is_normalised": True, "scale": 1.5,
         "selection_bias": b.vector(f"{i}.selection_bias", count),
+        **dict.fromkeys(("router_norm", "norm", "block_norm", "post_norm", "output_scales"), -1),
         **{name: b.matrix(f"{i}.experts.{name}", *shape) for name, shape in shapes.items()},
     }  # fmt: skip
 
 
+_WITHOUT_UP = ("relu_squared", "gelu_alone")
 _PLAIN = (
-    "vocab_size", "hidden_size", "activation", "attention_scale", "attention_softcap", "embedding_scale",
+    "vocab_size", "hidden_size", "norm", "activation", "attention_scale", "attention_softcap", "embedding_scale",
     "logit_softcap",
 )  # fmt: skip
 
 
 def rope_table(t: Tiny) -> NDArray[np.float32]:
-    frequencies = 10000.0 ** (-np.arange(0, t.rope_dim, 2) / t.rope_dim)
+    frequencies = 10000.0 ** (-np.arange(0, t.rope_dim, 2) / max(t.rope_dim, 1))
     angles = np.arange(t.num_positions)[:, None] * frequencies
     return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
@@ -215,18 +249,23 @@ class Reference:
 
     def hidden(self, token_ids: Sequence[int]) -> F64:
         t = self.t
-        x = before = self.w["embedding"][list(token_ids)] * t.embedding_scale
+        x = self.w["embedding"][list(token_ids)] * t.embedding_scale
+        if t.has_positions:
+            x = x + self.w["token_type"] + self.w["positions"].reshape(-1, t.hidden_size)[: len(x)]
+        x = before = self.norm("embedding_norm", x)
         for i in range(t.num_layers):
             before = x if i % 2 == 0 or not t.are_beside else before
             n = self.norm(f"{i}.attention_norm", before)
+            x = n if t.is_encoder else x
             is_recurrent = t.mixer(i) != "attention"
             y = self.linear(f"{i}.output", mixed(self, i, t.mixer(i), n) if is_recurrent else self.attention(i, n))
             x = x + self.norm(f"{i}.post_attention_norm", y)
             if t.are_beside and i % 2 == 0:
                 continue
             m = self.norm(f"{i}.feed_forward_norm", x)
+            x = m if t.is_encoder else x
             gate = self.linear(f"{i}.gate", m)
-            up = gate if t.activation == "relu_squared" else self.linear(f"{i}.up", m)
+            up = gate if t.activation in _WITHOUT_UP else self.linear(f"{i}.up", m)
             y = self.linear(f"{i}.down", self.activate(gate, up))
             if t.num_experts:
                 y = y / (1 + np.exp(-self.linear(f"{i}.experts.shared_gate", m))) + self.experts(i, m)
@@ -244,11 +283,18 @@ class Reference:
     def norm(self, name: str, x: F64) -> F64:
         if name not in self.w:
             return x
-        return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * self.w[name]
+        weight = self.w[name]
+        if self.t.norm != "rms" and "query_norm" not in name and "key_norm" not in name:
+            x = x - x.mean(-1, keepdims=True)
+        bias = weight[x.shape[-1] :] if len(weight) > x.shape[-1] else 0.0
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weight[: x.shape[-1]] + bias
 
     def activate(self, gate: F64, up: F64) -> F64:
         if self.t.activation == "relu_squared":
             return np.maximum(gate, 0) ** 2
+        if self.t.activation in ("gelu", "gelu_alone"):
+            found = 0.5 * gate * (1 + _erf(gate / np.sqrt(2)))
+            return found if self.t.activation == "gelu_alone" else found * up
         if self.t.activation == "silu":
             return gate / (1 + np.exp(-gate)) * up
         if self.t.activation == "swiglu_clamped":
@@ -288,9 +334,10 @@ class Reference:
         v = self.heads(self.linear(f"{i}.value", x))
         k, v = (np.repeat(a, t.num_heads // t.num_kv_heads, axis=1) for a in (k, v))
         past = np.arange(n)[:, None] - np.arange(n)[None, :]
-        window = t.windows[i % len(t.windows)] or n
+        window = t.windows[i % len(t.windows)]
         self.sinks = self.w.get(f"{i}.sinks", self.sinks)
-        y = self.attend(q * t.attention_scale, k, v, (past >= 0) & (past < window))
+        seen = np.abs(past) <= (window // 2 if window else n) if t.is_encoder else (past >= 0) & (past < (window or n))
+        y = self.attend(q * t.attention_scale, k, v, seen)
         return y / (1 + np.exp(-self.linear(f"{i}.mixed_gate", x))) if t.has_gates else y
 
     def attend(self, q: F64, k: F64, v: F64, seen: NDArray[np.bool_]) -> F64:
@@ -299,6 +346,9 @@ class Reference:
         scores = np.einsum("ihd,jhd->hij", q, k)
         if cap:
             scores = cap * np.tanh(scores / cap)
+        if self.t.has_slopes:
+            distance = np.abs(np.arange(len(q))[:, None] - np.arange(len(k))[None, :])
+            scores = scores - slopes(self.t)[:, None, None] * distance
         scores = np.where(seen, scores, -np.inf)
         sinks = self.sinks[:, None, None]
         most = np.maximum(scores.max(-1, keepdims=True), sinks)
@@ -311,6 +361,8 @@ class Reference:
 
     def rotate(self, x: F64) -> F64:
         half = self.t.rope_dim // 2
+        if not half:
+            return x
         cosine, sine = (self.table[: len(x), i][:, None, :] for i in (0, 1))
         a = slice(0, 2 * half, 2) if self.t.pairs == "adjacent" else slice(0, half)
         b = slice(1, 2 * half, 2) if self.t.pairs == "adjacent" else slice(half, 2 * half)
@@ -371,3 +423,22 @@ def maxima_of(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def token_ids(count: int, tiny: Tiny, seed: int = 5) -> list[int]:
     return np.random.default_rng(seed).integers(0, tiny.vocab_size, count).tolist()
+
+
+_TEXT_PAGES = 80
+
+
+def embedded(built: Built, texts: Sequence[Sequence[int]], **options: Any) -> list[NDArray[np.float32]]:
+    """The hidden states of each text, all computed in one pass."""
+    decoder = built.open(max_batch_tokens=2600, num_pages=_TEXT_PAGES, **options)
+    tables = np.full((len(texts), _TEXT_PAGES), -1, np.int32)
+    free = list(range(_TEXT_PAGES))[::-1]
+    for slot, text in enumerate(texts):
+        for page in range(-(-len(text) // 32)):
+            tables[slot, page] = free.pop()
+    chunks = np.array([[slot, 0, len(text), 0] for slot, text in enumerate(texts)], np.int32)
+    tokens = np.array([token for text in texts for token in text], np.int32)
+    hidden = np.empty((len(tokens), built.tiny.hidden_size), np.float32)
+    decoder.forward(tokens, chunks, tables, np.empty((0, built.tiny.vocab_size), np.float32), hidden)
+    decoder.close()
+    return np.split(hidden, np.cumsum([len(text) for text in texts])[:-1])

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, cast
 from stoker.engine.cards import AdapterCard, ModelCard
 from stoker.engine.config import AdapterSpec
 from stoker.engine.health import Health
-from stoker.engine.protocol import A, AdapterList, ChangeAdapters, Question, as_answer_to
+from stoker.engine.question_messages import A, AdapterList, ChangeAdapters, Question, as_answer_to
 from stoker.errors import AdapterNotFound, StokerError
 from stoker.models.memory_plan import MemoryNeeds, MemoryPlan
 from stoker.runtime.base import Runtime

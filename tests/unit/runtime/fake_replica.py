@@ -13,9 +13,9 @@ from stoker.core.slot_state import SlotState
 from stoker.engine.cards import AdapterCard, ModelCard
 from stoker.engine.config import AdapterSpec
 from stoker.engine.health import Health
-from stoker.engine.protocol import (
+from stoker.engine.protocol import Accepted, Output, Prompt, Submit, Usage
+from stoker.engine.question_messages import (
     A,
-    Accepted,
     AdapterList,
     Answer,
     ChangeAdapters,
@@ -26,21 +26,18 @@ from stoker.engine.protocol import (
     Erased,
     EraseSlots,
     ListSlots,
-    Output,
-    Prompt,
     Question,
     RestoreSlot,
     SaveSlot,
     SlotFiled,
     SlotList,
-    Submit,
     Tokenize,
     Tokenized,
-    Usage,
     as_answer_to,
 )
 from stoker.engine.stats import EngineStats
 from stoker.errors import AdapterNotFound, EngineCrashed, InvalidInput, ModelNotLoaded, StokerError
+from stoker.runtime.local_fleet import LocalFleet
 from stoker.runtime.replica_config import ReplicaConfig
 from stoker.runtime.replicas import ReplicatedRuntime
 from stoker.text.chat_formats.probe import ChatFormat, find_format
@@ -234,7 +231,8 @@ class Stage:
         self.loads_freely = True
         self.load_error: StokerError | None = None
         config = ReplicaConfig(replicas=replicas, **settings)
-        self.runtime = ReplicatedRuntime(self.make, config, restart_wait_s=5.0, clock=lambda: self.now)
+        self.fleet = LocalFleet(self.make, config, lambda: self.now)
+        self.runtime = ReplicatedRuntime(self.fleet, restart_wait_s=5.0, clock=lambda: self.now)
 
     def make(self, number: int, first: ModelCard | None) -> FakeReplica:
         fake = FakeReplica(number, first)

@@ -8,7 +8,7 @@ import pytest
 
 from stoker.engine.cards import AdapterCard
 from stoker.engine.config import AdapterSpec
-from stoker.engine.protocol import ChangeAdapters
+from stoker.engine.question_messages import ChangeAdapters
 from stoker.errors import AdapterNotFound, BackendError, ModelNotLoaded
 from tests.unit.runtime.fake_models import FakeModel, Machine, live, running, until
 

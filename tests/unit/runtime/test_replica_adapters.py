@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stoker.engine.config import AdapterSpec
-from stoker.engine.protocol import ChangeAdapters
+from stoker.engine.question_messages import ChangeAdapters
 from stoker.errors import AdapterInvalid, AdapterNotFound, EngineCrashed, ModelNotLoaded
 from stoker.runtime.replica import Phase
 from tests.unit.runtime.fake_replica import Stage, play, until
@@ -106,19 +106,19 @@ def test_those_that_come_during_a_change_have_it_too():
         first.change_gate.clear()
         change = asyncio.ensure_future(stage.runtime.ask(ChangeAdapters(load=POET)))
         stage.loads_freely = False
-        fleet = stage.runtime._fleet
+        fleet, members = stage.fleet, stage.fleet.members
         fleet._add()
         stage.made[1].load_gate.set()
-        await until(lambda: fleet.replicas[1].phase is Phase.SERVING)
+        await until(lambda: members.replicas[1].phase is Phase.SERVING)
         fleet._add()  # this one is still loading when the change is done
         first.change_gate.set()
         await change
         stage.made[2].load_gate.set()
-        await until(lambda: fleet.replicas[2].phase is Phase.SERVING)
-        fleet._remove(fleet.replicas[1])
+        await until(lambda: members.replicas[2].phase is Phase.SERVING)
+        members.remove(members.replicas[1])
         fleet._add()
         stage.made[3].load_gate.set()
-        await until(lambda: all(replica.phase is Phase.SERVING for replica in fleet.replicas))
+        await until(lambda: all(replica.phase is Phase.SERVING for replica in members.replicas))
         assert [fake.names() for fake in stage.made] == [["poet", "sql"]] * 4
 
     play(stage, test())

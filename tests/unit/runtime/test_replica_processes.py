@@ -22,6 +22,7 @@ from stoker.engine.protocol import Accepted, Output, Submit
 from stoker.engine.stats import EngineStats
 from stoker.engine.supervisor import same_sizes
 from stoker.errors import EngineCrashed, ModelFileInvalid, ModelNotLoaded, StokerError
+from stoker.runtime.local_fleet import LocalFleet
 from stoker.runtime.replica_config import ReplicaConfig
 from stoker.runtime.replicas import ReplicatedRuntime
 
@@ -49,7 +50,7 @@ class Model:
     def __init__(self, replicas: int | str, **config: Any) -> None:
         self.config = EngineConfig(**config)
         self.clients: list[EngineClient] = []
-        self.runtime = ReplicatedRuntime(self._make, ReplicaConfig(replicas=replicas, scale_hold_s=0))
+        self.runtime = ReplicatedRuntime(LocalFleet(self._make, ReplicaConfig(replicas=replicas, scale_hold_s=0)))
 
     def _make(self, number: int, first: ModelCard | None) -> EngineClient:
         config = self.config if first is None else same_sizes(self.config, first)

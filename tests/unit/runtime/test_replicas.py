@@ -9,17 +9,15 @@ import msgspec
 import pytest
 
 from stoker.core.params import SamplingParams
-from stoker.engine.protocol import (
-    Accepted,
+from stoker.engine.protocol import Accepted, Output, Submit
+from stoker.engine.question_messages import (
     AdapterChoice,
     Detokenize,
     Embed,
     EraseSlots,
     ListSlots,
-    Output,
     RestoreSlot,
     SaveSlot,
-    Submit,
     Tokenize,
 )
 from stoker.errors import (
@@ -523,7 +521,7 @@ def test_who_waits_goes_to_a_replica_that_comes():
 @pytest.fixture
 def _nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """What happens, happens by itself and at once."""
-    monkeypatch.setattr("stoker.runtime.fleet.CHECK_S", 1000.0)
+    monkeypatch.setattr("stoker.runtime.local_fleet.CHECK_S", 1000.0)
 
 
 @pytest.mark.usefixtures("_nobody_looks")

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.core.media import Span
 from stoker.engine.protocol import Prompt
 from stoker.runtime.routing import (
     BLOCK_BYTES,
@@ -153,3 +154,14 @@ def test_nobody_waits_while_another_has_a_free_place(candidates: list[Candidate]
     assert chosen.pressure == min(candidate.pressure for candidate in candidates)
     equals = [candidate for candidate in candidates if candidate.pressure == chosen.pressure]
     assert chosen.work - chosen.matched == min(candidate.work - candidate.matched for candidate in equals)
+
+
+def test_an_image_in_a_prompt_is_told_by_its_content() -> None:
+    def prompt(key: bytes) -> list[int | str | Span]:
+        return ["Look: ", Span(key, 4 * BLOCK_TOKENS), "What is it?"]
+
+    cat, dog = beginning_of(prompt(b"cat" * 7)), beginning_of(prompt(b"dog" * 7))
+    assert cat == beginning_of(prompt(b"cat" * 7))
+    assert len(cat.keys) >= 4
+    assert set(cat.keys).isdisjoint(dog.keys)
+    assert cat.num_tokens >= 4 * BLOCK_TOKENS

@@ -39,6 +39,7 @@ MESSAGES = EndpointProbes(
         "top_k": Probe(3, sampled("top_k", 3)),
         "top_p": Probe(0.5, sampled("top_p", 0.5)),
         "cache_prompt": GENERATION_PROBES["cache_prompt"],
+        "session_id": GENERATION_PROBES["session_id"],
         "lora": LORA,
         "output_format": Probe({"type": "json_schema", "schema": SCHEMA}, constrained("json_schema")),
         "metadata": Probe({"user_id": "u1"}, submitted("client_key", "u1")),

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import aclosing
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import msgspec
@@ -18,9 +18,9 @@ from stoker.core.slot_state import SlotState
 from stoker.engine.cards import AdapterCard, FillTokens, ModelCard
 from stoker.engine.config import AdapterSpec
 from stoker.engine.health import Health
-from stoker.engine.protocol import (
+from stoker.engine.protocol import Accepted, Output, PositionLogprobs, PromptToken, Submit, TokenLogprob, Usage
+from stoker.engine.question_messages import (
     A,
-    Accepted,
     AdapterList,
     Answer,
     ChangeAdapters,
@@ -28,25 +28,24 @@ from stoker.engine.protocol import (
     Detokenized,
     Embed,
     Embedded,
+    EndSession,
     Erased,
     EraseSlots,
+    ListSessions,
     ListSlots,
-    Output,
-    PositionLogprobs,
-    PromptToken,
+    Look,
     Question,
     RestoreSlot,
     SaveSlot,
+    SessionEnded,
+    SessionList,
     SlotFiled,
     SlotList,
-    Submit,
     Tokenize,
     Tokenized,
-    TokenLogprob,
-    Usage,
     as_answer_to,
 )
-from stoker.errors import InvalidInput, ModelNotLoaded
+from stoker.errors import InvalidInput, ModelNotLoaded, UnsupportedParameter
 from stoker.runtime.registry import Registry, ServedModel
 from stoker.server.config import ServerConfig
 from stoker.server.transport.app import create_app
@@ -166,6 +165,10 @@ class FakeRuntime:
                 return Detokenized("q", raw.decode("utf-8", "replace"))
             case Embed():
                 return await self._embed(question)
+            case ListSessions():
+                return SessionList("q", [])
+            case EndSession():
+                return SessionEnded("q", False)
             case ListSlots():
                 return SlotList("q", self.slot_states)
             case EraseSlots():
@@ -179,6 +182,8 @@ class FakeRuntime:
                 self.adapter_changes.append((question.load, question.unload, question.scales))
                 self.model_card = msgspec.structs.replace(self.model_card, adapters=self.adapters)
                 return AdapterList("q", self.adapters)
+            case Look():
+                raise UnsupportedParameter("this runtime cannot be watched")
             case _:
                 raise AssertionError(question)
 
@@ -288,13 +293,15 @@ def make_app(runtime: FakeRuntime, *, strict: bool = False, **settings: Any) -> 
     return create_app(registry_of(served(runtime), strict=strict), ServerConfig(**settings))
 
 
-def ask(app: ASGIApp, method: str, path: str, **kwargs: Any) -> httpx.Response:
-    """One request; a stream is read to its end."""
+def ask(
+    app: ASGIApp, method: str, path: str, *, client: tuple[str, int] | None = ("127.0.0.1", 1), **kwargs: Any
+) -> httpx.Response:
+    """One request from an address, or from a local socket; a stream is read to its end."""
 
     async def go() -> httpx.Response:
-        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            return await client.request(method, path, **kwargs)
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False, client=cast("Any", client))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            return await http.request(method, path, **kwargs)
 
     return asyncio.run(go())
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import httpx
 
-from stoker.engine.protocol import AdapterChoice, Submit
+from stoker.engine.protocol import Submit
+from stoker.engine.question_messages import AdapterChoice
 from stoker.server.api import Endpoint
 from stoker.server.endpoints import ENDPOINTS
-from tests.unit.server.fake_runtime import FakeRuntime, Step, ask, make_app
+from tests.unit.server.fake_runtime import FakeRuntime, Step, ask, events, make_app
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,10 @@ class EndpointProbes:
         app = make_app(runtime, strict=probe is not None and probe.is_strict)
         body = {**self.body, **beside, **fields}
         return Exchange(ask(app, self.endpoint.method, self.at or self.endpoint.path, json=body), runtime)
+
+
+def _names_session(submit: Submit, session_id: str) -> bool:
+    return submit.session is not None and submit.session.name.endswith(f"/{session_id}")
 
 
 def sampled(name: str, value: Any) -> Callable[[Exchange], bool]:
@@ -132,6 +137,11 @@ CONSTRAINED_PROBES: dict[str, Probe] = {
     "ebnf": Probe('root ::= "a"', constrained("gbnf")),
 }
 
+STREAMED_PROBES: dict[str, Probe] = {
+    "timings_per_token": Probe(True, lambda x: "timings" in events(x.response)[0], beside={"stream": True}),
+    "return_progress": Probe(True, submitted("reports_progress", True), beside={"stream": True}),
+}
+
 ADAPTERS = [AdapterChoice(name="sql", scale=0.5), AdapterChoice(adapter_id=3), AdapterChoice(name="poet")]
 LORA_VALUE: list[Any] = [{"name": "sql", "scale": 0.5}, {"id": 3}, "poet"]
 LORA = Probe(LORA_VALUE, lambda exchange: exchange.submit.adapters == ADAPTERS)
@@ -195,6 +205,7 @@ GENERATION_PROBES: dict[str, Probe] = {
     "timeout": Probe(2.5, submitted("timeout_s", 2.5)),
     "timeout_ms": Probe(1500, submitted("timeout_s", 1.5)),
     "cache_prompt": Probe(False, submitted("cache_prompt", False)),
+    "session_id": Probe("talk-1", lambda exchange: _names_session(exchange.submit, "talk-1")),
     "lora": LORA,
 }
 """For every field of `GenerationFields`."""

@@ -16,7 +16,7 @@ from stoker.server.transport.app import create_app
 from tests.unit.server.fake_runtime import FakeRuntime
 from tests.unit.server.field_probes import EndpointProbes, Exchange, Probe, endpoint, refused
 
-_BUSY_S = 0.05
+_BUSY_S = 0.5
 
 
 class LifeProbes(EndpointProbes):

@@ -10,6 +10,7 @@ from tests.unit.server.fake_runtime import Step, position
 from tests.unit.server.field_probes import (
     CONSTRAINED_PROBES,
     GENERATION_PROBES,
+    STREAMED_PROBES,
     EndpointProbes,
     Probe,
     endpoint,
@@ -35,6 +36,7 @@ def late_line(submit: Submit) -> list[Step]:
 _ANSWER = {
     **GENERATION_PROBES,
     **CONSTRAINED_PROBES,
+    **STREAMED_PROBES,
     "n": Probe(2, lambda x: len(x.runtime.submits) == 2),
     "n_cmpl": Probe(3, lambda x: len(x.runtime.submits) == 3),
     "n_probs": Probe(

@@ -42,6 +42,7 @@ _ANSWER = {
     "think": Probe(False, rendered("enable_thinking", False)),
     "format": Probe("json", constrained("json_object")),
     "cache_prompt": GENERATION_PROBES["cache_prompt"],
+    "session_id": GENERATION_PROBES["session_id"],
     "lora": LORA,
     "logprobs": Probe(True, sampled("logprobs", 0)),
     "top_logprobs": Probe(2, sampled("logprobs", 2)),

@@ -9,6 +9,7 @@ from tests.unit.server.field_probes import (
     CONSTRAINED_PROBES,
     FUNCTION,
     GENERATION_PROBES,
+    STREAMED_PROBES,
     TOOLS,
     EndpointProbes,
     Exchange,
@@ -68,6 +69,7 @@ CHAT = EndpointProbes(
     {
         **GENERATION_PROBES,
         **CONSTRAINED_PROBES,
+        **STREAMED_PROBES,
         **CHAT_PROMPT,
         "parallel_tool_calls": Probe(
             False,
@@ -97,6 +99,7 @@ COMPLETIONS = EndpointProbes(
     {
         **GENERATION_PROBES,
         **CONSTRAINED_PROBES,
+        **STREAMED_PROBES,
         "prompt": Probe("probe", submitted("prompt", "probe")),
         "n": CHAT.probes["n"],
         "best_of": Probe(2, lambda x: first_choice(x)["text"] == "second", script=likelier_second),

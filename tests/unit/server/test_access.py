@@ -230,6 +230,30 @@ def test_the_admin_key_protects_also_a_server_without_other_keys():
     assert ask(app, "DELETE", "/cache", headers=bearer("root")).status_code == 200
 
 
+@pytest.mark.parametrize("keys", [{"api_key": KEYS}, {"allow_unauthenticated": True}])
+@pytest.mark.parametrize(
+    ("client", "headers", "may"),
+    [
+        (("127.0.0.1", 9), {}, True),
+        (("::1", 9), {}, True),
+        (None, {}, True),
+        (("192.0.2.7", 9), {}, False),
+        (("127.0.0.1", 9), {"X-Forwarded-For": "127.0.0.1"}, False),
+        (None, {"Forwarded": "for=192.0.2.7"}, False),
+    ],
+)
+def test_without_an_admin_key_only_this_machine_changes_the_server(
+    keys: dict[str, Any], client: Any, headers: dict[str, str], may: bool
+):
+    app = make_app(FakeRuntime(), **keys)
+    sent = {**bearer("secret-a"), **headers}
+    for method, path, body in ADMIN:
+        reply = ask(app, method, path, client=client, json=body, headers=sent)
+        assert (reply.status_code == 403) != may, path
+        assert may or "--admin-key" in reply.text
+    assert ask(app, "POST", "/v1/chat/completions", client=client, json=CHAT, headers=sent).status_code == 200
+
+
 def test_the_admin_endpoints_are_these():
     assert {(endpoint.method, endpoint.path) for endpoint in ENDPOINTS if endpoint.is_admin} == {
         (method, path.partition("?")[0].replace("/0", "/{slot}").replace("/x", "/{name:path}"))

@@ -11,7 +11,7 @@ import pytest
 
 from stoker.engine.cards import AdapterCard
 from stoker.engine.config import AdapterSpec
-from stoker.engine.protocol import AdapterChoice
+from stoker.engine.question_messages import AdapterChoice
 from stoker.runtime.registry import ServedModel
 from stoker.server.config import ServerConfig
 from stoker.server.transport.app import create_app

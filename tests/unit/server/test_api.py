@@ -1,5 +1,7 @@
 """Endpoints declared on their handlers: which route answers, and what a handler is given."""
 
+from typing import Any
+
 import httpx
 import msgspec
 from starlette.applications import Starlette
@@ -39,7 +41,7 @@ async def raw(call: Call[bytes]) -> Response:
     return PlainTextResponse(repr(call.body))
 
 
-def send(method: str, path: str, *parts: object, **kwargs: object) -> httpx.Response:
+def send(method: str, path: str, *parts: object, **kwargs: Any) -> httpx.Response:
     server = Server(registry_of(served(FakeRuntime())), ServerConfig(), parts)
     return ask(Starlette(routes=routes_of([router, other], server)), method, path, **kwargs)
 

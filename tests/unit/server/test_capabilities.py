@@ -34,6 +34,8 @@ def get(card: ModelCard, method: str, path: str, body: Any = None) -> Any:
         (card_with(QWEN, tool_format="none"), ["completion", "thinking"], "none"),
         (card_with(QWEN, tool_format="mistral3"), ["completion", "tools", "thinking"], "mistral3"),
         (card_with(CHATML), ["completion", "tools"], "generic"),
+        (card_with(QWEN, media=["image", "audio"]), ["completion", "vision", "audio", "tools", "thinking"], "hermes"),
+        (card_with(None, media=["image"]), ["completion", "vision"], None),
         (card_with(None), ["completion"], None),
         (card_with("{% broken"), ["completion"], None),
         (card_with(None, can_generate=False), ["embedding"], None),

@@ -13,6 +13,7 @@ from anthropic.resources.beta.messages import Messages as BetaMessages
 from anthropic.resources.messages import Messages
 from anthropic.types import Message, MessageTokensCount, RawMessageStreamEvent
 from ollama import ChatResponse, EmbedResponse, GenerateResponse, Options
+from openai.resources.batches import Batches
 from openai.resources.chat.completions import Completions as ChatCompletions
 from openai.resources.completions import Completions
 from openai.resources.embeddings import Embeddings
@@ -37,6 +38,7 @@ CALLS: list[tuple[str, Callable[..., Any]]] = [
     ("/v1/embeddings", Embeddings.create),
     ("/v1/responses", Responses.create),
     ("/v1/responses/input_tokens", InputTokens.count),
+    ("/v1/batches", Batches.create),
     ("/v1/messages", Messages.create),
     ("/v1/messages", BetaMessages.create),
     ("/v1/messages/count_tokens", Messages.count_tokens),

@@ -12,7 +12,8 @@ from stoker.backends.scripted import ScriptedBackend, reply_with, scripted_info
 from stoker.core.batch import Batch
 from stoker.core.scheduler import SchedulerConfig
 from stoker.engine.engine import Engine
-from stoker.engine.protocol import Accepted, Event, ListSlots, Output, SlotList, Submit
+from stoker.engine.protocol import Accepted, Event, Output, Submit
+from stoker.engine.question_messages import ListSlots, SlotList
 from stoker.engine.worker import EngineWorker
 from stoker.server.endpoints import ENDPOINTS
 from tests.harness import loaded
@@ -37,7 +38,7 @@ streamed_and_not = pytest.mark.parametrize("stream", [True, False])
 
 def test_every_endpoint_that_streams_text_is_here():
     streaming = {endpoint.path for endpoint in ENDPOINTS if endpoint.event is not None}
-    assert streaming - {"/api/pull", "/models/sse"} == BODIES.keys()
+    assert streaming - {"/api/pull", "/models/sse", "/engine/events"} == BODIES.keys()
 
 
 def ask(runtime: FakeRuntime, path: str, stream: bool, **settings: Any) -> RawClient:

@@ -12,6 +12,7 @@ from stoker.server.fields import Honoured, Ignored, Refused
 from tests.unit.server import (
     adapter_probes,
     anthropic_probes,
+    batches_probes,
     embeddings_probes,
     models_probes,
     native_probes,
@@ -29,6 +30,7 @@ PROBES: dict[str, EndpointProbes] = {
         *native_probes.PROBES,
         *embeddings_probes.PROBES,
         *models_probes.PROBES,
+        *batches_probes.PROBES,
         *adapter_probes.PROBES,
     )
 }

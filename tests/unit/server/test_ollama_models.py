@@ -59,7 +59,8 @@ def serving(path: Path, *names: str) -> ASGIApp:
 
 
 def call(app: ASGIApp, method: str, verb: str, **body: Any) -> httpx.Response:
-    return ask(app, method, f"/api/{verb}", **({"json": body} if body else {}))
+    content: dict[str, Any] = {"json": body} if body else {}
+    return ask(app, method, f"/api/{verb}", **content)
 
 
 def test_tags_list_what_is_served_downloaded_and_renamed(download: Path):

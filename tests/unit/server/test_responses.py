@@ -347,3 +347,17 @@ def test_background_response_that_fails_says_so():
         assert reply["error"]["code"] == "engine_crashed"
 
     asyncio.run(go())
+
+
+def test_server_that_keeps_none_says_so():
+    app = make_app(FakeRuntime(), max_stored_responses=0)
+    reply = create(app)
+    assert reply["store"] is False
+    missing = fetch(app, reply["id"])
+    assert missing.status_code == 404
+    assert "keeps no responses" in missing.json()["error"]["message"]
+    for name in ("store", "background"):
+        refused = ask(app, "POST", "/v1/responses", json={"input": "hi", name: True})
+        assert refused.status_code == 400
+        assert (refused.json()["error"]["param"], refused.json()["error"]["code"]) == (name, "unsupported_parameter")
+    assert create(app, store=False)["store"] is False

@@ -323,8 +323,26 @@ def test_calls_and_constraints_are_counted() -> None:
     chat(app, stream=True)
     chat(app, response_format={"type": "json_object"}, tool_choice="none")
     text = ask(app, "GET", "/metrics").text
-    assert 'stoker_tool_calls_total{end="complete",model="tiny"} 4.0' in text
+    assert 'stoker_tool_calls_total{end="complete",format="hermes",model="tiny"} 4.0' in text
     assert 'stoker_constrained_requests_total{kind="json_object",model="tiny"} 1.0' in text
     cut = app_of(TRUNCATED, "length")
     chat(cut)
-    assert 'stoker_tool_calls_total{end="cut_off",model="tiny"} 1.0' in ask(cut, "GET", "/metrics").text
+    assert 'stoker_tool_calls_total{end="cut_off",format="hermes",model="tiny"} 1.0' in ask(cut, "GET", "/metrics").text
+
+
+def test_text_that_only_looks_like_a_call_is_counted() -> None:
+    app = app_of('<tool_call>\n{"name": "unknown", "arguments": {}}\n</tool_call> is no call.')
+    chat(app)
+    chat(app, stream=True)
+    found = 'stoker_tool_calls_total{end="not_a_call",format="hermes",model="tiny"} 2.0'
+    assert found in ask(app, "GET", "/metrics").text
+
+
+def test_reasoning_that_has_begun_is_continued() -> None:
+    runtime = FakeRuntime(lambda submit: [" cities.", "</think>\n\nZürich", " is one."])
+    history = [*HI, {"role": "assistant", "reasoning_content": "There are two"}]
+    body = {"messages": history, "continue_final_message": True}
+    (choice,) = ask(make_app(runtime), "POST", "/v1/chat/completions", json=body).json()["choices"]
+    assert str(runtime.submits[0].prompt).endswith("<think>There are two")
+    assert choice["message"]["reasoning_content"] == " cities."
+    assert choice["message"]["content"] == "Zürich is one."

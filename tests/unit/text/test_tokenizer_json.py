@@ -134,8 +134,8 @@ def test_what_is_no_tokenizer_is_told(text: str) -> None:
 
 
 def test_an_unknown_decoder_is_named() -> None:
-    with pytest.raises(ModelUnsupported, match=r"decoder of tokenizer\.json \(WordPiece\)"):
-        make(byte_level(decoder=decoders.WordPiece()))
+    with pytest.raises(ModelUnsupported, match=r"decoder of tokenizer\.json \(BPEDecoder\)"):
+        make(byte_level(decoder=decoders.BPEDecoder()))
 
 
 def test_a_real_tokenizer_agrees_with_the_one_of_the_gguf_file(smollm2_path: Path) -> None:

@@ -10,18 +10,20 @@ if TYPE_CHECKING:
     from stoker.backends.llama.backend import LlamaBackend, LlamaOptions
     from stoker.backends.llama.control import ControlVector
     from stoker.backends.llama.encoder import ENCODERS, EncoderOptions, LlamaEncoder
-    from stoker.backends.llama.gpu import gpu_name, gpu_name_by_child
+    from stoker.backends.llama.gpu import GPU, GPUs, gpu_name, gpu_name_by_child, gpus, gpus_by_child
     from stoker.backends.llama.options import AttentionOptions, CacheType, DeviceOptions, FlashAttention, SplitMode
     from stoker.backends.llama.tokenizer import LlamaTokenizer
 
 __all__ = [
     "ENCODERS",
+    "GPU",
     "AttentionOptions",
     "CacheType",
     "ControlVector",
     "DeviceOptions",
     "EncoderOptions",
     "FlashAttention",
+    "GPUs",
     "LlamaBackend",
     "LlamaEncoder",
     "LlamaOptions",
@@ -29,10 +31,14 @@ __all__ = [
     "SplitMode",
     "gpu_name",
     "gpu_name_by_child",
+    "gpus",
+    "gpus_by_child",
 ]
 
 _HOMES = {
     "ENCODERS": "stoker.backends.llama.encoder",
+    "GPU": "stoker.backends.llama.gpu",
+    "GPUs": "stoker.backends.llama.gpu",
     "AttentionOptions": "stoker.backends.llama.options",
     "CacheType": "stoker.backends.llama.options",
     "ControlVector": "stoker.backends.llama.control",
@@ -46,6 +52,8 @@ _HOMES = {
     "SplitMode": "stoker.backends.llama.options",
     "gpu_name": "stoker.backends.llama.gpu",
     "gpu_name_by_child": "stoker.backends.llama.gpu",
+    "gpus": "stoker.backends.llama.gpu",
+    "gpus_by_child": "stoker.backends.llama.gpu",
 }
 """Where each name lives. They are imported when first asked for: who needs no libllama asks only for little of it."""
 

@@ -1,18 +1,56 @@
-"""Whether libllama has a GPU to compute on. Where it cannot, finding out does not load it."""
+"""The GPUs that libllama can compute on. Where it has none, finding out does not load it."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from stoker.backends.llama.native import library
 from stoker.errors import ModelUnsupported
 
 _BACKENDS = ("cuda", "hip", "metal", "musa", "opencl", "sycl", "vulkan", "cann")
 _CHILD_S = 60.0
+_MIB = 2**20
+_GPU, _INTEGRATED = 1, 2
+"""Of `ggml_backend_dev_type`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GPU:
+    """One device that is no CPU."""
+
+    name: str
+    """Such as `CUDA0` or `Vulkan0`."""
+    description: str
+    free_bytes: int
+    total_bytes: int
+    shares_ram: bool
+    """Its memory is the machine's own."""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.description}, {self.free_bytes // _MIB} of {self.total_bytes // _MIB} MiB free)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GPUs:
+    """What libllama can compute on besides the CPU."""
+
+    kind: str | None
+    """The kind of GPU backend that libllama was built with, such as `cuda`, if there is a device for it."""
+    devices: tuple[GPU, ...] = ()
+
+
+_NONE = GPUs(kind=None)
 
 
 def gpu_name() -> str | None:
@@ -28,14 +66,22 @@ def gpu_name_by_child() -> str | None:
     Raises:
         ModelUnsupported: libllama cannot be used.
     """
-    if built_for() is None:
-        return None
-    command = (sys.executable, "-P", "-m", __name__)
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_CHILD_S, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise ModelUnsupported(f"libllama does not tell whether it has a GPU here: {error}") from error
-    return done.stdout.strip() or None
+    return None if built_for() is None else _ask_child().kind
+
+
+def gpus() -> GPUs:
+    """All devices, as they are now."""
+    kind = gpu_name()
+    return _NONE if kind is None else GPUs(kind=kind, devices=tuple(_devices()))
+
+
+def gpus_by_child() -> GPUs:
+    """The same from a process of its own.
+
+    Raises:
+        ModelUnsupported: libllama cannot be used.
+    """
+    return _NONE if gpu_name_by_child() is None else _ask_child()
 
 
 def built_for() -> str | None:
@@ -43,9 +89,47 @@ def built_for() -> str | None:
     spec = find_spec("llama_cpp")
     if spec is None or spec.origin is None:
         return None
-    libraries = {path.name for path in (Path(spec.origin).parent / "lib").glob("*ggml-*")}
+    other = os.environ.get("LLAMA_CPP_LIB_PATH")  # as llama-cpp-python has it
+    folder = Path(other) if other else Path(spec.origin).parent / "lib"
+    libraries = {path.name for path in folder.glob("*ggml-*")}
     return next((name for name in _BACKENDS if any(f"ggml-{name}" in library for library in libraries)), None)
 
 
+def _ask_child() -> GPUs:
+    command = (sys.executable, "-P", "-m", __name__)
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_CHILD_S, check=True)
+        return msgspec.json.decode(done.stdout.splitlines()[-1], type=GPUs)
+    except (OSError, subprocess.SubprocessError, msgspec.MsgspecError, IndexError) as error:
+        raise ModelUnsupported(f"libllama does not tell whether it has a GPU here: {error}") from error
+
+
+def _devices() -> Iterator[GPU]:
+    ggml: Any = library()._lib
+    for name, restype, argtypes in (
+        ("count", c_size_t, []),
+        ("get", c_void_p, [c_size_t]),
+        ("name", c_char_p, [c_void_p]),
+        ("description", c_char_p, [c_void_p]),
+        ("type", c_int, [c_void_p]),
+        ("memory", None, [c_void_p, c_void_p, c_void_p]),
+    ):
+        function = getattr(ggml, f"ggml_backend_dev_{name}")
+        function.restype, function.argtypes = restype, argtypes
+    for index in range(ggml.ggml_backend_dev_count()):
+        device = ggml.ggml_backend_dev_get(index)
+        kind = ggml.ggml_backend_dev_type(device)
+        if kind in (_GPU, _INTEGRATED):
+            free, total = c_size_t(), c_size_t()
+            ggml.ggml_backend_dev_memory(device, byref(free), byref(total))
+            yield GPU(
+                name=ggml.ggml_backend_dev_name(device).decode(errors="replace"),
+                description=ggml.ggml_backend_dev_description(device).decode(errors="replace"),
+                free_bytes=free.value,
+                total_bytes=total.value,
+                shares_ram=kind == _INTEGRATED,
+            )
+
+
 if __name__ == "__main__":
-    print(gpu_name() or "")
+    print(msgspec.json.encode(gpus()).decode())

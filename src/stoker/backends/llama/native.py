@@ -97,6 +97,11 @@ def library() -> Any:
     return llama_cpp
 
 
+def log_callback() -> Any:
+    """What other libraries beside libllama are given to log by. `library` was called before."""
+    return _log_callback
+
+
 @contextmanager
 def interrupts_held() -> Generator[None]:
     """Delivers a Ctrl-C when the block ends. Inside a callback of native code, ctypes would swallow what it raises.

@@ -1,23 +1,33 @@
 """GGUF models on Stoker's own kernels for CPUs. The only room with `stoker._native`."""
 
 from stoker.backends.native.adapters import adapter_bytes
-from stoker.backends.native.backend import (
-    NativeBackend,
-    NativeOptions,
+from stoker.backends.native.backend import NativeBackend
+from stoker.backends.native.embedder import Frame
+from stoker.backends.native.encoder import NativeEncoder
+from stoker.backends.native.kv_types import KVType
+from stoker.backends.native.needs import (
     check_supported,
     context_bytes,
+    is_encoder,
     kept_bytes,
+    packed_bytes,
     spare_kv_tokens,
 )
-from stoker.backends.native.kv_types import KVType
+from stoker.backends.native.options import NativeOptions
+from stoker.backends.native.weights import pack_weights
 
 __all__ = [
+    "Frame",
     "KVType",
     "NativeBackend",
+    "NativeEncoder",
     "NativeOptions",
     "adapter_bytes",
     "check_supported",
     "context_bytes",
+    "is_encoder",
     "kept_bytes",
+    "pack_weights",
+    "packed_bytes",
     "spare_kv_tokens",
 ]

@@ -3,151 +3,46 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from math import ceil
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stoker import _native
 from stoker.backends.base import Logits
-from stoker.backends.cores import usable_cores
 from stoker.backends.native.adapters import NativeAdapters, OpenFile
-from stoker.backends.native.architectures import describe_decoder
+from stoker.backends.native.batch_arrays import BatchArrays
 from stoker.backends.native.decoder import describe
-from stoker.backends.native.embedder import EmbedderOptions, NativeEmbedder
-from stoker.backends.native.file import ModelFile, ModelParts
-from stoker.backends.native.kv_types import KVType, choose_kv_type, element_bytes
-from stoker.backends.native.layout import Layout, plan_layout
-from stoker.backends.native.pages import PAGE_TOKENS, PageLedger, num_pages, pages_for
+from stoker.backends.native.embedder import NativeEmbedder
+from stoker.backends.native.file import ModelFile
+from stoker.backends.native.kv_types import KVType, choose_kv_type
+from stoker.backends.native.needs import plan_model
+from stoker.backends.native.options import NativeOptions, embedder_options
+from stoker.backends.native.pages import PAGE_TOKENS, PageLedger, pages_for
 from stoker.backends.native.spec import DecoderSpec
 from stoker.backends.native.state_tails import StateTails
 from stoker.backends.native.threads import Threads, plan_threads
 from stoker.backends.native.weights import PackProgress, Weights, load_weights
-from stoker.backends.sizes import check_sizes, num_threads
+from stoker.backends.sizes import num_threads
 from stoker.core.batch import Batch, CacheOp, Chunk, CopyPrefix
-from stoker.core.embedding import Pooling
 from stoker.core.model_info import CacheTraits, ModelInfo
 from stoker.core.stages import Mark, no_mark
 from stoker.core.tiers import KVBytes, TakeMemory, new_memory
-from stoker.errors import BackendError, ConfigError, ModelNotLoaded, ResourceExhausted
+from stoker.errors import BackendError, ModelNotLoaded, ResourceExhausted
 
-_KV_VERSION = 1
+_KV_VERSIONS: dict[KVType, int] = {"q8": 2}
+"""Of the bytes of a type; 1 if it is not here."""
 _TILE_ROWS = 16
 """Of the kernels' activation tiles; a part of one costs nearly as much as all of it."""
 _MAX_DRAFT = 63
 """Entries that a state can be cut back in."""
-_PACKED_DIRECTORY_BYTES = 64 << 30
-_SPAN_TOKENS, _MAX_SPAN_BYTES, _PIECES_PER_THREAD, _ATTENTION_ROWS = 512, 16 << 20, 4, 64
-"""How attention to a long past is cut into pieces: native/attention.hpp and plan.cpp."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NativeOptions:
-    """How a model is loaded.
-
-    Raises:
-        ConfigError: a number is out of its range.
-    """
-
-    context_size: int
-    """Longest single sequence, in tokens."""
-    kv_tokens: int
-    """Cells of the pool that all sequences share, in tokens."""
-    num_slots: int = 64
-    """Most sequences that hold KV, running and retained."""
-    max_batch_tokens: int = 512
-    """Most entries of one forward pass."""
-    threads: int | None = None
-    """CPU threads of the forward pass, 1 … 512. None = one per core that this process may use."""
-    kv_type: KVType | None = None
-    """Of the elements of keys and values; i16 and q16: 16 bits, with a scale for each vector; q8: 8 bits, with one for
-    each 32. Not given: i16 or q16 where the kernels of this CPU are faster with it, else f16."""
-    packed_directory: Path | None = None
-    """Where packed weights are kept for the next start and for other processes; None = in memory alone."""
-    packed_directory_bytes: int = _PACKED_DIRECTORY_BYTES
-    """How much the directory may hold; what was not used for longest goes."""
-    pooling: Pooling = Pooling.MEAN
-    """How sequences are embedded."""
-    embedding_suffix: tuple[int, ...] = ()
-    """Token ids that the model wants behind every sequence that is embedded."""
-
-    def __post_init__(self) -> None:
-        check_sizes(self)
-        if self.kv_type is not None and self.kv_type not in get_args(KVType):
-            raise ConfigError(f"`kv_type` must be f32, f16, q8, q16 or i16, not {self.kv_type}", parameter="kv_type")
-
-
-def kept_bytes(files: Sequence[ModelFile], kv_type: KVType | None) -> tuple[int, int]:
-    """What is kept of each token, and what recurrent layers keep of each sequence.
-
-    Args:
-        files: all parts of the model, open.
-        kv_type: as in `NativeOptions`.
-
-    Raises:
-        ConfigError: the model cannot be kept so.
-        ModelUnsupported: this backend does not run it.
-        ModelFileInvalid: the file contradicts itself.
-    """
-    spec = describe_decoder(ModelParts(files), 1)
-    chosen = choose_kv_type(kv_type, max(spec.head_sizes))
-    sizes = Counter(spec.kv_head_sizes)
-    values = sum(2 * count * size * element_bytes(chosen, size) for size, count in sizes.items())
-    return ceil(values), spec.state_bytes
-
-
-def spare_kv_tokens(num_slots: int) -> int:
-    """What pages take beyond the cells of the pool, at most, in tokens."""
-    return num_pages(kv_tokens=1, num_slots=num_slots) * PAGE_TOKENS
-
-
-def context_bytes(files: Sequence[ModelFile], threads: int | None, num_slots: int) -> Callable[[int], int]:
-    """What a context of so many positions takes besides KV: tables of rotations and of pages, and places for what
-    attention finds.
-
-    Args:
-        files: all parts of the model, open.
-        threads: as in `NativeOptions`.
-        num_slots: as in `NativeOptions`.
-
-    Raises:
-        ModelUnsupported: this backend does not run it.
-        ModelFileInvalid: the file contradicts itself.
-    """
-    spec = describe_decoder(ModelParts(files), 1)
-    most_shared = max(layer.heads.num // layer.heads.num_kv for layer in spec.layers if layer.heads is not None)
-    rows = (threads or usable_cores()) * max(_ATTENTION_ROWS, most_shared)
-    span_bytes = _PIECES_PER_THREAD * rows * 4 * (max(spec.head_sizes) + _TILE_ROWS)
-
-    def needed(num_positions: int) -> int:
-        spans = min(_MAX_SPAN_BYTES, (num_positions // _SPAN_TOKENS + 1) * span_bytes)
-        tables = num_positions * sum(4 * rope.dim for rope in spec.ropes) + 4 * num_slots * pages_for(num_positions)
-        return tables + spans
-
-    return needed
-
-
-def check_supported(files: Sequence[ModelFile]) -> None:
-    """Whether this backend runs a model, before anything is loaded.
-
-    Args:
-        files: all parts of the model, open.
-
-    Raises:
-        ModelUnsupported: it does not; the message says why.
-        ModelFileInvalid: the file contradicts itself.
-    """
-    _plan(files, context_size=1)
 
 
 class NativeBackend:
     """A GGUF model on Stoker's own kernels: one pool of KV pages, many sequences. Satisfies `Backend`, `KVPort`,
-    `MaximaPort` and `AdapterPort`; a step may mix adapters.
+    `MaximaPort`, `RowsPort` and `AdapterPort`; a step may mix adapters.
 
     Logits of a sequence do not depend on its batch-mates and their adapters, on how its prompt was cut into chunks, on
     what was cached or on the number of threads: they are the same to the bit. For one type of keys and values they are
@@ -178,7 +73,7 @@ class NativeBackend:
         open_file: OpenFile | None = None,
         mark: Mark = no_mark,
     ) -> None:
-        spec, layout, parts = _plan(files, options.context_size)
+        spec, layout, parts = plan_model(files, options.context_size)
         kv_type = choose_kv_type(options.kv_type, max(spec.head_sizes))
         self._mark = mark
         self._info = _model_info(parts.first.path.stem, spec, options, kv_type, eog_token_ids)
@@ -190,6 +85,7 @@ class NativeBackend:
             max_bytes=options.packed_directory_bytes,
             threads=threads.count,
             progress=progress,
+            may_copy=options.may_copy_weights,
         )
         num_positions = self._info.max_sequence_tokens
         self._ledger = PageLedger(kv_tokens=options.kv_tokens, num_slots=options.num_slots, max_tokens=num_positions)
@@ -199,10 +95,13 @@ class NativeBackend:
         self._tails = StateTails(self._decoder) if self._state_bytes else None
         per_token = self._page_bytes // PAGE_TOKENS
         self._info = replace(self._info, kv_bytes_per_token=per_token, state_bytes_per_slot=2 * self._state_bytes)
-        self.embedder = NativeEmbedder(spec, weights, _embedder_options(options, kv_type, threads))
+        self.embedder = NativeEmbedder(spec, weights, embedder_options(options, kv_type, threads))
         """Its own KV, taken when it is first used."""
         self._adapters = None if open_file is None else NativeAdapters(spec, open_file)
-        self._input = _BatchArrays(self._info)
+        has_axes = any(rope.axes for rope in spec.ropes)
+        self._input = BatchArrays(self._info, spec.hidden_size, has_axes=has_axes)
+        self.row_width = spec.hidden_size
+        """See `RowsPort`."""
         self._logits: Logits = np.empty((0, spec.vocab_size), dtype=np.float32)
         self._maxima: Logits = np.empty((0, _native.num_maxima(spec.vocab_size)), dtype=np.float32)
         self._rows_of_logits: Logits = self._logits
@@ -280,7 +179,7 @@ class NativeBackend:
     def expect_kv(self, num_bytes: int) -> None:
         """See `KVPort.expect_kv`: touches the pages that are handed out first.
 
-        Memory that nobody has touched yet is emptied by the kernel first, which takes longer than to fill it.
+        The kernel clears memory on its first use, which takes longer than filling it.
         """
         decoder, first = self._decoder, self._num_touched
         last = min(num_bytes // self._page_bytes, self._ledger.num_pages)
@@ -295,6 +194,14 @@ class NativeBackend:
     def unload_adapter(self, key: str) -> None:
         """See `AdapterPort.unload_adapter`."""
         self._open_adapters().unload(self._open_decoder(), key)
+
+    def hold_rows(self, key: bytes, rows: NDArray[np.float32]) -> None:
+        """See `RowsPort.hold_rows`."""
+        self._input.hold(key, rows)
+
+    def drop_rows(self, key: bytes) -> None:
+        """See `RowsPort.drop_rows`."""
+        self._input.drop(key)
 
     def close(self) -> None:
         """Joins the threads and frees the KV; the weights go with their last user. Calling it twice is allowed."""
@@ -352,12 +259,12 @@ class NativeBackend:
 
     def _pass(self, decoder: _native.Decoder, chunks: tuple[Chunk, ...]) -> Logits:
         try:
-            tokens, rows, num_rows, is_adapted = self._input.fill(chunks)
+            tokens, rows, num_rows, is_adapted, more = self._input.fill(chunks)
             logits = self._rows(num_rows)
             adapters, scales = self._open_adapters().uses(chunks) if is_adapted else (None, None)
             self._mark("bind")
             tables = self._ledger.tables
-            decoder.forward(tokens, rows, tables, logits, maxima=self.maxima, adapters=adapters, scales=scales)
+            decoder.forward(tokens, rows, tables, logits, maxima=self.maxima, adapters=adapters, scales=scales, **more)
         except (MemoryError, RuntimeError) as error:
             raise BackendError(f"the forward pass failed: {error}") from error
         return logits
@@ -400,33 +307,6 @@ class NativeBackend:
         return self._rows_of_logits
 
 
-class _BatchArrays:
-    """The arrays that C++ reads a batch from, written anew for each."""
-
-    def __init__(self, info: ModelInfo) -> None:
-        self._tokens: NDArray[np.int32] = np.zeros(info.max_batch_tokens, dtype=np.int32)
-        self._chunks: NDArray[np.int32] = np.zeros((info.num_slots, 4), dtype=np.int32)
-        self._sizes = self._tokens.size, len(self._chunks)
-        self._views = self._tokens, self._chunks
-        """What of them the last batch took."""
-
-    def fill(self, chunks: tuple[Chunk, ...]) -> tuple[NDArray[np.int32], NDArray[np.int32], int, bool]:
-        """Token ids `(num_tokens,)`; for each chunk slot, start, length and number of rows; how many rows these are
-        together; and whether any of them names adapters.
-        """
-        num_tokens, num_rows, is_adapted = _native.write_batch(chunks, self._tokens, self._chunks)
-        if (num_tokens, len(chunks)) != self._sizes:
-            self._sizes = (num_tokens, len(chunks))
-            self._views = self._tokens[:num_tokens], self._chunks[: len(chunks)]
-        return *self._views, num_rows, is_adapted
-
-
-def _plan(files: Sequence[ModelFile], context_size: int) -> tuple[DecoderSpec, Layout, ModelParts]:
-    parts = ModelParts(files)
-    spec = describe_decoder(parts, context_size)
-    return spec, plan_layout(spec, parts), parts
-
-
 def _decoder(
     spec: DecoderSpec, weights: Weights, info: ModelInfo, ledger: PageLedger, kv_type: KVType, threads: Threads
 ) -> _native.Decoder:
@@ -447,16 +327,6 @@ def _decoder(
             f"{info.kv_tokens} tokens of KV do not fit into memory; give fewer with --kv-tokens",
             kv_tokens=info.kv_tokens,
         ) from error
-
-
-def _embedder_options(options: NativeOptions, kv_type: KVType, threads: Threads) -> EmbedderOptions:
-    return EmbedderOptions(
-        pooling=options.pooling,
-        suffix=options.embedding_suffix,
-        max_tokens=options.context_size,
-        kv_type=kv_type,
-        threads=threads,
-    )
 
 
 def _model_info(
@@ -491,4 +361,4 @@ def _kv_format(spec: DecoderSpec, kv_type: KVType) -> str:
     digest = hashlib.sha256()
     for rope in spec.ropes:
         digest.update(rope.frequencies.tobytes() + np.float64(rope.magnitude).tobytes())
-    return f"native {_KV_VERSION} {kv_type} {digest.hexdigest()[:16]}"
+    return f"native {_KV_VERSIONS.get(kv_type, 1)} {kv_type} {digest.hexdigest()[:16]}"

@@ -9,8 +9,22 @@ norm     offset, or -1 where there is none
 
 from __future__ import annotations
 
+import numpy as np
+
 from stoker.backends.native.layout import Layout
-from stoker.backends.native.spec import DecoderSpec, Experts, Heads, Layer, Linear, Norm, Recurrence, Rope
+from stoker.backends.native.rotation import Rope
+from stoker.backends.native.spec import (
+    DecoderSpec,
+    Experts,
+    Heads,
+    Injection,
+    Latent,
+    Layer,
+    LayerInputs,
+    Linear,
+    Norm,
+    Recurrence,
+)
 
 _NOTHING = -1
 _NO_HEADS = Heads(num=0, num_kv=0, size=0)
@@ -33,17 +47,35 @@ def describe(spec: DecoderSpec, layout: Layout, num_positions: int) -> dict[str,
         "attention_scale": spec.attention_scale,
         "attention_softcap": spec.attention_softcap,
         "embedding_scale": spec.embedding_scale,
+        "input_scale": spec.input_scale,
         "logit_softcap": spec.logit_softcap,
         "embedding": _matrix(layout, spec.embedding),
         "head": _matrix(layout, spec.head),
         "output_norm": _norm(layout, spec.output_norm),
         "query_scales": None if spec.query_scales is None else spec.query_scales.table(num_positions),
+        "distance_slopes": None if spec.distance_slopes is None else np.array(spec.distance_slopes, dtype=np.float32),
+        "num_embedded_positions": 0 if spec.positions is None else spec.positions.num_stacked,
+        **{name: _norm(layout, getattr(spec, name)) for name in ("positions", "token_type", "embedding_norm")},
+        "sees_ahead": spec.sees_ahead,
+        "replaces_stream": spec.replaces_stream,
         "ropes": [_rope(rope, num_positions) for rope in spec.ropes],
-        "layers": [_layer(layout, layer) for layer in spec.layers],
+        "layer_inputs": None if spec.layer_inputs is None else _layer_inputs(layout, spec.layer_inputs),
+        "layers": [_layer(layout, layer, index) for index, layer in enumerate(spec.layers)],
     }
 
 
-def _layer(layout: Layout, layer: Layer) -> dict[str, object]:
+def _layer_inputs(layout: Layout, inputs: LayerInputs) -> dict[str, object]:
+    return {
+        "size": inputs.size,
+        "table": _matrix(layout, inputs.table),
+        "projection": _matrix(layout, inputs.projection),
+        "norm": _norm(layout, inputs.norm),
+        "norm_eps": inputs.norm_eps,
+        "table_scale": inputs.table_scale,
+    }
+
+
+def _layer(layout: Layout, layer: Layer, index: int) -> dict[str, object]:
     heads = layer.heads or _NO_HEADS
     linears = ("query", "key", "value", "output", "mixed_gate", "gate", "up", "down")
     norms = ("attention_norm", "query_norm", "key_norm", "sinks", "post_attention_norm", "feed_forward_norm")
@@ -54,6 +86,11 @@ def _layer(layout: Layout, layer: Layer) -> dict[str, object]:
         "recurrence": None if layer.recurrence is None else _recurrence(layout, layer.recurrence),
         "feed_forward_size": layer.feed_forward_size,
         "head_norms": layer.head_norms.value,
+        "norms_values": layer.norms_values,
+        "latent": None if layer.latent is None else _latent(layout, layer.latent),
+        "kv_layer": index if layer.kv_layer is None else layer.kv_layer,
+        **_injection(layout, layer.injection),
+        "output_scale": layer.output_scale,
         "is_parallel": layer.is_parallel,
         "is_beside": layer.is_beside,
         "experts": None if layer.experts is None else _experts(layout, layer.experts),
@@ -61,6 +98,22 @@ def _layer(layout: Layout, layer: Layer) -> dict[str, object]:
         **{name: _norm(layout, getattr(layer, name)) for name in (*norms, "post_feed_forward_norm")},
         "rope": layer.rope,
         "window": layer.window or 0,
+    }
+
+
+def _latent(layout: Layout, latent: Latent) -> dict[str, object]:
+    return {
+        **{name: getattr(latent, name) for name in ("size", "plain", "rotated", "value")},
+        **{name: _matrix(layout, getattr(latent, name)) for name in ("narrow", "wide", "out")},
+        **{name: _norm(layout, getattr(latent, name)) for name in ("query_norm", "norm")},
+    }
+
+
+def _injection(layout: Layout, injection: Injection | None) -> dict[str, object]:
+    return {
+        "inject_gate": None if injection is None else _matrix(layout, injection.gate),
+        "inject_output": None if injection is None else _matrix(layout, injection.output),
+        "inject_norm": _norm(layout, None if injection is None else injection.norm),
     }
 
 
@@ -78,11 +131,12 @@ def _recurrence(layout: Layout, recurrence: Recurrence) -> dict[str, object]:
 def _experts(layout: Layout, experts: Experts) -> dict[str, object]:
     linears = ("router", "gate", "up", "down", "shared_gate")
     plain = ("count", "used", "size", "num_groups", "used_groups", "is_normalised", "scale")
+    norms = ("selection_bias", "router_norm", "norm", "block_norm", "post_norm", "output_scales")
     return {
         **{name: getattr(experts, name) for name in plain},
         **{name: _matrix(layout, getattr(experts, name)) for name in linears},
         "routing": experts.routing.value,
-        "selection_bias": _norm(layout, experts.selection_bias),
+        **{name: _norm(layout, getattr(experts, name)) for name in norms},
     }
 
 
@@ -99,4 +153,4 @@ def _norm(layout: Layout, norm: Norm | None) -> int:
 
 
 def _rope(rope: Rope, num_positions: int) -> dict[str, object]:
-    return {"pairs": rope.pairs.value, "dim": rope.dim, "table": rope.tables(num_positions)}
+    return {"pairs": rope.pairs.value, "dim": rope.dim, "table": rope.tables(num_positions), "axes": list(rope.axes)}

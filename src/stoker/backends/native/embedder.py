@@ -10,6 +10,7 @@ import numpy as np
 from stoker import _native
 from stoker.backends.base import Embeddings
 from stoker.backends.native.decoder import describe
+from stoker.backends.native.dense import DenseLayers
 from stoker.backends.native.pages import PageLedger
 from stoker.backends.native.spec import DecoderSpec
 from stoker.backends.native.threads import Threads
@@ -25,12 +26,23 @@ _BATCH_TOKENS = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """What a model wants around texts."""
+
+    suffix: tuple[int, ...] = ()
+    """Token ids behind every sequence."""
+    separator: tuple[int, ...] = ()
+    """Between the two texts of a pair."""
+    rank_template: str | None = None
+    """See `EmbeddingInfo`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedderOptions:
     """How sequences are embedded."""
 
     pooling: Pooling
-    suffix: tuple[int, ...]
-    """What the model wants behind every sequence."""
+    frame: Frame
     max_tokens: int
     """Longest sequence."""
     kv_type: str
@@ -45,12 +57,14 @@ class NativeEmbedder:
         self._options = options
         self.embedding = EmbeddingInfo(
             pooling=options.pooling,
-            size=spec.hidden_size,
+            size=spec.embedding_size,
             max_tokens=options.max_tokens,
-            max_batch_tokens=_BATCH_TOKENS,
+            max_batch_tokens=max(_BATCH_TOKENS, options.max_tokens) if spec.sees_ahead else _BATCH_TOKENS,
             num_slots=_NUM_STATES if spec.state_bytes else _NUM_SLOTS,
-            can_split=True,
-            suffix=options.suffix,
+            can_split=not spec.sees_ahead,
+            suffix=options.frame.suffix,
+            separator=options.frame.separator,
+            rank_template=options.frame.rank_template,
         )
         self._passes: _Passes | None = None
 
@@ -77,11 +91,13 @@ class _Passes:
     """Owns the decoder of an embedder, and the ledger of its pages."""
 
     def __init__(self, spec: DecoderSpec, weights: Weights, info: EmbeddingInfo, options: EmbedderOptions) -> None:
-        num_cells = info.max_tokens + info.max_batch_tokens
+        num_cells = info.max_batch_tokens + (info.max_tokens if info.can_split else 0)
         self._ledger = PageLedger(kv_tokens=num_cells, num_slots=info.num_slots, max_tokens=info.max_tokens)
         self._hidden = np.empty((info.max_batch_tokens, spec.hidden_size), dtype=np.float32)
         self._no_logits = np.empty((0, spec.vocab_size), dtype=np.float32)
-        self._pool = Pool(info.pooling, spec.hidden_size)
+        pooled = spec.pooled
+        self._pool = Pool((pooled and pooled.pooling) or info.pooling, spec.hidden_size)
+        self._dense = None if pooled is None else DenseLayers(pooled, weights, spec.norm_eps)
         try:
             self._decoder = _native.Decoder(
                 describe(spec, weights.layout, info.max_tokens),
@@ -116,7 +132,8 @@ class _Passes:
             for piece in pieces:
                 if piece.slot or piece.is_last or not is_computed:
                     self._ledger.truncate(piece.slot, 0)
-        return self._pool.push(pieces, hidden)
+        found = self._pool.push(pieces, hidden)
+        return found if self._dense is None else self._dense.apply(found)
 
     def _compute(self, pieces: Sequence[Piece]) -> Embeddings:
         tokens = np.array([entry for piece in pieces for entry in piece.entries], dtype=np.int32)

@@ -17,9 +17,13 @@ from stoker.errors import ModelFileInvalid, ModelUnsupported
 _MAX_LAYERS = 512
 _MAX_SIZE = 1 << 22
 """Of a vector anywhere in a model: far above what exists, far below what would exhaust the memory."""
+_MAX_TABLE = 1 << 30
+"""Numbers of vectors by position."""
 _MAX_EXPERTS = 1024
 _MAX_CONTEXT = 2**31 - 1
 _MAX_HEAD_SIZE = 512
+_MAX_LATENT_HEAD = 1024
+"""Of a key that all heads share."""
 _HEAD_GRANULE, _ROW_GRANULE = 16, 32
 """What the length of a head, and of a row that is multiplied with a matrix, is a multiple of."""
 _SCALINGS = ("none", "linear", "yarn", "longrope")
@@ -59,8 +63,8 @@ class Hyperparameters:
         self.trained_context = self._trained_context()
         self.head_size = self.integer("attention.key_length", max(1, self.hidden_size // self.num_heads))
         self.heads = [
-            Heads(num=num, num_kv=num_kv, size=self.head_size)
-            for num, num_kv in zip(num_heads, num_kv_heads, strict=True)
+            Heads(num=num, num_kv=num_kv, size=size)
+            for num, num_kv, size in zip(num_heads, num_kv_heads, self._head_sizes(), strict=True)
         ]
         """Of each layer; without attention it has none of keys and values."""
         self.vocab_size = self._vocab_size()
@@ -92,7 +96,7 @@ class Hyperparameters:
         return value if isfinite(value) and value > 0 else self.fail(f"`{key}` is {value}")
 
     def optional_number(self, suffix: str) -> float | None:
-        """The same, or None if it is not there or 0."""
+        """A number as `number` returns it, or None if it is missing or 0."""
         key = self._file.own_key(suffix)
         return self.number(suffix) if self._file.get_float(key) else None
 
@@ -122,8 +126,12 @@ class Hyperparameters:
         """Whether the file has a list of this name."""
         return self._file.is_array(self._file.own_key(suffix))
 
+    def text(self, suffix: str, default: str) -> str:
+        """A word of the architecture."""
+        return self._file.get_str(self._file.own_key(suffix)) or default
+
     def sections(self, suffix: str, count: int) -> list[int]:
-        """So many integers, or fewer that are filled up with zeros.
+        """A list of `count` integers; a shorter one is filled up with zeros.
 
         Raises:
             ModelFileInvalid: there are none, or more.
@@ -150,12 +158,16 @@ class Hyperparameters:
 
     def rope_dim(self) -> int:
         """How many elements of a head are rotated."""
-        dim = self.integer("rope.dimension_count", self.head_size)
-        if dim % 2 or dim > self.head_size:
-            self.fail(f"`{self._file.own_key('rope.dimension_count')}` is {dim}, with heads of {self.head_size}")
+        dim = self._rope_dim("rope.dimension_count", self.head_size)
         if self.integer("rope.dimension_count_swa", dim, low=0) != dim:
             self.refuse("layers with a window rotate another part of each head")
         return dim
+
+    def rope_dims(self) -> tuple[int, int]:
+        """How many elements of a head are rotated, in layers that see everything, and in layers with a window."""
+        dim = self._rope_dim("rope.dimension_count", self.head_size)
+        windowed = self.integer("attention.key_length_swa", self.head_size)
+        return dim, self._rope_dim("rope.dimension_count_swa", windowed, min(dim, windowed))
 
     def rope_base(self, suffix: str = "rope.freq_base", default: float = 10000.0) -> float:
         """The slowest pair of elements turns about so many times slower than the fastest; above 1."""
@@ -183,8 +195,12 @@ class Hyperparameters:
             attention_factor=self.number("rope.scaling.attn_factor", 1.0),
         )
 
-    def rope_divisors(self, name: str) -> NDArray[np.float32] | None:
+    def rope_divisors(self, name: str, dim: int | None = None) -> NDArray[np.float32] | None:
         """The divisors of the rotation frequencies in tensor `name`; None if there is none.
+
+        Args:
+            name: of the tensor.
+            dim: how many elements are rotated, where not all layers are alike.
 
         Raises:
             ModelFileInvalid: it does not hold one finite, positive float for each frequency.
@@ -192,10 +208,24 @@ class Hyperparameters:
         entry = self._parts.tensors.get(name)
         if entry is None:
             return None
-        if entry.type.name not in FLOAT_TYPES or entry.shape != (self.rope_dim() // 2,):
+        if entry.type.name not in FLOAT_TYPES or entry.shape != ((dim or self.rope_dim()) // 2,):
             self.fail(f"tensor `{name}` of type {entry.type.name} and shape {entry.shape} is not what rope needs")
         values = self._parts.floats(name)
         return values if np.isfinite(values).all() and (values > 0).all() else self.fail(f"`{name}` is not positive")
+
+    def scalar(self, name: str, default: float) -> float:
+        """The only element of a tensor, or `default` if there is none.
+
+        Raises:
+            ModelFileInvalid: it has more, or is no finite float but zero.
+        """
+        entry = self._parts.tensors.get(name)
+        if entry is None:
+            return default
+        if entry.type.name not in FLOAT_TYPES or entry.shape != (1,):
+            self.fail(f"tensor `{name}` of type {entry.type.name} and shape {entry.shape} is not one number")
+        value = float(self._parts.floats(name)[0])
+        return value if isfinite(value) and value else self.fail(f"`{name}` is {value}")
 
     def tensors_of_further_layers(self) -> frozenset[str]:
         """Of those that guess further tokens."""
@@ -203,6 +233,35 @@ class Hyperparameters:
 
     def has(self, tensor: str) -> bool:
         return tensor in self._parts.tensors
+
+    def num_rows(self, tensor: str) -> int:
+        """Of a matrix that is there.
+
+        Raises:
+            ModelFileInvalid: it is none.
+        """
+        shape = self._parts.tensors[tensor].shape
+        if not 1 <= len(shape) <= 2 or not 1 <= shape[-1] <= _MAX_SIZE:
+            self.fail(f"tensor `{tensor}` has the shape {list(shape)}")
+        return shape[1] if len(shape) == 2 else 1
+
+    def table(self, tensor: str, num_rows: int | None = None) -> Norm | None:
+        """The rows of a matrix as vectors of the hidden size.
+
+        Args:
+            tensor: which one.
+            num_rows: that it has; None = as many as there are, or None if it is not there.
+
+        Raises:
+            ModelFileInvalid: it is no matrix, or too large.
+        """
+        if num_rows is None:
+            if not self.has(tensor):
+                return None
+            num_rows = self.num_rows(tensor)
+        if num_rows * self.hidden_size >= _MAX_TABLE:
+            self.fail(f"`{tensor}` with {num_rows} rows is too large")
+        return Norm(weight=tensor, size=num_rows * self.hidden_size, num_stacked=num_rows)
 
     def linear(self, stem: str, num_rows: int, num_columns: int, first_row: int = 0) -> Linear:
         """The matrix `<stem>.weight`, with `<stem>.bias` if there is one."""
@@ -244,6 +303,20 @@ class Hyperparameters:
             return None
         return self.counts_of_layers("expert_feed_forward_length")
 
+    def _rope_dim(self, suffix: str, head_size: int, default: int | None = None) -> int:
+        dim = self.integer(suffix, head_size if default is None else default)
+        if dim % 2 or dim > head_size:
+            self.fail(f"`{self._file.own_key(suffix)}` is {dim}, with heads of {head_size}")
+        return dim
+
+    def _head_sizes(self) -> list[int]:
+        """Of each layer: those with a window may have another one."""
+        windowed = self.integer("attention.key_length_swa", self.head_size)
+        flags = None if windowed == self.head_size else self.flags_of_layers("attention.sliding_window_pattern")
+        if windowed != self.head_size and flags is None:
+            self.refuse("heads of layers with a window differ, and it does not list these")
+        return [windowed if flag else self.head_size for flag in flags or [False] * self.num_layers]
+
     def _trained_context(self) -> int:
         """Raises ModelUnsupported if the file says that there is none, or no bound."""
         key = self._file.own_key("context_length")
@@ -264,18 +337,21 @@ class Hyperparameters:
         for heads in self.heads:
             if heads.num_kv and heads.num % heads.num_kv:
                 self.fail(f"{heads.num} heads cannot share {heads.num_kv} heads of keys and values")
-        if self.integer("attention.value_length", self.head_size) != self.head_size:
+        windowed = self.integer("attention.key_length_swa", self.head_size)
+        is_equal = self.integer("attention.value_length_swa", windowed) == windowed
+        is_latent = self.integer("attention.kv_lora_rank", 0, low=0) > 0
+        if not is_latent and (self.integer("attention.value_length", self.head_size) != self.head_size or not is_equal):
             self.refuse(f"`{key}` and `{value}` differ")
-        if self.head_size % _HEAD_GRANULE or self.head_size > _MAX_HEAD_SIZE:
-            self.refuse(f"heads of {self.head_size} elements (multiples of {_HEAD_GRANULE} up to {_MAX_HEAD_SIZE} can)")
+        most = _MAX_LATENT_HEAD if is_latent else _MAX_HEAD_SIZE
+        for size in sorted({heads.size for heads in self.heads}):
+            if size % _HEAD_GRANULE or size > most:
+                self.refuse(f"heads of {size} elements (multiples of {_HEAD_GRANULE} up to {most} can)")
         query_sizes = {heads.num * heads.size for heads in self.heads}
         for size in (self.hidden_size, *sorted({*self.feed_forward_sizes, *query_sizes})):
             if size > _MAX_SIZE:
                 self.fail(f"rows of {size} elements")
             if size % _ROW_GRANULE:
                 self.refuse(f"rows of {size} elements (multiples of {_ROW_GRANULE} can)")
-        if not self.flag("attention.causal", default=True):
-            self.refuse("its attention looks forward")
 
 
 def _layer_of(tensor: str) -> int:

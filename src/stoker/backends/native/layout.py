@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from logging import getLogger
 
 from stoker import _native
 from stoker.backends.native.file import FLOAT_TYPES, ModelParts, TensorEntry
@@ -21,6 +22,12 @@ _VECTOR_GRANULE = 16
 """Vectors are filled up with zeros to a multiple of this many floats."""
 _NO_WEIGHTS = frozenset({"I8", "I16", "I32", "I64"})
 """Nothing else computes with them either; some of them end libllama's process."""
+_NO_TEXT = ("v.", "mm.", "a.", "audio.", "vision.")
+"""How tensors begin that only images and sounds need."""
+_FURTHER_TOKENS = ".nextn."
+_DIVISORS = "rope_freqs.weight"
+
+logger = getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +66,7 @@ def plan_layout(spec: DecoderSpec, parts: ModelParts) -> Layout:
 
     Raises:
         ModelFileInvalid: a tensor is missing or has another shape than the metadata say.
-        ModelUnsupported: of a type that has no kernel; or the file has tensors that nobody would use.
+        ModelUnsupported: of a type that has no kernel; or the file has tensors that the model does not use.
     """
     _check_all_are_used(spec, parts)
     place = _Place()
@@ -73,8 +80,10 @@ def plan_layout(spec: DecoderSpec, parts: ModelParts) -> Layout:
     for norm in spec.norms:
         if norm not in norms:
             first = norm.taps or norm.size // norm.num_stacked
-            _check_vector(parts, norm.weight, first, norm.size // first)
-            norms[norm] = place.vector(norm.size)
+            for name in (norm.weight, norm.bias):
+                if name is not None:
+                    _check_vector(parts, name, first, norm.size // first)
+            norms[norm] = place.vector(norm.num_floats)
     biases = {linear: place.vector(linear.num_rows) for linear in matrices if linear.bias}
     return Layout(matrices, norms, biases, place.end)
 
@@ -103,8 +112,11 @@ class _Place:
 def _check_all_are_used(spec: DecoderSpec, parts: ModelParts) -> None:
     linears = (*spec.linears, spec.head)
     used = {linear.weight for linear in linears} | {linear.bias for linear in linears} | spec.unused
-    used |= {norm.weight for norm in spec.norms}
-    unknown = sorted(parts.tensors.keys() - used)
+    used |= {norm.weight for norm in spec.norms} | {norm.bias for norm in spec.norms}
+    more = sorted(parts.tensors.keys() - used)
+    unknown = [name for name in more if not _changes_nothing(parts, name)]
+    if more and not unknown:
+        logger.debug("%s: %d tensors are not used, such as `%s`", parts.first.path.name, len(more), more[0])
     if unknown:
         more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
         path = parts.first.path
@@ -113,6 +125,13 @@ def _check_all_are_used(spec: DecoderSpec, parts: ModelParts) -> None:
             f"{', '.join(unknown[:3])}{more}",
             path=str(path),
         )
+
+
+def _changes_nothing(parts: ModelParts, name: str) -> bool:
+    """Whether the next token of a text is the same without a tensor that no architecture asked for."""
+    if name == _DIVISORS and parts.tensors[name].type.name in FLOAT_TYPES:
+        return bool((parts.floats(name) == 1).all())
+    return name.startswith(_NO_TEXT) or (name.startswith("blk.") and _FURTHER_TOKENS in name)
 
 
 def _check_linear(parts: ModelParts, linear: Linear, num_rows: Counter[str]) -> TensorEntry:

@@ -35,6 +35,8 @@ from stoker.backends.native.layout import Layout
 
 logger = logging.getLogger(__name__)
 
+DIRECTORY_BYTES = 64 << 30
+"""What the directory usually may hold."""
 HEAD_BYTES = 65536
 """The packed memory begins here: a multiple of every page size."""
 
@@ -207,7 +209,7 @@ def _map(path: Path, name: str, num_bytes: int) -> mmap | None:
                 return None
             found = mmap(file.fileno(), num_bytes, access=ACCESS_READ, offset=HEAD_BYTES)
             prefer_huge_pages(found)
-        with suppress(OSError):  # read-only: then nobody removes by age either
+        with suppress(OSError):  # read-only: then no process removes by age either
             os.utime(path)
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -37,7 +37,7 @@ class PageLedger:
         """For each slot its pages in order, then -1. Shape `(num_slots, pages of max_tokens)`."""
         self._lengths = [0] * num_slots
         self._writable = [0] * num_slots
-        """Up to here each slot can be written to without another look: its pages are there, and nobody else's."""
+        """Up to here each slot can be written to without another look: its pages are allocated, and not shared."""
         self._references = [0] * self.num_pages
         # The lowest page last: what was used lately is used again, and memory that was never needed is never touched.
         self._free = list(reversed(range(self.num_pages)))
@@ -91,7 +91,7 @@ class PageLedger:
     def prepare_each(self, chunks: Iterable[Chunk]) -> list[tuple[int, int]]:
         """`prepare` for each of these, which go on where their slots end; returns the pages to be copied."""
         copied: list[tuple[int, int]] = []
-        for slot, start, entries, _, _ in chunks:
+        for slot, start, entries, _, _, _, _ in chunks:
             assert start == self._lengths[slot], f"a hole or an overlap in slot {slot}"
             end = start + len(entries)
             if end > self._writable[slot] and (pages := self.prepare(slot, end)) is not None:
@@ -104,7 +104,7 @@ class PageLedger:
 
     def commit_each(self, chunks: Iterable[Chunk]) -> None:
         """`commit` for each of these."""
-        for slot, start, entries, _, _ in chunks:
+        for slot, start, entries, _, _, _, _ in chunks:
             self._lengths[slot] = start + len(entries)
 
     def abandon(self, slot: int) -> None:

@@ -11,7 +11,8 @@ from math import ceil, floor, log, pi
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.backends.native.spec import Rope, RopePairs
+from stoker.backends.native.kinds import RopePairs
+from stoker.backends.native.rotation import Rope
 
 _BETA_FAST, _BETA_SLOW = 32.0, 1.0
 """Turns within the original context beyond which, and below which, YaRN leaves or stretches a frequency wholly."""

@@ -3,119 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
 
-
-class RopePairs(Enum):
-    """Which two elements of a head are rotated together, of the first `dim`."""
-
-    ADJACENT = "adjacent"
-    """2i and 2i+1."""
-    HALVES = "halves"
-    """i and i + dim/2."""
-
-
-class Activation(Enum):
-    """What the gate goes through before it is multiplied with `up`."""
-
-    SILU = "silu"
-    GELU_TANH = "gelu_tanh"
-    """GELU by the tanh formula."""
-    SWIGLU_CLAMPED = "swiglu_clamped"
-    """`g * sigmoid(1.702 g) * (u + 1)` with g = min(gate, 7) and u = up between -7 and 7: of gate and up together."""
-    RELU_SQUARED = "relu_squared"
-    """`max(gate, 0)²`, and there is no `up`."""
-
-
-class Routing(Enum):
-    """What a router's outputs become."""
-
-    SOFTMAX = "softmax"
-    """Over all experts; then the best are chosen."""
-    SIGMOID = "sigmoid"
-    """Of each; then the best are chosen."""
-    SOFTMAX_OF_CHOSEN = "softmax_of_chosen"
-    """The best are chosen as they are; then softmax over these."""
-
-
-class NormKind(Enum):
-    """What the norms of the residual stream do."""
-
-    RMS = "rms"
-    """`x / sqrt(mean(x²) + eps) * weight`"""
-    LAYER = "layer"
-    """`(x - mean(x)) / sqrt(variance(x) + eps) * weight`"""
-
-
-class Mixer(Enum):
-    """How a layer without attention brings the positions of a sequence together."""
-
-    SHORT_CONV = "short_conv"
-    """`output(c * convolution(b * x))`, where `query` gives b, `key` gives c and `value` gives x."""
-    DELTA_NET = "delta_net"
-    """A gated delta net: `S = decay S + k (beta (v - (decay S)ᵀ k))ᵀ`, and each position gives `Sᵀ q / sqrt(size q)`.
-    q, k and v are convolved and go through SiLU; q and k are divided by their lengths."""
-    MAMBA2 = "mamba2"
-    """`S = decay S + k (step v)ᵀ`, and each position gives `Sᵀ q + skip v`. q, k and v are convolved and go through
-    SiLU; papers call them C, B and x."""
-
-
-class HeadNorms(Enum):
-    """When the norms of queries and keys are computed, and over what."""
-
-    BEFORE_ROPE = "before_rope"
-    """Over each head alone."""
-    AFTER_ROPE = "after_rope"
-    """Over each head alone, when it is rotated already."""
-    WHOLE_ROW = "whole_row"
-    """Over all heads of a row as one vector, before the rotation."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Rope:
-    """A rotary position embedding: the pair i of a head at position p turns by `p * frequencies[i]`.
-
-    Scaling (linear, YaRN, Llama 3, LongRoPE) is already in the numbers.
-    """
-
-    pairs: RopePairs
-    frequencies: NDArray[np.float64]
-    """Radians per position, shape `(dim / 2,)`; elements behind the first `dim` of a head are not rotated."""
-    magnitude: float = 1.0
-    """Sine and cosine are multiplied with it."""
-
-    @property
-    def dim(self) -> int:
-        return 2 * len(self.frequencies)
-
-    def tables(self, num_positions: int) -> NDArray[np.float32]:
-        """Cosines and sines of the positions 0 …, shape `(num_positions, 2, dim / 2)`, computed in float64."""
-        found = np.empty((num_positions, 2, len(self.frequencies)), dtype=np.float32)
-        for start in range(0, num_positions, _TABLE_ROWS):
-            rows = slice(start, min(start + _TABLE_ROWS, num_positions))
-            angles = np.arange(rows.start, rows.stop, dtype=np.float64)[:, None] * self.frequencies
-            found[rows, 0] = np.cos(angles) * self.magnitude
-            found[rows, 1] = np.sin(angles) * self.magnitude
-        return found
-
-
-_TABLE_ROWS = 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueryScales:
-    """Queries grow with the logarithm of their position: `1 + slope * ln(1 + floor(position / period))`."""
-
-    slope: float
-    period: int
-
-    def table(self, num_positions: int) -> NDArray[np.float32]:
-        """Of the positions 0 …"""
-        steps = np.arange(num_positions) // self.period
-        return (1 + self.slope * np.log1p(steps)).astype(np.float32)
+from stoker.backends.native.kinds import Activation, DenseActivation, HeadNorms, Mixer, NormKind, Routing
+from stoker.backends.native.query_scales import QueryScales
+from stoker.backends.native.rotation import Rope
+from stoker.core.embedding import Pooling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,12 +27,14 @@ class Linear:
     num_stacked: int = 1
     """Of how many equal matrices, one below the other, the tensor consists; then it has one more dimension."""
     run: int = 0
-    """The rows are so many behind one another, then as many are left out, and so on; 0 = none is left out."""
+    """The rows are so many behind one another, then `gap` are left out, and so on; 0 = none is left out."""
+    gap: int = 0
+    """0 = as many as `run`."""
 
     def rows_in_file(self) -> NDArray[np.int64]:
         """Which rows of the tensor these are, `(num_rows,)`."""
         rows = np.arange(self.num_rows)
-        return self.first_row + rows + (rows // self.run * self.run if self.run else 0)
+        return self.first_row + rows + (rows // self.run * (self.gap or self.run) if self.run else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +49,13 @@ class Norm:
     """Of how many equal vectors, one behind the other, it consists; then the tensor has one more dimension."""
     taps: int = 0
     """Of a convolution: so many weights for each channel, which lie together in the file. Packed tap by tap."""
+    bias: str | None = None
+    """Name of another vector of this size, packed behind it."""
+
+    @property
+    def num_floats(self) -> int:
+        """Of both."""
+        return self.size * (1 if self.bias is None else 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,11 +98,32 @@ class Experts:
     """Experts of these groups alone are chosen; a group is as good as its best two experts are together."""
     shared_gate: Linear | None = None
     """One row: by the sigmoid of its product what the layer's own block gives is multiplied."""
+    router_norm: Norm | None = None
+    """With `norm`, where router and experts have other inputs than the layer's own block; else they share its input."""
+    norm: Norm | None = None
+    block_norm: Norm | None = None
+    """Of what the layer's own block gives, before what experts give is added."""
+    post_norm: Norm | None = None
+    """Of what they give together."""
+    output_scales: Norm | None = None
+    """By which what each gives is multiplied."""
 
     @property
     def linears(self) -> tuple[Linear, ...]:
         places = (self.router, self.gate, self.up, self.down, self.shared_gate)
         return tuple(linear for linear in places if linear is not None)
+
+    @property
+    def norms(self) -> tuple[Norm, ...]:
+        places = (
+            self.selection_bias,
+            self.router_norm,
+            self.norm,
+            self.block_norm,
+            self.post_norm,
+            self.output_scales,
+        )
+        return tuple(norm for norm in places if norm is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +179,68 @@ class Recurrence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Latent:
+    """Keys and values that all heads share, as one short vector of each position.
+
+    ```
+    `query` gives    | head 0: plain, rotated | head 1 | …      or numbers of which `narrow(query_norm(…))` makes these
+    `key` gives      | latent | rotated |
+    a key            | rope(rotated) | norm(latent) |           which is the value, too
+    a query          | rope(rotated) | wide(plain) |            of each head
+    the output       out(value without its first part)          of each head
+    ```
+    """
+
+    size: int
+    """Of the vector, without what is rotated."""
+    plain: int
+    rotated: int
+    value: int
+    """What a head gives in the end."""
+    narrow: Linear | None
+    wide: Linear
+    out: Linear
+    query_norm: Norm | None
+    norm: Norm
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        return (self.wide, self.out) if self.narrow is None else (self.narrow, self.wide, self.out)
+
+    @property
+    def norms(self) -> tuple[Norm, ...]:
+        return (self.norm,) if self.query_norm is None else (self.query_norm, self.norm)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Injection:
+    """What a layer adds last, from what each token has for it (see `LayerInputs`).
+
+    ```
+    x += norm(output(activation(gate(x)) * input))
+    ```
+    """
+
+    gate: Linear
+    output: Linear
+    norm: Norm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerInputs:
+    """What each token has for each layer: `norm(projection(x)) + table_scale * table[token]`, x being its embedding."""
+
+    size: int
+    """Of one layer's."""
+    table: Linear
+    projection: Linear
+    norm: Norm
+    """Of each layer's by itself."""
+    norm_eps: float
+    table_scale: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
     """One block.
 
@@ -272,10 +259,17 @@ class Layer:
     """What is there in its place."""
     attention_norm: Norm | None
     query: Linear
-    key: Linear
-    value: Linear
+    key: Linear | None
+    """With `value` missing where the layer sees the keys and values of another one."""
+    value: Linear | None
+    latent: Latent | None = None
+    """With it there is no `value`, and `heads` are those of queries and of the only key."""
+    kv_layer: int | None = None
+    """Whose these are: of one before it, with equal heads and window."""
     query_norm: Norm | None = None
     key_norm: Norm | None = None
+    norms_values: bool = False
+    """Values have a norm over each head, too, without weights."""
     head_norms: HeadNorms = HeadNorms.BEFORE_ROPE
     output: Linear
     mixed_gate: Linear | None = None
@@ -291,6 +285,9 @@ class Layer:
     experts: Experts | None = None
     """What they give is added to what the block gives."""
     post_feed_forward_norm: Norm | None = None
+    injection: Injection | None = None
+    output_scale: float = 1.0
+    """By which x is multiplied behind the layer."""
     is_parallel: bool = False
     """In m, x is what it was before attention was added; there is no `post_attention_norm` then."""
     is_beside: bool = False
@@ -298,11 +295,18 @@ class Layer:
     rope: int = 0
     """Index into `DecoderSpec.ropes`."""
     window: int | None = None
-    """A position sees itself and the `window - 1` before it; None = all before it."""
+    """A position sees itself and the `window - 1` before it; None = all before it. Where positions see ahead, it sees
+    `window // 2` before it and as many behind it; None = all."""
 
     @property
     def feed_forward_size(self) -> int:
         return 0 if self.down is None else self.down.num_columns
+
+    @property
+    def has_further_parts(self) -> bool:
+        """Whether there is more than attention, feed-forward and norms."""
+        parts = (self.experts, self.recurrence, self.mixed_gate, self.injection, self.kv_layer, self.latent)
+        return any(part is not None for part in parts) or self.norms_values or self.output_scale != 1
 
     @property
     def places(self) -> tuple[Linear | None, ...]:
@@ -313,6 +317,8 @@ class Layer:
     def linears(self) -> tuple[Linear, ...]:
         more = () if self.experts is None else self.experts.linears
         more += () if self.recurrence is None else self.recurrence.linears
+        more += () if self.injection is None else (self.injection.gate, self.injection.output)
+        more += () if self.latent is None else self.latent.linears
         return tuple(linear for linear in (*self.places, self.mixed_gate, *more) if linear is not None)
 
     @property
@@ -322,18 +328,48 @@ class Layer:
             self.query_norm,
             self.key_norm,
             self.sinks,
-            None if self.experts is None else self.experts.selection_bias,
             self.post_attention_norm,
             self.feed_forward_norm,
             self.post_feed_forward_norm,
+            None if self.injection is None else self.injection.norm,
         )
-        recurrent = () if self.recurrence is None else self.recurrence.norms
-        return (*(norm for norm in places if norm is not None), *recurrent)
+        more = () if self.recurrence is None else self.recurrence.norms
+        more += () if self.experts is None else self.experts.norms
+        more += () if self.latent is None else self.latent.norms
+        return (*(norm for norm in places if norm is not None), *more)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dense:
+    """`norm(activation(linear(x)))`; a norm that is missing changes nothing."""
+
+    linear: Linear
+    activation: DenseActivation = DenseActivation.NONE
+    norm: Norm | None = None
+    """Always with the mean taken away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pooled:
+    """Small matrices behind pooling, one after the other: of a projection, or of a classifier."""
+
+    dense: tuple[Dense, ...]
+    is_classifier: bool = False
+    """They give a score for each of some labels, the first of which is the relevance of a text to a query."""
+    pooling: Pooling | None = None
+    """Of a classifier: what it looks at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSpec:
-    """A decoder-only transformer: embedding, layers, norm, output head."""
+    """A transformer: embedding, layers, norm, output head.
+
+    ```
+    x = embedding_norm(embedding * embedding_scale + token_type + positions)
+    ```
+
+    What is missing there changes nothing.
+    """
 
     architecture: str
     vocab_size: int
@@ -349,6 +385,20 @@ class DecoderSpec:
     """Scores become `softcap * tanh(score / softcap)`; 0 = off."""
     embedding: Linear
     embedding_scale: float = 1.0
+    input_scale: float = 1.0
+    """By which rows that stand in place of embeddings, such as those of images, are multiplied."""
+    layer_inputs: LayerInputs | None = None
+    token_type: Norm | None = None
+    """Rows of vectors; the first is added to every embedding."""
+    positions: Norm | None = None
+    """A row for each position."""
+    embedding_norm: Norm | None = None
+    replaces_stream: bool = False
+    """What `attention_norm` and `feed_forward_norm` give takes the place of x."""
+    sees_ahead: bool = False
+    """A position sees all of its sequence: an encoder."""
+    distance_slopes: tuple[float, ...] | None = None
+    """Of each query head: what its scores lose with each position that lies between (ALiBi)."""
     ropes: tuple[Rope, ...]
     layers: tuple[Layer, ...]
     output_norm: Norm
@@ -356,6 +406,8 @@ class DecoderSpec:
     """The same tensor as `embedding` if the file has no head of its own."""
     logit_softcap: float = 0.0
     """Logits become `softcap * tanh(logit / softcap)`; 0 = off."""
+    pooled: Pooled | None = None
+    """What becomes of the hidden states of a sequence that is embedded, beyond pooling."""
     trained_context: int
     """In tokens."""
     unused: frozenset[str] = field(default=frozenset())
@@ -366,21 +418,34 @@ class DecoderSpec:
         return self.head.weight == self.embedding.weight
 
     @property
+    def embedding_size(self) -> int:
+        """Numbers of the embedding of a sequence; 1 of a classifier."""
+        if self.pooled is None:
+            return self.hidden_size
+        return 1 if self.pooled.is_classifier else self.pooled.dense[-1].linear.num_rows
+
+    @property
     def linears(self) -> tuple[Linear, ...]:
         """Every matrix once, in the order of the computation; a tied head is not there twice."""
         ends = (self.embedding,) if self.is_tied else (self.embedding, self.head)
-        return (*(linear for layer in self.layers for linear in layer.linears), *ends)
+        ends += () if self.layer_inputs is None else (self.layer_inputs.table, self.layer_inputs.projection)
+        ends += () if self.pooled is None else tuple(dense.linear for dense in self.pooled.dense)
+        all_of_them = (*(linear for layer in self.layers for linear in layer.linears), *ends)
+        return tuple(dict.fromkeys(all_of_them))
 
     @property
     def norms(self) -> tuple[Norm, ...]:
-        return (*(norm for layer in self.layers for norm in layer.norms), self.output_norm)
+        inputs = () if self.layer_inputs is None else (self.layer_inputs.norm,)
+        dense = () if self.pooled is None else (dense.norm for dense in self.pooled.dense)
+        places = (self.output_norm, *inputs, self.token_type, self.positions, self.embedding_norm, *dense)
+        ends = (norm for norm in places if norm is not None)
+        return (*(norm for layer in self.layers for norm in layer.norms), *ends)
 
     @property
     def has_equal_layers(self) -> bool:
         """Whether all layers have the same heads and a feed-forward of the same size, and no further parts."""
         kinds = {(layer.heads, layer.feed_forward_size) for layer in self.layers}
-        further = any(layer.experts or layer.recurrence or layer.mixed_gate for layer in self.layers)
-        return len(kinds) == 1 and not further
+        return len(kinds) == 1 and not any(layer.has_further_parts for layer in self.layers)
 
     @property
     def heads(self) -> Heads:
@@ -395,7 +460,7 @@ class DecoderSpec:
     @property
     def kv_head_sizes(self) -> tuple[int, ...]:
         """Of each head of keys and values of any layer its size."""
-        all_heads = [layer.heads for layer in self.layers if layer.heads is not None]
+        all_heads = [layer.heads for layer in self.layers if layer.heads is not None and layer.kv_layer is None]
         return tuple(heads.size for heads in all_heads for _ in range(heads.num_kv))
 
     @property

@@ -1,11 +1,11 @@
-"""The packed weights of a model: made once by several threads, then mapped from a file that everybody shares.
+"""The packed weights of a model: made once by several threads, then mapped from a shared file.
 
 Where the file lies and what stands in it is the matter of `packed_file`; here it is filled, or memory in its stead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from math import prod
@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker import _native
-from stoker.backends.native.file import ModelParts
-from stoker.backends.native.huge_pages import prefer_huge_pages
-from stoker.backends.native.layout import Layout, PlacedMatrix, PlacedVector
-from stoker.backends.native.packed_file import PackedStore, Sink, fingerprint
+from stoker.backends.native.architectures import describe_decoder
+from stoker.backends.native.file import ModelFile, ModelParts
+from stoker.backends.native.huge_pages import lies_in_small_pages, prefer_huge_pages
+from stoker.backends.native.layout import Layout, PlacedMatrix, PlacedVector, plan_layout
+from stoker.backends.native.packed_file import DIRECTORY_BYTES, PackedStore, Sink, fingerprint
 from stoker.backends.native.spec import Linear
 from stoker.errors import ModelFileInvalid, ResourceExhausted
 
@@ -28,6 +29,7 @@ PackProgress: TypeAlias = Callable[[int, int], None]
 """Told the bytes packed so far and those to pack in all; from the thread that loads."""
 
 _TILE_ROWS = 16
+_COPIED_BYTES = 16 << 20
 _PIECE_BYTES = 2 << 20
 """About how much one thread packs at a time."""
 
@@ -50,8 +52,9 @@ def load_weights(
     max_bytes: int,
     threads: int,
     progress: PackProgress | None = None,
+    may_copy: bool = False,
 ) -> Weights:
-    """Maps the packed weights of a model, and packs them first if nobody has done so before.
+    """Maps the packed weights of a model, and packs them first if necessary.
 
     Args:
         parts: the files of the model, open.
@@ -60,6 +63,8 @@ def load_weights(
         max_bytes: how much the directory may hold besides this model; what was not used for longest goes.
         threads: that pack.
         progress: told how far it is, if there is something to pack.
+        may_copy: a file that comes in small pages is read into memory, which has huge ones; other processes of this
+            model do not share that.
 
     Raises:
         ModelFileInvalid: the file was changed meanwhile.
@@ -76,9 +81,39 @@ def load_weights(
         if _identities(parts) != before:
             path = parts.first.path
             raise ModelFileInvalid(f"{path} was changed while it was being loaded", path=str(path))
+        if found is not None and may_copy and lies_in_small_pages(found):
+            copied = _in_memory(layout.num_bytes, lambda sink: _copy(found, sink))
+            found.close()  # what of it the kernel keeps in its cache serves the next start
+            return Weights(copied, layout, is_shared=False)
         if found is not None:
             return Weights(found, layout, is_shared=True)
     return Weights(_in_memory(layout.num_bytes, fill), layout, is_shared=False)
+
+
+def pack_weights(
+    files: Sequence[ModelFile],
+    *,
+    directory: Path,
+    max_bytes: int = DIRECTORY_BYTES,
+    threads: int,
+    progress: PackProgress | None = None,
+) -> bool:
+    """Packs a model for later starts, if it is not packed yet. Arguments as of `load_weights`.
+
+    Returns:
+        Whether the directory has it; if not, the log says why.
+
+    Raises:
+        ModelUnsupported: the native executor does not run it.
+        ModelFileInvalid: the file contradicts itself.
+    """
+    parts = ModelParts(files)
+    layout = plan_layout(describe_decoder(parts, 1), parts)
+
+    def fill(sink: Sink) -> None:
+        _pack_all(parts, layout, sink, threads, progress)
+
+    return PackedStore(directory, max_bytes).open(fingerprint(parts, layout), layout.num_bytes, fill) is not None
 
 
 class _Memory:
@@ -101,6 +136,13 @@ def _in_memory(num_bytes: int, fill: Callable[[Sink], None]) -> mmap:
     sink = _Memory(num_bytes)
     fill(sink)
     return sink.memory
+
+
+def _copy(source: mmap, sink: Sink) -> None:
+    with memoryview(source) as data:
+        for start in range(0, len(data), _COPIED_BYTES):
+            with data[start : start + _COPIED_BYTES] as piece:
+                sink.write(start, piece)
 
 
 def _identities(parts: ModelParts) -> list[tuple[int, int, int]]:
@@ -184,6 +226,8 @@ def _placed_once(layout: Layout) -> dict[Linear, PlacedMatrix]:
 def _vectors(parts: ModelParts, layout: Layout) -> Iterator[tuple[NDArray[np.float32], PlacedVector]]:
     for norm, place in layout.norms.items():
         values = parts.floats(norm.weight) * np.float32(norm.scale)
+        if norm.bias is not None:
+            values = np.concatenate([values, parts.floats(norm.bias)])
         yield values.reshape(-1, norm.taps).T if norm.taps else values, place
     for linear, place in layout.biases.items():
         assert linear.bias is not None

@@ -1,14 +1,21 @@
 """Language models as ONNX graphs, on ONNX Runtime. The only room with `onnxruntime`."""
 
 from stoker.backends.onnx.backend import OnnxBackend, OnnxOptions, max_logits_bytes
+from stoker.backends.onnx.encoder import OnnxEncoder, OnnxEncoderOptions
+from stoker.backends.onnx.encoder_signature import EncoderSignature, is_encoder, read_encoder_signature
 from stoker.backends.onnx.memory import spare_kv_tokens
 from stoker.backends.onnx.signature import Signature, read_signature
 
 __all__ = [
+    "EncoderSignature",
     "OnnxBackend",
+    "OnnxEncoder",
+    "OnnxEncoderOptions",
     "OnnxOptions",
     "Signature",
+    "is_encoder",
     "max_logits_bytes",
+    "read_encoder_signature",
     "read_signature",
     "spare_kv_tokens",
 ]

@@ -16,6 +16,7 @@ from stoker.backends.onnx.growing import GrowingKV
 from stoker.backends.onnx.in_place import InPlaceKV
 from stoker.backends.onnx.kv import GraphKV
 from stoker.backends.onnx.memory import KVMemory
+from stoker.backends.onnx.recomputed import RecomputedKV
 from stoker.backends.onnx.runtime import Session, SessionOptions, is_host_memory, load_errors, open_session
 from stoker.backends.onnx.signature import Signature
 from stoker.backends.sizes import check_sizes, num_threads
@@ -29,6 +30,7 @@ _KV_VERSION = 1
 _MAX_LOGITS_BYTES = 256 << 20
 _MIN_BATCH_TOKENS = 16
 _BATCH_TOKENS = 512
+_USUAL_CONTEXT = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +76,8 @@ class OnnxBackend:
     """A language model as an ONNX graph: a pool of KV, many sequences. Satisfies `Backend` and `KVPort`.
 
     Where every attention of the graph is a `GroupQueryAttention`, KV stays in its place; other graphs give their KV
-    back longer than they took it. Sequences of any lengths are decoded in one run, and each chunk of a prompt in one of
-    its own: `GroupQueryAttention` takes several tokens with a past of one sequence only.
+    back longer than they took it, or have none. Sequences of any lengths are decoded in one run, and each chunk of a
+    prompt in one of its own: `GroupQueryAttention` takes several tokens with a past of one sequence only.
 
     Logits of a sequence hardly depend on its batch-mates and on how its prompt was cut, but not to the bit: ONNX
     Runtime chooses other kernels for other shapes.
@@ -115,7 +117,7 @@ class OnnxBackend:
         )
         self._memory = memory
         self._logits: Logits = np.empty((0, signature.vocab_size), dtype=np.float32)
-        self._kv = _graph_kv(self._session, signature, memory, options.num_slots, mark)
+        self._kv = self._graph_kv(self._session, memory, options, mark)
         self._max_paddings = options.max_paddings if signature.can_pad else 0
         if signature.can_pad and self.is_in_place:
             self._max_paddings = None  # rows of any length lie side by side anyway
@@ -190,6 +192,13 @@ class OnnxBackend:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _graph_kv(self, session: Session, memory: KVMemory, options: OnnxOptions, mark: Mark) -> GraphKV:
+        if not self._signature.kv:
+            return RecomputedKV(session, self._signature, memory.capacity, options.num_slots, mark)
+        if self._signature.is_in_place and is_host_memory(session):
+            return InPlaceKV(session, self._signature, memory, options.num_slots, mark)
+        return GrowingKV(session, self._signature, memory, mark)
+
     def _open_session(self) -> Session:
         if self._session is None:
             raise ModelNotLoaded("The model was closed.")
@@ -241,12 +250,6 @@ class OnnxBackend:
         return split_by_rows(chunk, gives_all_rows=self._signature.can_give_all_rows)
 
 
-def _graph_kv(session: Session, signature: Signature, memory: KVMemory, num_slots: int, mark: Mark) -> GraphKV:
-    if signature.is_in_place and is_host_memory(session):
-        return InPlaceKV(session, signature, memory, num_slots, mark)
-    return GrowingKV(session, signature, memory, mark)
-
-
 def _row_begins(chunks: Sequence[Chunk]) -> Iterator[int]:
     at = 0
     for chunk in chunks:
@@ -276,16 +279,22 @@ def _model_info(path: Path, signature: Signature, options: OnnxOptions, eog_toke
         kv_tokens=options.kv_tokens,
         num_slots=options.num_slots,
         max_batch_tokens=min(_batch_tokens(signature, options.max_batch_tokens), options.kv_tokens),
-        traits=CacheTraits(can_truncate=True, can_copy=True, shares_cells=False, can_export=True),
+        traits=CacheTraits(can_truncate=True, can_copy=True, shares_cells=False, can_export=bool(signature.kv)),
         pass_per_prompt=True,
         kv_format=_kv_format(signature),
         kv_bytes_per_token=signature.kv_bytes_per_token,
     )
 
 
-def max_logits_bytes(signature: Signature, max_batch_tokens: int = _BATCH_TOKENS) -> int:
-    """What the logits of one run take at most, as the graph gives them."""
-    num_rows = _batch_tokens(signature, max_batch_tokens) if _gives_unwanted(signature) else 1
+def max_logits_bytes(signature: Signature, longest: int | None = None) -> int:
+    """What the logits of one run take at most, as the graph gives them.
+
+    Args:
+        signature: of the graph.
+        longest: sequence in tokens, which a graph without a cache computes at once; None = the usual one.
+    """
+    num_rows = _batch_tokens(signature, _BATCH_TOKENS) if signature.kv else longest or _USUAL_CONTEXT
+    num_rows = num_rows if _gives_unwanted(signature) else 1
     return num_rows * signature.vocab_size * signature.logits.type.itemsize
 
 

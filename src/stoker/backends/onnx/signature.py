@@ -51,6 +51,8 @@ Role: TypeAlias = Literal[
     "last_positions",
     "total",
 ]
+_OF_CACHES: frozenset[Role] = frozenset({"cache_branch", "last_positions", "total"})
+"""Inputs that mean nothing without a cache."""
 Chunks: TypeAlias = Literal["any", "first", "never"]
 """Several tokens of a sequence in one run: always, only from its beginning on, or never."""
 
@@ -85,7 +87,7 @@ class Signature:
     gives_all_rows: bool
     """Logits of every position come out; otherwise of the last one alone."""
     kv: tuple[KVTensor, ...]
-    """Keys and values by turns, layer by layer."""
+    """Keys and values by turns, layer by layer. None: the graph has no cache, and takes whole sequences."""
     kv_type: np.dtype[np.generic]
     is_in_place: bool
     """Every attention writes new positions into the buffer that holds the old ones."""
@@ -96,7 +98,7 @@ class Signature:
     @property
     def can_pad(self) -> bool:
         """Sequences of different lengths can be computed together."""
-        if "cache_positions" in self.inputs or self.one_sequence:
+        if "cache_positions" in self.inputs or self.one_sequence or not self.kv:
             return False
         return self.is_in_place or {"mask", "positions"} <= self.inputs.keys()
 
@@ -146,12 +148,12 @@ def read_signature(
     Args:
         graph: the file.
         names: how inputs and outputs are usually called that this graph calls otherwise, by its own names.
-        num_kv_heads: what holds where the graph leaves it open, as the next two.
+        num_kv_heads: like the other sizes, used where the graph leaves it open.
         head_size: of keys and values.
         vocab_size: columns of the logits.
 
     Raises:
-        ModelUnsupported: an input that cannot be placed, a graph without a cache, an operator of an unknown domain;
+        ModelUnsupported: an input that cannot be placed, an operator of an unknown domain;
             the message names it.
         ModelFileInvalid: the graph contradicts itself.
     """
@@ -185,11 +187,13 @@ def _place(graph: _Usual, num_kv_heads: int | None, head_size: int | None, vocab
             roles[role] = Port(value.name, np.dtype(value.type), len(value.shape))
     if "ids" not in roles:
         _refuse(graph, "it has no input `input_ids`: it is no language model that takes tokens")
-    if not pasts:
-        _refuse(graph, "it has no inputs `past_key_values.…`: it was exported without a cache")
+    if not pasts and (with_cache := sorted(roles.keys() & _OF_CACHES)):
+        _refuse(
+            graph, f"it has no inputs `past_key_values.…`, but `{roles[with_cache[0]].name}`, which speaks of a cache"
+        )
     logits, columns = _logits(graph, vocab_size)
     kv_type = _kv_type(graph, list(pasts.values()))
-    is_in_place = graph.operators.get(_IN_PLACE, 0) * 2 >= len(pasts)
+    is_in_place = bool(pasts) and graph.operators.get(_IN_PLACE, 0) * 2 >= len(pasts)
     if is_in_place and {"mask", "last_positions"}.isdisjoint(roles):
         _refuse(graph, "its GroupQueryAttention takes no lengths: it has neither `attention_mask` nor `seqlens_k`")
     return Signature(
@@ -298,7 +302,7 @@ def _number(dimension: int | str, fallback: int | None) -> int | None:
 
 
 def _kv_type(graph: _Usual, pasts: Sequence[GraphValue]) -> np.dtype[np.generic]:
-    kinds = {value.type for value in pasts}
+    kinds = {value.type for value in pasts} or {"float32"}
     if len(kinds) != 1 or not kinds <= set(_KV_TYPES):
         _refuse(graph, f"its keys and values are {', '.join(sorted(kinds))}; known are {' and '.join(_KV_TYPES)}")
     return np.dtype(kinds.pop())

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 from stoker.cli.report import say, say_error
 from stoker.cli.talk import saved
 from stoker.cli.talk.talk import Talk
 from stoker.core.params import SamplingParams
+from stoker.engine.cards import media_refused
 from stoker.errors import InvalidInput, StokerError
 
 _COMMAND = re.compile(r"/(?P<word>[a-z?]+)(?:\s+(?P<rest>.*))?", re.DOTALL)
@@ -131,6 +133,19 @@ def _model(talk: Talk, rest: str) -> None:
     say(f"model: {talk.llm.card.name}")
 
 
+def _image(talk: Talk, rest: str) -> None:
+    if rest == "-":
+        talk.turns.images = []
+    elif rest:
+        if "image" not in talk.llm.card.media:
+            raise media_refused("image")
+        path = Path(rest.strip("\"'")).expanduser().absolute()
+        if not path.is_file():
+            raise InvalidInput(f"there is no file {path}")
+        talk.turns.images.append(str(path))
+    say(f"images of the next question: {', '.join(talk.turns.images) or 'none'}")
+
+
 def _retry(talk: Talk, _rest: str) -> None:
     talk.retry()
 
@@ -163,6 +178,7 @@ COMMANDS: Mapping[str, _Command] = {
     "system": _Command(_system, "/system [TEXT]", "show or set the system prompt; - removes it"),
     "set": _Command(_set, "/set [NAME [VALUE]]", "show or set temperature, max_tokens, …, markdown, stats"),
     "model": _Command(_model, "/model [NAME]", "show the model, or go on with another one"),
+    "image": _Command(_image, "/image [FILE]", "ask the next question about an image, too; - takes it back"),
     "retry": _Command(_retry, "/retry", "have the last question answered again"),
     "undo": _Command(_undo, "/undo", "take the last question and its answer back"),
     "save": _Command(_save, "/save [NAME]", "keep the conversation"),

@@ -12,7 +12,7 @@ Said: TypeAlias = dict[str, Any]
 """One message in OpenAI's shape."""
 
 _FULL = 0.85
-"""So much of the context may be taken before the answer begins."""
+"""Fraction of the context that may be taken before the answer begins."""
 _USUAL_RATE = 0.25
 """Tokens per character, of English."""
 
@@ -26,6 +26,8 @@ class Turns:
 
     def __init__(self, system: str = "") -> None:
         self.system = system
+        self.images: list[str] = []
+        """Paths of the images that the next question is about."""
         self._turns: list[list[Said]] = []
         self._num_tokens = 0
         """Of all of it, as the last answer counted them."""
@@ -46,7 +48,7 @@ class Turns:
 
     def with_question(self, question: str) -> list[Said]:
         """What is sent to have this question answered."""
-        return [*self.messages, {"role": "user", "content": question}]
+        return [*self.messages, asked_about(question, self.images)]
 
     def add(self, question: str, answers: Sequence[Said], num_tokens: int) -> None:
         """A turn has ended.
@@ -56,16 +58,22 @@ class Turns:
             answers: what followed it, the model's answer last.
             num_tokens: of the whole conversation up to here.
         """
-        self._turns.append([{"role": "user", "content": question}, *answers])
-        self._num_tokens = num_tokens
+        self._turns.append([asked_about(question, self.images), *answers])
+        self._num_tokens, self.images = num_tokens, []
 
     def undo(self) -> str | None:
-        """Takes the last turn back, and gives its question; None = there is none."""
-        return str(self._take(-1)[0]["content"]) if self._turns else None
+        """Takes the last turn back, and gives its question; None = there is none. Its images are the next one's."""
+        if not self._turns:
+            return None
+        content = self._take(-1)[0]["content"]
+        if isinstance(content, str):
+            return content
+        self.images = [part["image"] for part in content if part["type"] == "image"]
+        return "".join(part["text"] for part in content if part["type"] == "text")
 
     def clear(self) -> None:
         """Begins again; the system prompt stays."""
-        self._turns, self._num_tokens = [], 0
+        self._turns, self._num_tokens, self.images = [], 0, []
 
     def drop_oldest(self) -> bool:
         """Leaves the oldest turn out of what is sent; false if there is none."""
@@ -111,6 +119,14 @@ class Turns:
         """As the last answer counted them, markers of the template included."""
         num_characters = len(self.system) + sum(map(_length, self._turns))
         return self._num_tokens / num_characters if num_characters else _USUAL_RATE
+
+
+def asked_about(question: str, images: Sequence[str]) -> Said:
+    """A question of the user, with the files of the images that it is about."""
+    if not images:
+        return {"role": "user", "content": question}
+    parts = [{"type": "image", "image": path} for path in images]
+    return {"role": "user", "content": [*parts, {"type": "text", "text": question}]}
 
 
 def said_of(message: Message) -> Said:

@@ -32,6 +32,7 @@ class Asked:
     deadline: float | None
     """On the event loop's clock."""
     echo: list[PromptToken] | None = None
+    reports_progress: bool = False
     media: Mapping[str, object] | None = None
     """The prompt as llama-server is given it if there are images or recordings in it."""
     room: int = 0
@@ -67,6 +68,7 @@ class Asked:
             logprobs=self.request.sampling.logprobs,
             max_tokens=self.max_tokens,
             echo=self.echo,
+            reports_progress=self.reports_progress,
         )
 
     async def within(self, awaitable: Awaitable[T]) -> T:
@@ -103,7 +105,7 @@ class Answers:
         self.cached_tokens = 0
 
     def stalled_s(self) -> float:
-        """For how long somebody has been waiting without anything being computed."""
+        """Seconds for which requests have been waiting without any computation."""
         if not self._queue.num_running:
             return 0.0
         since = max(self._computed_at, self._queue.running_since, self._supervisor.ready_at)

@@ -6,6 +6,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
+from itertools import chain
 
 from stoker.backends.cores import usable_cores
 from stoker.engine.config import EngineConfig, llama_cache_types
@@ -13,12 +14,13 @@ from stoker.errors import ConfigError
 from stoker.runtime.llama_server.binary import Binary
 from stoker.runtime.llama_server.model_file import ModelFile, Task
 
+_DRAFT_MODEL = ("--spec-draft-model", "--model-draft", "-md")
 _SYNONYMS = (
     ("--spec-draft-n-max", "--draft-max", "--draft-n", "--draft"),
     ("--spec-draft-n-min", "--draft-min", "--draft-n-min"),
     ("--spec-draft-p-min", "--draft-p-min"),
     ("--spec-draft-p-split", "--draft-p-split"),
-    ("--spec-draft-model", "--model-draft", "-md"),
+    _DRAFT_MODEL,
     ("--spec-draft-ngl", "--n-gpu-layers-draft", "--gpu-layers-draft", "-ngld"),
     ("--spec-draft-type-k", "--cache-type-k-draft", "-ctkd"),
     ("--spec-draft-type-v", "--cache-type-v-draft", "-ctvd"),
@@ -72,7 +74,8 @@ def fixed_arguments(binary: Binary, model: ModelFile, config: EngineConfig) -> l
     # Without a folder no slot can be erased; without one of the user's nothing is ever written there.
     arguments += _if_known(binary, "--slot-save-path", config.slot_save_path or tempfile.gettempdir())
     arguments += _if_known(binary, "--cache-ram", str(model.cache_ram_mib))
-    return [*arguments, *_computing(binary, config), *_task(binary, model), *_projector(binary, model)]
+    parts = (_computing(binary, config), _task(binary, model), _projector(binary, model), _draft(binary, model))
+    return [*arguments, *chain.from_iterable(parts)]
 
 
 def start_arguments(port: int, name: str) -> list[str]:
@@ -99,7 +102,7 @@ def _if_known(binary: Binary, flag: str, *values: str) -> list[str]:
 
 
 def _computing(binary: Binary, config: EngineConfig) -> Iterator[str]:
-    """What only some versions have is asked for only if somebody wants it."""
+    """Options that only some versions know are passed only if they are configured."""
     kinds = llama_cache_types(config, "llama-server")
     wanted: dict[str, object] = {
         "--cache-type-k": None if kinds[0] == "f16" else kinds[0],  # what every version takes by itself
@@ -145,6 +148,15 @@ def _projector(binary: Binary, model: ModelFile) -> list[str]:
     # An image that is seen whole must fit into one piece of a batch; else llama-server aborts.
     size = str(_MEDIA_BATCH)
     return ["--mmproj", str(model.mmproj), "--batch-size", size, "--ubatch-size", size]
+
+
+def _draft(binary: Binary, model: ModelFile) -> list[str]:
+    if model.draft is None:
+        return []
+    flag = binary.spelling(*_DRAFT_MODEL)
+    if flag is None:
+        raise ConfigError(f"llama-server {binary.version} has no option {_DRAFT_MODEL[0]}", key="draft_model")
+    return [flag, str(model.draft), *_if_known(binary, "--spec-type", "draft-simple")]
 
 
 def _users(binary: Binary, further: Sequence[str]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What a served model is, as its file and its llama-server say together. It asks nobody."""
+"""What a served model is, as its file and its llama-server say together. It sends no request."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 
 from stoker.core.media import MediaKind
 from stoker.core.model_info import CacheTraits, ModelInfo
+from stoker.core.params import BUILT_IN
 from stoker.engine.cards import EmbeddingCard, FillTokens, ModelCard
 from stoker.engine.config import EngineConfig
 from stoker.engine.template_file import configured_template
@@ -60,6 +61,7 @@ def make_card(
         embedding=embedding,
         can_generate=model.task is Task.TEXT,
         system=config.preset.system,
+        sampling=model.defaults.filled_from(BUILT_IN),
         media=_media(props),
     )
 

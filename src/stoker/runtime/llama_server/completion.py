@@ -8,8 +8,9 @@ from math import inf
 
 from stoker.core.params import SamplingParams
 from stoker.engine.inbox import merge
-from stoker.engine.protocol import Output, PositionLogprobs, PromptToken, Timing, TokenLogprob, Usage
+from stoker.engine.protocol import Output, PositionLogprobs, Progress, PromptToken, Timing, TokenLogprob, Usage
 from stoker.errors import BackendError, UnsupportedParameter
+from stoker.runtime.llama_server import wire
 from stoker.runtime.llama_server.client import problem_error
 from stoker.runtime.llama_server.wire import Completion, Position, Probability, Timings, decode
 
@@ -102,6 +103,7 @@ class AnswerReader:
         logprobs: as `SamplingParams.logprobs`.
         max_tokens: 0 = only the prompt is to be computed.
         echo: for the first output.
+        reports_progress: as `Submit.reports_progress`.
     """
 
     def __init__(
@@ -112,12 +114,14 @@ class AnswerReader:
         logprobs: int | None = None,
         max_tokens: int = 1,
         echo: list[PromptToken] | None = None,
+        reports_progress: bool = False,
     ) -> None:
         self._request_id = request_id
         self._num_prompt = num_prompt
         self._logprobs = logprobs
         self._is_prompt_only = max_tokens == 0
         self._echo = echo
+        self._reports_progress = reports_progress
         self._num_cached = 0
         self._num_completion = 0
         self._withheld: list[Output] = []
@@ -137,7 +141,7 @@ class AnswerReader:
         if completion.prompt_progress is not None:
             self._num_prompt = max(self._num_prompt, completion.prompt_progress.total)
             self._num_cached = completion.prompt_progress.cache
-            return None
+            return self._progress(completion.prompt_progress) if self._reports_progress else None
         self._count(completion)
         if self._is_prompt_only:
             return self._output(completion, "length") if completion.stop else None
@@ -147,6 +151,11 @@ class AnswerReader:
             return None
         withheld, self._withheld = self._withheld, []
         return merge(withheld)
+
+    def _progress(self, found: wire.Progress) -> Output:
+        usage = Usage(self._num_prompt, 0, min(self._num_cached, self._num_prompt))
+        progress = Progress(found.total, found.cache, found.processed, found.time_ms / 1e3)
+        return Output(self._request_id, "", [], usage, progress=progress)
 
     def _count(self, completion: Completion) -> None:
         self.has_begun = self.has_begun or bool(completion.tokens or completion.content or completion.stop)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from stoker.core.request import check_token_ids
 from stoker.engine.embeddings import normalised
-from stoker.engine.protocol import Embed, Embedded
+from stoker.engine.question_messages import Embed, Embedded
 from stoker.errors import BackendError, ContextLengthExceeded, InvalidInput
 from stoker.runtime.llama_server.client import LlamaServerClient
 from stoker.runtime.llama_server.model_file import ModelFile, Task

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -18,6 +19,8 @@ from stoker.models.memory import available_memory
 from stoker.models.memory_plan import MemoryNeeds, memory_needs
 from stoker.models.model_defaults import model_defaults
 from stoker.models.projector import find_projector, projector_bytes
+
+logger = logging.getLogger(__name__)
 
 _POOL_BYTES = 4 << 30
 
@@ -52,6 +55,8 @@ class ModelFile:
     """Memory for conversations that have left the slots."""
     mmproj: Path | None = None
     """The projector, which turns images and audio into rows."""
+    draft: Path | None = None
+    """A smaller model that drafts."""
 
 
 def read_model_file(config: EngineConfig, *, can_unify: bool) -> ModelFile:
@@ -84,6 +89,7 @@ def read_model_file(config: EngineConfig, *, can_unify: bool) -> ModelFile:
             is_unified=is_unified,
             cache_ram_mib=ram_tier_mib(config, available_memory()),
             mmproj=find_projector(path, config.mmproj) if task is Task.TEXT else None,
+            draft=_find_draft(config) if task is Task.TEXT else None,
         )
 
 
@@ -111,6 +117,27 @@ def _task(gguf: GGUFFile, config: EngineConfig) -> tuple[Task, Pooling | None]:
     return Task.EMBEDDING, Pooling(config.pooling) if config.pooling else own or Pooling.MEAN
 
 
+def _find_draft(config: EngineConfig) -> Path | None:
+    """As llama-server's own users know it, a file that is not there is no reason not to answer."""
+    if not config.draft_model:
+        return None
+    path = Path(config.draft_model).expanduser().absolute()
+    if not path.is_file():
+        logger.warning("no model drafts for %s: there is no file %s", config.model_path, path)
+        return None
+    return path
+
+
+def _with_draft(needs: MemoryNeeds, config: EngineConfig) -> MemoryNeeds:
+    """The draft's context is as long as the model's, and its KV is kept in 16 bits."""
+    draft = Path(config.draft_model).expanduser()
+    if not config.draft_model or not draft.is_file():
+        return needs
+    with read_gguf(draft) as gguf:
+        its = memory_needs(gguf, ctx_size=needs.ctx_size, kv_tokens=needs.kv_tokens, parallel=config.parallel)
+    return needs.with_draft(its)
+
+
 def _needs(gguf: GGUFFile, config: EngineConfig, task: Task) -> MemoryNeeds:
     """A full context for each slot, up to 4 GiB: every request gets all the room that it may ever need.
 
@@ -127,7 +154,8 @@ def _needs(gguf: GGUFFile, config: EngineConfig, task: Task) -> MemoryNeeds:
     needs = replace(needs, backend="llama-server", pool_bytes=_POOL_BYTES, num_replicas=config.num_replicas)
     if task is Task.TEXT:
         projector = find_projector(Path(config.model_path).absolute(), config.mmproj)
-        return replace(needs, compute_bytes=needs.compute_bytes + projector_bytes(projector))
+        needs = replace(needs, compute_bytes=needs.compute_bytes + projector_bytes(projector))
+        return _with_draft(needs, config)
     # Positions beyond those that it was trained on have no embeddings in many of them.
     context_size = min(needs.ctx_size, gguf.require_int(gguf.own_key("context_length")))
     return replace(needs, ctx_size=context_size, kv_tokens=context_size * config.parallel)

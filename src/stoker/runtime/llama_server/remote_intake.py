@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 from stoker.core.model_info import ModelInfo
 from stoker.core.params import BUILT_IN, SamplingParams
 from stoker.core.request import Request, prompt_too_long
 from stoker.engine.prompt import echo_of
-from stoker.engine.protocol import AdapterChoice, PromptToken, Submit
+from stoker.engine.protocol import Prompt, PromptToken, Submit
+from stoker.engine.question_messages import AdapterChoice
 from stoker.errors import AdapterNotFound, InvalidInput
 from stoker.runtime.llama_server.answers import Asked
 from stoker.runtime.llama_server.completion import check_supported
@@ -65,7 +67,8 @@ class RemoteIntake:
             biases = await self._tokenizer.biases(submit.text_bias)
             sampling = replace(sampling, logit_bias={**biases, **(sampling.logit_bias or {})})
         media = await self._media.prompt(submit) if submit.media else None
-        text = submit.prompt if media is None else self._media.text(submit)
+        placed = cast("Prompt", submit.prompt)  # no encoder makes rows for llama-server
+        text = placed if media is None else self._media.text(submit)
         tokens = await self._tokenizer.prompt_tokens(text, parse_special=submit.parse_special)
         request = Request(
             request_id=submit.request_id,
@@ -89,10 +92,11 @@ class RemoteIntake:
             media=media,
             room=0 if media is None else room,
             echo=await self._echo(submit, tokens) if submit.echo else None,
+            reports_progress=submit.reports_progress,
         )
 
     async def _echo(self, submit: Submit, tokens: Sequence[PromptPiece]) -> list[PromptToken]:
-        """Those that came as ids are looked up, one by one: llama-server gives bytes with texts only."""
+        """Tokens given as ids are looked up one by one: llama-server gives bytes with texts only."""
         unknown = {token_id for token_id, raw in tokens if raw is None}
         looked_up = {token_id: (await self._tokenizer.text([token_id])).encode() for token_id in unknown}
         token_ids = [token_id for token_id, _ in tokens]

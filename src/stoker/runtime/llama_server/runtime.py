@@ -19,9 +19,9 @@ from stoker.engine.closing import aclosing_on_error
 from stoker.engine.config import AdapterSpec, EngineConfig, SupervisionConfig
 from stoker.engine.door import Door
 from stoker.engine.health import Health
-from stoker.engine.protocol import (
+from stoker.engine.protocol import Accepted, Output, Submit
+from stoker.engine.question_messages import (
     A,
-    Accepted,
     AdapterList,
     Answer,
     ChangeAdapters,
@@ -31,11 +31,9 @@ from stoker.engine.protocol import (
     Embedded,
     EraseSlots,
     ListSlots,
-    Output,
     Question,
     RestoreSlot,
     SaveSlot,
-    Submit,
     Tokenize,
     as_answer_to,
 )
@@ -105,7 +103,7 @@ class LlamaServerRuntime:
         config: which binary, and what it is told besides.
         supervision: when it counts as lost, and how it is started again.
         volatile: what is dropped from the head of system prompts; None = nothing.
-        repeats: False = whoever asks gives what had not begun to somebody else when this server dies.
+        repeats: False = the caller repeats requests elsewhere that had not begun when this server dies.
 
     Raises:
         ConfigError: something is asked for that only engines of ours have.

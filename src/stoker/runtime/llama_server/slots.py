@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from stoker.core.slot_state import SlotState
-from stoker.engine.protocol import Erased, EraseSlots, ListSlots, RestoreSlot, SaveSlot, SlotFiled, SlotList
+from stoker.engine.question_messages import Erased, EraseSlots, ListSlots, RestoreSlot, SaveSlot, SlotFiled, SlotList
 from stoker.errors import InvalidInput
 from stoker.runtime.llama_server.client import LlamaServerClient
 from stoker.runtime.llama_server.wire import ErasedSlot, RestoredSlot, SavedSlot, Slot, decode

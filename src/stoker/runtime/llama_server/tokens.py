@@ -9,7 +9,8 @@ from typing import TypeAlias
 
 from stoker.engine.cards import FillTokens
 from stoker.engine.prompt import FILL_SPELLINGS, fill_tokens
-from stoker.engine.protocol import Prompt, Tokenize, Tokenized
+from stoker.engine.protocol import Prompt
+from stoker.engine.question_messages import Tokenize, Tokenized
 from stoker.engine.questions import ANSWER_S, MAX_QUESTIONS
 from stoker.errors import Overloaded
 from stoker.runtime.llama_server.client import LlamaServerClient

@@ -18,6 +18,7 @@ class Progress(msgspec.Struct, frozen=True):
     cache: int = 0
     """Not computed: they were there."""
     processed: int = 0
+    time_ms: float = 0.0
 
 
 class Probability(msgspec.Struct, frozen=True):

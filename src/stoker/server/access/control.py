@@ -1,6 +1,6 @@
-"""Who may ask: API keys, and pages of the Web that are not to reach a server on somebody's own machine.
+"""Which requests are let in: API keys, and web pages that must not reach a server on the user's own machine.
 
-A browser runs the pages of strangers behind every firewall. They can send requests to a loopback address, if not read
+A browser runs foreign pages inside every firewall. They can send requests to a loopback address, if not read
 the answers (hence the look at `Origin`), or be served under a name that suddenly means 127.0.0.1 (hence the look at
 `Host`; the attack is called DNS rebinding). Programs send neither, or harmless ones.
 """
@@ -23,17 +23,20 @@ CROWDED = "is_crowded"
 """In a scope's state: the connection is one too many. Set by the protocol."""
 
 HEALTH_PATHS = ("/health", "/v1/health")
-"""Who asks for them needs no key: load balancers have none."""
+"""Paths that need no key: load balancers have none."""
 
 UI_FOLDER = "/ui/"
 """Files of the page. They and `/` need no key: they are public code, and the page asks for the key itself."""
 
 _OWNER = "owner"
 _MAY_ADMINISTER = "may_administer"
+_HAS_ADMIN_KEY = "has_admin_key"
 
 _NO_KEY = "an API key is needed: send `Authorization: Bearer KEY` or `x-api-key: KEY`"
 _WRONG_KEY = "the API key that was sent is none of this server's"
 
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
+"""Headers in which a proxy names the client that it forwards for."""
 _LOCAL_SUFFIXES = (".localhost", ".local", ".internal")
 _CROWD_RETRY_S = 1.0
 
@@ -104,28 +107,50 @@ class AccessControl:
             return AuthenticationFailed(_WRONG_KEY if sent_keys(headers) else _NO_KEY)
         account_of(scope).key_name = key.name if key is not None else ""
         scope["state"][_OWNER] = key.owner if key is not None else ""
-        scope["state"][_MAY_ADMINISTER] = not self._keys.has_admin or (key is not None and key.is_admin)
+        is_admin = key is not None and key.is_admin
+        scope["state"][_MAY_ADMINISTER] = is_admin if self._keys.has_admin else is_from_here(scope, headers)
+        scope["state"][_HAS_ADMIN_KEY] = self._keys.has_admin
         return None
 
 
 def owner_of(scope: Scope) -> str:
-    """To whom that belongs what the server keeps for this client; all that send no key are one."""
+    """The owner of what the server keeps for this client; all clients without a key are one owner."""
     return scope["state"][_OWNER]
 
 
 def may_administer(scope: Scope) -> bool:
-    """It has sent the admin key, or there is none."""
+    """The client sent the admin key; if the server has none, the client is a program on this machine."""
     return bool(scope["state"].get(_MAY_ADMINISTER))
+
+
+def grant(scope: Scope, owner: str) -> None:
+    """Lets a request pass that did not go through `AccessControl`: it may do what clients may, as this owner.
+
+    Args:
+        scope: of the request, with a state.
+        owner: owns what is kept for the request.
+    """
+    scope["state"].update({_OWNER: owner, _MAY_ADMINISTER: False, _HAS_ADMIN_KEY: True})
 
 
 def check_admin(scope: Scope) -> None:
     """To be called before an endpoint that changes what the server holds.
 
     Raises:
-        PermissionDenied: there is an admin key, and the client has sent another one or none.
+        PermissionDenied: there is an admin key, and the client has sent another one or none; or there is none, and the
+            client is on another machine.
     """
-    if not may_administer(scope):
+    if may_administer(scope):
+        return
+    if scope["state"].get(_HAS_ADMIN_KEY):
         raise PermissionDenied("this takes the server's admin key")
+    raise PermissionDenied("from other machines this takes an admin key, and this server has none; see --admin-key")
+
+
+def is_from_here(scope: Scope, headers: Headers) -> bool:
+    """The client is a program on this machine, and no proxy. A client on a local socket has no address."""
+    client = scope.get("client")
+    return (not client or is_local(client[0])) and not any(name in headers for name in _FORWARDED)
 
 
 def is_local(host: str) -> bool:
@@ -137,7 +162,7 @@ def is_local(host: str) -> bool:
 
 
 def is_local_name(host: str) -> bool:
-    """No stranger can make this name mean another machine: an address, or a name that is not looked up in the DNS."""
+    """An attacker cannot point this name at another machine: it is an address, or a name that DNS does not resolve."""
     if "." not in host or host.endswith(_LOCAL_SUFFIXES):
         return True
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -16,7 +16,7 @@ URLS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/respon
 _MAX_LINES = 1_000_000
 _MAX_LINE_BYTES = 64 << 20
 _PREFIX_BYTES = 1024
-"""As much of a prompt decides where its line stands in the order."""
+"""Length of the prefix of a prompt that decides the order of its line."""
 _PROMPTS = ("instructions", "messages", "prompt", "input")
 """The fields of a body that a prompt begins with."""
 
@@ -35,7 +35,7 @@ class BatchLine:
     custom_id: str
     url: str
     model: str
-    """As the body names it; empty: the body names none."""
+    """The model, as the body names it; empty: the body names none."""
     prefix: bytes
     """How the prompt begins, as JSON."""
     offset: int
@@ -43,18 +43,28 @@ class BatchLine:
     num_bytes: int
 
 
-def read_lines(path: Path) -> list[BatchLine]:
-    """All requests of a file, those with a common prefix behind one another.
+def read_lines(
+    path: Path, name: str | None = None, endpoint: str | None = None, max_lines: int = _MAX_LINES
+) -> list[BatchLine]:
+    """All requests of a file; requests with a common prefix are adjacent.
+
+    Args:
+        path: of the file.
+        name: what the file is called in messages; None = its path.
+        endpoint: all requests ask this one; None = any.
+        max_lines: most requests.
 
     Raises:
-        InvalidInput: the file cannot be read, or a line is not a request; the message names the line.
+        InvalidInput: the file cannot be read, or a line is not a request; the message names the line, as does the field
+            `line`.
     """
+    name = str(path) if name is None else name
     try:
-        lines = list(_numbered(path))
+        lines = list(_numbered(path, name, (endpoint,) if endpoint else URLS, max_lines))
     except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {error.strerror}", parameter="IN") from error
+        raise InvalidInput(f"{name} cannot be read: {error.strerror}", parameter="IN") from error
     if not lines:
-        raise InvalidInput(f"{path} holds no request: each line is one JSON object", parameter="IN")
+        raise InvalidInput(f"{name} holds no request: each line is one JSON object", parameter="IN")
     return sorted(lines, key=lambda line: (line.model, line.url, line.prefix))
 
 
@@ -74,7 +84,7 @@ def body_of(path: Path, line: BatchLine) -> bytes:
     return msgspec.json.encode(found.body)
 
 
-def _numbered(path: Path) -> Iterator[BatchLine]:
+def _numbered(path: Path, name: str, urls: Sequence[str], max_lines: int) -> Iterator[BatchLine]:
     first_of: dict[str, int] = {}
     offset = 0
     with path.open("rb") as file:
@@ -82,27 +92,29 @@ def _numbered(path: Path) -> Iterator[BatchLine]:
         while raw := file.readline(_MAX_LINE_BYTES):
             number += 1
             if raw.strip():
-                line = _checked(raw, offset, number, path)
+                line = _checked(raw, offset, number, name, urls)
                 first = first_of.setdefault(line.custom_id, number)
                 if first != number:
-                    _refuse(path, number, f"`custom_id` {line.custom_id!r} is that of line {first} already")
+                    _refuse(name, number, f"`custom_id` {line.custom_id!r} is that of line {first} already")
                 yield line
-            if len(first_of) > _MAX_LINES:
-                _refuse(path, number, f"a file has at most {_MAX_LINES} requests")
+            if len(first_of) > max_lines:
+                _refuse(name, number, f"a file has at most {max_lines} requests")
             offset += len(raw)
 
 
-def _checked(raw: bytes, offset: int, number: int, path: Path) -> BatchLine:
+def _checked(raw: bytes, offset: int, number: int, name: str, urls: Sequence[str]) -> BatchLine:
     if len(raw) == _MAX_LINE_BYTES:
-        _refuse(path, number, f"it has {_MAX_LINE_BYTES} bytes or more")
+        _refuse(name, number, f"it has {_MAX_LINE_BYTES} bytes or more")
     try:
         line = msgspec.json.decode(raw, type=_Line)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        _refuse(path, number, str(error))
-    if line.method != "POST" or line.url not in URLS:
-        _refuse(path, number, f"{line.method} {line.url} is none of POST {', '.join(URLS)}")
+        _refuse(name, number, str(error))
+    if line.method != "POST" or line.url not in urls:
+        _refuse(name, number, f"{line.method} {line.url} is none of POST {', '.join(urls)}")
     if line.body.get("stream") not in (None, msgspec.Raw(b"false"), msgspec.Raw(b"null")):
-        _refuse(path, number, "`stream` must be left out: an answer is written when it is complete")
+        _refuse(name, number, "`stream` must be left out: an answer is written when it is complete")
+    if line.body.get("background") not in (None, msgspec.Raw(b"false"), msgspec.Raw(b"null")):
+        _refuse(name, number, "`background` must be left out: the batch waits for the answer")
     prefix = b"".join(bytes(line.body[name])[:_PREFIX_BYTES] for name in _PROMPTS if name in line.body)
     return BatchLine(line.custom_id, line.url, _model(line), prefix[:_PREFIX_BYTES], offset, len(raw))
 
@@ -114,5 +126,5 @@ def _model(line: _Line) -> str:
         return ""
 
 
-def _refuse(path: Path, number: int, why: str) -> NoReturn:
-    raise InvalidInput(f"{path}, line {number}: {why}", parameter="IN")
+def _refuse(name: str, number: int, why: str) -> NoReturn:
+    raise InvalidInput(f"{name}, line {number}: {why}", parameter="IN", line=number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 _NOT_NOW = (429, 503)
 """The server has no room for the request at this moment."""
-_MAX_TRIES = 120
+_MAX_TRIES = 121
 _MAX_WAIT_S = 5.0
 
 
@@ -30,6 +31,8 @@ async def run_batch(
     *,
     concurrency: int,
     advance: Callable[[], None],
+    gate: asyncio.Semaphore | None = None,
+    max_tries: int | None = _MAX_TRIES,
 ) -> None:
     """Computes what has no result yet, in the order of `lines`.
 
@@ -40,6 +43,8 @@ async def run_batch(
         results: where each answer is written as soon as it is complete.
         concurrency: how many requests are asked at the same time.
         advance: called after each answer.
+        gate: bounds the requests of several batches together.
+        max_tries: how often a request is asked that finds no room, before that is its answer; None = again and again.
 
     Raises:
         OSError: an answer cannot be written.
@@ -49,39 +54,44 @@ async def run_batch(
 
     left = iter([line for line in lines if line.custom_id not in results.done])
     transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
+    room = gate or asyncio.Semaphore(concurrency)
     async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=None) as client:
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(concurrency):
-                    group.create_task(_work(client, source, left, results, advance))
+                    group.create_task(_work(_Asking(client, source, room, max_tries), left, results, advance))
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
 
-async def _work(
-    client: httpx2.AsyncClient,
-    source: Path,
-    left: Iterator[BatchLine],
-    results: Results,
-    advance: Callable[[], None],
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """How requests are asked."""
+
+    client: httpx2.AsyncClient
+    source: Path
+    room: asyncio.Semaphore
+    max_tries: int | None
+
+
+async def _work(asking: _Asking, left: Iterator[BatchLine], results: Results, advance: Callable[[], None]) -> None:
     for line in left:
-        response = await _answer(client, line.url, body_of(source, line))
+        response = await _answer(asking, line.url, body_of(asking.source, line))
         results.add(Result(custom_id=line.custom_id, response=_recorded(response)))
         advance()
 
 
-async def _answer(client: httpx2.AsyncClient, url: str, body: bytes) -> httpx2.Response:
+async def _answer(asking: _Asking, url: str, body: bytes) -> httpx2.Response:
     """The endpoint's answer; a request that found no room is asked again."""
-    headers = {"content-type": "application/json"}
-    response = await client.post(url, content=body, headers=headers)
-    for _ in range(_MAX_TRIES):
-        if response.status_code not in _NOT_NOW:
-            break
+    num_tries = 0
+    while True:
+        async with asking.room:
+            response = await asking.client.post(url, content=body, headers={"content-type": "application/json"})
+        num_tries += 1
+        if response.status_code not in _NOT_NOW or num_tries == asking.max_tries:
+            return response
         asked_s = response.headers.get("retry-after", "1")
         await asyncio.sleep(min(float(asked_s) if asked_s.isdecimal() else 1.0, _MAX_WAIT_S))
-        response = await client.post(url, content=body, headers=headers)
-    return response
 
 
 def _recorded(response: httpx2.Response) -> Response:

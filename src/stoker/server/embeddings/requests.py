@@ -1,4 +1,4 @@
-"""From requests for embeddings and ranks to the engine's `Embed`, and back to replies. No connection is touched."""
+"""Turns requests for embeddings and ranks into the engine's `Embed`, and results into replies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import cast
 
 from msgspec import UNSET
 
-from stoker.engine.protocol import Embed, Embedded
+from stoker.engine.question_messages import Embed, Embedded
 from stoker.errors import InvalidInput
 from stoker.server.config import ServerConfig
 from stoker.server.embeddings.types import (
@@ -166,7 +166,7 @@ def _embed(
         dimensions=dimensions,
         norm=norm,
         truncates=wire.truncate is True,
-        priority=priority(wire.priority),
+        priority=priority(wire.priority, caller.account),
         client_key=caller.account.key_name or wire.user or caller.address,
         timeout_s=timeout_s(wire.timeout, config),
         parameter=parameter,

@@ -1,4 +1,4 @@
-"""Embeddings and ranks, in every dialect: who is called in which order, and nothing else."""
+"""Embeddings and ranks, in every dialect: the handlers only call other parts, in order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import msgspec
 from starlette.responses import Response
 
-from stoker.engine.protocol import Embed, Embedded
+from stoker.engine.question_messages import Embed, Embedded
 from stoker.runtime.registry import ServedModel
 from stoker.server.api import Call, Router
 from stoker.server.dialects.ollama.local_models import LocalModels

@@ -37,7 +37,7 @@ _Buckets: TypeAlias = Callable[[Facts], Iterable[tuple[Sequence[float], Distribu
 
 
 class Row(Protocol):
-    """What makes one family of `/metrics`."""
+    """Makes one family of `/metrics`."""
 
     def family(self, models: Iterable[Facts]) -> Metric:
         """The family with the samples of these models."""
@@ -62,6 +62,7 @@ class _Numbered:
         for facts in models:
             for labels, value in self.values(facts):
                 family.add_metric((facts.status.model_id, *labels), value)
+        family.samples = [sample._replace(labels=_known(sample.labels)) for sample in family.samples]
         return family
 
 
@@ -118,6 +119,13 @@ def of_drafts(value: Callable[[EngineStats], float]) -> _Values:
     return labeled(lambda stats: [((), value(stats))] if stats.num_steps else [])
 
 
+def each_draft(**values: Callable[[EngineStats], float]) -> _Values:
+    """As `of_drafts`, one number for each of these label values."""
+    return labeled(
+        lambda stats: [((label,), value(stats)) for label, value in values.items()] if stats.num_steps else []
+    )
+
+
 def each(**values: Callable[[EngineStats], float]) -> _Values:
     """One number for each of these label values, from the newest report of the engine."""
     return labeled(lambda stats: [((label,), value(stats)) for label, value in values.items()])
@@ -128,15 +136,22 @@ def of_adapters(value: Callable[[AdapterLoad], float]) -> _Values:
     return labeled(lambda stats: [((adapter.name,), value(adapter)) for adapter in stats.adapters])
 
 
+def _known(labels: Mapping[str, str]) -> dict[str, str]:
+    """A label without a value is as good as none: only replicas of a cluster have a node."""
+    return {name: value for name, value in labels.items() if value or name != "node"}
+
+
 def of_replicas(value: Callable[[Health], float]) -> _Values:
     """One number for each replica."""
-    return lambda facts: [((str(number),), value(replica)) for number, replica in facts.health.replicas.items()]
+    return lambda facts: [
+        ((str(number), replica.node), value(replica)) for number, replica in facts.health.replicas.items()
+    ]
 
 
 def of_replica_engines(value: Callable[[EngineStats], float]) -> _Values:
     """One number from the newest report of each replica."""
     return lambda facts: [
-        ((str(number),), value(replica.heartbeat))
+        ((str(number), replica.node), value(replica.heartbeat))
         for number, replica in facts.health.replicas.items()
         if replica.heartbeat is not None
     ]

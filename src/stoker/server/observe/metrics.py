@@ -1,4 +1,4 @@
-"""What `/metrics` reports about models: one row for each family. It counts nothing.
+"""The metrics about models in `/metrics`: one row for each family. This module counts nothing.
 
 Names and buckets do not change, because dashboards depend on them. `metric_aliases` has the names of other servers.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from prometheus_client.core import Metric
 
 from stoker.engine.health import Health
-from stoker.engine.metrics import PHASE_BOUNDS, STEP_BOUNDS, STEP_TOKEN_BOUNDS
+from stoker.engine.metrics import COMPILE_BOUNDS, PHASE_BOUNDS, STEP_BOUNDS, STEP_TOKEN_BOUNDS
 from stoker.runtime.registry import ModelStatus
 from stoker.server.observe.metric_rows import (
     Facts,
@@ -22,6 +22,7 @@ from stoker.server.observe.metric_rows import (
     counts,
     decode_seconds,
     each,
+    each_draft,
     gauge,
     histogram,
     of_adapters,
@@ -36,7 +37,14 @@ from stoker.server.observe.metric_rows import (
 )
 
 _NOT_LOADED = Health(is_ready=False, state="unloaded")
-_KEY, _TIER, _ADAPTER, _REPLICA, _TRANSFER = ("key",), ("tier",), ("adapter",), ("replica",), ("transfer",)
+_KEY, _TIER, _ADAPTER, _REPLICA, _TRANSFER = (
+    ("key",),
+    ("tier",),
+    ("adapter",),
+    ("replica", "node"),
+    ("transfer",),
+)
+_SOURCE = ("source",)
 
 ROWS: Sequence[Row] = (
     gauge("model_ready", "1 if the model can answer now", of_model(lambda of: of.health.is_ready)),
@@ -176,6 +184,36 @@ ROWS: Sequence[Row] = (
         of_drafts(lambda of: of.accepted_tokens),
     ),
     counter(
+        "drafts_by_source_tokens",
+        "Tokens drafted by speculative decoding, by where the draft came from",
+        each_draft(
+            text=lambda of: of.drafted_tokens - of.drafted_grammar_tokens - of.drafted_model_tokens,
+            grammar=lambda of: of.drafted_grammar_tokens,
+            model=lambda of: of.drafted_model_tokens,
+        ),
+        _SOURCE,
+    ),
+    counter(
+        "accepted_drafts_by_source_tokens",
+        "Tokens drafted by speculative decoding that became part of an answer, by where the draft came from",
+        each_draft(
+            text=lambda of: of.accepted_tokens - of.accepted_grammar_tokens - of.accepted_model_tokens,
+            grammar=lambda of: of.accepted_grammar_tokens,
+            model=lambda of: of.accepted_model_tokens,
+        ),
+        _SOURCE,
+    ),
+    counter("draft_model_seconds", "Time that the draft model has computed", of_drafts(lambda of: of.draft_model_s)),
+    counter("grammar_cache_hits", "Grammars that were compiled before", of_drafts(lambda of: of.num_grammar_hits)),
+    counter(
+        "constrained_tokens",
+        "Tokens chosen among those that a grammar or a budget of reasoning allows",
+        of_drafts(lambda of: of.num_constrained_tokens),
+    ),
+    counter(
+        "grammar_mask_seconds", "Time for finding out which tokens a grammar allows", of_drafts(lambda of: of.mask_s)
+    ),
+    counter(
         "preemptions",
         "Preemptions of running requests, whose KV cache made room for others",
         of_engine(lambda of: of.num_preemptions),
@@ -200,7 +238,12 @@ ROWS: Sequence[Row] = (
         counts(lambda of: of.constrained),
         ("kind",),
     ),
-    counter("tool_calls", "Tool calls in answers, complete or cut off", counts(lambda of: of.tool_calls), ("end",)),
+    counter(
+        "tool_calls",
+        "Tool calls in answers: complete, cut off, or text that only looked like a call (not_a_call)",
+        pairs(lambda of: of.tool_calls),
+        ("end", "format"),
+    ),
     counter(
         "adapter_completion_tokens", "Tokens written with an adapter", of_adapters(lambda of: of.num_tokens), _ADAPTER
     ),
@@ -358,6 +401,11 @@ ROWS: Sequence[Row] = (
         "running_seconds",
         "Time from the first step that computes a part of a request to its last token",
         by_engine(PHASE_BOUNDS, lambda of: of.running_s),
+    ),
+    histogram(
+        "grammar_compile_seconds",
+        "Time to compile a grammar that was not known, or to refuse it",
+        by_engine(COMPILE_BOUNDS, lambda of: of.grammar_compile_s),
     ),
     histogram("step_seconds", "Duration of one step of the engine", by_engine(STEP_BOUNDS, lambda of: of.step_s)),
     histogram(

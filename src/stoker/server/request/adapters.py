@@ -1,8 +1,8 @@
-"""Which adapters a request asks for, in whatever words."""
+"""Which adapters a request asks for, in the fields of any dialect."""
 
 from __future__ import annotations
 
-from stoker.engine.protocol import AdapterChoice
+from stoker.engine.question_messages import AdapterChoice
 from stoker.errors import InvalidInput, ModelNotFound
 from stoker.runtime.registry import ServedModel
 from stoker.runtime.served import adapter_in
@@ -23,9 +23,9 @@ def adapter_choices(lora: Lora | None) -> list[AdapterChoice] | None:
 def with_named_adapter(
     choices: list[AdapterChoice] | None, model: str | None, served: ServedModel
 ) -> list[AdapterChoice] | None:
-    """The same, or the adapter that stands behind the model's name, as in `smollm2:sql`.
+    """The adapters that `lora` names, or the one after the colon of the model's name, as in `smollm2:sql`.
 
-    What stands there for a model without adapters is a tag, as in `smollm2:135m`: `check_named` has let it pass.
+    For a model without adapters, the text after the colon is a tag, as in `smollm2:135m`: `check_named` accepted it.
 
     Raises:
         InvalidInput: both are given.
@@ -42,7 +42,7 @@ def check_named(model: str | None, served: ServedModel, *, takes_any_name: bool)
     """Whether `model` can mean this one.
 
     Raises:
-        ModelNotFound: something stands behind its name, which has no adapters, and names count here.
+        ModelNotFound: its name has a suffix, but the model has no adapters, and names are checked here.
     """
     if takes_any_name or not model or adapter_in(model, served.names) is None or served.runtime.card.adapters:
         return

@@ -15,7 +15,7 @@ from stoker.chat.tools import Tools, tools_of
 from stoker.errors import InvalidInput
 from stoker.runtime.base import Runtime
 from stoker.server.fields import FieldTable, Ignored, Refused, honoured, ignored
-from stoker.server.request.fields import ConstrainedFields, Int
+from stoker.server.request.fields import Int, StreamedFields
 from stoker.server.request.policies import NOTHING_GENERATED, SHARED
 from stoker.text.messages import messages_from_dicts
 
@@ -31,7 +31,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Token counts so far on every chunk (an addition of vLLM)."""
 
 
-class ChatCompletionRequest(ConstrainedFields, frozen=True, kw_only=True):
+class ChatCompletionRequest(StreamedFields, frozen=True, kw_only=True):
     """The body of `POST /v1/chat/completions`."""
 
     messages: list[dict[str, Any]] | None = None
@@ -46,9 +46,10 @@ class ChatCompletionRequest(ConstrainedFields, frozen=True, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
     tools: list[dict[str, Any]] | None = None
-    """Functions that the model may call, each with a name, a description and a JSON schema of its parameters."""
+    """Functions that the model may call, each with a name, a description and a JSON schema of its parameters; custom
+    tools, which take a text."""
     tool_choice: str | dict[str, Any] | None = None
-    """`auto`, `required`, `none`, one function, or `allowed_tools`."""
+    """`auto`, `required`, `none`, one tool, or `allowed_tools`."""
     functions: list[dict[str, Any]] | None = None
     """Older form of `tools`."""
     function_call: str | dict[str, Any] | None = None
@@ -60,15 +61,15 @@ class ChatCompletionRequest(ConstrainedFields, frozen=True, kw_only=True):
     reasoning_budget_tokens: Int | None = None
     """Most tokens of reasoning; -1 = no limit."""
     thinking_budget_tokens: Int | None = None
-    """The same, under its other name."""
+    """Another name of `reasoning_budget_tokens`."""
     thinking_token_budget: Int | None = None
-    """The same, as vLLM calls it."""
+    """vLLM's name of `reasoning_budget_tokens`."""
     reasoning_budget_message: str | None = None
     """Text that ends the reasoning when the budget is spent."""
 
 
 class ChatPromptRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a chat completion's body decides its prompt."""
+    """The fields of a chat completion's body that decide its prompt."""
 
     model: str | None = None
     messages: list[dict[str, Any]] | None = None
@@ -77,9 +78,10 @@ class ChatPromptRequest(msgspec.Struct, frozen=True, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
     tools: list[dict[str, Any]] | None = None
-    """Functions that the model may call, each with a name, a description and a JSON schema of its parameters."""
+    """Functions that the model may call, each with a name, a description and a JSON schema of its parameters; custom
+    tools, which take a text."""
     tool_choice: str | dict[str, Any] | None = None
-    """`auto`, `required`, `none`, one function, or `allowed_tools`."""
+    """`auto`, `required`, `none`, one tool, or `allowed_tools`."""
     functions: list[dict[str, Any]] | None = None
     """Older form of `tools`."""
     function_call: str | dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""The fields of a request that mean the same in several APIs: how to sample, how many answers, for whom. Types only.
+"""The fields of a request that mean the same in several APIs: sampling, number of answers, fairness key. Types only.
 
 `None` means "not given". The names are those of OpenAI, llama-server, vLLM and Ollama.
 """
@@ -18,10 +18,10 @@ Bias: TypeAlias = float | bool
 
 
 class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
-    """How to choose tokens and when to stop."""
+    """Fields that say how to choose tokens and when to stop."""
 
     max_tokens: Int | None = None
-    """Most tokens of one answer: -1 = no limit, 0 = compute the prompt only. The next five mean the same."""
+    """Most tokens of one answer: -1 = no limit, 0 = compute the prompt only. Five other fields mean the same."""
     max_completion_tokens: Int | None = None
     max_output_tokens: Int | None = None
     n_predict: Int | None = None
@@ -31,7 +31,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[Int] | None = None
-    """Tokens that end the answer, besides the model's own. The next one means the same."""
+    """Tokens that end the answer, besides the model's own. `stop_ids` means the same."""
     stop_ids: list[Int] | None = None
     seed: int | None = None
     """Unsigned or signed, in 64 bits."""
@@ -60,10 +60,10 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     mirostat_tau: float | None = None
     mirostat_eta: float | None = None
     logit_bias: dict[str, Bias] | list[tuple[Int | str, Bias]] | None = None
-    """By token id, or by text: then every token of the text gets the bias."""
+    """Biases by token id or by text; with a text, every token of it gets the bias."""
     allowed_token_ids: list[Int] | None = None
     banned_token_ids: list[Int] | None = None
-    """Tokens that are never written. The next one means the same."""
+    """Tokens that are never generated. `banned_tokens` means the same."""
     banned_tokens: list[Int] | None = None
     samplers: str | list[str] | None = None
     """The stages that take part, in llama-server's usual order: names, or their letters in one string."""
@@ -83,21 +83,23 @@ Lora: TypeAlias = str | list[str | LoraChoice]
 
 
 class GenerationFields(SamplingFields, frozen=True, kw_only=True):
-    """What every request for text has, beside the prompt."""
+    """Fields of every request for text, besides the prompt."""
 
     model: str | None = None
     stream: bool | None = None
     user: str | None = None
-    """Requests of one user share one fair share of the machine. The next one means the same."""
+    """Requests of one user share one fair share of the machine. `safety_identifier` means the same."""
     safety_identifier: str | None = None
     priority: Int | None = None
-    """Larger is served first."""
+    """Priority of the request; a larger one is served first."""
     timeout: float | None = None
-    """Seconds until the answer must be complete. The next one says the same in milliseconds."""
+    """Seconds until the answer must be complete. `timeout_ms` says the same in milliseconds."""
     timeout_ms: Int | None = None
     cache_prompt: bool | None = None
+    session_id: str | None = None
+    """Name of the conversation: what it leaves in the KV pool is evicted last for a while."""
     lora: Lora | None = None
-    """With which adapters. The name of the model may have one behind a colon instead."""
+    """LoRA adapters to apply. Instead, the model's name may end with a colon and one adapter's name."""
 
 
 class ConstrainedFields(GenerationFields, frozen=True, kw_only=True):
@@ -123,3 +125,12 @@ class ConstrainedFields(GenerationFields, frozen=True, kw_only=True):
     """A regular expression that the whole answer matches, as in SGLang."""
     ebnf: str | None = None
     """GBNF, as in SGLang."""
+
+
+class StreamedFields(ConstrainedFields, frozen=True, kw_only=True):
+    """Fields that add llama-server's reports to a stream. Without a stream they have no effect."""
+
+    timings_per_token: bool | None = None
+    """Every chunk of a stream has the timings so far."""
+    return_progress: bool | None = None
+    """Chunks of a stream say how far the prompt is computed, before the first token."""

@@ -1,6 +1,6 @@
-"""Where an answer ends for its lines' sake: before one that is indented too little, or after one, when time is up.
+"""Bounds that end an answer at a line: before a line with too little indentation, or after a line when time is up.
 
-Both are llama-server's, for editors. It knows text and a clock, and no engine: who reads an answer ends it.
+Both bounds are llama-server's, for editors. The module knows text and a clock, and no engine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class LineBounds:
     min_indent: int = 0
     """A line that begins with fewer spaces and tabs is not written, be it empty. The first line may; 0 = all may."""
     max_s: float | None = None
-    """The first line to end so long after the first token is the last one."""
+    """Time after the first token at which the answer ends with its current line."""
 
 
 async def bounded(
@@ -44,7 +44,7 @@ async def bounded(
     first_s: float | None = None
     async with aclosing(stream):
         async for item in stream:
-            if isinstance(item, Output):
+            if isinstance(item, Output) and item.progress is None:
                 first_s = clock() if first_s is None else first_s
                 cut = indent.push(item.text)
                 is_late = bounds.max_s is not None and "\n" in item.text and clock() - first_s > bounds.max_s

@@ -1,11 +1,11 @@
-"""What becomes of the fields that requests for text share in several APIs, where they are not honoured."""
+"""Policies for fields that requests for text share in several APIs and that are not honored."""
 
 from __future__ import annotations
 
 from stoker.server.fields import FieldTable, Ignored, Refused
 
 _OFF: tuple[object, ...] = (False, 0, "", [], {})
-"""What clients send to say "not this"."""
+"""Values that clients send to switch a feature off."""
 
 NOTHING_GENERATED = "nothing is generated"
 _TOKENS = "token ids are not part of the reply; ask for `logprobs` to see the tokens"
@@ -54,7 +54,7 @@ SHARED: FieldTable = {
     "prompt_cache_options": Ignored("the prefix cache finds shared prefixes by itself, and keeps what fits"),
     "moderation": Refused("nothing is moderated here"),
     "timings_per_token": Ignored("timings come on the last chunk"),
-    "return_progress": Ignored("keep-alive lines bridge the time before the first token"),
+    "return_progress": Ignored("only chat completions, completions and llama-server's own endpoints tell it"),
     "spaces_between_special_tokens": Ignored("control tokens are never part of the answer"),
     "store": Ignored("nothing is stored"),
     "metadata": Ignored("nothing is stored"),

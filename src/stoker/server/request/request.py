@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 
 from stoker.chat.planning import Plan
+from stoker.chat.thoughts import NO_THOUGHTS, Thoughts
 from stoker.core.media import Media
 from stoker.core.params import SamplingParams
 from stoker.engine.protocol import Prompt
@@ -18,18 +19,25 @@ from stoker.server.request.adapters import adapter_choices
 from stoker.server.request.fields import GenerationFields
 from stoker.server.request.lines import LineBounds
 from stoker.server.request.sampling import text_bias
+from stoker.server.sessions.names import session_use
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """What a request's surroundings say about it."""
+    """Facts about a request that do not come from its body."""
 
     reply_id: str
     """The id of the whole reply."""
     address: str
     """Where the client is: its key for fairness if it has no API key and does not name a user."""
     account: Account = field(default_factory=Account)
-    """To be filled in while it is answered."""
+    """Account of the request, filled in while it is answered."""
+    thoughts: Thoughts = NO_THOUGHTS
+    """Reasoning that preceded tool calls of this client."""
+    owner: str = ""
+    """See `access.control.owner_of`."""
+    session: str | None = None
+    """The session that its headers name."""
 
 
 def generation_request(
@@ -47,6 +55,7 @@ def generation_request(
     lines: LineBounds | None = None,
     plan: Plan | None = None,
     media: tuple[Media, ...] = (),
+    reports_progress: bool = False,
 ) -> GenerationRequest:
     """Everything of a request in one value, checked. See `GenerationRequest` for the arguments.
 
@@ -63,7 +72,7 @@ def generation_request(
         best_of=best_of,
         echo=echo,
         text_bias=text_bias(fields),
-        priority=priority(fields.priority),
+        priority=priority(fields.priority, caller.account),
         # A name that a client gives itself buys it no second share.
         client_key=caller.account.key_name or fields.user or fields.safety_identifier or caller.address,
         cache_prompt=fields.cache_prompt is not False,
@@ -74,8 +83,11 @@ def generation_request(
         media=media or (() if plan is None else plan.media),
         timeout_s=timeout_s(fields.timeout, config, fields.timeout_ms),
         account=caller.account,
+        thoughts=caller.thoughts,
+        reports_progress=reports_progress,
         model=fields.model or "",
         adapters=adapter_choices(fields.lora),
+        session=session_use(fields.session_id, caller.session, caller.owner, config.session_ttl_s),
     )
 
 
@@ -99,15 +111,15 @@ def timeout_s(asked: float | None, config: ServerConfig, asked_ms: int | None = 
     return asked if config.request_timeout_s is None else min(asked, config.request_timeout_s)
 
 
-def priority(asked: int | None) -> int:
-    """The request's priority, 0 if it does not say.
+def priority(asked: int | None, account: Account) -> int:
+    """The request's priority, 0 if it does not say; no more than its account allows.
 
     Raises:
         InvalidInput: it does not fit into 32 bits.
     """
     if asked is not None and abs(asked) >= 2**31:
         raise InvalidInput("`priority` must be between -2147483647 and 2147483647", parameter="priority")
-    return asked or 0
+    return asked or 0 if account.max_priority is None else min(asked or 0, account.max_priority)
 
 
 def _num_choices(n: int | None, n_word: str, best_of: int | None, num_prompts: int, config: ServerConfig) -> int:

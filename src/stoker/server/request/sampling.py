@@ -52,7 +52,7 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "stop_token_ids": _STOP_IDS,
     "banned_token_ids": _BANNED,
 }
-"""From the field of `SamplingParams` to those of requests."""
+"""Fields of requests by the field of `SamplingParams` that they set."""
 
 _SAME_WORDS: Mapping[str, str] = {}
 
@@ -60,7 +60,7 @@ _MAX_ID_DIGITS = 18
 """More may not fit into 64 bits."""
 
 _MAX_BIAS_CHARS = 2**16
-"""Of all texts that have a bias. Each of them is tokenized."""
+"""Maximum length of all texts that have a bias. Each of them is tokenized."""
 
 
 def sampling_params(
@@ -98,6 +98,15 @@ def _sampling_params(fields: SamplingFields, logprobs: int | None, words: Mappin
         logit_bias={int(key): bias for key, bias in _biases(fields) if _is_token_id(key)} or None,
         logprobs=logprobs,
     )
+
+
+def sampling_fields(params: SamplingParams) -> dict[str, Any]:
+    """The numbers of `params` that are given, by the names of the fields of requests."""
+    names = {name: name for name in _SAME_NAME if name != "allowed_token_ids"}
+    names |= {"repeat_penalty": "repetition_penalty", "repeat_last_n": "penalty_last_n"}
+    names |= {"max_tokens": "max_tokens", "seed": "seed"}
+    found = {field: getattr(params, name) for field, name in names.items()}
+    return {field: value for field, value in found.items() if value is not None}
 
 
 def text_bias(fields: SamplingFields) -> dict[str, float]:

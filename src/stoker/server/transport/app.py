@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -14,11 +15,14 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from stoker.errors import StokerError
+from stoker.models.cache import files_dir
 from stoker.runtime.registry import Registry
 from stoker.server.access.control import AccessControl
 from stoker.server.access.cross_origin import CrossOrigin
 from stoker.server.access.keys import ApiKeys
 from stoker.server.api import Server, routes_of
+from stoker.server.batches.batches import BatchBorder, Batches
+from stoker.server.batches.files import FileStore
 from stoker.server.config import ServerConfig
 from stoker.server.endpoints import ROUTERS
 from stoker.server.errors import on_bug, on_http_error, on_stoker_error
@@ -51,7 +55,7 @@ def create_app(
 ) -> ASGIApp:
     """The whole HTTP surface as an ASGI application. Loading the models and freeing them is the caller's part.
 
-    As long as they are not loaded, whatever needs one is answered with 503.
+    Until the models are loaded, a request that needs one is answered with 503.
 
     Args:
         registry: the models.
@@ -69,6 +73,9 @@ def create_app(
     starlette = Starlette(routes=routes, exception_handlers=handlers)
     starlette.router.redirect_slashes = False  # RequestBorder drops the last slash, so a redirect to it has no end
     app: ASGIApp = LeaseBorder(starlette)
+    for part in parts:
+        if isinstance(part, Batches):
+            part.serve_with(RequestBorder(BatchBorder(app), config, ResponseCounts()))
     app = CrossOrigin(AccessControl(app, config, keys or ApiKeys(config)), config)
     return RequestBorder(app if spans is None else Tracing(app, spans), config, counts)
 
@@ -78,6 +85,7 @@ def serve(
     config: ServerConfig,
     on_ready: Callable[[str], None] = lambda url: None,
     on_stop: Callable[[int], None] | None = None,
+    batch_concurrency: int = 8,
 ) -> None:
     """Serves until SIGINT or SIGTERM, then lets running requests end for up to `drain_s`.
 
@@ -88,9 +96,10 @@ def serve(
         config: where to listen and all bounds.
         on_ready: called once with the base URL as soon as the models answer.
         on_stop: called once with the number of requests that still run, when it begins to stop.
+        batch_concurrency: requests of batches that run at the same time.
 
     Raises:
-        ConfigError: the address cannot be listened on, or would be open to everybody; or a setting is wrong.
+        ConfigError: the address cannot be listened on, or would be open to all; or a setting is wrong.
         StokerError: a model cannot be loaded.
         KeyboardInterrupt: it was ended by SIGINT, after the drain.
     """
@@ -98,8 +107,16 @@ def serve(
     check_exposure(config, keys)
     config = make_room(config)
     with listening(config) as listener, _spans(config) as spans, bare_lines(is_json=config.log_format == "json"):
-        app = create_app(registry, config, spans, keys)
-        asyncio.run(_serve(app, registry, config, listener, on_ready, on_stop))
+        batches = _open_batches(config, batch_concurrency)
+        app = create_app(registry, config, spans, keys, [] if batches is None else [batches])
+        asyncio.run(_serve(app, registry, config, listener, on_ready, on_stop, batches))
+
+
+def _open_batches(config: ServerConfig, concurrency: int) -> Batches | None:
+    if not config.files_dir:
+        return None
+    folder = files_dir() if config.files_dir == "auto" else Path(config.files_dir).expanduser()
+    return Batches(FileStore(folder, config.files_mib), concurrency)
 
 
 @contextmanager
@@ -119,8 +136,9 @@ async def _serve(
     listener: socket.socket,
     on_ready: Callable[[str], None],
     on_stop: Callable[[int], None] | None,
+    batches: Batches | None,
 ) -> None:
-    server = _Server(app, registry, config, lambda: on_ready(url_of(config, listener)), on_stop)
+    server = _Server(app, registry, config, lambda: on_ready(url_of(config, listener)), on_stop, batches)
     await server.serve(sockets=[listener])
     server.check_loaded()
 
@@ -138,9 +156,11 @@ class _Server(uvicorn.Server):
         config: ServerConfig,
         on_ready: Callable[[], None],
         on_stop: Callable[[int], None] | None = None,
+        batches: Batches | None = None,
     ) -> None:
         super().__init__(_uvicorn_config(app, config))
         self._on_stop = on_stop
+        self._batches = batches
         self._registry = registry
         self._drain_s = config.drain_s
         self._on_ready = on_ready
@@ -159,7 +179,9 @@ class _Server(uvicorn.Server):
         self._stop.set()
         if self._on_stop is not None and self._loading.done():
             self._on_stop(len(self.server_state.tasks))
-        self._registry.events.close()  # whoever follows the news waits for no answer
+        if self._batches is not None:
+            await self._batches.close()  # they continue at the next start
+        self._registry.events.close()  # a client that follows the events waits for no answer
         cut = asyncio.ensure_future(self._cut_off())
         try:
             await super().shutdown(sockets)
@@ -170,7 +192,7 @@ class _Server(uvicorn.Server):
             await self._registry.close()
 
     def check_loaded(self) -> None:
-        """To be asked when it has ended.
+        """Raises the error of a failed load. Call it when the server has ended.
 
         Raises:
             StokerError: it has ended because a model could not be loaded.
@@ -183,11 +205,13 @@ class _Server(uvicorn.Server):
         try:
             await self._registry.start()
             self._on_ready()
+            if self._batches is not None:
+                self._batches.start()
             is_loaded = True
         finally:
             if not is_loaded:
                 self.should_exit = True
-                self.config.timeout_graceful_shutdown = _CLOSING_S  # nobody is being answered: no drain
+                self.config.timeout_graceful_shutdown = _CLOSING_S  # no request is being answered: no drain
 
     async def _cut_off(self) -> None:
         await asyncio.sleep(self._drain_s)

@@ -23,6 +23,7 @@ from stoker.server.fields import IGNORED
 from stoker.server.observe.access_log import log_exchange
 from stoker.server.observe.account import Account
 from stoker.server.observe.response_counts import ResponseCounts
+from stoker.server.sessions.names import HEADERS
 
 error_log = logging.getLogger("stoker.server")
 
@@ -31,9 +32,9 @@ _HEADER = b"x-request-id"
 _NAMES = (_HEADER, b"request-id")
 """Anthropic's clients look for the second one."""
 _IGNORED_HEADER = b"x-stoker-ignored"
-"""Fields of the body that have no effect."""
+"""Header with the fields of the body that have no effect."""
 _RELAXED_HEADER = b"stoker-relaxed"
-"""What of a schema is not enforced in the answer."""
+"""Header with the parts of a schema that are not enforced in the answer."""
 _MAX_RELAXED_CHARS = 2000
 """Clients bound the headers of a reply."""
 _ABSOLUTE = re.compile(rb"https?://", re.IGNORECASE)
@@ -96,6 +97,8 @@ class _Exchange:
                 headers.append((_IGNORED_HEADER, ", ".join(ignored).encode()))
             if relaxed := self._account.relaxed:
                 headers.append((_RELAXED_HEADER, _one_line(relaxed)))
+            if session := self._account.session:
+                headers += [(name.encode(), session.encode()) for name in HEADERS]
             self._status = message["status"]
             self._is_stream = any(k == b"content-type" and v.startswith(_STREAMS) for k, v in headers)
             message = {**message, "headers": headers}
@@ -118,7 +121,7 @@ class _Exchange:
 
     @property
     def status(self) -> int:
-        """What it has come to; `CLIENT_LEFT` whatever was sent before."""
+        """The final status of the exchange; `CLIENT_LEFT` if the client left, whatever was sent before."""
         return CLIENT_LEFT if self._scope["state"].get("client_left") else self._status
 
     def log(self, *, is_json: bool) -> None:

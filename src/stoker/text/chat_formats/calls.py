@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
+from stoker.text.chat_formats.custom import CustomInput
 from stoker.text.chat_formats.events import CallArguments, CallBegin, CallEnd, Event
 from stoker.text.chat_formats.scanner import Emit, Scanner, Waits
 from stoker.text.messages import Json
@@ -30,6 +31,7 @@ class Calls:
         tools: the JSON schema of each offered tool's parameters, by the tool's name; None = any name is a tool's.
         on_begin: told that a call has begun, so that what was read of it is no content any more.
         max_calls: further calls are left out; None = no limit.
+        custom: names of the tools that take a text.
     """
 
     def __init__(
@@ -38,12 +40,16 @@ class Calls:
         tools: Mapping[str, Mapping[str, Json]] | None,
         on_begin: Callable[[], None],
         max_calls: int | None = None,
+        custom: Collection[str] = (),
     ) -> None:
         self._emit = emit
         self._tools = tools
         self._on_begin = on_begin
         self._max_calls = max_calls
+        self._custom = custom
         self._num_calls = 0
+        self._input: CustomInput | None = None
+        """Of the call of a custom tool."""
         self.name = ""
 
     def begin(self, name: str) -> None:
@@ -57,12 +63,18 @@ class Calls:
         self.name = name
         self._num_calls += 1
         self._on_begin()
-        self._tell(CallBegin(name))
+        self._input = CustomInput() if name in self._custom else None
+        self._tell(CallBegin(name, is_custom=self._input is not None))
 
     def arguments(self, text: str) -> None:
-        self._tell(CallArguments(text))
+        if self._input is not None:
+            text = self._input.push(text)
+        if text:
+            self._tell(CallArguments(text))
 
     def end(self) -> None:
+        if self._input is not None and (rest := self._input.end()):
+            self._tell(CallArguments(rest))
         self._tell(CallEnd())
 
     def _tell(self, event: Event) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from stoker.text.chat_formats.probe import ChatFormat
 from stoker.text.chat_formats.shapes import JSONCalls, NamedCalls, PythonCalls
 from stoker.text.chat_formats.table import GENERIC, Format
-from stoker.text.messages import Json, Message
+from stoker.text.messages import Content, Json, Message, Part, TextPart
 
 _INSTRUCTION = """\
 You can call functions. These are the available functions, one JSON object per line:
@@ -38,7 +38,7 @@ def prepared(
         return adapted, None
     if chat_format.renders_tools and row.name != GENERIC.name:
         return adapted, list(tools)
-    return _with_instruction(adapted, instruction(tools, row)), None
+    return _with_instruction(adapted, instruction(tools, row), takes_system=chat_format.takes_system), None
 
 
 def instruction(tools: Sequence[Mapping[str, Json]], row: Format) -> str:
@@ -150,6 +150,7 @@ def _adapted_result(
 
 def _with_id(call: dict[str, Json], ids: Mapping[str, str]) -> dict[str, Json]:
     call_id = call.get("id")
+    call = {**call, "type": "function"}
     return {**call, "id": ids[call_id]} if isinstance(call_id, str) and call_id in ids else call
 
 
@@ -165,9 +166,19 @@ def _arguments(call: Mapping[str, Json]) -> Json:
         return arguments
 
 
-def _with_instruction(messages: Sequence[Message], text: str) -> list[Message]:
-    """The system prompt, or a new one, ends with `text`."""
+def _with_instruction(messages: Sequence[Message], text: str, *, takes_system: bool) -> list[Message]:
+    """The system prompt, or a new one, ends with `text`. Where there is none, the first question begins with it."""
     first = messages[0] if messages else None
+    if not takes_system and first is not None and first.role == "user":
+        content = first.content if isinstance(first.content, tuple) else (TextPart(first.text),)
+        return [replace(first, content=_merged(TextPart(f"{text}\n\n"), content)), *messages[1:]]
     if first is not None and first.role in ("system", "developer"):
         return [replace(first, content=f"{first.text}\n\n{text}"), *messages[1:]]
     return [Message(role="system", content=text), *messages]
+
+
+def _merged(first: TextPart, parts: tuple[Part, ...]) -> Content:
+    """One text if all parts are text: there is no line break between those that are merged."""
+    if all(isinstance(part, TextPart) for part in parts):
+        return first.text + Message(role="user", content=parts).text
+    return (first, *parts)

@@ -23,10 +23,12 @@ class CallBegin(msgspec.Struct, frozen=True):
     """A tool call begins: its name is complete, and is the name of a tool that was offered."""
 
     name: str
+    is_custom: bool = False
+    """The tool takes a text: what follows is no JSON."""
 
 
 class CallArguments(msgspec.Struct, frozen=True):
-    """Some text of the arguments of the call that has begun: a part of a JSON object."""
+    """Some text of the arguments of the call that has begun: a part of a JSON object, or of a custom tool's text."""
 
     text: str
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from stoker.errors import TemplateError
 from stoker.text.chat_formats.events import CallArguments, CallBegin, CallEnd, Content, Event
 from stoker.text.chat_formats.reader import read_whole
-from stoker.text.chat_formats.table import FORMATS, GENERIC, PLAIN, Format, Span
+from stoker.text.chat_formats.table import FORMATS, GENERIC, MORE_THINKING, PLAIN, Format, Span
 from stoker.text.chat_template import ChatTemplate
 from stoker.text.messages import Json, Message
 
@@ -37,7 +37,7 @@ def _definition(name: str) -> dict[str, Json]:
 
 _TOOLS = [_definition(name) for name in _PARAMETERS]
 _EXPECTED: list[tuple[str, dict[str, Json]]] = [("probe_weather", _ARGUMENTS), ("probe_ping", {})]
-_REASONING, _CONTENT, _RESULT = "probe-reasoning", "probe-content", "probe-result"
+_REASONING, _CONTENT, _RESULT, _SYSTEM = "probe-reasoning", "probe-content", "probe-result", "probe-system"
 _USER = Message(role="user", content="probe-question")
 
 
@@ -48,6 +48,8 @@ class ChatFormat:
     row: Format
     reason: str
     """Why this row."""
+    takes_system: bool = True
+    """The template writes system prompts."""
     renders_tools: bool
     """The template writes the definitions of tools."""
     renders_calls: bool
@@ -79,6 +81,7 @@ def find_format(template: ChatTemplate, name: str = "") -> ChatFormat:
     return ChatFormat(
         row=row,
         reason=reason,
+        takes_system=_SYSTEM in _render(template, [Message(role="system", content=_SYSTEM), _USER]),
         renders_tools=renders_tools,
         renders_calls=any("probe_weather" in turn.text for turn in turns),
         renders_results=_RESULT in _render(template, _history(), tools=_TOOLS),
@@ -198,7 +201,7 @@ def _with_thinking(template: ChatTemplate, row: Format) -> tuple[Format, bool]:
     """The row with the template's markers of reasoning, and whether there are any."""
     reasoned = Message(role="assistant", content=_CONTENT, reasoning=_REASONING)
     texts = [_turn(template, reasoned)[1], *(_opening(template, value) for value in (True, None)), template.source]
-    spans = [row.thinking, *dict.fromkeys(each.thinking for each in (PLAIN, *FORMATS))]
+    spans = [row.thinking, *dict.fromkeys(each.thinking for each in (PLAIN, *FORMATS)), *MORE_THINKING]
     for text in texts:
         for span in spans:
             if span[0] in text and (span[1] in text or text in texts[1:3]):

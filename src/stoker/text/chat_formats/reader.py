@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -64,6 +64,8 @@ class Reader:
         tokens: the spellings of the format's markers that are control tokens; `Marks` stand for them in the text.
         opening: the end of the prompt; it may leave reasoning or a call open.
         max_calls: further calls are left out; None = no limit.
+        custom: names of the tools that take a text; the others take a JSON object.
+        is_continued: some of what `opening` opens is written already, so white space at the beginning counts.
     """
 
     def __init__(
@@ -74,8 +76,13 @@ class Reader:
         tokens: Iterable[str] = (),
         opening: str = "",
         max_calls: int | None = None,
+        custom: Collection[str] = (),
+        is_continued: bool = False,
     ) -> None:
         self.marks = Marks(tokens)
+        self.format_name = chat_format.name
+        self.num_mistaken = 0
+        """Texts that looked like a call and were none."""
         self._format = chat_format
         self._shape: AnyShape | None = None
         if chat_format.calls is not None and tools is not None:
@@ -83,7 +90,7 @@ class Reader:
         self._begin, self._end = (self.marks.encode(marker) for marker in chat_format.thinking)
         self._scanner = Scanner()
         self._events: list[Event] = []
-        self._calls = Calls(self._events.append, tools, self._scanner.forget, max_calls)
+        self._calls = Calls(self._events.append, tools, self._scanner.forget, max_calls, custom)
         self._held = ""
         """White space at the end of what has been read. It is content only if more content follows."""
         self._strips = False
@@ -91,6 +98,8 @@ class Reader:
         self._has_calls = self._has_content = False
         self._running: Generator[None, None, None] | None = self._read()
         self._push(self._opened_by(opening))
+        if is_continued:
+            self._strips = False
 
     def push(self, text: str) -> list[Event]:
         """Takes a piece of the answer; returns what it adds."""
@@ -116,8 +125,10 @@ class Reader:
     def _opened_by(self, prompt: str) -> str:
         """The marker that the prompt ends with, if what follows belongs to it."""
         tail = prompt.rstrip()
-        calls = None if self._shape is None else self._format.calls
-        openings = [self._format.thinking[0], *(() if calls is None else calls.starts)]
+        starts = () if self._format.calls is None else self._format.calls.starts
+        if self._shape is None:
+            starts = [start for start in starts if any(each.startswith(start) for each in self._format.wrappers)]
+        openings = [self._format.thinking[0], *starts]
         return next((self.marks.encode(marker) for marker in openings if marker and tail.endswith(marker.rstrip())), "")
 
     def _read(self) -> Generator[None, None, None]:
@@ -196,6 +207,7 @@ class Reader:
             text = self.marks.spelled(scanner.recorded())
             self._held = held
             if text:
+                self.num_mistaken += 1
                 self._content(text)
             else:
                 self._has_calls = True

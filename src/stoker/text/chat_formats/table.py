@@ -50,6 +50,7 @@ _CHANNEL_END = (
     "<|start|>assistant",
     "<|channel|>final<|message|>",
     "<|channel|>commentary<|message|>",
+    "<|channel|>commentary to=assistant",
     "<|return|>",
 )
 
@@ -234,7 +235,7 @@ FORMATS: tuple[Format, ...] = (
     Format(name="qwen_xml", calls=_QWEN_XML, calls_end_thinking=True),
     Format(
         name="seed",
-        calls=replace(_QWEN_XML, section=("<seed:tool_call>", "</seed:tool_call>")),
+        calls=replace(_QWEN_XML, section=("<seed:tool_call>", "</seed:tool_call>"), trims_newline=False),
         thinking=("<seed:think>", "</seed:think>"),
     ),
     Format(name="glm45", calls=_GLM, calls_end_thinking=True),
@@ -264,8 +265,12 @@ FORMATS: tuple[Format, ...] = (
             end="</invoke>",
         ),
     ),
-    Format(name="dsml", calls=_DSML),
-    Format(name="dsml4", calls=replace(_DSML, section=("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"))),
+    Format(name="dsml", calls=_DSML, calls_end_thinking=True),
+    Format(
+        name="dsml4",
+        calls=replace(_DSML, section=("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>")),
+        calls_end_thinking=True,
+    ),
     Format(
         name="minicpm5",
         calls=TaggedCalls(
@@ -339,6 +344,9 @@ GENERIC = Format(name="generic", calls=JSONCalls(wrapper="tool_calls"))
 PLAIN = Format(name="plain", calls=None)
 """Reasoning only."""
 
+MORE_THINKING: tuple[Span, ...] = (("<mm:think>", "</mm:think>"),)
+"""Markers of reasoning in templates whose calls no row reads."""
+
 
 NO_TOOLS = "none"
 """What the settings call a format without tool calls."""
@@ -373,4 +381,4 @@ def _texts(shape: AnyShape) -> Iterator[str]:
 
 
 ALL_MARKER_TOKENS = frozenset(token for row in FORMATS for token in marker_tokens(row))
-"""Those of all formats."""
+"""Marker tokens of all formats."""

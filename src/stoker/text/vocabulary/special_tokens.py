@@ -16,7 +16,7 @@ from stoker.text.vocabulary.word_rules import WordRule
 
 
 class Attribute:
-    """What is special about a token: bits, of which several can be set."""
+    """Attributes of a token: bits, of which several can be set."""
 
     NORMAL: Final = 1
     UNKNOWN: Final = 2
@@ -28,9 +28,9 @@ class Attribute:
     STRIPS_RIGHT: Final = 64
 
     HIDDEN: Final = UNKNOWN | CONTROL
-    """Adds nothing to a text."""
+    """The token adds nothing to a text."""
     PARSED: Final = HIDDEN | USER_DEFINED
-    """Is looked for in a text before that is cut into words."""
+    """The token is looked for in a text before the text is cut into words."""
 
 
 _OF_TYPE: dict[int, int] = {
@@ -46,6 +46,7 @@ _DEFAULT_IDS: dict[str, dict[str, int]] = {
     "bert": {"bos": 101, "unk": 100, "sep": 102, "pad": 0, "mask": 103},
     "gpt2": {"bos": 11, "eos": 11},
     "gemma4": {},
+    "t5": {"eos": 1, "unk": 2, "pad": 0},
 }
 
 _NAMES: dict[str, tuple[str, ...]] = {
@@ -124,7 +125,7 @@ ENDS_GENERATION = (
     "[e~[",
 )
 _ALWAYS_SHOWN = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
-"""Parts of gpt-oss's replies that are to be seen by whoever parses them."""
+"""Tokens of gpt-oss's replies that a parser needs to see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +135,7 @@ class SpecialTokens:
     attributes: Sequence[int]
     """Bits of `Attribute`, by token id."""
     ids: Mapping[str, int]
-    """By role, as in `Vocabulary.special_ids`; roles that no token has are missing."""
+    """Token ids by role, as in `Vocabulary.special_ids`; roles without a token are missing."""
     eog_ids: frozenset[int]
     """Every token that ends a generation."""
     adds_bos: bool
@@ -143,7 +144,7 @@ class SpecialTokens:
 
     @property
     def parsed_ids(self) -> list[int]:
-        """Tokens that are looked for in a text before that is cut into words."""
+        """Tokens that are looked for in a text before the text is cut into words."""
         parsed = Attribute.PARSED
         return [token_id for token_id, attribute in enumerate(self.attributes) if attribute & parsed]
 
@@ -156,7 +157,7 @@ def find_special_tokens(vocabulary: Vocabulary, token_ids: Mapping[str, int], ru
         rule: of a BPE vocabulary.
 
     Raises:
-        ModelFileInvalid: a token is to be added to every prompt, and there is none.
+        ModelFileInvalid: the file adds a token to every prompt, but has no such token.
     """
     attributes = [_OF_TYPE.get(kind, 0) for kind in vocabulary.types]
     ids = _ids(vocabulary, rule)
@@ -181,9 +182,10 @@ def _ids(vocabulary: Vocabulary, rule: WordRule | None) -> dict[str, int]:
 
 
 def _added_tokens(vocabulary: Vocabulary, ids: Mapping[str, int], rule: WordRule | None) -> dict[str, bool]:
+    is_unigram = vocabulary.model == "t5"
     defaults = {
-        "bos": rule.adds_bos if rule else True,
-        "eos": False,
+        "bos": rule.adds_bos if rule else not is_unigram,
+        "eos": is_unigram,
         "sep": rule.adds_sep if rule else vocabulary.model == "bert",
     }
     given = {"bos": vocabulary.add_bos, "eos": vocabulary.add_eos, "sep": vocabulary.add_sep}

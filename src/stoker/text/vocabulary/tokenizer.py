@@ -14,6 +14,7 @@ from stoker.text.vocabulary.fragments import SPACES, FragmentSplitter, ParsedTok
 from stoker.text.vocabulary.pieces import token_piece
 from stoker.text.vocabulary.scored_pairs import ScoredPairEncoder
 from stoker.text.vocabulary.special_tokens import Attribute, SpecialTokens, find_special_tokens
+from stoker.text.vocabulary.unigram import UnigramEncoder
 from stoker.text.vocabulary.word_pieces import WordPieceEncoder
 from stoker.text.vocabulary.word_rules import WordRule, rule_for
 
@@ -67,7 +68,7 @@ class VocabularyTokenizer:
         return self._special.eog_ids
 
     def encode(self, text: str, *, parse_special: bool = True) -> list[int]:
-        """Token ids of `text`, NUL characters included; nothing is added in front or behind.
+        """Token ids of `text`, NUL characters included; nothing is added before or after.
 
         Raises:
             InvalidInput: the text has a lone surrogate, which no UTF-8 can say.
@@ -134,6 +135,8 @@ def build_tokenizer(vocabulary: Vocabulary) -> VocabularyTokenizer:
         encoder = ScoredPairEncoder(
             vocabulary, token_ids, unknown_id=unknown_id, adds_space_prefix=prefix is None or prefix
         )
+    elif vocabulary.model == "t5":
+        encoder = UnigramEncoder(vocabulary, unknown_id=unknown_id)
     else:
         lowercase = vocabulary.lowercase is None or vocabulary.lowercase
         strips = lowercase if vocabulary.strip_accents is None else vocabulary.strip_accents

@@ -63,7 +63,7 @@ class WordRule:
     """How a BPE vocabulary is used."""
 
     patterns: tuple[str, ...]
-    """For `compile_pattern`; applied one after the other."""
+    """Expressions for `compile_pattern`, applied one after the other."""
     ignores_merges: bool = False
     """A word that is a token is that token, whatever the merges say."""
     adds_bos: bool = False
@@ -225,7 +225,7 @@ def rule_for(model: str, pre_tokenizer: str) -> WordRule | None:
     Raises:
         ModelUnsupported: the kind, or its way to cut words, is not known here; the message names it.
     """
-    if model in ("llama", "bert"):
+    if model in ("llama", "bert", "t5"):
         return None
     if model not in ("gpt2", "gemma4"):
         raise ModelUnsupported(f"tokenizers of the kind `{model}` are not supported without libllama")

@@ -1,121 +1,137 @@
-// Asks the model for the next message of a conversation, and writes it down as it comes.
+// Asks the model for the next message of a conversation, or several, and writes them down as they come.
 import { signal } from '../vendor/preact.js';
-import { amend, chatOf, update } from '../state/chats.js';
-import { trouble, loadModels, models } from '../state/server.js';
+import { amend, chatOf, newId, update } from '../state/chats.js';
+import { trouble, watchServer, models } from '../state/server.js';
+import { noteReply } from '../state/traces.js';
+import { grown, path, pruned } from '../state/tree.js';
 import { streamChat } from '../wire/api.js';
+import { messagesOf, requestOf } from './request.js';
+import { Writing } from './writing.js';
 
-const STORE_MS = 1000;
 const TITLE_LENGTH = 60;
+const CUT = 'stoker.cut';
 
-/** By conversation, what stops its answer. */
+/** By conversation, what stops its answer and what is being written. */
 export const running = signal(new Map());
 
-export const stop = (id) => running.value.get(id)?.abort();
+export const stop = (id) => running.value.get(id)?.controller.abort();
 
-/** Adds what a person wrote behind the first `kept` messages, and asks for the answer. */
-export function say(id, text, kept = chatOf(id).messages.length) {
+/** Adds what a person wrote below a message, and asks for answers. Without `parent` it stands at the end. */
+export function say(id, text, { parent = chatOf(id).leaf, attachments = [], num = 1 } = {}) {
   stop(id);
-  const messages = [...chatOf(id).messages.slice(0, kept), { role: 'user', content: text }];
-  update(id, { messages, ...(kept === 0 && { title: text.trim().replace(/\s+/g, ' ').slice(0, TITLE_LENGTH) }) });
-  return answer(id);
+  const chat = chatOf(id);
+  const node = { id: newId(), parent, role: 'user', content: text, attachments };
+  const title = text.trim().replace(/\s+/g, ' ').slice(0, TITLE_LENGTH) || attachments[0]?.name;
+  update(id, { ...grown(chat, node), ...(path(chat).length === 0 && { title }) });
+  return ask(id, node, num);
 }
 
-/** Drops the last answer and asks again. */
-export function regenerate(id) {
+/** Another answer beside this one. */
+export function regenerate(id, node, num = 1) {
   stop(id);
-  const { messages } = chatOf(id);
-  if (messages.at(-1)?.role === 'assistant') update(id, { messages: messages.slice(0, -1) });
-  return answer(id);
+  return ask(id, chatOf(id).nodes[node.parent], num);
 }
 
-async function answer(id) {
-  const controller = new AbortController();
+/** Takes an answer on where it stands. */
+export function goOn(id, node) {
+  stop(id);
+  const chat = chatOf(id);
+  amend(id, node.id, { finish: undefined, error: undefined });
+  const body = { ...requestOf(chat, node, node.model), messages: messagesOf(chat, node), add_generation_prompt: false, continue_final_message: true };
+  return write(id, [node], body);
+}
+
+/** A sibling of an answer that begins with this text, and is then written on. */
+export function branch(id, node, content) {
+  const chat = chatOf(id);
+  const other = { id: newId(), parent: node.parent, role: 'assistant', content, reasoning: node.reasoning ?? '', model: node.model };
+  update(id, grown(chat, other));
+  return goOn(id, other);
+}
+
+/** The results of the calls of an answer; the model goes on with them. */
+export function giveResults(id, node, results) {
+  const nodes = [];
+  for (const call of node.tool_calls) {
+    nodes.push({ id: newId(), parent: nodes.at(-1)?.id ?? node.id, role: 'tool', content: results[call.id] ?? '', tool_call_id: call.id, name: call.function.name });
+  }
+  update(id, grown(chatOf(id), ...nodes));
+  return ask(id, nodes.at(-1), 1);
+}
+
+export function drop(id, node) {
+  stop(id);
+  update(id, pruned(chatOf(id), node.id));
+}
+
+function ask(id, parent, num) {
   const chat = chatOf(id);
   const model = chat.model || models.value[0]?.id || '';
-  update(id, { messages: [...chat.messages, { role: 'assistant', content: '', reasoning: '', model }] });
-  mark(id, controller);
-  const writing = new Writing(id, () => running.value.get(id) === controller);
+  const fan = num > 1 ? newId() : undefined;
+  const nodes = Array.from({ length: num }, () => ({ id: newId(), parent: parent.id, role: 'assistant', content: '', reasoning: '', model, fan }));
+  update(id, { ...grown(chat, ...nodes), leaf: nodes[0].id });
+  return write(id, nodes, { ...requestOf(chat, parent, model), ...(num > 1 && { n: num }) });
+}
+
+async function write(id, nodes, body) {
+  const controller = new AbortController();
+  const writings = nodes.map((node) => new Writing(id, node));
+  mark(id, { controller, writings });
+  const asked = { ...body, timings_per_token: true, return_progress: true };
   try {
-    for await (const chunk of streamChat(requestOf(chat, model), controller.signal)) writing.take(chunk);
-    writing.end({});
+    for await (const chunk of streamChat(asked, controller.signal)) {
+      noteReply(chunk.id, id);
+      for (const choice of chunk.choices.length ? chunk.choices : [{ index: 0 }]) writings[choice.index]?.take(choice, chunk);
+    }
+    for (const writing of writings) writing.end({});
   } catch (error) {
-    writing.end(controller.signal.aborted ? { finish: 'stopped' } : { error: textOf(error) });
+    const change = controller.signal.aborted ? { finish: 'stopped' } : { error: textOf(error) };
+    for (const writing of writings) writing.end(writing.message.finish ? {} : change);
   } finally {
-    if (running.value.get(id) === controller) mark(id, null);
+    if (running.value.get(id)?.controller === controller) mark(id, null);
   }
 }
 
 function textOf(error) {
   if (!(error instanceof TypeError)) return error.message;
   trouble.value = 'The server cannot be reached. The page tries again.';
-  loadModels();
+  watchServer();
   return 'The connection to the server broke.';
 }
 
-function mark(id, controller) {
+function mark(id, run) {
   const next = new Map(running.value);
-  if (controller) next.set(id, controller);
+  if (run) next.set(id, run);
   else next.delete(id);
   running.value = next;
 }
 
-function requestOf(chat, model) {
-  const messages = chat.messages.filter((each) => each.content).map(({ role, content }) => ({ role, content }));
-  if (chat.system.trim()) messages.unshift({ role: 'system', content: chat.system });
-  return { messages, ...(model && { model }), ...chat.sampling };
-}
-
-/** The message that is being written. It is painted once per frame and stored once per second, not per token. */
-class Writing {
-  constructor(id, isCurrent) {
-    this.id = id;
-    this.isCurrent = isCurrent;
-    this.message = { content: '', reasoning: '', stats: {} };
-    this.begun = performance.now();
-    this.first = 0;
-    this.chunks = 0;
-    this.frame = 0;
-    this.stored = this.begun;
+/** The page is left: what is being written is noted where this tab finds it at once, and goes on after a reload. */
+addEventListener('pagehide', () => {
+  const cut = [...running.value].flatMap(([id, { writings }]) => writings.filter(({ isOver }) => !isOver).map(({ nodeId, message }) => ({ id, nodeId, content: message.content, reasoning: message.reasoning })));
+  try {
+    if (cut.length) sessionStorage.setItem(CUT, JSON.stringify(cut));
+  } catch {
+    // storage is blocked: what was stored a second ago is what stays
   }
+});
 
-  take(chunk) {
-    const delta = chunk.choices?.[0]?.delta ?? {};
-    const more = delta.content ?? '';
-    const thought = delta.reasoning_content ?? '';
-    if (more || thought) this.count();
-    this.message.content += more;
-    this.message.reasoning += thought;
-    if (chunk.choices?.[0]?.finish_reason) this.message.finish = chunk.choices[0].finish_reason;
-    if (chunk.usage) this.measure(chunk.usage, chunk.timings);
-    this.frame ||= requestAnimationFrame(() => this.paint());
+/** After a reload: answers that were being written go on. The server has most of their KV still in its cache. */
+export function resume() {
+  let cut = [];
+  try {
+    cut = JSON.parse(sessionStorage.getItem(CUT) ?? '[]');
+    sessionStorage.removeItem(CUT);
+  } catch {
+    return;
   }
-
-  count() {
-    const now = performance.now();
-    this.first ||= now;
-    this.chunks += 1;
-    const seconds = (now - this.first) / 1000;
-    this.message.stats = { firstMs: this.first - this.begun, speed: seconds > 0.2 ? (this.chunks - 1) / seconds : 0 };
-  }
-
-  measure(usage, timings) {
-    const seconds = (performance.now() - this.first) / 1000;
-    const tokens = usage.completion_tokens;
-    const speed = timings?.predicted_per_second ?? (tokens - 1) / seconds;
-    const cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
-    Object.assign(this.message.stats, { tokens, prompt: usage.prompt_tokens, cached, speed: tokens > 1 ? speed : 0 });
-  }
-
-  paint() {
-    this.frame = 0;
-    if (!this.isCurrent()) return;
-    const isStored = performance.now() - this.stored > STORE_MS;
-    if (isStored) this.stored = performance.now();
-    amend(this.id, { ...this.message, stats: { ...this.message.stats } }, { isStored });
-  }
-
-  end(change) {
-    cancelAnimationFrame(this.frame);
-    if (this.isCurrent()) amend(this.id, { ...this.message, ...change });
+  for (const { id, nodeId, content, reasoning } of cut) {
+    const node = chatOf(id)?.nodes[nodeId];
+    if (!node) continue;
+    amend(id, nodeId, { content, reasoning });
+    const now = chatOf(id).nodes[nodeId];
+    if (content && !now.fan) goOn(id, now);
+    else if (now.fan) amend(id, nodeId, { finish: 'stopped' });
+    else write(id, [{ ...now, reasoning: '' }], requestOf(chatOf(id), chatOf(id).nodes[now.parent], now.model));
   }
 }

@@ -1,72 +1,98 @@
-// The state of the engines, asked for once a second while it can be seen.
+// What the engines of a model do: now, or at a moment of the last minutes.
 import { html, useEffect, useState } from '../vendor/preact.js';
-import { send } from '../wire/api.js';
+import { open } from '../state/chats.js';
+import { models } from '../state/server.js';
+import { getJson, send } from '../wire/api.js';
+import { save } from '../text/files.js';
+import { Explain } from './explain.js';
+import { rates, trace } from './frames.js';
+import { Pool, share } from './pool.js';
+import { Moments, Sequences, Tiers } from './sequences.js';
+import { Slots } from './slots.js';
+import { Steps } from './steps.js';
+import { failure, frames, now, watch } from './stream.js';
 
-const EVERY_MS = 1000;
+const HEALTH_EVERY_MS = 2000;
+const DEMO_PROMPTS = 8;
 
 export function Engine() {
-  const [state, setState] = useState({});
-  useEffect(() => watch(setState), []);
-  const { health, slots, props, error } = state;
+  const [at, setAt] = useState(null);
+  const model = open.value.model || models.value[0]?.id || '';
+  useEffect(() => { setAt(null); return model ? watch(model) : undefined; }, [model]);
+  const state = at === null ? now.value : (frames.value[Math.min(at, frames.value.length - 1)] ?? now.value);
+  const { engines } = state;
   return html`<section class="engine" aria-label="Engine">
     <h2>Engine</h2>
-    ${error && html`<p class="error" role="alert">${error}</p>`}
-    ${health && html`<${Models} models=${health.models} status=${health.status} />`}
-    ${Array.isArray(slots) && html`<${Slots} slots=${slots} />`}
-    ${props && html`<${Server} props=${props} />`}
+    <${Health} />
+    ${failure.value && html`<p class="error" role="alert">${failure.value.message}</p>`}
+    ${failure.value?.isLasting && html`<${Slots} />`}
+    ${engines.length > 0 && html`
+      <${Time} at=${at} setAt=${setAt} state=${state} />
+      <${Now} state=${state} />
+      ${engines.map((engine) => html`<div key=${engine.replica} class="parts">
+        <${Pool} engine=${engine} isOnly=${engines.length === 1} />
+        <${Steps} engine=${engine} t=${at === null ? state.t : state.t} />
+        <${Sequences} engine=${engine} />
+        <div class="beside"><${Tiers} engine=${engine} /><${Moments} engine=${engine} /></div>
+      </div>`)}
+      <${Demo} model=${model} />`}
   </section>`;
 }
 
-/** Gives what ends the watch. A round begins a second after the last one has ended, and hidden pages ask nothing. */
-function watch(setState) {
-  const controller = new AbortController();
-  let timer = 0;
-  const round = async () => {
-    if (!document.hidden) setState(await look(controller.signal));
-    if (!controller.signal.aborted) timer = setTimeout(round, EVERY_MS);
-  };
-  round();
-  return () => { controller.abort(); clearTimeout(timer); };
+function Time({ at, setAt, state }) {
+  const last = frames.value.length - 1;
+  const name = state.hello?.model ?? 'engine';
+  return html`<div class="time" role="group" aria-label="Time">
+    <button type="button" aria-pressed=${at !== null} onClick=${() => setAt(at === null ? last : null)}>${at === null ? 'Pause' : 'Go on'}</button>
+    <input type="range" aria-label="Moment of the last minutes" min="0" max=${Math.max(0, last)} value=${at ?? last} onInput=${(event) => setAt(Number(event.currentTarget.value))} />
+    <output>${new Date(state.t * 1000).toLocaleTimeString()}${at === null ? ' (live)' : ''}</output>
+    <button type="button" class="quiet" onClick=${() => save(`${name}.json`, JSON.stringify(state, null, 1))}>Save JSON</button>
+    <button type="button" class="quiet" onClick=${() => save(`${name}.trace.json`, JSON.stringify(trace(state)))}>Save trace</button>
+  </div>`;
 }
 
-async function look(signal) {
-  try {
-    const [health, slots, props] = [await send('health', { signal }), await send('slots', { signal }), await send('props', { signal })];
-    return { health: await health.json(), slots: slots.ok ? await slots.json() : null, props: props.ok ? await props.json() : null };
-  } catch (error) {
-    return { error: error instanceof TypeError ? 'The server cannot be reached.' : error.message };
-  }
-}
-
-function Models({ models, status }) {
-  return html`<table><caption>Models: ${status}</caption>
-    <thead><tr><th scope="col">Model</th><th scope="col">State</th><th scope="col">Running</th><th scope="col">Waiting</th>
-      <th scope="col">KV used</th><th scope="col">KV retained</th><th scope="col">KV capacity</th><th scope="col">Restarts</th></tr></thead>
-    <tbody>${models.map((model) => html`<tr key=${model.id}><th scope="row">${model.id}</th><td>${model.state}</td>
-      <td>${number(model.num_running)}</td><td>${number(model.num_waiting)}</td>
-      <td>${number(model.kv_used)} ${model.kv_capacity && html`<meter aria-label="KV used" max=${model.kv_capacity} value=${model.kv_used} />`}</td>
-      <td>${number(model.kv_retained)}</td><td>${number(model.kv_capacity)}</td><td>${number(model.num_restarts)}</td></tr>`)}</tbody></table>`;
-}
-
-function Slots({ slots }) {
-  const shown = slots.filter((slot) => slot.is_processing || slot.n_tokens > 0);
-  return html`<table><caption>Sequences: ${shown.length} of ${slots.length} slots hold tokens</caption>
-    <thead><tr><th scope="col">Slot</th><th scope="col">State</th><th scope="col">Tokens</th><th scope="col">Prompt</th>
-      <th scope="col">Written</th><th scope="col">Request</th></tr></thead>
-    <tbody>${shown.map((slot) => html`<tr key=${`${slot.replica ?? ''}.${slot.id}`}><th scope="row">${slot.id}</th>
-      <td>${slot.is_processing ? 'running' : 'retained'}</td><td>${number(slot.n_tokens)}</td><td>${number(slot.n_prompt_tokens)}</td>
-      <td>${number(slot.n_decoded)}</td><td class="id">${slot.request_id ?? ''}</td></tr>`)}</tbody></table>`;
-}
-
-function Server({ props }) {
-  const rows = [
-    ['Model', props.model_alias ?? props.model_path],
-    ['Context', number(props.default_generation_settings?.n_ctx)],
-    ['Slots', number(props.total_slots)],
-    ['Build', props.build_info],
+function Now({ state }) {
+  const sum = (name) => state.engines.reduce((total, engine) => total + engine.totals[name], 0);
+  const kv = (name) => state.engines.reduce((total, engine) => total + engine.kv[name], 0);
+  const { written, prompt } = rates(state.engines, state.t);
+  const figures = [
+    ['running', sum('running')], ['waiting', sum('waiting')], ['paused', sum('paused')],
+    ['tokens/s written', written.toFixed(1)], ['tokens/s of prompts', prompt.toFixed(0)], ['pool', share(kv('held') + kv('promised'), kv('capacity'))],
   ];
-  return html`<table><caption>Server</caption><tbody>${rows.filter(([, value]) => value).map(([name, value]) =>
-    html`<tr key=${name}><th scope="row">${name}</th><td>${value}</td></tr>`)}</tbody></table>`;
+  return html`<div class="now"><dl>${figures.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl><${Explain} of="now" /></div>`;
 }
 
-const number = (value) => (value === undefined || value === null ? '–' : value.toLocaleString());
+function Health() {
+  const [health, setHealth] = useState(null);
+  useEffect(() => {
+    let timer = 0;
+    let isOver = false;
+    const round = async () => {
+      if (!document.hidden) setHealth(await send('health').then((reply) => reply.json()).catch(() => null));
+      if (!isOver) timer = setTimeout(round, HEALTH_EVERY_MS);
+    };
+    round();
+    return () => { isOver = true; clearTimeout(timer); };
+  }, []);
+  if (!health) return null;
+  return html`<table><caption>Models: ${health.status}</caption>
+    <thead><tr><th scope="col">Model</th><th scope="col">State</th><th scope="col">Restarts</th></tr></thead>
+    <tbody>${health.models.map((model) => html`<tr key=${model.id}><th scope="row">${model.id}</th><td>${model.state}</td><td>${model.num_restarts}</td></tr>`)}</tbody></table>`;
+}
+
+/** Sends prompts that begin alike: the pool shows one block that all of them share. */
+function Demo({ model }) {
+  const [words, setWords] = useState('');
+  const run = async () => {
+    setWords(`${DEMO_PROMPTS} prompts with one beginning are on their way …`);
+    const beginning = 'You help people to understand how a server of language models works. Answer in two sentences. '.repeat(4);
+    const ask = (number) => getJson('v1/completions', { body: { model, prompt: `${beginning}Question ${number}: what is number ${number}?`, max_tokens: 48 } });
+    const replies = await Promise.allSettled(Array.from({ length: DEMO_PROMPTS }, (_, number) => ask(number)));
+    const usages = replies.filter(({ status }) => status === 'fulfilled').map(({ value }) => value.usage);
+    const total = usages.reduce((sum, usage) => sum + usage.prompt_tokens, 0);
+    const cached = usages.reduce((sum, usage) => sum + usage.prompt_tokens_details.cached_tokens, 0);
+    setWords(`${usages.length} answers. Of ${total.toLocaleString()} prompt tokens ${cached.toLocaleString()} came from the cache.`);
+  };
+  return html`<section aria-label="Demonstration"><h3>Try it</h3><button type="button" onClick=${run}>Send ${DEMO_PROMPTS} prompts with one beginning</button>
+    <p role="status">${words}</p></section>`;
+}

@@ -1,23 +1,53 @@
 // The conversations, and which of them is open. Every change is written to the store.
 import { computed, signal } from '../vendor/preact.js';
 import { allChats, deleteChat, putChat } from '../store/db.js';
+import { path, treeOf } from './tree.js';
 
 export const chats = signal([]);
 export const openId = signal('');
 export const open = computed(() => chats.value.find((chat) => chat.id === openId.value) ?? null);
+const news = typeof BroadcastChannel === 'undefined' ? null : new BroadcastChannel('stoker.chats');
 
 export async function loadChats() {
-  chats.value = (await allChats()).sort((a, b) => b.updated - a.updated);
+  chats.value = (await allChats()).map(asTree).sort((a, b) => b.updated - a.updated);
   openId.value = chats.value[0]?.id ?? newChat();
+  if (news) news.onmessage = ({ data }) => takeNews(data);
 }
+
+/** Another tab has changed a conversation. What is open here, and written here, is this tab's own. */
+async function takeNews({ id, isGone }) {
+  const stored = (await allChats()).map(asTree).find((chat) => chat.id === id);
+  if (isGone) chats.value = chats.value.filter((chat) => chat.id !== id || id === openId.value);
+  else if (stored && id !== openId.value) chats.value = [stored, ...chats.value.filter((chat) => chat.id !== id)].sort((a, b) => b.updated - a.updated);
+}
+
+/** Conversations that an older page stored are lists. */
+function asTree(chat) {
+  return chat.nodes ? chat : { ...chat, messages: undefined, ...treeOf(chat.messages ?? [], newId) };
+}
+
+export const isEmpty = (chat) => Object.keys(chat.nodes).length === 0;
 
 /** An empty conversation, with the settings of the one that was open. It is stored with its first message. */
 export function newChat() {
-  const { system = '', sampling = {}, model = '' } = open.value ?? {};
-  const chat = { id: newId(), title: 'New chat', updated: Date.now(), system, sampling, model, messages: [] };
-  chats.value = [chat, ...chats.value.filter((each) => each.messages.length)];
+  const { system = '', sampling = {}, model = '', tools = '' } = open.value ?? {};
+  const chat = { id: newId(), title: 'New chat', updated: Date.now(), system, sampling, model, tools, nodes: {}, leaf: '' };
+  chats.value = [chat, ...chats.value.filter((each) => !isEmpty(each))];
   openId.value = chat.id;
   return chat.id;
+}
+
+/** Conversations from a file, or a copy: they are added, and the first of them is opened. */
+export function adopt(found) {
+  const added = found.map((chat) => ({ system: '', sampling: {}, model: '', tools: '', ...chat, id: newId() }));
+  chats.value = [...added, ...chats.value];
+  for (const chat of added) store(chat);
+  if (added.length) openId.value = added[0].id;
+}
+
+/** A new conversation that begins like this one up to its leaf. */
+export function fork(chat) {
+  adopt([{ ...chat, title: `${chat.title} (copy)`, updated: Date.now(), ...treeOf(path(chat), newId) }]);
 }
 
 export const chatOf = (id) => chats.value.find((chat) => chat.id === id);
@@ -25,22 +55,27 @@ export const chatOf = (id) => chats.value.find((chat) => chat.id === id);
 export function update(id, change, { isStored = true } = {}) {
   chats.value = chats.value.map((chat) => (chat.id === id ? { ...chat, ...change, updated: Date.now() } : chat));
   const chat = chatOf(id);
-  if (isStored && chat?.messages.length) putChat(chat).catch(() => {});
+  if (isStored && chat && !isEmpty(chat)) store(chat);
 }
 
-/** Changes the last message. */
-export function amend(id, change, options) {
-  const messages = chatOf(id)?.messages;
-  if (messages) update(id, { messages: [...messages.slice(0, -1), { ...messages.at(-1), ...change }] }, options);
+/** Changes one message. */
+export function amend(id, nodeId, change, options) {
+  const chat = chatOf(id);
+  const node = chat?.nodes[nodeId];
+  if (node) update(id, { nodes: { ...chat.nodes, [nodeId]: { ...node, ...change } } }, options);
 }
 
 export function remove(id) {
   chats.value = chats.value.filter((chat) => chat.id !== id);
-  deleteChat(id).catch(() => {});
+  deleteChat(id).then(() => news?.postMessage({ id, isGone: true })).catch(() => {});
   if (openId.value === id) openId.value = chats.value[0]?.id ?? newChat();
 }
 
+function store(chat) {
+  putChat(chat).then(() => news?.postMessage({ id: chat.id })).catch(() => {});
+}
+
 /** `crypto.randomUUID` is missing on plain HTTP in a LAN. */
-function newId() {
+export function newId() {
   return Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, '0')).join('');
 }

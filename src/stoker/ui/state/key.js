@@ -7,11 +7,14 @@ const found = read(() => sessionStorage.getItem(NAME)) ?? read(() => localStorag
 export const key = signal(found);
 /** Null, or what the dialog says above its field. */
 export const question = signal(null);
+/** The server wants a key that it has not been given: nothing is shown before. */
+export const isLocked = signal(false);
 let waiting = [];
 
 /** Resolves to true when a key was given. Requests that ask at the same time share one dialog. */
 export function askForKey(reason) {
   question.value = reason;
+  isLocked.value = true;
   return new Promise((resolve) => waiting.push(resolve));
 }
 

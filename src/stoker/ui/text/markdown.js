@@ -2,7 +2,7 @@
 import { html, useMemo } from '../vendor/preact.js';
 import { Lexer, Marked, purify } from '../vendor/markdown.js';
 
-const marked = new Marked({ gfm: true, breaks: true });
+const marked = new Marked({ gfm: true, breaks: true, renderer: { html: ({ text }) => unstyled(text) } });
 const CLEAN = { RETURN_TRUSTED_TYPE: true, FORBID_ATTR: ['style', 'class', 'id', 'name'], FORBID_TAGS: ['style', 'form', 'input', 'button', 'video', 'audio'], USE_PROFILES: { html: true } };
 
 purify.addHook('uponSanitizeElement', (node) => {
@@ -23,15 +23,35 @@ function linkInstead(image) {
   return link;
 }
 
+/** The sanitizer drops styles too, but the browser would report each of them before. */
+const unstyled = (text) => text.replace(/<\/?style[^>]*>/gi, '').replace(/([\s"'/])style(\s*=)/gi, '$1data-style$2');
+
 export function Markdown({ text }) {
-  const blocks = useMemo(() => Lexer.lex(text).filter((token) => token.type !== 'space'), [text]);
+  const blocks = useMemo(() => blocksOf(text), [text]);
   return blocks.map((block, index) =>
     block.type === 'code' ? html`<${Code} key=${index} block=${block} />` : html`<${Block} key=${index} raw=${block.raw} />`);
 }
 
 function Block({ raw }) {
-  const clean = useMemo(() => purify.sanitize(marked.parse(raw), CLEAN), [raw]);
-  return html`<div class="block" dangerouslySetInnerHTML=${{ __html: clean }} />`;
+  const clean = useMemo(() => cleaned(raw), [raw]);
+  return clean === null ? html`<pre class="block">${raw}</pre>` : html`<div class="block" dangerouslySetInnerHTML=${{ __html: clean }} />`;
+}
+
+/** What is nested thousands of times deep cannot be read as Markdown: it is shown as it was written. */
+function blocksOf(text) {
+  try {
+    return Lexer.lex(text).filter((token) => token.type !== 'space');
+  } catch {
+    return [{ type: 'unread', raw: text }];
+  }
+}
+
+function cleaned(raw) {
+  try {
+    return purify.sanitize(marked.parse(raw), CLEAN);
+  } catch {
+    return null;
+  }
 }
 
 function Code({ block }) {

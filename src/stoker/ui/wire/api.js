@@ -1,5 +1,5 @@
 // Requests to the server that this page came from. All URLs are relative, so the page works below any path prefix.
-import { askForKey, key } from '../state/key.js';
+import { askForKey, isLocked, key } from '../state/key.js';
 import { events } from './sse.js';
 
 export class ApiError extends Error {}
@@ -14,6 +14,7 @@ export async function send(path, { body, signal, quiet = false } = {}) {
       signal,
       cache: 'no-store',
     });
+    if (reply.status !== 401) isLocked.value = false;
     if (reply.status !== 401 || quiet) return reply;
     if (!(await askForKey(key.value ? 'The server does not know this key.' : ''))) {
       throw new ApiError('The server needs an API key.');
@@ -32,10 +33,17 @@ export async function* streamChat(body, signal) {
   const request = { ...body, stream: true, stream_options: { include_usage: true } };
   const reply = await send('v1/chat/completions', { body: request, signal });
   if (!reply.ok) throw new ApiError(await messageOf(reply));
-  for await (const chunk of events(reply.body)) {
+  for await (const { data: chunk } of events(reply.body)) {
     if (chunk.error) throw new ApiError(chunk.error.message ?? 'The server reported an error.');
     yield chunk;
   }
+}
+
+/** The events of a stream that is followed, each with its name. */
+export async function* follow(path, signal) {
+  const reply = await send(path, { signal });
+  if (!reply.ok) throw Object.assign(new ApiError(await messageOf(reply)), { status: reply.status });
+  yield* events(reply.body);
 }
 
 async function messageOf(reply) {

@@ -1,6 +1,7 @@
-// The data of server-sent events, from the body of a reply. It knows no API.
+// Server-sent events from the body of a reply. It knows no API.
 
-/** @param {ReadableStream<Uint8Array>} body */
+/** The decoded data of each event, with the event's name. It ends with the stream, or at `[DONE]`.
+ * @param {ReadableStream<Uint8Array>} body */
 export async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = '';
@@ -11,9 +12,9 @@ export async function* events(body) {
       const parts = (rest + value).split(/\r?\n\r?\n/);
       rest = parts.pop() ?? '';
       for (const part of parts) {
-        const data = dataOf(part);
+        const data = field(part, 'data:');
         if (data === '[DONE]') return;
-        if (data) yield JSON.parse(data);
+        if (data) yield { name: field(part, 'event:'), data: JSON.parse(data) };
       }
     }
   } finally {
@@ -21,6 +22,7 @@ export async function* events(body) {
   }
 }
 
-function dataOf(part) {
-  return part.split(/\r?\n/).filter((line) => line.startsWith('data:')).map((line) => line.slice(5).trimStart()).join('\n');
+function field(part, name) {
+  const lines = part.split(/\r?\n/).filter((line) => line.startsWith(name));
+  return lines.map((line) => line.slice(name.length).trimStart()).join('\n');
 }

@@ -34,6 +34,9 @@ NEW_HELP = """
 -m,    --model FNAME                    model path to load
 --temp, --temperature N                 temperature
 --spec-draft-n-max N                    number of tokens to draft
+--spec-draft-model, -md, --model-draft FNAME
+                                        draft model for speculative decoding (default: unused)
+--spec-type none,draft-simple,draft-mtp types of speculative decoding to use (default: none)
 --draft, --draft-n, --draft-max N       the argument has been removed. use --spec-draft-n-max or
                                         --spec-ngram-mod-n-max
 -cram, --cache-ram N                    set the maximum cache size in MiB

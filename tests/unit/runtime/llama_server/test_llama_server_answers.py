@@ -9,8 +9,8 @@ from math import inf
 import pytest
 
 from stoker.core.params import BUILT_IN, SamplingParams
-from stoker.engine.protocol import (
-    Accepted,
+from stoker.engine.protocol import Accepted, Output, Progress, Submit, Timing
+from stoker.engine.question_messages import (
     AdapterChoice,
     ChangeAdapters,
     Detokenize,
@@ -18,12 +18,9 @@ from stoker.engine.protocol import (
     Embed,
     EraseSlots,
     ListSlots,
-    Output,
     Question,
     RestoreSlot,
     SaveSlot,
-    Submit,
-    Timing,
     Tokenize,
 )
 from stoker.engine.stats import EngineStats
@@ -48,7 +45,7 @@ from stoker.runtime.llama_server.completion import (
     completion_body,
 )
 from stoker.text.messages import Message
-from tests.unit.runtime.llama_server.fake import Fake, answer, ask, end, event, run, text, until
+from tests.unit.runtime.llama_server.fake import ANSWER, Fake, answer, ask, end, event, run, text, until
 
 
 def test_every_sampling_parameter_is_sent_or_refused():
@@ -66,10 +63,25 @@ def test_what_is_off_here_is_off_in_llama_server() -> None:
 
 def test_every_part_of_a_request_has_been_thought_of():
     """Whoever adds one says here what llama-server does with it, and in `docs/llama-server.md` if it cannot."""
-    sent = {"prompt", "sampling", "cache_prompt", "text_bias", "parse_special", "outline", "media"}
+    sent = {"prompt", "sampling", "cache_prompt", "text_bias", "parse_special", "outline", "media", "reports_progress"}
     ours = {"request_id", "priority", "client_key", "timeout_s", "echo", "adapters"}
-    not_needed = {"group"}
+    not_needed = {"group", "session"}
     assert {*sent, *ours, *not_needed} == set(Submit.__struct_fields__)
+
+
+def test_the_progress_of_a_prompt_is_reported_to_who_asks(fake: Fake):
+    progress = {"total": 300, "cache": 20, "processed": 150, "time_ms": 250}
+    fake.plan(answer=[event(prompt_progress=progress, tokens=[0]), *ANSWER])
+
+    async def test() -> None:
+        async with fake.started() as runtime:
+            told, *rest = await answer(runtime, ask(reports_progress=True))
+            assert told.progress == Progress(300, 20, 150, 0.25)
+            assert (told.text, told.token_ids, told.finish_reason) == ("", [], None)
+            assert "".join(output.text for output in rest) == "Hello"
+            assert [output.progress for output in await answer(runtime, ask())] == [None, None, None]
+
+    run(test())
 
 
 def test_an_answer_with_everything_that_was_asked(fake: Fake):

@@ -185,6 +185,33 @@ def test_gpu_and_attention_options_are_passed_on(fake: Fake):
         assert ("--flash-attn" in fixed_arguments(switch, read_model_file(config, can_unify=True), config)) is expected
 
 
+def test_a_draft_model_is_passed_on_and_counted(fake: Fake, tmp_path: Path):
+    draft = write_tiny_model(tmp_path / "draft.gguf", TinyModel(num_layers=1))
+    given = fake.config(draft_model=str(draft))
+    model = read_model_file(given, can_unify=True)
+    arguments = fixed_arguments(NEW, model, given)
+    assert option(arguments, "--spec-draft-model") == str(draft)
+    assert option(arguments, "--spec-type") == "draft-simple", "which is not the default"
+    before = Binary(Path("/x"), "1", (NEW.flags | {"--model-draft"}) - {"--spec-draft-model", "--spec-type"})
+    arguments = fixed_arguments(before, model, given)
+    assert option(arguments, "--model-draft") == str(draft)
+    assert "--spec-type" not in arguments
+    with pytest.raises(ConfigError, match="no option --spec-draft-model"):
+        fixed_arguments(OLD, model, given)
+    alone, both = measure_model_file(fake.config()), measure_model_file(given)
+    assert both.kv_bytes_per_token > alone.kv_bytes_per_token
+    assert both.weights_bytes > alone.weights_bytes
+
+
+def test_a_draft_model_that_is_not_there_is_a_warning(fake: Fake, caplog: pytest.LogCaptureFixture):
+    given = fake.config(draft_model="/no/such.gguf")
+    model = read_model_file(given, can_unify=True)
+    assert "no model drafts for" in caplog.text
+    assert "/no/such.gguf" in caplog.text
+    assert fixed_arguments(NEW, model, given) == fixed_arguments(NEW, model, fake.config())
+    assert measure_model_file(given) == measure_model_file(fake.config())
+
+
 def test_an_old_server_divides_its_context(old_fake: Fake):
     async def test() -> None:
         async with old_fake.started(parallel=2, kv_tokens=200) as runtime:

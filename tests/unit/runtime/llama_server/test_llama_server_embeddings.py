@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stoker.engine.protocol import Embed
+from stoker.engine.question_messages import Embed
 from stoker.errors import ContextLengthExceeded, InvalidInput, StokerError
 from tests.tiny_models import TinyModel, write_tiny_model
 from tests.unit.runtime.llama_server.fake import Fake, ask, run

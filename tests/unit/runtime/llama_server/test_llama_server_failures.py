@@ -17,7 +17,8 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from stoker.engine.protocol import Accepted, Output, Tokenize
+from stoker.engine.protocol import Accepted, Output
+from stoker.engine.question_messages import Tokenize
 from stoker.errors import EngineCrashed, ModelNotLoaded
 from stoker.runtime.llama_server import incarnation, launcher
 from tests.unit.runtime.llama_server.fake import ANSWER, BOUND_S, QUICK, Fake, answer, ask, event, run, text, until

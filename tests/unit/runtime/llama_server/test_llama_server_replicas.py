@@ -11,7 +11,8 @@ import psutil
 import pytest
 
 from stoker.engine.config import SupervisionConfig
-from stoker.engine.protocol import ListSlots, Output
+from stoker.engine.protocol import Output
+from stoker.engine.question_messages import ListSlots
 from stoker.errors import ConfigError, EngineCrashed
 from stoker.runtime.base import Runtime
 from stoker.runtime.llama_server.config import RuntimeConfig

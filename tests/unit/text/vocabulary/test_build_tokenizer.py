@@ -18,7 +18,7 @@ def build(tokens: list[str], types: Sequence[int] | None = None, **values: Any) 
     return build_tokenizer(Vocabulary(tokens=tokens, types=kinds, **values))
 
 
-@pytest.mark.parametrize("model", ["t5", "rwkv", "plamo2", "hybriddna", "none", "never heard of"])
+@pytest.mark.parametrize("model", ["rwkv", "plamo2", "hybriddna", "none", "never heard of"])
 def test_unknown_kinds_are_unsupported(model: str) -> None:
     with pytest.raises(ModelUnsupported, match=model):
         build(["a"], model=model)

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from stoker.backends.native.architectures.common import decoder, layer, rope, windowed_layers
 from stoker.backends.native.hyperparameters import Hyperparameters
+from stoker.backends.native.kinds import RopePairs
 from stoker.backends.native.rope import no_rope
-from stoker.backends.native.spec import DecoderSpec, Layer, NormKind, RopePairs
+from stoker.backends.native.spec import DecoderSpec, Layer, NormKind
 
 _PERIOD = 4
 _ROTATES, _STANDS = 0, 1

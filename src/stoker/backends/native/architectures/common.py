@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import sqrt
 from typing import Any
 
 from stoker.backends.native.hyperparameters import Hyperparameters
+from stoker.backends.native.kinds import RopePairs
 from stoker.backends.native.rope import RopeScaling, scaled_rope
-from stoker.backends.native.spec import Activation, DecoderSpec, Heads, Layer, Linear, Rope, RopePairs
+from stoker.backends.native.rotation import Rope
+from stoker.backends.native.spec import Activation, DecoderSpec, Heads, Layer, Linear
 
 DIVISORS = "rope_freqs.weight"
 """What Llama 3, and who borrowed it, divides frequencies by."""
 
 _MAX_SCALE = 1e6
+_BETAS = {"rope.scaling.yarn_beta_fast": 32.0, "rope.scaling.yarn_beta_slow": 1.0}
 
 
 def decoder(
@@ -33,6 +37,10 @@ def decoder(
     """
     if all(layer.heads is None for layer in layers):
         model.refuse("no layer has attention")
+    if not model.flag("attention.causal", default=True) and not more.get("sees_ahead"):
+        if any(layer.window or layer.recurrence for layer in layers):
+            model.refuse("it has layers that do not see ahead")
+        more["sees_ahead"] = True
     embedding = Linear(weight="token_embd.weight", num_rows=model.vocab_size, num_columns=model.hidden_size)
     head = Linear(weight="output.weight", num_rows=model.vocab_size, num_columns=model.hidden_size)
     defaults: dict[str, Any] = {
@@ -50,16 +58,16 @@ def decoder(
         ropes=ropes,
         layers=layers,
         trained_context=model.trained_context,
-        **defaults | more,
+        **defaults | more | {"unused": model.tensors_of_further_layers() | more.get("unused", frozenset())},
     )
 
 
 def scaled_decoder(
     model: Hyperparameters, *, embedding_scale: float, residual_scale: float, logit_divisor: float, **more: Any
 ) -> DecoderSpec:
-    """The same, where everything that a layer adds is multiplied with `residual_scale`.
+    """A `decoder` in which everything that a layer adds is multiplied by `residual_scale`.
 
-    The stream is kept divided by it instead. Nobody sees it but norms, which make it one size anyway once their epsilon
+    The stream is kept divided by it instead. Only norms see it, which make it one size anyway once their epsilon
     is divided by the square.
 
     Args:
@@ -78,6 +86,7 @@ def scaled_decoder(
     return decoder(
         model,
         embedding_scale=embedding_scale / residual_scale,
+        input_scale=embedding_scale / residual_scale,
         norm_eps=model.norm_eps / residual_scale**2,
         output_norm=model.norm("output_norm", scale=1 / logit_divisor),
         **more,
@@ -88,6 +97,7 @@ def rope(
     model: Hyperparameters,
     pairs: RopePairs,
     *,
+    dim: int | None = None,
     divisors: str = "",
     base: float | None = None,
     scaling: RopeScaling | None = None,
@@ -97,17 +107,29 @@ def rope(
     Args:
         model: the file.
         pairs: which elements belong together.
+        dim: how many elements of a head are rotated, where not all layers are alike.
         divisors: the tensor that has them; nothing if it is not there.
         base: another one than the file's own.
         scaling: another one than the file's own.
     """
     return scaled_rope(
         pairs=pairs,
-        dim=model.rope_dim(),
+        dim=dim or model.rope_dim(),
         base=model.rope_base() if base is None else base,
         scaling=model.rope_scaling() if scaling is None else scaling,
-        divisors=model.rope_divisors(divisors) if divisors else None,
+        divisors=model.rope_divisors(divisors, dim) if divisors else None,
     )
+
+
+def check_betas(model: Hyperparameters) -> None:
+    """Refuses a file in which YaRN leaves or stretches other frequencies than usual.
+
+    Raises:
+        ModelUnsupported: it is one.
+    """
+    for suffix, usual in _BETAS.items():
+        if model.number(suffix, usual) != usual:
+            model.refuse(f"its `{suffix}` is not {usual}")
 
 
 def plain_scaling(model: Hyperparameters) -> RopeScaling:
@@ -115,11 +137,25 @@ def plain_scaling(model: Hyperparameters) -> RopeScaling:
     return RopeScaling(original_context=model.rope_scaling().original_context)
 
 
-def text_rope(model: Hyperparameters) -> Rope:
-    """The rotation of text by a model that sees: a token has the same position along all axes, so they are one."""
-    if model.sections("rope.dimension_sections", 4)[3]:
+def sectioned_rope(model: Hyperparameters, *, is_interleaved: bool) -> Rope:
+    """The rotation of a model that sees, along three axes: each section of the pairs turns by the position along one.
+
+    Args:
+        model: the file.
+        is_interleaved: pairs of the three axes take turns, as far as their sections go; otherwise one section follows
+            the other.
+    """
+    *sections, fourth = model.sections("rope.dimension_sections", 4)
+    if fourth:
         model.refuse("it rotates along four axes")
-    return rope(model, RopePairs.HALVES)
+    plain = rope(model, RopePairs.HALVES)
+    pairs = range(plain.dim // 2)
+    if is_interleaved:
+        axes = [axis if pair < 3 * sections[axis] else 0 for pair, axis in ((pair, pair % 3) for pair in pairs)]
+    else:
+        in_turn = [axis for axis, count in enumerate(sections) for _ in range(count)] or [0]
+        axes = [in_turn[pair % len(in_turn)] for pair in pairs]
+    return replace(plain, axes=tuple(axes))
 
 
 def layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
@@ -132,7 +168,7 @@ def layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
 
     Raises:
         ModelFileInvalid: it has no heads of keys and values, and nothing in their place.
-        ModelUnsupported: the model has experts, and nobody said which.
+        ModelUnsupported: the model has experts, and `more` does not describe them.
     """
     if model.num_experts and "experts" not in more:
         model.refuse("it is a mixture of experts")
@@ -168,14 +204,16 @@ def layer_with_head_norms(model: Hyperparameters, index: int, **more: Any) -> La
 
 def layer_between_norms(model: Hyperparameters, index: int, **more: Any) -> Layer:
     """A layer whose attention and feed-forward have a norm behind them, too."""
+    return layer(model, index, **post_norms(model, index), **more)
+
+
+def post_norms(model: Hyperparameters, index: int) -> dict[str, Any]:
+    """The norms behind attention and feed-forward, by the names of `Layer`."""
     block = f"blk.{index}"
-    return layer(
-        model,
-        index,
-        post_attention_norm=model.norm(f"{block}.post_attention_norm"),
-        post_feed_forward_norm=model.norm(f"{block}.post_ffw_norm"),
-        **more,
-    )
+    return {
+        "post_attention_norm": model.norm(f"{block}.post_attention_norm"),
+        "post_feed_forward_norm": model.norm(f"{block}.post_ffw_norm"),
+    }
 
 
 def layers(model: Hyperparameters, make: Callable[[Hyperparameters, int], Layer] = layer) -> tuple[Layer, ...]:

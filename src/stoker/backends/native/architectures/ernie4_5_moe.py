@@ -5,7 +5,8 @@ from __future__ import annotations
 from stoker.backends.native.architectures.common import decoder, layer, layers, rope
 from stoker.backends.native.architectures.experts import expert_layer, expert_size
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.spec import DecoderSpec, Layer, Norm, RopePairs
+from stoker.backends.native.kinds import RopePairs
+from stoker.backends.native.spec import DecoderSpec, Layer, Norm
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:

@@ -13,8 +13,9 @@ from stoker.backends.native.architectures.common import (
     windowed_layers,
 )
 from stoker.backends.native.hyperparameters import Hyperparameters
+from stoker.backends.native.kinds import RopePairs
 from stoker.backends.native.rope import no_rope
-from stoker.backends.native.spec import DecoderSpec, Layer, RopePairs
+from stoker.backends.native.spec import DecoderSpec, Layer
 
 _PERIOD, _WINDOW_SIZE, _LAYERS_OF_32B = 4, 4096, 64
 _ROTATES, _STANDS = 0, 1

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from stoker.backends.native.architectures.common import layer
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.spec import Experts, Layer, Routing
+from stoker.backends.native.spec import Experts, Layer, Linear, Routing
 
 _ROUTINGS = {1: Routing.SOFTMAX, 2: Routing.SIGMOID, 3: Routing.SOFTMAX_OF_CHOSEN}
 """By GGUF's numbers."""
@@ -34,6 +35,31 @@ def expert_layer(
     """
     parts = expert_parts(model, index, size=size, shared_size=shared_size, routing=routing)
     return layer(model, index, **parts | more)
+
+
+def layer_behind_dense(
+    model: Hyperparameters, index: int, *, shared_size: int, routing: Mapping[str, Any], **more: Any
+) -> Layer:
+    """A layer with experts, or a dense one if it is among the first, which the file counts; arguments as of
+    `expert_layer`."""
+    if index < model.integer("leading_dense_block_count", 0, low=0):
+        return layer(model, index, experts=None, **more)
+    return expert_layer(model, index, shared_size=shared_size, routing=routing, **more)
+
+
+def chosen_as_said(model: Hyperparameters, index: int, default: Routing) -> dict[str, Any]:
+    """How experts are chosen and weighted, by the names of `Experts`, as the file says."""
+    bias = f"blk.{index}.exp_probs_b.bias"
+    return {
+        "routing": routing_of(model, default),
+        "is_normalised": model.flag("expert_weights_norm", default=False),
+        "selection_bias": model.vector(bias, model.num_experts) if model.has(bias) else None,
+    }
+
+
+def size_of_shared(model: Hyperparameters) -> int:
+    """Of the block beside the experts, where it is as large as so many of them."""
+    return model.integer("expert_shared_count", 0, low=0) * expert_size(model)
 
 
 def expert_parts(
@@ -64,11 +90,9 @@ def experts(model: Hyperparameters, index: int, *, size: int, has_up: bool = Tru
         ModelUnsupported: their matrices are put together in another way.
     """
     block, hidden, count = f"blk.{index}", model.hidden_size, model.num_experts
-    gate, up = f"{block}.ffn_gate_exps", f"{block}.ffn_up_exps"
-    if not model.has(f"{up}.weight") or model.has(f"{gate}.weight") != has_up:
-        model.refuse("it has no tensor for the gates of all experts of a layer, and one for their `up`")
     if not size or size % 32:
         model.refuse(f"experts of {size} elements (multiples of 32 can)")
+    gate, up = _gates(model, block, size, has_up=has_up)
     used = model.integer("expert_used_count", high=count)
     more = {"scale": model.optional_number("expert_weights_scale") or 1.0, **_groups(model, used), **more}
     return Experts(
@@ -76,11 +100,27 @@ def experts(model: Hyperparameters, index: int, *, size: int, has_up: bool = Tru
         used=used,
         size=size,
         router=model.linear(f"{block}.ffn_gate_inp", count, hidden),
-        gate=model.stacked(gate if has_up else up, size, hidden),
-        up=model.stacked(up, size, hidden) if has_up else None,
+        gate=gate,
+        up=up,
         down=model.stacked(f"{block}.ffn_down_exps", hidden, size),
         **more,
     )
+
+
+def _gates(model: Hyperparameters, block: str, size: int, *, has_up: bool) -> tuple[Linear, Linear | None]:
+    """
+    ```
+    blk.0.ffn_gate_up_exps:  | expert 0: rows of gate | rows of up | expert 1: rows of gate | …
+    ```
+    """
+    gate, up, both = (f"{block}.ffn_{part}_exps" for part in ("gate", "up", "gate_up"))
+    if model.has(f"{both}.weight"):
+        all_rows = replace(model.stacked(both, size, model.hidden_size), run=size)
+        return all_rows, replace(all_rows, first_row=size)
+    if not model.has(f"{up}.weight") or model.has(f"{gate}.weight") != has_up:
+        model.refuse("it has no tensor for the gates of all experts of a layer, and one for their `up`")
+    plain = model.stacked(up, size, model.hidden_size)
+    return (model.stacked(gate, size, model.hidden_size), plain) if has_up else (plain, None)
 
 
 def expert_size(model: Hyperparameters) -> int:
@@ -108,7 +148,7 @@ def routing_of(model: Hyperparameters, default: Routing) -> Routing:
 
 
 def _groups(model: Hyperparameters, used: int) -> dict[str, int]:
-    """Those of which experts are chosen.
+    """The sizes of the groups from which experts are chosen.
 
     Raises:
         ModelFileInvalid: there are not enough experts in them.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from stoker.backends.native.architectures.common import decoder, layer, rope
 from stoker.backends.native.architectures.mamba2 import mamba2
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.spec import DecoderSpec, Layer, Norm, RopePairs
+from stoker.backends.native.kinds import RopePairs
+from stoker.backends.native.spec import DecoderSpec, Layer, Norm
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:

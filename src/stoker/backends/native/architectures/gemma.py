@@ -6,7 +6,8 @@ from math import sqrt
 
 from stoker.backends.native.architectures.common import decoder, layers, rope
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.spec import Activation, DecoderSpec, RopePairs
+from stoker.backends.native.kinds import RopePairs
+from stoker.backends.native.spec import Activation, DecoderSpec
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:

@@ -6,7 +6,9 @@ from math import sqrt
 
 from stoker.backends.native.architectures.common import decoder, layer_between_norms, rope, windowed_layers
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.spec import Activation, DecoderSpec, Layer, Rope, RopePairs
+from stoker.backends.native.kinds import RopePairs
+from stoker.backends.native.rotation import Rope
+from stoker.backends.native.spec import Activation, DecoderSpec, Layer
 
 _PERIOD = 2
 """Each so-many-th layer sees everything."""

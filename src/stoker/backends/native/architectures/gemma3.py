@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import sqrt
+from typing import Any
 
 from stoker.backends.native.architectures.common import (
     decoder,
@@ -13,7 +14,9 @@ from stoker.backends.native.architectures.common import (
     windowed_layers,
 )
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.spec import Activation, DecoderSpec, Layer, Rope, RopePairs
+from stoker.backends.native.kinds import RopePairs
+from stoker.backends.native.rotation import Rope
+from stoker.backends.native.spec import Activation, DecoderSpec, Layer
 
 _PERIOD = 6
 """Each so-many-th layer sees everything."""
@@ -24,13 +27,24 @@ _EVERYTHING, _WINDOW = 0, 1
 
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`. The converter has already added 1 to the weights of all norms."""
+    return describe_as(model, "gemma3")
+
+
+def describe_as(model: Hyperparameters, architecture: str, **more: Any) -> DecoderSpec:
+    """The same under another name.
+
+    Args:
+        model: the file.
+        architecture: the name.
+        more: whatever is different, by the names of `DecoderSpec`.
+    """
     window = model.integer("attention.sliding_window", 0, low=0, high=2**31 - 1)
     is_windowed = windowed_layers(model, _PERIOD)
     # The one size whose heads are not scaled by their own size; no file says so.
     scaled_by = model.hidden_size // model.num_heads if model.num_layers == _LAYERS_OF_27B else model.head_size
     return decoder(
         model,
-        architecture="gemma3",
+        architecture=architecture,
         activation=Activation.GELU_TANH,
         attention_scale=1 / sqrt(scaled_by),
         embedding_scale=sqrt(model.hidden_size),
@@ -39,6 +53,7 @@ def describe(model: Hyperparameters) -> DecoderSpec:
         layers=tuple(
             _layer(model, index, window if window and is_windowed[index] else None) for index in range(model.num_layers)
         ),
+        **more,
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from stoker.backends.native.architectures.common import decoder, head_norms, layer, layers, rope
-from stoker.backends.native.architectures.experts import expert_layer, expert_size, routing_of
+from stoker.backends.native.architectures.common import decoder, head_norms, layers, rope
+from stoker.backends.native.architectures.experts import chosen_as_said, layer_behind_dense, size_of_shared
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.spec import DecoderSpec, Layer, Norm, RopePairs, Routing
+from stoker.backends.native.kinds import RopePairs
+from stoker.backends.native.spec import DecoderSpec, Layer, Routing
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
@@ -17,7 +18,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
         architecture="glm4moe",
         ropes=(rope(model, RopePairs.HALVES),),
         layers=layers(model, _layer),
-        unused=model.tensors_of_further_layers(),
     )
 
 
@@ -25,12 +25,5 @@ def _layer(model: Hyperparameters, index: int) -> Layer:
     block = f"blk.{index}"
     more = head_norms(model, index) if model.has(f"{block}.attn_q_norm.weight") else {}
     more |= {"feed_forward_norm": model.norm(f"{block}.post_attention_norm")}
-    if index < model.integer("leading_dense_block_count", 0, low=0):
-        return layer(model, index, experts=None, **more)
-    routing = {
-        "routing": routing_of(model, Routing.SIGMOID),
-        "is_normalised": model.flag("expert_weights_norm", default=False),
-        "selection_bias": Norm(weight=f"{block}.exp_probs_b.bias", size=model.num_experts),
-    }
-    shared_size = model.integer("expert_shared_count", 0, low=0) * expert_size(model)
-    return expert_layer(model, index, shared_size=shared_size, routing=routing, **more)
+    routing = chosen_as_said(model, index, Routing.SIGMOID)
+    return layer_behind_dense(model, index, shared_size=size_of_shared(model), routing=routing, **more)

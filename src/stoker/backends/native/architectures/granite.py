@@ -6,8 +6,10 @@ from math import sqrt
 
 from stoker.backends.native.architectures.common import DIVISORS, layers, rope, scaled_decoder
 from stoker.backends.native.hyperparameters import Hyperparameters
+from stoker.backends.native.kinds import RopePairs
 from stoker.backends.native.rope import no_rope
-from stoker.backends.native.spec import DecoderSpec, Layer, Rope, RopePairs
+from stoker.backends.native.rotation import Rope
+from stoker.backends.native.spec import DecoderSpec, Layer
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:

@@ -6,7 +6,8 @@ from typing import Any
 
 from stoker.backends.native.architectures.common import decoder, layer, layer_with_head_norms, layers, rope
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.spec import DecoderSpec, Layer, Mixer, Recurrence, RopePairs
+from stoker.backends.native.kinds import RopePairs
+from stoker.backends.native.spec import DecoderSpec, Layer, Mixer, Recurrence
 
 _MAX_TAPS = 8
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from stoker.backends.native.architectures.common import DIVISORS, decoder, layer, layers, rope
 from stoker.backends.native.architectures.experts import expert_layer
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.spec import DecoderSpec, Layer, RopePairs
+from stoker.backends.native.kinds import RopePairs
+from stoker.backends.native.spec import DecoderSpec, Layer
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:

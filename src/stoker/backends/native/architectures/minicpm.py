@@ -6,7 +6,8 @@ from math import sqrt
 
 from stoker.backends.native.architectures.common import DIVISORS, layers, rope, scaled_decoder
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.spec import DecoderSpec, RopePairs
+from stoker.backends.native.kinds import RopePairs
+from stoker.backends.native.spec import DecoderSpec
 
 _EMBEDDING_SCALE, _DEPTH_SCALE, _BASE_SIZE = 12.0, 1.4, 256
 """Of all models of this family; old files do not say."""

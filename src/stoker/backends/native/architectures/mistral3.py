@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from math import log
 
-from stoker.backends.native.architectures.common import DIVISORS, decoder, layers, rope
+from stoker.backends.native.architectures.common import DIVISORS, check_betas, decoder, layers, rope
 from stoker.backends.native.hyperparameters import Hyperparameters
+from stoker.backends.native.kinds import RopePairs
 from stoker.backends.native.rope import RopeScaling
-from stoker.backends.native.spec import DecoderSpec, QueryScales, RopePairs
-
-_BETAS = {"rope.scaling.yarn_beta_fast": 32.0, "rope.scaling.yarn_beta_slow": 1.0}
+from stoker.backends.native.spec import DecoderSpec, QueryScales
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
@@ -29,9 +28,7 @@ def describe(model: Hyperparameters) -> DecoderSpec:
 
 def _scaling(model: Hyperparameters) -> RopeScaling:
     """A file that has the multiplier takes back what YaRN does to sine and cosine."""
-    for suffix, usual in _BETAS.items():
-        if model.number(suffix, usual) != usual:
-            model.refuse(f"its `{suffix}` is not {usual}")
+    check_betas(model)
     scaling, multiplier = model.rope_scaling(), model.optional_number("rope.scaling.yarn_log_multiplier")
     if multiplier is None or not scaling.is_yarn or scaling.factor <= 1:
         return scaling

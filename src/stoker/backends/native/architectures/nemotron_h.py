@@ -11,8 +11,9 @@ from stoker.backends.native.architectures.common import decoder, layer
 from stoker.backends.native.architectures.experts import experts
 from stoker.backends.native.architectures.mamba2 import mamba2
 from stoker.backends.native.hyperparameters import Hyperparameters
+from stoker.backends.native.kinds import RopePairs
 from stoker.backends.native.rope import no_rope
-from stoker.backends.native.spec import Activation, DecoderSpec, Layer, RopePairs, Routing
+from stoker.backends.native.spec import Activation, DecoderSpec, Layer, Routing
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
@@ -32,7 +33,6 @@ def _describe(model: Hyperparameters, architecture: str) -> DecoderSpec:
         activation=Activation.RELU_SQUARED,
         ropes=(no_rope(RopePairs.HALVES, model.head_size),),
         layers=tuple(_layers(model)),
-        unused=model.tensors_of_further_layers(),
     )
 
 

@@ -11,7 +11,8 @@ from stoker.backends.native.architectures.common import (
     windowed_layers,
 )
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.spec import DecoderSpec, HeadNorms, Layer, RopePairs
+from stoker.backends.native.kinds import RopePairs
+from stoker.backends.native.spec import DecoderSpec, HeadNorms, Layer
 
 _PERIOD = 4
 """Each so-many-th layer sees everything."""

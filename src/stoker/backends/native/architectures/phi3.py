@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from stoker.backends.native.architectures.common import decoder, layers, rope
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.spec import DecoderSpec, RopePairs
+from stoker.backends.native.kinds import RopePairs
+from stoker.backends.native.spec import DecoderSpec
 
 _SHORT, _LONG = "rope_factors_short.weight", "rope_factors_long.weight"
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from stoker.backends.native.architectures.common import decoder, layers, text_rope
+from stoker.backends.native.architectures.common import decoder, layers, sectioned_rope
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.spec import DecoderSpec
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
-    return decoder(model, architecture="qwen2vl", ropes=(text_rope(model),), layers=layers(model))
+    return decoder(
+        model, architecture="qwen2vl", ropes=(sectioned_rope(model, is_interleaved=False),), layers=layers(model)
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from stoker.backends.native.architectures.common import decoder, layer, layer_with_head_norms, layers, text_rope
+from stoker.backends.native.architectures.common import decoder, layer, layer_with_head_norms, layers, sectioned_rope
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.spec import DecoderSpec, Layer, Mixer, Recurrence
 
@@ -18,9 +18,8 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     return decoder(
         model,
         architecture="qwen35",
-        ropes=(text_rope(model),),
+        ropes=(sectioned_rope(model, is_interleaved=True),),
         layers=layers(model, delta_layer),
-        unused=model.tensors_of_further_layers(),
     )
 
 
@@ -82,7 +81,7 @@ def delta_net(model: Hyperparameters, index: int) -> dict[str, Any]:
     taps = model.integer("ssm.conv_kernel", low=2, high=_MAX_TAPS)
     if values != num_heads * size or num_heads % num_keys or size % 16 or values % 32:
         model.fail(f"a delta net of {values} elements cannot have {num_heads} heads of {size} and {num_keys} of keys")
-    if not model.has(f"{block}.attn_qkv.weight"):
+    if not model.has(f"{block}.attn_qkv.weight") and not model.has(f"{block}.ssm_in.weight"):
         model.refuse("its delta nets have no tensor for queries, keys and values")
     keys = num_keys * size
     recurrence = Recurrence(

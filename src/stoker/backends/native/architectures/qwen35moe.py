@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker.backends.native.architectures.common import decoder, layers, text_rope
+from stoker.backends.native.architectures.common import decoder, layers, sectioned_rope
 from stoker.backends.native.architectures.experts import expert_parts
 from stoker.backends.native.architectures.qwen35 import delta_layer
 from stoker.backends.native.hyperparameters import Hyperparameters
@@ -16,9 +16,8 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     return decoder(
         model,
         architecture="qwen35moe",
-        ropes=(text_rope(model),),
+        ropes=(sectioned_rope(model, is_interleaved=True),),
         layers=layers(model, _layer),
-        unused=model.tensors_of_further_layers(),
     )
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from stoker.backends.native.architectures.common import decoder, head_norms, layers, rope
 from stoker.backends.native.architectures.experts import expert_layer
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.spec import DecoderSpec, Layer, RopePairs
+from stoker.backends.native.kinds import RopePairs
+from stoker.backends.native.spec import DecoderSpec, Layer
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
     ropes = (rope(model, RopePairs.HALVES),)
-    return decoder(model, architecture="qwen3moe", ropes=ropes, layers=layers(model, _layer))
+    return decoder(model, architecture="qwen3moe", ropes=ropes, layers=layers(model, normalised_experts))
 
 
-def _layer(model: Hyperparameters, index: int) -> Layer:
-    return expert_layer(model, index, routing={"is_normalised": True}, **head_norms(model, index))
+def normalised_experts(model: Hyperparameters, index: int, **more: Any) -> Layer:
+    """A layer of experts whose weights add up to 1, and with norms of heads; `more` as of `layer`."""
+    return expert_layer(model, index, routing={"is_normalised": True}, **head_norms(model, index), **more)

@@ -13,7 +13,8 @@ from stoker.backends.native.architectures.common import decoder, layer, layer_wi
 from stoker.backends.native.architectures.qwen35 import delta_net, gated_queries, has_attention
 from stoker.backends.native.architectures.qwen35moe import gated_experts
 from stoker.backends.native.hyperparameters import Hyperparameters
-from stoker.backends.native.spec import DecoderSpec, Layer, Recurrence, RopePairs
+from stoker.backends.native.kinds import RopePairs
+from stoker.backends.native.spec import DecoderSpec, Layer, Linear, Recurrence
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
@@ -23,7 +24,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
         architecture="qwen3next",
         ropes=(rope(model, RopePairs.HALVES),),
         layers=layers(model, _layer),
-        unused=model.tensors_of_further_layers(),
     )
 
 
@@ -32,7 +32,27 @@ def _layer(model: Hyperparameters, index: int) -> Layer:
     if has_attention(model, index):
         return layer_with_head_norms(model, index, **gated_queries(model, index), **more)
     parts = delta_net(model, index)
-    return layer(model, index, **parts | {"recurrence": _with_gates(model, index, parts["recurrence"])}, **more)
+    recurrence = _with_gates(model, index, parts["recurrence"])
+    parts |= {"recurrence": recurrence}
+    if model.has(f"blk.{index}.ssm_in.weight"):
+        parts |= _of_old_file(model, index, recurrence)
+    return layer(model, index, **parts, **more)
+
+
+def _of_old_file(model: Hyperparameters, index: int, of: Recurrence) -> dict[str, Linear]:
+    """
+    ```
+    blk.0.ssm_in:  [ query of key head 0 | its key | values of its heads | their gates | query of key head 1 | … ]
+    ```
+    """
+    values = of.num_heads // of.num_key_heads * of.value_size
+    sizes = {"query": of.key_size, "key": of.key_size, "value": values, "mixed_gate": values}
+    together, first, found = sum(sizes.values()), 0, dict[str, Linear]()
+    for name, run in sizes.items():
+        rows = model.linear(f"blk.{index}.ssm_in", run * of.num_key_heads, model.hidden_size, first_row=first)
+        found[name] = replace(rows, run=run, gap=together - run)
+        first += run
+    return found
 
 
 def _with_gates(model: Hyperparameters, index: int, of: Recurrence) -> Recurrence:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.backends.native.architectures.common import decoder, layer_with_head_norms, layers, text_rope
+from stoker.backends.native.architectures.common import decoder, layer_with_head_norms, layers, sectioned_rope
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.spec import DecoderSpec
 
@@ -10,5 +10,8 @@ from stoker.backends.native.spec import DecoderSpec
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`. What images add to the first layers is nothing for text."""
     return decoder(
-        model, architecture="qwen3vl", ropes=(text_rope(model),), layers=layers(model, layer_with_head_norms)
+        model,
+        architecture="qwen3vl",
+        ropes=(sectioned_rope(model, is_interleaved=True),),
+        layers=layers(model, layer_with_head_norms),
     )

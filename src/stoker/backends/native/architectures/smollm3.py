@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from stoker.backends.native.architectures.common import decoder, layer, rope
 from stoker.backends.native.hyperparameters import Hyperparameters
+from stoker.backends.native.kinds import RopePairs
 from stoker.backends.native.rope import no_rope
-from stoker.backends.native.spec import DecoderSpec, RopePairs
+from stoker.backends.native.spec import DecoderSpec
 
 _PERIOD = 4
 """Each so-many-th layer rotates nothing; no file says so."""

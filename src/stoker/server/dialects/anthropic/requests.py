@@ -44,8 +44,11 @@ def message_request(wire: MessagesRequest, runtime: Runtime, caller: Caller, con
         model=wire.model,
         cache_prompt=wire.cache_prompt,
         lora=wire.lora,
+        session_id=wire.session_id,
     )
-    plan = planned(replace(asked(wire), grammar=_grammar(wire)), runtime)
+    conversed = asked(wire)
+    messages = caller.thoughts.filled_in(conversed.messages)
+    plan = planned(replace(conversed, messages=messages, grammar=_grammar(wire)), runtime)
     return generation_request(fields, [plan.prompt], sampling_params(fields, words=_WORDS), caller, config, plan=plan)
 
 
@@ -176,7 +179,7 @@ def _sort(turn: _Turn, block: object, where: str) -> None:
         case {"type": "tool_result", "tool_use_id": str(call_id)}:
             turn.results.append({"role": "tool", "tool_call_id": call_id, "content": fields.get("content")})
         case {"type": "redacted_thinking"}:
-            pass  # encrypted by another model: nobody here could read it
+            pass  # encrypted by another model, so it cannot be read here
         case {"type": "thinking" | "tool_use" | "tool_result" as kind}:
             raise InvalidInput(f"`{where}` is no valid block of type {kind!r}", parameter=where)
         case _:

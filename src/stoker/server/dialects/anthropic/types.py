@@ -63,9 +63,11 @@ class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True):
     top_p: float | None = None
     metadata: Metadata | None = None
     cache_prompt: bool | None = None
-    """An addition of ours, like the next one: false = nothing that others left is used, and nothing is left."""
+    """An addition of ours, like `lora`: false = the prefix cache is neither read nor written."""
+    session_id: str | None = None
+    """Name of the conversation: what it leaves in the KV pool is evicted last for a while."""
     lora: Lora | None = None
-    """With which adapters."""
+    """LoRA adapters to apply, by name."""
     output_format: dict[str, Any] | None = None
     """Older form of `output_config.format`."""
 
@@ -85,7 +87,7 @@ class ThinkingBlock(msgspec.Struct, frozen=True, kw_only=True, tag="thinking"):
 
 
 class ToolUseBlock(msgspec.Struct, frozen=True, kw_only=True, tag="tool_use"):
-    """A call of a function that the client is to run."""
+    """A call of a function that the client runs."""
 
     id: str
     name: str

@@ -1,4 +1,4 @@
-"""What the engine gives, in the shapes of Anthropic's replies and events."""
+"""The engine's outputs in the shapes of Anthropic's replies and events."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ class AnthropicWriter(Writer):
     def __init__(self, asked: Asked, *, omits_thinking: bool = False) -> None:
         self._asked = asked
         self._omits_thinking = omits_thinking
-        self._calls = ToolCalls("toolu_", asked.request.reply_id)
+        self._calls = ToolCalls("toolu_", asked.request.reply_id, asked.request.thoughts.keep)
         self._open: type[Block] | None = None
         """The kind of the block that has begun."""
         self._num_blocks = 0
         self._has_begun = False
 
     def push(self, delta: Delta) -> bytes:
-        """The beginning comes with the first token: before that it is not known what the cache gave."""
+        """The stream begins with the first token, because the number of cached tokens is not known earlier."""
         events = [] if self._has_begun else self._begin(delta.output)
         self._has_begun = True
         for part in delta.parts:
@@ -162,7 +162,7 @@ def model_entry(entry: ModelEntry) -> AnthropicModel:
 
 
 def _display_name(entry: ModelEntry) -> str:
-    """Its last name, but where its file lies. An adapter's name stands behind its model's."""
+    """A model's display name: its last name, never a file path. An adapter's name follows its model's."""
     adapter = "" if isinstance(entry.parent, UnsetType) else entry.id.removeprefix(entry.parent)
     aliases = (alias for alias in reversed(entry.aliases) if not _is_place(alias.removesuffix(adapter), entry.path))
     return next(aliases, entry.id)

@@ -1,4 +1,4 @@
-"""llama-server's own endpoints and ours: who is called in which order, and nothing else."""
+"""llama-server's own endpoints and ours: the handlers only call other parts, in order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from stoker.engine.protocol import Detokenize, EraseSlots, ListSlots, Tokenize
+from stoker.engine.question_messages import Detokenize, EraseSlots, ListSlots, Tokenize
 from stoker.errors import InvalidInput, ModelNotLoaded
 from stoker.runtime.base import Runtime
 from stoker.runtime.registry import ServedModel
@@ -60,7 +60,7 @@ from stoker.server.transport.sse import EventStream
 _NO_SLOT_RETRY_S = 1.0
 
 _MAX_PARTS = 1024
-"""Of one text to tokenize: each is a question to the engine."""
+"""Maximum number of parts of one text to tokenize: each part is a question to the engine."""
 
 router = Router(api="native")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from stoker.engine.protocol import RestoreSlot, SaveSlot
+from stoker.engine.question_messages import RestoreSlot, SaveSlot
 from stoker.errors import InvalidInput
 from stoker.runtime.base import Runtime
 from stoker.server.dialects.llamacpp.types import RestoredSlot, RestoreTimings, SavedSlot, SaveTimings, SlotFileRequest

@@ -12,24 +12,24 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from stoker.chat.capabilities import ToolFormat
-from stoker.server.request.fields import ConstrainedFields, Int
-from stoker.server.usage import Timings
+from stoker.server.request.fields import Int, StreamedFields
+from stoker.server.usage import PromptProgress, Timings
 
 
-class NativeRequest(ConstrainedFields, frozen=True, kw_only=True):
+class NativeRequest(StreamedFields, frozen=True, kw_only=True):
     """What the endpoints that write text have in common."""
 
     n: Int | None = None
-    """Answers to each prompt. They compute it once. The next one means the same."""
+    """Answers to each prompt. They compute it once. `n_cmpl` means the same."""
     n_cmpl: Int | None = None
     n_probs: Int | None = None
-    """So many of the likeliest tokens are given at every position."""
+    """Number of the likeliest tokens that are reported at every position."""
     return_tokens: bool | None = None
     """The reply has the answer's token ids too."""
     response_fields: list[str] | None = None
     """The reply has these fields only, each under the name given here: `timings/prompt_n` is one of an object in it."""
     t_max_predict_ms: Int | None = None
-    """So long after its first token, an answer ends with its line; 0 or less = it does not."""
+    """Time after the first token at which an answer ends with its current line; 0 or less = no limit."""
     n_indent: Int | None = None
     """An answer ends before a line that begins with fewer spaces and tabs; its first line may."""
 
@@ -111,6 +111,10 @@ class NativeChunk(msgspec.Struct, frozen=True, kw_only=True):
     tokens_evaluated: int
     """Tokens of the prompt."""
     completion_probabilities: list[ProbPosition] | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
+    """On the last part; on every part if `timings_per_token` is given."""
+    prompt_progress: PromptProgress | UnsetType = UNSET
+    """Given: nothing is added, the prompt is still being computed."""
 
 
 class NativeReply(NativeChunk, frozen=True, kw_only=True):
@@ -124,14 +128,13 @@ class NativeReply(NativeChunk, frozen=True, kw_only=True):
     tokens_cached: int
     """Tokens of the prompt that were in the cache."""
     truncated: bool = False
-    """Never: no context is shifted. What `/infill` leaves out does not count, as in llama-server."""
-    timings: Timings
+    """Always false: no context is shifted. What `/infill` leaves out does not count, as in llama-server."""
 
 
 class TokenPiece(msgspec.Struct, frozen=True):
     id: int
     piece: str | list[int]
-    """Bytes where it is no valid UTF-8."""
+    """The token's text, or its bytes if it is not valid UTF-8."""
 
 
 class TokenizeReply(msgspec.Struct, frozen=True):
@@ -149,6 +152,8 @@ class TemplateReply(msgspec.Struct, frozen=True):
 class GenerationSettings(msgspec.Struct, frozen=True):
     n_ctx: int
     """The longest sequence, in tokens."""
+    params: dict[str, Any]
+    """Defaults for requests, by the names of their fields."""
 
 
 class Modalities(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,7 +162,7 @@ class Modalities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TemplateCaps(msgspec.Struct, frozen=True, kw_only=True):
-    """What the chat template itself writes."""
+    """Features of the chat template itself."""
 
     supports_tools: bool
     supports_tool_calls: bool
@@ -167,7 +172,7 @@ class TemplateCaps(msgspec.Struct, frozen=True, kw_only=True):
 class PropsReply(msgspec.Struct, frozen=True, kw_only=True):
     default_generation_settings: GenerationSettings
     total_slots: int
-    """Most requests that run at the same time."""
+    """Maximum number of requests that run at the same time."""
     model_path: str
     model_alias: str
     chat_template: str
@@ -180,8 +185,10 @@ class PropsReply(msgspec.Struct, frozen=True, kw_only=True):
     """How it calls tools; null = it has no chat template, or a broken one."""
     modalities: Modalities = Modalities()
     media_marker: str
-    """What stands in a `prompt_string` for a file."""
+    """The marker that stands in a `prompt_string` for a file."""
     build_info: str
+    devices: list[str]
+    """The devices besides the CPU that compute, in words."""
 
 
 class SlotReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,12 +198,12 @@ class SlotReply(msgspec.Struct, frozen=True, kw_only=True):
     n_ctx: int
     is_processing: bool
     n_tokens: int
-    """Resident: of the request that runs in it, or left by a finished one and there to be reused."""
+    """Resident tokens: of the request that runs in the slot, or left by a finished request for reuse."""
     request_id: str | None
     n_prompt_tokens: int
     n_decoded: int
     replica: int | UnsetType = UNSET
-    """Whose slot it is, if the model has several engines."""
+    """The engine that the slot belongs to, if the model has several."""
 
 
 class SlotFileRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -245,11 +252,11 @@ class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     kv_capacity: int
     kv_used: int
-    """Of running requests."""
+    """Tokens of running requests."""
     kv_retained: int
-    """Of finished ones, there to be reused or evicted."""
+    """Tokens of finished requests, which can be reused or evicted."""
     tiers: dict[str, Any]
-    """What memory and disk hold beside the pool, and what they have given back."""
+    """Content of the tiers in memory and on disk, and KV restored from them."""
 
 
 class CacheReply(msgspec.Struct, frozen=True):

@@ -13,7 +13,8 @@ from stoker.chat.capabilities import card_capabilities
 from stoker.core.params import SamplingParams
 from stoker.core.slot_state import SlotState
 from stoker.engine.cards import ModelCard
-from stoker.engine.protocol import Output, PositionLogprobs, Tokenize, TokenLogprob
+from stoker.engine.protocol import Output, PositionLogprobs, TokenLogprob
+from stoker.engine.question_messages import Tokenize
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
 from stoker.runtime.registry import ServedModel
@@ -40,8 +41,8 @@ from stoker.server.request.constraints import text_plan
 from stoker.server.request.infill import Gap, fitting_prompt
 from stoker.server.request.lines import LineBounds
 from stoker.server.request.request import Caller, generation_request
-from stoker.server.request.sampling import sampling_params
-from stoker.server.usage import timings
+from stoker.server.request.sampling import sampling_fields, sampling_params
+from stoker.server.usage import prompt_progress, timings
 
 _encode = msgspec.json.Encoder().encode
 
@@ -66,13 +67,14 @@ def native_request(wire: NativeCompletionRequest, caller: Caller, config: Server
         lines=_lines(wire),
         plan=text_plan(wire),
         media=media,
+        reports_progress=bool(wire.stream and wire.return_progress),
     )
 
 
 async def infill_request(
     wire: InfillRequest, runtime: Runtime, caller: Caller, config: ServerConfig
 ) -> GenerationRequest:
-    """What an infill asks of a model. What of it is too long for the model's context is left out.
+    """What an infill asks of a model. Text that does not fit into the model's context is left out.
 
     Raises:
         InvalidInput: something cannot be done as asked.
@@ -109,6 +111,7 @@ async def infill_request(
         parse_special=False,
         lines=_lines(wire),
         plan=text_plan(wire),
+        reports_progress=bool(wire.stream and wire.return_progress),
     )
 
 
@@ -157,13 +160,14 @@ class LlamaCppWriter(Writer):
 
     def __init__(self, wire: NativeRequest, served: ServedModel, generation: Generation) -> None:
         self._has_tokens = bool(wire.return_tokens)
+        self._has_timings = bool(wire.timings_per_token)
         self._names = wire.response_fields or ()
         self._served = served
         self._generation = generation
 
     def push(self, delta: Delta) -> bytes:
         chunk = self._written(delta)
-        has_news = delta.text or chunk.tokens or chunk.completion_probabilities is not UNSET
+        has_news = delta.text or chunk.tokens or chunk.completion_probabilities is not UNSET or delta.progress
         return b"data: " + _encode(self._shown(chunk)) + b"\n\n" if has_news or delta.is_last else b""
 
     def whole(self, answers: Sequence[Delta]) -> object:
@@ -171,7 +175,7 @@ class LlamaCppWriter(Writer):
         return replies[0] if len(replies) == 1 else replies
 
     def _shown(self, chunk: NativeChunk) -> NativeChunk | dict[str, object]:
-        """What the client asked to see of it: of a stream's parts that are not the last, everything."""
+        """The fields of a reply that the client asked for. Parts of a stream before the last one keep all fields."""
         if not self._names or not isinstance(chunk, NativeReply):
             return chunk
         reply = msgspec.to_builtins(chunk)
@@ -190,7 +194,11 @@ class LlamaCppWriter(Writer):
             "tokens_evaluated": output.usage.prompt_tokens,
             "completion_probabilities": [_position(position) for position in positions] if positions else UNSET,
         }
-        return NativeChunk(**fields) if output.finish_reason is None else self._reply(output, fields)
+        if output.finish_reason is not None:
+            return self._reply(output, fields)
+        if delta.progress is not None:
+            return NativeChunk(**fields, prompt_progress=prompt_progress(delta.progress))
+        return NativeChunk(**fields, timings=timings(self._generation) if self._has_timings else UNSET)
 
     def _reply(self, output: Output, fields: dict[str, Any]) -> NativeReply:
         word = output.stop_match if isinstance(output.stop_match, str) else ""
@@ -206,13 +214,13 @@ class LlamaCppWriter(Writer):
 
 
 def props_reply(served: ServedModel) -> PropsReply:
-    """What a served model is. The first time, this runs its chat template."""
+    """The properties of a served model. The first call runs its chat template."""
     card = served.runtime.card
     can = card_capabilities(card)
     tools = can.tool_format
     parts = ("stoker", version("stoker"), card.backend, card.backend_version)
     return PropsReply(
-        default_generation_settings=GenerationSettings(card.context_size),
+        default_generation_settings=GenerationSettings(card.context_size, sampling_fields(card.sampling)),
         total_slots=card.parallel,
         model_path=card.path,
         model_alias=served.model_id,
@@ -229,11 +237,12 @@ def props_reply(served: ServedModel) -> PropsReply:
         modalities=Modalities(vision="image" in card.media, audio="audio" in card.media),
         media_marker=MEDIA_MARKER,
         build_info="-".join(part for part in parts if part),
+        devices=card.devices,
     )
 
 
 def slot_reply(state: SlotState, card: ModelCard) -> SlotReply:
-    """One slot, without what is in it: prompts are nobody else's business."""
+    """One slot, without its content: a client must not see the prompts of other clients."""
     return SlotReply(
         id=state.slot,
         n_ctx=card.context_size,

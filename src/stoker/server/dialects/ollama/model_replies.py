@@ -1,4 +1,4 @@
-"""Model files in the shapes of Ollama's lists. It opens files; whoever calls it does so on a thread of its own."""
+"""Model files in the shapes of Ollama's lists. The functions open files, so call them on a separate thread."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class OnDisk:
 
 
 def on_disk(path: Path) -> OnDisk | None:
-    """None if there is no such file."""
+    """The file as it is now; None if it does not exist."""
     try:
         status = path.stat()
     except (OSError, ValueError):
@@ -83,7 +83,7 @@ def tag_entry(name: str, path: Path, size_bytes: int) -> TagEntry | None:
 
 
 def tag_with(entry: TagEntry, name: str, adapter: AdapterCard) -> TagEntry:
-    """The same model with an adapter, which to Ollama's clients is a model of this name that was made of it."""
+    """A model with an adapter, which Ollama's clients see as a separate model of this name, derived from the first."""
     return msgspec.structs.replace(
         entry,
         name=name,
@@ -95,7 +95,7 @@ def tag_with(entry: TagEntry, name: str, adapter: AdapterCard) -> TagEntry:
 
 
 def show_with(reply: ShowReply, name: str, adapter: AdapterCard) -> ShowReply:
-    """As `tag_with`; `name` is the model's own."""
+    """Like `tag_with`; `name` is the model's own name."""
     return msgspec.structs.replace(
         reply,
         modelfile=f"{reply.modelfile}ADAPTER {adapter.path}\n",
@@ -104,7 +104,7 @@ def show_with(reply: ShowReply, name: str, adapter: AdapterCard) -> ShowReply:
 
 
 def card_details(card: ModelCard) -> ModelDetails:
-    """Of a served model: from its file, or without one from what the engine says."""
+    """The description of a served model: from its file, or from what the engine reports if it has none."""
     if card.path and (file := on_disk(Path(card.path))) is not None:
         with suppress(ModelError):  # it was changed since it was loaded
             return _details(_facts(file))
@@ -119,7 +119,7 @@ def card_details(card: ModelCard) -> ModelDetails:
 
 
 def card_digest(card: ModelCard) -> str:
-    """Of a served model's file, or without one of its name."""
+    """The digest of a served model's file, or of its name if it has no file."""
     file = on_disk(Path(card.path)) if card.path else None
     return file.digest if file else hashlib.sha256(card.name.encode()).hexdigest()
 
@@ -146,7 +146,7 @@ def show_file(path: Path, *, verbose: bool) -> ShowReply:
 
 
 def show_card(card: ModelCard) -> ShowReply:
-    """The same for a served model without a file."""
+    """The facts of a served model without a file."""
     context = {f"{card.architecture}.context_length": card.trained_context}
     return ShowReply(
         modelfile="",
@@ -158,12 +158,6 @@ def show_card(card: ModelCard) -> ShowReply:
         modified_at=datetime.fromtimestamp(card.created, UTC).isoformat(),
         license="",
     )
-
-
-def with_media(reply: ShowReply, card: ModelCard) -> ShowReply:
-    """The reply with what the served model takes beside text."""
-    words = {"image": "vision", "audio": "audio"}
-    return msgspec.structs.replace(reply, capabilities=[*reply.capabilities, *(words[kind] for kind in card.media)])
 
 
 @lru_cache(maxsize=256)
@@ -190,7 +184,7 @@ def _parameter_size(num_parameters: int) -> str:
 
 
 def _parameters(gguf: GGUFFile) -> str:
-    """What the file recommends, as lines of Ollama's own format."""
+    """The sampling parameters that the file recommends, as lines of Ollama's own format."""
     defaults = model_defaults(gguf)
     names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
     given = {name: getattr(defaults, name) for name in names if getattr(defaults, name) is not None}
@@ -223,13 +217,13 @@ def _file_capabilities(file: OnDisk) -> Sequence[str]:
 
 def _capabilities(gguf: GGUFFile, facts: ModelDescription) -> Sequence[str]:
     if gguf.own_key("pooling_type") in gguf.metadata:
-        return ["embedding"]  # whoever can chat besides was not made for it
+        return ["embedding"]  # a model that was made to embed is listed as nothing else
     plain = ("completion", "insert") if _can_fill_in(gguf) else ("completion",)
     return chat_capabilities(plain, facts.chat_template).names
 
 
 def _can_fill_in(gguf: GGUFFile) -> bool:
-    """As the engine will find: by the spelling of its tokens."""
+    """Whether the model can fill in the middle, by the spelling of its tokens, as the engine decides too."""
     tokens = gguf.get_array("tokenizer.ggml.tokens")
     if tokens is None or tokens.element_type is not ValueType.STRING:
         return False

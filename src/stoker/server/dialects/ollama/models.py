@@ -1,4 +1,4 @@
-"""Ollama's endpoints about models: who is called in which order, and nothing else."""
+"""Ollama's endpoints about models. The handlers only call other parts, in order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from stoker.server.dialects.ollama.model_replies import (
     show_with,
     tag_entry,
     tag_with,
-    with_media,
 )
 from stoker.server.dialects.ollama.names import name_with, ollama_name, own_name, required_name
 from stoker.server.dialects.ollama.pulls import Pulls, PullState
@@ -100,7 +99,7 @@ async def version(_call: Call[None]) -> Response:
     is_admin=True,
 )
 async def pull(call: Call[PullRequest]) -> Response | EventStream:
-    """What cannot be had at all is refused before the stream opens."""
+    """Pulls a model. A model that cannot be pulled at all is refused before the stream opens."""
     states = call.server.part(Pulls, lambda: Pulls(resolve)).follow(_pullable(required_name(call.body)))
     is_begun = False
     try:
@@ -195,8 +194,6 @@ def _show(models: LocalModels, name: str, verbose: bool) -> ShowReply:
         if model.served is not None:
             capabilities = card_capabilities(model.served.runtime.card).names
             reply = msgspec.structs.replace(reply, capabilities=capabilities)
-    if model.served is not None:
-        reply = with_media(reply, model.served.runtime.card)
     return reply if model.adapter is None else show_with(reply, ollama_name(model.names[0]), model.adapter)
 
 

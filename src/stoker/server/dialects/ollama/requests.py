@@ -54,13 +54,13 @@ def is_unload(wire: GenerateRequest | ChatRequest) -> bool:
     """Nothing is asked but that the model be unloaded.
 
     Raises:
-        InvalidInput: `keep_alive` is no duration.
+        InvalidInput: `keep_alive` is not a duration.
     """
     return is_load(wire) and keep_alive_of(wire.keep_alive) == 0
 
 
 def keep_alive_of(keep_alive: str | float | None) -> float | None:
-    """How long a model is to stay loaded afterwards, in seconds; None = the request does not say.
+    """How long a model stays loaded afterwards, in seconds; None = the request does not say.
 
     Raises:
         InvalidInput: it is no duration.
@@ -76,7 +76,13 @@ def answer_request(wire: AnswerRequest, rendered: Rendered, caller: Caller, conf
     """
     options = convert_fields(wire.options or {}, OPTION_FIELDS, Options, "options.")
     given = {name: getattr(options, name) for name in Options.__struct_fields__}
-    fields = GenerationFields(**given, model=own_name(wire.model or ""), cache_prompt=wire.cache_prompt, lora=wire.lora)
+    fields = GenerationFields(
+        **given,
+        model=own_name(wire.model or ""),
+        cache_prompt=wire.cache_prompt,
+        lora=wire.lora,
+        session_id=wire.session_id,
+    )
     if fields.num_predict is not None and fields.num_predict <= 0:  # only a positive number is a limit to Ollama
         fields = msgspec.structs.replace(fields, num_predict=None)
     sampling = sampling_params(fields, _logprobs(wire), _WORDS)

@@ -1,4 +1,4 @@
-"""Ollama's endpoints that write text: who is called in which order, and nothing else."""
+"""Ollama's endpoints that write text. The handlers only call other parts, in order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from starlette.responses import Response
 
-from stoker.engine.protocol import Tokenize
+from stoker.engine.question_messages import Tokenize
 from stoker.errors import InvalidInput
 from stoker.runtime.registry import ServedModel
 from stoker.server.access.control import check_admin
@@ -117,7 +117,7 @@ async def _unload(call: _AnswerCall, make: MakeReply) -> Response:
 
 
 def _named(asked: GenerationRequest, call: _AnswerCall) -> GenerationRequest:
-    """What was copied from a model with an adapter asks for that adapter."""
+    """The request under the registry's name of its model: a copy of a model with an adapter selects that adapter."""
     return replace(asked, model=_registered_name(call))
 
 

@@ -20,10 +20,12 @@ class AnswerRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     stream: bool | None = None
     """Not given = true."""
+    session_id: str | None = None
+    """An addition of ours: name of the conversation, which is evicted last from the KV pool for a while."""
     options: dict[str, Any] | None = None
-    """`Options`, with a table of its own."""
+    """The sampling options, see `Options`; they have a table of their own."""
     keep_alive: str | float | None = None
-    """How long the model is to stay loaded afterwards: as text such as `5m`, or seconds; negative = for ever, 0 = it is
+    """How long the model stays loaded afterwards: as text such as `5m`, or seconds; negative = for ever, 0 = it is
     unloaded after the answer. A pinned model stays in any case."""
     think: bool | str | None = None
     """Whether the model reasons before it answers, or how much: `low`, `medium`, `high`."""
@@ -32,9 +34,9 @@ class AnswerRequest(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Int | None = None
     cache_prompt: bool | None = None
-    """An addition of ours, like the next one: false = nothing that others left is used, and nothing is left."""
+    """An addition of ours, like `lora`: false = the prefix cache is neither read nor written."""
     lora: Lora | None = None
-    """With which adapters."""
+    """LoRA adapters to apply, by name."""
 
 
 class GenerateRequest(AnswerRequest, frozen=True, kw_only=True):
@@ -71,7 +73,7 @@ class NameRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str | None = None
     name: str | None = None
-    """An older word for the same."""
+    """An older name of `model`."""
 
 
 class ShowRequest(NameRequest, frozen=True, kw_only=True):
@@ -120,11 +122,11 @@ class AnswerReply(msgspec.Struct, frozen=True, kw_only=True):
     """`stop`, `length`, `load`, `unload`."""
     total_duration: int | UnsetType = UNSET
     load_duration: int | UnsetType = UNSET
-    """Until the model had taken the request."""
+    """Time until the model accepted the request."""
     prompt_eval_count: int | UnsetType = UNSET
-    """Those that were in the cache included."""
+    """Prompt tokens, including those that were in the cache."""
     prompt_eval_duration: int | UnsetType = UNSET
-    """Until the first token; waiting in the queue counts."""
+    """Time until the first token, including the wait in the queue."""
     eval_count: int | UnsetType = UNSET
     eval_duration: int | UnsetType = UNSET
 
@@ -143,7 +145,7 @@ class CalledFunction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolCallReply(msgspec.Struct, frozen=True, kw_only=True):
-    """A call of a function that the client is to run."""
+    """A call of a function that the client runs."""
 
     id: str
     function: CalledFunction

@@ -32,8 +32,11 @@ def chat_request(
     asked = replace(conversation(wire), thinking=chat_thinking(wire), grammar=grammar_of(wire))
     if wire.parallel_tool_calls is False:
         asked = replace(asked, tools=replace(asked.tools, parallel=False))
-    plan = planned(asked, runtime)
-    return generation_request(wire, [plan.prompt], sampling, caller, config, n=wire.n, plan=plan)
+    plan = planned(replace(asked, messages=caller.thoughts.filled_in(asked.messages)), runtime)
+    reports_progress = bool(wire.stream and wire.return_progress)
+    return generation_request(
+        wire, [plan.prompt], sampling, caller, config, n=wire.n, plan=plan, reports_progress=reports_progress
+    )
 
 
 def completion_request(
@@ -62,6 +65,7 @@ def completion_request(
         echo=bool(wire.echo),
         parse_special=not wire.suffix,
         plan=text_plan(wire),
+        reports_progress=bool(wire.stream and wire.return_progress),
     )
 
 

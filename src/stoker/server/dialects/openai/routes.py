@@ -1,10 +1,10 @@
-"""OpenAI's chat completions and completions: who is called in which order, and nothing else."""
+"""OpenAI's chat completions and completions: the handlers only call other parts, in order."""
 
 from __future__ import annotations
 
 from starlette.responses import Response
 
-from stoker.engine.protocol import Tokenize
+from stoker.engine.question_messages import Tokenize
 from stoker.server.answer import Asked, answer
 from stoker.server.api import Call, Router
 from stoker.server.dialects.openai.fields import COMPLETION_FIELDS, STREAM_NESTED
@@ -18,6 +18,7 @@ from stoker.server.dialects.openai.types import (
 )
 from stoker.server.dialects.openai.writer import ChatWriter, CompletionWriter
 from stoker.server.errors import json_response
+from stoker.server.remote_files.messages import fetch_files
 from stoker.server.request.chat import (
     CHAT_FIELDS,
     CHAT_PROMPT_FIELDS,
@@ -46,10 +47,14 @@ router = Router(api="OpenAI")
 async def chat_completions(call: Call[ChatCompletionRequest]) -> Response | EventStream:
     served = await call.lease(call.body.model)
     caller = call.caller("chatcmpl")
+    await call.wait(fetch_files(call.body.messages, served.runtime.card, call.config, "messages"))
     asked = await call.off_loop(chat_request, call.body, served.runtime, caller, call.config)
     asking, options = Asked(call.request, call.config, served, asked), _stream_options(call.body)
+    has_timings = bool(call.body.timings_per_token)
     return await answer(
-        asking, lambda generation: ChatWriter(asking, generation, options), is_stream=bool(call.body.stream)
+        asking,
+        lambda generation: ChatWriter(asking, generation, options, has_timings=has_timings),
+        is_stream=bool(call.body.stream),
     )
 
 
@@ -64,6 +69,7 @@ async def chat_completions(call: Call[ChatCompletionRequest]) -> Response | Even
 )
 async def chat_input_tokens(call: Call[ChatPromptRequest]) -> Response:
     runtime = (await call.lease(call.body.model)).runtime
+    await call.wait(fetch_files(call.body.messages, runtime.card, call.config, "messages"))
     prompt = await call.off_loop(chat_prompt, call.body, runtime)
     tokens = await call.wait(runtime.ask(Tokenize(prompt)))
     return json_response(InputTokens(len(tokens.token_ids)))
@@ -84,10 +90,12 @@ async def completions(call: Call[CompletionRequest]) -> Response | EventStream:
     served = await call.lease(call.body.model)
     asked = completion_request(call.body, served.runtime.card, call.caller("cmpl"), call.config)
     asking, options = Asked(call.request, call.config, served, asked), _stream_options(call.body)
-    has_logprobs = call.body.logprobs is not None
+    has_logprobs, has_timings = call.body.logprobs is not None, bool(call.body.timings_per_token)
     return await answer(
         asking,
-        lambda generation: CompletionWriter(asking, generation, options, has_logprobs=has_logprobs),
+        lambda generation: CompletionWriter(
+            asking, generation, options, has_logprobs=has_logprobs, has_timings=has_timings
+        ),
         is_stream=bool(call.body.stream),
     )
 

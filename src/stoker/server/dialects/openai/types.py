@@ -10,11 +10,11 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from stoker.server.request.chat import StreamOptions
-from stoker.server.request.fields import ConstrainedFields, Int
-from stoker.server.usage import Timings
+from stoker.server.request.fields import Int, StreamedFields
+from stoker.server.usage import PromptProgress, Timings
 
 
-class CompletionRequest(ConstrainedFields, frozen=True, kw_only=True):
+class CompletionRequest(StreamedFields, frozen=True, kw_only=True):
     """The body of `POST /v1/completions`."""
 
     prompt: str | list[str | Int | list[Int]] | None = None
@@ -23,11 +23,11 @@ class CompletionRequest(ConstrainedFields, frozen=True, kw_only=True):
     """Answers to each prompt. They compute it once."""
     stream_options: StreamOptions | None = None
     suffix: str | None = None
-    """What stands behind the answer, for models that can fill in the middle."""
+    """Text that follows the answer, for models that can fill in the middle."""
     echo: bool | None = None
     """The answer begins with the prompt; with `logprobs`, so do they."""
     best_of: Int | None = None
-    """So many answers are computed, of which the `n` likeliest per token are given."""
+    """Number of answers that are computed; the `n` likeliest per token are returned."""
     logprobs: Int | None = None
 
 
@@ -35,7 +35,7 @@ class CompletionRequest(ConstrainedFields, frozen=True, kw_only=True):
 
 
 class ReplyHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What is the same in every chunk of a stream."""
+    """The fields that are the same in every chunk of a stream."""
 
     id: str
     object: str
@@ -85,20 +85,28 @@ class FunctionDelta(msgspec.Struct, frozen=True):
     arguments: str = ""
 
 
-class ToolCallDelta(msgspec.Struct, frozen=True):
+class CustomDelta(msgspec.Struct, frozen=True):
+    """The name of a custom tool on the first delta of a call, then pieces of its text."""
+
+    name: str | UnsetType = UNSET
+    input: str = ""
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True):
     """What one chunk adds to one tool call."""
 
     index: int
-    function: FunctionDelta
     id: str | UnsetType = UNSET
     type: str | UnsetType = UNSET
+    function: FunctionDelta | UnsetType = UNSET
+    custom: CustomDelta | UnsetType = UNSET
 
 
 class ChatDelta(msgspec.Struct, frozen=True):
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
-    """What the model thinks before it answers."""
+    """The model's reasoning."""
     tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
@@ -119,19 +127,27 @@ class CalledFunction(msgspec.Struct, frozen=True):
     """JSON, as the model wrote it."""
 
 
+class CalledCustom(msgspec.Struct, frozen=True):
+    name: str
+    input: str
+    """The text."""
+
+
 class ToolCallReply(msgspec.Struct, frozen=True, kw_only=True):
-    """A call of a function that the client is to run."""
+    """A call of a function or of a custom tool that the client runs."""
 
     id: str
-    function: CalledFunction
-    type: str = "function"
+    type: str
+    """`function` or `custom`, and so is called the field that tells the call."""
+    function: CalledFunction | UnsetType = UNSET
+    custom: CalledCustom | UnsetType = UNSET
 
 
 class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True):
     content: str | None
     """None if the answer is nothing but tool calls."""
     reasoning_content: str | UnsetType = UNSET
-    """What the model thought before it answered."""
+    """The model's reasoning."""
     tool_calls: list[ToolCallReply] | UnsetType = UNSET
     role: str = "assistant"
     refusal: None = None
@@ -198,6 +214,7 @@ class ChatCompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[ChatChunkChoice]
     usage: UsageReply | UnsetType | None = UNSET
     timings: Timings | UnsetType = UNSET
+    prompt_progress: PromptProgress | UnsetType = UNSET
 
 
 class CompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,3 +228,4 @@ class CompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[CompletionChoice]
     usage: UsageReply | UnsetType | None = UNSET
     timings: Timings | UnsetType = UNSET
+    prompt_progress: PromptProgress | UnsetType = UNSET

@@ -11,13 +11,14 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.types import Scope
 
-from stoker.chat.answers import Part, ToolCalls
+from stoker.chat.answers import Part, ToolCall, ToolCalls
 from stoker.engine.protocol import Output, Usage
 from stoker.errors import StokerError
 from stoker.server.answer import Asked, Delta, Writer
 from stoker.server.dialects.openai.logprobs import TextOffsets, chat_logprobs
 from stoker.server.dialects.openai.types import (
     AssistantMessage,
+    CalledCustom,
     CalledFunction,
     ChatChoice,
     ChatChunkChoice,
@@ -27,6 +28,7 @@ from stoker.server.dialects.openai.types import (
     CompletionChoice,
     CompletionLogprobs,
     CompletionTokensDetails,
+    CustomDelta,
     FunctionDelta,
     PromptTokensDetails,
     ReplyHead,
@@ -38,7 +40,7 @@ from stoker.server.errors import error_body
 from stoker.server.generation import Generation
 from stoker.server.request.chat import StreamOptions
 from stoker.server.transport.sse import DONE, error_event
-from stoker.server.usage import timings
+from stoker.server.usage import prompt_progress, timings
 from stoker.text.chat_formats.events import CallArguments, CallBegin, CallEnd, Content, Reasoning
 
 _VERSION = version("stoker")
@@ -55,13 +57,17 @@ class OpenAIWriter(Writer, Generic[ChunkT]):
         asked: the request.
         generation: the accepted request.
         options: the request's `stream_options`; None = the client wants no stream.
+        has_timings: every chunk has the timings so far.
     """
 
     chunk_object = ""
     reply_object = ""
 
-    def __init__(self, asked: Asked, generation: Generation, options: StreamOptions | None) -> None:
+    def __init__(
+        self, asked: Asked, generation: Generation, options: StreamOptions | None, *, has_timings: bool = False
+    ) -> None:
         self._generation = generation
+        self._has_timings = has_timings
         self._reply_head = _reply_head(asked, self.reply_object if options is None else self.chunk_object)
         options = options or StreamOptions()
         self._wants_usage = bool(options.include_usage)
@@ -75,8 +81,15 @@ class OpenAIWriter(Writer, Generic[ChunkT]):
         """What this delta adds to its choice: no, one or several chunks."""
         raise NotImplementedError
 
+    def nothing(self, index: int) -> ChunkT:
+        """A chunk that adds nothing to a choice."""
+        raise NotImplementedError
+
     def push(self, delta: Delta) -> bytes:
         chunks = self.chunks(delta)
+        if delta.progress is not None:
+            tail = b'],"prompt_progress":' + self._encoder.encode(prompt_progress(delta.progress)) + _END
+            return b"".join([self._chunk(chunk, tail) for chunk in chunks or [self.nothing(delta.choice)]])
         if not delta.is_last:
             tail = self._running_tail()
             return b"".join([self._chunk(chunk, tail) for chunk in chunks])
@@ -98,7 +111,10 @@ class OpenAIWriter(Writer, Generic[ChunkT]):
         return self._head + self._encoder.encode(choice) + tail
 
     def _running_tail(self) -> bytes:
-        return b"]" + self._usage() + _END if self._wants_running_usage else self._tail
+        if not self._has_timings:
+            return b"]" + self._usage() + _END if self._wants_running_usage else self._tail
+        usage = self._usage() if self._wants_running_usage else b""
+        return b"]" + usage + self._timings() + _END
 
     def _final_tail(self) -> bytes:
         """The tail of a choice's last chunk; llama-server's clients read `timings` from the last chunk of all."""
@@ -125,8 +141,11 @@ class ChatWriter(OpenAIWriter[ChatChunkChoice]):
     chunk_object = "chat.completion.chunk"
     reply_object = "chat.completion"
 
-    def __init__(self, asked: Asked, generation: Generation, options: StreamOptions | None) -> None:
-        super().__init__(asked, generation, options)
+    def __init__(
+        self, asked: Asked, generation: Generation, options: StreamOptions | None, *, has_timings: bool = False
+    ) -> None:
+        super().__init__(asked, generation, options, has_timings=has_timings)
+        self._keep_thought = asked.request.thoughts.keep
         self._calls: dict[int, ToolCalls] = {}
 
     def chunks(self, delta: Delta) -> list[ChatChunkChoice]:
@@ -146,8 +165,11 @@ class ChatWriter(OpenAIWriter[ChatChunkChoice]):
             chunks.append(_chat_end(index, output, calls))
         return chunks
 
+    def nothing(self, index: int) -> ChatChunkChoice:
+        return ChatChunkChoice(index=index, delta=ChatDelta())
+
     def _no_calls(self, choice: int) -> ToolCalls:
-        return ToolCalls("call_", f"{self._reply_head.id}/{choice}")
+        return ToolCalls("call_", f"{self._reply_head.id}/{choice}", self._keep_thought)
 
     def whole(self, answers: Sequence[Delta]) -> ChatCompletion:
         choices = [_chat_choice(delta, self._no_calls(delta.choice).push_all(delta.parts)) for delta in answers]
@@ -165,9 +187,15 @@ class CompletionWriter(OpenAIWriter[CompletionChoice]):
     reply_object = "text_completion"
 
     def __init__(
-        self, asked: Asked, generation: Generation, options: StreamOptions | None, *, has_logprobs: bool
+        self,
+        asked: Asked,
+        generation: Generation,
+        options: StreamOptions | None,
+        *,
+        has_logprobs: bool,
+        has_timings: bool = False,
     ) -> None:
-        super().__init__(asked, generation, options)
+        super().__init__(asked, generation, options, has_timings=has_timings)
         self._prompts = [prompt for prompt in asked.request.prompts for _ in range(asked.request.n)]
         self._offsets = [TextOffsets() for _ in self._prompts]
         self._has_logprobs = has_logprobs
@@ -181,6 +209,9 @@ class CompletionWriter(OpenAIWriter[CompletionChoice]):
         if delta.is_last:
             chunks.append(_completion_end(index, output))
         return chunks
+
+    def nothing(self, index: int) -> CompletionChoice:
+        return CompletionChoice(index=index, text="")
 
     def whole(self, answers: Sequence[Delta]) -> Completion:
         return Completion(choices=[self._choice(answer) for answer in answers], **self._shared())
@@ -235,12 +266,30 @@ def _chat_delta(part: Part, calls: ToolCalls) -> ChatDelta | None:
         case Reasoning():
             return ChatDelta(reasoning_content=part.text)
         case CallBegin():
-            call = calls.calls[-1]
-            return ChatDelta(tool_calls=[ToolCallDelta(call.index, FunctionDelta(call.name), call.call_id, "function")])
+            return ChatDelta(tool_calls=[_first_call_delta(calls.calls[-1])])
         case CallArguments():
-            return ChatDelta(tool_calls=[ToolCallDelta(calls.calls[-1].index, FunctionDelta(arguments=part.text))])
+            return ChatDelta(tool_calls=[_call_delta(calls.calls[-1], part.text)])
         case CallEnd():
             return None
+
+
+def _first_call_delta(call: ToolCall) -> ToolCallDelta:
+    if call.is_custom:
+        return ToolCallDelta(index=call.index, id=call.call_id, type="custom", custom=CustomDelta(call.name))
+    return ToolCallDelta(index=call.index, id=call.call_id, type="function", function=FunctionDelta(call.name))
+
+
+def _call_delta(call: ToolCall, text: str) -> ToolCallDelta:
+    if call.is_custom:
+        return ToolCallDelta(index=call.index, custom=CustomDelta(input=text))
+    return ToolCallDelta(index=call.index, function=FunctionDelta(arguments=text))
+
+
+def _call_reply(call: ToolCall) -> ToolCallReply:
+    if call.is_custom:
+        return ToolCallReply(id=call.call_id, type="custom", custom=CalledCustom(call.name, call.arguments))
+    function = CalledFunction(call.name, call.arguments or "{}")
+    return ToolCallReply(id=call.call_id, type="function", function=function)
 
 
 def _chat_end(index: int, output: Output, calls: ToolCalls) -> ChatChunkChoice:
@@ -258,10 +307,7 @@ def _stop_reason(output: Output) -> str | int | UnsetType:
 
 def _chat_choice(delta: Delta, calls: ToolCalls) -> ChatChoice:
     ending = _chat_end(delta.choice, delta.output, calls)
-    replies = [
-        ToolCallReply(id=call.call_id, function=CalledFunction(call.name, call.arguments or "{}"))
-        for call in calls.calls
-    ]
+    replies = [_call_reply(call) for call in calls.calls]
     text = delta.text
     message = AssistantMessage(
         content=None if replies and not text else text,

@@ -9,10 +9,18 @@ from typing import TypeAlias
 import msgspec
 
 from stoker.errors import InvalidInput
-from stoker.server.dialects.responses.types import InputCall, InputCallOutput, InputItems, InputMessage, InputPart
+from stoker.server.dialects.responses.types import (
+    InputCall,
+    InputCallOutput,
+    InputCustomCall,
+    InputItems,
+    InputMessage,
+    InputPart,
+)
+from stoker.text.chat_formats.custom import INPUT
 from stoker.text.messages import Json, Message, Part, TextPart
 
-InputItem: TypeAlias = InputMessage | InputCall | InputCallOutput
+InputItem: TypeAlias = InputMessage | InputCall | InputCustomCall | InputCallOutput
 
 _PAGE = 20
 _MAX_PAGE = 100
@@ -62,7 +70,7 @@ def _items(stem: str, message: Message) -> list[InputItem]:
     """A message that calls functions, and says nothing, is none here."""
     if message.role == "tool":
         return [InputCallOutput(id=f"fco_{stem}", call_id=message.tool_call_id or "", output=message.text)]
-    calls = [_call(f"fc_{stem}_{number}", call) for number, call in enumerate(message.tool_calls)]
+    calls = [_call(f"{stem}_{number}", call) for number, call in enumerate(message.tool_calls)]
     if message.content is None and calls:
         return [*calls]
     kind = "output_text" if message.role == "assistant" else "input_text"
@@ -80,13 +88,16 @@ def _part(part: Part, text_type: str) -> InputPart:
     return InputPart(type="input_audio", input_audio={"data": data})
 
 
-def _call(item_id: str, call: Mapping[str, Json]) -> InputCall:
+def _call(stem: str, call: Mapping[str, Json]) -> InputCall | InputCustomCall:
     raw = call.get("function")
     function = raw if isinstance(raw, dict) else {}
     arguments = function.get("arguments")
+    call_id, name = str(call.get("id") or ""), str(function.get("name") or "")
+    if call.get("type") == "custom" and isinstance(arguments, dict):
+        return InputCustomCall(id=f"ctc_{stem}", call_id=call_id, name=name, input=str(arguments.get(INPUT) or ""))
     return InputCall(
-        id=item_id,
-        call_id=str(call.get("id") or ""),
-        name=str(function.get("name") or ""),
+        id=f"fc_{stem}",
+        call_id=call_id,
+        name=name,
         arguments=arguments if isinstance(arguments, str) else msgspec.json.encode(arguments or {}).decode(),
     )

@@ -54,7 +54,7 @@ def response_request(
         wire: the request.
         messages: the whole conversation, earlier turns included, instructions not.
         runtime: the model; its template is asked.
-        caller: who asks.
+        caller: the client that asks.
         config: the server's bounds.
 
     Raises:
@@ -66,7 +66,7 @@ def response_request(
     asked = replace(_asked(wire, messages), grammar=grammar)
     if wire.parallel_tool_calls is False:
         asked = replace(asked, tools=replace(asked.tools, parallel=False))
-    plan = planned(asked, runtime)
+    plan = planned(replace(asked, messages=caller.thoughts.filled_in(asked.messages)), runtime)
     return generation_request(wire, [plan.prompt], sampling, caller, config, plan=plan)
 
 
@@ -91,8 +91,12 @@ def _asked(wire: ResponsesRequest | ResponsePromptRequest, messages: Sequence[Me
 
 def _nested(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     """A tool in the shape of chat completions, in which its function is an object of its own."""
+    if tool.get("type") == "custom":
+        return dict(tool)
     if tool.get("type") != "function":
-        message = f"`{where}`: tools of type {tool.get('type')!r} are not available here, only functions"
+        message = (
+            f"`{where}`: tools of type {tool.get('type')!r} are not available here, only functions and custom tools"
+        )
         raise UnsupportedParameter(message, parameter=f"{where}.type")
     return {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
 
@@ -119,7 +123,11 @@ def _chat_message(item: Mapping[str, Any], where: str, find: FindItem) -> dict[s
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
             call = {"id": item.get("call_id"), "type": "function", "function": function}
             return {"role": "assistant", "tool_calls": [call]}
-        case "function_call_output":
+        case "custom_tool_call":
+            custom = {"name": item.get("name"), "input": item.get("input")}
+            call = {"id": item.get("call_id"), "type": "custom", "custom": custom}
+            return {"role": "assistant", "tool_calls": [call]}
+        case "function_call_output" | "custom_tool_call_output":
             return {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}
         case "item_reference":
             message = find(str(item.get("id") or ""), where)

@@ -1,4 +1,4 @@
-"""OpenAI's responses endpoints: who is called in which order, and what is kept."""
+"""OpenAI's responses endpoints: the handlers call other parts in order, and store responses."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import msgspec
 from starlette.responses import Response as HTTPResponse
 
-from stoker.engine.protocol import Tokenize
+from stoker.engine.question_messages import Tokenize
 from stoker.errors import ResponseNotFound, StokerError, UnsupportedParameter
 from stoker.runtime.registry import Lease, ServedModel
 from stoker.server.answer import Asked, Parts, answer
@@ -25,6 +26,7 @@ from stoker.server.dialects.responses.types import (
     ArgumentsDoneEvent,
     ContentPartEvent,
     DeletedResponse,
+    InputDoneEvent,
     InputItems,
     OutputItemEvent,
     PieceEvent,
@@ -39,6 +41,7 @@ from stoker.server.dialects.responses.types import (
 from stoker.server.dialects.responses.writer import ResponseWriter, new_response
 from stoker.server.errors import json_response
 from stoker.server.generation import Generation, GenerationRequest
+from stoker.server.remote_files.messages import fetch_files
 from stoker.server.transport.sse import EventStream
 from stoker.server.usage import InputTokens
 from stoker.text.messages import Message
@@ -50,11 +53,11 @@ router = Router(api="OpenAI")
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Who answers what."""
+    """The model that answers, and the conversation that it answers."""
 
     served: ServedModel
     owner: str
-    """To whom the response will belong."""
+    """The owner of the response."""
     messages: Sequence[Message]
     """The whole conversation, without the instructions."""
     store: ResponseStore
@@ -96,17 +99,22 @@ async def input_tokens(call: Call[ResponsePromptRequest]) -> HTTPResponse:
         PieceEvent,
         ReasoningDoneEvent,
         ArgumentsDoneEvent,
+        InputDoneEvent,
     ),
 )
 async def create(call: Call[ResponsesRequest]) -> HTTPResponse | EventStream:
     wire = call.body
     asked = await _understand(call)
+    _check_kept(wire, asked.store)
     caller = call.caller("resp", "_")
     generating = await call.off_loop(response_request, wire, asked.messages, asked.served.runtime, caller, call.config)
     response = new_response(wire, generating, asked.served.model_id, int(time.time()))
+    keep_thought = caller.thoughts.keep
+    if asked.store.is_off:
+        response = msgspec.structs.replace(response, store=False)
     if wire.background:
-        return await _begin(call, generating, ResponseWriter(response), asked)
-    writer = ResponseWriter(response, lambda complete: _keep(complete, asked))
+        return await _begin(call, generating, ResponseWriter(response, keep_thought=keep_thought), asked)
+    writer = ResponseWriter(response, lambda complete: _keep(complete, asked), keep_thought=keep_thought)
     asking = Asked(call.request, call.config, asked.served, generating)
     return await answer(asking, lambda _: writer, is_stream=bool(wire.stream))
 
@@ -171,9 +179,21 @@ def _response_id(call: Call[None]) -> str:
 
 async def _understand(call: Call[ResponsesRequest] | Call[ResponsePromptRequest]) -> _Asked:
     store, wire = _store(call), call.body
+    served = await call.lease(wire.model)
+    await call.wait(fetch_files(wire.input, served.runtime.card, call.config, "input"))
     added = input_messages(wire, partial(store.message, call.owner))
     messages = (*_earlier(store, call.owner, wire.previous_response_id), *added)
-    return _Asked(await call.lease(wire.model), call.owner, messages, store)
+    return _Asked(served, call.owner, messages, store)
+
+
+def _check_kept(wire: ResponsesRequest, store: ResponseStore) -> None:
+    """Raises UnsupportedParameter: the request relies on a feature that this server lacks."""
+    for name, is_asked in (("store", wire.store), ("background", wire.background)):
+        if is_asked and store.is_off:
+            message = (
+                f"`{name}`: this server keeps no responses (`max_stored_responses` is 0, or it has several fronts)"
+            )
+            raise UnsupportedParameter(message, parameter=name)
 
 
 def _earlier(store: ResponseStore, owner: str, response_id: str | None) -> tuple[Message, ...]:
@@ -201,7 +221,7 @@ def _keep(response: Response, asked: _Asked) -> None:
 
 
 async def _collect(generation: Generation, writer: ResponseWriter, lease: Lease) -> Response:
-    """Runs to the end, whatever that is."""
+    """Runs the answer to its end, whether it completes or fails."""
     writer.begin()
     with closing(lease):
         return await _written(generation, writer)

@@ -1,6 +1,6 @@
 """Responses that are kept: those that have ended, for a while, and those that run in the background. In memory only.
 
-Each belongs to an owner, see `access.control.owner_of`. For anybody else it is not there.
+Each response belongs to an owner, see `access.control.owner_of`. Other owners cannot see it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ import msgspec
 
 from stoker.errors import InvalidInput, ResponseNotFound
 from stoker.server.config import ServerConfig
-from stoker.server.dialects.responses.types import OutputCall, OutputItem, OutputMessage, OutputReasoning, Response
+from stoker.server.dialects.responses.types import (
+    OutputCall,
+    OutputCustomCall,
+    OutputItem,
+    OutputMessage,
+    OutputReasoning,
+    Response,
+)
+from stoker.text.chat_formats.custom import INPUT
 from stoker.text.messages import Json, Message
 
 logger = logging.getLogger(__name__)
@@ -39,7 +47,7 @@ class Stored:
 
     @property
     def conversation(self) -> tuple[Message, ...]:
-        """What a next turn goes on from."""
+        """The conversation that a next turn continues."""
         return (*self.messages, _answer(self.response.output))
 
     def find(self, item_id: str) -> Message | None:
@@ -59,7 +67,7 @@ def _answer(items: Sequence[OutputItem]) -> Message:
     """The output of a response as one message."""
     texts = [item.content[0].text for item in items if isinstance(item, OutputMessage)]
     thoughts = [item.content[0].text for item in items if isinstance(item, OutputReasoning)]
-    calls = [_call(item) for item in items if isinstance(item, OutputCall)]
+    calls = [_call(item) for item in items if isinstance(item, OutputCall | OutputCustomCall)]
     return Message(
         role="assistant",
         content="".join(texts) if texts or not calls else None,
@@ -68,7 +76,10 @@ def _answer(items: Sequence[OutputItem]) -> Message:
     )
 
 
-def _call(item: OutputCall) -> dict[str, Json]:
+def _call(item: OutputCall | OutputCustomCall) -> dict[str, Json]:
+    if isinstance(item, OutputCustomCall):
+        custom: dict[str, Json] = {"name": item.name, "arguments": {INPUT: item.input}}
+        return {"id": item.call_id, "type": "custom", "function": custom}
     function: dict[str, Json] = {"name": item.name, "arguments": item.arguments}
     return {"id": item.call_id, "type": "function", "function": function}
 
@@ -88,7 +99,7 @@ class _Job:
 
 
 class ResponseStore:
-    """Bounded by number, bytes and age: the oldest leave first. Belongs to one event loop.
+    """Stores responses, bounded by number, bytes and age: the oldest leave first. Belongs to one event loop.
 
     Args:
         config: `max_stored_responses`, `max_stored_bytes` and `stored_response_s` are used.
@@ -107,6 +118,11 @@ class ResponseStore:
     def __len__(self) -> int:
         return len(self._stored)
 
+    @property
+    def is_off(self) -> bool:
+        """Nothing is ever kept here."""
+        return self._config.max_stored_responses == 0
+
     def put(self, owner: str, response: Response, messages: Sequence[Message]) -> None:
         """Keeps a response that has ended; one that is larger than everything that may be kept is not kept."""
         stored = Stored(response, tuple(messages))
@@ -118,7 +134,7 @@ class ResponseStore:
         """A response as it is now.
 
         Raises:
-            ResponseNotFound: it was never kept, has left, was deleted, or is somebody else's.
+            ResponseNotFound: it was never kept, was evicted, was deleted, or has another owner.
         """
         job = self._jobs.get((owner, response_id))
         return job.snapshot() if job is not None else self._find(owner, response_id).response
@@ -214,7 +230,7 @@ class ResponseStore:
             return response
         job.task.cancel()
         response = _cancelled(job.snapshot())
-        self.put(owner, response, job.messages)  # before anybody else can ask for it
+        self.put(owner, response, job.messages)  # before another request can ask for it
         await asyncio.wait([job.task])
         return response
 
@@ -234,6 +250,8 @@ class ResponseStore:
         entry = self._stored.get((owner, response_id))
         if entry is None:
             message = f"the response {response_id!r} is not stored here, or no longer"
+            if self.is_off:
+                message = f"the response {response_id!r} is not stored: this server keeps no responses"
             raise ResponseNotFound(message, response_id=response_id, parameter="response_id")
         return entry[1]
 

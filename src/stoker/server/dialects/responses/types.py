@@ -30,11 +30,11 @@ class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
     instructions: str | None = None
     """A system message in front; it is not kept for the next turn."""
     previous_response_id: str | None = None
-    """Goes on from a stored response: its input and output stand before this input."""
+    """Continues a stored response: its input and output stand before this input."""
     store: bool | None = None
-    """False: the response cannot be fetched or gone on from."""
+    """False: the response cannot be fetched or continued."""
     background: bool | None = None
-    """Answer at once, and go on without the client; the response is there to be fetched."""
+    """Reply at once, and compute the response in the background, to be fetched later."""
     metadata: dict[str, str] | None = None
     """Kept with the response."""
     include: list[str] | None = None
@@ -44,15 +44,16 @@ class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
     reasoning: Reasoning | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
-    """Functions that the model may call, each with a name, a description and a JSON schema of its parameters."""
+    """Functions that the model may call, each with a name, a description and a JSON schema of its parameters; custom
+    tools, which take a text."""
     tool_choice: str | dict[str, Any] | None = None
-    """`auto`, `required`, `none`, one function, or `allowed_tools`."""
+    """`auto`, `required`, `none`, one tool, or `allowed_tools`."""
     parallel_tool_calls: bool | None = None
     """False: a response has at most one call."""
 
 
 class ResponsePromptRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a response's body decides its prompt."""
+    """The fields of a response's body that decide its prompt."""
 
     model: str | None = None
     input: str | list[dict[str, Any]] | None = None
@@ -62,9 +63,10 @@ class ResponsePromptRequest(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: Reasoning | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
-    """Functions that the model may call, each with a name, a description and a JSON schema of its parameters."""
+    """Functions that the model may call, each with a name, a description and a JSON schema of its parameters; custom
+    tools, which take a text."""
     tool_choice: str | dict[str, Any] | None = None
-    """`auto`, `required`, `none`, one function, or `allowed_tools`."""
+    """`auto`, `required`, `none`, one tool, or `allowed_tools`."""
 
 
 # Replies
@@ -113,7 +115,7 @@ class OutputReasoning(msgspec.Struct, frozen=True, kw_only=True, tag="reasoning"
 
 
 class OutputCall(msgspec.Struct, frozen=True, kw_only=True, tag="function_call"):
-    """A call of a function that the client is to run."""
+    """A call of a function that the client runs."""
 
     id: str
     call_id: str
@@ -123,7 +125,18 @@ class OutputCall(msgspec.Struct, frozen=True, kw_only=True, tag="function_call")
     status: str
 
 
-OutputItem: TypeAlias = OutputReasoning | OutputMessage | OutputCall
+class OutputCustomCall(msgspec.Struct, frozen=True, kw_only=True, tag="custom_tool_call"):
+    """A call of a custom tool that the client runs."""
+
+    id: str
+    call_id: str
+    name: str
+    input: str
+    """The text."""
+    status: str
+
+
+OutputItem: TypeAlias = OutputReasoning | OutputMessage | OutputCall | OutputCustomCall
 
 
 class IncompleteDetails(msgspec.Struct, frozen=True):
@@ -232,7 +245,7 @@ class InputCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
 
 
 class InputCallOutput(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call_output"):
-    """What came of it."""
+    """The result of a call."""
 
     id: str
     call_id: str
@@ -240,10 +253,20 @@ class InputCallOutput(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     status: str = "completed"
 
 
+class InputCustomCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="custom_tool_call"):
+    """A call of a custom tool that an earlier answer contains."""
+
+    id: str
+    call_id: str
+    name: str
+    input: str
+    status: str = "completed"
+
+
 class InputItems(msgspec.Struct, frozen=True, kw_only=True):
     """One page of what a response answers."""
 
-    data: list[InputMessage | InputCall | InputCallOutput]
+    data: list[InputMessage | InputCall | InputCustomCall | InputCallOutput]
     first_id: str | None
     last_id: str | None
     has_more: bool
@@ -306,7 +329,7 @@ class TextDoneEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PieceEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """`response.reasoning_text.delta` and `response.function_call_arguments.delta`."""
+    """`response.reasoning_text.delta`, and that of `function_call_arguments` and `custom_tool_call_input`."""
 
     type: str
     sequence_number: int
@@ -336,3 +359,13 @@ class ArgumentsDoneEvent(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     arguments: str
     type: str = "response.function_call_arguments.done"
+
+
+class InputDoneEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """`response.custom_tool_call_input.done`."""
+
+    sequence_number: int
+    item_id: str
+    output_index: int
+    input: str
+    type: str = "response.custom_tool_call_input.done"

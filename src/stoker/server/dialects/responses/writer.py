@@ -1,4 +1,4 @@
-"""What the engine gives, as a response and as the events of its stream. A whole response is where the events lead."""
+"""The engine's outputs, as a response and as the events of its stream. A whole response is the result of the events."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from stoker.server.dialects.responses.types import (
     ArgumentsDoneEvent,
     ContentPartEvent,
     IncompleteDetails,
+    InputDoneEvent,
     InputTokensDetails,
     OutputCall,
+    OutputCustomCall,
     OutputItem,
     OutputItemEvent,
     OutputMessage,
@@ -55,6 +57,7 @@ Event: TypeAlias = (
     | PieceEvent
     | ReasoningDoneEvent
     | ArgumentsDoneEvent
+    | InputDoneEvent
 )
 
 _replace = msgspec.structs.replace
@@ -105,6 +108,10 @@ class _Open:
             return OutputReasoning(id=self.item_id, status=status, content=[ReasoningText(text=text)])
         if self.call is not None:
             call = self.call
+            if call.is_custom:
+                return OutputCustomCall(
+                    id=self.item_id, call_id=call.call_id, name=call.name, input=call.arguments, status=status
+                )
             return OutputCall(
                 id=self.item_id, call_id=call.call_id, name=call.name, arguments=call.arguments, status=status
             )
@@ -119,6 +126,7 @@ class ResponseWriter(Writer):
         response: see `new_response`.
         keep: takes the response when it is complete.
         now: unix time in seconds.
+        keep_thought: see `ToolCalls`.
     """
 
     def __init__(
@@ -126,12 +134,13 @@ class ResponseWriter(Writer):
         response: Response,
         keep: Callable[[Response], None] = lambda response: None,
         now: Callable[[], float] = time.time,
+        keep_thought: Callable[[str, str], None] | None = None,
     ) -> None:
         self._response = response
         self._keep = keep
         self._now = now
         self._stem = response.id.partition("_")[2]
-        self._calls = ToolCalls("call_", response.id)
+        self._calls = ToolCalls("call_", response.id, keep_thought)
         self._open: _Open | None = None
         self._done: list[OutputItem] = []
         self._num_events = 0
@@ -185,9 +194,11 @@ class ResponseWriter(Writer):
             case CallBegin():
                 call = self._calls.calls[-1]
                 ended = self._end_item("completed")
-                return [*ended, *self._begin_item(OutputCall, f"fc_{self._stem}_{call.index}", call)]
+                kind, prefix = (OutputCustomCall, "ctc") if call.is_custom else (OutputCall, "fc")
+                return [*ended, *self._begin_item(kind, f"{prefix}_{self._stem}_{call.index}", call)]
             case CallArguments():
-                return [self._piece("response.function_call_arguments.delta", part.text)]
+                what = "custom_tool_call_input" if self._calls.calls[-1].is_custom else "function_call_arguments"
+                return [self._piece(f"response.{what}.delta", part.text)]
             case CallEnd():
                 return self._end_item("completed")
 
@@ -248,6 +259,8 @@ class ResponseWriter(Writer):
         if isinstance(item, OutputCall):
             number = self._number()
             return [ArgumentsDoneEvent(sequence_number=number, name=item.name, arguments=item.arguments, **place)]
+        if isinstance(item, OutputCustomCall):
+            return [InputDoneEvent(sequence_number=self._number(), input=item.input, **place)]
         place["content_index"] = 0
         if isinstance(item, OutputReasoning):
             return [ReasoningDoneEvent(sequence_number=self._number(), text=item.content[0].text, **place)]

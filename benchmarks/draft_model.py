@@ -1,0 +1,178 @@
+"""What a draft model brings: tokens a second with and without it, in turn, for drafts that are right as often as asked.
+
+    python benchmarks/synthetic.py /tmp/4b.gguf --num-layers 36 --hidden 2560 --feed-forward 9728
+    python benchmarks/synthetic.py /tmp/draft.gguf --num-layers 28 --hidden 1024 --feed-forward 3072 --num-heads 16
+    python benchmarks/draft_model.py /tmp/4b.gguf /tmp/draft.gguf --acceptance 0 0.5 0.7 0.9 --streams 1 4 8
+
+Both models may be noise. Each pass of the draft model is really computed; then what it says is replaced: by the token
+that the other model is going to write, with the chance that is asked for, and else by a wrong one. All answers are
+compared. On a machine that has other things to do, `--cpu-time` counts the seconds of one thread, for the figures and
+for the engine's own decisions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from stoker.backends.base import Backend, Logits
+from stoker.backends.native.sampling import RowSampler
+from stoker.core.batch import Batch
+from stoker.core.model_info import ModelInfo
+from stoker.core.params import SamplingParams
+from stoker.core.scheduler import SchedulerConfig
+from stoker.core.stages import no_mark
+from stoker.engine.config import EngineConfig
+from stoker.engine.engine import Engine
+from stoker.engine.protocol import Output, Submit
+from stoker.loading.choosing import load_model
+
+Clock: TypeAlias = Callable[[], float]
+_MAX_DRAFT = 15
+
+
+class Planted:
+    """A draft model of which each guess comes out with a set chance. Satisfies `Backend`.
+
+    Args:
+        backend: computes.
+        seed: of the dice.
+    """
+
+    def __init__(self, backend: Backend, seed: int = 1) -> None:
+        self._backend = backend
+        self._random = random.Random(seed)
+        self._first_entries: dict[int, int] = {}
+        self.acceptance = 1.0
+        self.sequences: dict[int, list[int]] = {}
+        """Prompts with their answers, by their first entry."""
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._backend.info
+
+    def forward(self, batch: Batch) -> Logits:
+        """As the model's own, but for the largest logit of each row."""
+        logits = self._backend.forward(batch)
+        row = 0
+        for chunk in batch.chunks:
+            if chunk.start == 0:
+                self._first_entries[chunk.slot] = chunk.entries[0]
+            if chunk.num_logits:
+                sequence = self.sequences.get(self._first_entries[chunk.slot], [])
+                right = sequence[chunk.end] if chunk.end < len(sequence) else 0
+                is_right = self._random.random() < self.acceptance
+                logits[row, right if is_right else (right + 1) % self.info.vocab_size] = float("inf")
+                row += chunk.num_logits
+        return logits
+
+    def close(self) -> None:
+        self._backend.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("draft", type=Path)
+    parser.add_argument("--acceptance", type=float, nargs="+", default=[0.0, 0.5, 0.7, 0.9])
+    parser.add_argument("--streams", type=int, nargs="+", default=[1])
+    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--cpu-time", action="store_true", help="of one thread, instead of the time that passes")
+    args = parser.parse_args()
+    clock = time.thread_time if args.cpu_time else time.perf_counter
+    config = EngineConfig(
+        model_path=str(args.model),
+        ctx_size=1024,
+        parallel=max(args.streams),
+        kv_tokens=1024 * max(args.streams),
+        threads=1 if args.cpu_time else args.threads,
+        cache_ram=0,
+        max_draft=0,
+    )
+    plain, _ = engine_of(config, clock)
+    drafting, planted = engine_of(msgspec.structs.replace(config, draft_model=str(args.draft), max_draft=None), clock)
+    assert planted is not None
+    plain.warm_up()
+    drafting.warm_up()
+    print("streams, acceptance: tok/s without, with, ratio (of the median round; least, most), drafted, accepted")
+    for num_streams in args.streams:
+        planted.sequences = {
+            prompt[0]: prompt + answer for prompt, answer in answers(plain, num_streams, args.tokens, clock)
+        }
+        for acceptance in args.acceptance:
+            planted.acceptance = acceptance
+            compare(plain, drafting, num_streams, args.tokens, args.rounds, clock, f"{num_streams}, {acceptance:g}")
+    plain.close()
+    drafting.close()
+
+
+def engine_of(config: EngineConfig, clock: Clock) -> tuple[Engine, Planted | None]:
+    """An engine, and its draft model, if it has one, which is told what to say."""
+    loaded = load_model(config, None, no_mark)
+    planted = None if loaded.draft_backend is None else Planted(loaded.draft_backend)
+    scheduling = SchedulerConfig(max_running=config.parallel, max_draft=0 if planted is None else _MAX_DRAFT)
+    engine = Engine(replace(loaded, draft_backend=planted), scheduling, row_kernels=RowSampler(), clock=clock)
+    return engine, planted
+
+
+def compare(
+    plain: Engine, drafting: Engine, num_streams: int, num_tokens: int, rounds: int, clock: Clock, label: str
+) -> None:
+    """Prints the figures of one case. The first round, in which much is learned, counts as any."""
+    before = drafting.stats()
+    speeds: list[tuple[float, float]] = []
+    for _ in range(rounds):
+        found = [timed(engine, num_streams, num_tokens, clock) for engine in (plain, drafting)]
+        assert found[0][1] == found[1][1], "drafts have changed an answer"
+        speeds.append((found[0][0], found[1][0]))
+    after = drafting.stats()
+    ratios = [with_them / without for without, with_them in speeds]
+    without, with_them = (statistics.median(column) for column in zip(*speeds, strict=True))
+    drafted = after.drafted_tokens - before.drafted_tokens
+    accepted = after.accepted_tokens - before.accepted_tokens
+    spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}, {max(ratios):.2f})"
+    print(f"{label}: {without:.1f}, {with_them:.1f}, {spread}, {drafted}, {accepted}", flush=True)
+
+
+def answers(engine: Engine, num_streams: int, num_tokens: int, clock: Clock) -> list[tuple[list[int], list[int]]]:
+    """Prompts with what the model writes behind them."""
+    _, found = timed(engine, num_streams, num_tokens, clock)
+    return [(prompt_of(index), found[f"{index}"]) for index in range(num_streams)]
+
+
+def prompt_of(index: int) -> list[int]:
+    """Begins as no other."""
+    return [100 + index, *random.Random(index).choices(range(1000, 9000), k=63)]
+
+
+def timed(engine: Engine, num_streams: int, num_tokens: int, clock: Clock) -> tuple[float, dict[str, list[int]]]:
+    """Tokens a second behind the first one of the last stream that has one, and all answers.
+
+    Noise at a high temperature repeats nothing, so that the text itself offers no drafts.
+    """
+    for index in range(num_streams):
+        sampling = SamplingParams(temperature=1.0, seed=index, max_tokens=num_tokens, ignore_eos=True)
+        engine.add(engine.admit(Submit(f"{index}", prompt_of(index), sampling, cache_prompt=False)))
+    found: dict[str, list[int]] = {}
+    began, num_before = 0.0, 0
+    while engine.has_work:
+        for event in engine.step():
+            assert isinstance(event, Output), event
+            found.setdefault(event.request_id, []).extend(event.token_ids)
+        if len(found) == num_streams and not began:
+            began, num_before = clock(), sum(map(len, found.values()))
+    return (sum(map(len, found.values())) - num_before) / (clock() - began), found
+
+
+if __name__ == "__main__":
+    main()

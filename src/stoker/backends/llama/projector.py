@@ -1,0 +1,225 @@
+"""Images and recordings to rows, by libmtmd: it gets pixels, never a file. A defect in it may end the process."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.backends.llama.native import library, log_callback, log_lines
+from stoker.core.media import MediaKind
+from stoker.errors import ModelFileInvalid, ModelUnsupported
+
+_TEXT, _IMAGE = 0, 1
+_PLAIN_LOADING = 0
+"""No other way to load goes with tensors that are only described."""
+_TRIAL_SIDE, _TRIAL_SAMPLES = 64, 16_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A part of a layout that is rows."""
+
+    length: int
+    grid: tuple[int, int] | None
+    """Columns and rows, where the text model rotates rows by their places."""
+    is_whole: bool
+    """The text model is to see them all at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pixels:
+    """An image, or a recording, of which only the size may be known."""
+
+    kind: MediaKind
+    width: int
+    """In pixels, or in samples."""
+    height: int
+    data: bytes | None = None
+    """RGB, row after row; or samples as floats of 4 bytes."""
+
+
+class MtmdProjector:
+    """A projector beside the text model that it belongs to, of which only the description is read. One thread uses it.
+
+    Args:
+        model: the text model's file.
+        projector: the projector's file.
+        threads: that compute.
+
+    Raises:
+        ModelUnsupported: libllama is not there, or does not know this projector.
+        ModelFileInvalid: the two files do not belong together.
+    """
+
+    def __init__(self, model: Path, projector: Path, *, threads: int) -> None:
+        lib = library()
+        from llama_cpp import mtmd_cpp
+
+        mtmd_cpp.mtmd_log_set(log_callback(), None)  # pyright: ignore
+        self._lib, self._mtmd = lib, mtmd_cpp
+        self._tokenized: tuple[bytes, Any] | None = None
+        """The chunks of the last file that was encoded, with its key."""
+        with log_lines.capture_errors() as errors:
+            self._model = lib.llama_model_load_from_file(str(model).encode(), _description_only(lib))
+            if not self._model:
+                raise ModelFileInvalid(f"{model} cannot be read: {'; '.join(errors)}", path=str(model))
+            self.width: int = lib.llama_model_n_embd_inp(self._model)
+            params = mtmd_cpp.mtmd_context_params_default()
+            params.use_gpu, params.print_timings, params.warmup, params.n_threads = False, False, False, threads
+            self._context = mtmd_cpp.mtmd_init_from_file(str(projector).encode(), self._model, params)
+            if not self._context:
+                reason = "; ".join(errors) or "libmtmd does not know it"
+                raise ModelUnsupported(f"the projector {projector.name} cannot be used with {model.name}: {reason}")
+        kinds: dict[MediaKind, bool] = {
+            "image": mtmd_cpp.mtmd_support_vision(self._context),
+            "audio": mtmd_cpp.mtmd_support_audio(self._context),
+        }
+        self.kinds: tuple[MediaKind, ...] = tuple(kind for kind, is_there in kinds.items() if is_there)
+        self.sample_rate: int = max(0, mtmd_cpp.mtmd_get_audio_sample_rate(self._context))
+
+    def try_out(self) -> None:
+        """Encodes a file of each kind. A defect that ends the process for every file ends it here, before any request.
+
+        Raises:
+            ModelUnsupported: it gives no rows, or lays out tokens that the text model does not have.
+        """
+        for kind in self.kinds:
+            if kind == "image":
+                trial = Pixels(kind, _TRIAL_SIDE, _TRIAL_SIDE, bytes(3 * _TRIAL_SIDE**2))
+            else:
+                trial = Pixels(kind, _TRIAL_SAMPLES, 1, bytes(4 * _TRIAL_SAMPLES))
+            parts = self.layout(trial)
+            if any(isinstance(part, int) and part < 0 for part in parts):
+                message = "the vocabulary of the text model lacks tokens that the projector puts around an image"
+                raise ModelUnsupported(message)
+            if not np.isfinite(self.encode(trial, 0, b"")).all():
+                raise ModelUnsupported("the projector gives no numbers")
+
+    def layout(self, pixels: Pixels) -> list[int | Rows]:
+        """Token ids and rows that stand in a prompt for a file. Only its size counts.
+
+        Raises:
+            ModelFileInvalid: the projector cannot take it.
+        """
+        found: list[int | Rows] = []
+        with self._chunks(Pixels(pixels.kind, pixels.width, pixels.height)) as chunks:
+            for chunk in self._each(chunks):
+                found += self._part(chunk)
+        return found
+
+    def encode(self, pixels: Pixels, part: int, key: bytes) -> NDArray[np.float32]:
+        """The rows of one of the parts that are rows, `(length, width)`.
+
+        Args:
+            pixels: with data, or without if the last call had the same key.
+            part: counted from 0.
+            key: names the file.
+
+        Raises:
+            ModelFileInvalid: the projector cannot take it.
+            KeyError: there are no data.
+        """
+        chunks = self._kept(pixels, key)
+        mtmd = self._mtmd
+        media = [c for c in self._each(chunks) if mtmd.mtmd_input_chunk_get_type(c) != _TEXT]
+        if not 0 <= part < len(media):
+            raise ModelFileInvalid(f"there is no part {part} of {len(media)}")
+        with log_lines.capture_errors() as errors:
+            if mtmd.mtmd_encode_chunk(self._context, media[part]) != 0:
+                raise ModelFileInvalid(f"it cannot be encoded: {'; '.join(errors)}")
+        length = mtmd.mtmd_input_chunk_get_n_tokens(media[part])
+        values = mtmd.mtmd_get_output_embd(self._context)
+        return np.ctypeslib.as_array(values, (length * self.width,)).reshape(length, self.width).copy()
+
+    def close(self) -> None:
+        """Frees everything. Calling it twice is allowed."""
+        self._forget()
+        if self._context:
+            self._mtmd.mtmd_free(self._context)
+            self._lib.llama_model_free(self._model)
+            self._context = None
+
+    def _part(self, chunk: Any) -> list[int | Rows]:
+        mtmd = self._mtmd
+        kind = mtmd.mtmd_input_chunk_get_type(chunk)
+        if kind == _TEXT:
+            count = ctypes.c_size_t()
+            tokens = mtmd.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(count))
+            return [int(tokens[index]) for index in range(count.value)]
+        grid = None
+        if kind == _IMAGE and mtmd.mtmd_decode_use_mrope(self._context):
+            grid = self._grid(mtmd.mtmd_input_chunk_get_tokens_image(chunk))
+        is_whole = bool(mtmd.mtmd_decode_use_non_causal(self._context, chunk))
+        return [Rows(mtmd.mtmd_input_chunk_get_n_tokens(chunk), grid, is_whole)]
+
+    def _grid(self, tokens: Any) -> tuple[int, int]:
+        """How many columns and rows an image has, by the place of its last row."""
+        last = self._mtmd.mtmd_image_tokens_get_n_tokens(tokens) - 1
+        place = self._mtmd.mtmd_image_tokens_get_decoder_pos(tokens, 0, last)
+        return place.x + 1, place.y + 1
+
+    def _kept(self, pixels: Pixels, key: bytes) -> Any:
+        if self._tokenized is None or not key or self._tokenized[0] != key:
+            if pixels.data is None:
+                raise KeyError(key)
+            self._forget()
+            self._tokenized = key, self._tokenize(pixels)
+        return self._tokenized[1]
+
+    def _forget(self) -> None:
+        if self._tokenized is not None:
+            self._mtmd.mtmd_input_chunks_free(self._tokenized[1])
+            self._tokenized = None
+
+    @contextmanager
+    def _chunks(self, pixels: Pixels) -> Generator[Any]:
+        chunks = self._tokenize(pixels)
+        try:
+            yield chunks
+        finally:
+            self._mtmd.mtmd_input_chunks_free(chunks)
+
+    def _each(self, chunks: Any) -> list[Any]:
+        mtmd = self._mtmd
+        return [mtmd.mtmd_input_chunks_get(chunks, index) for index in range(mtmd.mtmd_input_chunks_size(chunks))]
+
+    def _tokenize(self, pixels: Pixels) -> Any:
+        mtmd = self._mtmd
+        text = mtmd.mtmd_input_text()
+        text.text = mtmd.mtmd_default_marker()
+        text.text_len, text.add_special, text.parse_special = len(text.text), False, True
+        bitmap = self._bitmap(pixels)
+        chunks = mtmd.mtmd_input_chunks_init()
+        try:
+            bitmaps = (mtmd.mtmd_bitmap_p_ctypes * 1)(bitmap)
+            with log_lines.capture_errors() as errors:
+                code = mtmd.mtmd_tokenize(self._context, chunks, ctypes.byref(text), bitmaps, 1)
+            if code != 0:
+                mtmd.mtmd_input_chunks_free(chunks)
+                raise ModelFileInvalid(f"it cannot be made ready for the projector: {'; '.join(errors)}")
+            return chunks
+        finally:
+            mtmd.mtmd_bitmap_free(bitmap)
+
+    def _bitmap(self, pixels: Pixels) -> Any:
+        mtmd, data = self._mtmd, pixels.data
+        if pixels.kind == "image":
+            assert data is None or len(data) == 3 * pixels.width * pixels.height
+            buffer = None if data is None else (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
+            return mtmd.mtmd_bitmap_init(pixels.width, pixels.height, buffer)
+        assert data is None or len(data) == 4 * pixels.width
+        samples = None if data is None else (ctypes.c_float * pixels.width).from_buffer_copy(data)
+        return mtmd.mtmd_bitmap_init_from_audio(pixels.width, samples)
+
+
+def _description_only(lib: Any) -> Any:
+    params = lib.llama_model_default_params()
+    params.no_alloc, params.load_mode, params.n_gpu_layers = True, _PLAIN_LOADING, 0
+    return params

@@ -1,0 +1,49 @@
+"""afmoe: Arcee's Trinity. Gated attention between norms, windows in three of four layers, each fourth rotates nothing;
+the first layers are dense, the others have experts beside a shared block.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+from stoker.backends.native.architectures.common import decoder, head_norms, layers, post_norms, rope, windowed_layers
+from stoker.backends.native.architectures.experts import chosen_as_said, layer_behind_dense, size_of_shared
+from stoker.backends.native.hyperparameters import Hyperparameters
+from stoker.backends.native.kinds import RopePairs
+from stoker.backends.native.rope import no_rope
+from stoker.backends.native.spec import DecoderSpec, Layer, Routing
+
+_PERIOD = 4
+_EVERYTHING, _WINDOW, _STANDS = 0, 1, 2
+"""Indices of the ropes."""
+
+
+def describe(model: Hyperparameters) -> DecoderSpec:
+    """See `describe_decoder`."""
+    rotates = rope(model, RopePairs.HALVES)
+    window_base = model.rope_base("rope.freq_base_swa", model.rope_base())
+    return decoder(
+        model,
+        architecture="afmoe",
+        embedding_scale=sqrt(model.hidden_size),
+        ropes=(rotates, rope(model, RopePairs.HALVES, base=window_base), no_rope(rotates.pairs, rotates.dim)),
+        layers=layers(model, _layer),
+    )
+
+
+def _layer(model: Hyperparameters, index: int) -> Layer:
+    window = model.integer("attention.sliding_window", 0, low=0, high=2**31 - 1)
+    is_windowed = window > 0 and windowed_layers(model, _PERIOD)[index]
+    rotation = _WINDOW if is_windowed else _EVERYTHING
+    heads = model.heads[index]
+    return layer_behind_dense(
+        model,
+        index,
+        shared_size=size_of_shared(model),
+        routing=chosen_as_said(model, index, Routing.SIGMOID),
+        mixed_gate=model.linear(f"blk.{index}.attn_gate", heads.num * heads.size, model.hidden_size),
+        **head_norms(model, index),
+        **post_norms(model, index),
+        rope=rotation if (index + 1) % _PERIOD else _STANDS,
+        window=window if is_windowed else None,
+    )

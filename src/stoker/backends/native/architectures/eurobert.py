@@ -1,0 +1,14 @@
+"""eurobert: a llama that sees ahead."""
+
+from __future__ import annotations
+
+from stoker.backends.native.architectures.common import decoder, layers, rope
+from stoker.backends.native.hyperparameters import Hyperparameters
+from stoker.backends.native.kinds import RopePairs
+from stoker.backends.native.spec import DecoderSpec
+
+
+def describe(model: Hyperparameters) -> DecoderSpec:
+    """See `describe_decoder`."""
+    ropes = (rope(model, RopePairs.HALVES),)
+    return decoder(model, architecture="eurobert", sees_ahead=True, ropes=ropes, layers=layers(model))

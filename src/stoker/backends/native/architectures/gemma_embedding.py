@@ -1,0 +1,12 @@
+"""gemma-embedding: EmbeddingGemma. A Gemma 3 that sees ahead, with windows to both sides."""
+
+from __future__ import annotations
+
+from stoker.backends.native.architectures import gemma3
+from stoker.backends.native.hyperparameters import Hyperparameters
+from stoker.backends.native.spec import DecoderSpec
+
+
+def describe(model: Hyperparameters) -> DecoderSpec:
+    """See `describe_decoder`."""
+    return gemma3.describe_as(model, "gemma-embedding", sees_ahead=True)

@@ -1,0 +1,18 @@
+"""qwen3vlmoe: Qwen 3 VL with experts as a text model. A qwen3moe whose rotations along axes are one for text."""
+
+from __future__ import annotations
+
+from stoker.backends.native.architectures.common import decoder, layers, sectioned_rope
+from stoker.backends.native.architectures.qwen3moe import normalised_experts
+from stoker.backends.native.hyperparameters import Hyperparameters
+from stoker.backends.native.spec import DecoderSpec
+
+
+def describe(model: Hyperparameters) -> DecoderSpec:
+    """See `describe_decoder`. What images add to the first layers is nothing for text."""
+    return decoder(
+        model,
+        architecture="qwen3vlmoe",
+        ropes=(sectioned_rope(model, is_interleaved=True),),
+        layers=layers(model, normalised_experts),
+    )

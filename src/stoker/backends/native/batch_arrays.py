@@ -1,0 +1,130 @@
+"""A batch as arrays that C++ reads: tokens, chunks, and rows of images where there are some. It computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker import _native
+from stoker.core.batch import Chunk
+from stoker.core.media import RowPiece
+from stoker.core.model_info import ModelInfo
+
+_AXES = 3
+
+
+class ImageInputs(TypedDict, total=False):
+    """Arguments of `Decoder.forward` for batches with images."""
+
+    inputs: NDArray[np.float32]
+    sees_to: NDArray[np.int32]
+    rotary: NDArray[np.int32]
+
+
+_NOTHING = ImageInputs()
+
+
+class BatchArrays:
+    """Written anew for each batch.
+
+    Args:
+        info: of the model.
+        width: numbers of a row that stands in place of an embedding.
+        has_axes: rows of images are rotated by their places in the image.
+    """
+
+    def __init__(self, info: ModelInfo, width: int, *, has_axes: bool) -> None:
+        self._tokens: NDArray[np.int32] = np.zeros(info.max_batch_tokens, dtype=np.int32)
+        self._chunks: NDArray[np.int32] = np.zeros((info.num_slots, 4), dtype=np.int32)
+        self._sizes = self._tokens.size, len(self._chunks)
+        self._views = self._tokens, self._chunks
+        """What of them the last batch took."""
+        self._has_axes = has_axes
+        self._width = width
+        self._rows: dict[bytes, NDArray[np.float32]] = {}
+
+    def hold(self, key: bytes, rows: NDArray[np.float32]) -> None:
+        """Rows of a span, `(length, width)`, for the batches that name its key."""
+        assert rows.ndim == 2, "rows of a span"
+        assert rows.shape[1] == self._width, "as wide as an embedding"
+        self._rows[key] = rows
+
+    def drop(self, key: bytes) -> None:
+        """No batch names this key any more."""
+        self._rows.pop(key, None)
+
+    def fill(self, chunks: tuple[Chunk, ...]) -> tuple[NDArray[np.int32], NDArray[np.int32], int, bool, ImageInputs]:
+        """Token ids `(num_tokens,)`; for each chunk slot, start, length and number of rows of logits; how many these
+        are together; whether any chunk names adapters; and further arguments of `Decoder.forward`.
+        """
+        num_tokens, num_rows, is_adapted, num_inputs, is_shifted = _native.write_batch(
+            chunks, self._tokens, self._chunks
+        )
+        if (num_tokens, len(chunks)) != self._sizes:
+            self._sizes = (num_tokens, len(chunks))
+            self._views = self._tokens[:num_tokens], self._chunks[: len(chunks)]
+        more = _NOTHING
+        if num_inputs or is_shifted:
+            more = self._of_images(chunks, num_tokens, num_inputs)
+        return *self._views, num_rows, is_adapted, more
+
+    def _of_images(self, chunks: tuple[Chunk, ...], num_tokens: int, num_inputs: int) -> ImageInputs:
+        found = ImageInputs()
+        pieces = [piece for chunk in chunks for piece in chunk.rows]
+        if num_inputs != sum(piece.length for piece in pieces):
+            raise ValueError("a token id is negative, and stands for no row of an image")
+        if num_inputs:
+            rows = [self._rows[piece.span.key][piece.first : piece.first + piece.length] for piece in pieces]
+            found["inputs"] = np.concatenate(rows, dtype=np.float32)
+        if any(piece.span.is_whole for piece in pieces):
+            found["sees_to"] = _seen(chunks, num_tokens)
+        if self._has_axes:
+            found["rotary"] = np.concatenate([_rotary(chunk) for chunk in chunks], dtype=np.int32)
+        return found
+
+
+def _placed(chunks: tuple[Chunk, ...]) -> Iterator[tuple[int, Chunk, RowPiece]]:
+    """Every piece with its chunk and the place of its first row in the batch."""
+    before = 0
+    for chunk in chunks:
+        for piece in chunk.rows:
+            yield before + piece.offset, chunk, piece
+        before += len(chunk.entries)
+
+
+def _seen(chunks: tuple[Chunk, ...], num_tokens: int) -> NDArray[np.int32]:
+    """For each entry the end of the positions that it sees if they reach behind its own, else 0."""
+    seen = np.zeros(num_tokens, dtype=np.int32)
+    for row, chunk, piece in _placed(chunks):
+        if piece.span.is_whole:
+            seen[row : row + piece.length] = chunk.start + piece.offset - piece.first + piece.span.length
+    return seen
+
+
+def _rotary(chunk: Chunk) -> NDArray[np.int32]:
+    """The positions of each entry along the three axes, `(entries, 3)`.
+
+    ```
+    entries          token  token  row row row row  token      an image of 2 columns and 2 rows
+    time               0      1     2   2   2   2     4
+    rows               0      1     2   2   3   3     4
+    columns            0      1     2   3   2   3     4
+    ```
+    """
+    shifts = np.full(len(chunk.entries), chunk.shift, dtype=np.int64)
+    for piece in chunk.rows:
+        behind = piece.offset + piece.length
+        shifts[behind:] = piece.position + piece.span.num_positions - (chunk.start + behind)
+    positions = np.repeat((chunk.start + np.arange(len(chunk.entries)) + shifts)[:, None], _AXES, axis=1)
+    for piece in chunk.rows:
+        index = np.arange(piece.first, piece.first + piece.length)
+        if piece.span.grid is None:
+            along = np.repeat(index[:, None], _AXES, axis=1)
+        else:
+            columns = piece.span.grid[0]
+            along = np.stack([np.zeros_like(index), index // columns, index % columns], axis=1)
+        positions[piece.offset : piece.offset + piece.length] = piece.position + along
+    return positions

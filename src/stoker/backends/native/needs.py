@@ -1,0 +1,135 @@
+"""What a model will take, from its file alone, before anything is loaded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from math import ceil
+
+from stoker.backends.cores import usable_cores
+from stoker.backends.native.architectures import describe_decoder
+from stoker.backends.native.file import ModelFile, ModelParts
+from stoker.backends.native.kv_types import KVType, choose_kv_type, element_bytes
+from stoker.backends.native.layout import Layout, plan_layout
+from stoker.backends.native.pages import PAGE_TOKENS, num_pages, pages_for
+from stoker.backends.native.spec import DecoderSpec, Experts
+
+_SPAN_TOKENS, _MAX_SPAN_BYTES, _PIECES_PER_THREAD, _ATTENTION_ROWS = 512, 16 << 20, 4, 64
+"""How attention to a long past is cut into pieces: native/attention.hpp and plan.cpp."""
+_TILE_ROWS = 16
+_COMPUTE_ROWS = 512
+"""Rows that are computed at once; each has its results of experts apart until they are added."""
+
+
+def plan_model(files: Sequence[ModelFile], context_size: int) -> tuple[DecoderSpec, Layout, ModelParts]:
+    """What the files describe, and where all of it will lie.
+
+    Args:
+        files: all parts of the model, open.
+        context_size: longest sequence, in tokens.
+
+    Raises:
+        ModelUnsupported: this backend does not run it.
+        ModelFileInvalid: the file contradicts itself.
+    """
+    parts = ModelParts(files)
+    spec = describe_decoder(parts, context_size)
+    return spec, plan_layout(spec, parts), parts
+
+
+def kept_bytes(files: Sequence[ModelFile], kv_type: KVType | None) -> tuple[int, int]:
+    """What is kept of each token, and what recurrent layers keep of each sequence. Encoders keep nothing.
+
+    Args:
+        files: all parts of the model, open.
+        kv_type: as in `NativeOptions`.
+
+    Raises:
+        ConfigError: the model cannot be kept so.
+        ModelUnsupported: this backend does not run it.
+        ModelFileInvalid: the file contradicts itself.
+    """
+    spec = describe_decoder(ModelParts(files), 1)
+    chosen = choose_kv_type(kv_type, max(spec.head_sizes))
+    if spec.sees_ahead:
+        return 0, 0
+    sizes = Counter(spec.kv_head_sizes)
+    values = sum(2 * count * size * element_bytes(chosen, size) for size, count in sizes.items())
+    return ceil(values), spec.state_bytes
+
+
+def check_supported(files: Sequence[ModelFile]) -> None:
+    """Whether this backend runs a model, before anything is loaded.
+
+    Args:
+        files: all parts of the model, open.
+
+    Raises:
+        ModelUnsupported: it does not; the message says why.
+        ModelFileInvalid: the file contradicts itself.
+    """
+    plan_model(files, context_size=1)
+
+
+def is_encoder(files: Sequence[ModelFile]) -> bool:
+    """Whether a model embeds and writes nothing, as all of its positions see each other.
+
+    Args:
+        files: all parts of the model, open.
+
+    Raises:
+        ModelUnsupported: this backend does not run it.
+        ModelFileInvalid: the file contradicts itself.
+    """
+    return describe_decoder(ModelParts(files), 1).sees_ahead
+
+
+def packed_bytes(files: Sequence[ModelFile]) -> int:
+    """Bytes that the weights take once they are packed; tensors that no part of the model uses are left out.
+
+    Args:
+        files: all parts of the model, open.
+
+    Raises:
+        ModelUnsupported: this backend does not run it.
+        ModelFileInvalid: the file contradicts itself.
+    """
+    _, layout, _ = plan_model(files, context_size=1)
+    return layout.num_bytes
+
+
+def spare_kv_tokens(num_slots: int) -> int:
+    """What pages take beyond the cells of the pool, at most, in tokens."""
+    return num_pages(kv_tokens=1, num_slots=num_slots) * PAGE_TOKENS
+
+
+def context_bytes(files: Sequence[ModelFile], threads: int | None, num_slots: int) -> Callable[[int], int]:
+    """What a context of so many positions takes besides KV: tables of rotations and of pages, and places for what
+    attention and experts give.
+
+    Args:
+        files: all parts of the model, open.
+        threads: as in `NativeOptions`.
+        num_slots: as in `NativeOptions`.
+
+    Raises:
+        ModelUnsupported: this backend does not run it.
+        ModelFileInvalid: the file contradicts itself.
+    """
+    spec = describe_decoder(ModelParts(files), 1)
+    most_shared = max(layer.heads.num // layer.heads.num_kv for layer in spec.layers if layer.heads is not None)
+    rows = (threads or usable_cores()) * max(_ATTENTION_ROWS, most_shared)
+    span_bytes = _PIECES_PER_THREAD * rows * 4 * (max(spec.head_sizes) + _TILE_ROWS)
+    of_experts = _COMPUTE_ROWS * max((_expert_bytes(layer.experts, spec) for layer in spec.layers), default=0)
+
+    def needed(num_positions: int) -> int:
+        spans = min(_MAX_SPAN_BYTES, (num_positions // _SPAN_TOKENS + 1) * span_bytes)
+        tables = num_positions * sum(4 * rope.dim for rope in spec.ropes) + 4 * num_slots * pages_for(num_positions)
+        return tables + spans + of_experts
+
+    return needed
+
+
+def _expert_bytes(experts: Experts | None, spec: DecoderSpec) -> int:
+    """Of what the experts of a row give, and of what their last products take."""
+    return 0 if experts is None else experts.used * (4 * spec.hidden_size + 2 * experts.size)

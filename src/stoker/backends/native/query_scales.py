@@ -1,0 +1,21 @@
+"""Queries that are scaled by their position."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryScales:
+    """Queries grow with the logarithm of their position: `1 + slope * ln(1 + floor(position / period))`."""
+
+    slope: float
+    period: int
+
+    def table(self, num_positions: int) -> NDArray[np.float32]:
+        """Of the positions 0 …"""
+        steps = np.arange(num_positions) // self.period
+        return (1 + self.slope * np.log1p(steps)).astype(np.float32)

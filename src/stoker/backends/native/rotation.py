@@ -1,0 +1,43 @@
+"""A rotary position embedding as the executor takes it: numbers alone, whatever scaling they come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.backends.native.kinds import RopePairs
+
+_TABLE_ROWS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rope:
+    """A rotary position embedding: the pair i of a head at position p turns by `p * frequencies[i]`.
+
+    Scaling (linear, YaRN, Llama 3, LongRoPE) is already in the numbers.
+    """
+
+    pairs: RopePairs
+    frequencies: NDArray[np.float64]
+    """Radians per position, shape `(dim / 2,)`; elements behind the first `dim` of a head are not rotated."""
+    magnitude: float = 1.0
+    """Sine and cosine are multiplied with it."""
+    axes: tuple[int, ...] = ()
+    """Of each pair the axis (0 = time, 1 = rows, 2 = columns) along which its position is counted; empty = all have one
+    position. Tokens have the same position along all axes, rows of images have not."""
+
+    @property
+    def dim(self) -> int:
+        return 2 * len(self.frequencies)
+
+    def tables(self, num_positions: int) -> NDArray[np.float32]:
+        """Cosines and sines of the positions 0 …, shape `(num_positions, 2, dim / 2)`, computed in float64."""
+        found = np.empty((num_positions, 2, len(self.frequencies)), dtype=np.float32)
+        for start in range(0, num_positions, _TABLE_ROWS):
+            rows = slice(start, min(start + _TABLE_ROWS, num_positions))
+            angles = np.arange(rows.start, rows.stop, dtype=np.float64)[:, None] * self.frequencies
+            found[rows, 0] = np.cos(angles) * self.magnitude
+            found[rows, 1] = np.sin(angles) * self.magnitude
+        return found

@@ -1,0 +1,170 @@
+"""`stoker cluster`: models behind HTTP on many machines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stoker.cli.announce import announce
+from stoker.cli.answer import write
+from stoker.cli.command import Command
+from stoker.cli.options import (
+    ENGINE,
+    MODELS,
+    SAMPLING,
+    SECURITY,
+    SERVER,
+    Flags,
+    Models,
+    check_cache_dir,
+    shared_options,
+)
+from stoker.cli.report import EXIT_CODES, say
+from stoker.cli.serve_log import say_ready
+from stoker.cli.server_client import ApiKey, ServerClient, Url
+from stoker.cli.table import AsJson, print_rows
+
+if TYPE_CHECKING:
+    from stoker.cluster.config import ClusterConfig
+
+cluster = typer.Typer(no_args_is_help=True, help="Serve models on several machines, with Ray.", epilog=EXIT_CODES)
+
+_PANEL = "Cluster"
+_COLUMNS = {
+    "model": "MODEL",
+    "replica": "REPLICA",
+    "node": "NODE",
+    "state": "STATE",
+    "running": "RUNNING",
+    "waiting": "WAITING",
+    "kv": "KV",
+    "cached": "CACHED",
+    "restarts": "RESTARTS",
+}
+Fronts = Annotated[
+    int,
+    typer.Option("--fronts", rich_help_panel=_PANEL, help="Number of processes that speak HTTP. Two for availability."),
+]
+Address = Annotated[
+    str,
+    typer.Option(
+        "--address",
+        metavar="auto|HOST:PORT",
+        show_default=False,
+        rich_help_panel=_PANEL,
+        help="Running Ray cluster to join. Default: one is started on this machine.",
+    ),
+]
+KVDir = Annotated[
+    str,
+    typer.Option(
+        "--kv-dir",
+        metavar="FOLDER",
+        show_default=False,
+        rich_help_panel=_PANEL,
+        help="Folder that all nodes see, in which they share KV cache. Same as --cache-dir.",
+    ),
+]
+
+
+@cluster.command(cls=Command, epilog=EXIT_CODES)
+@shared_options(ENGINE, SERVER, MODELS, SECURITY, SAMPLING)
+def serve(flags: Flags, models: Models = None, fronts: Fronts = 1, address: Address = "", kv_dir: KVDir = "") -> None:
+    """Serve models on all machines of a Ray cluster, or on a Ray that is started here.
+
+    Each model has --replicas engines, on any node. Ctrl-C lets running requests finish, and takes down what was
+    started.
+    """
+    from stoker.cluster.local import LocalCluster, stoppable, wait_for_signal
+
+    found = _cluster(flags, models or [], fronts, kv_dir)
+    if address:
+        found.check_kv_type()
+    for model in models or []:
+        announce(model)
+    running = LocalCluster(found, address)
+    try:
+        with stoppable():
+            running.start()
+            running.wait_until_ready()
+            say_ready([spec.names[0] for spec in found.engines()], running.url)
+            wait_for_signal()
+        say("stopping: running requests are finished")
+    finally:
+        running.close()
+
+
+@cluster.command(cls=Command, epilog=EXIT_CODES)
+@shared_options(ENGINE, SERVER, MODELS, SECURITY, SAMPLING)
+def config(flags: Flags, models: Models = None, fronts: Fronts = 1, kv_dir: KVDir = "") -> None:
+    """Print the configuration for `serve deploy`, which is also that of a RayService on Kubernetes.
+
+    Its first lines are the environment that every node of Ray needs.
+    """
+    from stoker.cluster.config import ENVIRONMENT
+    from stoker.cluster.documents import as_yaml
+
+    found = _given(flags, models or [], fronts, kv_dir)
+    document = found.as_document(found.load().server.host if "host" in found.settings else "0.0.0.0")
+    write("# The environment of every node, before Ray starts:\n")
+    write("".join(f"#   {name}={value}\n" for name, value in ENVIRONMENT.items()))
+    write("#   RAY_AUTH_MODE=token\n")
+    write(as_yaml(document))
+
+
+@cluster.command(cls=Command, epilog=EXIT_CODES)
+@shared_options()
+def status(flags: Flags, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+    """List the replicas of a running cluster. It shows nodes, requests, and what was found in the caches."""
+    health = ServerClient(url, api_key).get("/health")
+    rows = [
+        _row(str(model["id"]), replica) for model in health.get("models", []) for replica in model.get("replicas", [])
+    ]
+    print_rows(_COLUMNS, rows, is_json=as_json)
+
+
+def _row(model: str, replica: dict[str, Any]) -> dict[str, Any]:
+    prompt, capacity = replica.get("prompt_tokens"), replica.get("kv_capacity")
+    return {
+        "model": model,
+        "replica": replica["id"],
+        "node": replica.get("node"),
+        "state": replica["state"],
+        "running": replica.get("num_running"),
+        "waiting": replica.get("num_waiting"),
+        "kv": _percent(replica.get("kv_used", 0), capacity),
+        "cached": _percent(replica.get("cached_tokens", 0), prompt),
+        "restarts": replica["num_restarts"],
+    }
+
+
+def _percent(part: int, whole: int | None) -> str | None:
+    """
+    >>> _percent(1, 3), _percent(0, 0), _percent(0, None)
+    ('33 %', None, None)
+    """
+    return f"{100 * part / whole:.0f} %" if whole else None
+
+
+def _cluster(flags: Flags, models: list[str], fronts: int, kv_dir: str) -> ClusterConfig:
+    """What is served from here."""
+    from stoker.server.access.keys import ApiKeys
+    from stoker.server.transport.listener import check_exposure
+
+    found = _given(flags, models, fronts, kv_dir)
+    config = found.load()
+    check_exposure(config.server, ApiKeys(config.server))
+    check_cache_dir(config.engine.kv_cache_dir)
+    found.engines()
+    return found
+
+
+def _given(flags: Flags, models: list[str], fronts: int, kv_dir: str) -> ClusterConfig:
+    from dataclasses import replace
+
+    from stoker.cluster.config import ClusterConfig
+
+    if kv_dir:
+        flags = replace(flags, values={**flags.values, "kv_cache_dir": kv_dir})
+    return ClusterConfig.of(flags.load(), models, fronts)

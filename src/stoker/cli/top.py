@@ -1,0 +1,95 @@
+"""`stoker top`: what the engines of a running server do, on a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stoker.cli.answer import write
+from stoker.cli.options import Flags, shared_options
+from stoker.cli.server_client import ApiKey, ServerClient, Url
+from stoker.cli.table import print_json
+from stoker.errors import StokerError
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+Model = Annotated[
+    str | None,
+    typer.Option("--model", "-m", metavar="NAME", show_default=False, help="Which model, if it serves several."),
+]
+Hz = Annotated[float, typer.Option("--hz", help="Most updates a second, 0.1 to 10.")]
+Once = Annotated[bool, typer.Option("--once", help="Print the state once and exit.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print JSON: with --once the state, else one line for each event.")
+]
+
+_RETRY_S = 2.0
+
+
+@shared_options()
+def top(
+    flags: Flags,
+    url: Url = None,
+    api_key: ApiKey = None,
+    model: Model = None,
+    hz: Hz = 4.0,
+    once: Once = False,
+    as_json: AsJson = False,
+) -> None:
+    """Watch what a server computes. It shows requests, the queue, the KV pool, and steps. Ctrl-C ends it."""
+    client = ServerClient(url, api_key)
+    named = f"model={model}" if model else ""
+    if once or not (as_json or sys.stdout.isatty()):
+        state = client.get(f"/engine/state?{named}")
+        print_json(state) if as_json else _print(state)
+    elif as_json:
+        for name, event in client.events(f"/engine/events?hz={hz}&{named}"):
+            write(json.dumps({"event": name, **event}, ensure_ascii=False) + "\n")
+    else:
+        _follow(client, f"/engine/events?hz={hz}&{named}")
+
+
+def _print(state: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    from stoker.cli.top_view import screen
+
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    with console.capture() as printed:
+        console.print(screen(state))
+    write(printed.get())
+
+
+def _follow(client: ServerClient, path: str) -> None:
+    from rich.live import Live
+
+    events = client.events(path)
+    first = next(events)  # an error here is one of the command, and not of a server that was there
+    with Live(screen=True, auto_refresh=False) as live:
+        try:
+            state = _shown(live, {}, *first)
+            while True:
+                try:
+                    for name, event in events:
+                        state = _shown(live, state, name, event)
+                    reason = "the server has ended the stream"
+                except StokerError as error:
+                    reason = error.message
+                _shown(live, state, "snapshot", {"engines": [], "error": reason, "t": time.time()})
+                time.sleep(_RETRY_S)
+                events = client.events(path)
+        except KeyboardInterrupt:
+            return
+
+
+def _shown(live: Live, state: dict[str, Any], name: str, event: dict[str, Any]) -> dict[str, Any]:
+    from stoker.cli.top_view import applied, screen
+
+    state = applied(state, name, event)
+    live.update(screen(state), refresh=True)
+    return state

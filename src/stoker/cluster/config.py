@@ -1,0 +1,209 @@
+"""What a cluster serves, as the values that Ray Serve's configuration files hold. It knows nothing of Ray.
+
+The settings are those of `stoker serve`, by key. Every actor makes its part of them; nothing else crosses over.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from stoker.config import Config, load_config, setting_types
+from stoker.errors import ConfigError
+from stoker.runtime.served import short_name
+from stoker.serving import create_replica, named_models, names_of
+
+if TYPE_CHECKING:
+    from stoker.runtime.model_spec import ModelSpec
+
+ENVIRONMENT: Mapping[str, str] = {
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "600",
+    "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "2",
+    "RAY_SERVE_LOG_TO_STDERR": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS": "1",
+}
+"""Environment of every Ray process, on every node, before it starts. Variables that are set already stay."""
+_SECRETS = ("api_key", "admin_key")
+_MAX_FRONTS = 64
+_REFUSED: Mapping[str, str] = {
+    "models_dir": "a cluster serves the models that are named: each has replicas of its own",
+    "unix_socket": "a cluster is reached over the network",
+    "root_path": "give the prefix to what stands before the cluster",
+    "slot_save_path": "a slot belongs to one replica; keep KV in a folder that all nodes see (--kv-dir)",
+    "tls_certificate": "Ray's entrance speaks plain HTTP: end TLS before it, or between it and the world",
+    "tls_key": "Ray's entrance speaks plain HTTP: end TLS before it, or between it and the world",
+    "pin": "models of a cluster always stay loaded",
+    "keep_alive": "models of a cluster always stay loaded",
+    "models_max": "models of a cluster always stay loaded",
+}
+"""Settings of one server that mean nothing here, and why."""
+_OF_FRONTS = frozenset({"alias", "api_key", "admin_key", "replicas", "pin", "keep_alive"})
+"""Settings that replicas do not need."""
+
+
+class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that is deployed. Plain values: it is written to YAML and read from there.
+
+    Raises:
+        ConfigError: a value is outside its range, or a setting cannot be had in a cluster.
+    """
+
+    models: list[str] = []
+    """Models, as the command line names them."""
+    settings: dict[str, Any] = {}
+    """Settings by key, as in Stoker's configuration file, without its sections."""
+    fronts: int = 1
+    """Processes that speak HTTP; each is one core's worth of tokens."""
+    name: str = "stoker"
+    """Name of the application in Ray Serve, and the prefix of its deployments' names."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.fronts <= _MAX_FRONTS:
+            raise ConfigError(f"`fronts` must be between 1 and {_MAX_FRONTS}, not {self.fronts}", key="fronts")
+        for key, reason in _REFUSED.items():
+            if self.settings.get(key):
+                raise ConfigError(f"`{key}` cannot be had in a cluster: {reason}", key=key)
+
+    @classmethod
+    def of(cls, config: Config, models: list[str], fronts: int) -> ClusterConfig:
+        """All settings that were given explicitly, to be sent to other machines."""
+        given = {each.key: msgspec.to_builtins(each.value) for each in config.settings if each.origin != "default"}
+        return cls(models=models, settings=given, fronts=fronts)
+
+    def load(self) -> Config:
+        """The settings, whatever this machine's environment and files say.
+
+        Raises:
+            ConfigError: a key or a value that cannot be used.
+        """
+        return _loaded(self.settings)
+
+    def of_fronts(self) -> Config:
+        """The settings of one front. One of several keeps no responses: the next request may meet another front."""
+        config = self.load()
+        if self.fronts == 1:
+            return config
+        return replace(config, server=msgspec.structs.replace(config.server, max_stored_responses=0))
+
+    def engines(self) -> list[EngineSpec]:
+        """One spec for each model.
+
+        Raises:
+            ConfigError: no model is named, or two have one name.
+        """
+        config = self.load()
+        named = named_models(config, self.models)
+        if not named:
+            raise ConfigError("name the models that the cluster is to serve", key="models")
+        found = [EngineSpec(self._deployment(name), names_of(config, name, model), self, name) for name, model in named]
+        owners: dict[str, str] = {}
+        for spec in found:
+            for name in spec.names:
+                if owners.setdefault(name, spec.model) != spec.model:
+                    raise ConfigError(f"{name!r} would be both {owners[name]} and {spec.model}: give aliases")
+        if len({spec.deployment for spec in found}) < len(found):
+            raise ConfigError("two models have one name: give them names in [registry.models]", key="models")
+        return found
+
+    def check_kv_type(self) -> None:
+        """Checks that KV means the same on all machines, whose CPUs may differ.
+
+        Raises:
+            ConfigError: the settings do not choose a KV cache type.
+        """
+        config = self.load()
+        if config.engine.kv_type is None and not config.engine.script:
+            message = (
+                "give --kv-type (such as f16): what is chosen without it depends on the CPU of each node, so nodes "
+                "would share no KV and might answer differently"
+            )
+            raise ConfigError(message, key="kv_type")
+
+    def as_document(self, host: str = "0.0.0.0", port: int = 8000) -> dict[str, Any]:
+        """The document that `serve deploy` and a RayService take, as plain values.
+
+        Args:
+            host: the address on which every node listens.
+            port: its port.
+
+        Raises:
+            ConfigError: it would contain a key, or be open to all; or a value cannot be used.
+        """
+        config = self.load()
+        for name in _SECRETS:
+            if self.settings.get(name):
+                message = f"`{name}` would be readable in the file: give --api-key-file, a file on every node"
+                raise ConfigError(message, key=name)
+        if not (config.server.api_key_file or config.server.allow_unauthenticated):
+            raise ConfigError("give --api-key-file, or --allow-unauthenticated if that is wanted", key="api_key_file")
+        self.check_kv_type()
+        self.engines()
+        settings = {key: value for key, value in self.settings.items() if key not in ("host", "port")}
+        # The application acts as if it listened everywhere: Ray's entrance stands in front of it.
+        args = ClusterConfig(
+            models=self.models, settings={**settings, "host": host}, fronts=self.fronts, name=self.name
+        )
+        application = {
+            "name": self.name,
+            "route_prefix": "/",
+            "import_path": "stoker.cluster:build",
+            "args": msgspec.to_builtins(args),
+        }
+        return {
+            "proxy_location": "EveryNode",
+            "http_options": {"host": host, "port": port},
+            "applications": [application],
+        }
+
+    def _deployment(self, model: str) -> str:
+        return "engine-" + "".join(c if c.isalnum() or c in "-_." else "-" for c in short_name(model))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """One model of a cluster."""
+
+    deployment: str
+    """Name of its deployment in Ray Serve."""
+    names: tuple[str, ...]
+    """Names of the model: the first one is its id, the others are aliases."""
+    cluster: ClusterConfig
+    model: str
+    """The model as the command line named it."""
+
+    def config(self) -> Config:
+        """The settings of one replica."""
+        settings = {key: value for key, value in self.cluster.settings.items() if key not in _OF_FRONTS}
+        tables = settings.pop("models", {})
+        if self.model in tables:
+            settings["models"] = {self.model: tables[self.model]}
+        return _loaded(settings)
+
+    def model_spec(self) -> ModelSpec:
+        """The spec by which one replica is loaded, for the calling machine.
+
+        Raises:
+            StokerError: see `create_replica`.
+        """
+        config = self.config()
+        return create_replica(config, [] if self.model in (config.registry.models or {}) else [self.model])
+
+
+def _loaded(settings: Mapping[str, Any]) -> Config:
+    types = setting_types()
+    unknown = sorted(settings.keys() - types.keys())
+    if unknown:
+        raise ConfigError(f"there is no setting {unknown[0]!r}", key=unknown[0])
+    try:
+        flags = {key: msgspec.convert(value, types[key], str_keys=True) for key, value in settings.items()}
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"a setting of the cluster cannot be used: {error}") from error
+    return load_config(flags, file=Path(os.devnull), environ={})

@@ -1,0 +1,83 @@
+"""The deployment whose replicas each own the runtime of one model, and let fronts connect to it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from stoker.cluster.actor_log import log_to_stderr
+from stoker.cluster.config import EngineSpec
+from stoker.cluster.messages import decode_orders, encode
+from stoker.cluster.session import Session
+from stoker.cluster.untyped import ray
+from stoker.engine.health import Health
+
+logger = logging.getLogger(__name__)
+
+_UNKNOWN_S = 5.0
+"""Time by which the first orders of a front may precede its connection."""
+
+
+class Engine:
+    """One replica. Its engine process is supervised by itself: Serve replaces the replica only if that is of no use."""
+
+    async def __init__(self, spec: EngineSpec) -> None:
+        from stoker.runtime.starting import started
+
+        log_to_stderr()
+        self._sessions: dict[str, Session] = {}
+        self._has_sessions = asyncio.Condition()
+        self._node = str(ray.util.get_node_ip_address())
+        self._runtime = await started(spec.model_spec(), None)
+
+    async def connect(self, session_id: str, to: str) -> AsyncGenerator[bytes, None]:
+        """The reports to a front, until it leaves.
+
+        Args:
+            session_id: chosen by the front.
+            to: this replica; for the router.
+        """
+        session = Session(self._runtime, self._node, lambda: self._others(session_id))
+        async with self._has_sessions:
+            self._sessions[session_id] = session
+            self._has_sessions.notify_all()
+        try:
+            async with aclosing(session.frames()) as frames:
+                async for frame in frames:
+                    yield encode(frame)
+        finally:
+            del self._sessions[session_id]
+
+    async def tell(self, session_id: str, orders: bytes, to: str) -> bool:
+        """Orders of a front. False: it is not connected (any more)."""
+        try:
+            async with asyncio.timeout(_UNKNOWN_S), self._has_sessions:
+                await self._has_sessions.wait_for(lambda: session_id in self._sessions)
+        except TimeoutError:
+            return False
+        self._sessions[session_id].obey(decode_orders(orders))
+        return True
+
+    def _others(self, session_id: str) -> list[Session]:
+        return [session for name, session in self._sessions.items() if name != session_id]
+
+    async def check_health(self) -> None:
+        """Called by Serve. An engine that is being restarted is healthy: its supervisor is quicker than Serve."""
+        health: Health = self._runtime.health()
+        if health.state in ("failed", "closed"):
+            raise RuntimeError(f"the engine is {health.state}: {health.last_error}")
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """Called by Serve: the statistics that decide the number of replicas."""
+        beat, card = self._runtime.health().heartbeat, self._runtime.card
+        num_open = 0 if beat is None else beat.num_running + beat.num_waiting
+        return {"open_requests": num_open, "places": card.parallel}
+
+    async def __del__(self) -> None:
+        runtime: Any = getattr(self, "_runtime", None)
+        if runtime is not None:
+            await asyncio.gather(*(session.close() for session in self._sessions.values()))
+            await runtime.close()

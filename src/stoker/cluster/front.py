@@ -1,0 +1,140 @@
+"""The deployment that speaks HTTP: the server's own application over models whose replicas are elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from stoker.cluster.actor_log import log_to_stderr
+from stoker.cluster.config import ClusterConfig, EngineSpec
+from stoker.cluster.directory import DIRECTORY
+from stoker.cluster.fleet import ClusterFleet
+from stoker.cluster.remote import RemoteEngine
+from stoker.cluster.serve_link import ServeLink, watch
+from stoker.cluster.untyped import serve
+from stoker.errors import StokerError
+from stoker.runtime.registry import Registry
+from stoker.runtime.replicas import ReplicatedRuntime
+from stoker.runtime.routing import Affinity
+from stoker.runtime.served import ServedModel
+from stoker.server.transport.connection import STOP, Stop
+from stoker.text.volatile import VolatileHeaders
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+logger = logging.getLogger(__name__)
+
+
+class Front:
+    """One replica of the entrance. Its application is `front_app`, which Serve makes where the replica runs."""
+
+    def __init__(self, cluster: ClusterConfig, *engines: Any) -> None:
+        """Args: `engines` are the handles that make Serve deploy the engines first; each front gets its own."""
+
+    async def drain(self) -> None:
+        """Prepares the end: streams that still run after `drain_s` end with an error event instead of a cut line."""
+        for life in _LIVES:
+            life.drain()
+
+
+def front_app(cluster: ClusterConfig) -> Callable[[], ASGIApp]:
+    """Makes the application of one front, on the machine where it runs."""
+
+    def make() -> ASGIApp:
+        from stoker.server.transport.app import create_app
+
+        log_to_stderr()
+        config = cluster.of_fronts()
+        registry = Registry([], config.registry, strict=config.server.strict_models)
+        handles = [serve.get_deployment_handle(spec.deployment, cluster.name) for spec in cluster.engines()]
+        volatile = VolatileHeaders(config.server.volatile_headers)
+        for spec, handle in zip(cluster.engines(), handles, strict=True):
+            registry.adopt(ServedModel(spec.names, _runtime(spec, handle, volatile)))
+        app = create_app(registry, config.server)
+        return _WithLife(app, _Life(registry, handles, config.server.drain_s))
+
+    return make
+
+
+def _runtime(spec: EngineSpec, handle: Any, volatile: VolatileHeaders) -> ReplicatedRuntime:
+    def connect(replica_id: str) -> RemoteEngine:
+        return RemoteEngine(ServeLink(handle, replica_id), volatile)
+
+    affinity = Affinity()
+    fleet = ClusterFleet(lambda: DIRECTORY.present(spec.deployment), connect, affinity)
+    restart_wait_s = spec.cluster.load().supervision.restart_wait_s
+    return ReplicatedRuntime(fleet, restart_wait_s=restart_wait_s, affinity=affinity)
+
+
+_LIVES: list[_Life] = []
+"""Of this process."""
+
+
+class _Life:
+    """The life of one front's models: the front answers with 503 until they are ready."""
+
+    def __init__(self, registry: Registry, handles: list[Any], drain_s: float) -> None:
+        self._registry = registry
+        self._handles = handles
+        self._drain_s = drain_s
+        self._tasks: list[asyncio.Task[None]] = []
+        self.stop = Stop()
+
+    async def begin(self) -> None:
+        self._tasks = [asyncio.ensure_future(watch(handle)) for handle in self._handles]
+        self._tasks.append(asyncio.ensure_future(self._load()))
+        _LIVES.append(self)
+
+    def drain(self) -> None:
+        self.stop.set()
+        self._registry.events.close()  # a client that follows the events waits for no answer
+        self._tasks.append(asyncio.ensure_future(self._cut_off()))
+
+    async def end(self) -> None:
+        """Ends the front after Serve drained it, or after Serve's timeout."""
+        _LIVES.remove(self)
+        self.stop.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._registry.close()
+
+    async def _cut_off(self) -> None:
+        await asyncio.sleep(self._drain_s)
+        await self._registry.close()
+
+    async def _load(self) -> None:
+        while True:
+            try:
+                return await self._registry.start()
+            except StokerError as error:
+                logger.error("the models cannot be reached, and are looked for again: %s", error.message)
+
+
+class _WithLife:
+    """Handles ASGI's lifespan, by which Serve starts and stops an application; `stoker serve` works otherwise."""
+
+    def __init__(self, app: ASGIApp, life: _Life) -> None:
+        self._app = app
+        self._life = life
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _tell(self._life.begin, self._life.end, receive, send)
+            return
+        scope.setdefault("state", {})[STOP] = self._life.stop
+        await self._app(scope, receive, send)
+
+
+async def _tell(
+    begin: Callable[[], Awaitable[None]], end: Callable[[], Awaitable[None]], receive: Receive, send: Send
+) -> None:
+    while True:
+        kind = (await receive())["type"]
+        await (begin if kind == "lifespan.startup" else end)()
+        await send({"type": f"{kind}.complete"})
+        if kind == "lifespan.shutdown":
+            return

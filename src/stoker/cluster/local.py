@@ -1,0 +1,233 @@
+"""A cluster that one command starts or joins, serves on, and leaves as it was before."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from types import FrameType
+from typing import Any, NoReturn
+
+from stoker.cluster.config import ENVIRONMENT, ClusterConfig
+from stoker.errors import ConfigError, ModelNotLoaded, StokerError
+
+logger = logging.getLogger(__name__)
+
+_ALONE: Mapping[str, str] = {**ENVIRONMENT, "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1"}
+"""Ray's environment for a cluster on one machine: without an outer load balancer, draining needs no minimum time."""
+_PORTS = (
+    "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT",
+    "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT",
+    "RAY_SERVE_HAPROXY_METRICS_PORT",
+    "RAY_SERVE_HAPROXY_STATS_PORT",
+)
+"""Variables with the ports of Ray's entrance: several clusters, one per command, may run on one machine."""
+_POLL_S = 0.25
+_READY_S = 1800.0
+"""Time in which the models must answer; they may have to be downloaded first."""
+_CALL_S = 10.0
+_OBJECT_STORE_BYTES = 80 * 2**20
+"""Size of Ray's object store, which is not used: messages between actors are small."""
+
+
+class LocalCluster:
+    """Ray's cluster as this process sees it. To be closed in every case.
+
+    Args:
+        cluster: what is served.
+        address: of a running cluster, or `auto`; empty = one is started on this machine.
+    """
+
+    def __init__(self, cluster: ClusterConfig, address: str) -> None:
+        self._cluster = cluster
+        self._config = cluster.load()
+        self._address = address
+        self._is_deployed = False
+
+    @property
+    def url(self) -> str:
+        """The URL under which the cluster is reached."""
+        return f"http://{self._config.server.host}:{self._config.server.port}"
+
+    def start(self) -> None:
+        """Starts or joins Ray, and deploys.
+
+        Raises:
+            ConfigError: there is no cluster at the address, or no room for the replicas.
+            StokerError: a model cannot be served.
+        """
+        self._check_port()
+        ray, serve = _ray(self._environment)
+        self._join(ray)
+        from stoker.cluster.app import application
+
+        app = application(self._cluster)
+        self._is_deployed = True
+        try:
+            serve.start(http_options={"host": self._config.server.host, "port": self._config.server.port})
+            serve.run(app, name=self._cluster.name, route_prefix="/", blocking=False)
+        except (ray.exceptions.RayError, RuntimeError, ValueError) as error:
+            raise StokerError(f"the cluster cannot serve: {_last_line(str(error))}") from error
+
+    def _join(self, ray: Any) -> None:
+        """Raises ConfigError: there is no Ray at the address, or it cannot be started."""
+        for is_last in (bool(self._address), True):
+            try:
+                self._initialize(ray)
+                return
+            except Exception as error:  # Ray raises this very class, when a busy machine starts it too slowly
+                ray.shutdown()
+                if is_last:
+                    raise ConfigError(f"Ray cannot be started or joined: {error}", key="address") from error
+
+    def _initialize(self, ray: Any) -> None:
+        if self._address:
+            ray.init(address=self._address, log_to_driver=False, configure_logging=False)
+            return
+        ray.init(
+            address="local",
+            num_cpus=self._num_cpus(),
+            include_dashboard=False,
+            object_store_memory=_OBJECT_STORE_BYTES,
+            log_to_driver=False,
+            configure_logging=False,
+            _node_ip_address="127.0.0.1",  # no other machine needs to reach it
+        )
+
+    def _check_port(self) -> None:
+        """Raises ConfigError: the port is taken. Ray would say so after a minute."""
+        server = self._config.server
+        try:
+            if not self._address:
+                socket.create_server((server.host, server.port)).close()
+        except OSError as error:
+            raise ConfigError(f"{server.host}:{server.port} cannot be listened on: {error.strerror}") from error
+
+    def wait_until_ready(self) -> None:
+        """Returns when every model answers.
+
+        Raises:
+            StokerError: one of them cannot be loaded, or takes too long.
+        """
+        ends = time.monotonic() + _READY_S
+        while time.monotonic() < ends:
+            if self._is_healthy():
+                return
+            self._check()
+            time.sleep(_POLL_S)
+        raise ModelNotLoaded(f"the models do not answer after {_READY_S:g} s; see the logs of Ray")
+
+    def close(self) -> None:
+        """Drains, and takes down what was started: the application, and Ray if it was started here."""
+        ray, serve = _ray(self._environment)
+        if not ray.is_initialized():
+            return
+        try:
+            if self._is_deployed:
+                self._drain()
+                if self._address:
+                    serve.delete(self._cluster.name)
+                else:
+                    serve.shutdown()
+        finally:
+            ray.shutdown()
+
+    def _drain(self) -> None:
+        _, serve = _ray(self._environment)
+        try:
+            fronts = serve.get_deployment_handle("front", self._cluster.name)
+            fronts.broadcast("drain").results(timeout_s=_CALL_S)
+        except (RuntimeError, TimeoutError) as error:  # of Ray: there is no front
+            logger.info("no front can be told to drain: %s", error)
+
+    @cached_property
+    def _environment(self) -> Mapping[str, str]:
+        if self._address:
+            return ENVIRONMENT
+        return {**_ALONE, **{name: str(_free_port()) for name in _PORTS}}
+
+    def _is_healthy(self) -> bool:
+        connection = http.client.HTTPConnection(self._config.server.host, self._config.server.port, timeout=5)
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def _check(self) -> None:
+        """Raises StokerError: Serve gave up on the application."""
+        _, serve = _ray(self._environment)
+        found = serve.status().applications.get(self._cluster.name)
+        if found is not None and found.status in ("DEPLOY_FAILED", "UNHEALTHY"):
+            raise StokerError(f"the cluster cannot serve: {_last_line(found.message)}")
+
+    def _num_cpus(self) -> float:
+        """CPUs to declare, enough for all replicas: on one machine they share its cores."""
+        each = self._config.engine.threads or 1
+        return max(1, len(self._cluster.engines()) * self._config.replicas.max_replicas * each)
+
+
+def _ray(environment: Mapping[str, str]) -> tuple[Any, Any]:
+    """Ray and its Serve, with the environment that they read when they are imported.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    for name, value in environment.items():
+        os.environ.setdefault(name, value)
+    try:
+        import ray
+        from ray import serve
+    except ImportError as error:
+        message = "Ray is not installed: pip install 'stoker[ray]' (Linux, Python 3.11 or newer)"
+        raise ConfigError(message, key="ray") from error
+    for name in ("ray", "ray.serve"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    return ray, serve
+
+
+def _last_line(text: str) -> str:
+    """The last line of a traceback from another process."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "nothing was said")
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+@contextmanager
+def stoppable() -> Generator[None]:
+    """Ends when SIGINT or SIGTERM comes in the block. A second one, while all is taken down, ends the process."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        restore()
+        raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    for number in before:
+        signal.signal(number, stop)
+    try:
+        with suppress(KeyboardInterrupt):
+            yield
+    finally:
+        restore()
+
+
+def wait_for_signal() -> NoReturn:
+    """Returns only by the KeyboardInterrupt of `stoppable`."""
+    while True:
+        signal.pause()

@@ -1,0 +1,253 @@
+"""An engine replica somewhere in the cluster as a `Runtime`: orders go out to it, and its reports come in.
+
+A runtime is connected once. When the connection breaks, or is silent for too long, every request of it ends with
+`EngineCrashed`, and the runtime is of no more use: its fleet makes another one. It knows nothing of Ray.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Protocol, cast
+
+from stoker.cluster.messages import Beat, Heard, Hello, Order, Report
+from stoker.engine.card_template import CardTemplate
+from stoker.engine.cards import ModelCard
+from stoker.engine.config import AdapterSpec
+from stoker.engine.door import Door
+from stoker.engine.health import Health
+from stoker.engine.inbox import InboxLimits
+from stoker.engine.protocol import Accepted, Command, Failed, Output, Submit
+from stoker.engine.question_messages import A, Question
+from stoker.engine.questions import Questions
+from stoker.engine.requests import Requests
+from stoker.errors import EngineCrashed, ModelNotLoaded
+from stoker.runtime.routing import Beginning
+from stoker.text.chat_formats.probe import ChatFormat
+from stoker.text.messages import Json, Message
+from stoker.text.volatile import VolatileHeaders
+
+logger = logging.getLogger(__name__)
+
+SILENCE_S = 12.0
+"""Silence after which a replica is lost, whatever the kernel says: it should send a `Beat` every second."""
+SIGN_EVERY_S = 5.0
+"""A front without orders sends an empty list at this interval, so that the replica does not take it for gone."""
+_MAX_ORDERS = 4096
+"""Maximum number of orders that wait to be sent."""
+_CAPACITY = 1_000_000
+"""Requests for which this side has room: in effect no limit, because the replica's own door decides."""
+_LOST = "failed"
+
+
+class LinkBroken(Exception):
+    """The connection to a replica cannot be had, or is gone."""
+
+
+class Link(Protocol):
+    """The connection to one replica."""
+
+    def reports(self) -> AsyncGenerator[list[Report], None]:
+        """The replica's reports, from `Hello` on. Closing the stream ends the connection. Raises LinkBroken."""
+        ...
+
+    async def tell(self, orders: list[Order]) -> None:
+        """Sends orders; returns when they have arrived. Raises LinkBroken."""
+        ...
+
+
+class RemoteEngine:
+    """The `Runtime` of one replica. Belongs to one event loop.
+
+    Args:
+        link: to the replica.
+        volatile: lines to drop from the head of system prompts.
+        silence_s: the silence after which the replica is lost.
+    """
+
+    def __init__(self, link: Link, volatile: VolatileHeaders | None = None, *, silence_s: float = SILENCE_S) -> None:
+        self._link = link
+        self._volatile = volatile
+        self._silence_s = silence_s
+        self._requests = Requests(self._send, Door(capacity=_CAPACITY, parallel=1), InboxLimits(), None)
+        self._questions = Questions(self._send)
+        self._orders: list[Order] = []
+        self._has_orders = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._hello: asyncio.Future[Hello] | None = None
+        self._template: CardTemplate | None = None
+        self._beat = Beat("starting")
+        self._on_heard: Callable[[Beginning], None] = lambda beginning: None
+        self.node = ""
+        """The address of its node, once it is connected."""
+
+    def listen(self, on_heard: Callable[[Beginning], None]) -> None:
+        """Calls `on_heard` with each prompt that another front has sent there."""
+        self._on_heard = on_heard
+
+    @property
+    def is_lost(self) -> bool:
+        """The replica will never answer again."""
+        return self._beat.state == _LOST
+
+    @property
+    def card(self) -> ModelCard:
+        if self._hello is None or not self._hello.done() or self._hello.exception() is not None:
+            raise ModelNotLoaded("the replica is not connected yet")
+        return self._hello.result().card
+
+    async def start(self) -> ModelCard:
+        """Connects, and returns when the replica has said what its model is.
+
+        Raises:
+            EngineCrashed: it cannot be reached, or said nothing in time.
+        """
+        if self._hello is None:
+            self._hello = asyncio.get_running_loop().create_future()
+            self._tasks = [asyncio.ensure_future(self._listen()), asyncio.ensure_future(self._keep_telling())]
+        hello = await asyncio.shield(self._hello)
+        if self._template is None:
+            self.node = hello.node
+            self._template = CardTemplate(hello.card, self._volatile)
+        return hello.card
+
+    def health(self) -> Health:
+        beat = self._beat
+        return Health(
+            is_ready=beat.state == "ready",
+            state=beat.state,
+            num_restarts=beat.num_restarts,
+            last_error=beat.last_error,
+            heartbeat=beat.stats,
+            node=self.node,
+            num_others=beat.num_others,
+        )
+
+    async def generate(self, submit: Submit) -> AsyncGenerator[Accepted | Output, None]:
+        request = self._requests.open(submit)
+        try:
+            while True:
+                event = await request.inbox.get()
+                self._requests.note_read(request)
+                yield event
+                if isinstance(event, Output) and event.finish_reason is not None:
+                    return
+        finally:
+            self._requests.close(request)
+
+    @property
+    def chat_format(self) -> ChatFormat:
+        return self._known_template.chat_format
+
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Json]] = (),
+        template_kwargs: Mapping[str, object] | None = None,
+    ) -> str:
+        """See `CardTemplate.render`. Safe to call from any thread."""
+        return self._known_template.render(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            variables=template_kwargs,
+        )
+
+    async def ask(self, question: Question[A]) -> A:
+        return await self._questions.ask(question)
+
+    def begin_with(self, adapters: Sequence[AdapterSpec]) -> None:
+        """Does nothing: the replica has the adapters that it was configured with, and refuses to change them."""
+
+    async def close(self) -> None:
+        self._end(ModelNotLoaded("the model was closed"), "closed")
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def _known_template(self) -> CardTemplate:
+        if self._template is None:
+            raise ModelNotLoaded("the replica is not connected yet")
+        return self._template
+
+    def _send(self, command: Command) -> None:
+        """Raises ModelNotLoaded: the replica is gone, or takes no orders."""
+        if self._beat.state in (_LOST, "closed"):
+            raise ModelNotLoaded("the replica is gone", retry_after_s=1.0)
+        if len(self._orders) >= _MAX_ORDERS:
+            raise ModelNotLoaded("the replica does not take orders", retry_after_s=1.0)
+        self._orders.append(cast("Order", command))
+        self._has_orders.set()
+
+    async def _listen(self) -> None:
+        reason = "ended"
+        try:
+            async with aclosing(self._link.reports()) as frames:
+                while True:
+                    async with asyncio.timeout(self._silence_s):
+                        frame = await anext(frames, None)
+                    if frame is None:
+                        break
+                    for report in frame:
+                        self._take(report)
+        except LinkBroken as error:
+            reason = str(error)
+        except TimeoutError:
+            reason = f"said nothing for {self._silence_s:g} s"
+        self._lose(reason)
+
+    def _take(self, report: Report) -> None:
+        match report:
+            case Output() | Accepted() | Failed():
+                self._requests.on_event(report)
+            case Beat():
+                self._beat = report
+            case Heard():
+                self._on_heard(Beginning(report.keys, report.num_tokens))
+            case Hello():
+                assert self._hello is not None
+                self._hello.set_result(report)
+                self._beat = Beat("ready")
+            case _:
+                self._questions.on_answer(report)
+
+    async def _keep_telling(self) -> None:
+        """Sends one list of orders at a time, so that none overtakes another; new orders gather meanwhile."""
+        while True:
+            try:
+                async with asyncio.timeout(SIGN_EVERY_S):
+                    await self._has_orders.wait()
+            except TimeoutError:
+                pass
+            self._has_orders.clear()
+            orders, self._orders = self._orders, []
+            try:
+                async with asyncio.timeout(self._silence_s):
+                    await self._link.tell(orders)
+            except LinkBroken as error:
+                return self._lose(str(error))
+            except TimeoutError:
+                return self._lose(f"took no orders for {self._silence_s:g} s")
+
+    def _lose(self, reason: str) -> None:
+        if self._beat.state not in (_LOST, "closed"):
+            logger.info("a replica on %s is lost: it %s", self.node or "a node", reason)
+            self._end(EngineCrashed(f"the replica {reason} while it worked on the request"), _LOST, reason)
+            for task in self._tasks:
+                if task is not asyncio.current_task():
+                    task.cancel()
+
+    def _end(self, error: Any, state: str, reason: str | None = None) -> None:
+        self._beat = Beat(state, self._beat.num_restarts, reason)
+        self._requests.end_all(error)
+        self._questions.end_all(error)
+        if self._hello is not None and not self._hello.done():
+            self._hello.set_exception(error)
+            self._hello.exception()  # waiters get the error; without waiters it needs no report

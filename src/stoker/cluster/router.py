@@ -1,0 +1,41 @@
+"""Ray Serve's router for calls to replicas: each call names its replica. The router chooses none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
+
+from stoker.cluster import directory  # the module: Serve sends this class by value, with a copy of what it names
+
+
+class DirectedRouter(RequestRouter):
+    """Routes each call by its keyword `to`, the id of a replica. If that replica is gone, the call fails at once.
+
+    A draining replica is kept while a front is connected to it: requests that run there may still be aborted.
+    """
+
+    def update_replicas(self, replicas: list[RunningReplica]) -> None:
+        """Called by Serve whenever a replica was added or removed."""
+        present = {replica.replica_id for replica in replicas}
+        kept = [
+            replica
+            for replica_id, replica in self.curr_replicas.items()
+            if replica_id not in present and directory.DIRECTORY.is_held(replica_id.unique_id)
+        ]
+        super().update_replicas([*replicas, *kept])
+        directory.DIRECTORY.note(self._deployment_id.name, [replica_id.unique_id for replica_id in present])
+
+    async def choose_replicas(
+        self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
+    ) -> list[list[RunningReplica]]:
+        """The replica that the call is for."""
+        if pending_request is None:
+            return [candidate_replicas]
+        pending_request.routing_context.should_backoff = True
+        call: Any = pending_request
+        wanted = call.kwargs.get("to")
+        found = [replica for replica in candidate_replicas if replica.replica_id.unique_id == wanted]
+        if not found and not call.future.done():
+            call.future.set_exception(LookupError(f"there is no replica {wanted}"))
+        return [found or candidate_replicas]

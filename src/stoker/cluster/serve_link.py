@@ -1,0 +1,75 @@
+"""The connection to one replica of an engine deployment, through a handle of Ray Serve."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import grpc
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
+
+from stoker.cluster.directory import DIRECTORY
+from stoker.cluster.messages import Order, Report, decode_reports, encode
+from stoker.cluster.remote import LinkBroken
+
+logger = logging.getLogger(__name__)
+
+BROKEN = (RayError, RayServeException, LookupError, RuntimeError, OSError, grpc.RpcError)
+"""Errors that Ray raises when a replica cannot be reached, or has just gone."""
+
+
+class ServeLink:
+    """A `Link`. Belongs to one event loop.
+
+    Args:
+        handle: of the engine deployment, whose router is `DirectedRouter`.
+        replica_id: which of its replicas.
+    """
+
+    def __init__(self, handle: Any, replica_id: str) -> None:
+        self._handle = handle
+        self._replica_id = replica_id
+        self._session = uuid.uuid4().hex
+
+    async def reports(self) -> AsyncGenerator[list[Report], None]:
+        """See `Link`."""
+        DIRECTORY.hold(self._replica_id)
+        try:
+            response = self._handle.options(stream=True).connect.remote(self._session, to=self._replica_id)
+            try:
+                async for raw in response:
+                    yield decode_reports(raw)
+            finally:
+                response.cancel()
+        except BROKEN as error:
+            raise LinkBroken(_reason(error)) from error
+        finally:
+            DIRECTORY.release(self._replica_id)
+
+    async def tell(self, orders: list[Order]) -> None:
+        """See `Link`."""
+        try:
+            is_known = await self._handle.tell.remote(self._session, encode(orders), to=self._replica_id)
+        except BROKEN as error:
+            raise LinkBroken(_reason(error)) from error
+        if not is_known:
+            raise LinkBroken("does not know this front any more")
+
+
+async def watch(handle: Any) -> None:
+    """Has the handle learn which replicas there are, from now on. Returns when there is one."""
+    try:
+        await handle.connect.remote("", to="")
+    except asyncio.CancelledError:
+        raise
+    except BROKEN as error:
+        logger.info("the router is there: %s", _reason(error))
+
+
+def _reason(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return f"broke off: {type(error).__name__}" + (f" ({text[0][:200]})" if text else "")

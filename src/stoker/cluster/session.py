@@ -1,0 +1,182 @@
+"""The requests of one front at one engine replica: orders become requests of a runtime, and events become reports.
+
+A session ends with the stream of its reports, or when its front is silent for too long; its open requests are then
+aborted. It knows nothing of Ray.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from stoker.cluster.messages import Beat, Heard, Hello, Order, Report
+from stoker.engine.health import Health
+from stoker.engine.protocol import Abort, Failed, Pause, Resume, Submit
+from stoker.engine.question_messages import ChangeAdapters, EraseSlots, Question, RestoreSlot, SaveSlot, Unanswered
+from stoker.errors import StokerError, UnsupportedParameter
+from stoker.runtime.base import Runtime
+from stoker.runtime.replica_request import beginning_of_submit
+
+BEAT_S = 1.0
+"""Time between two signs of life of a replica."""
+PATIENCE_S = 20.0
+"""Silence after which a front is gone."""
+
+
+class Session:
+    """Belongs to one event loop.
+
+    Args:
+        runtime: of the replica; started.
+        node: the address of its node.
+        others: the sessions of other fronts at the same replica.
+    """
+
+    def __init__(self, runtime: Runtime, node: str, others: Callable[[], Iterable[Session]] = lambda: ()) -> None:
+        self._runtime = runtime
+        self._others = others
+        self._reports: list[Report] = [Hello(runtime.card, node)]
+        self._has_news = asyncio.Event()
+        self._work: dict[str, asyncio.Task[None]] = {}
+        self._resumed: dict[str, asyncio.Event] = {}
+        """For each request: an event that is set while the request is not paused."""
+        self._is_closed = False
+        self._heard_at = asyncio.get_running_loop().time()
+
+    @property
+    def num_open(self) -> int:
+        """Requests and questions that have not ended."""
+        return len(self._work)
+
+    def obey(self, orders: list[Order]) -> None:
+        """Carries out the front's orders, one after another, without waiting. An empty list is a sign of life."""
+        self._heard_at = asyncio.get_running_loop().time()
+        for order in orders:
+            match order:
+                case Submit():
+                    self._spread_word(order)
+                    self._begin(order.request_id, self._generate(order, self._work.get(order.request_id)))
+                case Abort():
+                    self._abort(order.request_id)
+                case Pause():
+                    if (resumed := self._resumed.get(order.request_id)) is not None:
+                        resumed.clear()
+                case Resume():
+                    if (resumed := self._resumed.get(order.request_id)) is not None:
+                        resumed.set()
+                case _:
+                    self._begin(order.question_id, self._answer(order))
+
+    def hear(self, heard: Heard) -> None:
+        """Tells the front that another front has sent a prompt here."""
+        self._tell(heard)
+
+    async def frames(self) -> AsyncGenerator[list[Report], None]:
+        """The reports to the front, as it takes them; at least a `Beat` every second. Ends when the front is gone."""
+        beating = asyncio.ensure_future(self._keep_beating())
+        try:
+            while not self._is_closed:
+                await self._has_news.wait()
+                self._has_news.clear()
+                reports, self._reports = self._reports, []
+                yield reports
+        finally:
+            beating.cancel()
+            await self.close()
+            await asyncio.gather(beating, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Aborts whatever is open. Calling it twice is allowed."""
+        self._is_closed = True
+        self._has_news.set()
+        tasks = list(self._work.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _spread_word(self, submit: Submit) -> None:
+        """Tells the other fronts of a prompt, so that each front can route the conversation to its prefix cache."""
+        others = list(self._others()) if submit.cache_prompt else []
+        if others:
+            beginning = beginning_of_submit(submit)
+            for other in others:
+                other.hear(Heard(beginning.keys, beginning.num_tokens))
+
+    def _begin(self, work_id: str, work: Coroutine[Any, Any, None]) -> None:
+        task = self._work[work_id] = asyncio.ensure_future(work)
+        task.add_done_callback(self._forgetting(work_id))
+
+    def _forgetting(self, work_id: str) -> Callable[[asyncio.Task[None]], None]:
+        def forget(task: asyncio.Task[None]) -> None:
+            if self._work.get(work_id) is task:
+                del self._work[work_id]
+
+        return forget
+
+    def _abort(self, work_id: str) -> None:
+        if (task := self._work.get(work_id)) is not None:
+            task.cancel()
+
+    async def _generate(self, submit: Submit, before: asyncio.Task[None] | None) -> None:
+        """Args: `before` is an aborted request with the same id; the new one waits for its end."""
+        if before is not None:
+            await asyncio.wait([before])
+        resumed = self._resumed[submit.request_id] = asyncio.Event()
+        resumed.set()
+        try:
+            async with aclosing(self._runtime.generate(submit)) as events:
+                async for event in events:
+                    self._tell(event)
+                    await resumed.wait()  # the engine pauses it when its own inbox is full
+        except StokerError as error:
+            self._tell(Failed.of(submit.request_id, error))
+        finally:
+            del self._resumed[submit.request_id]
+
+    async def _answer(self, question: Question[Any]) -> None:
+        try:
+            _check_possible(question)
+            answer = await self._runtime.ask(question)
+            self._tell(msgspec.structs.replace(answer, question_id=question.question_id))
+        except StokerError as error:
+            self._tell(Unanswered.of(question.question_id, error))
+
+    def _tell(self, report: Any) -> None:
+        self._reports.append(report)
+        self._has_news.set()
+
+    async def _keep_beating(self) -> None:
+        loop = asyncio.get_running_loop()
+        while loop.time() - self._heard_at < PATIENCE_S:
+            self._tell(beat_of(self._runtime.health(), sum(other.num_open for other in self._others())))
+            await asyncio.sleep(BEAT_S)
+        self._is_closed = True
+        self._has_news.set()
+
+
+def beat_of(health: Health, num_others: int) -> Beat:
+    """The health of a runtime, as a message to one front."""
+    return Beat(health.state, health.num_restarts, health.last_error, health.heartbeat, num_others)
+
+
+def _check_possible(question: Question[Any]) -> None:
+    """Raises UnsupportedParameter for a question that concerns one replica, and not the model."""
+    match question:
+        case SaveSlot() | RestoreSlot() | EraseSlots(slot=int()):
+            raise UnsupportedParameter(
+                "a slot belongs to one replica, and a cluster has several that come and go: slots cannot be saved, "
+                "restored or erased one by one. Erase all of them, or keep KV in a folder (--kv-dir)",
+                parameter="id_slot",
+            )
+        case ChangeAdapters() if not question.is_empty:
+            raise UnsupportedParameter(
+                "adapters of a model in a cluster are given when it is served (--lora): replicas that start later "
+                "would not have what is changed now",
+                parameter="lora",
+            )
+        case _:
+            return

@@ -1,0 +1,184 @@
+"""A snapshot of the KV pool, for inspection: what it holds and which requests run in it. It decides nothing.
+
+```
+    root ── 7: 812 tokens, slots 0 3 5 ─┬─ 9: 204 tokens, slot 0        all widths together are the ledger's `held`
+                                        └─ 12: 31 tokens, slots 3 5
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from stoker.core.kv_cache import KVCache
+from stoker.core.prefix_tree import Node
+from stoker.core.sequence import Sequence
+
+MAX_NODES = 256
+"""Of one view. What is smaller than the others is added up, for each node above it."""
+_LEAST_SHARE = 0.002
+"""Of what is held: nodes with less below them are added up too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolNode:
+    """Tokens that the same slots hold, computed once."""
+
+    number: int
+    """Of the node as long as it lives; 0 or negative: several small ones below node `-number`, 0 being the root."""
+    parent: int
+    """The number of the node above it; 0 = none."""
+    num_tokens: int
+    num_slots: int
+    """Sequences that share the node, running or finished."""
+    slots: tuple[int, ...]
+    """Slots of the sequences that end at this node."""
+    is_running: bool
+    """A running request holds the node, so that it cannot be evicted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolView:
+    """Counts are in tokens, which are cells."""
+
+    capacity: int
+    held: int
+    retained: int
+    """Of `held`, what only finished conversations hold."""
+    promised: int
+    nodes: list[PoolNode]
+    leaving: list[int]
+    """The slots of finished conversations, in the order in which they are evicted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceState:
+    """A request that is alive. Counts are in tokens."""
+
+    request_id: str
+    client_key: str
+    slot: int | None
+    """None = it has none now."""
+    state: str
+    """`queued`, `restoring` (from memory or disk), `prompt`, `decode`, or `paused` (its client reads too slowly)."""
+    num_prompt: int
+    num_computed: int
+    """Of prompt and answer, what is in its slot."""
+    num_cached: int
+    """Of the prompt, what was taken from the cache,"""
+    num_resident: int
+    """and of this, what was in the pool; the rest came from memory or disk."""
+    num_completion: int
+    num_drafted: int
+    num_accepted: int
+    num_preempted: int
+    num_adapters: int
+    priority: int
+
+
+def pool_view(kv: KVCache) -> PoolView:
+    """What the pool holds. The widths of its nodes add up to `held`."""
+    least = max(1, int(kv.ledger.held * _LEAST_SHARE))
+    nodes = _shared(kv, least) if kv.ledger.shares_cells else _copied(kv)
+    while kv.ledger.shares_cells and len(nodes) > MAX_NODES:
+        least *= 2
+        nodes = _shared(kv, least)
+    return PoolView(
+        capacity=kv.ledger.capacity,
+        held=kv.ledger.held,
+        retained=kv.held_by_retained,
+        promised=kv.ledger.num_promised,
+        nodes=nodes,
+        leaving=list(kv.retained)[:MAX_NODES],
+    )
+
+
+def sequence_state(sequence: Sequence, *, is_paused: bool = False) -> SequenceState:
+    """What is known of a sequence that is alive."""
+    drafter, request = sequence.drafter, sequence.request
+    return SequenceState(
+        request_id=request.request_id,
+        client_key=request.client_key,
+        slot=sequence.slot,
+        state="paused" if is_paused else _state(sequence),
+        num_prompt=sequence.num_prompt,
+        num_computed=sequence.num_computed,
+        num_cached=min(sequence.num_cached, sequence.num_prompt),
+        num_resident=min(sequence.num_resident, sequence.num_prompt),
+        num_completion=sequence.num_completion,
+        num_drafted=0 if drafter is None else drafter.num_drafted,
+        num_accepted=0 if drafter is None else drafter.num_accepted,
+        num_preempted=sequence.num_preempted,
+        num_adapters=len(request.adapters),
+        priority=request.priority,
+    )
+
+
+def _state(sequence: Sequence) -> str:
+    if sequence.slot is None:
+        return "restoring" if sequence.fetched_keys else "queued"
+    if sequence.is_restoring:
+        return "restoring"
+    return "prompt" if sequence.num_computed < sequence.num_prompt else "decode"
+
+
+def _shared(kv: KVCache, least: int) -> list[PoolNode]:
+    """Every node with at least so many tokens in it and below it, and the sums of the others."""
+    found = list(kv.tree.nodes())
+    sizes: dict[int, int] = {}
+    for node in reversed(found):
+        sizes[node.number] = len(node.entries) + sum(sizes[child.number] for child in node.children)
+    running = {node.number for slot in kv.running_slots for node in kv.tree.path(slot)}
+    shown: list[PoolNode] = []
+    small: dict[int, list[Node]] = {}
+    numbers: set[int] = set()
+    for node in found:
+        parent = _parent_number(node)
+        if parent and parent not in numbers:
+            continue  # a part of what was added up above it
+        if sizes[node.number] < least:
+            small.setdefault(parent, []).append(node)
+            continue
+        numbers.add(node.number)
+        shown.append(_node(node, parent, is_running=node.number in running))
+    return shown + [_sum(parent, nodes, sizes, running) for parent, nodes in small.items()]
+
+
+def _node(node: Node, parent: int, *, is_running: bool) -> PoolNode:
+    return PoolNode(
+        number=node.number,
+        parent=parent,
+        num_tokens=len(node.entries),
+        num_slots=node.num_slots,
+        slots=tuple(sorted(node.tips)),
+        is_running=is_running,
+    )
+
+
+def _sum(parent: int, nodes: list[Node], sizes: dict[int, int], running: set[int]) -> PoolNode:
+    return PoolNode(
+        number=-parent,
+        parent=parent,
+        num_tokens=sum(sizes[node.number] for node in nodes),
+        num_slots=sum(node.num_slots for node in nodes),
+        slots=tuple(sorted(slot for node in nodes for slot in node.tips))[:MAX_NODES],
+        is_running=any(node.number in running for node in nodes),
+    )
+
+
+def _parent_number(node: Node) -> int:
+    parent = node.parent
+    return 0 if parent is None or parent.parent is None else parent.number
+
+
+def _copied(kv: KVCache) -> list[PoolNode]:
+    """Of a backend that copies cells, each slot by itself: what two of them have in common takes cells twice."""
+    lengths = {slot: kv.tree.length(slot) for slot in sorted(kv.tree.slots)}
+    return [_copy(slot, length, kv.running_slots) for slot, length in lengths.items() if length]
+
+
+def _copy(slot: int, length: int, running: Iterable[int]) -> PoolNode:
+    return PoolNode(
+        number=slot + 1, parent=0, num_tokens=length, num_slots=1, slots=(slot,), is_running=slot in running
+    )

@@ -1,0 +1,79 @@
+"""What an engine is made of beside its scheduler: parts that a loaded model offers, or what stands in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from stoker.cache.store import KVStore
+from stoker.core.draft_port import DraftPort
+from stoker.core.scheduler import Scheduler, SchedulerConfig
+from stoker.core.speculation import Speculation
+from stoker.core.stages import Mark
+from stoker.engine.draft_model import DraftModel
+from stoker.engine.embeddings import EmbeddingRequests, NoEmbeddings
+from stoker.engine.loaded import Loaded
+from stoker.engine.slot_files import SlotPort
+from stoker.engine.transfers import NoTransfers, Transfers
+from stoker.sampling.row_kernels import RowKernels
+from stoker.sampling.sampler import Sampler
+
+
+class NoMaxima:
+    """In place of the port of a backend that does not report the maxima of logits."""
+
+    maxima = None
+
+
+def transfers(
+    loaded: Loaded, store: KVStore | None, scheduler: Scheduler, clock: Callable[[], float]
+) -> Transfers | NoTransfers:
+    if loaded.kv_port is None or store is None:
+        return NoTransfers()
+    return Transfers(loaded.kv_port, store, scheduler, clock)
+
+
+def draft_counts(speculation: Speculation) -> dict[str, Any]:
+    """The fields of `EngineStats` about drafts."""
+    counts = speculation.by_source
+    return {
+        "num_drafts": speculation.num_drafts,
+        "drafted_tokens": speculation.num_drafted,
+        "accepted_tokens": speculation.num_accepted,
+        "drafted_grammar_tokens": counts["grammar"].num_drafted,
+        "accepted_grammar_tokens": counts["grammar"].num_accepted,
+        "drafted_model_tokens": counts["model"].num_drafted,
+        "accepted_model_tokens": counts["model"].num_accepted,
+        "draft_model_s": 0.0 if speculation.models is None else speculation.models.seconds,
+    }
+
+
+def drafting(loaded: Loaded, clock: Callable[[], float]) -> DraftPort | None:
+    if loaded.draft_backend is None:
+        return None
+    return DraftModel(loaded.draft_backend, loaded.backend.info.vocab_size, clock)
+
+
+def embeddings(loaded: Loaded, config: SchedulerConfig, clock: Callable[[], float]) -> EmbeddingRequests | NoEmbeddings:
+    name = loaded.backend.info.name
+    if loaded.embedder is None:
+        return NoEmbeddings(name)
+    return EmbeddingRequests.beside(config, loaded.embedder, loaded.tokenizer, name=name, clock=clock)
+
+
+def slot_port(loaded: Loaded, scheduler: Scheduler) -> SlotPort | None:
+    if loaded.kv_port is None:
+        return None
+    return SlotPort(loaded.backend, loaded.kv_port, scheduler, loaded.adapters)
+
+
+def sampler(loaded: Loaded, kernels: RowKernels | None, mark: Mark) -> Sampler:
+    info = loaded.backend.info
+    return Sampler(
+        vocab_size=info.vocab_size,
+        eog_token_ids=info.eog_token_ids,
+        token_bytes=partial(loaded.tokenizer.token_bytes, render_special=True),
+        mark=mark,
+        kernels=kernels,
+    )

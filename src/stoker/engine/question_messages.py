@@ -1,0 +1,257 @@
+"""Messages of questions to an engine, beside generating, and of their answers. A question names its answer's type."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, cast, get_args
+
+import msgspec
+
+from stoker.core.slot_state import SlotState
+from stoker.engine.cards import AdapterCard
+from stoker.engine.config import AdapterSpec
+from stoker.engine.view import EngineView
+from stoker.errors import FieldValue, StokerError, error_from_code
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+A = TypeVar("A", bound="Answer")
+
+
+class AdapterChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """An adapter that a request asks for, by its name, or by its id."""
+
+    name: str | None = None
+    adapter_id: int | None = None
+    scale: float = 1.0
+
+
+class SessionState(msgspec.Struct, frozen=True):
+    """A session as it is now."""
+
+    name: str
+    age_s: float
+    expires_in_s: float
+    num_requests: int
+    num_tokens: int
+    """Of it in the KV pool, and preferred there; 0 while a request of it runs."""
+
+
+class Answer(msgspec.Struct, frozen=True, tag=True):
+    """What a question is answered with."""
+
+    question_id: str
+
+
+class Question(msgspec.Struct, Generic[A], frozen=True, tag=True, kw_only=True):
+    """Data that asks for one `A`. Every question that is sent gets exactly one answer, as long as the process lives."""
+
+    question_id: str = ""
+    """Given by what sends the question."""
+
+
+class Tokenized(Answer, frozen=True, tag=True):
+    token_ids: list[int]
+    pieces: list[bytes]
+    """The text of each token; special tokens are written out."""
+
+
+class Tokenize(Question[Tokenized], frozen=True, tag=True):
+    """The tokens of a text."""
+
+    text: str
+    wants_bos: bool = True
+    """As a prompt: BOS in front, if the model wants one and the text does not bring its own."""
+    parse_special: bool = True
+    """The text of a special token becomes that token."""
+
+
+class Detokenized(Answer, frozen=True, tag=True):
+    text: str
+
+
+class Detokenize(Question[Detokenized], frozen=True, tag=True):
+    """The text of some tokens, special ones written out."""
+
+    token_ids: list[int]
+
+
+class SlotList(Answer, frozen=True, tag=True):
+    slots: list[SlotState]
+
+
+class ListSlots(Question[SlotList], frozen=True, tag=True):
+    """What every slot of the KV pool holds, between two steps."""
+
+
+class Erased(Answer, frozen=True, tag=True):
+    num_tokens: int
+
+
+class EraseSlots(Question[Erased], frozen=True, tag=True):
+    """Forgets what finished conversations left in one slot, or in all."""
+
+    slot: int | None = None
+    """None = all in which no request runs, and what is in memory behind the pool; what is on disk stays."""
+
+
+class SessionList(Answer, frozen=True, tag=True):
+    sessions: list[SessionState]
+
+
+class ListSessions(Question[SessionList], frozen=True, tag=True):
+    """The sessions of an owner."""
+
+    owner: str
+
+
+class SessionEnded(Answer, frozen=True, tag=True):
+    was_there: bool
+
+
+class EndSession(Question[SessionEnded], frozen=True, tag=True):
+    """Ends a session and forgets what it left in the KV pool."""
+
+    name: str
+
+
+class SlotFiled(Answer, frozen=True, tag=True):
+    """A slot was saved or restored."""
+
+    num_tokens: int
+    num_bytes: int
+    """Of the file."""
+    seconds: float
+
+
+class SaveSlot(Question[SlotFiled], frozen=True, tag=True):
+    """Writes what a finished conversation left in a slot to a file."""
+
+    slot: int
+    filename: str
+    """Inside the engine's `slot_save_path`."""
+
+
+class RestoreSlot(Question[SlotFiled], frozen=True, tag=True):
+    """Fills an idle slot with what `SaveSlot` has written."""
+
+    slot: int
+    filename: str
+    """Inside the engine's `slot_save_path`."""
+
+
+class AdapterList(Answer, frozen=True, tag=True):
+    adapters: list[AdapterCard]
+
+
+class ChangeAdapters(Question[AdapterList], frozen=True, tag=True):
+    """The adapters that are loaded, after all changes that the question asks for, if any."""
+
+    load: AdapterSpec | None = None
+    unload: str | None = None
+    """By name. Requests that compute with it go on, new ones do not find it."""
+    scales: dict[int, float] | None = None
+    """By id: for requests that choose no adapters. Those that are missing get 0."""
+
+    @property
+    def is_empty(self) -> bool:
+        """The question asks for no change."""
+        return (self.load, self.unload, self.scales) == (None, None, None)
+
+
+class Embedded(Answer, frozen=True, tag=True):
+    values: bytes
+    """Numbers of 4 bytes, little-endian: those of the first input, those of the second, …"""
+    size: int
+    """Numbers of one input: an embedding, or one score, as the model's classifier gives it."""
+    num_tokens: list[int]
+    """Of each input."""
+
+    def rows(self) -> NDArray[np.float32]:
+        """`(inputs, size)`, in the order of the inputs."""
+        import numpy as np  # here: a server without embeddings does without it
+
+        return np.frombuffer(self.values, dtype="<f4").reshape(len(self.num_tokens), self.size)
+
+    def relevance(self) -> list[float]:
+        """Of ranked inputs: how well each answers the query, between 0 and 1."""
+        import numpy as np
+
+        scores = self.rows()[:, 0].astype(np.float64)
+        return (0.5 * (1 + np.tanh(scores / 2))).tolist()
+
+
+class Embed(Question[Embedded], frozen=True, tag=True):
+    """Embeddings, or ranks: a question that costs forward passes. `Abort` with its id takes it back.
+
+    The inputs are computed beside the streams, with a bounded share of each step.
+    """
+
+    inputs: list[str | list[int]]
+    """Texts, or token ids that are taken as they are."""
+    query: str | None = None
+    """Given: how well each input answers it is wanted, instead of embeddings."""
+    dimensions: int | None = None
+    """Only the first numbers of each embedding; of a model that was trained for that, they mean something."""
+    norm: int = 2
+    """To which norm embeddings are scaled; -1 = they are not."""
+    truncates: bool = False
+    """An input that is too long is cut instead of refused."""
+    priority: int = 0
+    client_key: str = ""
+    timeout_s: float | None = None
+    parse_special: bool = True
+    """The text of a special token in an input is that token."""
+    parameter: str = "input"
+    """What the caller called the inputs, for errors."""
+    adapters: list[AdapterChoice] | None = None
+    """As of `Submit`. Embeddings are computed without any, so all but an empty list may be refused."""
+
+
+class Glimpse(Answer, frozen=True, tag=True):
+    engines: list[EngineView]
+
+
+class Look(Question[Glimpse], frozen=True, tag=True):
+    """What the engine does. It writes steps and moments down from the first look on, see `recorder`."""
+
+    since: dict[int, int] = {}
+    """By replica, the serial of the newest record that is known already; without it all that is kept is told."""
+
+
+class Unanswered(Answer, frozen=True, tag=True):
+    """The question was refused."""
+
+    code: str
+    message: str
+    fields: dict[str, FieldValue]
+
+    @classmethod
+    def of(cls, question_id: str, error: StokerError) -> Unanswered:
+        return cls(question_id, error.code, error.message, error.fields)
+
+    def error(self) -> StokerError:
+        return error_from_code(self.code, self.message, self.fields)
+
+
+QuickQuestion: TypeAlias = (
+    Tokenize
+    | Detokenize
+    | ListSlots
+    | EraseSlots
+    | SaveSlot
+    | RestoreSlot
+    | ListSessions
+    | EndSession
+    | ChangeAdapters
+    | Look
+)
+"""What costs no forward pass."""
+
+
+def as_answer_to(question: Question[A], answer: Answer) -> A:
+    """`answer`, which is of the kind that `question` asks for."""
+    (kind,) = get_args(vars(type(question))["__orig_bases__"][0])
+    assert isinstance(answer, kind), "every question has one kind of answer"
+    return cast("A", answer)

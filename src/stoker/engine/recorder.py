@@ -1,0 +1,119 @@
+"""Records what an engine does, while a client watches. It belongs to the thread that steps.
+
+```
+    first Look ──► an engine gets a recorder ──► steps, moments ──► the next Look takes what is newer than it knows
+                                                                    no Look for 5 s: the recorder goes
+```
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import takewhile
+from typing import TypeVar
+
+from stoker.core.batch import Batch
+from stoker.core.scheduler import Scheduler
+from stoker.core.stages import Mark, Stage
+from stoker.engine.stats import EngineStats
+from stoker.engine.view import EngineView, Moment, StepRecord
+
+IDLE_S = 5.0
+"""Seconds without a `Look` after which a recorder is dropped."""
+_MAX_STEPS, _MAX_MOMENTS = 512, 512
+
+RecordT = TypeVar("RecordT", StepRecord, Moment)
+
+
+class Recorder:
+    """Bounded: the oldest records are dropped.
+
+    Args:
+        scheduler: of the engine.
+        clock: seconds; only differences count.
+        mark: who else is told when a part of a step has ended.
+    """
+
+    def __init__(self, scheduler: Scheduler, clock: Callable[[], float], mark: Mark) -> None:
+        self._scheduler = scheduler
+        self._clock = clock
+        self._outer = mark
+        self._serial = 0
+        self._steps: deque[StepRecord] = deque(maxlen=_MAX_STEPS)
+        self._moments: deque[Moment] = deque(maxlen=_MAX_MOMENTS)
+        self._looked_at = clock()
+        self._name = secrets.token_hex(4)
+        self._forward_ended = self._sample_ended = 0.0
+        self._num_evicted = scheduler.kv.num_evicted
+        self._num_preemptions = scheduler.num_preemptions
+
+    def mark(self, stage: Stage) -> None:
+        """See `Mark`."""
+        if stage == "forward":
+            self._forward_ended = self._clock()
+        elif stage == "sample":
+            self._sample_ended = self._clock()
+        self._outer(stage)
+
+    def stepped(self, batch: Batch, num_accepted: int, step_s: float) -> bool:
+        """Records a computed step. Its time is that of the forward pass and the sampling after it.
+
+        Returns:
+            False: no client has looked for a while, so the recorder can be dropped.
+        """
+        now = self._clock()
+        sample_s = self._sample_ended - self._forward_ended
+        num_chunks, num_prompt, _ = batch.prompt_sizes()
+        self._serial += 1
+        record = StepRecord(
+            serial=self._serial,
+            at_s=now,
+            step_ms=round(step_s * 1e3, 3),
+            forward_ms=round((step_s - sample_s) * 1e3, 3),
+            sample_ms=round(sample_s * 1e3, 3),
+            num_decodes=len(batch.chunks) - num_chunks,
+            num_prompt=num_prompt,
+            num_drafted=batch.num_drafted,
+            num_accepted=num_accepted,
+            num_imported=sum(transfer.num_entries for transfer in batch.imports),
+            members=[(chunk.slot, len(chunk.entries)) for chunk in batch.chunks],
+        )
+        self._steps.append(record)
+        self._note_departures()
+        return now - self._looked_at <= IDLE_S
+
+    def note(self, kind: str, request_id: str, count: int = 0) -> None:
+        """Something has happened. See `Moment`."""
+        self._serial += 1
+        self._moments.append(Moment(self._serial, self._clock(), kind, request_id, count))
+
+    def view(self, stats: EngineStats, since: int) -> EngineView:
+        """The engine now, and all records that are newer than `since`."""
+        self._looked_at = now = self._clock()
+        known = since if 0 <= since <= self._serial else 0
+        return EngineView(
+            recorder=self._name,
+            now_s=now,
+            serial=self._serial,
+            steps=_newer(self._steps, known),
+            moments=_newer(self._moments, known),
+            sequences=self._scheduler.states(),
+            pool=self._scheduler.pool(),
+            stats=stats,
+        )
+
+    def _note_departures(self) -> None:
+        num_evicted, num_preemptions = self._scheduler.kv.num_evicted, self._scheduler.num_preemptions
+        if num_evicted > self._num_evicted:
+            self.note("evicted", "", num_evicted - self._num_evicted)
+            self._num_evicted = num_evicted
+        if num_preemptions > self._num_preemptions:
+            self.note("preempted", "", num_preemptions - self._num_preemptions)
+            self._num_preemptions = num_preemptions
+
+
+def _newer(records: deque[RecordT], serial: int) -> list[RecordT]:
+    newest_first: Iterable[RecordT] = takewhile(lambda record: record.serial > serial, reversed(records))
+    return list(newest_first)[::-1]

@@ -1,0 +1,111 @@
+"""The files of the requests of one engine: from markers in prompts to spans, and from wanted spans to rows.
+
+It encodes nothing: `MediaEncoder` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from stoker.core.media import Media, Span
+from stoker.engine.cards import ModelCard, media_refused
+from stoker.engine.protocol import GiveRows, RowsWanted, Submit
+from stoker.errors import BackendError, ModelNotLoaded, StokerError
+from stoker.media.encoder import MediaEncoder
+
+
+class RequestMedia:
+    """Belongs to one event loop.
+
+    Args:
+        encoder: of the model; None = the model takes no files.
+        send: gives rows to the engine; may raise `ModelNotLoaded`.
+        fail: ends a request.
+    """
+
+    def __init__(
+        self,
+        encoder: MediaEncoder | None,
+        send: Callable[[GiveRows], None],
+        fail: Callable[[str, StokerError], None],
+    ) -> None:
+        self._encoder = encoder
+        self._send = send
+        self._fail = fail
+        self._owners: dict[str, dict[bytes, Media]] = {}
+        """By request, the file of each span."""
+        self._tasks: dict[str, set[asyncio.Task[None]]] = {}
+
+    async def placed(self, submit: Submit, card: ModelCard) -> Submit:
+        """The same request with spans where its prompt has the markers of its files. `forget` ends it.
+
+        Args:
+            submit: as it came.
+            card: of the model.
+
+        Raises:
+            InvalidInput: a file cannot be used.
+            UnsupportedParameter: the model takes no such files.
+            ModelUnsupported: the projector does not go with the model.
+            BackendError: the encoder cannot be started.
+        """
+        if not submit.media:
+            return submit
+        for file in submit.media:
+            if self._encoder is None or file.kind not in card.media:
+                raise media_refused(file.kind)
+        assert self._encoder is not None
+        await self._encoder.check(card.row_width)
+        files = {file.marker: file for file in submit.media}
+        layouts = {marker: await self._encoder.layout(file) for marker, file in files.items()}
+        owners = {part.key: files[m] for m, layout in layouts.items() for part in layout if isinstance(part, Span)}
+        self._owners[submit.request_id] = owners
+        prompt: list[int | str | Span] = []
+        for part in _split(submit.prompt, files):
+            prompt += layouts.get(part, (part,)) if isinstance(part, str) else (part,)
+        return msgspec.structs.replace(submit, prompt=prompt, media=())
+
+    def on_wanted(self, event: RowsWanted) -> None:
+        """The engine asks for rows: they are made, and sent to it."""
+        media = self._owners.get(event.request_id, {}).get(event.key)
+        if media is None:
+            return  # the request has ended for us
+        task = asyncio.create_task(self._give(event, media), name="stoker-rows")
+        tasks = self._tasks.setdefault(event.request_id, set())
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    def forget(self, request_id: str) -> None:
+        """A request has ended: what was not begun for it is not made."""
+        self._owners.pop(request_id, None)
+        for task in self._tasks.pop(request_id, ()):
+            task.cancel()
+
+    async def _give(self, event: RowsWanted, media: Media) -> None:
+        assert self._encoder is not None
+        try:
+            values = await self._encoder.rows(media, event.key)
+            self._send(GiveRows(event.key, values))
+        except ModelNotLoaded:
+            return  # its successor asks again
+        except StokerError as error:
+            self._fail(event.request_id, error)
+        except OSError as error:
+            self._fail(event.request_id, BackendError(f"an image cannot be encoded: {error}"))
+
+
+def _split(prompt: str | Sequence[object], files: dict[str, Media]) -> list[int | str | Span]:
+    """The texts of a prompt and the markers between them; empty texts are left out."""
+    texts = [prompt] if isinstance(prompt, str) else list(prompt)
+    pattern = re.compile(f"({'|'.join(map(re.escape, files))})")
+    found: list[int | str | Span] = []
+    for text in texts:
+        if isinstance(text, str):
+            found += [part for part in pattern.split(text) if part]
+        elif isinstance(text, int | Span):
+            found.append(text)
+    return found

@@ -1,0 +1,108 @@
+"""A model that drafts for another one: what it takes, and how it is opened on the native executor."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from stoker.backends.native import (
+    NativeBackend,
+    NativeOptions,
+    check_supported,
+    context_bytes,
+    kept_bytes,
+    packed_bytes,
+)
+from stoker.core.model_info import ModelInfo
+from stoker.engine.config import EngineConfig
+from stoker.errors import ConfigError, ModelUnsupported
+from stoker.loading.gguf import part_progress
+from stoker.models.cache import packed_dir
+from stoker.models.gguf import GGUFFile, part_paths, read_gguf
+from stoker.models.memory_plan import MemoryNeeds, memory_needs
+from stoker.models.progress import Progress
+from stoker.models.vocabulary import check_same_tokens
+
+_SPARE_SLOTS = 4
+"""Beside one for each sequence that runs: for those that were preempted, or whose conversation goes on."""
+
+
+def drafts_by_model(config: EngineConfig) -> bool:
+    """A model is to be loaded that drafts."""
+    return bool(config.draft_model) and config.max_draft != 0
+
+
+def draft_needs(config: EngineConfig, needs: MemoryNeeds) -> MemoryNeeds:
+    """What the model `config.draft_model` takes beside another one.
+
+    Args:
+        config: the files lie on this disk.
+        needs: of the other one, whose context and pool it shares.
+
+    Raises:
+        ModelError: a file is missing, damaged, or the native executor does not run it.
+        ConfigError: it cannot draft.
+    """
+    with ExitStack() as opened:
+        files = _open(config, opened)
+        kv_bytes, _ = kept_bytes(files, None)
+        return memory_needs(
+            files[0],
+            ctx_size=_context(files[0], needs.ctx_size),
+            kv_tokens=needs.kv_tokens,
+            parallel=config.parallel,
+            weights_bytes=packed_bytes(files),
+            kv_bytes=kv_bytes,
+            context_bytes=context_bytes(files, config.threads, config.parallel + _SPARE_SLOTS),
+            num_replicas=config.num_replicas,
+        )
+
+
+def open_draft(config: EngineConfig, model: GGUFFile, info: ModelInfo, progress: Progress | None) -> NativeBackend:
+    """Loads the model `config.draft_model`.
+
+    Args:
+        config: the files lie on this disk.
+        model: the (first) file of the model that it drafts for, open.
+        info: of that model.
+        progress: told how far packing is.
+
+    Raises:
+        ModelError: a file is missing, damaged, or the native executor does not run it.
+        ConfigError: it cannot draft for this model.
+        ResourceExhausted: it does not fit into memory.
+    """
+    with ExitStack() as opened:
+        files = _open(config, opened)
+        check_same_tokens(model, files[0])
+        options = NativeOptions(
+            context_size=_context(files[0], info.context_size),
+            kv_tokens=info.kv_tokens,
+            num_slots=config.parallel + _SPARE_SLOTS,
+            threads=config.threads,
+            packed_directory=packed_dir(),
+            may_copy_weights=not config.has_siblings,
+        )
+        with part_progress(progress, "packing the weights of the draft model") as packing:
+            return NativeBackend(files, options, progress=packing)
+
+
+def _open(config: EngineConfig, opened: ExitStack) -> list[GGUFFile]:
+    path = Path(config.draft_model)
+    if path.is_dir():
+        raise ConfigError(f"--draft-model {path}: only a GGUF file can draft, not a folder", key="draft_model")
+    files = [opened.enter_context(read_gguf(part)) for part in part_paths(path)]
+    try:
+        check_supported(files)
+        _, state_bytes = kept_bytes(files, None)
+    except ModelUnsupported as error:
+        raise ModelUnsupported(f"--draft-model {path.name}: {error.message}", **error.fields) from error
+    if state_bytes:
+        message = "its recurrent layers cannot take back what was drafted wrongly; use a model with attention alone"
+        raise ConfigError(f"--draft-model {path.name} cannot draft: {message}", key="draft_model")
+    return files
+
+
+def _context(draft: GGUFFile, context_size: int) -> int:
+    """Beyond the context that it was trained for it would draft nonsense."""
+    return min(context_size, draft.get_int(draft.own_key("context_length")) or context_size)

@@ -1,0 +1,74 @@
+"""Which projector a model of ours is served with, and the encoder for it. It starts no process."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from functools import cache, partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stoker.backends.cores import usable_cores
+from stoker.engine.config import EngineConfig
+from stoker.errors import ConfigError
+from stoker.models.cache import cache_dir
+from stoker.models.projector import find_projector
+
+if TYPE_CHECKING:
+    from stoker.media.encoder import MediaEncoder
+
+logger = logging.getLogger(__name__)
+
+_VERSION = "mtmd 1"
+_PROGRAM = "stoker.loading.encode_program"
+_LIBRARIES = {"PIL": "stoker[images]", "llama_cpp": "stoker[llama]"}
+
+
+def usable_projector(config: EngineConfig) -> Path | None:
+    """The projector that `config.model_path` is served with by an engine of ours; None = text only.
+
+    Raises:
+        ModelFileNotFound: the file that `mmproj` names is not there.
+        ConfigError: it is no projector, or a library is missing that it needs.
+    """
+    path = find_projector(Path(config.model_path).absolute(), config.mmproj)
+    missing = [extra for module, extra in _LIBRARIES.items() if find_spec(module) is None]
+    if path is None or not missing:
+        return path
+    message = f"images need more than is installed: pip install '{missing[0]}'"
+    if config.mmproj != "auto":
+        raise ConfigError(message, key="mmproj")
+    _warn_once(f"{path.name} is not used: {message}")
+    return None
+
+
+def create_encoder(config: EngineConfig) -> MediaEncoder | None:
+    """What makes rows of images for the engines of a model; None = it takes text only. Nothing is started yet.
+
+    Raises:
+        ModelFileNotFound: the file that `mmproj` names is not there.
+        ConfigError: it is no projector, or a library is missing that it needs.
+    """
+    if config.backend not in ("auto", "native") or not config.model_path.lower().endswith(".gguf"):
+        return None
+    path = usable_projector(config)
+    if path is None:
+        return None
+    from stoker.media.encoder import MediaEncoder
+
+    model = str(Path(config.model_path).absolute())
+    threads = str(config.threads or usable_cores())
+    return MediaEncoder((sys.executable, "-m", _PROGRAM, model, str(path), threads), partial(_identity, path))
+
+
+def _identity(projector: Path) -> bytes:
+    """Its whole content counts, as KV that was computed from its rows may be kept for years."""
+    from stoker.cache.fingerprint import WeightFile, fingerprint
+
+    return fingerprint([WeightFile.of(projector)], _VERSION, cache_dir() / "projectors.json")
+
+
+@cache
+def _warn_once(message: str) -> None:
+    logger.warning("%s", message)

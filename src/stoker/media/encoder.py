@@ -1,0 +1,244 @@
+"""Images to rows: decodes files, lays them out, encodes them one part at a time, and keeps the rows by content.
+
+```
+file --> [decoder process] --> pixels --> [encoder process] --> layout: tokens and spans
+                                                          --> rows of each span, when an engine asks for them
+```
+
+A file that ends the encoder's process is tried once more, alone, and then refused; all other files wait for the next
+process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import msgspec
+
+from stoker.core.media import Layout, Media, Span
+from stoker.errors import MediaCrashed, ModelUnsupported
+from stoker.media.decoder import ImageDecoder, Picture
+from stoker.media.encoder_process import EncoderDied, EncoderProcess, NeedsPixels
+from stoker.media.encoding import Described, Encode, Encoded, Laid, Lay, RowsPart
+
+_MAX_KEPT_BYTES = 256 << 20
+_MAX_LAID = 4096
+_MAX_CRASHES = 2
+_KEY_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Laid:
+    """A file that was laid out."""
+
+    width: int
+    height: int
+    """In pixels."""
+    digest: bytes
+    """Digest of the file's pixels and of the projector."""
+    layout: Layout
+
+    def part_of(self, key: bytes) -> int:
+        """The number of the part with this key, among the parts that are rows."""
+        spans = [part for part in self.layout if isinstance(part, Span)]
+        return next(index for index, span in enumerate(spans) if span.key == key)
+
+
+class MediaEncoder:
+    """Serves all replicas of a model. Belongs to one event loop.
+
+    Args:
+        command: starts the program that encodes.
+        identify: names the projector and whatever else the rows depend on; it may read files.
+        max_kept_bytes: of rows that are kept, least recently used first to go.
+    """
+
+    def __init__(
+        self, command: Sequence[str], identify: Callable[[], bytes], *, max_kept_bytes: int = _MAX_KEPT_BYTES
+    ) -> None:
+        self._process = EncoderProcess(command)
+        self._identify = identify
+        self._identity = b""
+        """The projector's name; empty until it was first needed."""
+        self._decoder = ImageDecoder()
+        self._laid: OrderedDict[str, _Laid] = OrderedDict()
+        """Layouts by the markers of files."""
+        self._kept: OrderedDict[bytes, bytes] = OrderedDict()
+        """Rows by key."""
+        self._max_kept_bytes, self._kept_bytes = max_kept_bytes, 0
+        self._coming: dict[bytes, asyncio.Task[bytes]] = {}
+        """Tasks that make rows, or wait for their turn."""
+        self._turn = asyncio.Lock()
+        self._crashes: dict[bytes, int] = {}
+        """By the digest of a file, how often the process ended while it was encoded."""
+        self._last_digest = b""
+        self._num_users = 0
+        self.num_encoded = 0
+        """Parts of files, since the start."""
+
+    @property
+    def pid(self) -> int | None:
+        """Id of the process that encodes; None = no process runs."""
+        return self._process.pid
+
+    @property
+    def num_restarts(self) -> int:
+        return max(0, self._process.num_starts - 1)
+
+    def open(self) -> None:
+        """Registers one more engine that uses the encoder."""
+        self._num_users += 1
+
+    async def close(self) -> None:
+        """Unregisters an engine. When the last one is gone, the process ends."""
+        self._num_users -= 1
+        if self._num_users <= 0:
+            for task in self._coming.values():
+                task.cancel()
+            await self._process.close()
+
+    async def start(self) -> Described:
+        """The facts about the projector, which is loaded first if necessary.
+
+        Raises:
+            ModelUnsupported: it cannot be used.
+            BackendError: its process cannot be started.
+        """
+        if not self._identity:
+            try:
+                self._identity = await asyncio.to_thread(self._identify)
+            except OSError as error:
+                raise ModelUnsupported(f"the projector cannot be read: {error}") from error
+        return await self._process.start()
+
+    async def check(self, width: int) -> None:
+        """Loads the projector, if it is not loaded, and checks the width of its rows.
+
+        Raises:
+            ModelUnsupported: its rows have another width, or it cannot be used.
+            BackendError: its process cannot be started.
+        """
+        found = (await self.start()).width
+        if found != width:
+            message = f"the projector gives rows of {found} numbers, and the model is computed with rows of {width}"
+            raise ModelUnsupported(message)
+
+    async def layout(self, media: Media) -> Layout:
+        """The layout of a file in a prompt. Nothing is encoded.
+
+        Raises:
+            InvalidInput: the file cannot be decoded, or is refused.
+            BackendError: the process cannot be started.
+        """
+        if (known := self._laid.get(media.marker)) is not None:
+            self._laid.move_to_end(media.marker)
+            return known.layout
+        picture = await self._decoder.picture(media)
+        await self.start()
+        digest = self._digest(picture)
+        self._check(digest)
+        laid = await self._retried(digest, Lay("image", picture.width, picture.height))
+        layout = tuple(_spans(digest, laid))
+        self._laid[media.marker] = _Laid(picture.width, picture.height, digest, layout)
+        if len(self._laid) > _MAX_LAID:
+            self._laid.popitem(last=False)
+        return layout
+
+    async def rows(self, media: Media, key: bytes) -> bytes:
+        """The rows of a span of this file's layout: numbers of 4 bytes, row after row.
+
+        Raises:
+            InvalidInput: the file cannot be decoded.
+            MediaCrashed: it ended the process twice.
+            BackendError: it cannot be encoded.
+        """
+        if (kept := self._kept.get(key)) is not None:
+            self._kept.move_to_end(key)
+            return kept
+        task = self._coming.get(key)
+        if task is None:
+            task = self._coming[key] = asyncio.create_task(self._make(media, key), name="stoker-encode")
+            task.add_done_callback(lambda _: self._coming.pop(key, None))
+            task.add_done_callback(_note_failure)
+        return await asyncio.shield(task)
+
+    async def _make(self, media: Media, key: bytes) -> bytes:
+        await self.layout(media)
+        laid = self._laid[media.marker]
+        async with self._turn:
+            self._check(laid.digest)
+            while True:
+                try:
+                    values = await self._encode(media, laid, laid.part_of(key))
+                    break
+                except EncoderDied:
+                    self._last_digest = b""
+                    self._crashes[laid.digest] = self._crashes.get(laid.digest, 0) + 1
+                    self._check(laid.digest)
+        self.num_encoded += 1
+        self._keep(key, values)
+        return values
+
+    async def _encode(self, media: Media, laid: _Laid, part: int) -> bytes:
+        """With the pixels, unless the process has them from the last part."""
+        order = Encode("image", laid.width, laid.height, part, laid.digest, b"")
+        if self._last_digest == laid.digest:
+            with contextlib.suppress(NeedsPixels):
+                return (await self._process.ask(order, Encoded)).values
+        picture = await self._decoder.picture(media)
+        self._last_digest = laid.digest
+        return (await self._process.ask(msgspec.structs.replace(order, pixels=picture.pixels), Encoded)).values
+
+    async def _retried(self, digest: bytes, order: Lay) -> Laid:
+        """The process may have ended because of the file that was being encoded: then it is tried while none is."""
+        with contextlib.suppress(EncoderDied):
+            return await self._process.ask(order, Laid)
+        async with self._turn:
+            for _ in range(_MAX_CRASHES):
+                with contextlib.suppress(EncoderDied):
+                    return await self._process.ask(order, Laid)
+        self._crashes[digest] = _MAX_CRASHES
+        raise _crashed()
+
+    def _check(self, digest: bytes) -> None:
+        if self._crashes.get(digest, 0) >= _MAX_CRASHES:
+            raise _crashed()
+
+    def _digest(self, picture: Picture) -> bytes:
+        sizes = f"{picture.width}x{picture.height}".encode()
+        return blake2b(self._identity + b"\0" + sizes + b"\0" + picture.pixels, digest_size=_KEY_BYTES).digest()
+
+    def _keep(self, key: bytes, values: bytes) -> None:
+        self._kept[key] = values
+        self._kept_bytes += len(values)
+        while self._kept_bytes > self._max_kept_bytes:
+            _, dropped = self._kept.popitem(last=False)
+            self._kept_bytes -= len(dropped)
+
+
+def _spans(digest: bytes, laid: Laid) -> list[int | Span]:
+    found: list[int | Span] = []
+    num_spans = 0
+    for part in laid.parts:
+        if isinstance(part, RowsPart):
+            key = blake2b(digest + num_spans.to_bytes(4, "little"), digest_size=_KEY_BYTES).digest()
+            found.append(Span(key, part.length, "image", part.grid, part.is_whole))
+            num_spans += 1
+        else:
+            found.append(part)
+    return found
+
+
+def _crashed() -> MediaCrashed:
+    return MediaCrashed("an image ends the process that encodes it", parameter="messages")
+
+
+def _note_failure(task: asyncio.Task[bytes]) -> None:
+    """Marks the task's error as read: waiters get it from the task, and without waiters it needs no report."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,171 @@
+"""Replicas that are processes of this machine: how many there are, and how each comes, drains and goes.
+
+```
+      add                loaded                 give up             last request ended
+   ─────────► loading ────────────► serving ◄───────────► draining ────────────────────► closed
+                 │ failed              │ failed      add again
+                 └──────► closed ◄─────┘
+```
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias
+
+from stoker.engine.cards import ModelCard, is_same_model
+from stoker.engine.closing import aclosing_on_error
+from stoker.errors import ModelFileInvalid, StokerError
+from stoker.runtime.autoscaling import Autoscaler, Demand
+from stoker.runtime.base import Runtime
+from stoker.runtime.replica import Phase, Replica
+from stoker.runtime.replica_config import ReplicaConfig
+from stoker.runtime.replica_set import FAILED, ReplicaSet
+
+logger = logging.getLogger(__name__)
+
+MakeRuntime: TypeAlias = Callable[[int, ModelCard | None], Runtime]
+"""Makes the runtime of the replica of this number, not started; all but the first are told what the first became."""
+
+CHECK_S = 1.0
+
+
+class LocalFleet:
+    """The `Fleet` of one machine. Belongs to one event loop.
+
+    Args:
+        make: makes a replica's runtime. An engine that dies must end its requests at once, see `EngineClient.repeats`.
+        config: how many there are.
+        clock: seconds; only differences count.
+    """
+
+    def __init__(self, make: MakeRuntime, config: ReplicaConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        self.members = ReplicaSet()
+        self._make = make
+        self._on_checked: Callable[[], None] = lambda: None
+        self._config = config
+        self._clock = clock
+        self._scaler = Autoscaler(config)
+        self._loads: dict[Replica, asyncio.Task[None]] = {}
+        self._checking: asyncio.Task[None] | None = None
+
+    def listen(self, on_checked: Callable[[], None]) -> None:
+        """See `Fleet`."""
+        self._on_checked = on_checked
+
+    async def start(self) -> None:
+        """Loads the first replica, then, together, those that there shall be at least.
+
+        Raises:
+            StokerError: one of them cannot be loaded; none is left.
+        """
+        async with aclosing_on_error(self.close):
+            first = self._new()
+            await self._start(first)
+            await _all_or_first_error([self._start(self._new()) for _ in range(self._config.min_replicas - 1)])
+        self._checking = asyncio.create_task(self._keep_checking(), name="stoker-replicas")
+        self._checking.add_done_callback(_note_fault)
+
+    def check(self) -> None:
+        """Scales, and removes what has drained or failed; to be called about once a second."""
+        self.members.health()  # what a process has counted so far is noted before it may die
+        for replica in self.members.replicas:
+            is_idle = replica.phase is Phase.DRAINING and replica.num_open == 0
+            has_failed = replica.phase is Phase.SERVING and replica.runtime.health().state == FAILED
+            if is_idle or has_failed:
+                self.members.remove(replica)
+        change = self._scaler.decide(self._clock(), self._demand())
+        if change > 0:
+            self._add()
+        elif change < 0:
+            self._give_one_up()
+        self._on_checked()
+
+    async def close(self) -> None:
+        """Ends everything. Calling it twice is allowed."""
+        self.members.mark_closed()
+        tasks = [task for task in (self._checking, *self._loads.values()) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.members.close()
+
+    def _demand(self) -> Demand:
+        staying = [replica for replica in self.members.replicas if replica.phase is not Phase.DRAINING]
+        serving = [replica for replica in staying if replica.phase is Phase.SERVING]
+        return Demand(
+            num_replicas=len(staying),
+            num_open=sum(replica.num_open for replica in self.members.replicas),
+            num_waiting=sum(replica.num_waiting(replica.runtime.health().heartbeat) for replica in serving),
+            is_loading=len(serving) < len(staying),
+        )
+
+    def _new(self) -> Replica:
+        number = self.members.free_number
+        assert number < self._config.max_replicas
+        replica = Replica(number, self._make(number, self.members.first_card))
+        self.members.add(replica)
+        return replica
+
+    def _add(self) -> None:
+        """One more: one that is draining has the model in memory still."""
+        draining = next((r for r in self.members.replicas if r.phase is Phase.DRAINING), None)
+        if draining is not None:
+            draining.phase = Phase.SERVING
+            logger.info("replica %d goes on", draining.number)
+            return
+        replica = self._new()
+        logger.info("loading replica %d", replica.number)
+        self._loads[replica] = asyncio.create_task(self._load(replica), name=f"stoker-replica-{replica.number}")
+
+    async def _load(self, replica: Replica) -> None:
+        try:
+            await self._start(replica)
+            logger.info("replica %d is ready", replica.number)
+        except StokerError as error:
+            logger.warning("replica %d cannot be loaded: %s", replica.number, error.message)
+            self._scaler.note_failure(self._clock())
+            self.members.remove(replica)
+        finally:
+            self._loads.pop(replica, None)
+
+    def _give_one_up(self) -> None:
+        """The one with the least to do; of several, the newest."""
+        serving = [replica for replica in self.members.replicas if replica.phase is Phase.SERVING]
+        replica = min(serving, key=lambda replica: (replica.num_open, -replica.number))
+        logger.info("replica %d is given up when its %d requests have ended", replica.number, replica.num_open)
+        replica.phase = Phase.DRAINING
+
+    async def _start(self, replica: Replica) -> None:
+        """Raises StokerError if it cannot be loaded, or has become another model than the first one."""
+        card, first = await replica.runtime.start(), self.members.first_card
+        if first is not None and not is_same_model(card, first):
+            raise ModelFileInvalid(
+                f"found another model in {card.path}: the file was changed since it was loaded; have it loaded again",
+                path=card.path,
+            )
+        self.members.serve(replica)
+
+    async def _keep_checking(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_S)
+            self.check()
+
+
+async def _all_or_first_error(loads: list[Coroutine[Any, Any, None]]) -> None:
+    """As soon as one fails, the others are given up."""
+    tasks = [asyncio.ensure_future(load) for load in loads]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _note_fault(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (fault := task.exception()) is not None:
+        logger.error("nobody looks after the replicas any more", exc_info=fault)

@@ -1,0 +1,187 @@
+"""One look at a model after another while at least one client follows it; the engine is asked once for all clients.
+
+A slow follower is not waited for: it loses what it has not taken when the ring is full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+
+from stoker.engine.question_messages import Look
+from stoker.engine.view import EngineView, Moment, StepRecord
+from stoker.errors import Overloaded, StokerError
+from stoker.runtime.base import Runtime
+
+HZ = 10.0
+"""Looks in a second."""
+_ASK_S = 5.0
+"""An engine that does not answer within that time is in a long step; it is asked again."""
+_FAILED_WAIT_S = 1.0
+_IDLE_WAIT_S = 0.25
+"""Between two looks at engines in which no request is alive."""
+_MAX_FOLLOWERS = 16
+_MAX_RECORDS = 1024
+
+Find = Callable[[], Runtime]
+"""The runtime of the model now; raises `StokerError` if there is none. It must load nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What a follower has not seen yet."""
+
+    engines: tuple[EngineView, ...]
+    """The newest view of each, with the steps and moments that are new. Empty: none can be asked."""
+    error: StokerError | None = None
+    """Why none can be asked."""
+
+
+@dataclass(slots=True, eq=False)
+class _Track:
+    """One engine, by its replica."""
+
+    view: EngineView
+    num_steps: int = 0
+    """Number of steps ever put into the ring."""
+    num_moments: int = 0
+    steps: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=_MAX_RECORDS))
+    moments: deque[Moment] = field(default_factory=lambda: deque(maxlen=_MAX_RECORDS))
+
+    def push(self, view: EngineView) -> None:
+        self.view = view
+        self.num_steps += len(view.steps)
+        self.num_moments += len(view.moments)
+        self.steps.extend(view.steps)
+        self.moments.extend(view.moments)
+
+
+class Watch:
+    """Looks at one model. Belongs to one event loop.
+
+    Args:
+        find: the model's runtime.
+        hz: looks in a second.
+    """
+
+    def __init__(self, find: Find, hz: float = HZ) -> None:
+        self._find = find
+        self._every_s = 1 / hz
+        self._tracks: dict[int, _Track] = {}
+        self._error: StokerError | None = None
+        self._num_looks = 0
+        self._news = asyncio.Condition()
+        self._num_followers = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def check_room(self) -> None:
+        """Raises Overloaded if too many follow already."""
+        if self._num_followers >= _MAX_FOLLOWERS:
+            raise Overloaded(f"{_MAX_FOLLOWERS} clients watch this model already", retry_after_s=5.0)
+
+    async def follow(self, every_s: float = 0.0) -> AsyncGenerator[Sight, None]:
+        """What the model does, at first all that is still known of what it has done; it does not end by itself.
+
+        Args:
+            every_s: the least time between two sights.
+
+        Raises:
+            Overloaded: too many follow already.
+        """
+        self.check_room()
+        self._num_followers += 1
+        if self._num_followers == 1:
+            self._task = asyncio.create_task(self._look_on(), name="stoker-watch")
+        seen: dict[str, tuple[int, int]] = {}
+        num_looks = self._num_looks
+        try:
+            while True:
+                async with self._news:
+                    await self._news.wait_for(lambda known=num_looks: self._num_looks > known)
+                num_looks = self._num_looks
+                yield self._sight(seen)
+                await asyncio.sleep(every_s)
+        finally:
+            self._num_followers -= 1
+            if not self._num_followers:
+                self._stop()
+
+    def _stop(self) -> None:
+        assert self._task is not None, "somebody has followed"
+        self._task.cancel()
+        self._task = None
+        self._tracks.clear()
+
+    def _sight(self, seen: dict[str, tuple[int, int]]) -> Sight:
+        if self._error is not None:
+            return Sight(engines=(), error=self._error)
+        engines: list[EngineView] = []
+        for track in self._tracks.values():
+            num_steps, num_moments = seen.get(track.view.recorder, (0, 0))
+            seen[track.view.recorder] = track.num_steps, track.num_moments
+            engines.append(_with_news(track, track.num_steps - num_steps, track.num_moments - num_moments))
+        return Sight(engines=tuple(engines))
+
+    async def _look_on(self) -> None:
+        while True:
+            try:
+                await self._look()
+                self._error, wait_s = None, self._every_s if self._is_busy else max(self._every_s, _IDLE_WAIT_S)
+            except StokerError as error:
+                self._tracks.clear()
+                self._error, wait_s = error, _FAILED_WAIT_S
+            except TimeoutError:
+                wait_s = self._every_s
+            async with self._news:
+                self._num_looks += 1
+                self._news.notify_all()
+            await asyncio.sleep(wait_s)
+
+    @property
+    def _is_busy(self) -> bool:
+        return any(track.view.sequences or track.view.steps for track in self._tracks.values())
+
+    async def _look(self) -> None:
+        since = {number: track.view.serial for number, track in self._tracks.items()}
+        async with asyncio.timeout(_ASK_S):
+            glimpse = await self._find().ask(Look(since=since))
+        known = {view.replica: self._tracks.get(view.replica) for view in glimpse.engines}
+        tracks: dict[int, _Track] = {}
+        for view in glimpse.engines:
+            track = known[view.replica]
+            if track is None or track.view.recorder != view.recorder:
+                track = _Track(view)
+            track.push(view)
+            tracks[view.replica] = track
+        self._tracks = tracks
+
+
+class Watches:
+    """The watches of a server, by model. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._watches: dict[str, Watch] = {}
+
+    def of(self, model_id: str, find: Find) -> Watch:
+        """The one watch of this model."""
+        watch = self._watches.get(model_id)
+        if watch is None:
+            watch = self._watches[model_id] = Watch(find)
+        return watch
+
+
+def _with_news(track: _Track, num_steps: int, num_moments: int) -> EngineView:
+    view = track.view
+    return EngineView(
+        replica=view.replica,
+        recorder=view.recorder,
+        now_s=view.now_s,
+        serial=view.serial,
+        steps=list(track.steps)[-num_steps:] if num_steps > 0 else [],
+        moments=list(track.moments)[-num_moments:] if num_moments > 0 else [],
+        sequences=view.sequences,
+        pool=view.pool,
+        stats=view.stats,
+    )

@@ -1,0 +1,234 @@
+"""The files of clients: on disk, each for its owner alone, and bounded for each owner.
+
+```
+<folder>/.lock               held by the server that uses the folder
+         files/<id>          content
+         files/<id>.json     `FileRecord`
+         batches/<id>.json   `BatchRecord`
+         batches/<id>.jsonl  the answers of a batch that is not finished
+```
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import BinaryIO
+
+from filelock import FileLock, Timeout
+
+from stoker.errors import ConfigError, FileNotStored, InvalidInput, ResourceExhausted
+from stoker.server.batches.records import BatchRecord, FileRecord, Shelf
+
+MAX_FILES = 10_000
+"""Maximum number of files of one owner."""
+_MIB = 2**20
+
+
+@dataclass(slots=True)
+class Upload:
+    """A file that is being written. It counts as its owner's from its first byte on."""
+
+    owner: str
+    path: Path
+    file: BinaryIO
+    num_bytes: int = 0
+    filename: str = ""
+    fields: dict[str, str] = field(default_factory=dict[str, str])
+
+
+class FileStore:
+    """All files under one folder. Belongs to one event loop.
+
+    Args:
+        folder: is made if it is missing.
+        max_mib: what the files of one owner may take.
+        clock: Unix seconds.
+
+    Raises:
+        ConfigError: the folder cannot be used, or another server uses it.
+    """
+
+    def __init__(self, folder: Path, max_mib: int, clock: Callable[[], float] = time.time) -> None:
+        self._folder = folder
+        self._max_bytes = max_mib * _MIB
+        self._clock = clock
+        self._uploading: Counter[str] = Counter()
+        self.answers_folder = folder / "batches"
+        """The answers of batches lie here until they are complete."""
+        self._lock = FileLock(folder / ".lock", timeout=0)
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock.acquire()
+            self._shelf = Shelf(folder / "files", FileRecord)
+            self.batches = Shelf(self.answers_folder, BatchRecord)
+            for left in (folder / "files").glob("*.part"):
+                left.unlink()
+        except Timeout as error:
+            raise ConfigError(f"another server uses the folder {folder}", key="files_dir") from error
+        except OSError as error:
+            self._lock.release()
+            raise ConfigError(f"the folder {folder} cannot be used: {error.strerror}", key="files_dir") from error
+
+    def close(self) -> None:
+        """Another server may use the folder."""
+        self._lock.release()
+
+    def path(self, record: FileRecord) -> Path:
+        """Where the content of a file lies."""
+        return self._folder / "files" / record.id
+
+    async def get(self, owner: str, file_id: str, parameter: str = "file_id") -> FileRecord:
+        """A file of this owner.
+
+        Raises:
+            FileNotStored: there is none.
+        """
+        await self._drop_expired(owner)
+        record = self._shelf.get(owner, file_id)
+        if record is None:
+            message = f"the file {file_id[:100]!r} is not stored here, or no longer"
+            raise FileNotStored(message, file_id=file_id[:100], parameter=parameter)
+        return record
+
+    async def all_of(self, owner: str) -> list[FileRecord]:
+        """The files of this owner, the newest first."""
+        await self._drop_expired(owner)
+        return self._shelf.of(owner)
+
+    async def delete(self, record: FileRecord) -> None:
+        """Forgets a file."""
+        await self._shelf.remove(record)
+        await asyncio.to_thread(self.path(record).unlink, missing_ok=True)
+
+    async def begin(self, owner: str) -> Upload:
+        """Opens a new file of this owner; `keep` or `drop` must follow.
+
+        Raises:
+            InvalidInput: the owner has too many.
+            ResourceExhausted: the disk refuses it.
+        """
+        if len(self._shelf.of(owner)) >= MAX_FILES:
+            raise InvalidInput(f"there are {MAX_FILES} files of this API key already; delete some", parameter="file")
+        path = self._folder / "files" / f"{uuid.uuid4().hex}.part"
+        try:
+            return Upload(owner, path, await asyncio.to_thread(path.open, "xb"))
+        except OSError as error:
+            raise _full(error) from error
+
+    async def write(self, upload: Upload, data: bytes) -> None:
+        """Adds bytes to a new file.
+
+        Raises:
+            InvalidInput: all files of its owner would be larger than they may.
+            ResourceExhausted: the disk refuses them.
+        """
+        upload.num_bytes += len(data)
+        self._uploading[upload.owner] += len(data)
+        self.check_room(upload.owner)
+        try:
+            await asyncio.to_thread(upload.file.write, data)
+        except OSError as error:
+            raise _full(error) from error
+
+    def count_written(self, upload: Upload) -> None:
+        """Counts what was written to a new file past `write`, whatever its owner may have."""
+        upload.num_bytes = _size(upload.path)
+        self._uploading[upload.owner] += upload.num_bytes
+
+    async def keep(
+        self, upload: Upload, filename: str, purpose: str, file_id: str | None = None, lives_s: int | None = None
+    ) -> FileRecord:
+        """A new file is complete.
+
+        Args:
+            upload: of which everything is written.
+            filename: for people.
+            purpose: what the client says that it is for.
+            file_id: its id, also if there is a file of that id already; None = a new one.
+            lives_s: seconds after which it is deleted; None = never.
+
+        Raises:
+            ResourceExhausted: the disk refuses it.
+        """
+        now = int(self._clock())
+        record = FileRecord(
+            id=file_id or f"file-{uuid.uuid4().hex}",
+            owner=upload.owner,
+            filename=filename,
+            purpose=purpose,
+            num_bytes=upload.num_bytes,
+            created_at=now,
+            expires_at=None if lives_s is None else now + lives_s,
+        )
+        try:
+            await asyncio.to_thread(_finish, upload, self.path(record))
+            await self._shelf.put(record)
+        except OSError as error:
+            raise _full(error) from error
+        self._uploading[upload.owner] -= upload.num_bytes
+        upload.num_bytes = 0
+        return record
+
+    async def drop(self, upload: Upload) -> None:
+        """A new file is not wanted; nothing happens if it is kept already."""
+        self._uploading[upload.owner] -= upload.num_bytes
+        upload.num_bytes = 0
+        await asyncio.to_thread(_discard, upload)
+
+    def check_room(self, owner: str) -> None:
+        """Refuses if all that is stored for an owner is larger than it may be.
+
+        Raises:
+            InvalidInput: it is.
+        """
+        stored = sum(record.num_bytes for record in self._shelf.of(owner)) + self._uploading[owner]
+        answers = sum(_size(self.answers_path(batch)) for batch in self.batches.of(owner) if not batch.is_finished)
+        if stored + answers > self._max_bytes:
+            message = f"the files of this API key would take more than {self._max_bytes // _MIB} MiB; delete some"
+            raise InvalidInput(f"{message} (--files-mib)", parameter="file")
+
+    def answers_path(self, batch: BatchRecord) -> Path:
+        """Where the answers of a batch lie until it is finished."""
+        return self.answers_folder / f"{batch.id}.jsonl"
+
+    async def _drop_expired(self, owner: str) -> None:
+        now = self._clock()
+        for record in self._shelf.of(owner):
+            if record.expires_at is not None and record.expires_at <= now:
+                await self.delete(record)
+
+
+def owner_tag(owner: str) -> str:
+    """The name of an owner on disk: a prefixed digest, so that another server's files do not help to guess a key."""
+    return sha256(b"stoker files\0" + owner.encode()).hexdigest()[:32]
+
+
+def _finish(upload: Upload, path: Path) -> None:
+    with upload.file:
+        upload.file.flush()
+        os.fsync(upload.file.fileno())
+    os.replace(upload.path, path)
+
+
+def _discard(upload: Upload) -> None:
+    upload.file.close()
+    upload.path.unlink(missing_ok=True)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _full(error: OSError) -> ResourceExhausted:
+    return ResourceExhausted(f"the disk takes no more of the files of clients: {error.strerror}")

@@ -1,0 +1,148 @@
+"""Records of files and batches: one small JSON file on disk for each, and a copy of all records in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from logging import getLogger
+from pathlib import Path
+from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+logger = getLogger(__name__)
+
+BatchStatus: TypeAlias = Literal[
+    "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
+]
+UNFINISHED: frozenset[BatchStatus] = frozenset({"validating", "in_progress", "finalizing", "cancelling"})
+
+
+class FileRecord(msgspec.Struct, kw_only=True, frozen=True):
+    """One file. Times are Unix seconds."""
+
+    id: str
+    owner: str
+    filename: str
+    purpose: str
+    num_bytes: int
+    created_at: int
+    expires_at: int | None = None
+
+
+class BatchFault(msgspec.Struct, frozen=True):
+    """Why a batch failed as a whole."""
+
+    code: str
+    message: str
+    line: int | None = None
+    param: str | None = None
+
+
+class BatchRecord(msgspec.Struct, kw_only=True, frozen=True):
+    """One batch. Times are Unix seconds."""
+
+    id: str
+    owner: str
+    key_name: str
+    """Name of the API key, for fairness, metrics and the log."""
+    endpoint: str
+    input_file_id: str
+    completion_window: str
+    metadata: dict[str, str] | None
+    status: BatchStatus
+    created_at: int
+    expires_at: int
+    times: dict[BatchStatus, int] = {}
+    """When each status began."""
+    num_requests: int = 0
+    num_completed: int = 0
+    """Counted again from the answers as long as the batch is computed."""
+    num_failed: int = 0
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    faults: tuple[BatchFault, ...] = ()
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status not in UNFINISHED
+
+
+class _Record(Protocol):
+    @property
+    def id(self) -> str: ...
+    @property
+    def owner(self) -> str: ...
+    @property
+    def created_at(self) -> int: ...
+
+
+RecordT = TypeVar("RecordT", bound=_Record)
+
+
+class Shelf(Generic[RecordT]):
+    """Records of one kind. Belongs to one event loop; the disk is written on other threads.
+
+    Args:
+        folder: holds nothing else but what the records are about; it is made if it is missing.
+        kind: of the records.
+
+    Raises:
+        OSError: the folder cannot be made or read.
+    """
+
+    def __init__(self, folder: Path, kind: type[RecordT]) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder = folder
+        self._kind = kind
+        self._records = {record.id: record for record in self._read()}
+        self._writing = asyncio.Lock()
+
+    def get(self, owner: str, record_id: str) -> RecordT | None:
+        """A record, if it is this owner's."""
+        found = self._records.get(record_id)
+        return found if found is not None and found.owner == owner else None
+
+    def of(self, owner: str | None = None) -> list[RecordT]:
+        """The records of an owner, or of all, the newest first."""
+        found = [record for record in self._records.values() if owner in (None, record.owner)]
+        return sorted(found, key=lambda record: (record.created_at, record.id), reverse=True)
+
+    async def put(self, record: RecordT) -> None:
+        """Keeps a record, instead of the one of its id if there is one.
+
+        Raises:
+            OSError: the disk refuses it.
+        """
+        async with self._writing:
+            await asyncio.to_thread(self._write, record)
+            self._records[record.id] = record
+
+    async def remove(self, record: RecordT) -> None:
+        """Forgets a record."""
+        async with self._writing:
+            self._records.pop(record.id, None)
+            await asyncio.to_thread(self._path(record.id).unlink, missing_ok=True)
+
+    def _read(self) -> Iterator[RecordT]:
+        for path in sorted(self._folder.glob("*.json")):
+            try:
+                yield msgspec.json.decode(path.read_bytes(), type=self._kind)
+            except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+                logger.warning("%s is ignored: %s", path, error)
+
+    def _write(self, record: RecordT) -> None:
+        path = self._path(record.id)
+        new = path.with_suffix(".new")
+        try:
+            new.write_bytes(msgspec.json.encode(record))
+            os.replace(new, path)
+        except OSError:
+            with suppress(OSError):
+                new.unlink()
+            raise
+
+    def _path(self, record_id: str) -> Path:
+        return self._folder / f"{record_id}.json"

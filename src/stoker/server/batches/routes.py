@@ -1,0 +1,217 @@
+"""OpenAI's files and batches: the handlers only call other parts, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn, TypeVar
+
+from starlette.responses import FileResponse, Response
+
+from stoker.errors import InvalidInput, UnsupportedParameter
+from stoker.server.api import Call, Router
+from stoker.server.batches.batches import Batches
+from stoker.server.batches.files import Upload, owner_tag
+from stoker.server.batches.lines import URLS
+from stoker.server.batches.records import FileRecord
+from stoker.server.batches.types import (
+    BATCH_FIELDS,
+    Batch,
+    BatchList,
+    BatchRequest,
+    DeletedFile,
+    File,
+    FileForm,
+    FileList,
+    batch_of,
+    file_of,
+)
+from stoker.server.batches.upload import receive_file
+from stoker.server.errors import json_response
+from stoker.server.observe.account import account_of
+
+router = Router(api="OpenAI")
+
+ListedT = TypeVar("ListedT", File, Batch)
+
+_LIVES_S = (3600, 2_592_000)
+_MAX_FILES_PAGE = 10_000
+_MAX_BATCHES_PAGE = 100
+_MAX_METADATA = 16
+_MAX_METADATA_CHARS = (64, 512)
+
+
+@router.endpoint(
+    "POST", "/v1/files", "Stores a file, as the input of a batch.", aliases=("/files",), form=FileForm, reply=File
+)
+async def create_file(call: Call[None]) -> Response:
+    files = _batches(call).files
+    upload = await receive_file(call.request, files, _owner(call), call.config.body_timeout_s)
+    try:
+        record = await files.keep(upload, upload.filename, _purpose(upload), lives_s=_lives_s(upload))
+    finally:
+        await files.drop(upload)
+    return json_response(file_of(record))
+
+
+@router.endpoint(
+    "GET",
+    "/v1/files",
+    "Lists the files that are stored for this API key.",
+    aliases=("/files",),
+    query={"purpose": str, "limit": int, "order": str, "after": str},
+    reply=FileList,
+)
+async def list_files(call: Call[None]) -> Response:
+    purpose = call.query.get("purpose")
+    records = await _batches(call).files.all_of(_owner(call))
+    found = [file_of(record) for record in records if purpose in (None, record.purpose)]
+    page, has_more = _page(call, found, _MAX_FILES_PAGE, _MAX_FILES_PAGE)
+    return json_response(FileList(data=page, first_id=_id(page, 0), last_id=_id(page, -1), has_more=has_more))
+
+
+@router.endpoint("GET", "/v1/files/{file_id}", "Says what a stored file is.", aliases=("/files/{file_id}",), reply=File)
+async def get_file(call: Call[None]) -> Response:
+    return json_response(file_of(await _file(call)))
+
+
+@router.endpoint(
+    "GET", "/v1/files/{file_id}/content", "Gives the bytes of a stored file.", aliases=("/files/{file_id}/content",)
+)
+async def get_content(call: Call[None]) -> Response:
+    record = await _file(call)
+    return FileResponse(_batches(call).files.path(record), media_type="application/octet-stream")
+
+
+@router.endpoint(
+    "DELETE",
+    "/v1/files/{file_id}",
+    "Deletes a stored file that no unfinished batch needs.",
+    aliases=("/files/{file_id}",),
+    reply=DeletedFile,
+)
+async def delete_file(call: Call[None]) -> Response:
+    batches, record = _batches(call), await _file(call)
+    reader = batches.reads(_owner(call), record.id)
+    if reader is not None:
+        raise InvalidInput(f"the batch {reader.id} still reads this file; cancel it first", parameter="file_id")
+    await batches.files.delete(record)
+    return json_response(DeletedFile(id=record.id))
+
+
+@router.endpoint(
+    "POST",
+    "/v1/batches",
+    "Computes the requests in a stored file, behind everything that somebody waits for.",
+    aliases=("/batches",),
+    body=BatchRequest,
+    fields=BATCH_FIELDS,
+    reply=Batch,
+)
+async def create_batch(call: Call[BatchRequest]) -> Response:
+    batches, wire = _batches(call), call.body
+    if wire.endpoint not in URLS:
+        raise InvalidInput(f"`endpoint` must be one of {', '.join(URLS)}", parameter="endpoint")
+    if wire.completion_window != "24h":
+        raise InvalidInput('`completion_window` must be "24h"', parameter="completion_window")
+    _check_metadata(wire.metadata or {})
+    key_name = account_of(call.request.scope).key_name
+    batch = await batches.create(_owner(call), key_name, wire.endpoint, wire.input_file_id, wire.metadata)
+    return json_response(batch_of(batch))
+
+
+@router.endpoint(
+    "GET",
+    "/v1/batches",
+    "Lists the batches of this API key, the newest first.",
+    aliases=("/batches",),
+    query={"limit": int, "after": str},
+    reply=BatchList,
+)
+async def list_batches(call: Call[None]) -> Response:
+    found = [batch_of(record) for record in _batches(call).all_of(_owner(call))]
+    page, has_more = _page(call, found, 20, _MAX_BATCHES_PAGE)
+    return json_response(BatchList(data=page, first_id=_id(page, 0), last_id=_id(page, -1), has_more=has_more))
+
+
+@router.endpoint(
+    "GET", "/v1/batches/{batch_id}", "Says how far a batch is.", aliases=("/batches/{batch_id}",), reply=Batch
+)
+async def get_batch(call: Call[None]) -> Response:
+    return json_response(batch_of(_batches(call).get(_owner(call), call.path_parameter("batch_id"))))
+
+
+@router.endpoint(
+    "POST",
+    "/v1/batches/{batch_id}/cancel",
+    "Ends a batch; the answers that it has are kept.",
+    aliases=("/batches/{batch_id}/cancel",),
+    reply=Batch,
+)
+async def cancel_batch(call: Call[None]) -> Response:
+    return json_response(batch_of(await _batches(call).cancel(_owner(call), call.path_parameter("batch_id"))))
+
+
+def _batches(call: Call[Any]) -> Batches:
+    return call.server.part(Batches, _refuse)
+
+
+def _refuse() -> NoReturn:
+    raise UnsupportedParameter("this server keeps no files: start it with --files-dir FOLDER, or with auto")
+
+
+def _owner(call: Call[Any]) -> str:
+    return owner_tag(call.owner)
+
+
+async def _file(call: Call[None]) -> FileRecord:
+    return await _batches(call).files.get(_owner(call), call.path_parameter("file_id"))
+
+
+def _purpose(upload: Upload) -> str:
+    purpose = upload.fields.get("purpose")
+    if purpose != "batch":
+        said = "is missing" if purpose is None else f"is {purpose[:40]!r}"
+        message = f"`purpose` {said}: files here are the inputs of batches, so it must be `batch`"
+        raise InvalidInput(message, parameter="purpose")
+    return purpose
+
+
+def _lives_s(upload: Upload) -> int | None:
+    seconds, anchor = (upload.fields.get(f"expires_after[{part}]") for part in ("seconds", "anchor"))
+    if seconds is None and anchor is None:
+        return None
+    least, most = _LIVES_S
+    is_number = seconds is not None and seconds.isascii() and seconds.isdecimal() and len(seconds) <= len(str(most))
+    if anchor not in (None, "created_at") or not is_number or not least <= int(seconds or 0) <= most:
+        message = f"`expires_after` must be `created_at` and a number of seconds from {least} to {most}"
+        raise InvalidInput(message, parameter="expires_after")
+    return int(seconds or 0)
+
+
+def _check_metadata(metadata: dict[str, str]) -> None:
+    key_chars, value_chars = _MAX_METADATA_CHARS
+    is_long = any(len(key) > key_chars or len(value) > value_chars for key, value in metadata.items())
+    if len(metadata) > _MAX_METADATA or is_long:
+        message = f"`metadata` has at most {_MAX_METADATA} texts of {value_chars} characters, named in {key_chars}"
+        raise InvalidInput(message, parameter="metadata")
+
+
+def _page(call: Call[None], items: Sequence[ListedT], usual: int, most: int) -> tuple[list[ListedT], bool]:
+    """The part of a list, the newest first, that `order`, `after` and `limit` ask for; and whether there is more."""
+    order, limit, after = (call.query.get(name) for name in ("order", "limit", "after"))
+    if order not in (None, "asc", "desc"):
+        raise InvalidInput("`order` must be asc or desc", parameter="order")
+    limit = str(usual) if limit is None else limit
+    if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= most):
+        raise InvalidInput(f"`limit` must be a number from 1 to {most}, not {limit[:40]!r}", parameter="limit")
+    rest = list(items)[::-1] if order == "asc" else list(items)
+    if after:
+        index = next((index for index, item in enumerate(rest) if item.id == after), None)
+        if index is None:
+            raise InvalidInput(f"`after` names nothing that is stored here: {after[:100]!r}", parameter="after")
+        rest = rest[index + 1 :]
+    return rest[: int(limit)], len(rest) > int(limit)
+
+
+def _id(page: Sequence[File | Batch], index: int) -> str | None:
+    return page[index].id if page else None

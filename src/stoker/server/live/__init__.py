@@ -1,0 +1,1 @@
+"""The current activity of the engines: `/engine/state` and `/engine/events`."""

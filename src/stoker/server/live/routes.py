@@ -1,0 +1,115 @@
+"""`/engine/state` and `/engine/events`: finds the engine for a client, and bounds what the client may see."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from math import isfinite
+
+import msgspec
+from starlette.responses import Response
+
+from stoker.engine.question_messages import Look
+from stoker.errors import InvalidInput
+from stoker.runtime.registry import ServedModel
+from stoker.runtime.watching import HZ, Sight, Watch, Watches
+from stoker.server.access.control import may_administer
+from stoker.server.api import Call, Router
+from stoker.server.errors import json_response
+from stoker.server.live.entries import Differences, Reader, engine_entry, event
+from stoker.server.live.types import EVENTS, VERSION, EngineState, Hello, Snapshot, Tick
+from stoker.server.observe.account import account_of
+from stoker.server.transport.connection import STOP
+from stoker.server.transport.sse import EventStream
+
+router = Router(api="Stoker")
+
+_SIGN_OF_LIFE_S = 5.0
+"""An empty tick is sent into a longer silence: a page sees by it that the server is there."""
+_SNAPSHOT_EVERY_S = 10.0
+
+
+@router.endpoint(
+    "GET",
+    "/engine/state",
+    "What the engines of a model do now: sequences, the prefix tree of the KV pool, the last steps.",
+    query={"model": str},
+    reply=EngineState,
+)
+async def state(call: Call[None]) -> Response:
+    served, reader = call.loaded(call.query.get("model")), _reader(call)
+    glimpse = await call.wait(served.runtime.ask(Look()))
+    engines = [engine_entry(view, reader) for view in glimpse.engines]
+    hello = msgspec.structs.asdict(_hello(served, reader, HZ))
+    return json_response(EngineState(**hello, t=time.time(), engines=engines))
+
+
+@router.endpoint(
+    "GET",
+    "/engine/events",
+    "Follows what `/engine/state` shows: a snapshot, then what changes, up to `hz` times a second.",
+    query={"model": str, "hz": float},
+    event=EVENTS,
+)
+async def follow(call: Call[None]) -> EventStream:
+    served, reader, hz = call.loaded(call.query.get("model")), _reader(call), _hz(call)
+    await call.wait(served.runtime.ask(Look()))  # what cannot be watched is refused before a response begins
+    name = served.model_id
+    watch = call.server.part(Watches, Watches).of(name, lambda: call.loaded(name).runtime)
+    watch.check_room()
+    events = _events(call, watch, _hello(served, reader, hz), reader)
+    return EventStream(events, events.aclose, call.config)
+
+
+async def _events(call: Call[None], watch: Watch, hello: Hello, reader: Reader) -> AsyncGenerator[bytes, None]:
+    yield event("hello", hello)
+    stop = call.request.scope.get("state", {}).get(STOP)
+    differences, sent_s, whole_s = Differences(), time.monotonic(), time.monotonic()
+    async with aclosing(watch.follow(1 / hello.hz)) as sights:
+        async for sight in sights:
+            if stop is not None and stop.is_set:
+                return
+            now_s = time.monotonic()
+            if now_s - whole_s >= _SNAPSHOT_EVERY_S:
+                differences, whole_s = Differences(), now_s
+            news = differences.of(time.time(), [engine_entry(view, reader) for view in sight.engines], _error(sight))
+            if news is not None:
+                sent_s = now_s
+                yield event("snapshot" if isinstance(news, Snapshot) else "tick", news)
+            elif now_s - sent_s >= _SIGN_OF_LIFE_S:
+                sent_s = now_s
+                yield event("tick", Tick(t=time.time(), engines=[]))
+
+
+def _error(sight: Sight) -> str | None:
+    return None if sight.error is None else sight.error.message
+
+
+def _reader(call: Call[None]) -> Reader:
+    scope = call.request.scope
+    return Reader(may_administer(scope), account_of(scope).key_name)
+
+
+def _hello(served: ServedModel, reader: Reader, hz: float) -> Hello:
+    card = served.runtime.card
+    return Hello(
+        v=VERSION,
+        model=served.model_id,
+        backend=card.backend,
+        context=card.context_size,
+        parallel=card.parallel,
+        max_queue=card.max_queue,
+        may_read=reader.may_read,
+        hz=hz,
+    )
+
+
+def _hz(call: Call[None]) -> float:
+    try:
+        hz = float(call.query.get("hz") or HZ)
+    except ValueError:
+        hz = float("nan")
+    if not (isfinite(hz) and 0.1 <= hz <= HZ):
+        raise InvalidInput(f"`hz` must be a number from 0.1 to {HZ:g}", parameter="hz")
+    return hz

@@ -1,0 +1,187 @@
+"""Gets a file from a public address that a client named, and nothing from any other address.
+
+The name is resolved once, and the connection goes to an address that was checked: a name that resolves differently the
+next time gains nothing. Every redirect is checked anew. What cannot be had and what may not be had look the same to
+the client, so that it cannot learn which ports are open here.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import TypeAlias
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+from stoker.errors import InvalidInput
+
+Resolve: TypeAlias = Callable[[str, int], Sequence[str]]
+"""Resolves a name and a port to addresses."""
+Connect: TypeAlias = Callable[[str, int, float], socket.socket]
+"""Opens a connection to an address and a port, within a number of seconds."""
+
+MAX_REDIRECTS = 3
+WAIT_S = 10.0
+_PORTS = {"http": 80, "https": 443}
+_REDIRECTS = (301, 302, 303, 307, 308)
+_PIECE = 1 << 16
+_MAX_URL = 8192
+_HEADERS = {"Accept": "image/*, audio/*", "Accept-Encoding": "identity", "User-Agent": "stoker"}
+_NAT64 = ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("64:ff9b:1::/48")
+
+
+def _resolved(host: str, port: int) -> Sequence[str]:
+    return [str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+
+
+def _connected(address: str, port: int, wait_s: float) -> socket.socket:
+    return socket.create_connection((address, port), timeout=wait_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What may be fetched.
+
+    Args:
+        domains: names that may be asked, with all names below them; empty = every public one.
+    """
+
+    domains: tuple[str, ...] = ()
+    wait_s: float = WAIT_S
+    """Time limit for one file, with all its redirects."""
+    resolve: Resolve = _resolved
+    connect: Connect = _connected
+
+
+class _NotHad(Exception):
+    """The file cannot be had, or may not."""
+
+
+def fetch(url: str, max_bytes: int, rules: Rules, where: str) -> bytes:
+    """The content of a URL. It waits, so it belongs on a thread of its own.
+
+    Args:
+        url: `http` or `https`, as the client wrote it.
+        max_bytes: more are not read.
+        rules: what may be fetched.
+        where: the URL's path in the request, for the error.
+
+    Raises:
+        InvalidInput: the URL breaks a rule, or the file cannot be had.
+    """
+    deadline = time.monotonic() + rules.wait_s
+    try:
+        for _ in range(1 + MAX_REDIRECTS):
+            found = _get(_checked(url, rules, where), max_bytes, rules, deadline)
+            if isinstance(found, bytes):
+                return found
+            url = urljoin(url, found)
+    except (_NotHad, OSError, http.client.HTTPException, ValueError):
+        pass
+    raise InvalidInput(f"`{where}`: the file cannot be fetched from its URL; send it as a `data:` URL", parameter=where)
+
+
+def is_public(address: str) -> bool:
+    """The address is public: it names the same machine for the whole Internet."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+        if inner is None and any(ip in network for network in _NAT64):
+            inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+        if inner is not None:
+            return is_public(str(inner))
+    return ip.is_global and not ip.is_multicast
+
+
+def _checked(url: str, rules: Rules, where: str) -> SplitResult:
+    parts = urlsplit(url) if len(url) <= _MAX_URL and url.isprintable() else SplitResult("", "", "", "", "")
+    if parts.scheme not in _PORTS or not parts.hostname:
+        raise InvalidInput(f"`{where}` must be an http or https URL", parameter=where)
+    if parts.username is not None or parts.password is not None:
+        raise InvalidInput(f"`{where}` must not have a user or a password in it", parameter=where)
+    if parts.port not in (None, *_PORTS.values()):
+        raise InvalidInput(f"`{where}` must not name a port other than 80 and 443", parameter=where)
+    if rules.domains and not any(_is_below(parts.hostname, domain) for domain in rules.domains):
+        raise InvalidInput(f"`{where}`: files of {parts.hostname} are not fetched here", parameter=where)
+    return parts
+
+
+def _is_below(host: str, domain: str) -> bool:
+    return host.rstrip(".") == domain.lower() or host.rstrip(".").endswith("." + domain.lower())
+
+
+def _get(parts: SplitResult, max_bytes: int, rules: Rules, deadline: float) -> bytes | str:
+    """The content, or where it is instead."""
+    assert parts.hostname is not None
+    port = parts.port or _PORTS[parts.scheme]
+    addresses = rules.resolve(parts.hostname, port)
+    if not addresses or not all(map(is_public, addresses)):
+        raise _NotHad
+    connection = _Connection(parts.hostname, port, addresses[0], rules, deadline, has_tls=parts.scheme == "https")
+    watch = threading.Timer(max(0.0, deadline - time.monotonic()), connection.cut)
+    watch.daemon = True
+    watch.start()
+    try:
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        connection.request("GET", path, headers=_HEADERS)
+        response = connection.getresponse()
+        if response.status in _REDIRECTS and (location := response.getheader("Location")):
+            return location
+        found = _content(response, max_bytes)
+        if not found or time.monotonic() >= deadline:
+            raise _NotHad  # a connection that was cut looks like the end of a short answer
+        return found
+    finally:
+        watch.cancel()
+        connection.close()
+
+
+def _content(response: http.client.HTTPResponse, max_bytes: int) -> bytes:
+    if response.status != http.client.OK or response.getheader("Content-Encoding", "identity") != "identity":
+        raise _NotHad
+    if response.length is not None and response.length > max_bytes:
+        raise _NotHad
+    found = bytearray()
+    while piece := response.read1(_PIECE):
+        found += piece
+        if len(found) > max_bytes:
+            raise _NotHad
+    if response.length:
+        raise _NotHad  # cut off
+    return bytes(found)
+
+
+class _Connection(http.client.HTTPConnection):
+    """To one address, whatever its name resolves to by now. Proxies of the environment are not asked."""
+
+    def __init__(self, host: str, port: int, address: str, rules: Rules, deadline: float, *, has_tls: bool) -> None:
+        super().__init__(host, port)
+        self._address, self._rules, self._deadline, self._has_tls = address, rules, deadline, has_tls
+        self.default_port = port  # or the Host header would name it
+
+    def connect(self) -> None:
+        left_s = self._deadline - time.monotonic()
+        if left_s <= 0:
+            raise _NotHad
+        self.sock = self._rules.connect(self._address, self.port, left_s)
+        if self._has_tls:
+            self.sock = _tls().wrap_socket(self.sock, server_hostname=self.host)
+
+    def cut(self) -> None:
+        """Aborts the connection from another thread: a blocked read or write returns."""
+        sock = self.sock
+        if sock is not None:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    return ssl.create_default_context()

@@ -1,0 +1,50 @@
+// The KV pool as an icicle of shared prefixes, and as a table for those who do not see it.
+import { html } from '../vendor/preact.js';
+import { Explain } from './explain.js';
+import { icicle } from './frames.js';
+
+const WIDTH = 1000;
+const ROW = 26;
+const MIN_LABEL = 60;
+
+export function Pool({ engine, isOnly }) {
+  const { kv, tree } = engine;
+  const shown = Math.min(kv.capacity, Math.max(64, Math.ceil((kv.held + kv.promised) * 1.2)));
+  const scale = WIDTH / Math.max(1, shown);
+  const placed = icicle(tree);
+  const rows = 1 + Math.max(0, ...placed.map(({ depth }) => depth));
+  const used = kv.held + kv.promised;
+  const title = `KV pool${isOnly ? '' : ` of replica ${engine.replica}`}`;
+  const words = `${title}: ${kv.held.toLocaleString()} of ${kv.capacity.toLocaleString()} tokens held, ${kv.retained.toLocaleString()} of them by finished conversations`;
+  return html`<section aria-label=${title}>
+    <h3>${title} <small>${share(used, kv.capacity)} of ${kv.capacity.toLocaleString()} tokens${shown < kv.capacity ? `, drawn up to ${shown.toLocaleString()}` : ''}</small><${Explain} of="pool" /></h3>
+    <svg class="icicle" role="img" aria-label=${words} viewBox=${`0 0 ${WIDTH} ${ROW * rows + 8}`} preserveAspectRatio="none" data-held=${kv.held}>
+      <rect class="free" x="0" y="0" width=${WIDTH} height=${ROW * rows} />
+      <rect class="promised" x=${kv.held * scale} y="0" width=${kv.promised * scale} height=${ROW * rows} />
+      ${placed.map((spot) => html`<${Block} key=${spot.node.id} spot=${spot} scale=${scale} />`)}
+    </svg>
+    <p class="legend"><span class="key running"></span> running <span class="key retained"></span> finished, may leave
+      <span class="key promised"></span> promised to this step <span class="key free"></span> free</p>
+    <details><summary>As a table</summary><${Table} tree=${tree} /></details>
+  </section>`;
+}
+
+function Block({ spot: { node, x, own, span, depth }, scale }) {
+  const hue = (node.slots[0] ?? node.id * 7) * 47 % 360;
+  const words = `${node.n.toLocaleString()} tokens${node.num_slots > 1 ? `, shared by ${node.num_slots}` : ''}, ${node.running ? 'running' : 'finished'}${node.slots.length ? `, slot ${node.slots.join(', ')}` : ''}`;
+  return html`<g class=${node.running ? 'running' : 'retained'} data-n=${node.n} data-width=${own}>
+    <title>${node.id > 0 ? words : `${words} (small parts added up)`}</title>
+    ${span > own && html`<rect class="span" x=${x * scale} y=${depth * ROW} width=${span * scale} height=${ROW - 2} />`}
+    <rect class="own" x=${x * scale} y=${depth * ROW} width=${own * scale} height=${ROW - 2} fill=${`hsl(${hue} 60% 50%)`} />
+    ${own * scale > MIN_LABEL && html`<text x=${x * scale + 6} y=${depth * ROW + 16}>${node.n.toLocaleString()}${node.num_slots > 1 ? ` ×${node.num_slots}` : ''}</text>`}
+  </g>`;
+}
+
+function Table({ tree }) {
+  return html`<table><caption class="hidden">Nodes of the prefix tree</caption>
+    <thead><tr><th scope="col">Node</th><th scope="col">Below</th><th scope="col">Tokens</th><th scope="col">Shared by</th><th scope="col">Slots</th><th scope="col">State</th></tr></thead>
+    <tbody>${tree.map((node) => html`<tr key=${node.id}><th scope="row">${node.id > 0 ? node.id : 'small parts'}</th><td>${node.parent || '–'}</td>
+      <td>${node.n.toLocaleString()}</td><td>${node.num_slots}</td><td>${node.slots.join(' ')}</td><td>${node.running ? 'running' : 'finished'}</td></tr>`)}</tbody></table>`;
+}
+
+export const share = (part, whole) => `${whole ? Math.round((100 * part) / whole) : 0} %`;

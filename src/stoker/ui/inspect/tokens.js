@@ -1,0 +1,49 @@
+// The tokens of an answer and of its prompt, with what the model thought of each. It asks the server, and knows no DOM.
+import { chatOf } from '../state/chats.js';
+import { messagesOf } from '../chat/request.js';
+import { getJson } from '../wire/api.js';
+
+const TOP = 10;
+
+/** Scores an answer as it stands, whoever has written it: prompt and answer are computed once more, nothing is sampled. */
+export async function scored(chatId, nodeId, signal) {
+  const chat = chatOf(chatId);
+  const node = chat.nodes[nodeId];
+  const { model } = node;
+  const messages = messagesOf(chat, chat.nodes[node.parent]);
+  const { prompt } = await getJson('apply-template', { body: { model, messages }, signal });
+  const body = { model, prompt: prompt + node.content, echo: true, logprobs: TOP, max_tokens: 1, temperature: 0 };
+  const { choices: [{ logprobs }] } = await getJson('v1/completions', { body, signal });
+  const tokens = logprobs.tokens.map((text, at) => ({ text, at, logprob: logprobs.token_logprobs[at], top: sorted(logprobs.top_logprobs[at]) })).slice(0, -1);
+  const num = await numPrompt(model, prompt, signal);
+  return { prompt: tokens.slice(0, num), answer: tokens.slice(num), cached: Math.min(node.stats?.cached ?? 0, num) };
+}
+
+async function numPrompt(model, prompt, signal) {
+  const { tokens } = await getJson('tokenize', { body: { model, content: prompt, add_special: true }, signal });
+  return tokens.length;
+}
+
+const sorted = (top) => Object.entries(top ?? {}).map(([text, logprob]) => ({ text, logprob })).sort((a, b) => b.logprob - a.logprob);
+
+/** What of the known alternatives would be left by these settings, and with which chance. Those not known count as none.
+ * The order is that of the server: top k, top p and min p of the model's chances, then the temperature. */
+export function resampled(top, { temperature, topK, topP, minP }) {
+  if (!top.length) return [];
+  if (temperature === 0) return top.map((each, at) => ({ ...each, chance: at === 0 ? 1 : 0 }));
+  const chances = top.map(({ logprob }) => Math.exp(logprob));
+  let sum = 0;
+  const kept = top.filter((_, at) => {
+    const isKept = (topK === 0 || at < topK) && (at === 0 || sum < topP) && chances[at] >= minP * chances[0];
+    sum += chances[at];
+    return isKept;
+  });
+  const weights = new Map(kept.map((each) => [each.text, Math.exp((each.logprob - top[0].logprob) / temperature)]));
+  const total = [...weights.values()].reduce((a, b) => a + b, 0);
+  return top.map((each) => ({ ...each, chance: (weights.get(each.text) ?? 0) / total }));
+}
+
+/** In bits, of what is known of a position. */
+export function entropy(top) {
+  return -top.reduce((sum, { logprob }) => sum + Math.exp(logprob) * logprob, 0) / Math.LN2;
+}

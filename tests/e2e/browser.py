@@ -1,0 +1,134 @@
+"""Debian's Chromium, driven by Playwright, and servers for its page: the real one on the scripted backend."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.models.cache import cache_dir
+
+CHROMIUM = shutil.which("chromium") or ""
+WAIT_MS = 40_000
+POEM = "Some **bold** words.\n\n```python\nprint(1)\n```\n\n![a](https://evil.example/?q=1)<img src=x onerror=alert(1)>"
+SCRIPT = [
+    POEM,
+    {"when": "at length", "text": "word " * 6000},
+    {"when": "a while", "text": "some " * 200},
+    {"when": "in Arabic", "text": "مرحبا بالعالم"},
+]
+AXE, AXE_SHA256 = "axe-core@4.14.1", "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c"
+
+NEEDS_BROWSER = [
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed: apt-get install chromium"),
+]
+
+
+@contextmanager
+def serving(folder: Path, *options: str, port: int = 0, is_killed: bool = False) -> Generator[str]:
+    """The base URL of a server that plays the script; at the end it is stopped, or killed with its streams."""
+    script = folder / "script.json"
+    script.write_text(json.dumps(SCRIPT))
+    command = [sys.executable, "-m", "stoker", "serve", "scripted", "--script", str(script), "--port", str(port)]
+    with subprocess.Popen([*command, "--ctx-size", "65536", *options], stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            yield process.stderr.readline().split()[-1]
+        finally:
+            process.kill() if is_killed else process.terminate()
+            process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(tmp_path_factory.mktemp("page")) as url:
+        yield url
+
+
+@pytest.fixture
+def context(browser: Any) -> Iterator[Any]:
+    """A browser's profile of its own, as large as a phone. At the end no request of its pages has left the server, no
+    script has failed, and the policy has nothing to report.
+    """
+    context = browser.new_context(viewport={"width": 360, "height": 640}, accept_downloads=True)
+    context.set_default_timeout(WAIT_MS)
+    context.problems, context.hosts = [], set()
+    context.on("weberror", lambda error: context.problems.append(str(error.error)))
+    context.on("request", lambda request: context.hosts.add(request.url.split("/")[2]))
+    context.on("console", lambda message: context.problems.append(message.text) if _is_policy(message.text) else None)
+    yield context
+    context.close()
+    assert not context.problems
+    assert len({host for host in context.hosts if host}) <= 1, "a page asks nobody but its own server"
+
+
+@pytest.fixture
+def page(context: Any) -> Any:
+    return context.new_page()
+
+
+def _is_policy(text: str) -> bool:
+    return "Content Security Policy" in text or "Content-Security-Policy" in text or "TrustedHTML" in text
+
+
+def say(page: Any, text: str) -> None:
+    page.get_by_role("textbox", name="Message").fill(text)
+    page.get_by_role("textbox", name="Message").press("Enter")
+
+
+def answered(page: Any) -> None:
+    """Waits until the last answer is complete."""
+    page.get_by_role("log").get_by_role("button", name="Regenerate").wait_for()
+
+
+def axe_source() -> str:
+    """The script of axe-core, from npm's registry once; skips where it is out of reach."""
+    kept = cache_dir() / "tests" / f"{AXE}.js"
+    if not kept.exists():
+        if shutil.which("npm") is None:
+            pytest.skip("npm is not installed: axe-core cannot be had")
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        packed = subprocess.run(
+            ["npm", "pack", AXE, "--pack-destination", str(kept.parent)], capture_output=True, text=True, timeout=120
+        )
+        if packed.returncode:
+            pytest.skip("npm's registry is out of reach: axe-core cannot be had")
+        archive = kept.parent / packed.stdout.split()[-1]
+        with tarfile.open(fileobj=io.BytesIO(archive.read_bytes())) as files:
+            member = files.extractfile("package/axe.min.js")
+            assert member is not None
+            kept.write_bytes(member.read())
+        archive.unlink()
+    source = kept.read_bytes()
+    assert sha256(source).hexdigest() == AXE_SHA256, "this is not the axe-core that is asked for"
+    return source.decode()
+
+
+def until(page: Any, condition: str) -> None:
+    """Waits for a condition in JavaScript; the page's own policy forbids what `wait_for_function` does."""
+    for _ in range(600):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(50)
+    pytest.fail(f"never became true: {condition}")

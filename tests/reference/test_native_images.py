@@ -1,0 +1,93 @@
+"""A text with an image in it on the native executor, against libllama with libmtmd: every kind of projector."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from stoker.backends.llama.native import library
+from stoker.backends.llama.projector import MtmdProjector, Pixels, Rows
+from stoker.core.batch import Batch, Chunk
+from stoker.core.media import PlacedSpan, Span
+from stoker.core.params import BUILT_IN
+from stoker.core.request import Request
+from stoker.core.sequence import Sequence
+from tests.projector_files import write_projector
+from tests.reference.native_runs import libllama_model, open_native
+from tests.tiny_models import TinyModel, write_tiny_model
+
+BEFORE, BEHIND = [5, 6, 7, 8, 9], [10, 11, 12, 13, 14, 15]
+MODELS = {
+    "mlp": TinyModel(type="F32"),
+    "idefics3": TinyModel(type="F32"),
+    "gemma3": TinyModel(
+        architecture="gemma3", type="F32", num_layers=2, keys={"attention.sliding_window": 8}, has_head=False
+    ),
+    "qwen2vl_merger": TinyModel(architecture="qwen2vl", type="F32"),
+}
+SIZES = {"mlp": (28, 28), "idefics3": (112, 112), "gemma3": (112, 112), "qwen2vl_merger": (168, 112)}
+
+
+@pytest.mark.parametrize("kind", list(MODELS))
+def test_logits_behind_an_image_are_those_of_libllama(kind: str, tmp_path: Path):
+    path = write_tiny_model(tmp_path / "m.gguf", MODELS[kind])
+    with open_native(path, max_batch_tokens=256) as backend:
+        projector = MtmdProjector(path, write_projector(tmp_path / "mm.gguf", backend.row_width, kind=kind), threads=1)
+        width, height = SIZES[kind]
+        data = np.random.default_rng(1).integers(0, 256, 3 * width * height, dtype=np.uint8).tobytes()
+        pixels = Pixels("image", width, height, data)
+        part = next(part for part in projector.layout(pixels) if isinstance(part, Rows))
+        assert part.is_whole == (kind == "gemma3")
+        assert (part.grid is not None) == (kind == "qwen2vl_merger")
+        rows = projector.encode(pixels, 0, b"key")
+        assert rows.shape == (part.length, backend.row_width)
+        assert part.length > 3
+        expected = libllama_rows(path, projector, pixels, rows)
+        projector.close()
+        span = Span(b"key", part.length, "image", part.grid, part.is_whole)
+        backend.hold_rows(b"key", rows)
+        found = backend.forward(Batch(0, (chunk_of(span),)))
+    scale = np.abs(expected).max()
+    assert np.abs(found - expected).max() < 0.02 * scale
+
+
+def chunk_of(span: Span) -> Chunk:
+    entries = (*BEFORE, *span.entries(), *BEHIND)
+    request = Request(request_id="r", prompt=entries, sampling=BUILT_IN, spans=(PlacedSpan(len(BEFORE), span),))
+    return Chunk(0, 0, entries, len(BEHIND), (), Sequence(request).row_pieces(0, len(entries)))
+
+
+def libllama_rows(path: Path, projector: MtmdProjector, pixels: Pixels, rows: NDArray[np.float32]) -> NDArray[Any]:
+    """Of the tokens behind the image."""
+    lib, mtmd = library(), projector._mtmd
+    with libllama_model(path) as model:
+        params = lib.llama_context_default_params()
+        params.n_ctx = params.n_batch = params.n_ubatch = 256
+        params.n_threads = params.n_threads_batch = 1
+        context = lib.llama_init_from_model(model, params)
+        before = (ctypes.c_int32 * len(BEFORE))(*BEFORE)  # libllama keeps no copy
+        assert lib.llama_decode(context, lib.llama_batch_get_one(before, len(BEFORE))) == 0
+        chunks = projector._tokenize(pixels)
+        image = next(chunk for chunk in projector._each(chunks) if mtmd.mtmd_input_chunk_get_type(chunk) == 1)
+        behind, no_callback = ctypes.c_int32(), mtmd.mtmd_helper_post_decode_callback()
+        values = np.ascontiguousarray(rows).ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        decoded = mtmd.mtmd_helper_decode_image_chunk(
+            projector._context, context, image, values, len(BEFORE), 0, 256, ctypes.byref(behind), no_callback, None
+        )
+        assert decoded == 0
+        found: list[NDArray[np.float32]] = []
+        for index, token_id in enumerate(BEHIND):
+            one, place = (ctypes.c_int32 * 1)(token_id), (ctypes.c_int32 * 1)(behind.value + index)
+            batch = lib.llama_batch_get_one(one, 1)
+            batch.pos = place  # it would go on behind the last position of a row, not of the image
+            assert lib.llama_decode(context, batch) == 0
+            size = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
+            found.append(np.ctypeslib.as_array(lib.llama_get_logits_ith(context, -1), (size,)).copy())
+        mtmd.mtmd_input_chunks_free(chunks)
+        lib.llama_free(context)
+    return np.stack(found)

@@ -1,0 +1,139 @@
+"""Latent keys and values on the native executor: against float64 and libllama, however prompts are cut; refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGUFReader, GGUFWriter
+
+from stoker.backends.native import kept_bytes
+from stoker.errors import StokerError
+from stoker.models.gguf import read_gguf
+from tests.gguf_values import write_values
+from tests.reference.latent_reference import LatentReference
+from tests.reference.native_runs import all_rows, libllama_rows, open_native, relative_error
+from tests.tiny_models import TinyModel, write_tiny_model
+
+EXPERTS: dict[str, Any] = {"num_experts": 12, "num_dense": 1, "num_layers": 3, "shared_size": 64}
+YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64}
+MODELS = {
+    "queries from fewer numbers": TinyModel(architecture="deepseek2", **EXPERTS),
+    "sigmoids": TinyModel(
+        architecture="deepseek2",
+        keys={"expert_gating_func": 2, "expert_weights_norm": True, "expert_weights_scale": 1.8},
+        **EXPERTS,
+    ),
+    "yarn": TinyModel(architecture="deepseek2", keys=YARN, **EXPERTS),
+    "yarn, scores that grow": TinyModel(
+        architecture="deepseek2", keys={**YARN, "rope.scaling.yarn_log_multiplier": 0.0707}, **EXPERTS
+    ),
+    "wide": TinyModel(architecture="deepseek2", keys={"attention.kv_lora_rank": 512}, **EXPERTS),
+    "Q8_0": TinyModel(architecture="deepseek2", type="Q8_0", **EXPERTS),
+}
+LITE = TinyModel(
+    architecture="deepseek2",
+    type="Q8_0",
+    num_experts=12,
+    num_dense=1,
+    num_layers=27,
+    shared_size=64,
+    keys={"attention.q_lora_rank": 0},
+)
+
+
+def prompt(length: int, seed: int = 0) -> list[int]:
+    return np.random.default_rng(seed).integers(0, 256, length).tolist()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_farther_from_float64_than_libllama(tmp_path: Path, name: str) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", MODELS[name])
+    ours, theirs = list[float](), list[float]()
+    for seed in range(4):
+        token_ids = prompt(80, seed)
+        expected = LatentReference(path).logits(token_ids)
+        with open_native(path) as backend:
+            ours.append(relative_error(all_rows(backend, token_ids), expected))
+        theirs.append(relative_error(libllama_rows(path, token_ids), expected))
+    assert np.median(np.asarray(ours) / theirs) <= 1.1, (ours, theirs)  # one row that chooses otherwise is no error
+
+
+@pytest.mark.parametrize("name", ["queries from fewer numbers", "sigmoids", "yarn, scores that grow"])
+def test_with_exact_keys_and_weights_it_is_exact(tmp_path: Path, name: str) -> None:
+    """Rounded keys make rows choose other experts here and there, libllama's as well."""
+    path = write_tiny_model(tmp_path / "m.gguf", MODELS[name])
+    token_ids = prompt(80)
+    with open_native(path, kv_type="f32") as backend:
+        assert relative_error(all_rows(backend, token_ids), LatentReference(path).logits(token_ids)) < 2e-5
+
+
+def test_the_smaller_models_make_queries_at_once(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", LITE)
+    token_ids = prompt(40)
+    expected = LatentReference(path).logits(token_ids)
+    with open_native(path) as backend:
+        error = relative_error(all_rows(backend, token_ids), expected)
+    assert error <= 1.1 * relative_error(libllama_rows(path, token_ids), expected)
+
+
+@pytest.mark.parametrize("name", ["Q8_0", "wide"])
+def test_bits_do_not_depend_on_how_a_prompt_is_cut_or_who_is_beside(tmp_path: Path, name: str) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", MODELS[name])
+    token_ids = prompt(150)
+    with open_native(path) as backend:
+        expected = all_rows(backend, token_ids)
+        for slot, sizes in enumerate([(1,), (16, 17, 1, 40), (33, 2)], start=1):
+            np.testing.assert_array_equal(all_rows(backend, token_ids, slot=slot, sizes=sizes), expected)
+    with open_native(path, threads=3) as backend:
+        np.testing.assert_array_equal(all_rows(backend, token_ids, sizes=(70, 1)), expected)
+
+
+def test_one_vector_of_each_position_is_kept(tmp_path: Path) -> None:
+    """In three layers, as a key and as a value, of 64 and 16 elements."""
+    path = write_tiny_model(tmp_path / "m.gguf", MODELS["yarn"])
+    with read_gguf(path) as gguf:
+        assert kept_bytes([gguf], "f16") == (3 * 2 * 2 * 80, 0)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"attention.key_length_mla": None}, "not prepared for a latent vector"),
+        ({"attention.key_length": 96}, "cannot be 64 latent ones and 16"),
+        ({"attention.key_length_mla": 16}, "cannot be 64 latent ones and 16"),
+        ({"attention.head_count_kv": 2}, "cannot be 64 latent ones and 16"),
+        ({"attention.key_length_mla": 40}, "with heads of 24 and 16 elements"),
+        ({"attention.value_length_mla": 40}, "that give 40 elements"),
+        ({"attention.value_length_mla": 64}, "has the shape"),
+        ({"attention.q_lora_rank": 24}, "of queries of 24 numbers"),
+        ({"attention.q_lora_rank": 0}, "no tensor `blk.0.attn_q.weight`|tensors"),
+        ({"attention.kv_lora_rank": 2048, "attention.key_length": 2064}, "heads of 2064 elements"),
+        ({"rope.scaling.type": "linear", "rope.scaling.factor": 2.0}, "not by YaRN"),
+        ({"attention.temperature_scale": 0.1}, "grow with their position"),
+    ],
+)
+def test_files_that_contradict_themselves_are_refused(tmp_path: Path, keys: dict[str, Any], message: str) -> None:
+    good = TinyModel(architecture="deepseek2", **EXPERTS)
+    path = write_tiny_model(tmp_path / "m.gguf", good)
+    bad = rewritten(path, tmp_path / "bad.gguf", {f"deepseek2.{key}": value for key, value in keys.items()})
+    with pytest.raises(StokerError, match=message):
+        open_native(bad)
+
+
+def rewritten(path: Path, to: Path, keys: dict[str, Any]) -> Path:
+    """The same tensors, with other values of some keys."""
+    reader, writer = GGUFReader(path), GGUFWriter(to, "deepseek2")
+    for key, entry in reader.fields.items():
+        if not key.startswith("GGUF.") and key not in keys and key != "general.architecture":
+            writer.add_key_value(key, entry.contents(), entry.types[0], entry.types[-1])
+    write_values(writer, keys)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, np.array(tensor.data), raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return to

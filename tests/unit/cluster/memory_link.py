@@ -1,0 +1,72 @@
+"""A connection to a replica in the same process, which a test can break or freeze."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from stoker.cluster.messages import Order, Report, decode_orders, decode_reports, encode
+from stoker.cluster.remote import LinkBroken
+from stoker.cluster.session import Session
+from stoker.runtime.base import Runtime
+
+BOUND_S = 20.0
+
+
+class MemoryLink:
+    """Whatever is said is encoded and decoded on its way."""
+
+    def __init__(self, runtime: Runtime, node: str = "10.0.0.1") -> None:
+        self._runtime = runtime
+        self._node = node
+        self.session: Session | None = None
+        self.others: list[Session] = []
+        """Those of other fronts."""
+        self.is_frozen = False
+        self.orders: list[Order] = []
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def join(self) -> Session:
+        """Another front is connected to the same replica."""
+        mine = self.session
+        assert mine is not None
+        self.others.append(Session(self._runtime, self._node, lambda: [mine]))
+        return self.others[-1]
+
+    def break_off(self) -> None:
+        """As when the replica's process is killed."""
+        self._broken.set_exception(LinkBroken("was killed"))
+
+    async def reports(self) -> AsyncGenerator[list[Report], None]:
+        self.session = Session(self._runtime, self._node, lambda: self.others)
+        async with aclosing(self.session.frames()) as frames:
+            while True:
+                coming = asyncio.ensure_future(anext(frames, None))
+                try:
+                    await asyncio.wait([coming, self._broken], return_when=asyncio.FIRST_COMPLETED)
+                    if self._broken.done():
+                        self._broken.result()
+                    frame = coming.result()
+                finally:
+                    coming.cancel()
+                    await asyncio.gather(coming, return_exceptions=True)
+                if frame is None:
+                    return
+                if self.is_frozen:
+                    await asyncio.Event().wait()
+                yield decode_reports(encode(frame))
+
+    async def tell(self, orders: list[Order]) -> None:
+        if self.is_frozen:
+            await asyncio.Event().wait()
+        assert self.session is not None
+        self.orders += orders
+        self.session.obey(decode_orders(encode(orders)))
+
+
+async def until(condition: object) -> None:
+    """The outer bound of the test ends a condition that never comes true."""
+    assert callable(condition)
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.001)

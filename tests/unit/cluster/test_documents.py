@@ -1,0 +1,131 @@
+"""What `stoker cluster config` prints, and the files for Kubernetes: Ray's own schema takes them, and they agree."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+
+from stoker.cluster.config import ENVIRONMENT, ClusterConfig
+from stoker.errors import ConfigError
+from tests.e2e.clusters import needs_ray
+
+pytestmark = needs_ray
+DEPLOY = Path(__file__).parents[3] / "deploy" / "ray"
+OPTIONS = ("--kv-type", "f16", "--replicas", "1-8", "--api-key-file", "/etc/stoker/keys", "--kv-dir", "/shared/kv")
+_CHECK = """
+import json, sys
+from ray.serve.schema import ServeDeploySchema
+from stoker.cluster import build
+document = json.load(sys.stdin)
+schema = ServeDeploySchema.model_validate(document)
+application = build(document["applications"][0]["args"])
+print(schema.applications[0].import_path, type(application).__name__)
+"""
+
+
+def printed(*arguments: str) -> str:
+    command = [sys.executable, "-m", "stoker", "cluster", "config", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def objects(name: str) -> list[dict[str, Any]]:
+    text = (DEPLOY / name).read_text()
+    return [msgspec.yaml.decode(part, type=dict[str, Any]) for part in text.split("\n---\n")]
+
+
+@pytest.mark.slow
+def test_serve_takes_what_is_printed() -> None:
+    text = printed("/shared/models/model.gguf", *OPTIONS, "--fronts", "2")
+    document = msgspec.yaml.decode(text)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _CHECK],
+        input=msgspec.json.encode(document).decode(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["stoker.cluster:build", "Application"]
+    assert all(f"#   {name}={value}\n" in text for name, value in ENVIRONMENT.items())
+    (service,) = [each for each in objects("rayservice.yaml") if each["kind"] == "RayService"]
+    assert msgspec.yaml.decode(service["spec"]["serveConfigV2"]) == document
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+
+
+_NAMED = {"type": "object", "required": ["name"]}
+_CONTAINER = _object(
+    name={"type": "string"},
+    image={"type": "string"},
+    resources=_object(limits={"type": "object"}, requests={"type": "object"}),
+    ports={"type": "array", "items": _object(name={"type": "string"}, containerPort={"type": "integer"})},
+    env={"type": "array", "items": _NAMED},
+    volumeMounts={"type": "array", "items": {"type": "object", "required": ["name", "mountPath"]}},
+)
+_POD = _object(
+    spec=_object(
+        containers={"type": "array", "items": _CONTAINER, "minItems": 1}, volumes={"type": "array", "items": _NAMED}
+    )
+)
+_PARAMS = {"type": "object", "additionalProperties": {"type": "string"}}
+_WORKERS = _object(
+    groupName={"type": "string"},
+    replicas={"type": "integer"},
+    minReplicas={"type": "integer"},
+    maxReplicas={"type": "integer"},
+    rayStartParams=_PARAMS,
+    template=_POD,
+)
+RAY_SERVICE = _object(
+    apiVersion={"const": "ray.io/v1"},
+    kind={"const": "RayService"},
+    metadata=_NAMED,
+    spec=_object(
+        serveConfigV2={"type": "string"},
+        rayClusterConfig=_object(
+            rayVersion={"type": "string"},
+            headGroupSpec=_object(rayStartParams=_PARAMS, template=_POD),
+            workerGroupSpecs={"type": "array", "items": _WORKERS, "minItems": 1},
+        ),
+    ),
+)
+"""The parts of KubeRay's RayService (ray.io/v1) that are used, and no others."""
+
+
+def test_service_has_the_shape_of_its_kind_and_every_node_its_environment() -> None:
+    (service,) = [each for each in objects("rayservice.yaml") if each["kind"] == "RayService"]
+    jsonschema.validate(service, RAY_SERVICE)
+    spec = service["spec"]["rayClusterConfig"]
+    templates = [spec["headGroupSpec"]["template"], *(group["template"] for group in spec["workerGroupSpecs"])]
+    for template in templates:
+        (container,) = template["spec"]["containers"]
+        given = {each["name"]: each.get("value") for each in container["env"]}
+        assert given.items() >= {**ENVIRONMENT, "RAY_AUTH_MODE": "token"}.items()
+        mounted = {each["name"] for each in container["volumeMounts"]}
+        assert mounted == {each["name"] for each in template["spec"]["volumes"]}
+    assert spec["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+
+
+def test_only_http_is_open_to_everybody() -> None:
+    (policy,) = objects("networkpolicy.yaml")
+    for_all = [rule for rule in policy["spec"]["ingress"] if "from" not in rule]
+    assert [port["port"] for rule in for_all for port in rule["ports"]] == [8000]
+
+
+def test_secrets_stay_out_of_the_file() -> None:
+    settings = {"kv_type": "f16", "api_key_file": "/k"}
+    with pytest.raises(ConfigError, match="readable in the file"):
+        ClusterConfig(models=["m.gguf"], settings={**settings, "api_key": "sk-1"}).as_document()
+    with pytest.raises(ConfigError, match="--api-key-file"):
+        ClusterConfig(models=["m.gguf"], settings={"kv_type": "f16"}).as_document()
+    with pytest.raises(ConfigError, match="--kv-type"):
+        ClusterConfig(models=["m.gguf"], settings={"api_key_file": "/k"}).as_document()

@@ -1,0 +1,242 @@
+"""Replicas that the cluster says there are: requests find those that are there, and finish where they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import msgspec
+import pytest
+
+from stoker.cluster import fleet as fleets
+from stoker.cluster import session as sessions
+from stoker.cluster.fleet import ClusterFleet
+from stoker.cluster.remote import RemoteEngine
+from stoker.core.params import SamplingParams
+from stoker.engine.protocol import Output, Submit
+from stoker.errors import EngineCrashed, ModelNotLoaded
+from stoker.runtime.replicas import ReplicatedRuntime
+from stoker.runtime.routing import Affinity
+from tests.unit.cluster.memory_link import BOUND_S, MemoryLink, until
+from tests.unit.runtime.fake_replica import CARD, FakeReplica
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleets, "CHECK_S", 0.005)
+    monkeypatch.setattr(sessions, "BEAT_S", 0.01)
+
+
+class Cluster:
+    """Replicas by their ids, and the model over them."""
+
+    def __init__(self, *present: str) -> None:
+        self.fakes: dict[str, FakeReplica] = {}
+        self.links: dict[str, list[MemoryLink]] = {}
+        self.present = set(present)
+        affinity = self.affinity = Affinity()
+        self.fleet = ClusterFleet(lambda: self.present, self._connect, affinity, start_s=1.0)
+        self.runtime = ReplicatedRuntime(self.fleet, restart_wait_s=5.0, affinity=affinity)
+
+    def fake(self, replica_id: str) -> FakeReplica:
+        if replica_id not in self.fakes:
+            self.fakes[replica_id] = FakeReplica(len(self.fakes), None)
+            self.fakes[replica_id].state = "ready"
+        return self.fakes[replica_id]
+
+    def _connect(self, replica_id: str) -> RemoteEngine:
+        link = MemoryLink(self.fake(replica_id), node=f"node of {replica_id}")
+        self.links.setdefault(replica_id, []).append(link)
+        return RemoteEngine(link)
+
+    async def answer(self, request_id: str) -> str:
+        events = self.runtime.generate(Submit(request_id, "p", SamplingParams()))
+        return "".join([event.text async for event in events if isinstance(event, Output)])
+
+    def holder(self, request_id: str) -> str | None:
+        return next((name for name, fake in self.fakes.items() if request_id in fake.open), None)
+
+
+def play(cluster: Cluster, test: Coroutine[Any, Any, None]) -> None:
+    async def whole() -> None:
+        await cluster.runtime.start()
+        try:
+            await test
+        finally:
+            await cluster.runtime.close()
+
+    asyncio.run(asyncio.wait_for(whole(), BOUND_S))
+
+
+def ready(cluster: Cluster) -> int:
+    return sum(health.is_ready for health in cluster.runtime.health().replicas.values())
+
+
+def test_places_of_all_nodes_are_those_of_the_model():
+    cluster = Cluster("a", "b")
+
+    async def test() -> None:
+        await until(lambda: ready(cluster) == 2)
+        assert cluster.runtime.card.parallel == 2 * CARD.parallel
+        assert {health.node for health in cluster.runtime.health().replicas.values()} == {"node of a", "node of b"}
+
+    play(cluster, test())
+
+
+def test_one_that_comes_later_gets_requests():
+    cluster = Cluster("a")
+
+    async def test() -> None:
+        first = [asyncio.ensure_future(cluster.answer(f"r{i}")) for i in range(2)]
+        await until(lambda: cluster.holder("r0") and cluster.holder("r1"))
+        cluster.present.add("b")
+        await until(lambda: ready(cluster) == 2)
+        second = asyncio.ensure_future(cluster.answer("s"))
+        await until(lambda: cluster.holder("s") == "b")
+        for fake in cluster.fakes.values():
+            for request_id in list(fake.open):
+                fake.finish(request_id)
+        assert await asyncio.gather(*first, second) == ["by 0", "by 0", "by 1"]
+
+    play(cluster, test())
+
+
+def test_one_that_leaves_finishes_what_it_has_and_gets_nothing_new():
+    cluster = Cluster("a", "b")
+
+    async def test() -> None:
+        await until(lambda: ready(cluster) == 2)
+        task = asyncio.ensure_future(cluster.answer("r"))
+        await until(lambda: cluster.holder("r"))
+        leaving = cluster.holder("r")
+        assert leaving is not None
+        cluster.present.discard(leaving)
+        await until(lambda: ready(cluster) == 1)
+        others = [asyncio.ensure_future(cluster.answer(f"s{i}")) for i in range(2)]
+        await until(lambda: all(cluster.holder(f"s{i}") for i in range(2)))
+        assert {cluster.holder(f"s{i}") for i in range(2)} == {"a", "b"} - {leaving}
+        for fake in cluster.fakes.values():
+            for request_id in list(fake.open):
+                fake.finish(request_id)
+        await asyncio.gather(task, *others)
+        await until(lambda: len(cluster.runtime.health().replicas) == 1)
+
+    play(cluster, test())
+
+
+def test_what_had_not_begun_goes_elsewhere_and_what_had_ends_with_an_error():
+    cluster = Cluster("a", "b")
+
+    async def test() -> None:
+        await until(lambda: ready(cluster) == 2)
+        task = asyncio.ensure_future(cluster.answer("waits"))
+        await until(lambda: cluster.holder("waits"))
+        killed = cluster.holder("waits")
+        assert killed is not None
+        begun = asyncio.ensure_future(cluster.answer("begun"))
+        await until(lambda: cluster.holder("begun"))
+        other = cluster.holder("begun")
+        assert other is not None
+        assert other != killed
+        cluster.fakes[other].say("begun", "some")
+        await until(lambda: cluster.fakes[other].open["begun"].empty())
+        await asyncio.sleep(0.02)  # the output is on its way to the reader
+        cluster.present.clear()
+        cluster.links[killed][-1].break_off()
+        cluster.present.add(other)
+        await until(lambda: cluster.holder("waits") == other)
+        cluster.fakes[other].finish("waits")
+        assert await task == f"by {cluster.fakes[other].number}"
+        cluster.links[other][-1].break_off()
+        with pytest.raises(EngineCrashed):
+            await begun
+
+    play(cluster, test())
+
+
+def test_only_replica_that_is_killed_is_waited_for():
+    cluster = Cluster("a")
+
+    async def test() -> None:
+        task = asyncio.ensure_future(cluster.answer("r"))
+        await until(lambda: cluster.holder("r") == "a")
+        cluster.present.clear()
+        cluster.links["a"][-1].break_off()
+        await until(lambda: not cluster.runtime.health().replicas)
+        with pytest.raises(ModelNotLoaded):
+            await cluster.answer("new")
+        cluster.present.add("b")
+        await until(lambda: cluster.holder("r") == "b")
+        cluster.fakes["b"].finish("r")
+        assert await task == "by 1"
+
+    play(cluster, test())
+
+
+def test_what_other_fronts_have_sent_counts_as_work():
+    cluster = Cluster("a", "b")
+
+    async def test() -> None:
+        await until(lambda: ready(cluster) == 2)
+        other = cluster.links["a"][-1].join()
+        other.obey([Submit("of another front", "p", SamplingParams())])
+        await until(lambda: any(h.num_others for h in cluster.runtime.health().replicas.values()))
+        task = asyncio.ensure_future(cluster.answer("r"))
+        await until(lambda: cluster.holder("r"))
+        assert cluster.holder("r") == "b"
+        cluster.fakes["b"].finish("r")
+        await task
+        await other.close()
+
+    play(cluster, test())
+
+
+def test_conversation_that_began_at_another_front_finds_its_cache():
+    cluster = Cluster("a", "b")
+    stem = "a conversation that is long enough to be worth something " * 40
+
+    async def test() -> None:
+        await until(lambda: ready(cluster) == 2)
+        for replica_id, text in (("b", stem), ("a", "quite another one " * 200)):
+            other = cluster.links[replica_id][-1].join()
+            other.obey([Submit("of another front", text, SamplingParams())])
+            await other.close()
+        await until(lambda: all(cluster.affinity.num_keys(number) for number in (0, 1)))
+        for turn in range(3):
+            events = cluster.runtime.generate(Submit(f"turn {turn}", stem + "and more", SamplingParams()))
+            await anext(events)
+            assert cluster.holder(f"turn {turn}") == "b"
+            await events.aclose()
+
+    play(cluster, test())
+
+
+def test_lost_connection_to_one_that_is_still_there_is_made_anew():
+    cluster = Cluster("a")
+
+    async def test() -> None:
+        cluster.links["a"][-1].break_off()
+        await until(lambda: len(cluster.links["a"]) == 2 and ready(cluster) == 1)
+
+    play(cluster, test())
+
+
+def test_other_model_gets_no_requests():
+    cluster = Cluster("a")
+    cluster.fake("b").card = msgspec.structs.replace(CARD, vocab_size=7)
+
+    async def test() -> None:
+        cluster.present.add("b")
+        await until(lambda: "b" in cluster.links)
+        await until(lambda: len(cluster.runtime.health().replicas) == 1)
+        await asyncio.sleep(0.05)  # it would be tried again meanwhile
+        assert len(cluster.links["b"]) == 1
+
+    play(cluster, test())
+
+
+def test_nobody_comes():
+    cluster = Cluster()
+    with pytest.raises(ModelNotLoaded, match="no replica"):
+        asyncio.run(asyncio.wait_for(cluster.runtime.start(), BOUND_S))

@@ -1,0 +1,342 @@
+"""`/v1/files` and `/v1/batches`, asked by OpenAI's own client: every request is answered once, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+
+from stoker.engine.protocol import Submit
+from stoker.errors import ConfigError
+from stoker.server.batches import upload as upload_module
+from stoker.server.batches.batches import PRIORITY, WINDOW_S, Batches
+from stoker.server.batches.files import FileStore, owner_tag
+from stoker.server.config import ServerConfig
+from stoker.server.transport.app import create_app
+from tests.unit.runtime.fake_models import live, until
+from tests.unit.server.fake_runtime import FakeRuntime, ask, make_app, registry_of, served
+
+KEYS = "alice:sk-alice,bob:sk-bob"
+
+
+class Setting:
+    """A server over a folder, and the time there."""
+
+    def __init__(self, folder: Path, runtime: FakeRuntime, max_mib: int = 10, **settings: Any) -> None:
+        self.now = 1_000_000.0
+        self.files = FileStore(folder, max_mib, lambda: self.now)
+        self.batches = Batches(self.files, 2, lambda: self.now)
+        config = ServerConfig(api_key=KEYS, **settings)
+        self.app = create_app(registry_of(served(runtime)), config, parts=[self.batches])
+
+    def client(self, key: str = "sk-alice") -> openai.AsyncOpenAI:
+        http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=self.app))
+        return openai.AsyncOpenAI(api_key=key, base_url="http://test/v1", http_client=http, max_retries=0)
+
+
+@asynccontextmanager
+async def serving(folder: Path, runtime: FakeRuntime | None = None, **settings: Any) -> AsyncGenerator[Setting]:
+    setting = Setting(folder, runtime or FakeRuntime(lambda submit: ["ok"]), **settings)
+    setting.batches.start()
+    try:
+        yield setting
+    finally:
+        await setting.batches.close()
+
+
+def line(custom_id: str, **body: Any) -> bytes:
+    body = {"prompt": custom_id, "max_tokens": 4} | body
+    return (
+        json.dumps({"custom_id": custom_id, "method": "POST", "url": "/v1/completions", "body": body}).encode() + b"\n"
+    )
+
+
+async def begin(client: openai.AsyncOpenAI, *lines: bytes, endpoint: Any = "/v1/completions") -> Any:
+    file = await client.files.create(file=("in.jsonl", b"".join(lines)), purpose="batch")
+    return await client.batches.create(
+        input_file_id=file.id, endpoint=endpoint, completion_window="24h", metadata={"a": "b"}
+    )
+
+
+async def when(client: openai.AsyncOpenAI, batch_id: str, is_true: Callable[[Any], bool]) -> Any:
+    """The batch, as soon as that holds of it."""
+    async with asyncio.timeout(20):
+        while True:
+            batch = await client.batches.retrieve(batch_id)
+            if is_true(batch):
+                return batch
+            await asyncio.sleep(0.002)
+
+
+async def ended(client: openai.AsyncOpenAI, batch_id: str) -> Any:
+    return await when(client, batch_id, lambda batch: batch.status in ("completed", "failed", "cancelled", "expired"))
+
+
+async def answers(client: openai.AsyncOpenAI, file_id: str) -> dict[str, Any]:
+    text = (await client.files.content(file_id)).text
+    found = [json.loads(each) for each in text.splitlines()]
+    assert len({each["custom_id"] for each in found}) == len(found), "no request is answered twice"
+    return {each["custom_id"]: each["response"] for each in found}
+
+
+@live
+async def test_a_batch_is_answered_and_what_failed_lies_beside_it(tmp_path: Path) -> None:
+    async with serving(tmp_path / "f") as setting:
+        client = setting.client()
+        batch = await begin(client, line("a"), line("b"), line("bad", max_tokens=-3))
+        assert (batch.object, batch.status, batch.metadata) == ("batch", "validating", {"a": "b"})
+        done = await ended(client, batch.id)
+        assert done.status == "completed"
+        assert done.completed_at == done.created_at
+        assert (done.request_counts.total, done.request_counts.completed, done.request_counts.failed) == (3, 2, 1)
+        good = await answers(client, done.output_file_id)
+        assert {name: reply["body"]["choices"][0]["text"] for name, reply in good.items()} == {"a": "ok", "b": "ok"}
+        bad = await answers(client, done.error_file_id)
+        assert bad["bad"]["status_code"] == 400
+        assert bad["bad"]["body"]["error"]["param"] == "max_tokens"
+        assert [each.id async for each in client.batches.list()] == [batch.id]
+        assert not list((tmp_path / "f" / "batches").glob("*.jsonl*"))
+
+
+@live
+async def test_files_are_kept_listed_and_deleted(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 9000
+    async with serving(tmp_path / "f") as setting:
+        client = setting.client()
+        first = await client.files.create(file=('ä "x".jsonl', content), purpose="batch")
+        assert (first.bytes, first.filename, first.purpose, first.status) == (
+            len(content),
+            'ä "x".jsonl',
+            "batch",
+            "processed",
+        )
+        setting.now += 1
+        second = await client.files.create(
+            file=("b", b"b"), purpose="batch", expires_after={"anchor": "created_at", "seconds": 3600}
+        )
+        assert second.expires_at == second.created_at + 3600
+        assert [each.id async for each in client.files.list(limit=1)] == [second.id, first.id]
+        assert (await client.files.content(first.id)).content == content
+        assert (await client.files.delete(first.id)).deleted
+        with pytest.raises(openai.NotFoundError):
+            await client.files.retrieve(first.id)
+        setting.now += 3600
+        assert [each.id async for each in client.files.list()] == []
+    assert not [path for path in (tmp_path / "f" / "files").iterdir() if path.suffix != ".lock"]
+
+
+@live
+async def test_files_outlive_the_server(tmp_path: Path) -> None:
+    async with serving(tmp_path / "f") as setting:
+        file = await setting.client().files.create(file=("a", b"abc"), purpose="batch")
+    async with serving(tmp_path / "f") as setting:
+        assert (await setting.client().files.content(file.id)).content == b"abc"
+
+
+@live
+async def test_for_another_key_nothing_is_there(tmp_path: Path) -> None:
+    async with serving(tmp_path / "f") as setting:
+        alice, bob = setting.client(), setting.client("sk-bob")
+        batch = await begin(alice, line("a"))
+        await ended(alice, batch.id)
+        asked = [
+            bob.files.retrieve(batch.input_file_id),
+            bob.files.content(batch.input_file_id),
+            bob.files.delete(batch.input_file_id),
+            bob.batches.retrieve(batch.id),
+            bob.batches.cancel(batch.id),
+            bob.batches.create(input_file_id=batch.input_file_id, endpoint="/v1/completions", completion_window="24h"),
+        ]
+        for each in asked:
+            with pytest.raises(openai.NotFoundError):
+                await each
+        assert [each async for each in bob.files.list()] == []
+        assert [each async for each in bob.batches.list()] == []
+
+
+@live
+async def test_whoever_waits_for_an_answer_comes_first(tmp_path: Path) -> None:
+    runtime = FakeRuntime(lambda submit: ["ok"])
+    async with serving(tmp_path / "f", runtime) as setting:
+        client = setting.client()
+        await ended(client, (await begin(client, line("a", priority=7), line("b", priority=PRIORITY - 1))).id)
+    assert {submit.prompt: submit.priority for submit in runtime.submits} == {"a": PRIORITY, "b": PRIORITY - 1}
+    assert {submit.client_key for submit in runtime.submits} == {"alice"}
+
+
+@live
+async def test_after_a_kill_what_has_its_answer_is_not_computed_again(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+
+    def script(submit: Submit) -> list[Any]:
+        return ["one"] if submit.prompt in ("a", "b") else [gate, "late"]
+
+    first = FakeRuntime(script)
+    async with serving(tmp_path / "f", first) as setting:
+        client = setting.client()
+        batch = await begin(client, *(line(name) for name in "abcd"))
+        await until(lambda: len(first.submits) == 4)
+        seen = await when(client, batch.id, lambda found: found.request_counts.completed == 2)
+        assert seen.status == "in_progress"
+    (path,) = (tmp_path / "f" / "batches").glob("*.jsonl")
+    with path.open("ab") as file:
+        file.write(b'{"id":"batch_req_1","custom_id":"c","resp')
+    second = FakeRuntime(lambda submit: ["two"])
+    async with serving(tmp_path / "f", second) as setting:
+        done = await ended(setting.client(), batch.id)
+        found = await answers(setting.client(), done.output_file_id)
+    assert done.status == "completed"
+    texts = {name: reply["body"]["choices"][0]["text"] for name, reply in found.items()}
+    assert texts == {"a": "one", "b": "one", "c": "two", "d": "two"}
+    assert {submit.prompt for submit in second.submits} == {"c", "d"}
+
+
+@live
+async def test_a_batch_is_cancelled_and_keeps_what_it_has(tmp_path: Path) -> None:
+    runtime = FakeRuntime(lambda submit: ["ok"] if submit.prompt == "a" else [asyncio.Event(), "never"])
+    async with serving(tmp_path / "f", runtime) as setting:
+        client = setting.client()
+        batch = await begin(client, line("a"), line("b"))
+        await until(lambda: len(runtime.submits) == 2)
+        with pytest.raises(openai.BadRequestError, match="still reads"):
+            await client.files.delete(batch.input_file_id)
+        await when(client, batch.id, lambda found: found.request_counts.completed == 1)
+        assert (await client.batches.cancel(batch.id)).status in ("cancelling", "cancelled")
+        done = await ended(client, batch.id)
+        assert (done.status, done.request_counts.completed) == ("cancelled", 1)
+        assert set(await answers(client, done.output_file_id)) == {"a"}
+        with pytest.raises(openai.BadRequestError, match="cancelled already"):
+            await client.batches.cancel(batch.id)
+
+
+@live
+async def test_a_batch_that_takes_longer_than_a_day_ends_with_what_it_has(tmp_path: Path) -> None:
+    runtime = FakeRuntime(lambda submit: [asyncio.Event(), "never"])
+    async with serving(tmp_path / "f", runtime) as setting:
+        batch = await begin(setting.client(), line("a"))
+        await until(lambda: len(runtime.submits) == 1)
+    setting = Setting(tmp_path / "f", runtime)
+    setting.now += WINDOW_S + 1
+    setting.batches.start()
+    try:
+        done = await ended(setting.client(), batch.id)
+        assert (done.status, done.output_file_id) == ("expired", None)
+    finally:
+        await setting.batches.close()
+
+
+@pytest.mark.parametrize(
+    ("lines", "number", "says"),
+    [
+        ([line("a"), b"{nonsense}\n"], 2, "in.jsonl, line 2"),
+        ([line("a"), line("a")], 2, "is that of line 1 already"),
+        ([line("a", stream=True)], 1, "`stream` must be left out"),
+        ([line("a", background=True)], 1, "`background` must be left out"),
+        ([line("a").replace(b"/v1/completions", b"/v1/embeddings")], 1, "POST /v1/embeddings is none of"),
+        ([b"\n"], None, "holds no request"),
+    ],
+)
+@live
+async def test_a_file_that_is_no_batch_fails_with_its_line(
+    tmp_path: Path, lines: list[bytes], number: int | None, says: str
+) -> None:
+    async with serving(tmp_path / "f") as setting:
+        client = setting.client()
+        done = await ended(client, (await begin(client, *lines)).id)
+        assert done.status == "failed"
+        (fault,) = done.errors.data
+        assert says in fault.message
+        assert str(tmp_path) not in fault.message
+        assert fault.line == number
+
+
+@live
+async def test_the_files_of_a_key_are_bounded(tmp_path: Path) -> None:
+    async with serving(tmp_path / "f", max_mib=1) as setting:
+        alice = setting.client()
+        first = await alice.files.create(file=("a", b"x" * 600_000), purpose="batch")
+        for _ in range(2):
+            with pytest.raises(openai.BadRequestError, match="more than 1 MiB"):
+                await alice.files.create(file=("b", b"x" * 600_000), purpose="batch")
+        await setting.client("sk-bob").files.create(file=("b", b"x" * 600_000), purpose="batch")
+        await alice.files.delete(first.id)
+        await alice.files.create(file=("b", b"x" * 600_000), purpose="batch")
+    assert not list((tmp_path / "f").rglob("*.part"))
+
+
+@live
+async def test_answers_that_do_not_fit_end_the_batch_and_are_kept(tmp_path: Path) -> None:
+    runtime = FakeRuntime(lambda submit: ["y" * 700_000])
+    async with serving(tmp_path / "f", runtime, max_mib=1) as setting:
+        client = setting.client()
+        done = await ended(client, (await begin(client, *(line(name) for name in "abcd"))).id)
+        assert done.status == "failed"
+        assert "more than 1 MiB" in done.errors.data[0].message
+        assert len(await answers(client, done.output_file_id)) == done.request_counts.completed > 0
+
+
+FORM = {"content-type": "multipart/form-data; boundary=x", "authorization": "Bearer sk-alice"}
+FILE = b'--x\r\ncontent-disposition: form-data; name="file"; filename="f"\r\n\r\nabc\r\n'
+PURPOSE = b'--x\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+END = b"--x--\r\n"
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "says"),
+    [
+        ({}, FILE + PURPOSE + END, None),
+        ({}, PURPOSE + FILE + END, None),
+        ({"content-type": "application/json"}, b"{}", "send a form"),
+        ({}, FILE + PURPOSE, "breaks off"),
+        ({}, PURPOSE + END, "no file called `file`"),
+        ({}, FILE + FILE + PURPOSE + END, "has one file here"),
+        ({}, FILE + END, "`purpose` is missing"),
+        ({}, FILE + PURPOSE.replace(b"batch", b"vision") + END, "`purpose` is 'vision'"),
+        ({}, FILE + PURPOSE.replace(b"batch", b"b" * 5000) + END, "more than 4096 bytes"),
+        ({}, PURPOSE * 40 + FILE + END, "at most 32 parts"),
+        ({}, b"nonsense", "cannot be read"),
+        ({}, FILE + PURPOSE.replace(b"purpose", b"expires_after[seconds]") + PURPOSE + END, "`expires_after` must"),
+    ],
+)
+@live
+async def test_forms_are_read_as_they_should_be(tmp_path: Path, headers: Any, body: bytes, says: str | None) -> None:
+    async with serving(tmp_path / "f") as setting:
+        transport = httpx2.ASGITransport(app=setting.app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
+            reply = await client.post("/v1/files", content=body, headers=FORM | headers)
+        assert reply.status_code == (200 if says is None else 400), reply.text
+        assert says is None or says in reply.json()["error"]["message"]
+        assert len(await setting.files.all_of(owner_tag("alice"))) == (says is None)
+    assert not list((tmp_path / "f").rglob("*.part"))
+
+
+@live
+async def test_a_file_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upload_module, "MAX_FILE_BYTES", 100_000)
+    async with serving(tmp_path / "f") as setting:
+        for size in (150_000, 400_000):
+            with pytest.raises(openai.APIStatusError) as caught:
+                await setting.client().files.create(file=("a", b"x" * size), purpose="batch")
+            assert caught.value.status_code == 413
+    assert not list((tmp_path / "f").rglob("*.part"))
+
+
+def test_a_folder_belongs_to_one_server(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "f", 1)
+    with pytest.raises(ConfigError, match="another server uses"):
+        FileStore(tmp_path / "f", 1)
+    store.close()
+    FileStore(tmp_path / "f", 1).close()
+
+
+def test_a_server_without_a_folder_says_so() -> None:
+    reply = ask(make_app(FakeRuntime()), "GET", "/v1/files")
+    assert reply.status_code == 400
+    assert "--files-dir" in reply.text
