@@ -29,7 +29,7 @@ EXPERTS = TinyModel(
 def without_layers(model: TinyModel) -> dict[str, NDArray[np.float32]]:
     """Tensors with which a token follows from the one before it, for the model and for its head alike."""
     hidden, heads = model.hidden_size, model.num_heads * model.head_size
-    found: dict[str, NDArray[np.float32]] = {}
+    found: dict[str, NDArray[np.floating]] = {}
     for index in range(model.num_layers + model.num_draft_heads):
         found[f"blk.{index}.attn_output.weight"] = np.zeros((hidden, heads))
         found[f"blk.{index}.ffn_down.weight"] = np.zeros((hidden, model.feed_forward_size))
@@ -43,7 +43,7 @@ def without_layers(model: TinyModel) -> dict[str, NDArray[np.float32]]:
 
 
 def right() -> TinyModel:
-    plain = TinyModel(architecture="glm4moe", num_layers=2, num_draft_heads=1, num_dense=4, num_experts=8, shared_size=64)
+    plain = replace(EXPERTS, num_dense=4, has_head=True)
     return replace(plain, vectors=without_layers(plain))
 
 

@@ -9,8 +9,8 @@ hidden states     | 40 | 41 | 42 | 43 | 44 |
 2nd pass                                         a  -> b
 ```
 
-Keys and values of the head lie in memory of its own, in pages with the numbers of the model's pages. So slots that share a
-prefix share it here, too. What the head guesses beyond the end of a slot is forgotten. This module decides nothing.
+Keys and values of the head lie in memory of its own, in pages with the numbers of the model's pages. So slots that
+share a prefix share it here, too. Guesses beyond the end of a slot are forgotten. This module decides nothing.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class DraftHead:
         return parts
 
     def _see(self, counts: dict[int, int]) -> None:
-        """So many entries of these slots, in as many passes as they need."""
+        """The head sees the first entries that wait of these slots, in as many passes as they need."""
         parts, room = list[_Part](), self._most_rows
         for slot, count in counts.items():
             tail, done = self._tails[slot], 0

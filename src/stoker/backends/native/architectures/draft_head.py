@@ -1,4 +1,4 @@
-"""Draft heads: layers of a file that guess the token behind the next one (multi-token prediction)."""
+"""Draft heads (multi-token prediction): layers of a file that guess which token comes second from here."""
 
 from __future__ import annotations
 
