@@ -134,16 +134,26 @@ def _model(talk: Talk, rest: str) -> None:
 
 
 def _image(talk: Talk, rest: str) -> None:
+    if rest not in ("", "-") and "image" not in talk.llm.card.media:
+        raise media_refused("image")
+    _attach(talk, rest, "image")
+
+
+def _file(talk: Talk, rest: str) -> None:
+    _attach(talk, rest, "file")
+
+
+def _attach(talk: Talk, rest: str, kind: str) -> None:
+    turns = talk.turns
     if rest == "-":
-        talk.turns.images = []
+        turns.files = [part for part in turns.files if part["type"] != kind]
     elif rest:
-        if "image" not in talk.llm.card.media:
-            raise media_refused("image")
         path = Path(rest.strip("\"'")).expanduser().absolute()
         if not path.is_file():
             raise InvalidInput(f"there is no file {path}")
-        talk.turns.images.append(str(path))
-    say(f"images of the next question: {', '.join(talk.turns.images) or 'none'}")
+        turns.files.append({"type": kind, kind: str(path)})
+    paths = [part[kind] for part in turns.files if part["type"] == kind]
+    say(f"{kind}s of the next question: {', '.join(paths) or 'none'}")
 
 
 def _retry(talk: Talk, _rest: str) -> None:
@@ -179,6 +189,7 @@ COMMANDS: Mapping[str, _Command] = {
     "set": _Command(_set, "/set [NAME [VALUE]]", "show or set temperature, max_tokens, …, markdown, stats"),
     "model": _Command(_model, "/model [NAME]", "show the model, or go on with another one"),
     "image": _Command(_image, "/image [FILE]", "ask the next question about an image, too; - takes it back"),
+    "file": _Command(_file, "/file [FILE]", "ask the next question about a PDF or text file, too; - takes it back"),
     "retry": _Command(_retry, "/retry", "have the last question answered again"),
     "undo": _Command(_undo, "/undo", "take the last question and its answer back"),
     "save": _Command(_save, "/save [NAME]", "keep the conversation"),

@@ -26,8 +26,8 @@ class Turns:
 
     def __init__(self, system: str = "") -> None:
         self.system = system
-        self.images: list[str] = []
-        """Paths of the images that the next question is about."""
+        self.files: list[Said] = []
+        """Files of the next question, as parts: `{"type": "image", "image": path}`, or `file` instead of `image`."""
         self._turns: list[list[Said]] = []
         self._num_tokens = 0
         """Of all of it, as the last answer counted them."""
@@ -48,7 +48,7 @@ class Turns:
 
     def with_question(self, question: str) -> list[Said]:
         """What is sent to have this question answered."""
-        return [*self.messages, asked_about(question, self.images)]
+        return [*self.messages, asked_about(question, self.files)]
 
     def add(self, question: str, answers: Sequence[Said], num_tokens: int) -> None:
         """A turn has ended.
@@ -58,22 +58,22 @@ class Turns:
             answers: what followed it, the model's answer last.
             num_tokens: of the whole conversation up to here.
         """
-        self._turns.append([asked_about(question, self.images), *answers])
-        self._num_tokens, self.images = num_tokens, []
+        self._turns.append([asked_about(question, self.files), *answers])
+        self._num_tokens, self.files = num_tokens, []
 
     def undo(self) -> str | None:
-        """Takes the last turn back, and gives its question; None = there is none. Its images are the next one's."""
+        """Takes the last turn back, and gives its question; None = there is none. Its files belong to the next question."""
         if not self._turns:
             return None
         content = self._take(-1)[0]["content"]
         if isinstance(content, str):
             return content
-        self.images = [part["image"] for part in content if part["type"] == "image"]
+        self.files = [part for part in content if part["type"] != "text"]
         return "".join(part["text"] for part in content if part["type"] == "text")
 
     def clear(self) -> None:
         """Begins again; the system prompt stays."""
-        self._turns, self._num_tokens, self.images = [], 0, []
+        self._turns, self._num_tokens, self.files = [], 0, []
 
     def drop_oldest(self) -> bool:
         """Leaves the oldest turn out of what is sent; false if there is none."""
@@ -121,12 +121,11 @@ class Turns:
         return self._num_tokens / num_characters if num_characters else _USUAL_RATE
 
 
-def asked_about(question: str, images: Sequence[str]) -> Said:
-    """A question of the user, with the files of the images that it is about."""
-    if not images:
+def asked_about(question: str, files: Sequence[Said]) -> Said:
+    """A question of the user, after the files that it is about, see `Turns.files`."""
+    if not files:
         return {"role": "user", "content": question}
-    parts = [{"type": "image", "image": path} for path in images]
-    return {"role": "user", "content": [*parts, {"type": "text", "text": question}]}
+    return {"role": "user", "content": [*files, {"type": "text", "text": question}]}
 
 
 def said_of(message: Message) -> Said:
