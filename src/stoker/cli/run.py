@@ -14,7 +14,7 @@ from stoker.cli.prompt import given_prompt
 from stoker.cli.reply_options import Schema, Think, reply_options
 from stoker.cli.report import say
 from stoker.cli.speed import Stopwatch
-from stoker.cli.talk.turns import Said, asked_about
+from stoker.cli.talk.turns import FileKind, TalkFile, asked_about
 from stoker.cli.thoughts import spoken
 from stoker.errors import InvalidInput
 
@@ -40,6 +40,12 @@ Images = Annotated[
         "--image", metavar="FILE", show_default=False, help="Image that the prompt is about; may be repeated."
     ),
 ]
+Recordings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--audio", metavar="FILE", show_default=False, help="Recording that the prompt is about; may be repeated."
+    ),
+]
 Files = Annotated[
     list[str] | None,
     typer.Option(
@@ -59,6 +65,7 @@ def run(
     system: System = None,
     raw: Raw = False,
     image: Images = None,
+    audio: Recordings = None,
     file: Files = None,
     stats: Stats = False,
     schema: Schema = None,
@@ -68,17 +75,18 @@ def run(
     sampling = flags.sampling()
     if raw and system is not None:
         raise InvalidInput("--system is part of the chat template, which --raw leaves out", parameter="system")
-    attached = _attached(image, file)
-    if raw and attached:
-        raise InvalidInput("--image and --file are part of a conversation, which --raw leaves out", parameter="raw")
+    given: dict[FileKind, list[str] | None] = {"image": image, "audio": audio, "file": file}
+    files = [TalkFile(kind, path) for kind, paths in given.items() for path in paths or ()]
+    if raw and files:
+        option = f"--{files[0].kind}"
+        raise InvalidInput(f"{option} is part of a conversation, which --raw leaves out", parameter=files[0].kind)
     text = given_prompt(_one_prompt(prompt, prompt_option))
     options = reply_options(schema, think)
     if text is None and schema is not None:
         raise InvalidInput("no prompt: --schema is of one answer, give the prompt as PROMPT", parameter="prompt")
-    if text is None and attached:
-        raise InvalidInput(
-            "no prompt: --image and --file are of one answer, give the prompt as PROMPT", parameter="prompt"
-        )
+    if text is None and files:
+        message = f"no prompt: --{files[0].kind} is of one answer, give the prompt as PROMPT"
+        raise InvalidInput(message, parameter="prompt")
     if text is None and raw:
         raise InvalidInput("no prompt: --raw continues a text, give it as PROMPT, or pipe it in", parameter="prompt")
     if text is None:
@@ -90,7 +98,7 @@ def run(
 
     with LLM(flags.engine_config(model), progress=DownloadBar()) as llm:
         stopwatch = Stopwatch()
-        with _ask(llm, text, attached, system, sampling, options, is_raw=raw) as stream:
+        with _ask(llm, text, files, system, sampling, options, is_raw=raw) as stream:
             write_answer(stopwatch.watch(spoken(stream)))
         if stats:
             say(stopwatch.described(stream.completion.usage))
@@ -104,15 +112,10 @@ def _one_prompt(argument: str | None, option: str | None) -> str | None:
     return argument if option is None else option
 
 
-def _attached(images: Sequence[str] | None, files: Sequence[str] | None) -> list[Said]:
-    parts = [{"type": "image", "image": path} for path in images or ()]
-    return [*parts, *({"type": "file", "file": path} for path in files or ())]
-
-
 def _ask(
     llm: LLM,
     text: str,
-    files: Sequence[Said],
+    files: Sequence[TalkFile],
     system: str | None,
     sampling: SamplingParams,
     options: ChatOptions,

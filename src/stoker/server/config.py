@@ -74,7 +74,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     media_urls: Literal["off", "public"] = "public"
     """Whether images and documents named by URL are fetched: from public addresses only, or not at all."""
     allowed_media_domains: tuple[str, ...] = ()
-    """Domain from which images and documents are fetched, with all names below it; may be repeated. Default: every public one."""
+    """Domain from which files are fetched, with all names below it; may be repeated. Default: every public one."""
     max_body_bytes: int = 32 * 2**20
     max_choices: int = 64
     """Most answers of one HTTP request: its prompts times `n`."""

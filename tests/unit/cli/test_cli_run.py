@@ -206,4 +206,4 @@ def test_a_prompt_may_be_about_files(stoker: Stoker, tmp_path: Path) -> None:
     for file, words in ((damaged, "is damaged"), (tmp_path / "none", "cannot be read")):
         done = stoker("run", REPLY, "What is it?", "--file", str(file))
         assert (done.code, done.out, words in done.err) == (2, "", True), done.err
-    assert "--image and --file" in stoker("run", "--raw", REPLY, "What?", "--file", str(note)).err
+    assert "--file is part" in stoker("run", "--raw", REPLY, "What?", "--file", str(note)).err
