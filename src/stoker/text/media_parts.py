@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from stoker.core.media import Media, MediaKind
+from stoker.core.sound_formats import sound_format
 from stoker.errors import InvalidInput, UnsupportedParameter
 
 MAX_MEDIA_BYTES = 20 << 20
@@ -23,7 +24,7 @@ MAX_REQUEST_BYTES = 64 << 20
 MEDIA_TYPES = frozenset({"image_url", "input_image", "image", "input_audio"})
 """Types of parts that `media_part` reads."""
 
-_FORMATS: Mapping[MediaKind, str] = {"image": "PNG, JPEG, WebP or GIF", "audio": "WAV, MP3 or FLAC"}
+_FORMATS: Mapping[MediaKind, str] = {"image": "PNG, JPEG, WebP or GIF", "audio": "WAV, MP3, FLAC, OGG, M4A or WebM"}
 _DATA_URL = re.compile(r"data:([a-zA-Z0-9.+/_-]*)((?:;[^;,]*)*),")
 _DIGEST_CHARS = 32
 
@@ -154,8 +155,7 @@ def _kind_of(data: bytes) -> MediaKind | None:
     if data[:4] == b"RIFF":
         kinds: dict[bytes, MediaKind] = {b"WEBP": "image", b"WAVE": "audio"}
         return kinds.get(data[8:12])
-    is_mpeg = len(data) > 1 and data[0] == 0xFF and data[1] & 0xE6 == 0xE2  # layer III of any version
-    return "audio" if is_mpeg or data.startswith((b"ID3", b"fLaC")) else None
+    return None if sound_format(data) is None else "audio"
 
 
 def _invalid(where: str, problem: str) -> InvalidInput:
