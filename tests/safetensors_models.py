@@ -34,6 +34,9 @@ def write_safetensors_folder(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(_CONFIG))
     write_tokenizer(folder)
+    described = json.loads((folder / "tokenizer_config.json").read_text())
+    described |= {"eos_token": described["eos_token"]["content"], "tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(described))
     random = np.random.default_rng(0)
     write_safetensors(
         folder / "model.safetensors",
