@@ -23,12 +23,13 @@ test-all: $(VENV)/.ready-to-develop   ## run every test, the slow ones too
 test-cluster: $(VENV)/.ready-to-develop   ## run the tests of clusters alone, with a real Ray: minutes
 	@$(BIN)/python -m pytest tests/unit/cluster tests/e2e/test_cluster*.py
 
-lint: $(VENV)/.ready-to-develop   ## style, types, borders between rooms, sizes
+lint: $(VENV)/.ready-to-develop   ## style, types, borders between rooms, sizes, wording
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyright
 	@$(BIN)/lint-imports
 	@$(BIN)/python tools/size.py
+	@$(BIN)/python tools/prose.py
 
 fix: $(VENV)/.ready-to-develop   ## let ruff repair what it can
 	@$(BIN)/ruff check --fix .

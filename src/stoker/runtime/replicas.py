@@ -67,7 +67,7 @@ class ReplicatedRuntime:
         fleet: not started yet.
         restart_wait_s: how long a request that had not begun waits if no replica can be asked.
         clock: seconds; only differences count.
-        affinity: what was sent where; given if somebody else knows more about it.
+        affinity: what was sent where; given where a part outside knows more, as the router of a cluster does.
     """
 
     def __init__(
