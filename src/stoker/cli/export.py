@@ -9,6 +9,7 @@ import typer
 
 from stoker.cli.answer import write
 from stoker.cli.download_bar import DownloadBar
+from stoker.cli.later import store
 from stoker.cli.options import Flags, shared_options
 from stoker.cli.report import say
 from stoker.errors import InvalidInput
@@ -90,12 +91,10 @@ def export(
         if error.name != "onnx":
             raise
         raise InvalidInput("`stoker export` needs the package onnx: pip install 'stoker[export]'") from None
-    from stoker.models.store import resolve
-
     options = ExportOptions(
         attention=attention, kv_type=kv_type, weights=weights, activations=activations, context_size=ctx_size
     )
-    path = resolve(model, progress=DownloadBar())
+    path = store.resolve(model, progress=DownloadBar())
     _say_what(export_model(path, folder, options, force=force, progress=DownloadBar()))
     write(f"{folder}\n")
 

@@ -62,7 +62,7 @@ class Turns:
         self._num_tokens, self.images = num_tokens, []
 
     def undo(self) -> str | None:
-        """Takes the last turn back, and gives its question; None = there is none. Its images are kept for the next question."""
+        """Takes the last turn back; gives its question, whose images stay for the next question. None = no turn."""
         if not self._turns:
             return None
         content = self._take(-1)[0]["content"]
