@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import rich.text
 
     from stoker import config as settings
+    from stoker import export as exporter
     from stoker import llm as llms
     from stoker import serving
     from stoker.backends.llama import quantize as llama_quantize
@@ -87,6 +88,7 @@ else:
     description = lazy_module("stoker.models.description")
     discovery = lazy_module("stoker.models.discovery")
     events = lazy_module("stoker.text.chat_formats.events")
+    exporter = lazy_module("stoker.export")
     fit = lazy_module("stoker.models.fit")
     gguf = lazy_module("stoker.models.gguf")
     httpx2 = lazy_module("httpx2")
