@@ -65,12 +65,12 @@ def pid_of(url: str) -> int | None:
         return None
     port = parts.port or 80
     try:
-        listening = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.laddr]
+        listening = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
     except ModuleNotFoundError:
         return None
     except psutil.Error:
         return None
-    return next((connection.pid for connection in listening if connection.laddr.port == port), None)
+    return next((c.pid for c in listening if c.laddr and c.laddr.port == port), None)
 
 
 class _Peak:
