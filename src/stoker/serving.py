@@ -220,8 +220,14 @@ def create_runtime(
     from stoker.engine.client import EngineClient
     from stoker.engine.supervisor import same_sizes
     from stoker.loading.encoders import create_encoder
+    from stoker.loading.transcribers import create_transcriber, transcribes
     from stoker.runtime.local_fleet import LocalFleet
     from stoker.runtime.replicas import ReplicatedRuntime
+
+    if transcribes(engine):
+        from stoker.runtime.whisper import WhisperRuntime
+
+        return WhisperRuntime(engine, create_transcriber(engine))
 
     def one(config: EngineConfig, *, repeats: bool) -> Runtime:
         if runtime_config is not None and runtime_config.runtime == "llama-server":
@@ -342,8 +348,11 @@ class _Makers:
         )
 
     def _measure(self, engine: EngineConfig) -> MemoryNeeds | None:
+        from stoker.loading.transcribers import measure_transcriber, transcribes
         from stoker.runtime.shares import share_of, within_kv_share
 
+        if transcribes(engine):
+            return measure_transcriber(engine)
         count = self._config.replicas.max_replicas
         if count > 1:
             engine = share_of(engine, 0, count, num_cores=count, ram_mib=engine.cache_ram or 0)

@@ -15,7 +15,7 @@ from stoker.cli.command import Command, UsageError
 from stoker.cli.report import EXIT_CODES, set_up_logging
 
 _GROUPS = {
-    "Run and serve": ("run", "chat", "serve", "cluster", "batch", "ps", "top", "stop", "logs"),
+    "Run and serve": ("run", "chat", "transcribe", "serve", "cluster", "batch", "ps", "top", "stop", "logs"),
     "Models": ("pull", "models", "search", "list", "show", "create", "cp", "rm", "quantize", "export"),
     "More": ("bench", "cache", "config"),
 }

@@ -115,11 +115,17 @@ def _check_draft(config: EngineConfig, loader: Loader, refusals: list[Refusal]) 
 def _loaders(config: EngineConfig, opened: ExitStack, *, loads_libllama: bool) -> Iterator[Loader]:
     """The loaders that `config.backend` allows, preferred ones first. One is imported when it is asked."""
     from stoker.models.onnx_folder import is_onnx_model
+    from stoker.models.whisper_folder import is_whisper_folder
 
     if config.backend == "scripted":
         from stoker.loading.scripted import ScriptedLoader
 
         return iter((ScriptedLoader(config),))
+    if is_whisper_folder(Path(config.model_path)):
+        message = (
+            f"{config.model_path} is a Whisper model, which continues no text: use `stoker transcribe`, or serve it"
+        )
+        raise ModelUnsupported(message, backend=config.backend)
     is_onnx = is_onnx_model(Path(config.model_path))
     kind, names = ("an ONNX model", ("onnx",)) if is_onnx else ("a GGUF file", ("native", "llama"))
     if config.backend not in ("auto", *names):

@@ -72,7 +72,7 @@ class Turns:
         self._num_tokens, self.files = num_tokens, []
 
     def undo(self) -> str | None:
-        """Takes the last turn back, and gives its question; None = there is none. Its files belong to the next question."""
+        """Takes the last turn back, with its files, and gives its question; None = there is none."""
         if not self._turns:
             return None
         content = self._take(-1)[0]["content"]
