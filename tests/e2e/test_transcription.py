@@ -1,4 +1,4 @@
-"""A real Whisper model writes down what espeak-ng says: for OpenAI's client, on the command line and for `Transcriber`."""
+"""A real Whisper model writes down what espeak-ng says: for OpenAI's client, on the command line and in Python."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_what_is_spoken_in_german_is_found_out_and_translated(client: openai.Ope
     assert reply.language == "german"
     assert len(words(reply.text) & {"guten", "morgen", "kaffee", "möchte"}) >= 3, reply.text
     with german.open("rb") as file:
-        translated = client.audio.translations.create(file=file, model="whisper-1")
+        translated = client.audio.translations.create(file=file, model="whisper-1")  # pyright: ignore[reportDeprecated]
     assert "coffee" in words(translated.text), translated.text
 
 
