@@ -18,6 +18,7 @@ _GROUPS = {
     "Run and serve": {
         "run": "Answer one prompt, or chat on a terminal.",
         "chat": "Chat with a model.",
+        "transcribe": "Write down what is said in recordings, with a Whisper model.",
         "serve": "Serve models over HTTP.",
         "cluster": "Serve models on several machines, with Ray.",
         "batch": "Answer a file of requests in OpenAI's batch format.",
