@@ -14,7 +14,7 @@ from stoker.cli.prompt import given_prompt
 from stoker.cli.reply_options import Schema, Think, reply_options
 from stoker.cli.report import say
 from stoker.cli.speed import Stopwatch
-from stoker.cli.talk.turns import TalkFile, asked_about
+from stoker.cli.talk.turns import FileKind, TalkFile, asked_about
 from stoker.cli.thoughts import spoken
 from stoker.errors import InvalidInput
 
@@ -46,6 +46,12 @@ Recordings = Annotated[
         "--audio", metavar="FILE", show_default=False, help="Recording that the prompt is about; may be repeated."
     ),
 ]
+Files = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--file", metavar="FILE", show_default=False, help="PDF or text file that the prompt is about; may be repeated."
+    ),
+]
 Stats = Annotated[bool, typer.Option("--stats", help="Show the speed after the answer, in tokens per second.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")]
 
@@ -60,6 +66,7 @@ def run(
     raw: Raw = False,
     image: Images = None,
     audio: Recordings = None,
+    file: Files = None,
     stats: Stats = False,
     schema: Schema = None,
     think: Think = None,
@@ -68,7 +75,8 @@ def run(
     sampling = flags.sampling()
     if raw and system is not None:
         raise InvalidInput("--system is part of the chat template, which --raw leaves out", parameter="system")
-    files = [*(TalkFile("image", path) for path in image or ()), *(TalkFile("audio", path) for path in audio or ())]
+    given: dict[FileKind, list[str] | None] = {"image": image, "audio": audio, "file": file}
+    files = [TalkFile(kind, path) for kind, paths in given.items() for path in paths or ()]
     if raw and files:
         option = f"--{files[0].kind}"
         raise InvalidInput(f"{option} is part of a conversation, which --raw leaves out", parameter=files[0].kind)

@@ -67,9 +67,7 @@ def media_from_base64(text: object, kind: MediaKind | None, where: str) -> Media
         InvalidInput: the text is not base64, or the file is too large or in a format that is not supported.
         UnsupportedParameter: the text is a URL of another kind.
     """
-    if not isinstance(text, str) or not text:
-        raise _invalid(where, "must be the file as base64 text")
-    return media_from_bytes(_decoded(text, where), kind, where)
+    return media_from_bytes(decoded_file(text, where), kind, where)
 
 
 def media_from_bytes(data: bytes, kind: MediaKind | None, where: str) -> Media:
@@ -129,7 +127,15 @@ def _from_url(url: object, where: str) -> Media:
     return media_from_base64(url, "image", where)
 
 
-def _decoded(text: str, where: str) -> bytes:
+def decoded_file(text: object, where: str) -> bytes:
+    """The bytes of a base64 text, or of a `data:` URL.
+
+    Raises:
+        InvalidInput: the text is not base64, or the file is too large.
+        UnsupportedParameter: the text is a URL of another kind.
+    """
+    if not isinstance(text, str) or not text:
+        raise _invalid(where, "must be the file as base64 text")
     payload = text
     if text[:5].lower() == "data:":
         found = _DATA_URL.match("data:" + text[5:])

@@ -52,12 +52,13 @@ def test_a_system_prompt_is_never_dropped() -> None:
 
 def test_files_belong_to_the_next_question_and_come_back_with_it() -> None:
     made = Turns()
-    files = [TalkFile("image", "/a.png"), TalkFile("audio", "/b.wav")]
+    files = [TalkFile("image", "/a.png"), TalkFile("audio", "/b.wav"), TalkFile("file", "/c.pdf")]
     made.files = list(files)
     content = made.with_question("What are they?")[-1]["content"]
     assert content == [
         {"type": "image", "image": "/a.png"},
         {"type": "audio", "audio": "/b.wav"},
+        {"type": "file", "file": "/c.pdf"},
         {"type": "text", "text": "What are they?"},
     ]
     made.add("What are they?", [{"role": "assistant", "content": "Cats."}], 50)

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 from stoker.cli.report import say, say_error
 from stoker.cli.talk import saved
 from stoker.cli.talk.talk import Talk
-from stoker.cli.talk.turns import TalkFile
-from stoker.core.media import MediaKind
+from stoker.cli.talk.turns import FileKind, TalkFile
 from stoker.core.params import SamplingParams
 from stoker.engine.cards import media_refused
 from stoker.errors import InvalidInput, StokerError
@@ -143,12 +142,16 @@ def _audio(talk: Talk, rest: str) -> None:
     _attach(talk, "audio", "recordings", rest)
 
 
-def _attach(talk: Talk, kind: MediaKind, plural: str, rest: str) -> None:
+def _file(talk: Talk, rest: str) -> None:
+    _attach(talk, "file", "documents", rest)
+
+
+def _attach(talk: Talk, kind: FileKind, plural: str, rest: str) -> None:
     turns = talk.turns
     if rest == "-":
         turns.files = [file for file in turns.files if file.kind != kind]
     elif rest:
-        if kind not in talk.llm.card.media:
+        if kind != "file" and kind not in talk.llm.card.media:
             raise media_refused(kind)
         path = Path(rest.strip("\"'")).expanduser().absolute()
         if not path.is_file():
@@ -191,6 +194,7 @@ COMMANDS: Mapping[str, _Command] = {
     "model": _Command(_model, "/model [NAME]", "show the model, or go on with another one"),
     "image": _Command(_image, "/image [FILE]", "ask the next question about an image, too; - takes it back"),
     "audio": _Command(_audio, "/audio [FILE]", "ask the next question about a recording; - takes it back"),
+    "file": _Command(_file, "/file [FILE]", "ask the next question about a PDF or text file; - takes it back"),
     "retry": _Command(_retry, "/retry", "have the last question answered again"),
     "undo": _Command(_undo, "/undo", "take the last question and its answer back"),
     "save": _Command(_save, "/save [NAME]", "keep the conversation"),

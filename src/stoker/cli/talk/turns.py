@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args
-
-from stoker.core.media import MediaKind
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 if TYPE_CHECKING:
     from stoker.text.messages import Message
@@ -13,7 +11,10 @@ if TYPE_CHECKING:
 Said: TypeAlias = dict[str, Any]
 """One message in OpenAI's shape."""
 
-_KINDS = get_args(MediaKind)
+FileKind: TypeAlias = Literal["image", "audio", "file"]
+"""What a file is: an image, a recording, or a document (`file`)."""
+
+_KINDS = get_args(FileKind)
 _FULL = 0.85
 """Fraction of the context that may be taken before the answer begins."""
 _USUAL_RATE = 0.25
@@ -23,7 +24,7 @@ _USUAL_RATE = 0.25
 class TalkFile(NamedTuple):
     """A file that a question is about."""
 
-    kind: MediaKind
+    kind: FileKind
     path: str
 
 
@@ -37,7 +38,7 @@ class Turns:
     def __init__(self, system: str = "") -> None:
         self.system = system
         self.files: list[TalkFile] = []
-        """The images and recordings that the next question is about."""
+        """The images, recordings and documents that the next question is about."""
         self._turns: list[list[Said]] = []
         self._num_tokens = 0
         """Of all of it, as the last answer counted them."""
@@ -72,7 +73,7 @@ class Turns:
         self._num_tokens, self.files = num_tokens, []
 
     def undo(self) -> str | None:
-        """Takes the last turn back, and gives its question; None = there is none. Its files belong to the next question."""
+        """Takes the last turn back, and gives its question; None = there is none. The files of the question stay."""
         if not self._turns:
             return None
         content = self._take(-1)[0]["content"]
@@ -132,7 +133,7 @@ class Turns:
 
 
 def asked_about(question: str, files: Sequence[TalkFile]) -> Said:
-    """A question of the user, with the images and recordings that it is about."""
+    """A question of the user, with the files that it is about."""
     if not files:
         return {"role": "user", "content": question}
     parts = [{"type": file.kind, file.kind: file.path} for file in files]
