@@ -49,7 +49,7 @@ _GROUPS = {
 _UNLISTED = ("version", "help")
 COMMANDS = tuple(name for names in [*_GROUPS.values(), _UNLISTED] for name in names)
 """In the order of the help."""
-_NAME_WIDTH = 10
+_NAME_WIDTH = 11
 _NAMES = {"list": "list_models", "help": "help_page"}
 """Functions whose names are not those of their commands, which Python has for other things."""
 SYNONYMS = {
