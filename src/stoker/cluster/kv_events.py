@@ -16,7 +16,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import zmq
@@ -72,8 +72,8 @@ class _Block(NamedTuple):
 class Translator:
     """Turns the answers of one engine, in their order, into events.
 
-    Left out are blocks with rows of images, what follows them, and blocks in memory that were never in the pool, as those
-    that came from a folder.
+    Left out are blocks with rows of images, what follows them, and blocks in memory that were never in the pool, as
+    those that came from a folder.
     """
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class KVEventPublisher:
         self._translator = Translator()
         self._context = zmq.asyncio.Context()
         self._events = zmq.Socket(self._context, zmq.PUB)
-        self._replays = self._context.socket(zmq.ROUTER)
+        self._replays: Any = self._context.socket(zmq.ROUTER)
         for socket in (self._events, self._replays):
             socket.set(zmq.LINGER, 0)
         self.endpoint = f"tcp://{host}:{self._events.bind_to_random_port(f'tcp://{host}')}"
@@ -153,7 +153,7 @@ class KVEventPublisher:
         self._replaying = asyncio.create_task(self._keep_replaying(), name="stoker-kv-events")
 
     def publish(self, answer: BlocksHeld) -> None:
-        """Sends an answer; a subscriber that lags misses messages, sees a gap in their numbers, and can ask for them."""
+        """Sends an answer. A subscriber that lags misses messages: it sees a gap in the numbers, and can ask again."""
         events = self._translator.events(answer)
         if not events:
             return

@@ -37,7 +37,7 @@ def answer(serial: int, *changes: StoredBlocks | RemovedBlocks) -> BlocksHeld:
 
 async def until(is_true: Callable[[], Awaitable[bool]]) -> None:
     """The outer bound of the test ends what never comes true."""
-    while not await is_true():
+    while not await is_true():  # noqa: ASYNC110
         await asyncio.sleep(0.05)
 
 
