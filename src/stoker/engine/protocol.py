@@ -81,6 +81,8 @@ class Usage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Prompt tokens whose KV was really reused."""
     reasoning_tokens: int = 0
     """Completion tokens of the reasoning, its markers included."""
+    audio_tokens: int = 0
+    """Prompt tokens that are rows of recordings."""
 
 
 class Expect(msgspec.Struct, frozen=True, tag=True):
