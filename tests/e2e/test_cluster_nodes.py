@@ -48,9 +48,8 @@ def server(three: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         yield running
     for node in three.all:
         assert node.runs("raylet"), "the cluster was there before, and stays"
-        assert not node.runs("ray::ServeReplica")
-        assert not node.runs("stoker.assembly")
-        assert not node.runs("ray::ServeController")
+        for name in ("ray::ServeReplica", "stoker.assembly", "ray::ServeController", "ray::ProxyActor"):
+            until(lambda node=node, name=name: not node.runs(name))
     assert "Traceback" not in log.read_text()
 
 
