@@ -64,7 +64,9 @@ class Thinking:
     budget: int | None = None
     """Most tokens of reasoning; None = no limit."""
     closing_text: str = ""
-    """Written before the end of reasoning that the budget ends."""
+    """Written before the end of reasoning that the budget or the client ends."""
+    can_be_ended: bool = False
+    """The client may end the reasoning while it is written."""
     stays_in_content: bool = False
     """Reasoning is not told apart from the answer."""
     is_preference: bool = False
@@ -224,4 +226,5 @@ def _span(thinking: Thinking, row: Format, prompt: str, *, has_tools: bool) -> R
         implicit_ends=ends,
         budget=thinking.budget,
         closing_text=thinking.closing_text,
+        can_be_ended=thinking.can_be_ended,
     )

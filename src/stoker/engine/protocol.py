@@ -24,6 +24,7 @@ from stoker.engine.question_messages import (
     Erased,
     Glimpse,
     QuickQuestion,
+    ReasoningEnded,
     SessionEnded,
     SessionList,
     SlotFiled,
@@ -280,6 +281,7 @@ AnswerEvent: TypeAlias = (
     | SlotFiled
     | SessionList
     | SessionEnded
+    | ReasoningEnded
     | AdapterList
     | Embedded
     | Glimpse

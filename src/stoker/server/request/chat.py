@@ -66,6 +66,8 @@ class ChatCompletionRequest(StreamedFields, frozen=True, kw_only=True):
     """vLLM's name of `reasoning_budget_tokens`."""
     reasoning_budget_message: str | None = None
     """Text that ends the reasoning when the budget is spent."""
+    reasoning_control: bool | None = None
+    """True: `/v1/chat/completions/control` can end the reasoning while it is written."""
 
 
 class ChatPromptRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,6 +151,7 @@ def chat_thinking(wire: ChatCompletionRequest) -> Thinking:
         is_on=False if wire.reasoning_effort == "none" else None,
         budget=None if budget is None or budget < 0 else budget,
         closing_text=wire.reasoning_budget_message or "",
+        can_be_ended=bool(wire.reasoning_control),
         stays_in_content=wire.reasoning_format == "none",
     )
 
