@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
+from stoker.chat.thoughts import Thoughts
 from stoker.chat.tools import NO_TOOLS, Tools, generic_calls
 from stoker.core.media import Media
 from stoker.core.outline import GrammarText, Outline, ReasoningSpan
@@ -96,6 +97,11 @@ class Plan:
     """Files whose markers are in the prompt."""
     reader: Callable[[], Reader] | None = None
     """Makes a reader for one choice; None = the answer is content as it is written."""
+
+
+def recalled(asked: Conversation, thoughts: Thoughts) -> Conversation:
+    """The conversation, with the reasoning that its client left out of messages that call tools."""
+    return replace(asked, messages=thoughts.filled_in(asked.messages))
 
 
 def planned(asked: Conversation, model: ChatModel) -> Plan:

@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from stoker.chat.planning import Conversation, Thinking, rendered
+from stoker.chat.planning import Conversation, Thinking, recalled, rendered
+from stoker.chat.thoughts import NO_THOUGHTS, Thoughts
 from stoker.chat.tools import Tools, tools_of
 from stoker.errors import InvalidInput
 from stoker.runtime.base import Runtime
@@ -105,13 +106,15 @@ CHAT_PROMPT_FIELDS: FieldTable = honoured(
 )
 
 
-def chat_prompt(wire: ChatCompletionRequest | ChatPromptRequest, runtime: Runtime) -> str:
-    """The prompt of a conversation, by the model's template.
+def chat_prompt(
+    wire: ChatCompletionRequest | ChatPromptRequest, runtime: Runtime, thoughts: Thoughts = NO_THOUGHTS
+) -> str:
+    """The prompt of a conversation, by the model's template, with remembered reasoning.
 
     Raises:
         InvalidInput: the messages are malformed, or the template refused them.
     """
-    return rendered(conversation(wire), runtime)
+    return rendered(recalled(conversation(wire), thoughts), runtime)
 
 
 def conversation(wire: ChatCompletionRequest | ChatPromptRequest) -> Conversation:

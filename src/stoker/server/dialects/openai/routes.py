@@ -73,7 +73,7 @@ async def chat_completions(call: Call[ChatCompletionRequest]) -> Response | Even
 async def chat_input_tokens(call: Call[ChatPromptRequest]) -> Response:
     runtime = (await call.lease(call.body.model)).runtime
     await resolve_files(call, runtime.card, call.body.messages, "messages")
-    prompt = await call.off_loop(chat_prompt, call.body, runtime)
+    prompt = await call.off_loop(chat_prompt, call.body, runtime, call.thoughts)
     tokens = await call.wait(runtime.ask(Tokenize(prompt)))
     return json_response(InputTokens(len(tokens.token_ids)))
 
