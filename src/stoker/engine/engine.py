@@ -28,6 +28,7 @@ from stoker.engine.recorder import Recorder
 from stoker.engine.request_intake import RequestIntake
 from stoker.engine.row_feed import NoRows, RowFeed
 from stoker.engine.sessions import Sessions
+from stoker.engine.spans import ends_reasoning
 from stoker.engine.stats import EngineStats
 from stoker.engine.stream import Stream
 from stoker.engine.verification import sample_drafted
@@ -94,7 +95,13 @@ class Engine:
         )
         self._sessions = Sessions(self._scheduler, clock)
         self._answers = Answers(
-            loaded.tokenizer, self._scheduler, self._transfers, self.adapters, self._sessions, self._look
+            loaded.tokenizer,
+            self._scheduler,
+            self._transfers,
+            self.adapters,
+            self._sessions,
+            self._look,
+            self._end_reasoning,
         )
         self._streams: dict[str, Stream] = {}
         self._reporting: dict[str, Stream] = {}
@@ -256,6 +263,11 @@ class Engine:
                 self._compute_once(prompt, max_tokens)
         self._metrics = LoopMetrics(self._clock)
         self._scheduler.speculation.forget_counts()
+
+    def _end_reasoning(self, reply_id: str) -> int:
+        """How many choices of a reply were reasoning, which ends now."""
+        streams = [each for each in self._streams.values() if each.request_id.rpartition("-")[0] == reply_id]
+        return sum(ends_reasoning(stream.row.constraint) for stream in streams)
 
     def answer(self, question: QuickQuestion) -> AnswerEvent:
         """Answers a question. Those about texts may be asked by any thread, the others by the one that calls `step`.
