@@ -189,6 +189,7 @@ class Decoder:
         description: what `stoker.backends.native.decoder.describe` makes of a spec.
         memory: packed weights; kept alive as long as the decoder.
         num_pages: of KV.
+        num_window_pages: of KV of layers with a window, which have pages of their own; 0 = they have not.
         num_states: slots, of a model with recurrent layers; each keeps a state.
         max_batch_tokens: most rows of one forward pass.
         num_threads: that compute, the caller's included.
@@ -208,6 +209,7 @@ class Decoder:
         memory: _Bytes,
         *,
         num_pages: int,
+        num_window_pages: int = 0,
         num_states: int = 0,
         max_batch_tokens: int,
         num_threads: int,
@@ -219,6 +221,10 @@ class Decoder:
     @property
     def page_bytes(self) -> int:
         """Of one page, over all layers."""
+
+    @property
+    def window_page_bytes(self) -> int:
+        """Of one page of layers with a window; 0 = they have none of their own."""
 
     @property
     def state_bytes(self) -> int:
@@ -241,6 +247,7 @@ class Decoder:
         inputs: NDArray[np.float32] | None = None,
         sees_to: NDArray[np.int32] | None = None,
         rotary: NDArray[np.int32] | None = None,
+        window_tables: NDArray[np.int32] | None = None,
     ) -> None:
         """Computes all chunks. Releases the GIL.
 
@@ -258,6 +265,8 @@ class Decoder:
             sees_to: `(num_tokens,)`: up to which position each sees, if that is behind its own.
             rotary: `(num_tokens, 3)`: by which positions each is rotated, along time, rows and columns; not given: by
                 its own, and so always where a rotation has no axes.
+            window_tables: as `page_tables`, of layers with a window, if these have pages of their own; pages before
+                the window of a chunk's first position may be missing.
 
         Raises:
             ValueError: token ids, positions, adapters or shapes that cannot be.
@@ -279,11 +288,11 @@ class Decoder:
         """
 
     def unload_adapter(self, id: int) -> None: ...
-    def copy_page(self, source: int, target: int) -> None: ...
-    def export_page(self, page: int, into: memoryview | bytearray) -> None:
-        """Copies a page to `page_bytes` bytes."""
+    def copy_page(self, source: int, target: int, is_window: bool = False) -> None: ...
+    def export_page(self, page: int, into: memoryview | bytearray, is_window: bool = False) -> None:
+        """Copies a page to `page_bytes` bytes, or one of windows to `window_page_bytes`."""
 
-    def import_page(self, page: int, data: _Bytes, first: int, last: int) -> None:
+    def import_page(self, page: int, data: _Bytes, first: int, last: int, is_window: bool = False) -> None:
         """Takes the positions `first … last-1` of an exported page over; the others stay as they are."""
 
     def keep_states(self, rows_of_slots: list[tuple[int, int]]) -> None:

@@ -141,6 +141,7 @@ class Population:
         """A running sequence goes back to the queue, to be computed again without anything that others left."""
         self._vacate(sequence, retain=False)
         sequence.is_isolated, sequence.has_begun, sequence.chain = True, False, None
+        sequence.checkpoints = []
         self._waiting.push_front(sequence)
 
     def pause(self, sequence: Sequence) -> None:

@@ -17,17 +17,18 @@ from stoker.backends.native.batch_arrays import BatchArrays
 from stoker.backends.native.decoder import describe
 from stoker.backends.native.embedder import NativeEmbedder
 from stoker.backends.native.file import ModelFile
+from stoker.backends.native.kv_pages import MAX_DRAFT, KVPages, window_reach
 from stoker.backends.native.kv_types import KVType, choose_kv_type
-from stoker.backends.native.needs import plan_model
+from stoker.backends.native.needs import has_window_pages, plan_model
 from stoker.backends.native.options import NativeOptions, embedder_options
-from stoker.backends.native.pages import PAGE_TOKENS, PageLedger, pages_for
+from stoker.backends.native.pages import PAGE_TOKENS
 from stoker.backends.native.spec import DecoderSpec
 from stoker.backends.native.state_tails import StateTails
 from stoker.backends.native.threads import Threads, plan_threads
 from stoker.backends.native.weights import PackProgress, Weights, load_weights
 from stoker.backends.sizes import num_threads
 from stoker.core.batch import Batch, CacheOp, Chunk, CopyPrefix
-from stoker.core.model_info import CacheTraits, ModelInfo
+from stoker.core.model_info import CacheTraits, ModelInfo, WindowPool
 from stoker.core.stages import Mark, no_mark
 from stoker.core.tiers import KVBytes, TakeMemory, new_memory
 from stoker.errors import BackendError, ModelNotLoaded, ResourceExhausted
@@ -36,8 +37,6 @@ _KV_VERSIONS: dict[KVType, int] = {"q8": 2}
 """Of the bytes of a type; 1 if it is not here."""
 _TILE_ROWS = 16
 """Of the kernels' activation tiles; a part of one costs nearly as much as all of it."""
-_MAX_DRAFT = 63
-"""Entries that a state can be cut back in."""
 
 
 class NativeBackend:
@@ -88,13 +87,22 @@ class NativeBackend:
             may_copy=options.may_copy_weights,
         )
         num_positions = self._info.max_sequence_tokens
-        self._ledger = PageLedger(kv_tokens=options.kv_tokens, num_slots=options.num_slots, max_tokens=num_positions)
-        self._decoder: _native.Decoder | None = _decoder(spec, weights, self._info, self._ledger, kv_type, threads)
+        self._pages = KVPages.plan(
+            kv_tokens=options.kv_tokens,
+            num_slots=options.num_slots,
+            max_tokens=num_positions,
+            windows=self._info.windows,
+            window=spec.window,
+        )
+        self._decoder: _native.Decoder | None = _decoder(spec, weights, self._info, self._pages, kv_type, threads)
         self._page_bytes, self._num_touched = self._decoder.page_bytes, 0
         self._state_bytes = self._decoder.state_bytes
         self._tails = StateTails(self._decoder) if self._state_bytes else None
         per_token = self._page_bytes // PAGE_TOKENS
         self._info = replace(self._info, kv_bytes_per_token=per_token, state_bytes_per_slot=2 * self._state_bytes)
+        if self._info.windows is not None:
+            of_windows = replace(self._info.windows, bytes_per_cell=self._decoder.window_page_bytes // PAGE_TOKENS)
+            self._info = replace(self._info, windows=of_windows)
         self.embedder = NativeEmbedder(spec, weights, embedder_options(options, kv_type, threads))
         """Its own KV, taken when it is first used."""
         self._adapters = None if open_file is None else NativeAdapters(spec, open_file)
@@ -125,7 +133,7 @@ class NativeBackend:
     @property
     def num_used_pages(self) -> int:
         """Pages of KV that some slot holds."""
-        return self._ledger.num_used
+        return self._pages.num_used
 
     def forward(self, batch: Batch) -> Logits:
         """See `Backend.forward`. After a `BackendError` every slot is as long as the batch's operations left it.
@@ -143,38 +151,29 @@ class NativeBackend:
 
     def export_kv(self, slot: int, start: int, end: int, take: TakeMemory = new_memory) -> KVBytes:
         """See `KVPort.export_kv`: the whole pages that the positions lie in, one after the other; and a state."""
-        decoder, size = self._open_decoder(), self._page_bytes
-        assert 0 <= start < end <= self._ledger.length(slot), "export beyond the end"
+        decoder = self._open_decoder()
+        assert 0 <= start < end <= self._pages.length(slot), "export beyond the end"
         if self._tails is not None:
             assert start == 0, "a part of a state"
             self._cut(slot, end)
             self._settle(decoder, self._tails, (slot,))
-        pages = self._pages(slot, start, end)
-        state = take(len(pages) * size + self._state_bytes)
-        for index, page in enumerate(pages):
-            decoder.export_page(page, state[index * size : (index + 1) * size])
+        num_bytes = self._pages.num_bytes(decoder, start, end)
+        state = take(num_bytes + self._state_bytes)
+        self._pages.export(decoder, slot, start, end, state[:num_bytes])
         if self._state_bytes:
-            decoder.export_state(slot, state[len(pages) * size :])
+            decoder.export_state(slot, state[num_bytes:])
         return state.toreadonly()
 
     def import_kv(self, slot: int, start: int, end: int, state: KVBytes) -> None:
         """See `KVPort.import_kv`."""
         decoder = self._open_decoder()
-        view, size = memoryview(state).cast("B"), decoder.page_bytes
-        first_page = start // PAGE_TOKENS
-        pages_bytes = (pages_for(end) - first_page) * size
-        if len(view) != pages_bytes + self._state_bytes:
+        view, num_bytes = memoryview(state).cast("B"), self._pages.num_bytes(decoder, start, end)
+        if len(view) != num_bytes + self._state_bytes:
             raise BackendError(f"{len(view)} bytes are not the KV of the positions {start} … {end - 1}")
-        assert self._ledger.length(slot) == start, "a hole or an overlap"
-        self._prepare(decoder, slot, end)
-        for index, page in enumerate(self._pages(slot, start, end)):
-            begin = (first_page + index) * PAGE_TOKENS
-            first, last = max(start - begin, 0), min(end - begin, PAGE_TOKENS)
-            decoder.import_page(page, view[index * size : (index + 1) * size], first, last)
+        self._pages.import_(decoder, slot, start, end, view[:num_bytes])
         if self._state_bytes:
             assert start == 0, "a part of a state"
-            decoder.import_state(slot, view[pages_bytes:], end)
-        self._ledger.commit(slot, end)
+            decoder.import_state(slot, view[num_bytes:], end)
 
     def expect_kv(self, num_bytes: int) -> None:
         """See `KVPort.expect_kv`: touches the pages that are handed out first.
@@ -182,10 +181,14 @@ class NativeBackend:
         The kernel clears memory on its first use, which takes longer than filling it.
         """
         decoder, first = self._decoder, self._num_touched
-        last = min(num_bytes // self._page_bytes, self._ledger.num_pages)
+        last = min(num_bytes // self._page_bytes, self._pages.num_pages)
         if decoder is not None and last > first:
             self._num_touched = last
             decoder.touch_pages(first, last)
+
+    def check_integrity(self) -> None:
+        """Asserts that the pages of all slots add up. Cheap enough for every step under test."""
+        self._pages.check_integrity()
 
     def load_adapter(self, key: str, path: Path) -> None:
         """See `AdapterPort.load_adapter`."""
@@ -228,19 +231,18 @@ class NativeBackend:
     def _apply(self, op: CacheOp) -> None:
         if isinstance(op, CopyPrefix):
             assert not self._state_bytes, "a state cannot be copied"
-            self._ledger.copy_prefix(op.source, op.target, op.length)
+            self._pages.copy_prefix(op.source, op.target, op.length)
         else:
             self._cut(op.slot, op.length)
 
     def _cut(self, slot: int, length: int) -> None:
-        if self._tails is not None and length != self._ledger.length(slot):
+        if self._tails is not None and length != self._pages.length(slot):
             self._tails.cut(slot, length)
-        self._ledger.truncate(slot, length)
+        self._pages.truncate(slot, length)
 
     def _compute(self, decoder: _native.Decoder, chunks: tuple[Chunk, ...], *, are_drafts: bool = False) -> Logits:
-        ledger, is_computed = self._ledger, False
-        for copied in ledger.prepare_each(chunks):
-            decoder.copy_page(*copied)
+        pages, is_computed = self._pages, False
+        pages.prepare_each(decoder, chunks)
         try:
             if self._tails is None:
                 logits = self._pass(decoder, chunks)
@@ -250,10 +252,10 @@ class NativeBackend:
         finally:
             self._mark("forward")
             if is_computed:
-                ledger.commit_each(chunks)
+                pages.commit_each(chunks)
             else:
                 for chunk in chunks:
-                    ledger.abandon(chunk.slot)
+                    pages.abandon(chunk.slot)
             self._mark("bind")
         return logits
 
@@ -263,8 +265,18 @@ class NativeBackend:
             logits = self._rows(num_rows)
             adapters, scales = self._open_adapters().uses(chunks) if is_adapted else (None, None)
             self._mark("bind")
-            tables = self._ledger.tables
-            decoder.forward(tokens, rows, tables, logits, maxima=self.maxima, adapters=adapters, scales=scales, **more)
+            tables, windows = self._pages.tables, self._pages.window_tables
+            decoder.forward(
+                tokens,
+                rows,
+                tables,
+                logits,
+                maxima=self.maxima,
+                adapters=adapters,
+                scales=scales,
+                window_tables=windows,
+                **more,
+            )
         except (MemoryError, RuntimeError) as error:
             raise BackendError(f"the forward pass failed: {error}") from error
         return logits
@@ -288,14 +300,6 @@ class NativeBackend:
             self._pass(decoder, (chunk,))
             tails.commit((chunk,), are_drafts=False)
 
-    def _prepare(self, decoder: _native.Decoder, slot: int, end: int) -> None:
-        copied = self._ledger.prepare(slot, end)
-        if copied is not None:
-            decoder.copy_page(*copied)
-
-    def _pages(self, slot: int, start: int, end: int) -> list[int]:
-        return self._ledger.tables[slot, start // PAGE_TOKENS : pages_for(end)].tolist()
-
     def _rows(self, num_rows: int) -> Logits:
         if num_rows == len(self._rows_of_logits):
             return self._rows_of_logits  # a new view takes longer than it seems, so shortly after a forward pass
@@ -308,13 +312,14 @@ class NativeBackend:
 
 
 def _decoder(
-    spec: DecoderSpec, weights: Weights, info: ModelInfo, ledger: PageLedger, kv_type: KVType, threads: Threads
+    spec: DecoderSpec, weights: Weights, info: ModelInfo, pages: KVPages, kv_type: KVType, threads: Threads
 ) -> _native.Decoder:
     try:
         return _native.Decoder(
             describe(spec, weights.layout, info.max_sequence_tokens),
             weights.memory,
-            num_pages=ledger.num_pages,
+            num_pages=pages.num_pages,
+            num_window_pages=pages.num_window_pages,
             num_states=info.num_slots if spec.state_bytes else 0,
             max_batch_tokens=info.max_batch_tokens,
             num_threads=threads.count,
@@ -332,6 +337,8 @@ def _decoder(
 def _model_info(
     name: str, spec: DecoderSpec, options: NativeOptions, kv_type: KVType, eog_token_ids: frozenset[int]
 ) -> ModelInfo:
+    windows = _windows(spec, options)
+    is_whole = spec.state_bytes == 0 and windows is None
     return ModelInfo(
         name=name,
         architecture=spec.architecture,
@@ -345,15 +352,25 @@ def _model_info(
         mixes_adapters=True,
         is_batch_invariant=True,
         traits=CacheTraits(
-            can_truncate=not spec.state_bytes,
-            truncatable_tail=_MAX_DRAFT if spec.state_bytes else 0,
+            can_truncate=is_whole,
+            truncatable_tail=0 if is_whole else MAX_DRAFT,
             can_copy=not spec.state_bytes,
+            copies_whole=windows is not None,
             shares_cells=True,
             can_export=True,
         ),
         tile_rows=_TILE_ROWS,
-        kv_format=_kv_format(spec, kv_type),
+        kv_format=_kv_format(spec, kv_type) + ("" if windows is None else f" window {spec.window}"),
+        windows=windows,
     )
+
+
+def _windows(spec: DecoderSpec, options: NativeOptions) -> WindowPool | None:
+    """Pages of their own for layers with a window, if they are wanted, and if other layers keep every position."""
+    reach = window_reach(spec.window)
+    if not options.window_tokens or not has_window_pages(spec) or options.context_size <= reach:
+        return None
+    return WindowPool(capacity=min(options.window_tokens, options.kv_tokens), reach=reach)
 
 
 def _kv_format(spec: DecoderSpec, kv_type: KVType) -> str:

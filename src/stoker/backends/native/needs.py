@@ -9,6 +9,7 @@ from math import ceil
 from stoker.backends.cores import usable_cores
 from stoker.backends.native.architectures import describe_decoder
 from stoker.backends.native.file import ModelFile, ModelParts
+from stoker.backends.native.kv_pages import window_reach
 from stoker.backends.native.kv_types import KVType, choose_kv_type, element_bytes
 from stoker.backends.native.layout import Layout, plan_layout
 from stoker.backends.native.pages import PAGE_TOKENS, num_pages, pages_for
@@ -53,9 +54,33 @@ def kept_bytes(files: Sequence[ModelFile], kv_type: KVType | None) -> tuple[int,
     chosen = choose_kv_type(kv_type, max(spec.head_sizes))
     if spec.sees_ahead:
         return 0, 0
-    sizes = Counter(spec.kv_head_sizes)
-    values = sum(2 * count * size * element_bytes(chosen, size) for size, count in sizes.items())
-    return ceil(values), spec.state_bytes
+    return _kv_bytes(spec.kv_head_sizes, chosen), spec.state_bytes
+
+
+def window_bytes(files: Sequence[ModelFile], kv_type: KVType | None) -> tuple[int, int]:
+    """What layers with a window keep of each token, and of how many tokens of a sequence at most; 0 of both: they keep
+    all, because there are no other layers, or because a recurrent layer has to begin anew wherever a window would.
+
+    Args:
+        files: all parts of the model, open.
+        kv_type: as in `NativeOptions`.
+
+    Raises:
+        ConfigError: the model cannot be kept so.
+        ModelUnsupported: this backend does not run it.
+        ModelFileInvalid: the file contradicts itself.
+    """
+    spec = describe_decoder(ModelParts(files), 1)
+    if not has_window_pages(spec):
+        return 0, 0
+    chosen = choose_kv_type(kv_type, max(spec.head_sizes))
+    return _kv_bytes(spec.window_kv_head_sizes, chosen), window_reach(spec.window)
+
+
+def has_window_pages(spec: DecoderSpec) -> bool:
+    """Whether layers with a window can have pages of their own, so that they keep less than the others."""
+    num_windowed = len(spec.window_kv_head_sizes)
+    return 0 < num_windowed < len(spec.kv_head_sizes) and not spec.sees_ahead and not spec.state_bytes
 
 
 def check_supported(files: Sequence[ModelFile]) -> None:
@@ -128,6 +153,11 @@ def context_bytes(files: Sequence[ModelFile], threads: int | None, num_slots: in
         return tables + spans + of_experts
 
     return needed
+
+
+def _kv_bytes(head_sizes: Sequence[int], kv_type: KVType) -> int:
+    """Of keys and values of one token."""
+    return ceil(sum(2 * num * size * element_bytes(kv_type, size) for size, num in Counter(head_sizes).items()))
 
 
 def _expert_bytes(experts: Experts | None, spec: DecoderSpec) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -460,10 +461,24 @@ class DecoderSpec:
     @property
     def kv_head_sizes(self) -> tuple[int, ...]:
         """Of each head of keys and values of any layer its size."""
-        all_heads = [layer.heads for layer in self.layers if layer.heads is not None and layer.kv_layer is None]
-        return tuple(heads.size for heads in all_heads for _ in range(heads.num_kv))
+        return _kv_head_sizes(self.layers)
+
+    @property
+    def window_kv_head_sizes(self) -> tuple[int, ...]:
+        """`kv_head_sizes` of the layers that see only a window."""
+        return _kv_head_sizes(layer for layer in self.layers if layer.window is not None)
+
+    @property
+    def window(self) -> int:
+        """The largest window of any layer; 0 = there is none."""
+        return max((layer.window or 0 for layer in self.layers), default=0)
 
     @property
     def state_bytes(self) -> int:
         """What recurrent layers keep of a sequence, however long it is; 0 = there are none."""
         return 4 * sum(layer.recurrence.state_floats for layer in self.layers if layer.recurrence is not None)
+
+
+def _kv_head_sizes(layers: Iterable[Layer]) -> tuple[int, ...]:
+    all_heads = [layer.heads for layer in layers if layer.heads is not None and layer.kv_layer is None]
+    return tuple(heads.size for heads in all_heads for _ in range(heads.num_kv))
