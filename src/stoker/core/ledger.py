@@ -49,7 +49,7 @@ class Ledger:
         return self.capacity - held - self.num_promised
 
     def has_room(self, num_entries: int) -> bool:
-        """So many entries can be computed: there are free cells for them in every pool."""
+        """Every pool has free cells for this number of entries."""
         return self.free >= num_entries and (self.windows is None or self.windows.have_room(num_entries))
 
     def promise(self, slot: int, entries: Sequence[Entry], *, is_import: bool = False) -> None:

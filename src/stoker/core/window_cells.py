@@ -39,7 +39,7 @@ class WindowCells:
         return 2 * (self._at_most + self.num_promised) >= self.capacity
 
     def have_room(self, num_cells: int) -> bool:
-        """So many cells are free."""
+        """At least this number of cells is free."""
         room = self.capacity - self.num_promised - num_cells
         return self._at_most <= room or self.held <= room
 

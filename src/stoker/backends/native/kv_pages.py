@@ -51,7 +51,7 @@ class KVPages:
     def plan(
         cls, *, kv_tokens: int, num_slots: int, max_tokens: int, windows: WindowPool | None, window: int
     ) -> KVPages:
-        """Enough pages for so many cells, whoever holds them.
+        """Enough pages for the given numbers of cells, however slots share them.
 
         Args:
             kv_tokens: cells of the layers that keep every position.
@@ -121,7 +121,7 @@ class KVPages:
             ledger.abandon(slot)
 
     def num_bytes(self, decoder: _native.Decoder, start: int, end: int) -> int:
-        """Of these positions, exported."""
+        """The size of these positions when they are exported."""
         num_pages = pages_for(end) - start // PAGE_TOKENS
         if self._windows is None:
             return num_pages * decoder.page_bytes
