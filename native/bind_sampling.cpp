@@ -26,6 +26,9 @@ namespace {
 
 using Rows = Array<float, 2>;
 using Row = Array<const float, 1>;
+// Of the tokens that are allowed in a row, as words of bits.
+using Mask = Array<const uint32_t, 1>;
+using Masks = std::vector<std::optional<Mask>>;
 // Window (0 = all), repetition, presence, frequency.
 using PenaltyNumbers = std::tuple<size_t, float, float, float>;
 
@@ -67,13 +70,15 @@ class BoundSampler {
 public:
     explicit BoundSampler(const std::string& kernels) : kernels_(*kernels_or_best(kernels).sampling), sampler_(kernels_) {}
 
-    std::vector<int32_t> choose(Rows logits, const std::vector<CompiledRow*>& rows, std::optional<Rows> maxima) {
+    std::vector<int32_t> choose(Rows logits, const std::vector<CompiledRow*>& rows, std::optional<Rows> maxima,
+                                const std::optional<Masks>& masks) {
         const auto n = int32_t(logits.shape(1));
         require(n > 0 && logits.shape(0) == rows.size(), "each row of logits needs to be compiled");
         require(!maxima || (maxima->shape(0) == rows.size() && maxima->shape(1) == size_t(num_maxima(n))),
                 "the maxima are not those of the logits");
         require(std::ranges::all_of(rows, [n](const CompiledRow* row) { return !row || row->vocab_size == n; }),
                 "a row was compiled for another vocabulary");
+        require(!masks || masks->size() == rows.size(), "each row of logits needs a mask or none");
         std::optional<nb::gil_scoped_release> release;
         if (logits.size() >= kLongWork && !maxima) {
             release.emplace();
@@ -81,7 +86,14 @@ public:
         std::vector<int32_t> out;
         for (size_t i = 0; i < rows.size(); ++i) {
             float* found = maxima ? maxima->data() + i * num_maxima(n) : nullptr;
-            out.push_back(rows[i] == nullptr ? -1 : choose_one(logits.data() + i * n, n, *rows[i], found));
+            float* row = logits.data() + i * n;
+            if (rows[i] == nullptr) {
+                out.push_back(-1);
+            } else if (masks && (*masks)[i]) {
+                out.push_back(choose_allowed(row, n, *rows[i], found, *(*masks)[i]));
+            } else {
+                out.push_back(choose_one(row, n, *rows[i], found));
+            }
         }
         return out;
     }
@@ -102,17 +114,30 @@ public:
         return kernels_.exp_sum(row.data(), int32_t(row.shape(0)), peak);
     }
 
-    std::vector<int32_t> largest(Row row, int32_t count) {
+    std::vector<int32_t> largest(Row row, int32_t count, std::optional<Row> maxima) {
         const auto n = int32_t(row.shape(0));
         require(count > 0, "no such number of logits");
+        require(!maxima || maxima->shape(0) == size_t(num_maxima(n)), "the maxima are not those of the row");
         std::vector<int32_t> out;
-        for (const Ranked& ranked : sampler_.largest(row.data(), n, std::min(count, n))) {
+        for (const Ranked& ranked : sampler_.largest(row.data(), n, std::min(count, n), maxima ? maxima->data() : nullptr)) {
             out.push_back(ranked.token_id);
         }
         return out;
     }
 
 private:
+    // From a copy in which forbidden tokens have no chance. A row that holds no numbers is found out although they are gone.
+    int32_t choose_allowed(const float* row, int32_t n, CompiledRow& compiled, const float* maxima, const Mask& mask) {
+        if (!sampler_.is_usable(row, n, maxima)) {
+            return -1;
+        }
+        allowed_.resize(n);
+        allowed_maxima_.resize(num_maxima(n));
+        kernels_.mask(row, n, mask.data(), int32_t(mask.size()), allowed_.data());
+        kernels_.block_maxima(allowed_.data(), n, allowed_maxima_.data());
+        return choose_one(allowed_.data(), n, compiled, allowed_maxima_.data());
+    }
+
     int32_t choose_one(float* row, int32_t n, CompiledRow& compiled, float* maxima) {
         if (!compiled.edits.can_edit(row)) {
             return -1;
@@ -131,6 +156,7 @@ private:
     const SamplingKernels& kernels_;
     RowSampler sampler_;
     std::vector<EditedRow::Edit> edits_;
+    std::vector<float> allowed_, allowed_maxima_;
 };
 
 }  // namespace
@@ -145,10 +171,11 @@ void bind_sampling(nb::module_& module) {
                     nb::arg("biases"), nb::arg("ends"), nb::arg("min_tokens"), nb::arg("penalties").none(),
                     nb::arg("history"))
         .def("choose", &BoundSampler::choose, nb::arg("logits").noconvert(), nb::arg("rows"),
-             nb::arg("maxima").noconvert() = nb::none())
+             nb::arg("maxima").noconvert() = nb::none(), nb::arg("masks").noconvert() = nb::none())
         .def("renew", &BoundSampler::renew, nb::arg("row").noconvert(), nb::arg("maxima").noconvert(), nb::arg("token_ids"))
         .def("exp_sum", &BoundSampler::exp_sum, nb::arg("row").noconvert(), nb::arg("peak"))
-        .def("largest", &BoundSampler::largest, nb::arg("row").noconvert(), nb::arg("count"));
+        .def("largest", &BoundSampler::largest, nb::arg("row").noconvert(), nb::arg("count"),
+             nb::arg("maxima").noconvert() = nb::none());
 }
 
 }  // namespace stoker

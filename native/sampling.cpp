@@ -51,9 +51,10 @@ int32_t RowSampler::choose(const float* row, int32_t n, const Chain& chain, cons
     return draw(chain);
 }
 
-const std::vector<Ranked>& RowSampler::largest(const float* row, int32_t n, int32_t count) {
+const std::vector<Ranked>& RowSampler::largest(const float* row, int32_t n, int32_t count,
+                                               const float* maxima) {
     ranked_.clear();
-    if (look(row, n, nullptr)) {
+    if (look(row, n, maxima)) {
         rank(row, n, count);
     }
     return ranked_;

@@ -20,6 +20,9 @@ struct SamplingKernels {
     double (*exp_sum)(const float* row, int32_t n, float peak);
     // Each becomes its exponential. None is above 0.
     void (*exp_all)(double* x, int32_t n);
+    // The row without the tokens that a mask forbids, which are -inf. The lowest bit of the first word is token 0's; tokens
+    // after the last word are forbidden.
+    void (*mask)(const float* row, int32_t n, const uint32_t* words, int32_t num_words, float* out);
 };
 
 constexpr int32_t kMaximaBlock = 64;
@@ -47,8 +50,10 @@ public:
     // The token id, or -1 if the row holds NaN or +inf, or nothing but -inf. `maxima` are those of the row's blocks; without
     // them they are found first.
     int32_t choose(const float* row, int32_t n, const Chain& chain, const float* maxima);
+    // Whether anything can be chosen from the row, as `choose` finds out.
+    bool is_usable(const float* row, int32_t n, const float* maxima) { return look(row, n, maxima); }
     // The largest possible logits, descending, of equal ones the lowest ids first; those of -inf are left out.
-    const std::vector<Ranked>& largest(const float* row, int32_t n, int32_t count);
+    const std::vector<Ranked>& largest(const float* row, int32_t n, int32_t count, const float* maxima);
 
 private:
     bool look(const float* row, int32_t n, const float* maxima);

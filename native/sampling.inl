@@ -126,6 +126,17 @@ inline void exp_all(double* x, int32_t n) {
     }
 }
 
-constexpr SamplingKernels kSamplingKernels = {block_maxima, reaching, exp_sum, exp_all};
+inline void mask(const float* row, int32_t n, const uint32_t* words, int32_t num_words, float* out) {
+    constexpr float kNever = -__builtin_inff();
+    for (int32_t from = 0; from < n; from += 32) {
+        const uint32_t word = from / 32 < num_words ? words[from / 32] : 0;
+        const int32_t count = n - from < 32 ? n - from : 32;
+        for (int32_t i = 0; i < count; ++i) {
+            out[from + i] = (word >> i & 1) != 0 ? row[from + i] : kNever;
+        }
+    }
+}
+
+constexpr SamplingKernels kSamplingKernels = {block_maxima, reaching, exp_sum, exp_all, mask};
 
 }  // namespace stoker::STOKER_ISA

@@ -1,7 +1,9 @@
 // Writes the libraries of the page into src/stoker/ui/vendor: one pinned ES module each, and MANIFEST.json.
 //
 //   node tools/vendor_ui.mjs           writes the files; run it when a version below changes, never at install
-//   node tools/vendor_ui.mjs --check   writes nothing; fails if the files are not what the versions give
+//   node tools/vendor_ui.mjs --check   writes nothing; exits with 1 if the files are not what the versions give
+//
+// It exits with 3 where npm cannot install the packages.
 //
 // It needs node and npm, and takes the packages from npm's registry. No script of a package runs.
 import { execFileSync } from 'node:child_process';
@@ -13,8 +15,12 @@ import path from 'node:path';
 
 const VERSIONS = {
   preact: '11.2.0', '@preact/signals': '2.11.4', '@preact/signals-core': '1.14.5', htm: '3.1.1',
-  marked: '18.2.1', dompurify: '3.4.18',
+  marked: '18.2.1', dompurify: '3.4.18', katex: '0.19.1', 'highlight.js': '11.12.0',
 };
+const LANGUAGES = [
+  'bash', 'c', 'cpp', 'csharp', 'css', 'diff', 'dockerfile', 'go', 'ini', 'java', 'javascript', 'json', 'kotlin', 'lua',
+  'makefile', 'markdown', 'php', 'python', 'r', 'ruby', 'rust', 'sql', 'swift', 'typescript', 'xml', 'yaml',
+];
 const ESBUILD = '0.28.2';
 const FILES = {
   'preact.js': {
@@ -27,6 +33,13 @@ import htm from 'htm'; import { h } from 'preact'; export const html = htm.bind(
   'markdown.js': {
     packages: ['marked', 'dompurify'],
     entry: `export { Marked, Lexer } from 'marked'; export { default as purify } from 'dompurify';`,
+  },
+  'katex.js': { packages: ['katex'], entry: `export { default as katex } from 'katex';` },
+  'highlight.js': {
+    packages: ['highlight.js'],
+    entry: `import hljs from 'highlight.js/lib/core';
+${LANGUAGES.map((name) => `import ${name} from 'highlight.js/lib/languages/${name}'; hljs.registerLanguage('${name}', ${name});`).join('\n')}
+export { hljs };`,
   },
 };
 const VENDOR = path.join(import.meta.dirname, '..', 'src', 'stoker', 'ui', 'vendor');
@@ -43,7 +56,7 @@ try {
 async function build(at) {
   fs.writeFileSync(path.join(at, 'package.json'), '{"private": true}');
   const wanted = Object.entries({ ...VERSIONS, esbuild: ESBUILD }).map(([name, version]) => `${name}@${version}`);
-  execFileSync('npm', ['install', '--ignore-scripts', '--no-audit', '--no-fund', ...wanted], { cwd: at, stdio: 'inherit' });
+  install(wanted, at);
   const esbuild = createRequire(path.join(at, 'package.json'))('esbuild');
   const written = new Map();
   const manifest = {};
@@ -62,6 +75,15 @@ async function build(at) {
   written.set('MANIFEST.json', Buffer.from(`${JSON.stringify(manifest, null, 2)}\n`));
   written.set('LICENSES', Buffer.from(licenses(at)));
   return written;
+}
+
+function install(wanted, at) {
+  try {
+    execFileSync('npm', ['install', '--ignore-scripts', '--no-audit', '--no-fund', ...wanted], { cwd: at, stdio: 'inherit' });
+  } catch {
+    fs.rmSync(at, { recursive: true });
+    process.exit(3);
+  }
 }
 
 function licenses(at) {

@@ -106,6 +106,7 @@ class RowSampler:
         logits: NDArray[np.float32],
         rows: Sequence[Any],
         maxima: NDArray[np.float32] | None = None,
+        masks: Sequence[NDArray[np.uint32] | None] | None = None,
     ) -> list[int]:
         """A token id per row, -1 where nothing can be chosen or nothing is asked for. Releases the GIL for wide rows.
 
@@ -113,6 +114,8 @@ class RowSampler:
             logits: `(rows, vocab_size)`; changed meanwhile, and as before afterwards. So are the maxima.
             rows: a `CompiledRow` or None for each; what is chosen is noted in its history.
             maxima: `(rows, num_maxima(vocab_size))`, as `Decoder.forward` writes them.
+            masks: for each row a bit for each token, the lowest of the first word for token 0, set where the token is
+                allowed; tokens after the last word are not. None: every token is.
 
         Raises:
             ValueError: not one for each row, or compiled for another vocabulary.
@@ -128,8 +131,11 @@ class RowSampler:
     def exp_sum(self, row: NDArray[np.float32], peak: float) -> float:
         """The sum of exp(logit - peak); no logit is above `peak`."""
 
-    def largest(self, row: NDArray[np.float32], count: int) -> list[int]:
-        """The ids of the `count` largest possible logits, descending, of equal ones the lowest first. `count` > 0."""
+    def largest(self, row: NDArray[np.float32], count: int, maxima: NDArray[np.float32] | None = None) -> list[int]:
+        """The ids of the `count` largest possible logits, descending, of equal ones the lowest first. `count` > 0.
+
+        There are none in a row that holds NaN or +inf.
+        """
 
 def trim_heap() -> None:
     """Gives memory that was freed back to the system, where the C library can; releases the GIL. A few milliseconds."""

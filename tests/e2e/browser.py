@@ -20,7 +20,10 @@ from stoker.models.cache import cache_dir
 
 CHROMIUM = shutil.which("chromium") or ""
 WAIT_MS = 40_000
-POEM = "Some **bold** words.\n\n```python\nprint(1)\n```\n\n![a](https://evil.example/?q=1)<img src=x onerror=alert(1)>"
+POEM = (
+    "Some **bold** words, $a^2$ for $5 or $6.\n\n$$\\int_0^1 x\\,dx$$\n\n```python\nprint(1)\n```\n\n"
+    "![a](https://evil.example/?q=1)<img src=x onerror=alert(1)>"
+)
 SCRIPT = [
     POEM,
     {"when": "at length", "text": "word " * 6000},

@@ -35,6 +35,37 @@ def test_an_answer_is_rendered_and_stays_over_a_reload(page: Any, address: str):
     assert log.locator("img").count() == 0, "an image of a model must send nothing"
 
 
+def test_code_is_colored_and_formulas_are_mathml(page: Any, address: str):
+    page.goto(address)
+    say(page, "Write a poem.")
+    answered(page)
+    log = page.get_by_role("log")
+    log.locator("pre .hljs-built_in", has_text="print").wait_for()
+    log.locator("math msup").wait_for()
+    log.locator("math[display=block]").wait_for()
+    assert log.locator("math").count() == 2, "prices are no formulas"
+    log.get_by_text("for $5 or $6.").wait_for()
+    assert log.locator("pre").inner_text() == "print(1)", "colors do not change the code"
+    with page.expect_download() as download:
+        log.get_by_role("button", name="Save code").click()
+    assert download.value.suggested_filename == "code.py"
+
+
+def test_models_are_loaded_and_unloaded_from_the_page(page: Any, tmp_path: Path):
+    with serving(tmp_path) as address:
+        page.goto(address)
+        page.get_by_role("button", name="Models").click()
+        page.get_by_role("button", name="Unload scripted").click()
+        page.get_by_role("button", name="Load scripted").click()
+        page.get_by_role("button", name="Unload scripted").wait_for()
+        page.get_by_label("Download a model").fill("no/such:thing")
+        page.get_by_role("button", name="Download", exact=True).click()
+        page.get_by_role("status").get_by_text("no/such").wait_for()
+        page.get_by_role("button", name="Close").click()
+        say(page, "Write a poem.")
+        answered(page)
+
+
 def test_stop_ends_an_answer_and_keeps_its_text(page: Any, address: str):
     page.goto(address)
     say(page, "Write at length.")

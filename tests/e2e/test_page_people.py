@@ -30,6 +30,9 @@ HOSTILE = [
     "<video src='https://evil.example/v' autoplay></video><link rel=stylesheet href='https://evil.example/c'>",
     "<div style='position:fixed;inset:0' class='primary' id='search'>over all</div>",
     "> " * 3000 + "deep",
+    r"$\href{javascript:window.hit=1}{x}$ $\htmlStyle{position:fixed}{x}$ $\includegraphics{https://evil.example/x}$",
+    r"$$\def\a{\a\a}\a$$ $$<img src=x onerror='window.hit = 1'>$$ \(\text{<img src=x onerror='window.hit = 1'>}\)",
+    "```html\n<img src=x onerror='window.hit = 1'>\n```",
     "a" * 1_000_000,
     "```" + "\n`" * 500,
 ]
@@ -49,6 +52,9 @@ def test_axe_finds_nothing_serious(browser: Any, address: str, scheme: str):
     page.get_by_role("button", name="Settings").click()
     _check(page, "settings")
     page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Models").click()
+    _check(page, "models")
+    page.get_by_role("button", name="Close").click()
     page.get_by_role("button", name="Tokens").click()
     page.locator("button.token").first.wait_for()
     _check(page, "tokens")

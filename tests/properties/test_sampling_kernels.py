@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import zip_longest
 from math import inf, nan
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from stoker import _native
 from stoker.core.params import BUILT_IN, SamplingParams
@@ -66,6 +69,57 @@ def leaves_a_token(params: SamplingParams, vocab_size: int) -> bool:
     return not banned.issuperset(params.allowed_token_ids or range(vocab_size))
 
 
+class Fixed:
+    """A constraint that always allows the same tokens."""
+
+    error = None
+    is_complete = False
+    can_end = True
+
+    def __init__(self, words: NDArray[np.uint32] | None, forced: int | None = None) -> None:
+        self.words = words
+        self.forced_id = forced
+
+    def mask(self) -> NDArray[np.uint32] | None:
+        return self.words
+
+    def allows(self, token_id: int) -> bool:
+        words = self.words
+        return words is None or (token_id < 32 * len(words) and bool(words[token_id // 32] >> token_id % 32 & 1))
+
+    def push(self, token_id: int) -> None:
+        assert self.forced_id in (None, token_id)
+        assert self.forced_id is not None or self.allows(token_id)
+
+    def forced(self) -> int | None:
+        return self.forced_id
+
+    def forced_text(self) -> list[int]:
+        return []
+
+    def validate(self, token_ids: Sequence[int]) -> int:
+        return len(token_ids)
+
+
+@st.composite
+def constraints(draw: st.DrawFn, vocab_size: int) -> Fixed | None:
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    share = draw(st.sampled_from([None, None, 0.0, 0.01, 0.5, 1.0]))
+    if share is None:
+        return None
+    num_words = draw(st.sampled_from([1, (vocab_size + 31) // 32]))  # tokens after the last word are forbidden
+    bits = rng.random(32 * num_words) < share
+    bits[vocab_size:] = False
+    words = np.packbits(bits, bitorder="little").view(np.uint32)
+    return Fixed(words, draw(st.sampled_from([None, None, None, 0, vocab_size - 1])))
+
+
+@st.composite
+def guided_jobs(draw: st.DrawFn) -> tuple[np.ndarray, list[SamplingParams], int, list[Fixed | None]]:
+    logits, params, seed = draw(jobs())
+    return logits, params, seed, [draw(constraints(logits.shape[1])) for _ in params]
+
+
 @st.composite
 def jobs(draw: st.DrawFn) -> tuple[np.ndarray, list[SamplingParams], int]:
     logits = draw(logits_of(draw(st.sampled_from(VOCAB_SIZES))))
@@ -79,11 +133,16 @@ def choices(
     seed: int,
     kernels: _native.RowSampler | None,
     maxima: np.ndarray | None = None,
+    guides: Sequence[Fixed | None] = (),
 ) -> list[list[Choice]]:
     """Of three steps that all see the same rows."""
     vocab_size = logits.shape[1]
     sampler = Sampler(vocab_size=vocab_size, eog_token_ids=frozenset({0}), token_bytes=lambda _: b"", kernels=kernels)
-    states = [sampler.open(p.filled_from(BUILT_IN), (1, 1, 0, 1), seed) for p in params]
+    states = [
+        sampler.open(p.filled_from(BUILT_IN), (1, 1, 0, 1), seed, guide)
+        for p, guide in zip_longest(params, guides)
+        if p is not None
+    ]
     answers = [sampler.sample(logits, states, maxima) for _ in range(3)]
     assert [state.num_completion for state in states] == [
         sum(answer[i].token_id is not None for answer in answers) for i in range(len(states))
@@ -104,6 +163,18 @@ def test_choices_are_those_of_numpy(name: str, job: tuple[np.ndarray, list[Sampl
 
 
 @pytest.mark.parametrize("name", KERNELS)
+@settings(deadline=None, max_examples=40)
+@given(guided=guided_jobs())
+def test_choices_of_constrained_rows_are_those_of_numpy(name: str, guided: Any) -> None:
+    logits, params, seed, guides = guided
+    before = logits.tobytes()
+    expected = choices(logits, params, seed, None, guides=guides)
+    assert choices(logits, params, seed, _native.RowSampler(name), guides=guides) == expected
+    assert choices(logits, params, seed, _native.RowSampler(name), maxima_of(logits), guides) == expected
+    assert logits.tobytes() == before
+
+
+@pytest.mark.parametrize("name", KERNELS)
 @settings(deadline=None, max_examples=25)
 @given(data=st.data(), count=st.sampled_from([1, 2, 40, 1000]))
 def test_sums_and_ranks_are_those_of_numpy(name: str, data: st.DataObject, count: int) -> None:
@@ -113,7 +184,9 @@ def test_sums_and_ranks_are_those_of_numpy(name: str, data: st.DataObject, count
     count = min(count, row.size)
     if np.isfinite(peak):
         assert kernels.exp_sum(row, peak) == exp_sum(row, peak)
-        assert kernels.largest(row, count) == [i for i in largest_positions(row, count).tolist() if row[i] > -inf]
+        expected = [i for i in largest_positions(row, count).tolist() if row[i] > -inf]
+        assert kernels.largest(row, count) == expected
+        assert kernels.largest(row, count, maxima_of(row[np.newaxis])[0]) == expected
     else:
         assert kernels.largest(row, count) == []
 
@@ -195,6 +268,8 @@ def test_each_row_must_be_compiled_for_it() -> None:
     for shape in ((1, 2), (2, 1), (2, 65)):
         with pytest.raises(ValueError, match="not those of the logits"):
             _native.RowSampler().choose(rows, [one, one], np.zeros(shape, dtype=np.float32))
+    with pytest.raises(ValueError, match="a mask or none"):
+        _native.RowSampler().choose(rows, [one, one], None, [None])
 
 
 @pytest.mark.parametrize("bad", [nan, inf])

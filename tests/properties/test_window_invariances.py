@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -34,7 +35,7 @@ END = 3
 """The token that ends a message."""
 
 
-def open_windowed(path: Path, **sizes: int) -> NativeBackend:
+def open_windowed(path: Path, **sizes: Any) -> NativeBackend:
     with read_gguf(path) as file:
         options = NativeOptions(context_size=CONTEXT, threads=1, **sizes)
         return NativeBackend([file], options, eog_token_ids=frozenset({END}))

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, cast, get_type_hints
 
 import jsonschema
@@ -18,7 +19,9 @@ from stoker.errors import InvalidInput, UnsupportedParameter, UnsupportedSchema
 from stoker.llm.functions import tool_function
 from stoker.llm.inputs import as_messages
 from stoker.llm.options import SamplingOptions
-from tests.projector_files import data_url, picture
+from stoker.text.media_parts import MediaPart
+from tests.pdf_files import pdf_file
+from tests.projector_files import base64_of, data_url, picture
 
 CALL = '{"tool_calls": [{"name": "weather", "arguments": {"city": "Zürich", "days": 2}}]}'
 
@@ -82,7 +85,7 @@ def test_a_conversation_goes_on_with_the_result(caller: LLM) -> None:
     (call,) = answer.tool_calls
     messages += [answer.message, call.result({"sky": "grün"})]
     assert messages[-1] == Message(role="tool", name="weather", tool_call_id=call.id, content='{"sky": "grün"}')
-    prompt = caller._session.render_chat(as_messages(messages))
+    prompt = caller._session.render_chat(as_messages(messages, takes_images=False))
     assert '"city": "Zürich"' in prompt
     assert 'Result of weather:\n{"sky": "grün"}' in prompt
     with pytest.raises(InvalidInput, match="is a definition, and no function"):
@@ -327,3 +330,21 @@ def test_an_image_is_refused_and_not_dropped(babbler: LLM) -> None:
     ]
     with pytest.raises(UnsupportedParameter, match="takes no images"):
         babbler.chat([{"role": "user", "content": parts}], max_tokens=4)
+
+
+def test_files_are_their_text(tmp_path: Path) -> None:
+    path = tmp_path / "two.pdf"
+    path.write_bytes(pdf_file(["Hello", "World"]))
+    text = "[page 1 of 2]\nHello\n[page 2 of 2]\nWorld"
+    source = {"type": "text", "data": "abc"}
+    for part, expected in (
+        ({"type": "file", "file": path}, f"two.pdf\n{text}"),
+        ({"type": "file", "file": path.read_bytes()}, text),
+        ({"type": "file", "file": {"file_data": base64_of(path.read_bytes()), "filename": "a"}}, f"a\n{text}"),
+        ({"type": "document", "source": source, "title": "T"}, "T\nabc"),
+    ):
+        message = as_messages([{"role": "user", "content": [part]}], takes_images=False)[0]
+        assert message.text.rstrip() == expected
+    seen = as_messages([{"role": "user", "content": [{"type": "file", "file": path}]}], takes_images=True)[0]
+    assert isinstance(seen.content, tuple)
+    assert [part.media.kind for part in seen.content if isinstance(part, MediaPart)] == ["image", "image"]

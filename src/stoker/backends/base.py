@@ -79,7 +79,7 @@ class KVPort(Protocol):
 
 
 class MaximaPort(Protocol):
-    """What a backend offers besides if it inspects logits while it computes them, which saves a second pass over rows."""
+    """What a backend offers besides, if it inspects logits while computing them. That saves a second pass over rows."""
 
     @property
     def maxima(self) -> Logits:

@@ -14,7 +14,7 @@ from stoker.cli.prompt import given_prompt
 from stoker.cli.reply_options import Schema, Think, reply_options
 from stoker.cli.report import say
 from stoker.cli.speed import Stopwatch
-from stoker.cli.talk.turns import asked_about
+from stoker.cli.talk.turns import FileKind, TalkFile, asked_about
 from stoker.cli.thoughts import spoken
 from stoker.errors import InvalidInput
 
@@ -40,6 +40,18 @@ Images = Annotated[
         "--image", metavar="FILE", show_default=False, help="Image that the prompt is about; may be repeated."
     ),
 ]
+Recordings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--audio", metavar="FILE", show_default=False, help="Recording that the prompt is about; may be repeated."
+    ),
+]
+Files = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--file", metavar="FILE", show_default=False, help="PDF or text file that the prompt is about; may be repeated."
+    ),
+]
 Stats = Annotated[bool, typer.Option("--stats", help="Show the speed after the answer, in tokens per second.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")]
 
@@ -53,6 +65,8 @@ def run(
     system: System = None,
     raw: Raw = False,
     image: Images = None,
+    audio: Recordings = None,
+    file: Files = None,
     stats: Stats = False,
     schema: Schema = None,
     think: Think = None,
@@ -61,14 +75,18 @@ def run(
     sampling = flags.sampling()
     if raw and system is not None:
         raise InvalidInput("--system is part of the chat template, which --raw leaves out", parameter="system")
-    if raw and image:
-        raise InvalidInput("--image is part of a conversation, which --raw leaves out", parameter="image")
+    given: dict[FileKind, list[str] | None] = {"image": image, "audio": audio, "file": file}
+    files = [TalkFile(kind, path) for kind, paths in given.items() for path in paths or ()]
+    if raw and files:
+        option = f"--{files[0].kind}"
+        raise InvalidInput(f"{option} is part of a conversation, which --raw leaves out", parameter=files[0].kind)
     text = given_prompt(_one_prompt(prompt, prompt_option))
     options = reply_options(schema, think)
     if text is None and schema is not None:
         raise InvalidInput("no prompt: --schema is of one answer, give the prompt as PROMPT", parameter="prompt")
-    if text is None and image:
-        raise InvalidInput("no prompt: --image is of one answer, give the prompt as PROMPT", parameter="prompt")
+    if text is None and files:
+        message = f"no prompt: --{files[0].kind} is of one answer, give the prompt as PROMPT"
+        raise InvalidInput(message, parameter="prompt")
     if text is None and raw:
         raise InvalidInput("no prompt: --raw continues a text, give it as PROMPT, or pipe it in", parameter="prompt")
     if text is None:
@@ -80,7 +98,7 @@ def run(
 
     with LLM(flags.engine_config(model), progress=DownloadBar()) as llm:
         stopwatch = Stopwatch()
-        with _ask(llm, text, image or [], system, sampling, options, is_raw=raw) as stream:
+        with _ask(llm, text, files, system, sampling, options, is_raw=raw) as stream:
             write_answer(stopwatch.watch(spoken(stream)))
         if stats:
             say(stopwatch.described(stream.completion.usage))
@@ -97,14 +115,14 @@ def _one_prompt(argument: str | None, option: str | None) -> str | None:
 def _ask(
     llm: LLM,
     text: str,
-    images: Sequence[str],
+    files: Sequence[TalkFile],
     system: str | None,
     sampling: SamplingParams,
     options: ChatOptions,
     *,
     is_raw: bool,
 ) -> TextStream:
-    if not is_raw and system is None and not images and llm.card.chat_template is None:
+    if not is_raw and system is None and not files and llm.card.chat_template is None:
         say(f"note: {llm.card.name} has no chat template: it continues the text as it is, as with --raw")
         is_raw = True
     if is_raw and "reasoning" in options:
@@ -113,4 +131,4 @@ def _ask(
     if is_raw:
         return llm.stream(text, sampling, response_format=options.get("response_format"))
     opening = [{"role": "system", "content": system}] if system else []
-    return llm.stream_chat([*opening, asked_about(text, images)], sampling, **options)
+    return llm.stream_chat([*opening, asked_about(text, files)], sampling, **options)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, cast, get_args
 import msgspec
 
 from stoker.core.slot_state import SlotState
+from stoker.engine.blocks_held import RemovedBlocks, StoredBlocks
 from stoker.engine.cards import AdapterCard
 from stoker.engine.config import AdapterSpec
 from stoker.engine.view import EngineView
@@ -220,6 +221,34 @@ class Look(Question[Glimpse], frozen=True, tag=True):
     """By replica, the serial of the newest record that is known already; without it all that is kept is told."""
 
 
+class BlocksHeld(Answer, frozen=True, tag=True):
+    """The blocks of KV that an engine holds, or what has changed since the answer before."""
+
+    ledger: str
+    """Name of what has counted the answers; another name means another process."""
+    serial: int
+    """Number of answers with changes so far: one that is not `is_whole` continues the one with `serial - 1`."""
+    is_whole: bool
+    """`stored` is everything that the engine holds."""
+    stored: list[StoredBlocks]
+    removed: list[RemovedBlocks]
+
+
+class LookAtBlocks(Question[BlocksHeld], frozen=True, tag=True):
+    """Which blocks of KV any request may reuse, in the pool and in memory behind it.
+
+    A caller that has seen the last answer is told what has changed, any other one everything: an engine should have one
+    regular caller.
+    """
+
+    ledger: str = ""
+    """`BlocksHeld.ledger` of the last answer."""
+    since: int = 0
+    """`BlocksHeld.serial` of the last answer."""
+    wants_tokens: bool = False
+    """Stored blocks come with their entries."""
+
+
 class Unanswered(Answer, frozen=True, tag=True):
     """The question was refused."""
 
@@ -246,6 +275,7 @@ QuickQuestion: TypeAlias = (
     | EndSession
     | ChangeAdapters
     | Look
+    | LookAtBlocks
 )
 """What costs no forward pass."""
 

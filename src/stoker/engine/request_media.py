@@ -95,7 +95,7 @@ class RequestMedia:
         except StokerError as error:
             self._fail(event.request_id, error)
         except OSError as error:
-            self._fail(event.request_id, BackendError(f"an image cannot be encoded: {error}"))
+            self._fail(event.request_id, BackendError(f"a file cannot be encoded: {error}"))
 
 
 def _split(prompt: str | Sequence[object], files: dict[str, Media]) -> list[int | str | Span]:

@@ -74,6 +74,7 @@ class Stream:
         """False: a row of logits of the prompt had no probabilities in it."""
         self._prompt = prompt
         self._num_prompt = len(request.prompt)
+        self._num_audio = sum(placed.span.length for placed in request.spans if placed.span.kind == "audio")
         self._num_scored = 0
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer.token_bytes)
@@ -180,7 +181,10 @@ class Stream:
         self._begun_at = began if self._begun_at is None else self._begun_at
         self._num_reported, num_cached = num_computed, min(sequence.num_cached, self._num_prompt)
         progress = Progress(self._num_prompt, num_cached, num_computed, now - self._begun_at)
-        return Output(self.request_id, "", [], Usage(self._num_prompt, 0, num_cached), progress=progress)
+        return Output(self.request_id, "", [], self._usage(0, num_cached), progress=progress)
+
+    def _usage(self, num_completion: int, num_cached: int) -> Usage:
+        return Usage(self._num_prompt, num_completion, num_cached, self._num_reasoning, self._num_audio)
 
     def take(self) -> Output:
         """All that was pushed since the last call."""
@@ -189,7 +193,7 @@ class Stream:
             self.request.request_id,
             self._text,
             self._token_ids,
-            Usage(self._num_prompt, self.num_completion, self.sequence.num_cached, self._num_reasoning),
+            self._usage(self.num_completion, self.sequence.num_cached),
             self._logprobs,
             self.finish_reason.value if self.finish_reason else None,
             self._stop_match,

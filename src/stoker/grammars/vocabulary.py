@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from stoker.errors import UnsupportedParameter
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
+
+_WORDS: Final = "[a-zA-Z0-9_]{1,10}"
+"""Tokens that a mask allows or forbids together where it can: the engine does so for the texts of JSON by itself, and
+with words the masks of patterns and formats take a third less time."""
 
 
 class Tokenizer(Protocol):
@@ -67,7 +71,8 @@ def engine_tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
             parameter="response_format",
         ) from None
     ends = sorted(vocabulary.eog_token_ids)
-    return LLTokenizer(TokenizerWrapper(_Source(vocabulary, ends[0])), eos_token=ends)
+    slices = [*LLTokenizer.json_slices(), _WORDS]
+    return LLTokenizer(TokenizerWrapper(_Source(vocabulary, ends[0])), eos_token=ends, slices=slices)
 
 
 class _Source:

@@ -65,7 +65,7 @@ def chat_ask(
     grammar, parse = _format(options.get("response_format"))
     tools, functions = _tools(options)
     asked = Planned(
-        messages=as_messages(messages),
+        messages=as_messages(messages, takes_images="image" in model.card.media),
         tools=tools,
         thinking=_thinking(options.get("reasoning")),
         grammar=grammar,

@@ -1,4 +1,4 @@
-"""Images that callers hand to `LLM.chat` as paths or bytes, and the thread that makes rows of them."""
+"""Files that callers hand to `LLM.chat` as paths or bytes, and the thread that makes rows of images."""
 
 from __future__ import annotations
 
@@ -11,23 +11,34 @@ from os import PathLike
 from pathlib import Path
 from typing import cast
 
+from stoker.chat.documents import DOCUMENT_TYPES, read_document, read_file
 from stoker.core.media import MediaKind
 from stoker.engine.cards import ModelCard, media_refused
 from stoker.engine.protocol import GiveRows, RowsWanted, Submit
 from stoker.engine.request_media import RequestMedia
 from stoker.errors import InvalidInput, ModelNotLoaded, StokerError
+from stoker.media.documents import DocumentReader
 from stoker.media.encoder import MediaEncoder
+from stoker.media.pages import PAGE_SIDE
 from stoker.text.media_parts import MediaPart, media_from_bytes
 
 _STOP_S = 30.0
-_KINDS: Mapping[str, MediaKind] = {"image": "image", "audio": "audio"}
+_KINDS = frozenset({"image", "audio", "file"})
+_documents = DocumentReader()
+"""It is shared by all models of the process: it has no process of its own between two calls."""
 
 
-def with_files(message: object, where: str) -> object:
-    """The same message, with what its parts `{"type": "image", "image": path or bytes}` refer to in them.
+def with_files(message: object, where: str, *, takes_images: bool) -> object:
+    """The same message, with the files in it to which its parts refer: `{"type": "image", "image": path or bytes}`, and
+    `{"type": "file", "file": path or bytes}` for a PDF or text file. Documents in the shapes of servers are read, too.
+
+    Args:
+        message: as the caller gave it.
+        where: its path, for errors.
+        takes_images: the model does; then pages of PDF files become images, too.
 
     Raises:
-        InvalidInput: a file cannot be read, or is no image of a known format.
+        InvalidInput: a file cannot be read, or is not of a known format.
     """
     if not isinstance(message, Mapping):
         return message
@@ -36,29 +47,39 @@ def with_files(message: object, where: str) -> object:
     if not isinstance(content, list | tuple):
         return fields
     parts = cast("Sequence[object]", content)
-    found = [_with_file(part, f"{where}.content[{index}]") for index, part in enumerate(parts)]
+    side = PAGE_SIDE if takes_images else 0
+    found = [_with_file(part, f"{where}.content[{index}]", side) for index, part in enumerate(parts)]
     return {**fields, "content": found}
 
 
-def _with_file(part: object, where: str) -> object:
+def _with_file(part: object, where: str, side: int) -> object:
     if not isinstance(part, Mapping):
         return part
     fields = cast("Mapping[str, object]", part)
     name = fields.get("type")
-    kind = _KINDS.get(name) if isinstance(name, str) else None
-    given = fields.get(kind) if kind is not None else None
-    if kind is None or given is None:
+    kind = name if isinstance(name, str) else ""
+    given = fields.get(kind)
+    if kind in DOCUMENT_TYPES and (kind != "file" or isinstance(given, Mapping)):
+        return read_document(fields, _documents, takes_images=side > 0, where=where)
+    if kind not in _KINDS or given is None:
         return fields
     where = f"{where}.{kind}"
+    data = _content(given, where)
+    if kind == "file":
+        about = [] if isinstance(given, bytes | bytearray) else [Path(str(given)).name]
+        return read_file(data, about, _documents, side=side, where=where)
+    return MediaPart(media_from_bytes(data, cast("MediaKind", kind), where))
+
+
+def _content(given: object, where: str) -> bytes:
     if isinstance(given, bytes | bytearray):
-        return MediaPart(media_from_bytes(bytes(given), kind, where))
+        return bytes(given)
     if not isinstance(given, str | PathLike):
         raise InvalidInput(f"`{where}` must be a path or bytes, not {type(given).__name__}", parameter=where)
     try:
-        data = Path(cast("str", given)).expanduser().read_bytes()
+        return Path(cast("str", given)).expanduser().read_bytes()
     except OSError as error:
         raise InvalidInput(f"`{where}`: {given} cannot be read: {error.strerror}", parameter=where) from error
-    return MediaPart(media_from_bytes(data, kind, where))
 
 
 class SessionMedia:

@@ -178,8 +178,12 @@ def _check_list(messages: object, complaint: str) -> None:
         raise InvalidInput(f"{complaint}, not {type(messages).__name__}", parameter="messages")
 
 
-def as_messages(conversation: Conversation) -> tuple[Message, ...]:
+def as_messages(conversation: Conversation, *, takes_images: bool) -> tuple[Message, ...]:
     """The messages of a conversation, checked.
+
+    Args:
+        conversation: as the caller gave it.
+        takes_images: the model does; then pages of PDF files become images.
 
     Raises:
         InvalidInput: there is none, or one is not valid.
@@ -190,11 +194,15 @@ def as_messages(conversation: Conversation) -> tuple[Message, ...]:
     if not conversation:
         raise InvalidInput("`messages` must be a list with at least one message", parameter="messages")
     return tuple(
-        checked_message(message, f"messages[{index}]")
-        if isinstance(message, Message)
-        else message_from_dict(with_files(message, f"messages[{index}]"), f"messages[{index}]")
+        _as_message(message, f"messages[{index}]", takes_images=takes_images)
         for index, message in enumerate(conversation)
     )
+
+
+def _as_message(message: object, where: str, *, takes_images: bool) -> Message:
+    if isinstance(message, Message):
+        return checked_message(message, where)
+    return message_from_dict(with_files(message, where, takes_images=takes_images), where)
 
 
 def spread(

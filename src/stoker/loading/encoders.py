@@ -13,7 +13,7 @@ from stoker.backends.cores import usable_cores
 from stoker.engine.config import EngineConfig
 from stoker.errors import ConfigError
 from stoker.models.cache import cache_dir
-from stoker.models.projector import find_projector
+from stoker.models.projector import find_projector, read_projector
 
 if TYPE_CHECKING:
     from stoker.media.encoder import MediaEncoder
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 _VERSION = "mtmd 1"
 _PROGRAM = "stoker.loading.encode_program"
-_LIBRARIES = {"PIL": "stoker[images]", "llama_cpp": "stoker[llama]"}
+_LIBRARIES = {"PIL": "stoker[images]", "av": "stoker[audio]", "llama_cpp": "stoker[llama]"}
 
 
 def usable_projector(config: EngineConfig) -> Path | None:
@@ -33,18 +33,26 @@ def usable_projector(config: EngineConfig) -> Path | None:
         ConfigError: it is no projector, or a library is missing that it needs.
     """
     path = find_projector(Path(config.model_path).absolute(), config.mmproj)
-    missing = [extra for module, extra in _LIBRARIES.items() if find_spec(module) is None]
+    missing = [] if path is None else [module for module in _needed(path) if find_spec(module) is None]
     if path is None or not missing:
         return path
-    message = f"images need more than is installed: pip install '{missing[0]}'"
+    message = f"the projector needs more than is installed: pip install '{_LIBRARIES[missing[0]]}'"
     if config.mmproj != "auto":
         raise ConfigError(message, key="mmproj")
     _warn_once(f"{path.name} is not used: {message}")
     return None
 
 
+def _needed(projector: Path) -> tuple[str, str]:
+    """The libraries without which nothing can be done with a projector.
+
+    Without the one that decodes recordings, a projector for both kinds is used for images.
+    """
+    return "av" if read_projector(projector).kinds == ("audio",) else "PIL", "llama_cpp"
+
+
 def create_encoder(config: EngineConfig) -> MediaEncoder | None:
-    """What makes rows of images for the engines of a model; None = it takes text only. Nothing is started yet.
+    """What makes rows of files for the engines of a model; None = it takes text only. Nothing is started yet.
 
     Raises:
         ModelFileNotFound: the file that `mmproj` names is not there.

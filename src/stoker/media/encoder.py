@@ -1,4 +1,4 @@
-"""Images to rows: decodes files, lays them out, encodes them one part at a time, and keeps the rows by content.
+"""Images and recordings to rows: decodes files, lays them out, encodes part by part, and keeps the rows by content.
 
 ```
 file --> [decoder process] --> pixels --> [encoder process] --> layout: tokens and spans
@@ -14,15 +14,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
 import msgspec
 
-from stoker.core.media import Layout, Media, Span
+from stoker.core.media import Layout, Media, MediaKind, Span
 from stoker.errors import MediaCrashed, ModelUnsupported
-from stoker.media.decoder import ImageDecoder, Picture
+from stoker.media.decoder import ImageDecoder, SoundDecoder
 from stoker.media.encoder_process import EncoderDied, EncoderProcess, NeedsPixels
 from stoker.media.encoding import Described, Encode, Encoded, Laid, Lay, RowsPart
 
@@ -32,15 +32,33 @@ _MAX_CRASHES = 2
 _KEY_BYTES = 16
 
 
+_BYTES_OF_SAMPLE = 4
+_WORDS: Mapping[MediaKind, str] = {"image": "an image", "audio": "a recording"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoded:
+    """A decoded file."""
+
+    kind: MediaKind
+    width: int
+    """In pixels, or in samples."""
+    height: int
+    """In pixels; of a recording 1."""
+    data: bytes
+    """RGB, row after row; or samples as floats of 4 bytes."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Laid:
     """A file that was laid out."""
 
+    kind: MediaKind
     width: int
     height: int
-    """In pixels."""
+    """See `_Decoded`."""
     digest: bytes
-    """Digest of the file's pixels and of the projector."""
+    """Digest of the file's pixels or samples, and of the projector."""
     layout: Layout
 
     def part_of(self, key: bytes) -> int:
@@ -65,7 +83,7 @@ class MediaEncoder:
         self._identify = identify
         self._identity = b""
         """The projector's name; empty until it was first needed."""
-        self._decoder = ImageDecoder()
+        self._images, self._sounds = ImageDecoder(), SoundDecoder()
         self._laid: OrderedDict[str, _Laid] = OrderedDict()
         """Layouts by the markers of files."""
         self._kept: OrderedDict[bytes, bytes] = OrderedDict()
@@ -138,13 +156,13 @@ class MediaEncoder:
         if (known := self._laid.get(media.marker)) is not None:
             self._laid.move_to_end(media.marker)
             return known.layout
-        picture = await self._decoder.picture(media)
-        await self.start()
-        digest = self._digest(picture)
-        self._check(digest)
-        laid = await self._retried(digest, Lay("image", picture.width, picture.height))
-        layout = tuple(_spans(digest, laid))
-        self._laid[media.marker] = _Laid(picture.width, picture.height, digest, layout)
+        rate = (await self.start()).sample_rate
+        decoded = await self._decoded(media, rate)
+        digest = await asyncio.to_thread(self._digest, decoded)
+        self._check(digest, media.kind)
+        laid = await self._retried(digest, Lay(media.kind, decoded.width, decoded.height))
+        layout = tuple(_spans(digest, laid, media.kind))
+        self._laid[media.marker] = _Laid(media.kind, decoded.width, decoded.height, digest, layout)
         if len(self._laid) > _MAX_LAID:
             self._laid.popitem(last=False)
         return layout
@@ -171,7 +189,7 @@ class MediaEncoder:
         await self.layout(media)
         laid = self._laid[media.marker]
         async with self._turn:
-            self._check(laid.digest)
+            self._check(laid.digest, laid.kind)
             while True:
                 try:
                     values = await self._encode(media, laid, laid.part_of(key))
@@ -179,20 +197,27 @@ class MediaEncoder:
                 except EncoderDied:
                     self._last_digest = b""
                     self._crashes[laid.digest] = self._crashes.get(laid.digest, 0) + 1
-                    self._check(laid.digest)
+                    self._check(laid.digest, laid.kind)
         self.num_encoded += 1
         self._keep(key, values)
         return values
 
     async def _encode(self, media: Media, laid: _Laid, part: int) -> bytes:
         """With the pixels, unless the process has them from the last part."""
-        order = Encode("image", laid.width, laid.height, part, laid.digest, b"")
+        order = Encode(laid.kind, laid.width, laid.height, part, laid.digest, b"")
         if self._last_digest == laid.digest:
             with contextlib.suppress(NeedsPixels):
                 return (await self._process.ask(order, Encoded)).values
-        picture = await self._decoder.picture(media)
+        decoded = await self._decoded(media, (await self.start()).sample_rate)
         self._last_digest = laid.digest
-        return (await self._process.ask(msgspec.structs.replace(order, pixels=picture.pixels), Encoded)).values
+        return (await self._process.ask(msgspec.structs.replace(order, pixels=decoded.data), Encoded)).values
+
+    async def _decoded(self, media: Media, rate: int) -> _Decoded:
+        if media.kind == "audio":
+            samples = await self._sounds.samples(media, rate)
+            return _Decoded("audio", len(samples) // _BYTES_OF_SAMPLE, 1, samples)
+        picture = await self._images.picture(media)
+        return _Decoded("image", picture.width, picture.height, picture.pixels)
 
     async def _retried(self, digest: bytes, order: Lay) -> Laid:
         """The process may have ended because of the file that was being encoded: then it is tried while none is."""
@@ -203,15 +228,15 @@ class MediaEncoder:
                 with contextlib.suppress(EncoderDied):
                     return await self._process.ask(order, Laid)
         self._crashes[digest] = _MAX_CRASHES
-        raise _crashed()
+        raise _crashed(order.kind)
 
-    def _check(self, digest: bytes) -> None:
+    def _check(self, digest: bytes, kind: MediaKind) -> None:
         if self._crashes.get(digest, 0) >= _MAX_CRASHES:
-            raise _crashed()
+            raise _crashed(kind)
 
-    def _digest(self, picture: Picture) -> bytes:
-        sizes = f"{picture.width}x{picture.height}".encode()
-        return blake2b(self._identity + b"\0" + sizes + b"\0" + picture.pixels, digest_size=_KEY_BYTES).digest()
+    def _digest(self, file: _Decoded) -> bytes:
+        sizes = f"{file.width}x{file.height}" if file.kind == "image" else f"{file.kind} {file.width}"
+        return blake2b(b"\0".join((self._identity, sizes.encode(), file.data)), digest_size=_KEY_BYTES).digest()
 
     def _keep(self, key: bytes, values: bytes) -> None:
         self._kept[key] = values
@@ -221,21 +246,21 @@ class MediaEncoder:
             self._kept_bytes -= len(dropped)
 
 
-def _spans(digest: bytes, laid: Laid) -> list[int | Span]:
+def _spans(digest: bytes, laid: Laid, kind: MediaKind) -> list[int | Span]:
     found: list[int | Span] = []
     num_spans = 0
     for part in laid.parts:
         if isinstance(part, RowsPart):
             key = blake2b(digest + num_spans.to_bytes(4, "little"), digest_size=_KEY_BYTES).digest()
-            found.append(Span(key, part.length, "image", part.grid, part.is_whole))
+            found.append(Span(key, part.length, kind, part.grid, part.is_whole))
             num_spans += 1
         else:
             found.append(part)
     return found
 
 
-def _crashed() -> MediaCrashed:
-    return MediaCrashed("an image ends the process that encodes it", parameter="messages")
+def _crashed(kind: MediaKind) -> MediaCrashed:
+    return MediaCrashed(f"{_WORDS[kind]} ends the process that encodes it", parameter="messages")
 
 
 def _note_failure(task: asyncio.Task[bytes]) -> None:

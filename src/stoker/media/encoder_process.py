@@ -1,4 +1,4 @@
-"""The process that makes rows of images, seen from its parent: it is started, and restarted, when it is needed."""
+"""The process that makes rows of images and recordings, seen from its parent. It is started when it is needed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class EncoderProcess:
         if isinstance(reply, Refused):
             if reply.needs_pixels:
                 raise NeedsPixels
-            raise InvalidInput(f"an image is refused: {reply.message}", parameter="messages")
+            raise InvalidInput(f"a file is refused: {reply.message}", parameter="messages")
         assert isinstance(reply, kind), "every order has one kind of reply"
         return reply
 
@@ -102,7 +102,7 @@ class EncoderProcess:
                 *self._command, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL, env=environment
             )
         except OSError as error:
-            raise BackendError(f"the process for images cannot be started: {error}") from error
+            raise BackendError(f"the process for images and audio cannot be started: {error}") from error
         self.num_starts += 1
         self._reading = asyncio.create_task(self._read(self._process), name="stoker-encoder-replies")
         try:

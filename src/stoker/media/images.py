@@ -21,6 +21,11 @@ class ImageRefused(Exception):
     """The image cannot be used; the text says why."""
 
 
+def import_formats() -> None:
+    """Imports what Pillow imports when it first opens a file, so that nothing is read from disk afterwards."""
+    Image.init()
+
+
 def as_png(data: bytes, *, max_pixels: int = MAX_PIXELS, max_side: int = MAX_SIDE) -> bytes:
     """The picture as an RGB PNG: the first frame, rotated as its EXIF data says, on white where it is transparent.
 

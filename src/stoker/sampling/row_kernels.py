@@ -63,7 +63,12 @@ class RowKernels(Protocol):
         ...
 
     def choose(
-        self, logits: NDArray[np.float32], rows: Sequence[CompiledRow | None], maxima: NDArray[np.float32] | None, /
+        self,
+        logits: NDArray[np.float32],
+        rows: Sequence[CompiledRow | None],
+        maxima: NDArray[np.float32] | None,
+        masks: Sequence[NDArray[np.uint32] | None] | None = None,
+        /,
     ) -> list[int]:
         """A token id per row, noted in its history; -1 where nothing can be chosen: NaN, +inf, or all -inf.
 
@@ -71,6 +76,7 @@ class RowKernels(Protocol):
             logits: one row for each token that is wanted; changed meanwhile.
             rows: as many; None = nothing is chosen, -1.
             maxima: see `Sampler.sample`.
+            masks: see `Constraint.mask`, one for each row; None = every token is allowed.
         """
         ...
 
@@ -82,8 +88,11 @@ class RowKernels(Protocol):
         """See `exponential.exp_sum`."""
         ...
 
-    def largest(self, row: Row, count: int, /) -> list[int]:
-        """The ids of the `count` largest possible logits, descending, of equal ones the lowest first. `count` > 0."""
+    def largest(self, row: Row, count: int, maxima: Row | None = None, /) -> list[int]:
+        """The ids of the `count` largest possible logits, descending, of equal ones the lowest first. `count` > 0.
+
+        There are none in a row that holds NaN or +inf. `maxima` are those of the row.
+        """
         ...
 
 

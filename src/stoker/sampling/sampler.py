@@ -57,6 +57,8 @@ class Choice(NamedTuple):
 
 
 _NOTHING = Choice(token_id=None)
+_NO_TOKENS = np.zeros(1, dtype=np.uint32)
+"""A mask that forbids every token."""
 
 
 @dataclass(slots=True)
@@ -66,7 +68,7 @@ class RowState:
     Attributes:
         edits: those that numpy makes.
         compiled: all the rest, for compiled code; None = numpy does it.
-        constraint: what the tokens must follow. Such a row is chosen from by itself.
+        constraint: what the tokens must follow.
         is_edited: logits are changed before the choice, by numpy or by compiled code.
         is_whole: compiled code does all of it, and nothing more is wanted of the row.
     """
@@ -88,11 +90,6 @@ class RowState:
     def __post_init__(self) -> None:
         has_more = self.num_logprobs is not None or bool(self.edits) or self.constraint is not None
         self.is_whole = self.compiled is not None and not has_more
-
-    @property
-    def in_company(self) -> CompiledRow | None:
-        """The compiled part of a row that is chosen from together with others."""
-        return None if self.constraint is not None else self.compiled
 
     @property
     def num_completion(self) -> int:
@@ -252,7 +249,7 @@ class Sampler:
         edited = [
             _EditedRow(logits[i], edits, None if maxima is None else maxima[i], kernels)
             for i, state in enumerate(rows)
-            if state.edits and state.constraint is None and (edits := state.edits_before)
+            if state.edits and (edits := state.edits_before)
         ]
         if edited:
             self._mark("sample")
@@ -261,7 +258,8 @@ class Sampler:
                 row.apply()
             if edited:
                 self._mark("mask")
-            token_ids = kernels.choose(logits, [state.in_company for state in rows], maxima)
+            masks = self._masks(kernels, logits, rows, maxima)
+            token_ids = kernels.choose(logits, [state.compiled for state in rows], maxima, masks)
         finally:
             for row in edited:
                 row.undo()
@@ -272,11 +270,48 @@ class Sampler:
             for i, (token_id, state) in enumerate(zip(token_ids, rows, strict=True))
         ]
 
+    def _masks(
+        self,
+        kernels: RowKernels,
+        logits: NDArray[np.float32],
+        rows: Sequence[RowState],
+        maxima: NDArray[np.float32] | None,
+    ) -> list[NDArray[np.uint32] | None] | None:
+        """The tokens that each row may take, for compiled code; None for a row whose mask makes no difference."""
+        if all(state.constraint is None for state in rows):
+            return None
+        return [
+            None
+            if state.constraint is None or state.compiled is None
+            else self._mask_of(kernels, logits[i], state, state.constraint, None if maxima is None else maxima[i])
+            for i, state in enumerate(rows)
+        ]
+
+    def _mask_of(
+        self, kernels: RowKernels, row: Row, state: RowState, constraint: Constraint, maxima: Row | None
+    ) -> NDArray[np.uint32] | None:
+        self.num_constrained += 1
+        forced = constraint.forced()
+        if forced is not None:
+            words = np.zeros(forced // 32 + 1, dtype=np.uint32)
+            words[-1] = 1 << forced % 32
+            return words
+        if state.is_plain_greedy and not state.is_edited:
+            largest = kernels.largest(row, 1, maxima)
+            if not largest or constraint.allows(largest[0]):
+                return None
+        words = self._allowed_now(constraint)
+        return _NO_TOKENS if constraint.error is not None else words
+
+    def _allowed_now(self, constraint: Constraint) -> NDArray[np.uint32] | None:
+        begun_s = time.perf_counter()
+        words = constraint.mask()
+        self.mask_s += time.perf_counter() - begun_s
+        return words
+
     def _conclude(self, row: Row, token_id: int, state: RowState) -> Choice:
         if state.compiled is None:
             return self._choose(row, state)
-        if state.constraint is not None:
-            return self._choose_guided(row, state, state.constraint, state.compiled)
         return _NOTHING if token_id < 0 else self._note(row, token_id, state)
 
     def _choose(self, row: Row, state: RowState) -> Choice:
@@ -300,22 +335,6 @@ class Sampler:
             return Choice(token_id)
         return Choice(token_id, *token_logprobs(row, token_id, state.num_logprobs, self._kernels))
 
-    def _choose_guided(self, row: Row, state: RowState, constraint: Constraint, compiled: CompiledRow) -> Choice:
-        """By compiled code, from a copy of the row without the tokens that the constraint forbids."""
-        assert self._kernels is not None
-        if not isfinite(row[row.argmax()]):
-            return _NOTHING
-        possible = self._possible(row, state, constraint)
-        if possible is None:
-            return _NOTHING
-        if edits := state.edits_before:
-            possible = possible.copy()
-            with np.errstate(over="ignore"):
-                for edit in edits:
-                    edit.apply(possible)
-        (token_id,) = self._kernels.choose(possible[np.newaxis], [compiled], None)
-        return _NOTHING if token_id < 0 else self._note(row, token_id, state)
-
     def _pick_constrained(self, row: Row, edits: Sequence[Edit], state: RowState, constraint: Constraint) -> int | None:
         possible = self._possible(row, state, constraint)
         if possible is None:
@@ -337,13 +356,11 @@ class Sampler:
         forced = constraint.forced()
         if forced is not None:
             masked = np.full_like(row, -inf)
-            masked[forced] = row[forced] if isfinite(row[forced]) else 0.0
+            masked[forced] = row[forced]
             return masked
         if state.is_plain_greedy and not state.is_edited and constraint.allows(int(row.argmax())):
             return row
-        begun_s = time.perf_counter()
-        words = constraint.mask()
-        self.mask_s += time.perf_counter() - begun_s
+        words = self._allowed_now(constraint)
         if constraint.error is not None:
             return None
         if words is None:

@@ -72,9 +72,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Regular expression for lines to drop from the head of a system prompt; may be repeated. A line that changes with
     each request, as some agents send, would defeat the prefix cache."""
     media_urls: Literal["off", "public"] = "public"
-    """Whether images named by URL are fetched: from public addresses only, or not at all."""
+    """Whether images and documents named by URL are fetched: from public addresses only, or not at all."""
     allowed_media_domains: tuple[str, ...] = ()
-    """Domain from which images are fetched, with all names below it; may be repeated. Default: every public one."""
+    """Domain from which files are fetched, with all names below it; may be repeated. Default: every public one."""
     max_body_bytes: int = 32 * 2**20
     max_choices: int = 64
     """Most answers of one HTTP request: its prompts times `n`."""

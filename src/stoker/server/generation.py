@@ -193,6 +193,7 @@ class Generation:
             completion_tokens=sum(usage.completion_tokens for usage in self._usage.values()),
             cached_tokens=sum(usage.cached_tokens for usage in firsts),
             reasoning_tokens=sum(usage.reasoning_tokens for usage in self._usage.values()),
+            audio_tokens=sum(usage.audio_tokens for usage in firsts),
         )
 
     @property

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from stoker.core.media import Media, MediaKind
+from stoker.core.sound_formats import sound_format
 from stoker.errors import InvalidInput, UnsupportedParameter
 
 MAX_MEDIA_BYTES = 20 << 20
@@ -23,7 +24,7 @@ MAX_REQUEST_BYTES = 64 << 20
 MEDIA_TYPES = frozenset({"image_url", "input_image", "image", "input_audio"})
 """Types of parts that `media_part` reads."""
 
-_FORMATS: Mapping[MediaKind, str] = {"image": "PNG, JPEG, WebP or GIF", "audio": "WAV, MP3 or FLAC"}
+_FORMATS: Mapping[MediaKind, str] = {"image": "PNG, JPEG, WebP or GIF", "audio": "WAV, MP3, FLAC, OGG, M4A or WebM"}
 _DATA_URL = re.compile(r"data:([a-zA-Z0-9.+/_-]*)((?:;[^;,]*)*),")
 _DIGEST_CHARS = 32
 
@@ -66,9 +67,7 @@ def media_from_base64(text: object, kind: MediaKind | None, where: str) -> Media
         InvalidInput: the text is not base64, or the file is too large or in a format that is not supported.
         UnsupportedParameter: the text is a URL of another kind.
     """
-    if not isinstance(text, str) or not text:
-        raise _invalid(where, "must be the file as base64 text")
-    return media_from_bytes(_decoded(text, where), kind, where)
+    return media_from_bytes(decoded_file(text, where), kind, where)
 
 
 def media_from_bytes(data: bytes, kind: MediaKind | None, where: str) -> Media:
@@ -128,7 +127,15 @@ def _from_url(url: object, where: str) -> Media:
     return media_from_base64(url, "image", where)
 
 
-def _decoded(text: str, where: str) -> bytes:
+def decoded_file(text: object, where: str) -> bytes:
+    """The bytes of a base64 text, or of a `data:` URL.
+
+    Raises:
+        InvalidInput: the text is not base64, or the file is too large.
+        UnsupportedParameter: the text is a URL of another kind.
+    """
+    if not isinstance(text, str) or not text:
+        raise _invalid(where, "must be the file as base64 text")
     payload = text
     if text[:5].lower() == "data:":
         found = _DATA_URL.match("data:" + text[5:])
@@ -154,8 +161,7 @@ def _kind_of(data: bytes) -> MediaKind | None:
     if data[:4] == b"RIFF":
         kinds: dict[bytes, MediaKind] = {b"WEBP": "image", b"WAVE": "audio"}
         return kinds.get(data[8:12])
-    is_mpeg = len(data) > 1 and data[0] == 0xFF and data[1] & 0xE6 == 0xE2  # layer III of any version
-    return "audio" if is_mpeg or data.startswith((b"ID3", b"fLaC")) else None
+    return None if sound_format(data) is None else "audio"
 
 
 def _invalid(where: str, problem: str) -> InvalidInput:

@@ -22,6 +22,15 @@ class TextPart:
 
 
 Part: TypeAlias = TextPart | MediaPart
+
+
+@dataclass(frozen=True, slots=True)
+class PartGroup:
+    """Several parts in the place of one, such as what a document says."""
+
+    parts: tuple[Part, ...]
+
+
 Content: TypeAlias = str | tuple[Part, ...] | None
 
 
@@ -193,11 +202,27 @@ def _plain(value: object, where: str) -> Json:
 
 def _content(raw: object, where: str) -> Content:
     if isinstance(raw, list | tuple):
-        items = cast("list[object]", raw)
-        return tuple(_part(item, f"{where}[{index}]") for index, item in enumerate(items))
+        return content_parts(cast("list[object]", raw), where)
     if raw is None or isinstance(raw, str):
         return _optional_text(raw, where)
     raise _invalid(where, f"must be a string, an array of parts, or null, not {_kind(raw)}")
+
+
+def content_parts(raw: object, where: str) -> tuple[Part, ...]:
+    """The parts of a content that is a string or an array.
+
+    Raises:
+        InvalidInput: it is something else, or a part is malformed.
+        UnsupportedParameter: a part is no text, image or audio, such as a video.
+    """
+    if isinstance(raw, str):
+        return (TextPart(_text(raw, where)),)
+    if not isinstance(raw, list | tuple):
+        raise _invalid(where, f"must be a string or an array of parts, not {_kind(raw)}")
+    parts: list[Part] = []
+    for index, item in enumerate(cast("list[object]", raw)):
+        parts += item.parts if isinstance(item, PartGroup) else (_part(item, f"{where}[{index}]"),)
+    return tuple(parts)
 
 
 def _part(raw: object, where: str) -> Part:

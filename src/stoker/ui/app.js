@@ -5,6 +5,7 @@ import { Composer } from './chat/composer.js';
 import { KeyDialog } from './chat/key_dialog.js';
 import { Keys } from './chat/keys.js';
 import { Conversation } from './chat/messages.js';
+import { Models } from './chat/models.js';
 import { Settings } from './chat/settings.js';
 import { Sidebar } from './chat/sidebar.js';
 import { Engine } from './engine/view.js';
@@ -21,6 +22,7 @@ addEventListener('hashchange', () => { view.value = location.hash; });
 
 function App() {
   const [isSetting, setSetting] = useState(false);
+  const [isChoosing, setChoosing] = useState(false);
   const isEngine = view.value === '#engine';
   const model = open.value.model || models.value[0]?.id;
   useEffect(() => { loadProps(model); }, [model]);
@@ -30,6 +32,7 @@ function App() {
       <button type="button" class="quiet" aria-label="Chats" aria-expanded=${hasSidebar.value} onClick=${toggleSidebar}>☰</button>
       <h1>Stoker</h1>
       <${ModelChoice} model=${model} />
+      <button type="button" class="quiet" onClick=${() => setChoosing(true)}>Models</button>
       <button type="button" class="quiet" onClick=${() => setSetting(true)}>Settings</button>
       <button type="button" class="quiet" aria-label=${isDark.value ? 'Light colors' : 'Dark colors'} onClick=${switchTheme}>${isDark.value ? '☀' : '☾'}</button>
       <a href="#engine" aria-current=${isEngine ? 'page' : undefined} onClick=${leaveEngine}>Engine</a>
@@ -40,6 +43,7 @@ function App() {
       <main>${isEngine ? html`<${Engine} />` : html`<${Conversation} /><${Composer} />`}</main>
     </div>
     ${isSetting && html`<${Settings} close=${() => setSetting(false)} />`}
+    ${isChoosing && html`<${Models} close=${() => setChoosing(false)} />`}
     ${showsKeys.value && html`<${Keys} close=${() => { showsKeys.value = false; }} />`}
     <${Inspection} />
     <${KeyDialog} />`;

@@ -209,6 +209,17 @@ def test_lines_that_are_no_utf8_are_refused(stoker: Stoker) -> None:
     assert "not valid UTF-8" in done.err
 
 
+def test_a_question_may_be_about_a_file(stoker: Stoker, asked: list[Any], tmp_path: Path) -> None:
+    note = tmp_path / "note.txt"
+    note.write_text("Cats.")
+    lines = f"/file {note}\nWhat is it?\n/file {note}\n/file -\n/file {tmp_path}/none\nAnd now?\n"
+    done = stoker("chat", REPLY, stdin=lines.encode())
+    assert (done.code, done.out) == (0, f"{REPLY}\n{REPLY}\n")
+    first = [{"type": "file", "file": str(note)}, {"type": "text", "text": "What is it?"}]
+    assert [messages[-1]["content"] for messages in asked] == [first, "And now?"]
+    assert f"there is no file {tmp_path}/none" in done.err
+
+
 def test_the_prompt_stays_out_of_a_stdout_that_is_no_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -195,3 +195,15 @@ def test_an_unknown_log_level_in_the_environment_is_refused(stoker: Stoker, monk
     done = stoker("run", REPLY, "Hi")
     assert done.code == 2
     assert "STOKER_LOG_LEVEL must be one of debug, info, warning, error" in done.err
+
+
+def test_a_prompt_may_be_about_files(stoker: Stoker, tmp_path: Path) -> None:
+    note, damaged = tmp_path / "note.txt", tmp_path / "damaged.pdf"
+    note.write_text("Cats.")
+    damaged.write_bytes(b"%PDF-1.4")
+    done = stoker("run", REPLY, "What is it?", "--file", str(note))
+    assert (done.code, done.out) == (0, REPLY + "\n")
+    for file, words in ((damaged, "is damaged"), (tmp_path / "none", "cannot be read")):
+        done = stoker("run", REPLY, "What is it?", "--file", str(file))
+        assert (done.code, done.out, words in done.err) == (2, "", True), done.err
+    assert "--file is part" in stoker("run", "--raw", REPLY, "What?", "--file", str(note)).err

@@ -14,7 +14,7 @@ from prompt_toolkit.output import DummyOutput
 
 from stoker.cli.talk import keyboard
 from stoker.cli.talk.screen import blocks, show_answer
-from stoker.cli.talk.turns import Turns
+from stoker.cli.talk.turns import TalkFile, Turns
 
 
 @pytest.fixture
@@ -50,22 +50,24 @@ def test_a_system_prompt_is_never_dropped() -> None:
     ]
 
 
-def test_images_belong_to_the_next_question_and_come_back_with_it() -> None:
+def test_files_belong_to_the_next_question_and_come_back_with_it() -> None:
     made = Turns()
-    made.images = ["/a.png", "/b.png"]
+    files = [TalkFile("image", "/a.png"), TalkFile("audio", "/b.wav"), TalkFile("file", "/c.pdf")]
+    made.files = list(files)
     content = made.with_question("What are they?")[-1]["content"]
     assert content == [
         {"type": "image", "image": "/a.png"},
-        {"type": "image", "image": "/b.png"},
+        {"type": "audio", "audio": "/b.wav"},
+        {"type": "file", "file": "/c.pdf"},
         {"type": "text", "text": "What are they?"},
     ]
     made.add("What are they?", [{"role": "assistant", "content": "Cats."}], 50)
-    assert (made.images, made.messages[0]["content"]) == ([], content)
+    assert (made.files, made.messages[0]["content"]) == ([], content)
     assert Turns.restored(made.saved()).messages == made.messages
     assert made.undo() == "What are they?"
-    assert made.images == ["/a.png", "/b.png"]
+    assert made.files == files
     made.clear()
-    assert made.images == []
+    assert made.files == []
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ FIRST = [*SYSTEM, *range(200, 240), *range(100), EOS]
 """A system prompt, and a message of 141 entries."""
 
 
-def windowed(**sizes: int) -> ModelInfo:
-    info = scripted_info(traits=WHOLE, **sizes)
+def windowed(max_batch_tokens: int = 256) -> ModelInfo:
+    info = scripted_info(traits=WHOLE, max_batch_tokens=max_batch_tokens)
     return replace(info, windows=WindowPool(capacity=4 * 20 + info.max_batch_tokens + 100, reach=20))
 
 

@@ -298,7 +298,7 @@ END = b"--x--\r\n"
         ({}, PURPOSE + END, "no file called `file`"),
         ({}, FILE + FILE + PURPOSE + END, "has one file here"),
         ({}, FILE + END, "`purpose` is missing"),
-        ({}, FILE + PURPOSE.replace(b"batch", b"vision") + END, "`purpose` is 'vision'"),
+        ({}, FILE + PURPOSE.replace(b"batch", b"fine-tune") + END, "`purpose` is 'fine-tune'"),
         ({}, FILE + PURPOSE.replace(b"batch", b"b" * 5000) + END, "more than 4096 bytes"),
         ({}, PURPOSE * 40 + FILE + END, "at most 32 parts"),
         ({}, b"nonsense", "cannot be read"),

@@ -6,7 +6,8 @@ positions   … | 40 | 41 | 42 | 43 | 44          a step computes 40 and drafts 
               | 40 | 41 | 42 | 43 | 44 | …      the next step computes them with its own, as the same bits
 ```
 
-What is missing costs rows of a step that is computed anyway. It is computed by itself only if the state is exported or copied.
+What is missing costs rows of a step that is computed anyway. It is computed by itself only if the state is exported or
+copied.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 from stoker.cli.report import say, say_error
 from stoker.cli.talk import saved
 from stoker.cli.talk.talk import Talk
+from stoker.cli.talk.turns import FileKind, TalkFile
 from stoker.core.params import SamplingParams
 from stoker.engine.cards import media_refused
 from stoker.errors import InvalidInput, StokerError
@@ -134,16 +135,29 @@ def _model(talk: Talk, rest: str) -> None:
 
 
 def _image(talk: Talk, rest: str) -> None:
+    _attach(talk, "image", "images", rest)
+
+
+def _audio(talk: Talk, rest: str) -> None:
+    _attach(talk, "audio", "recordings", rest)
+
+
+def _file(talk: Talk, rest: str) -> None:
+    _attach(talk, "file", "documents", rest)
+
+
+def _attach(talk: Talk, kind: FileKind, plural: str, rest: str) -> None:
+    turns = talk.turns
     if rest == "-":
-        talk.turns.images = []
+        turns.files = [file for file in turns.files if file.kind != kind]
     elif rest:
-        if "image" not in talk.llm.card.media:
-            raise media_refused("image")
+        if kind != "file" and kind not in talk.llm.card.media:
+            raise media_refused(kind)
         path = Path(rest.strip("\"'")).expanduser().absolute()
         if not path.is_file():
             raise InvalidInput(f"there is no file {path}")
-        talk.turns.images.append(str(path))
-    say(f"images of the next question: {', '.join(talk.turns.images) or 'none'}")
+        turns.files.append(TalkFile(kind, str(path)))
+    say(f"{plural} of the next question: {', '.join(file.path for file in turns.files if file.kind == kind) or 'none'}")
 
 
 def _retry(talk: Talk, _rest: str) -> None:
@@ -179,6 +193,8 @@ COMMANDS: Mapping[str, _Command] = {
     "set": _Command(_set, "/set [NAME [VALUE]]", "show or set temperature, max_tokens, …, markdown, stats"),
     "model": _Command(_model, "/model [NAME]", "show the model, or go on with another one"),
     "image": _Command(_image, "/image [FILE]", "ask the next question about an image, too; - takes it back"),
+    "audio": _Command(_audio, "/audio [FILE]", "ask the next question about a recording; - takes it back"),
+    "file": _Command(_file, "/file [FILE]", "ask the next question about a PDF or text file; - takes it back"),
     "retry": _Command(_retry, "/retry", "have the last question answered again"),
     "undo": _Command(_undo, "/undo", "take the last question and its answer back"),
     "save": _Command(_save, "/save [NAME]", "keep the conversation"),

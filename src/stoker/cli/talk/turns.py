@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 if TYPE_CHECKING:
     from stoker.text.messages import Message
@@ -11,10 +11,21 @@ if TYPE_CHECKING:
 Said: TypeAlias = dict[str, Any]
 """One message in OpenAI's shape."""
 
+FileKind: TypeAlias = Literal["image", "audio", "file"]
+"""What a file is: an image, a recording, or a document (`file`)."""
+
+_KINDS = get_args(FileKind)
 _FULL = 0.85
 """Fraction of the context that may be taken before the answer begins."""
 _USUAL_RATE = 0.25
 """Tokens per character, of English."""
+
+
+class TalkFile(NamedTuple):
+    """A file that a question is about."""
+
+    kind: FileKind
+    path: str
 
 
 class Turns:
@@ -26,8 +37,8 @@ class Turns:
 
     def __init__(self, system: str = "") -> None:
         self.system = system
-        self.images: list[str] = []
-        """Paths of the images that the next question is about."""
+        self.files: list[TalkFile] = []
+        """The images, recordings and documents that the next question is about."""
         self._turns: list[list[Said]] = []
         self._num_tokens = 0
         """Of all of it, as the last answer counted them."""
@@ -48,7 +59,7 @@ class Turns:
 
     def with_question(self, question: str) -> list[Said]:
         """What is sent to have this question answered."""
-        return [*self.messages, asked_about(question, self.images)]
+        return [*self.messages, asked_about(question, self.files)]
 
     def add(self, question: str, answers: Sequence[Said], num_tokens: int) -> None:
         """A turn has ended.
@@ -58,22 +69,22 @@ class Turns:
             answers: what followed it, the model's answer last.
             num_tokens: of the whole conversation up to here.
         """
-        self._turns.append([asked_about(question, self.images), *answers])
-        self._num_tokens, self.images = num_tokens, []
+        self._turns.append([asked_about(question, self.files), *answers])
+        self._num_tokens, self.files = num_tokens, []
 
     def undo(self) -> str | None:
-        """Takes the last turn back, and gives its question; None = there is none. Its images are the next one's."""
+        """Takes the last turn back, and gives its question; None = there is none. The files of the question stay."""
         if not self._turns:
             return None
         content = self._take(-1)[0]["content"]
         if isinstance(content, str):
             return content
-        self.images = [part["image"] for part in content if part["type"] == "image"]
+        self.files = [TalkFile(part["type"], part[part["type"]]) for part in content if part["type"] in _KINDS]
         return "".join(part["text"] for part in content if part["type"] == "text")
 
     def clear(self) -> None:
         """Begins again; the system prompt stays."""
-        self._turns, self._num_tokens, self.images = [], 0, []
+        self._turns, self._num_tokens, self.files = [], 0, []
 
     def drop_oldest(self) -> bool:
         """Leaves the oldest turn out of what is sent; false if there is none."""
@@ -121,11 +132,11 @@ class Turns:
         return self._num_tokens / num_characters if num_characters else _USUAL_RATE
 
 
-def asked_about(question: str, images: Sequence[str]) -> Said:
-    """A question of the user, with the files of the images that it is about."""
-    if not images:
+def asked_about(question: str, files: Sequence[TalkFile]) -> Said:
+    """A question of the user, with the files that it is about."""
+    if not files:
         return {"role": "user", "content": question}
-    parts = [{"type": "image", "image": path} for path in images]
+    parts = [{"type": file.kind, file.kind: file.path} for file in files]
     return {"role": "user", "content": [*parts, {"type": "text", "text": question}]}
 
 

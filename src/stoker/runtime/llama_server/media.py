@@ -10,10 +10,14 @@ from stoker.core.media import Media, MediaKind
 from stoker.engine.cards import media_refused
 from stoker.engine.protocol import Submit
 from stoker.errors import InvalidInput
-from stoker.media.decoder import ImageDecoder
+from stoker.media.decoder import ImageDecoder, SoundDecoder
+from stoker.media.wav import as_wav
 
 _OLD_MARKER = "<__media__>"
 """Some versions take this for a file, whatever they say."""
+
+_SAMPLE_RATE = 16_000
+"""What nearly every encoder of sound works with; llama-server converts it for the others."""
 
 
 class RemoteMedia:
@@ -29,13 +33,13 @@ class RemoteMedia:
         self._kinds = kinds
         self._marker = marker
         self._bos = bos
-        self._decoder = ImageDecoder()
+        self._images, self._sounds = ImageDecoder(), SoundDecoder()
 
     async def prompt(self, submit: Submit) -> Mapping[str, object]:
         """The prompt with its files.
 
         Raises:
-            InvalidInput: an image cannot be decoded, or a text looks like the server's own marker.
+            InvalidInput: a file cannot be decoded, or a text looks like the server's own marker.
             UnsupportedParameter: the model does not take one of the files.
         """
         for file in submit.media:
@@ -58,7 +62,10 @@ class RemoteMedia:
         return "".join(_split(submit, {file.marker: file for file in submit.media})[0])
 
     async def _encoded(self, file: Media) -> str:
-        data = await self._decoder.png(file) if file.kind == "image" else file.data
+        if file.kind == "image":
+            data = await self._images.png(file)
+        else:
+            data = as_wav(await self._sounds.samples(file, _SAMPLE_RATE), _SAMPLE_RATE)
         return base64.b64encode(data).decode()
 
 

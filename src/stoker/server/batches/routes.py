@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, get_args
 
 from starlette.responses import FileResponse, Response
 
@@ -22,6 +22,7 @@ from stoker.server.batches.types import (
     File,
     FileForm,
     FileList,
+    Purpose,
     batch_of,
     file_of,
 )
@@ -33,6 +34,7 @@ router = Router(api="OpenAI")
 
 ListedT = TypeVar("ListedT", File, Batch)
 
+_PURPOSES = get_args(Purpose)
 _LIVES_S = (3600, 2_592_000)
 _MAX_FILES_PAGE = 10_000
 _MAX_BATCHES_PAGE = 100
@@ -41,7 +43,12 @@ _MAX_METADATA_CHARS = (64, 512)
 
 
 @router.endpoint(
-    "POST", "/v1/files", "Stores a file, as the input of a batch.", aliases=("/files",), form=FileForm, reply=File
+    "POST",
+    "/v1/files",
+    "Stores a file: the input of a batch, or a document or an image that messages name by its id.",
+    aliases=("/files",),
+    form=FileForm,
+    reply=File,
 )
 async def create_file(call: Call[None]) -> Response:
     files = _batches(call).files
@@ -169,10 +176,9 @@ async def _file(call: Call[None]) -> FileRecord:
 
 def _purpose(upload: Upload) -> str:
     purpose = upload.fields.get("purpose")
-    if purpose != "batch":
+    if purpose is None or purpose not in _PURPOSES:
         said = "is missing" if purpose is None else f"is {purpose[:40]!r}"
-        message = f"`purpose` {said}: files here are the inputs of batches, so it must be `batch`"
-        raise InvalidInput(message, parameter="purpose")
+        raise InvalidInput(f"`purpose` {said}: it must be one of {', '.join(_PURPOSES)}", parameter="purpose")
     return purpose
 
 

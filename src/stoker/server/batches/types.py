@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -26,11 +26,15 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] | None = None
 
 
+Purpose: TypeAlias = Literal["batch", "user_data", "vision", "assistants"]
+"""The uses of a file: the input of a batch; or a file that messages name by its id, under each of OpenAI's words."""
+
+
 class FileForm(msgspec.Struct, frozen=True, kw_only=True):
     """The form of `POST /v1/files`. `expires_after` is written `expires_after[anchor]` and `expires_after[seconds]`."""
 
     file: str
-    purpose: Literal["batch"]
+    purpose: Purpose
     expires_after: Expiry | None = None
 
 

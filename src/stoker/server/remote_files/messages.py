@@ -1,28 +1,105 @@
-"""Replaces URLs of images in the messages of a request by the files that they name. It decides nothing else."""
+"""Puts into the messages of a request what the files say that they name: images of URLs, stored files, documents."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
-from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, NoReturn
 
+from stoker.chat.documents import has_documents, read_documents
 from stoker.engine.cards import ModelCard
-from stoker.errors import InvalidInput
+from stoker.errors import FileNotStored, InvalidInput, UnsupportedParameter
+from stoker.media.documents import DocumentReader
+from stoker.server.api import Call
+from stoker.server.batches.batches import Batches
+from stoker.server.batches.files import FileStore, owner_tag
 from stoker.server.config import ServerConfig
 from stoker.server.remote_files.fetch import Rules, fetch
+from stoker.server.remote_files.references import Reference, references
 from stoker.text.media_parts import MAX_MEDIA, MAX_MEDIA_BYTES, MAX_REQUEST_BYTES
 
 _AT_A_TIME = 4
-_MAX_DEPTH = 8
+_READ_AT_A_TIME = 2
 _threads = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="stoker-fetch")
+_readers = ThreadPoolExecutor(_READ_AT_A_TIME, thread_name_prefix="stoker-documents")
+
+
+async def resolve_files(call: Call[Any], card: ModelCard, messages: object, where: str) -> None:
+    """Resolves every name of a file in some messages, and replaces documents by their text and images.
+
+    Args:
+        call: the request; its client is the owner of stored files.
+        card: of the model.
+        messages: plain JSON, in the shape of any dialect; it is changed.
+        where: what the messages are called in the request.
+
+    Raises:
+        InvalidInput: a file cannot be had, is too large, or cannot be read.
+        FileNotStored: no file of this client has such an id.
+    """
+    await call.wait(_resolve(call, card, messages, where))
+
+
+async def _resolve(call: Call[Any], card: ModelCard, messages: object, where: str) -> None:
+    await fetch_files(messages, card, call.config, where)
+    stored = [reference for reference in references(messages, where) if reference.file_id]
+    if stored:
+        await take_stored(stored, call.server.part(Batches, _no_store).files, owner_tag(call.owner), where)
+    if has_documents(messages):
+        reader = call.server.part(DocumentReader, DocumentReader)
+        takes_images = "image" in card.media
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(_readers, _read, messages, reader, takes_images, where)
+
+
+def _read(messages: object, reader: DocumentReader, takes_images: bool, where: str) -> None:
+    read_documents(messages, reader, takes_images=takes_images, where=where)
+
+
+def _no_store() -> NoReturn:
+    message = "this server keeps no files: send the data, or start it with --files-dir FOLDER, or with auto"
+    raise UnsupportedParameter(message, parameter="file_id")
+
+
+async def take_stored(found: list[Reference], files: FileStore, owner: str, where: str) -> None:
+    """Puts files of the store in place of their ids.
+
+    Args:
+        found: parts that name stored files.
+        files: the store.
+        owner: whose files they must be, see `owner_tag`.
+        where: what the messages are called in the request.
+
+    Raises:
+        FileNotStored: an id names no file of this owner.
+        InvalidInput: a file is too large, or all of them are together.
+    """
+    _check_count(found, where)
+    num_bytes = 0
+    for reference in found:
+        record = await files.get(owner, reference.file_id, reference.where)
+        num_bytes += record.num_bytes
+        if record.num_bytes > MAX_MEDIA_BYTES:
+            message = f"`{reference.where}` has {record.num_bytes} bytes: a file may have {MAX_MEDIA_BYTES}"
+            raise InvalidInput(message, parameter=reference.where)
+        if num_bytes > MAX_REQUEST_BYTES:
+            raise InvalidInput(f"the files of `{where}` are too large together", parameter=where)
+        reference.put(await asyncio.to_thread(_content, files.path(record), reference))
+
+
+def _content(path: Path, reference: Reference) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:  # it was deleted just now
+        message = f"the file {reference.file_id[:100]!r} is no longer stored here"
+        raise FileNotStored(message, file_id=reference.file_id[:100], parameter=reference.where) from error
 
 
 async def fetch_files(
     messages: object, card: ModelCard, config: ServerConfig, where: str, rules: Rules | None = None
 ) -> None:
-    """Puts a `data:` URL in place of each URL of an image, if the settings allow that and the model takes images.
+    """Puts a `data:` URL in place of each URL of a file, if the settings allow that and the model takes such files.
 
     Args:
         messages: plain JSON, in the shape of any dialect; it is changed.
@@ -34,46 +111,22 @@ async def fetch_files(
     Raises:
         InvalidInput: there are too many URLs, or one cannot be fetched.
     """
-    is_wanted = config.media_urls != "off" and "image" in card.media
-    places = list(_places(messages, where, _MAX_DEPTH)) if is_wanted else []
-    if len(places) > MAX_MEDIA:
-        raise InvalidInput(f"`{where}` has {len(places)} URLs: a request may have {MAX_MEDIA}", parameter=where)
+    if config.media_urls == "off":
+        return
+    takes_images = "image" in card.media
+    found = [each for each in references(messages, where) if each.url and (takes_images or not each.is_image)]
+    _check_count(found, where)
     rules = rules or Rules(domains=config.allowed_media_domains)
-    urls = dict.fromkeys(url for _, _, url, _ in places)
-    names = {url: path for _, _, url, path in reversed(places)}
+    names = {reference.url: reference.where for reference in reversed(found)}
     loop = asyncio.get_running_loop()
-    fetching = [loop.run_in_executor(_threads, fetch, url, MAX_MEDIA_BYTES, rules, names[url]) for url in urls]
-    files = dict(zip(urls, await asyncio.gather(*fetching), strict=True))
+    fetching = [loop.run_in_executor(_threads, fetch, url, MAX_MEDIA_BYTES, rules, path) for url, path in names.items()]
+    files = dict(zip(names, await asyncio.gather(*fetching), strict=True))
     if sum(map(len, files.values())) > MAX_REQUEST_BYTES:
         raise InvalidInput(f"the files of `{where}` are too large together", parameter=where)
-    for fields, name, url, _ in places:
-        data = f"data:;base64,{base64.b64encode(files[url]).decode()}"
-        if name == "source":
-            fields[name] = {"type": "base64", "data": data}
-        else:
-            fields[name] = {**fields[name], "url": data} if isinstance(fields[name], Mapping) else data
+    for reference in found:
+        reference.put(files[reference.url])
 
 
-def _places(value: object, where: str, depth: int) -> Iterator[tuple[dict[str, Any], str, str, str]]:
-    """Every part with a URL: the part, its field that has the URL, the URL, and the path of the part."""
-    if depth == 0:
-        return
-    if isinstance(value, list):
-        for index, item in enumerate(cast("list[object]", value)):
-            yield from _places(item, f"{where}[{index}]", depth - 1)
-    elif isinstance(value, dict):
-        fields = cast("dict[str, Any]", value)
-        name, url = _url_of(fields)
-        if url is not None:
-            yield fields, name, url, f"{where}.{name}"
-        for inner in ("content", "output"):
-            yield from _places(fields.get(inner), f"{where}.{inner}", depth - 1)
-
-
-def _url_of(fields: dict[str, Any]) -> tuple[str, str | None]:
-    kind = fields.get("type")
-    name = {"image_url": "image_url", "input_image": "image_url", "image": "source"}.get(str(kind), "")
-    given = fields.get(name) if name else None
-    url = cast("Mapping[str, Any]", given).get("url") if isinstance(given, Mapping) else given
-    is_url = isinstance(url, str) and url[:8].lower().startswith(("http://", "https://"))
-    return name, url if is_url else None
+def _check_count(found: list[Reference], where: str) -> None:
+    if len(found) > MAX_MEDIA:
+        raise InvalidInput(f"`{where}` names {len(found)} files: a request may have {MAX_MEDIA}", parameter=where)

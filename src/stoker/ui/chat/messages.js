@@ -2,7 +2,8 @@
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from '../vendor/preact.js';
 import { amend, fork, open, update } from '../state/chats.js';
 import { leafBelow, path, siblings } from '../state/tree.js';
-import { Markdown, copy } from '../text/markdown.js';
+import { copy } from '../text/clipboard.js';
+import { Markdown } from '../text/markdown.js';
 import { inspected } from '../inspect/state.js';
 import { drop, goOn, regenerate, running, say } from './answer.js';
 import { Numbers, Progress } from './numbers.js';

@@ -3,7 +3,7 @@ import { html, useEffect, useRef, useState } from '../vendor/preact.js';
 import { open, update } from '../state/chats.js';
 import { models, props } from '../state/server.js';
 import { keepPreset, presets } from '../store/presets.js';
-import { copy } from '../text/markdown.js';
+import { copy } from '../text/clipboard.js';
 import { requestOf } from './request.js';
 
 const FIELDS = [

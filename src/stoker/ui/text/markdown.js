@@ -1,9 +1,11 @@
 // Markdown to safe HTML, block by block: a block that has not changed is not rendered again.
 import { html, useMemo } from '../vendor/preact.js';
-import { Lexer, Marked, purify } from '../vendor/markdown.js';
+import { Marked, purify } from '../vendor/markdown.js';
+import { Code } from './code.js';
+import { formulas, katex } from './math.js';
 
-const marked = new Marked({ gfm: true, breaks: true, renderer: { html: ({ text }) => unstyled(text) } });
-const CLEAN = { RETURN_TRUSTED_TYPE: true, FORBID_ATTR: ['style', 'class', 'id', 'name'], FORBID_TAGS: ['style', 'form', 'input', 'button', 'video', 'audio'], USE_PROFILES: { html: true } };
+const marked = new Marked({ gfm: true, breaks: true, renderer: { html: ({ text }) => unstyled(text) }, extensions: formulas });
+const CLEAN = { RETURN_TRUSTED_TYPE: true, FORBID_ATTR: ['style', 'class', 'id', 'name'], FORBID_TAGS: ['style', 'form', 'input', 'button', 'video', 'audio'], USE_PROFILES: { html: true, mathMl: true } };
 
 purify.addHook('uponSanitizeElement', (node) => {
   if (node.nodeName === 'IMG' && node.parentNode) node.parentNode.replaceChild(linkInstead(node), node);
@@ -33,14 +35,14 @@ export function Markdown({ text }) {
 }
 
 function Block({ raw }) {
-  const clean = useMemo(() => cleaned(raw), [raw]);
+  const clean = useMemo(() => cleaned(raw), [raw, katex.value]);
   return clean === null ? html`<pre class="block">${raw}</pre>` : html`<div class="block" dangerouslySetInnerHTML=${{ __html: clean }} />`;
 }
 
 /** What is nested thousands of times deep cannot be read as Markdown: it is shown as it was written. */
 function blocksOf(text) {
   try {
-    return Lexer.lex(text).filter((token) => token.type !== 'space');
+    return marked.lexer(text).filter((token) => token.type !== 'space');
   } catch {
     return [{ type: 'unread', raw: text }];
   }
@@ -52,23 +54,4 @@ function cleaned(raw) {
   } catch {
     return null;
   }
-}
-
-function Code({ block }) {
-  return html`<figure class="code">
-    <figcaption><span>${block.lang ?? ''}</span>
-      <button type="button" class="quiet" onClick=${() => copy(block.text)}>Copy code</button></figcaption>
-    <pre tabindex="0"><code>${block.text}</code></pre>
-  </figure>`;
-}
-
-/** The clipboard's interface is missing on plain HTTP in a LAN; there the old command copies. */
-export async function copy(text) {
-  if (navigator.clipboard) return navigator.clipboard.writeText(text);
-  const area = document.createElement('textarea');
-  area.value = text;
-  document.body.append(area);
-  area.select();
-  document.execCommand('copy');
-  area.remove();
 }

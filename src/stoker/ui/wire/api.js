@@ -1,6 +1,6 @@
 // Requests to the server that this page came from. All URLs are relative, so the page works below any path prefix.
 import { askForKey, isLocked, key } from '../state/key.js';
-import { events } from './sse.js';
+import { events, lines } from './sse.js';
 
 export class ApiError extends Error {}
 
@@ -39,6 +39,16 @@ export async function* streamChat(body, signal) {
   }
 }
 
+/** The states of a download, to its end. */
+export async function* pull(model, signal) {
+  const reply = await send('api/pull', { body: { model }, signal });
+  if (!reply.ok) throw new ApiError(await messageOf(reply));
+  for await (const state of lines(reply.body)) {
+    if (state.error) throw new ApiError(state.error);
+    yield state;
+  }
+}
+
 /** The events of a stream that is followed, each with its name. */
 export async function* follow(path, signal) {
   const reply = await send(path, { signal });
@@ -49,7 +59,8 @@ export async function* follow(path, signal) {
 async function messageOf(reply) {
   const text = await reply.text();
   try {
-    return JSON.parse(text).error.message;
+    const { error } = JSON.parse(text);
+    return error.message ?? error;
   } catch {
     return `The server answered with status ${reply.status}.`;
   }

@@ -1,21 +1,31 @@
-// Server-sent events from the body of a reply. It knows no API.
+// Server-sent events, or lines of JSON, from the body of a reply. It knows no API.
 
 /** The decoded data of each event, with the event's name. It ends with the stream, or at `[DONE]`.
  * @param {ReadableStream<Uint8Array>} body */
 export async function* events(body) {
+  for await (const part of parts(body, /\r?\n\r?\n/)) {
+    const data = field(part, 'data:');
+    if (data === '[DONE]') return;
+    if (data) yield { name: field(part, 'event:'), data: JSON.parse(data) };
+  }
+}
+
+/** The value on each line.
+ * @param {ReadableStream<Uint8Array>} body */
+export async function* lines(body) {
+  for await (const line of parts(body, /\r?\n/)) if (line) yield JSON.parse(line);
+}
+
+async function* parts(body, separator) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = '';
   try {
     for (;;) {
       const { done, value } = await reader.read();
       if (done) return;
-      const parts = (rest + value).split(/\r?\n\r?\n/);
-      rest = parts.pop() ?? '';
-      for (const part of parts) {
-        const data = field(part, 'data:');
-        if (data === '[DONE]') return;
-        if (data) yield { name: field(part, 'event:'), data: JSON.parse(data) };
-      }
+      const complete = (rest + value).split(separator);
+      rest = complete.pop() ?? '';
+      yield* complete;
     }
   } finally {
     reader.cancel().catch(() => {});

@@ -18,7 +18,7 @@ from stoker.server.generation import GenerationRequest
 from stoker.server.request.fields import GenerationFields
 from stoker.server.request.request import Caller, generation_request
 from stoker.server.request.sampling import sampling_params
-from stoker.text.messages import Message, message_from_dict
+from stoker.text.messages import Message, PartGroup, message_from_dict
 
 _WORDS = {"stop": "stop_sequences"}
 
@@ -139,7 +139,8 @@ def _system(system: str | list[dict[str, Any]] | None) -> list[Message]:
 class _Turn:
     """One message, sorted into what the parts of it are here."""
 
-    texts: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+    texts: list[Mapping[str, Any] | PartGroup] = field(default_factory=list["Mapping[str, Any] | PartGroup"])
+    """Texts and images."""
     thoughts: list[str] = field(default_factory=list[str])
     calls: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
     results: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
@@ -163,14 +164,15 @@ def _messages(raw: dict[str, Any], where: str) -> list[Message]:
 
 
 def _sort(turn: _Turn, block: object, where: str) -> None:
+    if isinstance(block, PartGroup):
+        turn.texts.append(block)
+        return
     fields = cast("dict[str, Any]", block if isinstance(block, dict) else {})
     if fields.get("type") is None:
         raise InvalidInput(f"`{where}` must be an object with a `type`", parameter=where)
     match fields:
         case {"type": "text" | "image"}:
             turn.texts.append(fields)
-        case {"type": "document", "source": {"type": "text", "data": str(text)}}:
-            turn.texts.append({"type": "text", "text": _titled(fields, text)})
         case {"type": "thinking", "thinking": str(thought)}:
             turn.thoughts.append(thought)
         case {"type": "tool_use", "id": str(call_id), "name": str(name)}:
@@ -183,11 +185,5 @@ def _sort(turn: _Turn, block: object, where: str) -> None:
         case {"type": "thinking" | "tool_use" | "tool_result" as kind}:
             raise InvalidInput(f"`{where}` is no valid block of type {kind!r}", parameter=where)
         case _:
-            message = f"`{where}`: blocks of type {fields['type']!r} are not supported, only text and images"
+            message = f"`{where}`: blocks of type {fields['type']!r} are not supported, only text, images and documents"
             raise UnsupportedParameter(message, parameter=where)
-
-
-def _titled(document: Mapping[str, Any], text: str) -> str:
-    """A document of plain text, with what the client says about it in front."""
-    about = [document.get("title"), document.get("context")]
-    return "\n".join([*(line for line in about if isinstance(line, str)), text])

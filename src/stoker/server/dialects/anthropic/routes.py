@@ -19,7 +19,7 @@ from stoker.server.dialects.anthropic.types import (
 from stoker.server.dialects.anthropic.writer import AnthropicWriter
 from stoker.server.error_types import AnthropicError
 from stoker.server.errors import json_response
-from stoker.server.remote_files.messages import fetch_files
+from stoker.server.remote_files.messages import resolve_files
 from stoker.server.transport.sse import EventStream
 
 router = Router(api="Anthropic", error=AnthropicError)
@@ -39,7 +39,7 @@ router = Router(api="Anthropic", error=AnthropicError)
 async def messages(call: Call[MessagesRequest]) -> Response | EventStream:
     served = await call.lease(call.body.model)
     caller = call.caller("msg", "_")
-    await call.wait(fetch_files(call.body.messages, served.runtime.card, call.config, "messages"))
+    await resolve_files(call, served.runtime.card, call.body.messages, "messages")
     asked = await call.off_loop(message_request, call.body, served.runtime, caller, call.config)
     asking = Asked(call.request, call.config, served, asked)
     thinking = call.body.thinking
@@ -61,7 +61,7 @@ async def messages(call: Call[MessagesRequest]) -> Response | EventStream:
 )
 async def count_tokens(call: Call[CountTokensRequest]) -> Response:
     runtime = (await call.lease(call.body.model)).runtime
-    await call.wait(fetch_files(call.body.messages, runtime.card, call.config, "messages"))
+    await resolve_files(call, runtime.card, call.body.messages, "messages")
     prompt = await call.off_loop(render, call.body, runtime)
     tokenized = await call.wait(runtime.ask(Tokenize(prompt)))
     return json_response(TokenCount(len(tokenized.token_ids)))

@@ -54,6 +54,7 @@ from stoker.server.dialects.llamacpp.writer import (
 from stoker.server.errors import json_response
 from stoker.server.fields import decode_request
 from stoker.server.generation import GenerationRequest
+from stoker.server.remote_files.messages import resolve_files
 from stoker.server.request.chat import CHAT_PROMPT_FIELDS, ChatPromptRequest, chat_prompt
 from stoker.server.transport.sse import EventStream
 
@@ -141,6 +142,7 @@ async def detokenize(call: Call[DetokenizeRequest]) -> Response:
 )
 async def apply_template(call: Call[ChatPromptRequest]) -> Response:
     runtime = (await call.lease(call.body.model)).runtime
+    await resolve_files(call, runtime.card, call.body.messages, "messages")
     return json_response(TemplateReply(await call.off_loop(chat_prompt, call.body, runtime)))
 
 

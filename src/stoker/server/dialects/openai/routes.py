@@ -18,7 +18,7 @@ from stoker.server.dialects.openai.types import (
 )
 from stoker.server.dialects.openai.writer import ChatWriter, CompletionWriter
 from stoker.server.errors import json_response
-from stoker.server.remote_files.messages import fetch_files
+from stoker.server.remote_files.messages import resolve_files
 from stoker.server.request.chat import (
     CHAT_FIELDS,
     CHAT_PROMPT_FIELDS,
@@ -47,7 +47,7 @@ router = Router(api="OpenAI")
 async def chat_completions(call: Call[ChatCompletionRequest]) -> Response | EventStream:
     served = await call.lease(call.body.model)
     caller = call.caller("chatcmpl")
-    await call.wait(fetch_files(call.body.messages, served.runtime.card, call.config, "messages"))
+    await resolve_files(call, served.runtime.card, call.body.messages, "messages")
     asked = await call.off_loop(chat_request, call.body, served.runtime, caller, call.config)
     asking, options = Asked(call.request, call.config, served, asked), _stream_options(call.body)
     has_timings = bool(call.body.timings_per_token)
@@ -69,7 +69,7 @@ async def chat_completions(call: Call[ChatCompletionRequest]) -> Response | Even
 )
 async def chat_input_tokens(call: Call[ChatPromptRequest]) -> Response:
     runtime = (await call.lease(call.body.model)).runtime
-    await call.wait(fetch_files(call.body.messages, runtime.card, call.config, "messages"))
+    await resolve_files(call, runtime.card, call.body.messages, "messages")
     prompt = await call.off_loop(chat_prompt, call.body, runtime)
     tokens = await call.wait(runtime.ask(Tokenize(prompt)))
     return json_response(InputTokens(len(tokens.token_ids)))

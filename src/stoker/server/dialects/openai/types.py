@@ -46,6 +46,8 @@ class ReplyHead(msgspec.Struct, frozen=True, kw_only=True):
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
+    audio_tokens: int | UnsetType = UNSET
+    """Tokens that are rows of recordings; this field is there if the prompt has recordings."""
 
 
 class CompletionTokensDetails(msgspec.Struct, frozen=True):

@@ -41,7 +41,7 @@ from stoker.server.dialects.responses.types import (
 from stoker.server.dialects.responses.writer import ResponseWriter, new_response
 from stoker.server.errors import json_response
 from stoker.server.generation import Generation, GenerationRequest
-from stoker.server.remote_files.messages import fetch_files
+from stoker.server.remote_files.messages import resolve_files
 from stoker.server.transport.sse import EventStream
 from stoker.server.usage import InputTokens
 from stoker.text.messages import Message
@@ -180,7 +180,7 @@ def _response_id(call: Call[None]) -> str:
 async def _understand(call: Call[ResponsesRequest] | Call[ResponsePromptRequest]) -> _Asked:
     store, wire = _store(call), call.body
     served = await call.lease(wire.model)
-    await call.wait(fetch_files(wire.input, served.runtime.card, call.config, "input"))
+    await resolve_files(call, served.runtime.card, wire.input, "input")
     added = input_messages(wire, partial(store.message, call.owner))
     messages = (*_earlier(store, call.owner, wire.previous_response_id), *added)
     return _Asked(served, call.owner, messages, store)

@@ -153,6 +153,8 @@ class InputTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
     cache_write_tokens: int = 0
     """Always 0: keeping a prefix costs nothing, so nothing is counted for it. Clients take it for granted."""
+    audio_tokens: int | UnsetType = UNSET
+    """Tokens that are rows of recordings; this field is there if the input has recordings."""
 
 
 class OutputTokensDetails(msgspec.Struct, frozen=True):

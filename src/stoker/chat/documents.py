@@ -1,0 +1,168 @@
+"""Documents among the parts of messages, in the shapes of all dialects: each becomes its text, and images of its pages.
+
+Images are made only for a model that takes them. URLs and ids of files are not followed: see `server/remote_files`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+from stoker.errors import InvalidInput, UnsupportedParameter
+from stoker.media.documents import DocumentReader
+from stoker.media.pages import PAGE_SIDE, SMALL_PAGE_SIDE, Page
+from stoker.text.media_parts import MAX_MEDIA_BYTES, MediaPart, decoded_file, media_from_bytes
+from stoker.text.messages import Part, PartGroup, TextPart, content_parts
+
+DOCUMENT_TYPES = ("document", "file", "input_file")
+"""Types of parts that are documents."""
+
+_MAX_DEPTH = 8
+_PDF, _PDF_WITHIN = b"%PDF-", 1024
+_NESTED = ("content", "output", "source")
+"""Fields of a message or of a part that may have parts inside."""
+
+
+class PartPlace(NamedTuple):
+    """A message or a part of one, plain JSON, in the list that has it."""
+
+    parts: list[Any]
+    number: int
+    fields: dict[str, Any]
+    where: str
+    """Path in the request."""
+
+
+def message_parts(value: object, where: str, depth: int = _MAX_DEPTH) -> Iterator[PartPlace]:
+    """Every message and every part of one, in the shape of any dialect; `where` is the path of `value`."""
+    if depth == 0:
+        return
+    if isinstance(value, list):
+        items = cast("list[Any]", value)
+        for index, item in enumerate(items):
+            path = f"{where}[{index}]"
+            if isinstance(item, dict):
+                yield PartPlace(items, index, cast("dict[str, Any]", item), path)
+            yield from message_parts(cast("object", item), path, depth - 1)
+    elif isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        for name in _NESTED:
+            yield from message_parts(fields.get(name), f"{where}.{name}", depth - 1)
+
+
+def has_documents(messages: object) -> bool:
+    """Some part of these messages is a document."""
+    return any(place.fields.get("type") in DOCUMENT_TYPES for place in message_parts(messages, ""))
+
+
+def read_documents(messages: object, reader: DocumentReader, *, takes_images: bool, where: str) -> None:
+    """Puts what the documents of some messages say in their places. It waits, so it belongs on a thread of its own.
+
+    Args:
+        messages: plain JSON, in the shape of any dialect; it is changed.
+        reader: reads PDF files.
+        takes_images: the model does; pages become images, too.
+        where: what the messages are called in the request.
+
+    Raises:
+        InvalidInput: a document is malformed, damaged, encrypted, too large, or says nothing to this model.
+        UnsupportedParameter: it is in a format that is not read here, or elsewhere.
+    """
+    for place in list(message_parts(messages, where)):
+        if place.fields.get("type") in DOCUMENT_TYPES:
+            said = read_document(place.fields, reader, takes_images=takes_images, where=place.where)
+            place.parts[place.number] = said
+
+
+def read_document(fields: Mapping[str, Any], reader: DocumentReader, *, takes_images: bool, where: str) -> PartGroup:
+    """What one document says. See `read_documents`."""
+    if fields.get("type") == "document":
+        about, content = _anthropic(fields, where)
+    else:
+        about, content = _openai(fields, where)
+    if isinstance(content, bytes):
+        side = SMALL_PAGE_SIDE if fields.get("detail") == "low" else PAGE_SIDE
+        return read_file(content, about, reader, side=side if takes_images else 0, where=where)
+    if isinstance(content, str):
+        return PartGroup((TextPart("\n".join([*about, content])),))
+    return PartGroup((*(TextPart(line) for line in about), *content))
+
+
+def read_file(data: bytes, about: Sequence[str], reader: DocumentReader, *, side: int, where: str) -> PartGroup:
+    """What a file says: a PDF file, told by its first bytes, or text.
+
+    Args:
+        data: the file.
+        about: lines that stand before it.
+        reader: reads PDF files.
+        side: longer side of the images of its pages, in pixels; 0 = the model takes no images.
+        where: the file's path in the request, for the error.
+
+    Raises:
+        InvalidInput, UnsupportedParameter: see `read_documents`.
+    """
+    if _PDF in data[:_PDF_WITHIN]:
+        return PartGroup(tuple(_page_parts(about, reader.pages(data, side, where), where)))
+    return PartGroup((TextPart("\n".join([*about, _as_text(data, where)])),))
+
+
+def _anthropic(fields: Mapping[str, Any], where: str) -> tuple[list[str], str | bytes | Sequence[Part]]:
+    """What is said about a document, and the document."""
+    about = [text for name in ("title", "context") if isinstance(text := fields.get(name), str)]
+    match fields.get("source"):
+        case {"type": "text", "data": str(text)}:
+            return about, text
+        case {"type": "base64", "data": data}:
+            return about, decoded_file(data, f"{where}.source.data")
+        case {"type": "content", "content": content}:
+            return about, content_parts(content, f"{where}.source.content")
+        case {"type": "url", "url": url}:
+            return about, decoded_file(url, f"{where}.source.url")
+        case _:
+            message = f"`{where}.source` of a document must be of type base64, text, content, url or file"
+            raise InvalidInput(message, parameter=f"{where}.source")
+
+
+def _openai(fields: Mapping[str, Any], where: str) -> tuple[list[str], bytes]:
+    given: object = fields
+    if fields.get("type") == "file":
+        given, where = fields.get("file"), f"{where}.file"
+    if not isinstance(given, Mapping):
+        raise InvalidInput(f"`{where}` must be an object", parameter=where)
+    file = cast("Mapping[str, Any]", given)
+    name = file.get("filename")
+    about = [name] if isinstance(name, str) and name else []
+    for source in ("file_data", "file_url"):
+        if file.get(source) is not None:
+            return about, decoded_file(file[source], f"{where}.{source}")
+    message = f"`{where}` must have the file as base64 text in `file_data`, or the id of a stored file in `file_id`"
+    raise InvalidInput(message, parameter=where)
+
+
+def _as_text(data: bytes, where: str) -> str:
+    if len(data) > MAX_MEDIA_BYTES:
+        raise InvalidInput(f"`{where}` has {len(data)} bytes: a file may have {MAX_MEDIA_BYTES}", parameter=where)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        message = f"`{where}` is in a format that is not supported: send a PDF file, or text in UTF-8"
+        raise UnsupportedParameter(message, parameter=where)
+    return text
+
+
+def _page_parts(about: Sequence[str], pages: Sequence[Page], where: str) -> Iterator[Part]:
+    """Text and image of each page in turn; without images, one text."""
+    if not any(page.image or page.text.strip() for page in pages):
+        message = f"`{where}`: the PDF file has no text, only pictures, and this model takes no images"
+        raise InvalidInput(message, parameter=where)
+    lines = list(about)
+    for number, page in enumerate(pages, 1):
+        lines += [f"[page {number} of {len(pages)}]", page.text]
+        if page.image:
+            yield TextPart("\n".join([*lines, ""]))
+            yield MediaPart(media_from_bytes(page.image, "image", where))
+            lines = []
+    if lines:
+        yield TextPart("\n".join(lines))

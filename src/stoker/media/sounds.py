@@ -1,0 +1,131 @@
+"""Decodes an untrusted recording to plain samples, within bounds. It runs in a separate process, see `decoder`."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from typing import cast
+
+import av
+import numpy as np
+from av.audio.codeccontext import AudioCodecContext
+from av.audio.frame import AudioFrame
+from av.audio.resampler import AudioResampler
+from av.container import InputContainer
+from av.error import FFmpegError
+from numpy.typing import NDArray
+
+from stoker.core.sound_formats import sound_format
+from stoker.media.wav import wav_header
+
+MAX_S = 30 * 60.0
+MAX_CHANNELS = 8
+MIN_RATE, MAX_RATE = 4_000, 384_000
+_CODECS = ("pcm_", "mp3", "flac", "aac", "alac", "opus", "vorbis")
+"""What codecs begin with that are decoded."""
+_OPTIONS = {"protocol_whitelist": "none", "enable_drefs": "0"}
+"""A file names no other file that would be opened."""
+
+
+_TRIAL_RATE = 8_000
+_TRIAL = wav_header(_TRIAL_RATE, _TRIAL_RATE) + bytes(2 * _TRIAL_RATE)
+
+
+class SoundRefused(Exception):
+    """The recording cannot be used; the text says why."""
+
+
+def import_formats() -> None:
+    """Imports what is otherwise imported when a file is read: by then no file can be opened."""
+    as_samples(_TRIAL, 2 * _TRIAL_RATE)
+    for damaged in (_TRIAL[:30], b"ID3"):
+        with suppress(SoundRefused):
+            as_samples(damaged, _TRIAL_RATE)
+
+
+def as_samples(data: bytes, rate: int, *, max_s: float = MAX_S) -> bytes:
+    """The first sound track of a file, all channels mixed into one: numbers of 4 bytes between -1 and 1.
+
+    Args:
+        data: the file. Its first bytes decide how it is read.
+        rate: samples per second of the result.
+        max_s: longest recording, in seconds; a longer one is refused, by its header if that says so.
+
+    Raises:
+        SoundRefused: it is too long, damaged, empty, or in another format.
+    """
+    pieces: list[NDArray[np.float32]] = []
+    num_samples = 0
+    try:
+        with _opened(data) as container:
+            _check_length(container, max_s)
+            for piece in _pieces(container, rate):
+                pieces.append(piece)
+                num_samples += len(piece)
+                if num_samples > max_s * rate:
+                    raise _too_long(max_s)
+    except (FFmpegError, OSError, ValueError, OverflowError) as error:
+        raise SoundRefused(f"is damaged or cut off: {error}") from error
+    except MemoryError as error:
+        raise SoundRefused("takes too much memory to decode") from error
+    if not num_samples:
+        raise SoundRefused("has no sound in it")
+    return np.concatenate(pieces).astype("<f4").tobytes()
+
+
+@contextmanager
+def _opened(data: bytes) -> Generator[InputContainer]:
+    """The file, read in the one format that its first bytes announce."""
+    name = sound_format(data)
+    if name is None:
+        raise SoundRefused("is in a format that is not supported")
+    with av.open(io.BytesIO(data), "r", format=name, metadata_errors="ignore", options=_OPTIONS) as container:
+        yield container
+
+
+def _pieces(container: InputContainer, rate: int) -> Iterator[NDArray[np.float32]]:
+    stream = next(iter(container.streams.audio), None)
+    if stream is None:
+        raise SoundRefused("has no sound in it")
+    _check_codec(cast("AudioCodecContext | None", stream.codec_context))
+    stream.codec_context.thread_count = 1
+    resampler = AudioResampler(format="flt", layout="mono", rate=rate)
+    for frame in container.decode(stream):
+        _check_frame(frame)
+        frame.pts = None  # gaps and jumps of the clock in a file are no silence
+        yield from map(_plain, resampler.resample(frame))
+    yield from map(_plain, resampler.resample(None))
+
+
+def _plain(frame: AudioFrame) -> NDArray[np.float32]:
+    return np.nan_to_num(frame.to_ndarray()[0].astype(np.float32), posinf=1.0, neginf=-1.0).clip(-1.0, 1.0)
+
+
+def _check_length(container: InputContainer, max_s: float) -> None:
+    if container.duration is not None and container.duration > max_s * av.time_base:
+        raise _too_long(max_s)
+
+
+def _check_codec(codec: AudioCodecContext | None) -> None:
+    if codec is None:
+        raise SoundRefused("is encoded in a way that is not supported")
+    if not codec.name.startswith(_CODECS):
+        raise SoundRefused(f"is encoded as {codec.name}, which is not supported")
+    _check_rate(codec.sample_rate, codec.channels)
+
+
+def _check_frame(frame: AudioFrame) -> None:
+    """A stream may announce one rate and have another."""
+    _check_rate(frame.sample_rate, frame.layout.nb_channels)
+
+
+def _check_rate(rate: int, num_channels: int) -> None:
+    if rate and not MIN_RATE <= rate <= MAX_RATE:
+        raise SoundRefused(f"has {rate} samples per second: a recording may have {MIN_RATE} to {MAX_RATE}")
+    if num_channels > MAX_CHANNELS:
+        raise SoundRefused(f"has {num_channels} channels: a recording may have {MAX_CHANNELS}")
+
+
+def _too_long(max_s: float) -> SoundRefused:
+    return SoundRefused(f"is longer than {max_s / 60:g} minutes")

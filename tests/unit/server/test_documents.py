@@ -1,0 +1,157 @@
+"""Documents in the messages of every dialect: what the model is given, and what clients are told of bad ones."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import openai
+import pytest
+
+from stoker.media.documents import DocumentReader
+from stoker.media.pages import Page
+from tests.pdf_files import pdf_file
+from tests.projector_files import base64_of, data_url, picture
+from tests.unit.server.fake_runtime import CARD, FakeRuntime, ask, make_app
+from tests.unit.server.test_batches import serving
+
+PDF = base64_of(pdf_file(["Hello", "World"]))
+BOTH_PAGES = "report.pdf\n[page 1 of 2]\nHello\n[page 2 of 2]\nWorld"
+NOTE = base64_of("Grüße".encode())
+
+
+@pytest.fixture
+def no_process(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
+    """Documents are read without a process; the sizes and places of those that were."""
+    asked: list[tuple[int, str]] = []
+
+    def pages(self: DocumentReader, data: bytes, side: int, where: str) -> list[Page]:
+        asked.append((side, where))
+        image = picture("red") if side else b""
+        return [Page("Hello", image), Page("World", picture("blue") if side else b"")]
+
+    monkeypatch.setattr(DocumentReader, "pages", pages)
+    return asked
+
+
+def seeing(runtime: FakeRuntime) -> FakeRuntime:
+    runtime.model_card = msgspec.structs.replace(CARD, media=["image"])
+    return runtime
+
+
+def said(path: str, body: dict[str, Any], runtime: FakeRuntime) -> str:
+    """The text of the last message, as the model is given it."""
+    response = ask(make_app(runtime), "POST", path, json={"max_tokens": 4, **body} if "input" not in body else body)
+    assert response.status_code == 200, response.text
+    return runtime.rendered[-1][0][-1].text
+
+
+def chat(part: dict[str, Any]) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": [part, {"type": "text", "text": "?"}]}]}
+
+
+def item(part: dict[str, Any]) -> dict[str, Any]:
+    return {"input": [{"role": "user", "content": [part, {"type": "input_text", "text": "?"}]}]}
+
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.mark.usefixtures("no_process")
+def test_a_document_is_its_text_in_every_dialect():
+    runtime = FakeRuntime()
+    file = {"filename": "report.pdf", "file_data": f"data:application/pdf;base64,{PDF}"}
+    source = {"type": "base64", "media_type": "application/pdf", "data": PDF}
+    asked = [
+        (CHAT, chat({"type": "file", "file": file})),
+        ("/v1/responses", item({"type": "input_file", **file})),
+        ("/v1/messages", chat({"type": "document", "title": "report.pdf", "source": source})),
+    ]
+    for path, body in asked:
+        assert said(path, body, runtime) == f"{BOTH_PAGES}\n?", path
+
+
+def test_pages_are_images_too_for_a_model_that_takes_them(no_process: list[tuple[int, str]]):
+    runtime = seeing(FakeRuntime())
+    body = item({"type": "input_file", "file_data": PDF, "detail": "low"})
+    text = said("/v1/responses", body, runtime)
+    media = runtime.submits[-1].media
+    assert [file.data for file in media] == [picture("red"), picture("blue")]
+    first, second = (file.marker for file in media)
+    assert text == f"[page 1 of 2]\nHello\n{first}[page 2 of 2]\nWorld\n{second}?"
+    said(CHAT, chat({"type": "file", "file": {"file_data": PDF}}), runtime)
+    assert no_process == [(512, "input[0].content[0]"), (1568, "messages[0].content[0]")]
+
+
+def test_texts_and_blocks_are_documents_also_in_results_of_tools():
+    runtime = FakeRuntime()
+    assert said(CHAT, chat({"type": "file", "file": {"file_data": NOTE, "filename": "n.txt"}}), runtime) == (
+        "n.txt\nGrüße\n?"
+    )
+    text = {"type": "document", "source": {"type": "text", "data": "abc"}, "title": "T", "context": "C"}
+    assert said("/v1/messages", chat(text), runtime) == "T\nC\nabc\n?"
+    for content in ("abc", [{"type": "text", "text": "abc"}]):
+        blocks = {"type": "document", "source": {"type": "content", "content": content}, "title": "T"}
+        assert said("/v1/messages", chat(blocks), runtime) == "T\nabc\n?"
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [text]}
+    assert said("/v1/messages", {"messages": [{"role": "user", "content": [result]}]}, runtime) == "T\nC\nabc"
+    template = ask(make_app(runtime), "POST", "/apply-template", json=chat(text))
+    assert template.json()["prompt"] == "<user>T\nC\nabc\n?"
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ({"type": "file", "file": {"file_data": base64_of(b"%PDF-1.4 nothing")}}, "messages[0].content[0]`: the PDF"),
+        ({"type": "file", "file": {"file_data": base64_of(b"PK\3\4\0\xff")}}, "send a PDF file, or text in UTF-8"),
+        ({"type": "file", "file": {"file_data": "!!"}}, ".file.file_data` is not valid base64"),
+        ({"type": "file", "file": {"filename": "x"}}, "in `file_data`"),
+        ({"type": "file", "file": "x"}, "content[0].file` must be an object"),
+        ({"type": "file", "file": {"file_id": "file-1"}}, "keeps no files"),
+        ({"type": "input_file", "file_url": "ftp://example.com/x.pdf"}, "not fetched here"),
+        ({"type": "file", "file": {"file_data": base64_of(pdf_file([""]))}}, "has no text, only pictures"),
+    ],
+)
+def test_what_is_wrong_with_a_document_is_told(part: dict[str, Any], words: str):
+    response = ask(make_app(FakeRuntime()), "POST", CHAT, json=chat(part))
+    assert (response.status_code, words in response.text) == (400, True), response.text
+
+
+def test_stored_files_are_named_by_their_ids_and_only_by_their_owner(tmp_path: Path):
+    async def check() -> None:
+        runtime = seeing(FakeRuntime())
+        async with serving(tmp_path, runtime) as setting:
+            alice, bob = setting.client(), setting.client("sk-bob")
+            note = await alice.files.create(file=("n.txt", "Grüße".encode()), purpose="user_data")
+            red = await alice.files.create(file=("red.png", picture("red")), purpose="vision")
+            parts: list[Any] = [{"type": "input_file", "file_id": note.id}, {"type": "input_image", "file_id": red.id}]
+            asked: list[Any] = [{"role": "user", "content": parts}]
+            await alice.responses.create(model="tiny", input=asked)
+            assert runtime.rendered[-1][0][-1].text == f"Grüße{runtime.submits[-1].media[0].marker}"
+            assert [file.data for file in runtime.submits[-1].media] == [picture("red")]
+            file: Any = {"type": "file", "file": {"file_id": note.id, "filename": "n"}}
+            await alice.chat.completions.create(model="tiny", messages=[{"role": "user", "content": [file]}])
+            assert runtime.rendered[-1][0][-1].text == "n\nGrüße"
+            headers = {"Authorization": "Bearer sk-alice"}
+            sources = [
+                {"type": kind, "source": {"type": "file", "file_id": stored.id}}
+                for kind, stored in (("document", note), ("image", red))
+            ]
+            body = {"max_tokens": 4, "messages": [{"role": "user", "content": sources}]}
+            posted = await asyncio.to_thread(ask, setting.app, "POST", "/v1/messages", json=body, headers=headers)
+            assert posted.status_code == 200, posted.text
+            with pytest.raises(openai.NotFoundError, match="is not stored here"):
+                await bob.responses.create(model="tiny", input=asked)
+
+    asyncio.run(check())
+
+
+def test_an_image_for_a_model_that_takes_none_is_still_refused():
+    response = ask(make_app(FakeRuntime()), "POST", CHAT, json=chat(image_part()))
+    assert (response.status_code, "takes no images" in response.text) == (400, True)
+
+
+def image_part() -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": data_url(picture("red"))}}
