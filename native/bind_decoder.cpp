@@ -165,6 +165,13 @@ public:
 
     void roll_back_state(int32_t slot) { states_with(slot).roll_back(slot); }
 
+    void copy_state(int32_t source, int32_t target) {
+        States& states = states_with(source);
+        states_with(target);
+        nb::gil_scoped_release release;
+        states.copy(source, target);
+    }
+
     size_t state_bytes() { return open().states().state_bytes(); }
     size_t page_bytes() { return open().kv().page_bytes(); }
     size_t window_page_bytes() { return open().window_kv().num_pages() > 0 ? open().window_kv().page_bytes() : 0; }
@@ -259,6 +266,7 @@ void bind_decoder(nb::module_& module) {
              nb::arg("is_window") = false)
         .def("keep_states", &BoundDecoder::keep_states, nb::arg("rows_of_slots"))
         .def("roll_back_state", &BoundDecoder::roll_back_state, nb::arg("slot"))
+        .def("copy_state", &BoundDecoder::copy_state, nb::arg("source"), nb::arg("target"))
         .def("export_state", &BoundDecoder::export_state, nb::arg("slot"), nb::arg("into"))
         .def("import_state", &BoundDecoder::import_state, nb::arg("slot"), nb::arg("data"), nb::arg("length"))
         .def("touch_pages", &BoundDecoder::touch_pages, nb::arg("first"), nb::arg("last"))

@@ -314,6 +314,13 @@ class Decoder:
             ValueError: it has kept none.
         """
 
+    def copy_state(self, source: int, target: int) -> None:
+        """The target has the state of the source from now on, whatever it had before.
+
+        Raises:
+            ValueError: the source has none, since a pass has not ended; or both are the same slot.
+        """
+
     def export_state(self, slot: int, into: _Bytes) -> None:
         """Writes the state of a slot, of `state_bytes`."""
 

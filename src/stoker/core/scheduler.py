@@ -208,9 +208,9 @@ class Scheduler:
         self._num_arrivals += 1
         sequence = Sequence.begin(request, self._num_arrivals, self._info)
         self.tiering.open(sequence)
-        if self._info.traits.copies_whole and request.cache_prompt:
-            limit = len(sequence.entries) - 1
-            sequence.checkpoints = checkpoints.choose(sequence.entries, limit, self._info.eog_token_ids)
+        if self.kv.copies_whole and request.cache_prompt:
+            limit, most = len(sequence.entries) - 1, checkpoints.MAX_RESIDENT
+            sequence.checkpoints = checkpoints.choose(sequence.entries, limit, self._info.eog_token_ids, most)
         self._end_run()
         self._population.add(sequence)
 

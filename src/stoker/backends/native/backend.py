@@ -143,7 +143,7 @@ class NativeBackend:
         """
         decoder = self._open_decoder()
         for op in batch.ops:
-            self._apply(op)
+            self._apply(decoder, op)
         if not batch.chunks:
             return self._rows(0)
         assert batch.num_tokens <= self._info.max_batch_tokens, f"{batch.num_tokens} entries in a batch"
@@ -228,9 +228,12 @@ class NativeBackend:
         assert self._adapters is not None, "nobody said how their files are opened"
         return self._adapters
 
-    def _apply(self, op: CacheOp) -> None:
+    def _apply(self, decoder: _native.Decoder, op: CacheOp) -> None:
         if isinstance(op, CopyPrefix):
-            assert not self._state_bytes, "a state cannot be copied"
+            if self._tails is not None:
+                assert op.length == self._pages.length(op.source), "a part of a state"
+                self._settle(decoder, self._tails, (op.source,))
+                decoder.copy_state(op.source, op.target)
             self._pages.copy_prefix(op.source, op.target, op.length)
         else:
             self._cut(op.slot, op.length)
@@ -354,8 +357,8 @@ def _model_info(
         traits=CacheTraits(
             can_truncate=is_whole,
             truncatable_tail=0 if is_whole else MAX_DRAFT,
-            can_copy=not spec.state_bytes,
-            copies_whole=windows is not None,
+            can_copy=True,
+            copies_whole=not is_whole,
             shares_cells=True,
             can_export=True,
         ),

@@ -1,4 +1,4 @@
-"""What `test_window_invariances` says is worth something only if it notices bugs: each of these must be caught."""
+"""What `test_checkpoint_invariances` says is worth something only if it notices bugs: each of these must be caught."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stoker.backends.native.pages import PageLedger
 from stoker.core.kv_cache import KVCache
 from stoker.core.prefix_tree import PrefixTree
 from stoker.errors import BackendError
-from tests.properties.test_window_invariances import MODEL, Pool, check_answers
+from tests.properties.test_checkpoint_invariances import MODEL, Pool, check_answers
 from tests.tiny_models import write_tiny_model
 
 Patch = Callable[[pytest.MonkeyPatch], None]

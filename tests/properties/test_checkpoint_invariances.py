@@ -1,4 +1,6 @@
-"""What `test_native_invariances` says, where layers with a window keep only its pages: prompts go on at checkpoints."""
+"""What `test_native_invariances` says, where prompts go on at checkpoints: with windows of which only what is seen
+again is kept, and with recurrent layers.
+"""
 
 from __future__ import annotations
 
@@ -29,23 +31,30 @@ MODEL = TinyModel(
     architecture="gemma3", type="Q8_0", num_layers=7, keys={"attention.sliding_window": 20}, has_head=False
 )
 """Five of six layers see 20 positions, so that of each slot at most 113 are kept."""
+MODELS = {
+    "windows": MODEL,
+    "short convolution": TinyModel(architecture="lfm2", type="Q8_0", num_layers=3, has_head=False),
+    "delta net": TinyModel(architecture="qwen35", type="Q8_0", num_layers=3, has_head=False),
+}
 
 
+KV_TYPE = "q16"
+"""The same bits on every CPU, so that the random runs are the same everywhere."""
 END = 3
 """The token that ends a message."""
 
 
 def open_windowed(path: Path, **sizes: Any) -> NativeBackend:
     with read_gguf(path) as file:
-        options = NativeOptions(context_size=CONTEXT, threads=1, **sizes)
+        options = NativeOptions(context_size=CONTEXT, threads=1, kv_type=KV_TYPE, **sizes)
         return NativeBackend([file], options, eog_token_ids=frozenset({END}))
 
 
 class Pool:
-    """Backends with windows, and one that keeps everything and computes each request alone."""
+    """Backends that keep checkpoints, and one that keeps everything and computes each request alone."""
 
     def __init__(self, path: Path) -> None:
-        self._lonely = open_native(path, context_size=CONTEXT, kv_tokens=CONTEXT, num_slots=1)
+        self._lonely = open_native(path, context_size=CONTEXT, kv_tokens=CONTEXT, num_slots=1, kv_type=KV_TYPE)
         self._answers: dict[tuple[tuple[int, ...], int], list[bytes]] = {}
         self.backends = [
             open_windowed(
@@ -85,9 +94,9 @@ class Pool:
             backend.close()
 
 
-@pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    found = Pool(write_tiny_model(tmp_path_factory.mktemp("tiny") / "m.gguf", MODEL))
+@pytest.fixture(scope="module", params=list(MODELS))
+def pool(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Pool]:
+    found = Pool(write_tiny_model(tmp_path_factory.mktemp("tiny") / "m.gguf", MODELS[request.param]))
     yield found
     found.close()
 
@@ -119,8 +128,8 @@ def conversations(rng: random.Random, num: int) -> list[Request]:
 def check_answers(pool: Pool, backend: NativeBackend, seed: int) -> Scheduler:
     """Requests arrive, run, are paused and aborted at random; every row of logits must be the lonely one's."""
     rng, info = random.Random(seed), backend.info
-    assert info.windows is not None
-    running = max(1, (info.windows.capacity - info.max_batch_tokens) // info.windows.reach)
+    windows = info.windows
+    running = 2 if windows is None else max(1, (windows.capacity - info.max_batch_tokens) // windows.reach)
     store = KVStore(10**6) if rng.random() < 0.5 else None
     scheduler = Scheduler(info, SchedulerConfig(max_running=min(running, info.num_slots)), store)
     scheduler.speculation = Clumsy(rng, info.max_batch_tokens)
@@ -157,7 +166,7 @@ def check_answers(pool: Pool, backend: NativeBackend, seed: int) -> Scheduler:
     return scheduler
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_logits_depend_on_nothing_but_the_request(pool: Pool, seed: int) -> None:
     for backend in pool.backends:
@@ -169,5 +178,5 @@ def test_the_random_runs_do_reuse_preempt_and_draft(pool: Pool) -> None:
     runs = [check_answers(pool, backend, seed) for seed in range(4) for backend in pool.backends]
     assert sum(scheduler.num_resident_tokens for scheduler in runs) > 500
     assert sum(scheduler.num_preemptions for scheduler in runs) > 3
-    assert sum(scheduler.speculation.num_drafted for scheduler in runs) > 20
+    assert sum(scheduler.speculation.num_drafted for scheduler in runs) > 3
     assert sum(scheduler.kv.num_evicted_slots for scheduler in runs) > 20
