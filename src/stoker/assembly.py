@@ -23,7 +23,7 @@ from stoker.engine.cards import EmbeddingCard, ModelCard
 from stoker.engine.config import EngineConfig, adapter_specs
 from stoker.engine.engine import Engine
 from stoker.engine.loaded import Loaded
-from stoker.engine.prompt import find_fill_tokens
+from stoker.engine.prompt import find_fill_tokens, find_markers
 from stoker.engine.spare import IS_SPARE
 from stoker.engine.template_file import configured_template
 from stoker.engine.tiers import open_kv_store
@@ -174,7 +174,7 @@ def _card(config: EngineConfig, loaded: Loaded, scheduling: SchedulerConfig) -> 
         can_generate=info.can_generate,
         adapters=loaded.adapters.cards(),
         tool_format=config.tool_format,
-        marker_tokens=_marker_tokens(tokenizer),
+        marker_tokens=find_markers(tokenizer),
         system=config.preset.system,
         can_constrain_calls=find_spec("llguidance") is not None,
         media=[] if loaded.projector is None else list(loaded.projector.kinds),
@@ -189,13 +189,6 @@ def _check_tool_format(name: str) -> None:
         from stoker.text.chat_formats.table import check_tool_format
 
         check_tool_format(name)
-
-
-def _marker_tokens(tokenizer: Tokenizer) -> list[str]:
-    """The markers of chat formats that are single tokens of the vocabulary."""
-    from stoker.text.chat_formats.table import ALL_MARKER_TOKENS
-
-    return sorted(marker for marker in ALL_MARKER_TOKENS if len(tokenizer.encode(marker)) == 1)
 
 
 def _embedding_card(loaded: Loaded) -> EmbeddingCard | None:

@@ -28,12 +28,12 @@ def bug(patch: Patch) -> Patch:
 
 @bug
 def gives_pages_back_that_are_still_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv_pages, "_kept", lambda window: window - 40)
+    monkeypatch.setattr(kv_pages, "kept_positions", lambda window: window - 40)
 
 
 @bug
 def keeps_nothing_for_drafts_to_be_cut_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv_pages, "_kept", lambda window: window - 32)
+    monkeypatch.setattr(kv_pages, "kept_positions", lambda window: window - 32)
 
 
 @bug
@@ -68,8 +68,8 @@ def forgets_the_checkpoints_that_the_backend_was_to_make(monkeypatch: pytest.Mon
 def puts_back_the_wrong_window(monkeypatch: pytest.MonkeyPatch) -> None:
     original = KVPages.import_
 
-    def put_back(self: KVPages, decoder, slot, start, end, data):
-        original(self, decoder, slot, start, end, bytes(len(data)))
+    def put_back(self: KVPages, decoders, slot, start, end, data):
+        original(self, decoders, slot, start, end, memoryview(bytes(len(data))))
 
     monkeypatch.setattr(KVPages, "import_", put_back)
 

@@ -13,6 +13,7 @@ from stoker.core.model_info import ModelInfo
 from stoker.core.scheduler import Scheduler, SchedulerConfig
 from stoker.core.speculation import Speculation
 from stoker.core.stages import Mark
+from stoker.engine.draft_head import HeadDrafts
 from stoker.engine.draft_model import DraftModel
 from stoker.engine.embeddings import EmbeddingRequests, NoEmbeddings
 from stoker.engine.loaded import Loaded
@@ -67,9 +68,12 @@ def kv_counts(kv: KVCache, info: ModelInfo) -> dict[str, Any]:
 
 
 def drafting(loaded: Loaded, clock: Callable[[], float]) -> DraftPort | None:
-    if loaded.draft_backend is None:
-        return None
-    return DraftModel(loaded.draft_backend, loaded.backend.info.vocab_size, clock)
+    info = loaded.backend.info
+    if loaded.draft_backend is not None:
+        return DraftModel(loaded.draft_backend, info.vocab_size, clock)
+    if loaded.head_port is not None:
+        return HeadDrafts(loaded.head_port, info.max_sequence_tokens, clock)
+    return None
 
 
 def embeddings(loaded: Loaded, config: SchedulerConfig, clock: Callable[[], float]) -> EmbeddingRequests | NoEmbeddings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,20 +16,22 @@ from stoker.backends.base import Logits
 from stoker.backends.native.adapters import NativeAdapters, OpenFile
 from stoker.backends.native.batch_arrays import BatchArrays
 from stoker.backends.native.decoder import describe
+from stoker.backends.native.draft_head import DraftHead
 from stoker.backends.native.embedder import NativeEmbedder
 from stoker.backends.native.file import ModelFile
-from stoker.backends.native.kv_pages import MAX_DRAFT, KVPages, window_reach
+from stoker.backends.native.kv_pages import KVPages
 from stoker.backends.native.kv_types import KVType, choose_kv_type
-from stoker.backends.native.needs import has_window_pages, plan_model
+from stoker.backends.native.needs import plan_model
 from stoker.backends.native.options import NativeOptions, embedder_options
 from stoker.backends.native.pages import PAGE_TOKENS
 from stoker.backends.native.spec import DecoderSpec
 from stoker.backends.native.state_tails import StateTails
 from stoker.backends.native.threads import Threads, plan_threads
 from stoker.backends.native.weights import PackProgress, Weights, load_weights
+from stoker.backends.native.windows import MAX_DRAFT, plan_windows, window_of
 from stoker.backends.sizes import num_threads
-from stoker.core.batch import Batch, CacheOp, Chunk, CopyPrefix
-from stoker.core.model_info import CacheTraits, ModelInfo, WindowPool
+from stoker.core.batch import Batch, CacheOp, Chunk, CopyPrefix, Entry
+from stoker.core.model_info import CacheTraits, ModelInfo
 from stoker.core.stages import Mark, no_mark
 from stoker.core.tiers import KVBytes, TakeMemory, new_memory
 from stoker.errors import BackendError, ModelNotLoaded, ResourceExhausted
@@ -41,7 +44,7 @@ _TILE_ROWS = 16
 
 class NativeBackend:
     """A GGUF model on Stoker's own kernels: one pool of KV pages, many sequences. Satisfies `Backend`, `KVPort`,
-    `MaximaPort`, `RowsPort` and `AdapterPort`; a step may mix adapters.
+    `MaximaPort`, `RowsPort`, `AdapterPort` and, with a draft head, `DraftHeadPort`; a step may mix adapters.
 
     Logits of a sequence do not depend on its batch-mates and their adapters, on how its prompt was cut into chunks, on
     what was cached or on the number of threads: they are the same to the bit. For one type of keys and values they are
@@ -73,6 +76,7 @@ class NativeBackend:
         mark: Mark = no_mark,
     ) -> None:
         spec, layout, parts = plan_model(files, options.context_size)
+        head_spec = spec.draft_head if options.has_draft_head else None
         kv_type = choose_kv_type(options.kv_type, max(spec.head_sizes))
         self._mark = mark
         self._info = _model_info(parts.first.path.stem, spec, options, kv_type, eog_token_ids)
@@ -86,28 +90,27 @@ class NativeBackend:
             progress=progress,
             may_copy=options.may_copy_weights,
         )
-        num_positions = self._info.max_sequence_tokens
-        self._pages = KVPages.plan(
-            kv_tokens=options.kv_tokens,
-            num_slots=options.num_slots,
-            max_tokens=num_positions,
-            windows=self._info.windows,
-            window=spec.window,
-        )
-        self._decoder: _native.Decoder | None = _decoder(spec, weights, self._info, self._pages, kv_type, threads)
-        self._page_bytes, self._num_touched = self._decoder.page_bytes, 0
-        self._state_bytes = self._decoder.state_bytes
-        self._tails = StateTails(self._decoder) if self._state_bytes else None
-        per_token = self._page_bytes // PAGE_TOKENS
-        self._info = replace(self._info, kv_bytes_per_token=per_token, state_bytes_per_slot=2 * self._state_bytes)
-        if self._info.windows is not None:
-            of_windows = replace(self._info.windows, bytes_per_cell=self._decoder.window_page_bytes // PAGE_TOKENS)
-            self._info = replace(self._info, windows=of_windows)
+        self._pages = KVPages.plan(self._info, window_of(spec))
+        self._decoders = _decoders(spec, head_spec, weights, self._info, self._pages, kv_type, threads)
+        """Of which a page has its parts, one after the other: the model, and its draft head."""
+        decoder, *heads = self._decoders
+        self._decoder: _native.Decoder | None = decoder
+        self._page_bytes, self._num_touched = sum(part.page_bytes for part in self._decoders), 0
+        self._state_bytes = decoder.state_bytes
+        self._tails = StateTails(decoder) if self._state_bytes else None
+        self._info = _with_sizes(self._info, self._decoders)
         self.embedder = NativeEmbedder(spec, weights, embedder_options(options, kv_type, threads))
         """Its own KV, taken when it is first used."""
         self._adapters = None if open_file is None else NativeAdapters(spec, open_file)
         has_axes = any(rope.axes for rope in spec.ropes)
         self._input = BatchArrays(self._info, spec.hidden_size, has_axes=has_axes)
+        self._head: DraftHead | None = None
+        for head in heads:
+            copy_page = partial(self._pages.copy_page, self._decoders)
+            parts_of_head = (head, self._info, spec.hidden_size, self._input, self._pages.ledger, copy_page)
+            self._head = DraftHead(*parts_of_head)
+        num_states = self._info.max_batch_tokens if heads else 0
+        self._hidden: Logits = np.empty((num_states, spec.hidden_size), dtype=np.float32)
         self.row_width = spec.hidden_size
         """See `RowsPort`."""
         self._logits: Logits = np.empty((0, spec.vocab_size), dtype=np.float32)
@@ -157,9 +160,11 @@ class NativeBackend:
             assert start == 0, "a part of a state"
             self._cut(slot, end)
             self._settle(decoder, self._tails, (slot,))
-        num_bytes = self._pages.num_bytes(decoder, start, end)
+        if self._head is not None:
+            self._head.settle(slot, end)
+        num_bytes = self._pages.num_bytes(self._decoders, start, end)
         state = take(num_bytes + self._state_bytes)
-        self._pages.export(decoder, slot, start, end, state[:num_bytes])
+        self._pages.export(self._decoders, slot, start, end, state[:num_bytes])
         if self._state_bytes:
             decoder.export_state(slot, state[num_bytes:])
         return state.toreadonly()
@@ -167,13 +172,15 @@ class NativeBackend:
     def import_kv(self, slot: int, start: int, end: int, state: KVBytes) -> None:
         """See `KVPort.import_kv`."""
         decoder = self._open_decoder()
-        view, num_bytes = memoryview(state).cast("B"), self._pages.num_bytes(decoder, start, end)
+        view, num_bytes = memoryview(state).cast("B"), self._pages.num_bytes(self._decoders, start, end)
         if len(view) != num_bytes + self._state_bytes:
             raise BackendError(f"{len(view)} bytes are not the KV of the positions {start} … {end - 1}")
-        self._pages.import_(decoder, slot, start, end, view[:num_bytes])
+        self._pages.import_(self._decoders, slot, start, end, view[:num_bytes])
         if self._state_bytes:
             assert start == 0, "a part of a state"
             decoder.import_state(slot, view[num_bytes:], end)
+        if self._head is not None:
+            self._head.cut(slot, end)
 
     def expect_kv(self, num_bytes: int) -> None:
         """See `KVPort.expect_kv`: touches the pages that are handed out first.
@@ -184,7 +191,8 @@ class NativeBackend:
         last = min(num_bytes // self._page_bytes, self._pages.num_pages)
         if decoder is not None and last > first:
             self._num_touched = last
-            decoder.touch_pages(first, last)
+            for part in self._decoders:
+                part.touch_pages(first, last)
 
     def check_integrity(self) -> None:
         """Asserts that the pages of all slots add up. Cheap enough for every step under test."""
@@ -206,12 +214,28 @@ class NativeBackend:
         """See `RowsPort.drop_rows`."""
         self._input.drop(key)
 
+    @property
+    def has_draft_head(self) -> bool:
+        """Whether `draft` can be called."""
+        return self._head is not None
+
+    def draft(self, wanted: Sequence[tuple[int, int, Entry, int]]) -> list[list[Entry]]:
+        """See `DraftHeadPort.draft`."""
+        self._open_decoder()
+        assert self._head is not None, "there is no draft head"
+        for slot, length, _, _ in wanted:
+            self._cut(slot, length)
+        try:
+            return self._head.draft([(slot, entry, count) for slot, _, entry, count in wanted])
+        except (MemoryError, RuntimeError) as error:
+            raise BackendError(f"the pass of the draft head failed: {error}") from error
+
     def close(self) -> None:
         """Joins the threads and frees the KV; the weights go with their last user. Calling it twice is allowed."""
         self.embedder.close()
-        if self._decoder is not None:
-            self._decoder.close()
-            self._decoder = None
+        for decoder in self._decoders:
+            decoder.close()
+        self._decoder = None
 
     def __enter__(self) -> NativeBackend:
         return self
@@ -234,6 +258,9 @@ class NativeBackend:
                 assert op.length == self._pages.length(op.source), "a part of a state"
                 self._settle(decoder, self._tails, (op.source,))
                 decoder.copy_state(op.source, op.target)
+            if self._head is not None:
+                self._head.settle(op.source, op.length)
+                self._head.cut(op.target, op.length)
             self._pages.copy_prefix(op.source, op.target, op.length)
         else:
             self._cut(op.slot, op.length)
@@ -242,10 +269,12 @@ class NativeBackend:
         if self._tails is not None and length != self._pages.length(slot):
             self._tails.cut(slot, length)
         self._pages.truncate(slot, length)
+        if self._head is not None:
+            self._head.cut(slot, length)
 
     def _compute(self, decoder: _native.Decoder, chunks: tuple[Chunk, ...], *, are_drafts: bool = False) -> Logits:
         pages, is_computed = self._pages, False
-        pages.prepare_each(decoder, chunks)
+        pages.prepare_each(self._decoders, chunks)
         try:
             if self._tails is None:
                 logits = self._pass(decoder, chunks)
@@ -259,6 +288,8 @@ class NativeBackend:
             else:
                 for chunk in chunks:
                     pages.abandon(chunk.slot)
+                    if self._head is not None:
+                        self._head.cut(chunk.slot, pages.length(chunk.slot))
             self._mark("bind")
         return logits
 
@@ -268,18 +299,22 @@ class NativeBackend:
             logits = self._rows(num_rows)
             adapters, scales = self._open_adapters().uses(chunks) if is_adapted else (None, None)
             self._mark("bind")
-            tables, windows = self._pages.tables, self._pages.window_tables
+            tables, windows = self._pages.ledger.tables, self._pages.window_tables
+            hidden = None if self._head is None else self._hidden[: len(tokens)]
             decoder.forward(
                 tokens,
                 rows,
                 tables,
                 logits,
+                hidden,
                 maxima=self.maxima,
                 adapters=adapters,
                 scales=scales,
                 window_tables=windows,
                 **more,
             )
+            if self._head is not None and hidden is not None:
+                self._head.follow(chunks, hidden)
         except (MemoryError, RuntimeError) as error:
             raise BackendError(f"the forward pass failed: {error}") from error
         return logits
@@ -314,15 +349,51 @@ class NativeBackend:
         return self._rows_of_logits
 
 
+def _decoders(
+    spec: DecoderSpec,
+    head_spec: DecoderSpec | None,
+    weights: Weights,
+    info: ModelInfo,
+    pages: KVPages,
+    kv_type: KVType,
+    threads: Threads,
+) -> list[_native.Decoder]:
+    num_pages, num_windowed = pages.num_pages, pages.num_window_pages
+    model = _decoder(spec, weights, info, (num_pages, num_windowed), kv_type, threads)
+    return (
+        [model] if head_spec is None else [model, _decoder(head_spec, weights, info, (num_pages, 0), kv_type, threads)]
+    )
+
+
+def _with_sizes(info: ModelInfo, decoders: Sequence[_native.Decoder]) -> ModelInfo:
+    """With what the decoders, a model's and perhaps its draft head's, keep of a token and of a slot."""
+    model, *heads = decoders
+    windows = info.windows
+    if windows is not None:
+        windows = replace(windows, bytes_per_cell=model.window_page_bytes // PAGE_TOKENS)
+    return replace(
+        info,
+        kv_bytes_per_token=sum(decoder.page_bytes for decoder in decoders) // PAGE_TOKENS,
+        state_bytes_per_slot=2 * model.state_bytes,
+        kv_format=f"{info.kv_format} with a draft head" if heads else info.kv_format,
+        windows=windows,
+    )
+
+
 def _decoder(
-    spec: DecoderSpec, weights: Weights, info: ModelInfo, pages: KVPages, kv_type: KVType, threads: Threads
+    spec: DecoderSpec,
+    weights: Weights,
+    info: ModelInfo,
+    num_pages: tuple[int, int],
+    kv_type: KVType,
+    threads: Threads,
 ) -> _native.Decoder:
     try:
         return _native.Decoder(
             describe(spec, weights.layout, info.max_sequence_tokens),
             weights.memory,
-            num_pages=pages.num_pages,
-            num_window_pages=pages.num_window_pages,
+            num_pages=num_pages[0],
+            num_window_pages=num_pages[1],
             num_states=info.num_slots if spec.state_bytes else 0,
             max_batch_tokens=info.max_batch_tokens,
             num_threads=threads.count,
@@ -340,7 +411,7 @@ def _decoder(
 def _model_info(
     name: str, spec: DecoderSpec, options: NativeOptions, kv_type: KVType, eog_token_ids: frozenset[int]
 ) -> ModelInfo:
-    windows = _windows(spec, options)
+    windows = plan_windows(spec, options)
     is_whole = spec.state_bytes == 0 and windows is None
     return ModelInfo(
         name=name,
@@ -363,17 +434,9 @@ def _model_info(
             can_export=True,
         ),
         tile_rows=_TILE_ROWS,
-        kv_format=_kv_format(spec, kv_type) + ("" if windows is None else f" window {spec.window}"),
+        kv_format=_kv_format(spec, kv_type) + ("" if windows is None else f" window {window_of(spec)}"),
         windows=windows,
     )
-
-
-def _windows(spec: DecoderSpec, options: NativeOptions) -> WindowPool | None:
-    """Pages of their own for layers with a window, if they are wanted, and if other layers keep every position."""
-    reach = window_reach(spec.window)
-    if not options.window_tokens or not has_window_pages(spec) or options.context_size <= reach:
-        return None
-    return WindowPool(capacity=min(options.window_tokens, options.kv_tokens), reach=reach)
 
 
 def _kv_format(spec: DecoderSpec, kv_type: KVType) -> str:

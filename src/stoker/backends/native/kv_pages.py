@@ -9,27 +9,19 @@ exported   | page | page | …          or, where layers with a window have page
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stoker import _native
 from stoker.backends.native.pages import PAGE_TOKENS, PageLedger, pages_for
+from stoker.backends.native.windows import kept_positions
 from stoker.core.batch import Chunk
-from stoker.core.model_info import WindowPool
+from stoker.core.model_info import ModelInfo
 
-MAX_DRAFT = 63
-"""Entries that a window, or a state, can be cut back by."""
-
-
-def window_reach(window: int) -> int:
-    """Positions before the end of a slot whose pages it may hold, at most, of a window of this size."""
-    return _kept(window) + PAGE_TOKENS - 1
-
-
-def _kept(window: int) -> int:
-    # What a draft is cut back to still sees its window.
-    return window - 1 + MAX_DRAFT
+Decoders: TypeAlias = Sequence[_native.Decoder]
+"""A model's decoder, and its draft head's if it has one: both keep keys and values in pages of the same numbers."""
 
 
 class KVPages:
@@ -42,34 +34,29 @@ class KVPages:
     """
 
     def __init__(self, ledger: PageLedger, windows: PageLedger | None, window: int) -> None:
-        self._ledger = ledger
+        self.ledger = ledger
+        """Pages of the layers that keep every position. They have parts of every decoder."""
         self._windows = windows
         self._window = window
         self._ledgers = (ledger,) if windows is None else (ledger, windows)
 
     @classmethod
-    def plan(
-        cls, *, kv_tokens: int, num_slots: int, max_tokens: int, windows: WindowPool | None, window: int
-    ) -> KVPages:
-        """Enough pages for the given numbers of cells, however slots share them.
+    def plan(cls, info: ModelInfo, window: int) -> KVPages:
+        """Enough pages for the cells of a model, however slots share them.
 
         Args:
-            kv_tokens: cells of the layers that keep every position.
-            num_slots: sequences.
-            max_tokens: of a sequence.
-            windows: cells of the layers with a window; None = they keep every position.
+            info: the sizes of its pools, and the number of its slots.
             window: the largest of any layer.
         """
-        ledger = PageLedger(kv_tokens=kv_tokens, num_slots=num_slots, max_tokens=max_tokens)
-        if windows is None:
+        sizes = {"num_slots": info.num_slots, "max_tokens": info.max_sequence_tokens}
+        ledger = PageLedger(kv_tokens=info.kv_tokens, **sizes)
+        if info.windows is None:
             return cls(ledger, None, window)
-        kept = _kept(window)
-        of_windows = PageLedger(kv_tokens=windows.capacity, num_slots=num_slots, max_tokens=max_tokens, keep=kept)
-        return cls(ledger, of_windows, window)
+        return cls(ledger, PageLedger(kv_tokens=info.windows.capacity, **sizes, keep=kept_positions(window)), window)
 
     @property
     def num_pages(self) -> int:
-        return self._ledger.num_pages
+        return self.ledger.num_pages
 
     @property
     def num_window_pages(self) -> int:
@@ -82,17 +69,12 @@ class KVPages:
         return sum(ledger.num_used for ledger in self._ledgers)
 
     @property
-    def tables(self) -> NDArray[np.int32]:
-        """See `PageLedger.tables`."""
-        return self._ledger.tables
-
-    @property
     def window_tables(self) -> NDArray[np.int32] | None:
         return None if self._windows is None else self._windows.tables
 
     def length(self, slot: int) -> int:
         """Positions that the slot holds."""
-        return self._ledger.length(slot)
+        return self.ledger.length(slot)
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         """See `PageLedger.copy_prefix`."""
@@ -104,11 +86,19 @@ class KVPages:
         for ledger in self._ledgers:
             ledger.truncate(slot, length)
 
-    def prepare_each(self, decoder: _native.Decoder, chunks: Sequence[Chunk]) -> None:
+    def prepare_each(self, decoders: Decoders, chunks: Sequence[Chunk]) -> None:
         """Makes writable what these chunks compute; `commit_each` or `abandon` ends it."""
-        for ledger in self._ledgers:
-            for source, target in ledger.prepare_each(chunks):
-                decoder.copy_page(source, target, ledger is self._windows)
+        for source, target in self.ledger.prepare_each(chunks):
+            self.copy_page(decoders, source, target)
+        if self._windows is not None:
+            for source, target in self._windows.prepare_each(chunks):
+                decoders[0].copy_page(source, target, is_window=True)
+
+    @staticmethod
+    def copy_page(decoders: Decoders, source: int, target: int) -> None:
+        """Copies a page, with the parts of all decoders."""
+        for decoder in decoders:
+            decoder.copy_page(source, target)
 
     def commit_each(self, chunks: Sequence[Chunk]) -> None:
         """These chunks are computed."""
@@ -120,48 +110,53 @@ class KVPages:
         for ledger in self._ledgers:
             ledger.abandon(slot)
 
-    def num_bytes(self, decoder: _native.Decoder, start: int, end: int) -> int:
+    def num_bytes(self, decoders: Decoders, start: int, end: int) -> int:
         """The size of these positions when they are exported."""
-        num_pages = pages_for(end) - start // PAGE_TOKENS
+        num_bytes = (pages_for(end) - start // PAGE_TOKENS) * sum(decoder.page_bytes for decoder in decoders)
         if self._windows is None:
-            return num_pages * decoder.page_bytes
+            return num_bytes
         num_window_pages = pages_for(end) - self._first_seen(end) // PAGE_TOKENS
-        return num_pages * decoder.page_bytes + num_window_pages * decoder.window_page_bytes
+        return num_bytes + num_window_pages * decoders[0].window_page_bytes
 
-    def export(self, decoder: _native.Decoder, slot: int, start: int, end: int, into: memoryview) -> None:
+    def export(self, decoders: Decoders, slot: int, start: int, end: int, into: memoryview) -> None:
         """Copies the pages that these positions lie in; with windows, `start` is 0 and `end` the slot's length."""
-        at = 0
-        for page in self._pages(self._ledger, slot, start, end):
-            decoder.export_page(page, into[at : at + decoder.page_bytes])
-            at += decoder.page_bytes
+        for page in self._pages(self.ledger, slot, start, end):
+            for decoder in decoders:
+                decoder.export_page(page, into[: decoder.page_bytes])
+                into = into[decoder.page_bytes :]
         if self._windows is not None:
             assert start == 0, "a part of what has a window"
+            size = decoders[0].window_page_bytes
             for page in self._pages(self._windows, slot, self._first_seen(end), end):
-                decoder.export_page(page, into[at : at + decoder.window_page_bytes], is_window=True)
-                at += decoder.window_page_bytes
+                decoders[0].export_page(page, into[:size], is_window=True)
+                into = into[size:]
 
-    def import_(self, decoder: _native.Decoder, slot: int, start: int, end: int, data: memoryview) -> None:
+    def import_(self, decoders: Decoders, slot: int, start: int, end: int, data: memoryview) -> None:
         """Puts exported positions behind those that the slot holds; with windows, into an empty slot."""
         assert self.length(slot) == start, "a hole or an overlap"
-        if self._windows is not None:
-            self._windows.skip(slot, self._first_seen(end))
-        for ledger in self._ledgers:
-            if (copied := ledger.prepare(slot, end)) is not None:
-                decoder.copy_page(*copied, ledger is self._windows)
-        at, size = 0, decoder.page_bytes
+        if (copied := self.ledger.prepare(slot, end)) is not None:
+            self.copy_page(decoders, *copied)
         first_page = start // PAGE_TOKENS
-        for index, page in enumerate(self._pages(self._ledger, slot, start, end), first_page):
+        for index, page in enumerate(self._pages(self.ledger, slot, start, end), first_page):
             begin = index * PAGE_TOKENS
             first, last = max(start - begin, 0), min(end - begin, PAGE_TOKENS)
-            decoder.import_page(page, data[at : at + size], first, last)
-            at += size
+            for decoder in decoders:
+                decoder.import_page(page, data[: decoder.page_bytes], first, last)
+                data = data[decoder.page_bytes :]
         if self._windows is not None:
-            size = decoder.window_page_bytes
-            for page in self._pages(self._windows, slot, self._first_seen(end), end):
-                decoder.import_page(page, data[at : at + size], 0, PAGE_TOKENS, is_window=True)
-                at += size
+            self._import_window(decoders[0], self._windows, slot, end, data)
         for ledger in self._ledgers:
             ledger.commit(slot, end)
+
+    def _import_window(
+        self, decoder: _native.Decoder, windows: PageLedger, slot: int, end: int, data: memoryview
+    ) -> None:
+        windows.skip(slot, self._first_seen(end))
+        windows.prepare(slot, end)
+        size = decoder.window_page_bytes
+        for page in self._pages(windows, slot, self._first_seen(end), end):
+            decoder.import_page(page, data[:size], 0, PAGE_TOKENS, is_window=True)
+            data = data[size:]
 
     def check_integrity(self) -> None:
         """Asserts that every ledger adds up, and that the slots are equally long in both."""

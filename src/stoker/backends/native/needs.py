@@ -9,11 +9,11 @@ from math import ceil
 from stoker.backends.cores import usable_cores
 from stoker.backends.native.architectures import describe_decoder
 from stoker.backends.native.file import ModelFile, ModelParts
-from stoker.backends.native.kv_pages import window_reach
 from stoker.backends.native.kv_types import KVType, choose_kv_type, element_bytes
 from stoker.backends.native.layout import Layout, plan_layout
 from stoker.backends.native.pages import PAGE_TOKENS, num_pages, pages_for
 from stoker.backends.native.spec import DecoderSpec, Experts
+from stoker.backends.native.windows import has_window_pages, window_head_sizes, window_of, window_reach
 
 _SPAN_TOKENS, _MAX_SPAN_BYTES, _PIECES_PER_THREAD, _ATTENTION_ROWS = 512, 16 << 20, 4, 64
 """How attention to a long past is cut into pieces: native/attention.hpp and plan.cpp."""
@@ -38,12 +38,13 @@ def plan_model(files: Sequence[ModelFile], context_size: int) -> tuple[DecoderSp
     return spec, plan_layout(spec, parts), parts
 
 
-def kept_bytes(files: Sequence[ModelFile], kv_type: KVType | None) -> tuple[int, int]:
+def kept_bytes(files: Sequence[ModelFile], kv_type: KVType | None, *, with_head: bool = False) -> tuple[int, int]:
     """What is kept of each token, and what recurrent layers keep of each sequence. Encoders keep nothing.
 
     Args:
         files: all parts of the model, open.
         kv_type: as in `NativeOptions`.
+        with_head: with what the draft head keeps, if the model has one.
 
     Raises:
         ConfigError: the model cannot be kept so.
@@ -54,7 +55,8 @@ def kept_bytes(files: Sequence[ModelFile], kv_type: KVType | None) -> tuple[int,
     chosen = choose_kv_type(kv_type, max(spec.head_sizes))
     if spec.sees_ahead:
         return 0, 0
-    return _kv_bytes(spec.kv_head_sizes, chosen), spec.state_bytes
+    head = () if spec.draft_head is None or not with_head else spec.draft_head.kv_head_sizes
+    return _kv_bytes((*spec.kv_head_sizes, *head), chosen), spec.state_bytes
 
 
 def window_bytes(files: Sequence[ModelFile], kv_type: KVType | None) -> tuple[int, int]:
@@ -74,13 +76,7 @@ def window_bytes(files: Sequence[ModelFile], kv_type: KVType | None) -> tuple[in
     if not has_window_pages(spec):
         return 0, 0
     chosen = choose_kv_type(kv_type, max(spec.head_sizes))
-    return _kv_bytes(spec.window_kv_head_sizes, chosen), window_reach(spec.window)
-
-
-def has_window_pages(spec: DecoderSpec) -> bool:
-    """Whether layers with a window can have pages of their own, so that they keep less than the others."""
-    num_windowed = len(spec.window_kv_head_sizes)
-    return 0 < num_windowed < len(spec.kv_head_sizes) and not spec.sees_ahead and not spec.state_bytes
+    return _kv_bytes(window_head_sizes(spec), chosen), window_reach(window_of(spec))
 
 
 def check_supported(files: Sequence[ModelFile]) -> None:
@@ -149,7 +145,10 @@ def context_bytes(files: Sequence[ModelFile], threads: int | None, num_slots: in
 
     def needed(num_positions: int) -> int:
         spans = min(_MAX_SPAN_BYTES, (num_positions // _SPAN_TOKENS + 1) * span_bytes)
-        tables = num_positions * sum(4 * rope.dim for rope in spec.ropes) + 4 * num_slots * pages_for(num_positions)
+        num_decoders = 1 if spec.draft_head is None else 2
+        tables = num_decoders * num_positions * sum(4 * rope.dim for rope in spec.ropes) + 4 * num_slots * pages_for(
+            num_positions
+        )
         return tables + spans + of_experts
 
     return needed

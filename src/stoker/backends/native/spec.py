@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -362,6 +361,20 @@ class Pooled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """What a draft head begins with in place of an embedding.
+
+    ```
+    x = projection(| embedding_norm(embedding of the entry) | hidden_norm(hidden state of the entry before it) |)
+    ```
+    """
+
+    projection: Linear
+    embedding_norm: Norm
+    hidden_norm: Norm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSpec:
     """A transformer: embedding, layers, norm, output head.
 
@@ -389,6 +402,7 @@ class DecoderSpec:
     input_scale: float = 1.0
     """By which rows that stand in place of embeddings, such as those of images, are multiplied."""
     layer_inputs: LayerInputs | None = None
+    join: Join | None = None
     token_type: Norm | None = None
     """Rows of vectors; the first is added to every embedding."""
     positions: Norm | None = None
@@ -411,6 +425,9 @@ class DecoderSpec:
     """What becomes of the hidden states of a sequence that is embedded, beyond pooling."""
     trained_context: int
     """In tokens."""
+    draft_head: DecoderSpec | None = None
+    """A layer of the file that guesses further tokens, as a decoder with a `join`. Embedding and output head are those
+    of this decoder, unless the file has others for it."""
     unused: frozenset[str] = field(default=frozenset())
     """Tensors of the file that need not be loaded, such as tables that are in `ropes` already."""
 
@@ -430,6 +447,8 @@ class DecoderSpec:
         """Every matrix once, in the order of the computation; a tied head is not there twice."""
         ends = (self.embedding,) if self.is_tied else (self.embedding, self.head)
         ends += () if self.layer_inputs is None else (self.layer_inputs.table, self.layer_inputs.projection)
+        ends += () if self.join is None else (self.join.projection,)
+        ends += () if self.draft_head is None else self.draft_head.linears
         ends += () if self.pooled is None else tuple(dense.linear for dense in self.pooled.dense)
         all_of_them = (*(linear for layer in self.layers for linear in layer.linears), *ends)
         return tuple(dict.fromkeys(all_of_them))
@@ -438,7 +457,9 @@ class DecoderSpec:
     def norms(self) -> tuple[Norm, ...]:
         inputs = () if self.layer_inputs is None else (self.layer_inputs.norm,)
         dense = () if self.pooled is None else (dense.norm for dense in self.pooled.dense)
-        places = (self.output_norm, *inputs, self.token_type, self.positions, self.embedding_norm, *dense)
+        join = () if self.join is None else (self.join.embedding_norm, self.join.hidden_norm)
+        head = () if self.draft_head is None else self.draft_head.norms
+        places = (self.output_norm, *inputs, self.token_type, self.positions, self.embedding_norm, *dense, *join, *head)
         ends = (norm for norm in places if norm is not None)
         return (*(norm for layer in self.layers for norm in layer.norms), *ends)
 
@@ -461,24 +482,10 @@ class DecoderSpec:
     @property
     def kv_head_sizes(self) -> tuple[int, ...]:
         """Of each head of keys and values of any layer its size."""
-        return _kv_head_sizes(self.layers)
-
-    @property
-    def window_kv_head_sizes(self) -> tuple[int, ...]:
-        """`kv_head_sizes` of the layers that see only a window."""
-        return _kv_head_sizes(layer for layer in self.layers if layer.window is not None)
-
-    @property
-    def window(self) -> int:
-        """The largest window of any layer; 0 = there is none."""
-        return max((layer.window or 0 for layer in self.layers), default=0)
+        all_heads = [layer.heads for layer in self.layers if layer.heads is not None and layer.kv_layer is None]
+        return tuple(heads.size for heads in all_heads for _ in range(heads.num_kv))
 
     @property
     def state_bytes(self) -> int:
         """What recurrent layers keep of a sequence, however long it is; 0 = there are none."""
         return 4 * sum(layer.recurrence.state_floats for layer in self.layers if layer.recurrence is not None)
-
-
-def _kv_head_sizes(layers: Iterable[Layer]) -> tuple[int, ...]:
-    all_heads = [layer.heads for layer in layers if layer.heads is not None and layer.kv_layer is None]
-    return tuple(heads.size for heads in all_heads for _ in range(heads.num_kv))

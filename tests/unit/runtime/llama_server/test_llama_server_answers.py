@@ -35,7 +35,7 @@ from stoker.errors import (
     Timeout,
     UnsupportedParameter,
 )
-from stoker.runtime.llama_server import supervisor
+from stoker.runtime.external import supervisor
 from stoker.runtime.llama_server.completion import (
     LOOKS_BACK,
     OTHER_NAME,
