@@ -51,6 +51,17 @@ def choose(
     return [*sorted(chosen), *last]
 
 
+def with_parting(lengths: Sequence[int], parting: int, reused: int) -> list[int]:
+    """These lengths, and the one at which a prompt parts from another prompt, if it is far from what can be reused.
+
+    Not every template ends a message between what prompts have in common and what they have not: Gemma's puts system
+    prompts into the first question. The second prompt that begins so keeps a state there, for all that follow.
+    """
+    serves_as_well = any(0 <= parting - other < MIN_GAP for other in lengths)
+    is_far = parting >= max(MIN_LENGTH, reused + MIN_GAP)
+    return sorted([*lengths, parting]) if is_far and not serves_as_well else list(lengths)
+
+
 def _borders(entries: Sequence[Entry], eog_token_ids: Container[Entry]) -> set[int]:
     """A message ends before the token that ends it if it was generated, and after it if it was read."""
     ends = [index for index, entry in enumerate(entries) if entry in eog_token_ids]

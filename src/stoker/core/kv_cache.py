@@ -130,6 +130,10 @@ class KVCache:
             return Reuse(source, match.length, takes_over=True, match=match) if can_go_on else NOTHING
         return Reuse(source, match.length, takes_over=False, match=match)
 
+    def parting(self, entries: list[Entry], key: Hashable) -> int:
+        """How many of `entries` are resident under `key`, whether a backend can have them or not."""
+        return self.tree.match(entries, key).length
+
     def room_beside(self, reuse: Reuse) -> int:
         """Cells that a new sequence could still get, were everything retained evicted but what it reuses."""
         if reuse.match is not None and self._traits.shares_cells:

@@ -56,6 +56,14 @@ def test_a_prompt_goes_on_at_the_border_of_a_message(info: ModelInfo) -> None:
     assert cached(loop, "the same once more", FIRST) >= len(FIRST) - 33
 
 
+@pytest.mark.parametrize("info", [scripted_info(traits=WHOLE), windowed()])
+def test_the_second_prompt_that_begins_so_leaves_a_checkpoint_where_it_parts(info: ModelInfo) -> None:
+    """A template may end no message between a system prompt and a question."""
+    loop, common = Loop(info), [*range(100), *range(50)]
+    found = [cached(loop, f"r{index}", [*common, *[200 + index] * 40]) for index in range(4)]
+    assert found == [0, 0, len(common), len(common)]
+
+
 def test_a_conversation_goes_on_where_its_answer_ends() -> None:
     loop = Loop(windowed())
     cached(loop, "first", FIRST)
