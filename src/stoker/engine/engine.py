@@ -28,6 +28,7 @@ from stoker.engine.recorder import Recorder
 from stoker.engine.request_intake import RequestIntake
 from stoker.engine.row_feed import NoRows, RowFeed
 from stoker.engine.sessions import Sessions
+from stoker.engine.spans import ends_reasoning
 from stoker.engine.stats import EngineStats
 from stoker.engine.stream import Stream
 from stoker.engine.verification import sample_drafted
@@ -94,7 +95,13 @@ class Engine:
         )
         self._sessions = Sessions(self._scheduler, clock)
         self._answers = Answers(
-            loaded.tokenizer, self._scheduler, self._transfers, self.adapters, self._sessions, self._look
+            loaded.tokenizer,
+            self._scheduler,
+            self._transfers,
+            self.adapters,
+            self._sessions,
+            self._look,
+            self._end_reasoning,
         )
         self._streams: dict[str, Stream] = {}
         self._reporting: dict[str, Stream] = {}
@@ -257,6 +264,11 @@ class Engine:
         self._metrics = LoopMetrics(self._clock)
         self._scheduler.speculation.forget_counts()
 
+    def _end_reasoning(self, reply_id: str) -> int:
+        """How many choices of a reply were reasoning, which ends now."""
+        streams = [each for each in self._streams.values() if each.request_id.rpartition("-")[0] == reply_id]
+        return sum(ends_reasoning(stream.row.constraint) for stream in streams)
+
     def answer(self, question: QuickQuestion) -> AnswerEvent:
         """Answers a question. Those about texts may be asked by any thread, the others by the one that calls `step`.
 
@@ -307,10 +319,7 @@ class Engine:
             pool_hit_tokens=scheduler.num_resident_tokens,
             pool_evicted_tokens=scheduler.kv.num_evicted,
             pool_evicted_sequences=scheduler.kv.num_evicted_slots,
-            kv_sequences=scheduler.kv.num_sequences,
-            kv_held_bytes=scheduler.kv.ledger.held * self._info.kv_bytes_per_token,
-            kv_capacity_bytes=scheduler.kv_capacity * self._info.kv_bytes_per_token,
-            state_held_bytes=scheduler.kv.num_sequences * self._info.state_bytes_per_slot,
+            **parts.kv_counts(scheduler.kv, self._info),
             tiers=self._transfers.counters(),
             adapters=self.adapters.loads((stream.lease, stream.is_running) for stream in self._streams.values()),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.server.dialects.openai.types import CompletionRequest
+from stoker.server.dialects.openai.types import CompletionRequest, ControlRequest
 from stoker.server.fields import FieldTable, Ignored, NestedTables, honoured
 from stoker.server.request.chat import StreamOptions
 from stoker.server.request.policies import SHARED
@@ -11,3 +11,4 @@ STREAM_OPTIONS: FieldTable = honoured(StreamOptions, {"include_obfuscation": Ign
 STREAM_NESTED: NestedTables = {"stream_options": STREAM_OPTIONS}
 
 COMPLETION_FIELDS: FieldTable = honoured(CompletionRequest, SHARED)
+CONTROL_FIELDS: FieldTable = honoured(ControlRequest)

@@ -31,7 +31,23 @@ class CompletionRequest(StreamedFields, frozen=True, kw_only=True):
     logprobs: Int | None = None
 
 
+class ControlRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /v1/chat/completions/control`."""
+
+    id: str
+    """The id of the reply, as its chunks have it."""
+    action: str
+    """`reasoning_end`: the reasoning ends now, and the answer begins."""
+    model: str | None = None
+
+
 # Replies
+
+
+class ControlReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    success: bool
+    message: str | None = None
+    """Why nothing was done."""
 
 
 class ReplyHead(msgspec.Struct, frozen=True, kw_only=True):
