@@ -30,6 +30,7 @@ HEAVY = ("numpy", "tokenizers", "jinja2", "zmq", "starlette", "uvicorn", "onnxru
         ("serve --help", False),
         ("serve smollm2 --runtime llama-server", False),
         ("serve smollm2 --runtime=llama-server", False),
+        ("serve folder --runtime vllm", False),
         ("run smollm2", False),
         ("run serve", False),
         ("--version", False),
