@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 ASK_S = 2.0
 """Time for the answers of all fronts. A front that says nothing in it is missing in the scrape."""
 FRESH_S = 1.0
-"""Time for which answers are used again: the call goes to every front, and anybody with a key may scrape."""
+"""Time for which answers are used again: the call goes to every front, however often clients scrape."""
 
 
 class Counted(msgspec.Struct, frozen=True, array_like=True):
