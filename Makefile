@@ -26,12 +26,13 @@ test-cluster: $(VENV)/.ready-to-develop   ## run the tests of clusters alone, wi
 test-vllm: $(VENV)/.ready-to-develop   ## run the tests with a real vLLM, which VLLM=PATH names: minutes
 	@$(BIN)/python -m pytest tests/unit/runtime/vllm tests/e2e/test_vllm_runtime.py
 
-lint: $(VENV)/.ready-to-develop   ## style, types, borders between rooms, sizes
+lint: $(VENV)/.ready-to-develop   ## style, types, borders between rooms, sizes, wording
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyright
 	@$(BIN)/lint-imports
 	@$(BIN)/python tools/size.py
+	@$(BIN)/python tools/prose.py
 
 fix: $(VENV)/.ready-to-develop   ## let ruff repair what it can
 	@$(BIN)/ruff check --fix .

@@ -18,6 +18,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
+import platformdirs
 
 from stoker.core.params import SamplingParams
 from stoker.engine.config import EngineConfig, SupervisionConfig
@@ -192,8 +193,6 @@ def _find_file(file: Path | None, environ: Mapping[str, str]) -> Path | None:
 
 def usual_file() -> Path | None:
     """Where the file is looked for if none is named, whether it is there or not; None: this user has no home."""
-    import platformdirs
-
     with suppress(RuntimeError, OSError):
         return platformdirs.user_config_path("stoker") / "stoker.toml"
     return None

@@ -17,12 +17,11 @@ import typer
 
 from stoker.cli.announce import announce
 from stoker.cli.completion import model_names
+from stoker.cli.later import msgspec, params, settings
 from stoker.cli.report import set_up_logging
 from stoker.errors import ConfigError
 
 if TYPE_CHECKING:
-    from stoker.config import Config
-    from stoker.core.params import SamplingParams
     from stoker.engine.config import EngineConfig
 
 OptionGroup: TypeAlias = Mapping[str, Any]
@@ -68,12 +67,26 @@ class _Opt(NamedTuple):
     kind: Any
     names: tuple[str, ...] = ()
     metavar: str | None = None
+    parser: Callable[[str], object] | None = None
+
+
+def _layers(text: str) -> int | str:
+    """What `--gpu-layers` takes: a number, or `auto`."""
+    if text == "auto":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is neither a whole number nor auto") from None
 
 
 def _panel(panel: str, **options: Any) -> OptionGroup:
     """Options of one section of the help: setting = type, or `_Opt`. Their meaning is that of the setting."""
     given = {key: option if isinstance(option, _Opt) else _Opt(option) for key, option in options.items()}
-    return {key: _option(opt.kind | None, panel, None, *opt.names, metavar=opt.metavar) for key, opt in given.items()}
+    return {
+        key: _option(opt.kind | None, panel, None, *opt.names, metavar=opt.metavar, parser=opt.parser)
+        for key, opt in given.items()
+    }
 
 
 def _option(kind: Any, panel: str, help_text: str | None, *names: str, **more: Any) -> Any:
@@ -86,7 +99,9 @@ def _bench(kind: Any, help_text: str, **more: Any) -> Any:
 
 _GPU_AND_ONNX = _panel(
     "GPU and ONNX",
-    gpu_layers=int,
+    gpu_layers=_Opt(str, metavar="N|auto", parser=_layers),
+    n_cpu_moe=int,
+    override_tensor=_Opt(str, metavar="PATTERN=BUFFER"),
     split_mode=SplitMode,
     main_gpu=int,
     tensor_split=_Opt(str, metavar="N,N"),
@@ -244,36 +259,30 @@ class Flags:
     config_file: Path | None
     values: Mapping[str, Any]
 
-    def load(self, *, without: OptionGroup | None = None) -> Config:
+    def load(self, *, without: OptionGroup | None = None) -> settings.Config:
         """The configuration under these flags.
 
         Args:
             without: options that are part of the request instead, and so win over what the model recommends.
         """
-        from stoker.config import load_config
-
         values = {key: value for key, value in self.values.items() if key not in (without or {})}
-        return load_config(values, file=self.config_file)
+        return settings.load_config(values, file=self.config_file)
 
     def engine_config(self, model: str) -> EngineConfig:
         """The engine of one user who asks one thing at a time; the sampling flags are left to `sampling`."""
-        import msgspec
-
         announce(model)
         config = self.load(without=SAMPLING)
         check_cache_dir(config.engine.kv_cache_dir)
         parallel = config.engine.parallel if config.is_given("parallel") else 1
         return msgspec.structs.replace(config.engine, model=model, parallel=parallel)
 
-    def sampling(self) -> SamplingParams:
+    def sampling(self) -> params.SamplingParams:
         """What the flags say about one request.
 
         Raises:
             InvalidInput: a value is out of its range.
         """
-        from stoker.core.params import SamplingParams
-
-        return SamplingParams(**{key: self.values[key] for key in SAMPLING if key in self.values})
+        return params.SamplingParams(**{key: self.values[key] for key in SAMPLING if key in self.values})
 
 
 def check_cache_dir(folder: str) -> None:

@@ -76,7 +76,8 @@ class LocalCluster:
         self._found_serve = _serve_runs(ray)
         self._is_deployed = True
         try:
-            serve.start(http_options={"host": self._config.server.host, "port": self._config.server.port})
+            with suppress(TimeoutError):  # on a busy machine the entrance takes longer; `wait_until_ready` does wait
+                serve.start(http_options={"host": self._config.server.host, "port": self._config.server.port})
             serve.run(app, name=self._cluster.name, route_prefix="/", blocking=False)
         except (ray.exceptions.RayError, RuntimeError, ValueError) as error:
             raise StokerError(f"the cluster cannot serve: {_last_line(str(error))}") from error

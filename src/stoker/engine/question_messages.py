@@ -12,10 +12,13 @@ from stoker.engine.cards import AdapterCard
 from stoker.engine.config import AdapterSpec
 from stoker.engine.view import EngineView
 from stoker.errors import FieldValue, StokerError, error_from_code
+from stoker.lazy import lazy_module
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+else:
+    np = lazy_module("numpy")  # for servers that are asked for embeddings
 
 A = TypeVar("A", bound="Answer")
 
@@ -171,14 +174,10 @@ class Embedded(Answer, frozen=True, tag=True):
 
     def rows(self) -> NDArray[np.float32]:
         """`(inputs, size)`, in the order of the inputs."""
-        import numpy as np  # here: a server without embeddings does without it
-
         return np.frombuffer(self.values, dtype="<f4").reshape(len(self.num_tokens), self.size)
 
     def relevance(self) -> list[float]:
         """Of ranked inputs: how well each answers the query, between 0 and 1."""
-        import numpy as np
-
         scores = self.rows()[:, 0].astype(np.float64)
         return (0.5 * (1 + np.tanh(scores / 2))).tolist()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from stoker.backends import llama
 from stoker.backends.native import (
     Frame,
     NativeBackend,
@@ -36,10 +36,8 @@ from stoker.models.memory_plan import MemoryNeeds, memory_needs
 from stoker.models.progress import Progress
 from stoker.models.projector import projector_bytes, read_projector
 from stoker.models.vocabulary import read_vocabulary, vocabulary_kind
+from stoker.text.vocabulary import VocabularyTokenizer, build_tokenizer
 from stoker.text.vocabulary.word_rules import rule_for
-
-if TYPE_CHECKING:
-    from stoker.text.vocabulary import VocabularyTokenizer
 
 _STATES_OF_A_SLOT = 2
 """One of them for drafts: what it was before."""
@@ -83,8 +81,6 @@ class NativeLoader:
             check_native(self._model.files)
 
     def _find_gpu(self) -> str | None:
-        from stoker.backends import llama
-
         return llama.gpu_name() if self._loads_libllama else llama.gpu_name_by_child()
 
     def needs(self) -> MemoryNeeds:
@@ -197,8 +193,6 @@ def read_tokenizer(gguf: GGUFFile) -> VocabularyTokenizer:
         ModelUnsupported: a kind of vocabulary that is not known here.
         ModelFileInvalid: the vocabulary contradicts itself.
     """
-    from stoker.text.vocabulary import build_tokenizer
-
     try:
         return build_tokenizer(read_vocabulary(gguf))
     except ModelFileInvalid as error:

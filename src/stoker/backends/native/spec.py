@@ -54,7 +54,7 @@ class Norm:
 
     @property
     def num_floats(self) -> int:
-        """Of both."""
+        """Floats of the vector and of its bias."""
         return self.size * (1 if self.bias is None else 2)
 
 
@@ -310,7 +310,7 @@ class Layer:
 
     @property
     def places(self) -> tuple[Linear | None, ...]:
-        """Those that adapters may change, in the order of the computation."""
+        """Linear maps that adapters may change, in the order of the computation. None = the layer lacks one."""
         return (self.query, self.key, self.value, self.output, self.gate, self.up, self.down)
 
     @property
