@@ -89,7 +89,7 @@ class LocalCluster:
                 self._initialize(ray)
                 return
             except Exception as error:  # Ray raises this very class, when a busy machine starts it too slowly
-                ray.shutdown()
+                self._shut_down(ray)
                 if is_last:
                     raise ConfigError(f"Ray cannot be started or joined: {error}", key="address") from error
 
@@ -143,8 +143,14 @@ class LocalCluster:
                 else:
                     serve.shutdown()
         finally:
-            started = [] if self._address else family.descendants()
+            self._shut_down(ray)
+
+    def _shut_down(self, ray: Any) -> None:
+        """Ends Ray if it was started here, with the processes that it leaves behind."""
+        started = [] if self._address else family.descendants()
+        try:
             ray.shutdown()
+        finally:
             family.end(started, _END_S)
 
     def _drain(self) -> None:
