@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stoker.cluster.actor_log import log_to_stderr
 from stoker.cluster.config import ClusterConfig, EngineSpec
 from stoker.cluster.directory import DIRECTORY
 from stoker.cluster.fleet import ClusterFleet
-from stoker.cluster.front_counts import ASK_S, FrontCounts
+from stoker.cluster.front_counts import FrontCounts
 from stoker.cluster.remote import RemoteEngine
 from stoker.cluster.serve_link import BROKEN, ServeLink, watch
 from stoker.cluster.untyped import serve
@@ -57,7 +58,8 @@ def front_app(cluster: ClusterConfig) -> Callable[[], ASGIApp]:
         volatile = VolatileHeaders(config.server.volatile_headers)
         for spec, handle in zip(cluster.engines(), handles, strict=True):
             registry.adopt(ServedModel(spec.names, _runtime(spec, handle, volatile)))
-        counts = FrontCounts(_own_name(cluster), registry, lambda: asyncio.to_thread(_all_counts, cluster.name))
+        fronts = serve.get_deployment_handle("front", cluster.name)
+        counts = FrontCounts(_own_name(cluster), registry, partial(_all_counts, fronts))
         app = create_app(registry, config.server, parts=[counts.fronts, counts.responses])
         return _WithLife(app, _Life(registry, handles, config.server.drain_s, counts))
 
@@ -69,15 +71,17 @@ def _own_name(cluster: ClusterConfig) -> str:
     return str(serve.get_replica_context().replica_id.unique_id) if cluster.fronts > 1 else ""
 
 
-def _all_counts(application: str) -> list[bytes]:
-    """Asks all fronts. It waits, and so needs a thread of its own.
+async def _all_counts(fronts: Any) -> list[bytes]:
+    """Asks all fronts.
+
+    Args:
+        fronts: the handle of their deployment. It must be kept: a new one knows no front yet.
 
     Raises:
-        TimeoutError: one of them said nothing in time.
         RuntimeError: Ray cannot ask them.
     """
     try:
-        return serve.get_deployment_handle("front", application).broadcast("counts").results(timeout_s=ASK_S)
+        return await fronts.broadcast("counts").results_async()
     except BROKEN as error:
         raise RuntimeError(str(error)) from error
 
