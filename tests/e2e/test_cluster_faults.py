@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -92,6 +93,22 @@ class Stream:
         """The code of the event that ended it early."""
         found = [line for line in self.lines if '"error"' in line]
         return json.loads(found[-1].removeprefix("data: "))["error"]["code"] if found else None
+
+
+def counted(server: Server) -> dict[str, float]:
+    """Requests that were answered, by the front that answered them."""
+    text = httpx.get(f"{server.url}/metrics", trust_env=False, timeout=WAIT_S).text
+    found: dict[str, float] = {}
+    for front, value in re.findall(r'^stoker_requests_total\{.*front="([^"]+)".*\} ([0-9.]+)$', text, re.M):
+        found[front] = found.get(front, 0.0) + float(value)
+    return found
+
+
+def test_any_front_tells_what_all_have_counted(server: Server) -> None:
+    patiently(lambda: len(actors(server, "front")) == 2)
+    for number in range(12):
+        assert ask(server.url, f"short {number}").status_code == 200
+    patiently(lambda: sum(counted(server).values()) == 12)
 
 
 def test_engine_that_is_killed_is_replaced_by_its_replica(server: Server) -> None:

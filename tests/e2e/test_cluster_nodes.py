@@ -6,6 +6,7 @@ Each node has a network of its own (`ray_nodes`), so a cut connection is silent,
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -124,11 +125,27 @@ def test_replicas_run_on_different_nodes(three: Nodes, server: Server) -> None:
     assert {replica["node"] for replica in replicas(server)} == {node.address for node in three.others}
 
 
-def test_every_node_has_an_entrance(three: Nodes, server: Server) -> None:
+def test_head_and_every_node_with_a_front_have_an_entrance(three: Nodes, server: Server) -> None:
     port = server.url.rpartition(":")[2]
-    front = next(node for node in three.others if node.runs("stoker:front"))
-    for node in (three.head, front):
-        assert ask(f"http://{node.address}:{port}", "short").json()["choices"][0]["text"]
+    for node in [three.head, *(node for node in three.others if node.runs("stoker:front"))]:
+        until(lambda url=f"http://{node.address}:{port}": ask(url, "short").status_code == 200)
+
+
+def num_paused(server: Server) -> float:
+    """Requests that no engine computes because their clients read too slowly."""
+    text = httpx.get(f"{server.url}/metrics", trust_env=False, timeout=WAIT_S).text
+    (found,) = re.findall(r"^stoker_requests_paused\{.*\} ([0-9.]+)$", text, re.M)
+    return float(found)
+
+
+def test_engine_stops_for_a_reader_that_is_slow(three: Nodes, server: Server) -> None:
+    slow, fast = Stream(server), Stream(server)
+    fast.read_on()
+    until(lambda: num_paused(server) == 1)
+    fast.leave()
+    slow.leave()
+    until(lambda: num_paused(server) == 0)
+    until(lambda: all(replica.get("num_running", 0) == 0 for replica in replicas(server)))
 
 
 def test_node_that_falls_silent_loses_what_had_begun_there(three: Nodes, server: Server) -> None:

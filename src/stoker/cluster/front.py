@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stoker.cluster.actor_log import log_to_stderr
 from stoker.cluster.config import ClusterConfig, EngineSpec
 from stoker.cluster.directory import DIRECTORY
 from stoker.cluster.fleet import ClusterFleet
+from stoker.cluster.front_counts import FrontCounts
 from stoker.cluster.remote import RemoteEngine
-from stoker.cluster.serve_link import ServeLink, watch
+from stoker.cluster.serve_link import BROKEN, ServeLink, watch
 from stoker.cluster.untyped import serve
 from stoker.errors import StokerError
 from stoker.runtime.registry import Registry
@@ -38,6 +40,10 @@ class Front:
         for life in _LIVES:
             life.drain()
 
+    async def counts(self) -> bytes:
+        """What this front has counted, see `FrontCounts.told`."""
+        return _LIVES[0].counts.told()
+
 
 def front_app(cluster: ClusterConfig) -> Callable[[], ASGIApp]:
     """Makes the application of one front, on the machine where it runs."""
@@ -52,10 +58,32 @@ def front_app(cluster: ClusterConfig) -> Callable[[], ASGIApp]:
         volatile = VolatileHeaders(config.server.volatile_headers)
         for spec, handle in zip(cluster.engines(), handles, strict=True):
             registry.adopt(ServedModel(spec.names, _runtime(spec, handle, volatile)))
-        app = create_app(registry, config.server)
-        return _WithLife(app, _Life(registry, handles, config.server.drain_s))
+        fronts = serve.get_deployment_handle("front", cluster.name)
+        counts = FrontCounts(_own_name(cluster), registry, partial(_all_counts, fronts))
+        app = create_app(registry, config.server, parts=[counts.fronts, counts.responses])
+        return _WithLife(app, _Life(registry, handles, config.server.drain_s, counts))
 
     return make
+
+
+def _own_name(cluster: ClusterConfig) -> str:
+    """The name of this front among several; a single front needs none."""
+    return str(serve.get_replica_context().replica_id.unique_id) if cluster.fronts > 1 else ""
+
+
+async def _all_counts(fronts: Any) -> list[bytes]:
+    """Asks all fronts.
+
+    Args:
+        fronts: the handle of their deployment. It must be kept: a new one knows no front yet.
+
+    Raises:
+        RuntimeError: Ray cannot ask them.
+    """
+    try:
+        return await fronts.broadcast("counts").results_async()
+    except BROKEN as error:
+        raise RuntimeError(str(error)) from error
 
 
 def _runtime(spec: EngineSpec, handle: Any, volatile: VolatileHeaders) -> ReplicatedRuntime:
@@ -74,10 +102,11 @@ _LIVES: list[_Life] = []
 class _Life:
     """The life of one front's models: the front answers with 503 until they are ready."""
 
-    def __init__(self, registry: Registry, handles: list[Any], drain_s: float) -> None:
+    def __init__(self, registry: Registry, handles: list[Any], drain_s: float, counts: FrontCounts) -> None:
         self._registry = registry
         self._handles = handles
         self._drain_s = drain_s
+        self.counts = counts
         self._tasks: list[asyncio.Task[None]] = []
         self.stop = Stop()
 

@@ -76,7 +76,8 @@ class LocalCluster:
         self._found_serve = _serve_runs(ray)
         self._is_deployed = True
         try:
-            serve.start(http_options={"host": self._config.server.host, "port": self._config.server.port})
+            with suppress(TimeoutError):  # on a busy machine the entrance takes longer; `wait_until_ready` does wait
+                serve.start(http_options={"host": self._config.server.host, "port": self._config.server.port})
             serve.run(app, name=self._cluster.name, route_prefix="/", blocking=False)
         except (ray.exceptions.RayError, RuntimeError, ValueError) as error:
             raise StokerError(f"the cluster cannot serve: {_last_line(str(error))}") from error
@@ -88,7 +89,7 @@ class LocalCluster:
                 self._initialize(ray)
                 return
             except Exception as error:  # Ray raises this very class, when a busy machine starts it too slowly
-                ray.shutdown()
+                self._shut_down(ray)
                 if is_last:
                     raise ConfigError(f"Ray cannot be started or joined: {error}", key="address") from error
 
@@ -142,8 +143,14 @@ class LocalCluster:
                 else:
                     serve.shutdown()
         finally:
-            started = [] if self._address else family.descendants()
+            self._shut_down(ray)
+
+    def _shut_down(self, ray: Any) -> None:
+        """Ends Ray if it was started here, with the processes that it leaves behind."""
+        started = [] if self._address else family.descendants()
+        try:
             ray.shutdown()
+        finally:
             family.end(started, _END_S)
 
     def _drain(self) -> None:

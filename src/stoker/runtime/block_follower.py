@@ -71,7 +71,7 @@ class BlockFollower:
         before = self.held.ledger, self.held.serial
         question = LookAtBlocks(ledger=before[0], since=before[1], wants_tokens=self._wants_tokens)
         answer = await self._runtime.ask(question)
-        if answer.is_whole or (answer.ledger, answer.serial) != before:
+        if (answer.ledger, answer.serial) != before:
             self.held.take(answer)
             for listener in list(self._listeners):
                 listener(answer)

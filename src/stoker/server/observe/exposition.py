@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 from starlette.responses import Response
 
-from stoker.runtime.registry import Registry
 from stoker.server.api import Call, Router, Server
+from stoker.server.observe.front_metrics import Fronts, RequestSample, add_fronts
 from stoker.server.observe.metric_aliases import with_aliases
 from stoker.server.observe.metrics import families
 from stoker.server.observe.response_counts import ResponseCounts
@@ -22,25 +22,30 @@ router = Router(api="Stoker")
     "GET", "/metrics", "Counts and durations for Prometheus, under our names and under those of vLLM and llama-server."
 )
 async def metrics(call: Call[None]) -> Response:
-    exposed = call.server.part(_Exposed, lambda: _Exposed(call.server))
-    return Response(generate_latest(exposed), media_type=CONTENT_TYPE_LATEST)
+    others = await call.server.part(Fronts, Fronts).ask()
+    return Response(generate_latest(_Exposed(call.server, others)), media_type=CONTENT_TYPE_LATEST)
 
 
 class _Exposed(CollectorRegistry):
-    """The registry of one server, so that several in one process do not mix."""
+    """A registry for one scrape."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, others: Mapping[str, Sequence[RequestSample]]) -> None:
         super().__init__(auto_describe=False)
-        self.register(_Server(server.registry, server.part(ResponseCounts, ResponseCounts)))
+        self.register(_Server(server, others))
 
 
 class _Server(Collector):
-    def __init__(self, registry: Registry, counts: ResponseCounts) -> None:
-        self._registry = registry
-        self._counts = counts
+    def __init__(self, server: Server, others: Mapping[str, Sequence[RequestSample]]) -> None:
+        self._server = server
+        self._others = others
 
     def collect(self) -> Iterable[Metric]:
-        return [*with_aliases(families(self._registry.statuses())), self._counts.family()]
+        server = self._server
+        responses = server.part(ResponseCounts, ResponseCounts).family()
+        own, name = families(server.registry.statuses()), server.part(Fronts, Fronts).own
+        if name:
+            add_fronts([*own, responses], name, self._others)
+        return [*with_aliases(own), responses]
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: the models cannot be asked before there is an event loop."""

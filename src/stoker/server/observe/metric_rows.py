@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
@@ -36,8 +36,31 @@ _Values: TypeAlias = Callable[[Facts], _Numbers]
 _Buckets: TypeAlias = Callable[[Facts], Iterable[tuple[Sequence[float], Distribution]]]
 
 
+class OfRequests:
+    """Marks values that come from the requests that this server has answered, and not from an engine.
+
+    Several servers in front of the same engines each count their own.
+    """
+
+    def __init__(self, values: Callable[[Facts], Any]) -> None:
+        self._values = values
+
+    def __call__(self, facts: Facts) -> Any:
+        return self._values(facts)
+
+
 class Row(Protocol):
     """Makes one family of `/metrics`."""
+
+    @property
+    def name(self) -> str:
+        """Of the family, without `PREFIX`."""
+        ...
+
+    @property
+    def is_of_requests(self) -> bool:
+        """See `OfRequests`."""
+        ...
 
     def family(self, models: Iterable[Facts]) -> Metric:
         """The family with the samples of these models."""
@@ -55,6 +78,10 @@ class _Numbered:
     """The number for each set of label values."""
     labels: _Labels = ()
     """Names of the labels after `model`."""
+
+    @property
+    def is_of_requests(self) -> bool:
+        return isinstance(self.values, OfRequests)
 
     def family(self, models: Iterable[Facts]) -> Metric:
         """The family with the samples of these models."""
@@ -75,6 +102,10 @@ class _Distributed:
     values: _Buckets
     """The upper bounds of the buckets, and what was counted; nothing if nothing is known."""
 
+    @property
+    def is_of_requests(self) -> bool:
+        return isinstance(self.values, OfRequests)
+
     def family(self, models: Iterable[Facts]) -> Metric:
         """The family with the histograms of these models."""
         family = HistogramMetricFamily(PREFIX + self.name, self.help, labels=("model",))
@@ -94,14 +125,19 @@ def of_model(value: Callable[[Facts], float]) -> _Values:
     return lambda facts: [((), value(facts))]
 
 
+def of_requests(value: Callable[[RequestMetrics], float]) -> _Values:
+    """One number for each model, as its requests were counted."""
+    return OfRequests(lambda facts: [((), value(facts.requests))])
+
+
 def counts(found: Callable[[RequestMetrics], Mapping[str, int]]) -> _Values:
     """One number for each label value, as the requests of the model were counted."""
-    return lambda facts: [((label,), count) for label, count in found(facts.requests).items()]
+    return OfRequests(lambda facts: [((label,), count) for label, count in found(facts.requests).items()])
 
 
 def pairs(found: Callable[[RequestMetrics], Mapping[tuple[str, str], int]]) -> _Values:
     """One number for each pair of label values."""
-    return lambda facts: found(facts.requests).items()
+    return OfRequests(lambda facts: found(facts.requests).items())
 
 
 def labeled(values: Callable[[EngineStats], _Numbers]) -> _Values:
@@ -159,7 +195,7 @@ def of_replica_engines(value: Callable[[EngineStats], float]) -> _Values:
 
 def by_request(of: Callable[[RequestMetrics], Histogram]) -> _Buckets:
     """A histogram over the requests of the model."""
-    return lambda facts: [(of(facts.requests).bounds, of(facts.requests).snapshot())]
+    return OfRequests(lambda facts: [(of(facts.requests).bounds, of(facts.requests).snapshot())])
 
 
 def by_engine(bounds: Sequence[float], values: Callable[[EngineStats], Distribution]) -> _Buckets:

@@ -31,12 +31,13 @@ from stoker.server.observe.metric_rows import (
     of_model,
     of_replica_engines,
     of_replicas,
+    of_requests,
     pairs,
     rate,
     tier_queries,
 )
 
-_NOT_LOADED = Health(is_ready=False, state="unloaded")
+NOT_LOADED = Health(is_ready=False, state="unloaded")
 _KEY, _TIER, _ADAPTER, _REPLICA, _TRANSFER = (
     ("key",),
     ("tier",),
@@ -48,9 +49,7 @@ _SOURCE = ("source",)
 
 ROWS: Sequence[Row] = (
     gauge("model_ready", "1 if the model can answer now", of_model(lambda of: of.health.is_ready)),
-    gauge(
-        "requests_open", "Requests that were submitted and have not ended", of_model(lambda of: of.requests.num_open)
-    ),
+    gauge("requests_open", "Requests that were submitted and have not ended", of_requests(lambda of: of.num_open)),
     gauge("requests_running", "Requests that are being computed", of_engine(lambda of: of.num_running)),
     gauge("requests_waiting", "Requests in the queue of the engine", of_engine(lambda of: of.num_waiting)),
     gauge(
@@ -122,7 +121,7 @@ ROWS: Sequence[Row] = (
     gauge(
         "completion_tokens_per_second",
         "Tokens written per second and request, since the start",
-        of_model(lambda of: rate(of.requests.num_later_tokens, decode_seconds(of.requests))),
+        of_requests(lambda of: rate(of.num_later_tokens, decode_seconds(of))),
     ),
     gauge(
         "requests_per_step",
@@ -132,7 +131,7 @@ ROWS: Sequence[Row] = (
     gauge(
         "longest_sequence_tokens",
         "Length of the longest prompt with its answer, in tokens",
-        of_model(lambda of: of.requests.longest_sequence),
+        of_requests(lambda of: of.longest_sequence),
     ),
     gauge(
         "model_waiting_requests",
@@ -347,7 +346,7 @@ ROWS: Sequence[Row] = (
     counter(
         "decode_busy_seconds",
         "Time that requests spent between their first and their last token",
-        of_model(lambda of: decode_seconds(of.requests)),
+        of_requests(decode_seconds),
     ),
     counter("model_loads", "Loads of the model", of_model(lambda of: of.status.num_loads)),
     counter(
@@ -436,4 +435,4 @@ def families(models: Iterable[ModelStatus]) -> list[Metric]:
 
 
 def _health(status: ModelStatus) -> Health:
-    return status.served.runtime.health() if status.served is not None else _NOT_LOADED
+    return status.served.runtime.health() if status.served is not None else NOT_LOADED

@@ -67,7 +67,7 @@ def create_app(
     Raises:
         ConfigError: the keys cannot be read.
     """
-    counts = ResponseCounts()
+    counts = next((part for part in parts if isinstance(part, ResponseCounts)), ResponseCounts())
     routes = routes_of(ROUTERS, Server(registry, config, [*parts, counts]))
     handlers = {StokerError: on_stoker_error, HTTPException: on_http_error, Exception: on_bug}
     starlette = Starlette(routes=routes, exception_handlers=handlers)
