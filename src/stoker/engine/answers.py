@@ -7,10 +7,12 @@ from functools import partial
 
 from stoker.core.scheduler import Scheduler
 from stoker.engine.adapters import Adapters
+from stoker.engine.prompt import entries_of
 from stoker.engine.protocol import AnswerEvent
 from stoker.engine.question_messages import (
     AdapterList,
     ChangeAdapters,
+    CountTokens,
     Detokenize,
     Detokenized,
     EndSession,
@@ -26,6 +28,7 @@ from stoker.engine.question_messages import (
     SessionEnded,
     SessionList,
     SlotList,
+    TokenCount,
     Tokenize,
     Tokenized,
 )
@@ -75,6 +78,8 @@ class Answers:
         match question:
             case Tokenize():
                 return answer_tokenize(self._tokenizer, question)
+            case CountTokens():
+                return TokenCount(question.question_id, len(entries_of(self._tokenizer, question.prompt)[0]))
             case Detokenize():
                 return answer_detokenize(self._tokenizer, question)
             case ListSlots():

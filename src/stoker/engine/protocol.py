@@ -28,6 +28,7 @@ from stoker.engine.question_messages import (
     SessionList,
     SlotFiled,
     SlotList,
+    TokenCount,
     Tokenized,
     Unanswered,
 )
@@ -82,6 +83,8 @@ class Usage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Completion tokens of the reasoning, its markers included."""
     audio_tokens: int = 0
     """Prompt tokens that are rows of recordings."""
+    image_tokens: int = 0
+    """Prompt tokens that are rows of images."""
 
 
 class Expect(msgspec.Struct, frozen=True, tag=True):
@@ -276,6 +279,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 AnswerEvent: TypeAlias = (
     Tokenized
+    | TokenCount
     | Detokenized
     | SlotList
     | Erased

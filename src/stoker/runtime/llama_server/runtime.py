@@ -25,6 +25,7 @@ from stoker.engine.question_messages import (
     AdapterList,
     Answer,
     ChangeAdapters,
+    CountTokens,
     Detokenize,
     Detokenized,
     Embed,
@@ -34,6 +35,7 @@ from stoker.engine.question_messages import (
     Question,
     RestoreSlot,
     SaveSlot,
+    TokenCount,
     Tokenize,
     as_answer_to,
 )
@@ -208,6 +210,12 @@ class LlamaServerRuntime:
         match question:
             case Tokenize():
                 return await self._asking(partial(self._known().tokenizer.answer, question))
+            case CountTokens(prompt=str(prompt), media=()):
+                tokenized = await self._asking(partial(self._known().tokenizer.answer, Tokenize(prompt)))
+                return TokenCount(question.question_id, len(tokenized.token_ids))
+            case CountTokens():
+                message = "llama-server counts the rows of images and recordings only when it computes them"
+                raise UnsupportedParameter(message, parameter="messages")
             case Detokenize():
                 check_token_ids("tokens", tuple(question.token_ids), self._known().card.vocab_size)
                 text = await self._asking(partial(self._known().tokenizer.text, question.token_ids))

@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
-from stoker.chat.planning import Conversation, Thinking, rendered
+from stoker.chat.planning import Conversation, Thinking, prompt_question, rendered
 from stoker.chat.tools import Tools, tools_of
+from stoker.engine.question_messages import CountTokens
 from stoker.errors import InvalidInput
 from stoker.runtime.base import Runtime
 from stoker.server.fields import FieldTable, Ignored, Refused, honoured, ignored
@@ -110,6 +111,11 @@ def chat_prompt(wire: ChatCompletionRequest | ChatPromptRequest, runtime: Runtim
         InvalidInput: the messages are malformed, or the template refused them.
     """
     return rendered(conversation(wire), runtime)
+
+
+def chat_counting(wire: ChatCompletionRequest | ChatPromptRequest, runtime: Runtime) -> CountTokens:
+    """Asks how long that prompt is. For errors see `chat_prompt`."""
+    return prompt_question(conversation(wire), runtime)
 
 
 def conversation(wire: ChatCompletionRequest | ChatPromptRequest) -> Conversation:

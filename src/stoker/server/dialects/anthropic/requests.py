@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from stoker.chat.constraints import response_grammar
-from stoker.chat.planning import Conversation, Thinking, planned, rendered
+from stoker.chat.planning import Conversation, Thinking, planned, prompt_question
 from stoker.chat.tools import Tools, tools_of
 from stoker.core.outline import GrammarText
+from stoker.engine.question_messages import CountTokens
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
 from stoker.server.config import ServerConfig
@@ -52,13 +53,13 @@ def message_request(wire: MessagesRequest, runtime: Runtime, caller: Caller, con
     return generation_request(fields, [plan.prompt], sampling_params(fields, words=_WORDS), caller, config, plan=plan)
 
 
-def render(wire: CountTokensRequest, runtime: Runtime) -> str:
-    """The prompt's text.
+def counting(wire: CountTokensRequest, runtime: Runtime) -> CountTokens:
+    """Asks how long the prompt is.
 
     Raises:
         InvalidInput: the messages are not valid, or the chat template refused them.
     """
-    return rendered(asked(wire), runtime)
+    return prompt_question(asked(wire), runtime)
 
 
 def asked(wire: CountTokensRequest) -> Conversation:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from stoker.engine.question_messages import Tokenize
 from stoker.server.answer import Asked, answer
 from stoker.server.api import Call, Router
 from stoker.server.dialects.openai.fields import COMPLETION_FIELDS, STREAM_NESTED
@@ -25,7 +24,7 @@ from stoker.server.request.chat import (
     ChatCompletionRequest,
     ChatPromptRequest,
     StreamOptions,
-    chat_prompt,
+    chat_counting,
 )
 from stoker.server.transport.sse import EventStream
 from stoker.server.usage import InputTokens
@@ -70,9 +69,9 @@ async def chat_completions(call: Call[ChatCompletionRequest]) -> Response | Even
 async def chat_input_tokens(call: Call[ChatPromptRequest]) -> Response:
     runtime = (await call.lease(call.body.model)).runtime
     await resolve_files(call, runtime.card, call.body.messages, "messages")
-    prompt = await call.off_loop(chat_prompt, call.body, runtime)
-    tokens = await call.wait(runtime.ask(Tokenize(prompt)))
-    return json_response(InputTokens(len(tokens.token_ids)))
+    question = await call.off_loop(chat_counting, call.body, runtime)
+    counted = await call.wait(runtime.ask(question))
+    return json_response(InputTokens(counted.num_entries))
 
 
 @router.endpoint(

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
 from stoker.chat.constraints import response_grammar
-from stoker.chat.planning import Conversation, Thinking, planned, rendered
+from stoker.chat.planning import Conversation, Thinking, planned, prompt_question
 from stoker.chat.tools import tools_of
+from stoker.engine.question_messages import CountTokens
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
 from stoker.server.config import ServerConfig
@@ -70,11 +71,11 @@ def response_request(
     return generation_request(wire, [plan.prompt], sampling, caller, config, plan=plan)
 
 
-def response_prompt(
+def response_counting(
     wire: ResponsesRequest | ResponsePromptRequest, messages: Sequence[Message], runtime: Runtime
-) -> str:
-    """The prompt of a response, by the model's template. See `response_request`."""
-    return rendered(_asked(wire, messages), runtime)
+) -> CountTokens:
+    """Asks how long the prompt of a response is. See `response_request`."""
+    return prompt_question(_asked(wire, messages), runtime)
 
 
 def _asked(wire: ResponsesRequest | ResponsePromptRequest, messages: Sequence[Message]) -> Conversation:
