@@ -17,10 +17,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from stoker.runtime.routing import BLOCK_TOKENS, Affinity, Beginning, Candidate, choose
+from stoker.core.blocks import BLOCK_ENTRIES
+from stoker.engine.blocks_held import POOL, RemovedBlocks, StoredBlocks
+from stoker.engine.protocol import Accepted
+from stoker.engine.question_messages import BlocksHeld
+from stoker.runtime.block_follower import LOOK_S
+from stoker.runtime.cached_prefixes import CachedPrefixes
+from stoker.runtime.routing import BLOCK_TOKENS, Beginning, Candidate, choose
 
-POLICIES = ("stoker", "each front alone", "least work", "round robin", "random")
-"""`stoker`: fronts hear from replicas what others have sent there; alone, they do not."""
+POLICIES = ("stoker", "by sent text", "each front alone", "least work", "round robin", "random")
+"""`stoker`: replicas say which blocks they hold. By sent text: fronts hear what others have sent. Alone: neither."""
+_HEAR = ("stoker", "by sent text")
 _HEARS_S = 0.01
 _BEAT_S = 1.0
 _USUAL_ANSWER = 256
@@ -68,6 +75,9 @@ class Replica:
     running: list[Request] = field(default_factory=list[Request])
     cache: OrderedDict[bytes, None] = field(default_factory=OrderedDict[bytes, None])
     is_stepping: bool = False
+    said: set[bytes] = field(default_factory=set[bytes])
+    """The blocks of the cache that it has told the fronts."""
+    num_said: int = 0
     computed_tokens: int = 0
     ended: list[Request] = field(default_factory=list[Request])
 
@@ -103,6 +113,17 @@ class Replica:
             self.ended.append(request)
             self._keep(request.after or request.beginning.keys)
 
+    def say(self) -> BlocksHeld:
+        """What has changed in its cache since it was asked last."""
+        now, before, self.num_said = set(self.cache), self.said, self.num_said + 1
+        self.said = now
+        stored = [StoredBlocks(POOL, [number for key in now - before for number in _numbers(key)])]
+        removed = [RemovedBlocks(POOL, [number for key in before - now for number in _numbers(key)])]
+        is_whole = self.num_said == 1
+        return BlocksHeld(
+            "", "it", self.num_said, is_whole=is_whole, stored=stored, removed=[] if is_whole else removed
+        )
+
     def _found(self, beginning: Beginning) -> int:
         count = 0
         for key in beginning.keys:
@@ -120,13 +141,26 @@ class Replica:
             self.cache.popitem(last=False)
 
 
+_BLOCKS = BLOCK_TOKENS // BLOCK_ENTRIES
+"""Blocks of KV in a block of text."""
+
+
+def _numbers(key: bytes) -> list[int]:
+    return [hash((key, part)) for part in range(_BLOCKS)]
+
+
+def _accepted(beginning: Beginning) -> Accepted:
+    blocks = [number for key in beginning.keys for number in _numbers(key)]
+    return Accepted("", beginning.num_tokens, blocks=blocks)
+
+
 class Front:
     """Knows what it has sent itself, and what others had open at the last beat."""
 
-    def __init__(self, policy: str, num_replicas: int, seed: int) -> None:
+    def __init__(self, policy: str, num_replicas: int, seed: int, clock: Callable[[], float]) -> None:
         self._policy = policy
         self._random = random.Random(seed)
-        self._affinity = Affinity()
+        self._prefixes = CachedPrefixes(clock)
         self._open: list[set[Request]] = [set() for _ in range(num_replicas)]
         self._num_sent = [0] * num_replicas
         self.others = [0] * num_replicas
@@ -146,28 +180,40 @@ class Front:
             chosen = self._turn % count
         else:
             chosen = self._chosen(request, machine)
-        self._affinity.note(chosen, request.beginning)
+        self._prefixes.note_sent(chosen, request.beginning)
+        self._learn(request)
         self._open[chosen].add(request)
         self._num_sent[chosen] += 1
         return chosen
 
     def hear(self, request: Request) -> None:
         """Another front has sent it."""
+        if self._policy in _HEAR:
+            self._prefixes.note_heard(request.replica, request.beginning)
+            self._learn(request)
+
+    def take(self, replica: int, said: BlocksHeld) -> None:
+        """A replica says what it holds."""
+        assert self._prefixes.note_held(replica, said)
+
+    def _learn(self, request: Request) -> None:
         if self._policy == "stoker":
-            self._affinity.note(request.replica, request.beginning)
+            self._prefixes.note_accepted(request.beginning, _accepted(request.beginning))
 
     def end(self, request: Request) -> None:
         """It has been answered."""
+        self._prefixes.note_end(request.replica, request.beginning)
         self._open[request.replica].discard(request)
 
     def _chosen(self, request: Request, machine: Machine) -> int:
         knows = self._policy != "least work"
         beginning = request.beginning
+        matched = self._prefixes.matched_tokens(beginning)
         candidates = [
             Candidate(
                 number=number,
                 work=sum(map(_work, mine)) + _USUAL_ANSWER * self.others[number],
-                matched=self._affinity.matched_tokens(number, beginning) if knows else 0,
+                matched=matched(number) if knows else 0,
                 num_open=len(mine) + self.others[number],
                 parallel=machine.parallel,
                 max_open=machine.parallel + 256,
@@ -225,7 +271,9 @@ class _Simulation:
         self.replicas = [Replica(machine) for _ in range(num_replicas)]
         self._machine = machine
         self._requests = requests
-        self._fronts = [Front(policy, num_replicas, seed) for seed in range(num_fronts)]
+        self._now = 0.0
+        self._says = policy == "stoker"
+        self._fronts = [Front(policy, num_replicas, seed, lambda: self._now) for seed in range(num_fronts)]
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._num_events = 0
 
@@ -234,9 +282,11 @@ class _Simulation:
             request.front = number % len(self._fronts)
             self._at(request.arrives_s, partial(self._arrive, request))
         self._at(0.0, self._beat)
+        if self._says:
+            self._at(0.0, self._look)
         while self._events:
-            now, _, do = heapq.heappop(self._events)
-            do(now)
+            self._now, _, do = heapq.heappop(self._events)
+            do(self._now)
 
     def _at(self, when: float, do: Callable[[float], None]) -> None:
         self._num_events += 1
@@ -264,6 +314,15 @@ class _Simulation:
             request = replica.ended.pop()
             self._fronts[request.front].end(request)
         self._step(replica, now)
+
+    def _look(self, now: float) -> None:
+        for number, replica in enumerate(self.replicas):
+            if not replica.num_said or replica.said != set(replica.cache):
+                said = replica.say()
+                for front in self._fronts:
+                    self._at(now + _HEARS_S, lambda _, f=front, n=number, s=said: f.take(n, s))
+        if any(request.done_s < 0 for request in self._requests):
+            self._at(now + LOOK_S, self._look)
 
     def _beat(self, now: float) -> None:
         for front in self._fronts:
@@ -330,13 +389,15 @@ def main() -> None:
     parser.add_argument("--conversations", type=int, default=200)
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--rate", type=float, default=0.8, help="conversations that begin in a second")
+    parser.add_argument("--cache-tokens", type=int, default=Machine.cache_tokens, help="of each replica")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
+    machine = Machine(cache_tokens=given.cache_tokens)
     print("simulated; policies compared on the same arrivals, not latencies of a machine")
     print(f"{'policy':22} {'cached':>7} {'TTFT p50':>9} {'p95':>8} {'wall':>8} {'max/min':>8} {'computed':>10}")
     for policy in POLICIES:
         requests = agents(conversations=given.conversations, turns=given.turns, rate=given.rate, seed=given.seed)
-        found = simulate(requests, policy, num_replicas=given.replicas, num_fronts=given.fronts)
+        found = simulate(requests, policy, num_replicas=given.replicas, num_fronts=given.fronts, machine=machine)
         print(
             f"{policy:22} {found.cached_part:7.1%} {found.ttft_p50_s:8.2f}s {found.ttft_p95_s:7.2f}s "
             f"{found.wall_s:7.0f}s {found.busiest_to_idlest:8.2f} {found.computed_tokens:10,}"

@@ -16,6 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stoker.cache.fingerprint import WeightFile, fingerprint
+from stoker.cache.slot_files import NOTES, SlotFiles
 from stoker.core.params import BUILT_IN
 from stoker.core.scheduler import SchedulerConfig
 from stoker.core.stages import Mark, no_mark
@@ -23,29 +25,39 @@ from stoker.engine.cards import EmbeddingCard, ModelCard
 from stoker.engine.config import EngineConfig, adapter_specs
 from stoker.engine.engine import Engine
 from stoker.engine.loaded import Loaded
-from stoker.engine.prompt import find_fill_tokens
+from stoker.engine.prompt import find_fill_tokens, find_markers
 from stoker.engine.spare import IS_SPARE
 from stoker.engine.template_file import configured_template
 from stoker.engine.tiers import open_kv_store
 from stoker.errors import ConfigError
+from stoker.lazy import lazy_module
 from stoker.loading.choosing import load_model
 from stoker.loading.locating import local_model
+from stoker.models.memory import available_memory
+from stoker.text.chat_formats.table import check_tool_format
 from stoker.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from stoker.cache.slot_files import SlotFiles
+    import logging.handlers as log_handlers
+
+    from stoker.backends.native import extension
     from stoker.cache.store import KVStore
+    from stoker.engine import process
+    from stoker.loading import preparing
     from stoker.models.progress import Progress
     from stoker.sampling.row_kernels import RowKernels
-
+else:
+    extension = lazy_module("stoker.backends.native.extension")  # an engine does without it if it was not built
+    log_handlers = lazy_module("logging.handlers")  # for servers that keep a log
+    process = lazy_module("stoker.engine.process")  # for engines in a process of their own
+    preparing = lazy_module("stoker.loading.preparing")
 
 logger = logging.getLogger(__name__)
 
 _USUAL = (
     "stoker.backends.llama.gpu",
     "stoker.backends.native",
-    "stoker.backends.native.heap",
-    "stoker.backends.native.sampling",
+    "stoker.backends.native.extension",
     "stoker.loading.gguf",
     "stoker.loading.native",
     "stoker.models.cache",
@@ -122,16 +134,12 @@ def _scheduling(config: EngineConfig, loaded: Loaded) -> SchedulerConfig:
 def _row_kernels() -> RowKernels | None:
     """The sampler: the native executor's code, for every backend, if it was built here."""
     try:
-        from stoker.backends.native.sampling import RowSampler
+        return extension.RowSampler()
     except ImportError:
         return None
-    return RowSampler()
 
 
 def _kv_store(config: EngineConfig, loaded: Loaded) -> KVStore | None:
-    from stoker.cache.fingerprint import WeightFile
-    from stoker.models.memory import available_memory
-
     if loaded.kv_port is None:
         return None
     weights = [WeightFile.of(path) for path in loaded.weight_files]
@@ -139,9 +147,6 @@ def _kv_store(config: EngineConfig, loaded: Loaded) -> KVStore | None:
 
 
 def _slot_files(config: EngineConfig, loaded: Loaded) -> SlotFiles | None:
-    from stoker.cache.fingerprint import WeightFile, fingerprint
-    from stoker.cache.slot_files import NOTES, SlotFiles
-
     if not config.slot_save_path:
         return None
     folder = Path(config.slot_save_path).expanduser()
@@ -151,7 +156,8 @@ def _slot_files(config: EngineConfig, loaded: Loaded) -> SlotFiles | None:
 
 def _card(config: EngineConfig, loaded: Loaded, scheduling: SchedulerConfig) -> ModelCard:
     info, tokenizer, template = loaded.backend.info, loaded.tokenizer, configured_template(config)
-    _check_tool_format(config.tool_format)
+    if config.tool_format:
+        check_tool_format(config.tool_format)
     return ModelCard(
         name=config.name or config.model or info.name,
         backend=loaded.backend_name,
@@ -174,7 +180,7 @@ def _card(config: EngineConfig, loaded: Loaded, scheduling: SchedulerConfig) -> 
         can_generate=info.can_generate,
         adapters=loaded.adapters.cards(),
         tool_format=config.tool_format,
-        marker_tokens=_marker_tokens(tokenizer),
+        marker_tokens=find_markers(tokenizer),
         system=config.preset.system,
         can_constrain_calls=find_spec("llguidance") is not None,
         media=[] if loaded.projector is None else list(loaded.projector.kinds),
@@ -182,20 +188,6 @@ def _card(config: EngineConfig, loaded: Loaded, scheduling: SchedulerConfig) -> 
         sampling=loaded.defaults.filled_from(BUILT_IN),
         devices=list(loaded.devices),
     )
-
-
-def _check_tool_format(name: str) -> None:
-    if name:
-        from stoker.text.chat_formats.table import check_tool_format
-
-        check_tool_format(name)
-
-
-def _marker_tokens(tokenizer: Tokenizer) -> list[str]:
-    """The markers of chat formats that are single tokens of the vocabulary."""
-    from stoker.text.chat_formats.table import ALL_MARKER_TOKENS
-
-    return sorted(marker for marker in ALL_MARKER_TOKENS if len(tokenizer.encode(marker)) == 1)
 
 
 def _embedding_card(loaded: Loaded) -> EmbeddingCard | None:
@@ -211,21 +203,17 @@ def _token_text(tokenizer: Tokenizer, token_id: int | None) -> str:
 
 def main() -> int:
     """The engine's child process, from its orders on stdin to its exit code."""
-    from stoker.engine.process import serve_engine
-
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the cores belong to the forward pass
     sys.setswitchinterval(_SWITCH_S)
     if os.environ.pop(IS_SPARE, ""):
         with suppress(ImportError):  # the code that needs the module will report that it is missing
             for module in _USUAL:
                 import_module(module)
-    return serve_engine(_build, _prepare)
+    return process.serve_engine(_build, _prepare)
 
 
 def _prepare(model_path: str) -> None:
-    from stoker.loading.preparing import prepare_gguf
-
-    prepare_gguf(Path(model_path))
+    preparing.prepare_gguf(Path(model_path))
     _trim_heap()
 
 
@@ -233,18 +221,14 @@ def _trim_heap() -> None:
     """Gives freed memory back to the system: reading a vocabulary frees half as much as it keeps, which the C library
     would otherwise hold back."""
     with suppress(ImportError):
-        from stoker.backends.native.heap import trim_heap
-
-        trim_heap()
+        extension.trim_heap()
 
 
 def _build(config: EngineConfig, progress: Progress) -> tuple[Engine, ModelCard]:
     level = os.environ.get("STOKER_LOG_LEVEL", "warning").upper()
     handlers: list[logging.Handler] = [logging.StreamHandler()]
     if log_file := os.environ.get("STOKER_LOG_FILE"):  # the server rotates it
-        from logging.handlers import WatchedFileHandler  # with what it imports 10 ms, for servers alone
-
-        handlers.append(WatchedFileHandler(log_file, encoding="utf-8", delay=True))
+        handlers.append(log_handlers.WatchedFileHandler(log_file, encoding="utf-8", delay=True))
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s engine %(name)s: %(message)s", handlers=handlers)
     built = build_engine(config, progress=progress)
     _trim_heap()

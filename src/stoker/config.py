@@ -18,13 +18,14 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
+import platformdirs
 
 from stoker.core.params import SamplingParams
 from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.errors import ConfigError, InvalidInput
 from stoker.models.cache import kv_dir
 from stoker.runtime.config import RegistryConfig
-from stoker.runtime.llama_server.config import RuntimeConfig
+from stoker.runtime.external.config import RuntimeConfig
 from stoker.runtime.replica_config import ReplicaConfig
 from stoker.server.config import ServerConfig
 
@@ -64,6 +65,7 @@ _PATHS = frozenset(
         "slot_save_path",
         "tls_certificate",
         "tls_key",
+        "vllm_path",
         "unix_socket",
     }
 )
@@ -191,8 +193,6 @@ def _find_file(file: Path | None, environ: Mapping[str, str]) -> Path | None:
 
 def usual_file() -> Path | None:
     """Where the file is looked for if none is named, whether it is there or not; None: this user has no home."""
-    import platformdirs
-
     with suppress(RuntimeError, OSError):
         return platformdirs.user_config_path("stoker") / "stoker.toml"
     return None

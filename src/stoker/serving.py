@@ -17,23 +17,51 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from stoker.backends.cores import usable_cores
 from stoker.config import Config, engine_with
 from stoker.engine import spare
+from stoker.engine.client import EngineClient
 from stoker.engine.config import EngineConfig, SupervisionConfig
+from stoker.engine.supervisor import same_sizes
+from stoker.engine.tiers import ram_tier_mib
 from stoker.errors import ConfigError, InvalidInput
-from stoker.loading.locating import check_unicode, local_model, prepared_path, with_local_draft, with_preset
+from stoker.lazy import lazy_module
+from stoker.loading.choosing import measure
+from stoker.loading.encoders import create_encoder
+from stoker.loading.locating import (
+    check_unicode,
+    local_folder,
+    local_model,
+    prepared_path,
+    with_local_draft,
+    with_preset,
+)
+from stoker.models.discovery import discover_models
+from stoker.models.memory import available_memory
 from stoker.runtime.config import ModelConfig
+from stoker.runtime.external.config import RuntimeConfig
 from stoker.runtime.keep_alive import parse_keep_alive
+from stoker.runtime.llama_server.model_file import measure_model_file
+from stoker.runtime.local_fleet import LocalFleet
+from stoker.runtime.registry import ModelSpec, Registry
+from stoker.runtime.replicas import ReplicatedRuntime
+from stoker.runtime.served import names_of_source, served_names, short_name
+from stoker.runtime.shares import share_of, within_kv_share
+from stoker.text.volatile import VolatileHeaders
 
 if TYPE_CHECKING:
     from stoker.engine.cards import ModelCard
     from stoker.models.memory_plan import MemoryNeeds, MemoryPlan
     from stoker.models.progress import Progress
     from stoker.runtime.base import Runtime
-    from stoker.runtime.llama_server.config import RuntimeConfig
-    from stoker.runtime.registry import ModelSpec, Registry
+    from stoker.runtime.llama_server import served as llama_server
     from stoker.runtime.replica_config import ReplicaConfig
-    from stoker.text.volatile import VolatileHeaders
+    from stoker.runtime.vllm import served as vllm
+    from stoker.server.transport import app
+else:
+    app = lazy_module("stoker.server.transport.app")  # a spare process is told its model before
+    llama_server = lazy_module("stoker.runtime.llama_server.served")  # if it computes
+    vllm = lazy_module("stoker.runtime.vllm.served")
 
 logger = logging.getLogger(__name__)
 
@@ -87,8 +115,6 @@ def create_registry(config: Config, models: Sequence[str], *, progress: Progress
         ConfigError: two models have one name, or a setting is about none of them.
         ModelError: there is no such model, or no way to get it.
     """
-    from stoker.runtime.registry import Registry
-
     named = named_models(config, models)
     specs, life, makers = _specs(config, named, progress, repeats=True)
     folder, is_open = config.registry.models_dir, _is_open(config, len(named))
@@ -112,8 +138,6 @@ def named_models(config: Config, models: Sequence[str]) -> list[tuple[str, Model
 
 def names_of(config: Config, name: str, model: ModelConfig) -> tuple[str, ...]:
     """Under which names a model is served, aliases of the settings included. It looks for nothing on this disk."""
-    from stoker.runtime.registry import ModelSpec
-
     never = ModelSpec(names=_own_names(config, name, model), make=_never)
     return _life(config).applied(never).names
 
@@ -159,8 +183,6 @@ def _never(_plan: MemoryPlan | None) -> Runtime:
 
 
 def _own_names(config: Config, name: str, model: ModelConfig) -> tuple[str, ...]:
-    from stoker.runtime.served import names_of_source, served_names
-
     source = model.source or name
     given = config.engine.name or (name if model.source else "")
     return served_names(given, source, *model.alias) if given else names_of_source(source, *model.alias)
@@ -189,9 +211,7 @@ def run_server(
     Raises:
         StokerError: a model cannot be loaded, or the address cannot be had.
     """
-    from stoker.server.transport.app import serve
-
-    serve(registry, config.server, on_ready, on_stop, batch_concurrency=config.engine.parallel)
+    app.serve(registry, config.server, on_ready, on_stop, batch_concurrency=config.engine.parallel)
 
 
 def create_runtime(
@@ -215,25 +235,21 @@ def create_runtime(
             gives them to another replica.
 
     Raises:
-        ConfigError: there is not enough to share, or llama-server has no such option.
+        ConfigError: there is not enough to share, or the runtime has no such option.
     """
-    from stoker.engine.client import EngineClient
-    from stoker.engine.supervisor import same_sizes
-    from stoker.loading.encoders import create_encoder
-    from stoker.runtime.local_fleet import LocalFleet
-    from stoker.runtime.replicas import ReplicatedRuntime
+
+    runtime_config = runtime_config or RuntimeConfig()
+    if runtime_config.runtime == "vllm" and replicas is not None and replicas.max_replicas > 1:
+        advice = 'use --vllm-args "--data-parallel-size N"'
+        raise ConfigError(f"--replicas is not available with --runtime vllm; {advice}", key="replicas")
+    encoder = create_encoder(engine) if runtime_config.runtime == "engine" else None
 
     def one(config: EngineConfig, *, repeats: bool) -> Runtime:
-        if runtime_config is not None and runtime_config.runtime == "llama-server":
-            from stoker.runtime.llama_server.runtime import LlamaServerRuntime
+        if runtime_config.runtime == "engine":
+            return EngineClient(config, supervision=supervision, repeats=repeats, volatile=volatile, encoder=encoder)
+        external = vllm.vllm_runtime if runtime_config.runtime == "vllm" else llama_server.llama_server_runtime
+        return external(config, runtime_config, supervision=supervision, volatile=volatile, repeats=repeats)
 
-            return LlamaServerRuntime(
-                config, runtime_config, supervision=supervision, volatile=volatile, repeats=repeats
-            )
-        return EngineClient(config, supervision=supervision, repeats=repeats, volatile=volatile, encoder=encoder)
-
-    is_ours = runtime_config is None or runtime_config.runtime != "llama-server"
-    encoder = create_encoder(engine) if is_ours else None
     alone = one(engine, repeats=repeats)  # it also refuses impossible settings, whichever backend computes in the end
     if replicas is None or replicas.max_replicas == 1:
         return alone
@@ -247,11 +263,6 @@ def create_runtime(
 
 
 def _shares(engine: EngineConfig, count: int) -> list[EngineConfig]:
-    from stoker.backends.cores import usable_cores
-    from stoker.engine.tiers import ram_tier_mib
-    from stoker.models.memory import available_memory
-    from stoker.runtime.shares import share_of
-
     num_cores, ram_mib = usable_cores(), ram_tier_mib(engine, available_memory())
     if (engine.threads or num_cores) < count:
         logger.warning("%d replicas of one thread each are more than the cores: they hold each other up", count)
@@ -269,8 +280,6 @@ class _Makers:
     """
 
     def __init__(self, config: Config, cache_ram_mib: int | None, kv_share_mib: int | None, *, repeats: bool) -> None:
-        from stoker.text.volatile import VolatileHeaders
-
         self._repeats = repeats
 
         self._config = config
@@ -285,9 +294,7 @@ class _Makers:
         source = model.source or name
         base = self._config.engine
         engine = engine_with(base, model.engine, f"[registry.models.{name}.engine]")
-        if self._config.runtime.runtime == "llama-server":
-            engine = with_local_draft(engine, progress, is_required=False)
-        engine = local_model(msgspec.structs.replace(engine, model=source, name=base.name or name), progress=progress)
+        engine = self._local(msgspec.structs.replace(engine, model=source, name=base.name or name), progress)
         spec = self._spec(
             _own_names(self._config, name, model),
             engine,
@@ -299,14 +306,24 @@ class _Makers:
             spare.expect(path)
         return spec
 
+    def _local(self, engine: EngineConfig, progress: Progress | None) -> EngineConfig:
+        """The configuration with the model's files on this disk."""
+        runtime = self._config.runtime.runtime
+        if runtime == "vllm":
+            from stoker.runtime.vllm.model_folder import check_folder
+
+            engine = local_folder(engine)
+            check_folder(Path(engine.model_path))
+            return engine
+        if runtime == "llama-server":
+            engine = with_local_draft(engine, progress, is_required=False)
+        return local_model(engine, progress=progress)
+
     def found(self, folder: str) -> list[ModelSpec]:
         """The models of a folder, if there is one, those that were downloaded, and presets of them.
 
         It reads directories. A file that cannot be served is skipped with a warning, because no setting names it.
         """
-        from stoker.models.discovery import discover_models
-        from stoker.runtime.served import served_names
-
         specs: list[ModelSpec] = []
         for found in discover_models(Path(folder).expanduser() if folder else None):
             usual = self._config.engine  # whose draft model was not chosen for these
@@ -325,8 +342,6 @@ class _Makers:
             logger.warning("no model is made of what was found: %s", complaint)
 
     def _spec(self, names: tuple[str, ...], engine: EngineConfig, **more: Any) -> ModelSpec:
-        from stoker.runtime.registry import ModelSpec
-
         check_unicode(engine)
 
         def make(plan: MemoryPlan | None) -> Runtime:
@@ -342,8 +357,6 @@ class _Makers:
         )
 
     def _measure(self, engine: EngineConfig) -> MemoryNeeds | None:
-        from stoker.runtime.shares import share_of, within_kv_share
-
         count = self._config.replicas.max_replicas
         if count > 1:
             engine = share_of(engine, 0, count, num_cores=count, ram_mib=engine.cache_ram or 0)
@@ -378,19 +391,15 @@ def _changed_at(path: str) -> int:
 
 
 def _needs(engine: EngineConfig, runtime: str) -> MemoryNeeds | None:
+    if runtime == "vllm":  # it takes a share of the device's memory, whatever the model is
+        return None
     if runtime == "llama-server":
-        from stoker.runtime.llama_server.model_file import measure_model_file
-
         return measure_model_file(engine)
-    from stoker.loading.choosing import measure
-
     return measure(engine)
 
 
 def _usual_cache_mib(config: Config, num_named: int) -> int | None:
     """RAM for the cache of each model: a quarter of the free memory, in equal parts. A single model decides itself."""
-    from stoker.models.memory import available_memory
-
     if num_named == 1 and not _is_open(config, num_named):
         return None
     budget_mib = config.registry.memory_budget or available_memory() // _MIB
@@ -436,8 +445,6 @@ def _keep_alive(text: str) -> float:
 
 def _without_shared(specs: Sequence[ModelSpec]) -> Iterator[ModelSpec]:
     """Files of one name in different folders are called by their paths, because their short name is ambiguous."""
-    from stoker.runtime.served import short_name
-
     owners = Counter(name for spec in specs for name in spec.names)
     for spec in specs:
         short = {short_name(name) for name in spec.names if short_name(name) != name}

@@ -29,6 +29,21 @@ def test_four_replicas_find_nearly_what_one_server_finds(num_fronts: int) -> Non
     assert played("least work", num_fronts)[0].cached_part < 0.85 * one
 
 
+@pytest.mark.parametrize("num_fronts", [1, 4])
+def test_knowing_what_is_held_beats_knowing_what_was_sent_where_caches_are_small(num_fronts: int) -> None:
+    found = {
+        policy: simulate(
+            agents(conversations=60, turns=5, rate=0.3, seed=1),
+            policy,
+            num_replicas=4,
+            num_fronts=num_fronts,
+            machine=Machine(cache_tokens=6000),
+        ).cached_part
+        for policy in ("stoker", "by sent text")
+    }
+    assert found["stoker"] > found["by sent text"], found
+
+
 def test_fronts_that_do_not_hear_of_each_other_compute_more() -> None:
     assert played("each front alone", num_fronts=4)[0].cached_part < played("stoker", num_fronts=4)[0].cached_part - 0.1
 

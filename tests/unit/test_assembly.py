@@ -73,7 +73,7 @@ def test_more_running_requests_than_slots_are_refused_and_the_model_is_freed(mon
 def test_drafts_are_refused_where_answers_would_depend_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
     make_info = scripted.scripted_info
     changed = {"is_batch_invariant": False}
-    monkeypatch.setattr(scripted, "scripted_info", lambda **sizes: replace(make_info(**sizes), **changed))
+    monkeypatch.setattr("stoker.loading.scripted.scripted_info", lambda **sizes: replace(make_info(**sizes), **changed))
     with pytest.raises(ConfigError, match="--max-draft 4: only the native executor guesses"):
         build_engine(EngineConfig(model="scripted", backend="scripted", max_draft=4))
     engine, _ = build_engine(EngineConfig(model="scripted", backend="scripted", max_draft=0))

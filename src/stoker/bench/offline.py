@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+import stoker
 from stoker.bench.figures import Resources
 from stoker.bench.process_usage import watching
 from stoker.bench.request import Answer, Failure, FailureKind, Job
@@ -100,12 +101,10 @@ def _last_line(said: bytes) -> str:
 
 def main() -> None:
     """The child process: loads the model, answers the job, tells."""
-    from stoker.llm import LLM
-
     config = msgspec.json.decode(sys.argv[1], type=EngineConfig)
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=OfflineJob)
     sampling = SamplingParams(temperature=0, max_tokens=job.output_tokens, ignore_eos=True)
-    with LLM(config) as llm:
+    with stoker.LLM(config) as llm:
         llm.generate("warm-up", SamplingParams(temperature=0, max_tokens=2, ignore_eos=True))
         began_s = time.perf_counter()
         completions = llm.generate(list(job.prompts), sampling)

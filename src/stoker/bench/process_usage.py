@@ -7,14 +7,16 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from types import ModuleType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from stoker.bench.figures import Resources
+from stoker.lazy import lazy_module
 
 if TYPE_CHECKING:
     import psutil
+else:
+    psutil = lazy_module("psutil")  # of an extra
 
 _SAMPLE_EVERY_S = 0.5
 """The kernel walks all page tables for a PSS: more often would be felt."""
@@ -58,16 +60,17 @@ async def watching(pid: int | None) -> AsyncGenerator[UsageMeter]:
 
 def pid_of(url: str) -> int | None:
     """The process of this machine that listens where the URL points; None if there is none, or it cannot be told."""
-    psutil = _psutil()
     parts = urlsplit(url)
-    if psutil is None or parts.hostname not in ("127.0.0.1", "localhost", "::1"):
+    if parts.hostname not in ("127.0.0.1", "localhost", "::1"):
         return None
     port = parts.port or 80
     try:
-        listening = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.laddr]
+        listening = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+    except ModuleNotFoundError:
+        return None
     except psutil.Error:
         return None
-    return next((connection.pid for connection in listening if connection.laddr.port == port), None)
+    return next((c.pid for c in listening if c.laddr and c.laddr.port == port), None)
 
 
 class _Peak:
@@ -87,27 +90,16 @@ class _Peak:
         self.cpu_s = max(self.cpu_s, await asyncio.to_thread(_cpu_s, self._root))
 
 
-def _psutil() -> ModuleType | None:
-    try:
-        import psutil
-    except ModuleNotFoundError:
-        return None
-    return psutil
-
-
 def _process(pid: int) -> psutil.Process | None:
-    psutil = _psutil()
-    if psutil is None:
-        return None
     try:
         return psutil.Process(pid)
+    except ModuleNotFoundError:
+        return None
     except psutil.Error:
         return None
 
 
 def _tree(root: psutil.Process) -> list[psutil.Process]:
-    import psutil
-
     try:
         return [root, *root.children(recursive=True)]
     except psutil.Error:
@@ -115,8 +107,6 @@ def _tree(root: psutil.Process) -> list[psutil.Process]:
 
 
 def _cpu_s(root: psutil.Process) -> float:
-    import psutil
-
     total = 0.0
     for process in _tree(root):
         with contextlib.suppress(psutil.Error):
@@ -128,8 +118,6 @@ def _cpu_s(root: psutil.Process) -> float:
 
 
 def _pss_bytes(root: psutil.Process) -> int:
-    import psutil
-
     total = 0
     for process in _tree(root):
         with contextlib.suppress(psutil.Error):

@@ -21,9 +21,13 @@ from stoker.engine.cards import ModelCard
 from stoker.engine.config import EngineConfig
 from stoker.engine.engine import Engine
 from stoker.engine.protocol import Event, Submit
+from stoker.lazy import lazy_module
 
 if TYPE_CHECKING:
+    from stoker import assembly
     from stoker.models.progress import Progress
+else:
+    assembly = lazy_module("stoker.assembly")  # with all backends
 
 BATCH_SIZES = (1, 8, 16)
 TARGET_SHARE = 0.05
@@ -92,14 +96,12 @@ def profile_engine(
     Raises:
         StokerError: the model cannot be loaded.
     """
-    from stoker.assembly import build_engine
-
     clock = StageClock()
     ctx_size = config.ctx_size or _CTX_SIZE
     parallel = max(batch_sizes)
     sizes = {"ctx_size": ctx_size, "kv_tokens": ctx_size * parallel, "parallel": parallel}
     config = msgspec.structs.replace(config, **sizes, max_draft=0)
-    engine, card = build_engine(config, progress=progress, mark=clock.mark)
+    engine, card = assembly.build_engine(config, progress=progress, mark=clock.mark)
     return card, _profiles(engine, clock, batch_sizes)
 
 

@@ -25,6 +25,8 @@ class HostTier:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.num_bytes = 0
+        self.num_changes = 0
+        """How often a block came or left."""
         self._held: OrderedDict[bytes, _Held] = OrderedDict()
         """Blocks by key, least recently used first."""
 
@@ -40,6 +42,7 @@ class HostTier:
         if len(state) > self.limit_bytes:
             return []
         self._held[key] = _Held(state, is_from_disk)
+        self.num_changes += 1
         self.num_bytes += len(state)
         evicted: list[bytes] = []
         while self.num_bytes > self.limit_bytes:
@@ -74,6 +77,10 @@ class HostTier:
         is_from_disk, held.is_from_disk = held.is_from_disk, False
         return held.state, is_from_disk
 
+    def keys(self) -> set[bytes]:
+        """The keys of all blocks."""
+        return set(self._held)
+
     def touch(self, keys: Iterable[bytes]) -> None:
         """Counts as a use of each. Keys that are not here are ignored."""
         for key in keys:
@@ -83,6 +90,7 @@ class HostTier:
     def clear(self) -> list[bytes]:
         """Forgets every block; returns their keys."""
         keys = list(self._held)
+        self.num_changes += 1
         self._held.clear()
         self.num_bytes = 0
         return keys
@@ -91,4 +99,5 @@ class HostTier:
         """Forgets a block, if it is here."""
         held = self._held.pop(key, None)
         if held is not None:
+            self.num_changes += 1
             self.num_bytes -= len(held.state)

@@ -98,6 +98,12 @@ class KVStore:
         with self._lock:
             return key in self._host
 
+    def memory_keys(self, known: int) -> tuple[int, set[bytes] | None]:
+        """The number of changes of the blocks in memory so far, and their keys; None if that number is `known`."""
+        with self._lock:
+            count = self._host.num_changes
+            return count, None if count == known else self._host.keys()
+
     def read_s(self, keys: Sequence[bytes]) -> float:
         return 0.0 if self._disk is None else self._disk.read_s(keys)
 

@@ -10,10 +10,22 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TextIO, cast
+from typing import TYPE_CHECKING, TextIO, cast
+
+from stoker.lazy import lazy_module
+
+if TYPE_CHECKING:
+    from stoker.cli import outcome, report
+    from stoker.engine import garbage, spare
+else:
+    garbage = lazy_module("stoker.engine.garbage")
+    outcome = lazy_module("stoker.cli.outcome")
+    report = lazy_module("stoker.cli.report")
+    spare = lazy_module("stoker.engine.spare")
 
 _STDERR = 2
-_NO_ENGINE = frozenset(("-h", "--help", "llama-server", "--runtime=llama-server"))
+_EXTERNAL = ("llama-server", "vllm")
+_NO_ENGINE = frozenset(("-h", "--help", *_EXTERNAL, *(f"--runtime={name}" for name in _EXTERNAL)))
 """With one of these among its arguments, `serve` starts no engine of ours."""
 
 
@@ -25,16 +37,14 @@ def main() -> None:
         if will_need_engine(sys.argv[1:]):
             _run_beside_engine()
         else:
-            _run()
+            outcome.run()
     except KeyboardInterrupt:
-        from stoker.cli.report import INTERRUPTED
-
-        raise SystemExit(INTERRUPTED) from None
+        raise SystemExit(report.INTERRUPTED) from None
 
 
 def will_need_engine(arguments: Sequence[str]) -> bool:
     """Whether an engine's process will be asked for, as far as that can be told before settings are read."""
-    if arguments[:1] != ["serve"] or os.environ.get("STOKER_RUNTIME") == "llama-server":
+    if arguments[:1] != ["serve"] or os.environ.get("STOKER_RUNTIME") in _EXTERNAL:
         return False
     return len(arguments) > 1 and _NO_ENGINE.isdisjoint(arguments)
 
@@ -81,44 +91,10 @@ class Stderr:
 
 
 def _run_beside_engine() -> None:
-    from stoker.engine import garbage, spare
-
     spare.start()
     garbage.look_rarely()
     try:
-        _run()
+        outcome.run()
     finally:
         spare.discard()
         garbage.look_as_usual()
-
-
-def _run() -> None:
-    from stoker.cli.command import UsageError
-    from stoker.errors import StokerError
-
-    try:
-        from stoker.cli.answer import flush
-        from stoker.cli.commands import command_line
-
-        try:
-            code = command_line(sys.argv[1:])(prog_name="stoker", standalone_mode=False)
-        finally:
-            flush()
-        raise SystemExit(code or 0)
-    except UsageError as error:
-        from stoker.cli.usage import say_usage_error
-
-        raise SystemExit(say_usage_error(error)) from None
-    except StokerError as error:
-        from stoker.cli.report import exit_code, say_error
-
-        say_error(error)
-        raise SystemExit(exit_code(error)) from None
-    except OSError as error:
-        # Who knew what was being done has not caught it; where it was done, `-v` says.
-        from stoker.cli.report import ERROR, say_error
-
-        refused = StokerError(f"the operating system refused it: {error}")
-        refused.__cause__ = error
-        say_error(refused)
-        raise SystemExit(ERROR) from None

@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from stoker.cli.answer import write
 from stoker.cli.command import Command
+from stoker.cli.later import block_directory, model_cache
 from stoker.cli.options import ENGINE, Flags, shared_options
 from stoker.cli.report import EXIT_CODES, say
 from stoker.cli.table import print_table
 from stoker.errors import ConfigError
-
-if TYPE_CHECKING:
-    from stoker.cache.directory import BlockDirectory
 
 cache = typer.Typer(
     no_args_is_help=True, help="Manage the persistent prefix cache on disk (--cache-dir).", epilog=EXIT_CODES
@@ -72,13 +70,10 @@ def clear(
     write(f"{_size(freed)} freed\n")
 
 
-def _directory(flags: Flags) -> BlockDirectory:
-    from stoker.cache.directory import BlockDirectory
-    from stoker.models.cache import kv_dir
-
-    folder = flags.load().engine.kv_cache_dir or str(kv_dir())
+def _directory(flags: Flags) -> block_directory.BlockDirectory:
+    folder = flags.load().engine.kv_cache_dir or str(model_cache.kv_dir())
     _check_folder(folder)
-    return BlockDirectory(Path(folder))
+    return block_directory.BlockDirectory(Path(folder))
 
 
 def _check_folder(folder: str) -> None:
@@ -95,7 +90,7 @@ def _check_folder(folder: str) -> None:
         raise ConfigError(f"{folder} cannot be read: {error.strerror}", key="kv_cache_dir") from error
 
 
-def _row(directory: BlockDirectory, fingerprint: str) -> tuple[str, ...]:
+def _row(directory: block_directory.BlockDirectory, fingerprint: str) -> tuple[str, ...]:
     blocks = list(directory.blocks(fingerprint))
     model = directory.described(fingerprint)
     used_at = max((block.used_at for block in blocks), default=0.0)

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stoker.cli.download_bar import DownloadBar
+from stoker.cli.later import llms
 from stoker.cli.options import ENGINE, SAMPLING, Flags, Model, System, shared_options
 from stoker.cli.reply_options import Think, reply_options
 from stoker.cli.report import say
+from stoker.cli.talk import keyboard, saved
+from stoker.cli.talk.commands import COMMANDS, as_text, is_command, obey
+from stoker.cli.talk.talk import Talk, View
+from stoker.cli.talk.turns import Turns
 from stoker.cli.tool_rounds import MCP, ToolRounds, Yes, open_toolbox
 
 if TYPE_CHECKING:
-    from stoker.cli.talk.talk import Talk
-    from stoker.cli.talk.turns import Turns
-    from stoker.llm import LLM
     from stoker.llm.options import ChatOptions
 
 Continue = Annotated[bool, typer.Option("--continue", "-C", help="Continue the last conversation.")]
@@ -76,17 +78,12 @@ def converse(
     Raises:
         StokerError: the first model cannot be loaded, or there is nothing to continue.
     """
-    from stoker.cli.talk.keyboard import is_terminal
-    from stoker.cli.talk.talk import Talk, View
-
     turns = _turns(system, continues=continues)
-    is_typed = is_terminal()
+    is_typed = keyboard.is_terminal()
     view = View(is_markdown=is_typed and not is_plain, has_stats=has_stats)
 
-    def open_model(name: str) -> LLM:
-        from stoker.llm import LLM
-
-        return LLM(flags.engine_config(name), progress=DownloadBar())
+    def open_model(name: str) -> llms.LLM:
+        return llms.LLM(flags.engine_config(name), progress=DownloadBar())
 
     is_kept = is_typed and not is_private
     talk = Talk(open_model, model, flags.sampling(), turns, view, options=options, rounds=rounds, is_kept=is_kept)
@@ -98,9 +95,6 @@ def converse(
 
 
 def _turns(system: str | None, *, continues: bool) -> Turns:
-    from stoker.cli.talk import saved
-    from stoker.cli.talk.turns import Turns
-
     turns = saved.load(saved.LAST) if continues else Turns()
     if system is not None:
         turns.system = system
@@ -109,11 +103,8 @@ def _turns(system: str | None, *, continues: bool) -> Turns:
 
 def _hold(talk: Talk, *, is_private: bool) -> None:
     """Question and answer until the user leaves."""
-    from stoker.cli.talk.commands import COMMANDS, as_text, is_command, obey
-    from stoker.cli.talk.keyboard import Keyboard
-
-    keyboard = Keyboard(lambda: [f"/{word}" for word in COMMANDS], keeps_history=not is_private)
-    while not talk.is_over and (message := keyboard.next_message()) is not None:
+    typed = keyboard.Keyboard(lambda: [f"/{word}" for word in COMMANDS], keeps_history=not is_private)
+    while not talk.is_over and (message := typed.next_message()) is not None:
         if is_command(message):
             obey(talk, message)
         elif message:

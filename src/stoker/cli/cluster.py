@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import replace
+from typing import Annotated, Any
 
 import typer
 
 from stoker.cli.announce import announce
 from stoker.cli.answer import write
 from stoker.cli.command import Command
+from stoker.cli.later import cluster_config, cluster_documents, cluster_local, keys, listener
 from stoker.cli.options import (
     ENGINE,
     MODELS,
@@ -24,9 +26,6 @@ from stoker.cli.report import EXIT_CODES, say
 from stoker.cli.serve_log import say_ready
 from stoker.cli.server_client import ApiKey, ServerClient, Url
 from stoker.cli.table import AsJson, print_rows
-
-if TYPE_CHECKING:
-    from stoker.cluster.config import ClusterConfig
 
 cluster = typer.Typer(no_args_is_help=True, help="Serve models on several machines, with Ray.", epilog=EXIT_CODES)
 
@@ -76,20 +75,18 @@ def serve(flags: Flags, models: Models = None, fronts: Fronts = 1, address: Addr
     Each model has --replicas engines, on any node. Ctrl-C lets running requests finish, and takes down what was
     started.
     """
-    from stoker.cluster.local import LocalCluster, stoppable, wait_for_signal
-
     found = _cluster(flags, models or [], fronts, kv_dir)
     if address:
         found.check_kv_type()
     for model in models or []:
         announce(model)
-    running = LocalCluster(found, address)
+    running = cluster_local.LocalCluster(found, address)
     try:
-        with stoppable():
+        with cluster_local.stoppable():
             running.start()
             running.wait_until_ready()
             say_ready([spec.names[0] for spec in found.engines()], running.url)
-            wait_for_signal()
+            cluster_local.wait_for_signal()
         say("stopping: running requests are finished")
     finally:
         running.close()
@@ -102,15 +99,12 @@ def config(flags: Flags, models: Models = None, fronts: Fronts = 1, kv_dir: KVDi
 
     Its first lines are the environment that every node of Ray needs.
     """
-    from stoker.cluster.config import ENVIRONMENT
-    from stoker.cluster.documents import as_yaml
-
     found = _given(flags, models or [], fronts, kv_dir)
     document = found.as_document(found.load().server.host if "host" in found.settings else "0.0.0.0")
     write("# The environment of every node, before Ray starts:\n")
-    write("".join(f"#   {name}={value}\n" for name, value in ENVIRONMENT.items()))
+    write("".join(f"#   {name}={value}\n" for name, value in cluster_config.ENVIRONMENT.items()))
     write("#   RAY_AUTH_MODE=token\n")
-    write(as_yaml(document))
+    write(cluster_documents.as_yaml(document))
 
 
 @cluster.command(cls=Command, epilog=EXIT_CODES)
@@ -147,24 +141,17 @@ def _percent(part: int, whole: int | None) -> str | None:
     return f"{100 * part / whole:.0f} %" if whole else None
 
 
-def _cluster(flags: Flags, models: list[str], fronts: int, kv_dir: str) -> ClusterConfig:
+def _cluster(flags: Flags, models: list[str], fronts: int, kv_dir: str) -> cluster_config.ClusterConfig:
     """What is served from here."""
-    from stoker.server.access.keys import ApiKeys
-    from stoker.server.transport.listener import check_exposure
-
     found = _given(flags, models, fronts, kv_dir)
     config = found.load()
-    check_exposure(config.server, ApiKeys(config.server))
+    listener.check_exposure(config.server, keys.ApiKeys(config.server))
     check_cache_dir(config.engine.kv_cache_dir)
     found.engines()
     return found
 
 
-def _given(flags: Flags, models: list[str], fronts: int, kv_dir: str) -> ClusterConfig:
-    from dataclasses import replace
-
-    from stoker.cluster.config import ClusterConfig
-
+def _given(flags: Flags, models: list[str], fronts: int, kv_dir: str) -> cluster_config.ClusterConfig:
     if kv_dir:
         flags = replace(flags, values={**flags.values, "kv_cache_dir": kv_dir})
-    return ClusterConfig.of(flags.load(), models, fronts)
+    return cluster_config.ClusterConfig.of(flags.load(), models, fronts)

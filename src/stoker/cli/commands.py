@@ -15,10 +15,36 @@ from stoker.cli.command import Command, UsageError
 from stoker.cli.report import EXIT_CODES, set_up_logging
 
 _GROUPS = {
-    "Run and serve": ("run", "chat", "serve", "cluster", "batch", "ps", "top", "stop", "logs"),
-    "Models": ("pull", "models", "search", "list", "show", "create", "cp", "rm", "quantize", "export"),
-    "More": ("bench", "cache", "config"),
+    "Run and serve": {
+        "run": "Answer one prompt, or chat on a terminal.",
+        "chat": "Chat with a model.",
+        "serve": "Serve models over HTTP.",
+        "cluster": "Serve models on several machines, with Ray.",
+        "batch": "Answer a file of requests in OpenAI's batch format.",
+        "ps": "List the models that a server has loaded.",
+        "top": "Watch what a server computes.",
+        "stop": "Unload a model of a running server, when its requests have ended.",
+        "logs": "Show the log of a server on this machine.",
+    },
+    "Models": {
+        "pull": "Download a model if needed, pack its weights, and print its path.",
+        "models": "List models that can be downloaded.",
+        "search": "Search for GGUF models.",
+        "list": "List the models on this disk, and presets.",
+        "show": "Show what a model is: architecture, size, context, license.",
+        "create": "Create a preset of a model.",
+        "cp": "Give a model another name.",
+        "rm": "Remove downloaded models, other names, or presets.",
+        "quantize": "Write a GGUF file with smaller weights.",
+        "export": "Export a model as an ONNX folder.",
+    },
+    "More": {
+        "bench": "Measure the speed of a served model.",
+        "cache": "Manage the persistent prefix cache on disk (--cache-dir).",
+        "config": "Show the configuration.",
+    },
 }
+"""Commands by the titles of the help, and what it says about each: the first sentence of its own help."""
 _UNLISTED = ("version", "help")
 COMMANDS = tuple(name for names in [*_GROUPS.values(), _UNLISTED] for name in names)
 """In the order of the help."""
@@ -63,11 +89,10 @@ class _Commands(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         self.format_usage(ctx, formatter)
         formatter.write(f"\n{self.help}\n")
-        for title, names in _GROUPS.items():
+        for title, summaries in _GROUPS.items():
             formatter.write(f"{title}:\n")
-            for name in names:
-                if (command := self.get_command(ctx, name)) is not None:
-                    formatter.write(f"  {name:{_NAME_WIDTH}}{command.get_short_help_str(limit=66)}\n")
+            for name, summary in summaries.items():
+                formatter.write(f"  {name:{_NAME_WIDTH}}{summary}\n")
         formatter.write(f"{_OPTIONS}\n{self.epilog}\n")
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -80,7 +105,7 @@ def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
     """The whole command line; if `arguments` begin with a command, with that one alone.
 
     Each has many options, and a machine takes longer to make those of all than to do what some of them do. Hence the
-    list of all commands, `stoker --help`, is made without their options, and so is `stoker --version`.
+    list of all commands, `stoker --help`, is made without them, and so is `stoker --version`.
     """
     app = typer.Typer(
         name="stoker",
@@ -94,23 +119,18 @@ def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
     )
     app.callback()(_root)
     asked = arguments[0] if arguments else ""
-    for name in (asked,) if asked in COMMANDS else COMMANDS:
-        _add(app, name, is_listed_only=asked in (*HELP_OPTIONS, "--version"))
+    if asked not in (*HELP_OPTIONS, "--version"):
+        for name in (asked,) if asked in COMMANDS else COMMANDS:
+            _add(app, name)
     return app
 
 
-def _add(app: typer.Typer, name: str, *, is_listed_only: bool) -> None:
+def _add(app: typer.Typer, name: str) -> None:
     command: typer.Typer | Callable[..., Any] = getattr(import_module(f"stoker.cli.{name}"), _NAMES.get(name, name))
-    if is_listed_only:
-        text = command.info.help if isinstance(command, typer.Typer) else command.__doc__
-        app.command(name, help=str(text))(_do_nothing)
-    elif isinstance(command, typer.Typer):
+    if isinstance(command, typer.Typer):
         app.add_typer(command, name=name)
     else:
         app.command(name, cls=Command, epilog=EXIT_CODES)(command)
-
-
-def _do_nothing() -> None: ...
 
 
 def _print_version(is_wanted: bool) -> None:

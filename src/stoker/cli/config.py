@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from stoker.cli.answer import write
 from stoker.cli.command import Command
+from stoker.cli.later import msgspec, settings
 from stoker.cli.options import ENGINE, MODELS, SAMPLING, SECURITY, SERVER, Flags, shared_options
 from stoker.cli.report import EXIT_CODES, say
 from stoker.cli.table import AsJson, print_json, print_table
 from stoker.core.params import BUILT_IN
-
-if TYPE_CHECKING:
-    from stoker.config import Config, Setting
 
 _SECRETS = frozenset({"api_key", "admin_key"})
 
@@ -28,14 +26,14 @@ All = Annotated[bool, typer.Option("--all", "-a", help="Also print the settings 
 def show(flags: Flags, every: All = False, as_json: AsJson = False) -> None:
     """Print the settings that were changed, with their values and origins; with --all, every setting."""
     loaded = flags.load()
-    settings = [setting for setting in loaded.settings if every or as_json or setting.origin != "default"]
+    shown = [setting for setting in loaded.settings if every or as_json or setting.origin != "default"]
     if as_json:
-        print_json({"file": None if loaded.file is None else str(loaded.file), "settings": [*map(_entry, settings)]})
+        print_json({"file": None if loaded.file is None else str(loaded.file), "settings": [*map(_entry, shown)]})
     else:
         say(f"file: {_place(loaded)}")
-        print_table(("SETTING", "VALUE", "ORIGIN"), [_row(setting) for setting in settings])
+        print_table(("SETTING", "VALUE", "ORIGIN"), [_row(setting) for setting in shown])
         if not every:
-            say(f"{len(loaded.settings) - len(settings)} settings have their defaults: `stoker config show --all`")
+            say(f"{len(loaded.settings) - len(shown)} settings have their defaults: `stoker config show --all`")
     for variable in loaded.ignored_variables:
         say(f"note: the environment variable {variable} is set and means nothing to stoker")
 
@@ -44,33 +42,27 @@ def show(flags: Flags, every: All = False, as_json: AsJson = False) -> None:
 @shared_options(SAMPLING)
 def path(flags: Flags) -> None:
     """Print the path of the configuration file that is read, or would be if it were there."""
-    from stoker.config import usual_file
-
-    write(f"{flags.load().file or usual_file() or ''}\n")
+    write(f"{flags.load().file or settings.usual_file() or ''}\n")
 
 
-def _place(loaded: Config) -> str:
-    from stoker.config import usual_file
-
-    return str(loaded.file) if loaded.file is not None else f"{usual_file()} (not there)"
+def _place(loaded: settings.Config) -> str:
+    return str(loaded.file) if loaded.file is not None else f"{settings.usual_file()} (not there)"
 
 
-def _entry(setting: Setting) -> dict[str, Any]:
-    import msgspec
-
+def _entry(setting: settings.Setting) -> dict[str, Any]:
     value = "(given, not shown)" if _is_secret(setting) else msgspec.to_builtins(setting.value)
     return {"key": f"{setting.section}.{setting.key}", "value": value, "origin": setting.origin}
 
 
-def _row(setting: Setting) -> tuple[str, str, str]:
+def _row(setting: settings.Setting) -> tuple[str, str, str]:
     return f"{setting.section}.{setting.key}", _shown(setting), setting.origin
 
 
-def _is_secret(setting: Setting) -> bool:
+def _is_secret(setting: settings.Setting) -> bool:
     return setting.key in _SECRETS and bool(setting.value)
 
 
-def _shown(setting: Setting) -> str:
+def _shown(setting: settings.Setting) -> str:
     if _is_secret(setting):
         return "(given, not shown)"
     if setting.value is not None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from stoker.cli.later import aliases, presets
 from stoker.cli.options import Flags, Model, shared_options
 from stoker.cli.report import say
 from stoker.cli.server_client import ApiKey, OtherUrl, ServerClient
@@ -25,11 +26,8 @@ def cp(flags: Flags, model: Model, name: NewName, url: OtherUrl = None, api_key:
 
 
 def _copy(model: str, name: str) -> None:
-    from stoker.models.aliases import add_alias
-    from stoker.models.presets import read_presets, write_preset
-
-    preset = read_presets().get(model)
+    preset = presets.read_presets().get(model)
     if preset is None:
-        add_alias(name, model)
+        aliases.add_alias(name, model)
     else:
-        write_preset(name, preset)
+        presets.write_preset(name, preset)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from stoker.cli.later import modelfile, msgspec, presets
 from stoker.cli.options import SAMPLING, Flags, System, shared_options
 from stoker.cli.report import say
 from stoker.errors import InvalidInput
@@ -50,12 +51,7 @@ def create(
 
     Its name works wherever a model is named. Requests still win over its sampling, and over its system prompt.
     """
-    import msgspec
-
-    from stoker.models.modelfile import read_modelfile
-    from stoker.models.presets import Preset, write_preset
-
-    preset = Preset(model="") if file is None else read_modelfile(_text(file, "--file"))
+    preset = presets.Preset(model="") if file is None else modelfile.read_modelfile(_text(file, "--file"))
     sampling = {key: value for key, value in flags.values.items() if key in SAMPLING}
     flags.sampling()  # refuses what is out of range
     given: dict[str, Any] = {
@@ -68,7 +64,7 @@ def create(
     }
     if not given["model"]:
         raise InvalidInput("no base model: name it with --from MODEL, or in a Modelfile (--file)", parameter="from")
-    write_preset(own_name(name), msgspec.structs.replace(preset, **given))
+    presets.write_preset(own_name(name), msgspec.structs.replace(preset, **given))
     say(f"created {name}: try `stoker run {name}`")
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+from stoker.cli.later import rich
 
 
 class DownloadBar:
     """One bar per transfer. Nothing is drawn before the first byte is due."""
 
     def __init__(self) -> None:
-        self._bars: Progress | None = None
-        self._task: TaskID | None = None
+        self._bars: rich.progress.Progress | None = None
+        self._task: rich.progress.TaskID | None = None
 
     def start(self, total_bytes: int | None, label: str) -> None:
         """See `models.Progress.start`."""
@@ -37,15 +34,12 @@ class DownloadBar:
         self._bars = self._task = None
 
 
-def _new_bars() -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
+def _new_bars() -> rich.progress.Progress:
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
+        rich.progress.TextColumn("{task.description}"),
+        rich.progress.BarColumn(),
+        rich.progress.DownloadColumn(),
+        rich.progress.TransferSpeedColumn(),
+        rich.progress.TimeRemainingColumn(),
     )
-    return Progress(*columns, console=Console(stderr=True))
+    return rich.progress.Progress(*columns, console=rich.console.Console(stderr=True))

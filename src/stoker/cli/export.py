@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from stoker.cli.answer import write
 from stoker.cli.download_bar import DownloadBar
+from stoker.cli.later import exporter, store
 from stoker.cli.options import Flags, shared_options
 from stoker.cli.report import say
 from stoker.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from stoker.export import ExportReport
 
 GGUFModel = Annotated[
     str,
@@ -85,22 +83,19 @@ def export(
 ) -> None:
     """Export a model as an ONNX folder. ONNX Runtime and programs built on it can read it."""
     try:
-        from stoker.export import ExportOptions, export_model
+        options = exporter.ExportOptions(
+            attention=attention, kv_type=kv_type, weights=weights, activations=activations, context_size=ctx_size
+        )
     except ModuleNotFoundError as error:
         if error.name != "onnx":
             raise
         raise InvalidInput("`stoker export` needs the package onnx: pip install 'stoker[export]'") from None
-    from stoker.models.store import resolve
-
-    options = ExportOptions(
-        attention=attention, kv_type=kv_type, weights=weights, activations=activations, context_size=ctx_size
-    )
-    path = resolve(model, progress=DownloadBar())
-    _say_what(export_model(path, folder, options, force=force, progress=DownloadBar()))
+    path = store.resolve(model, progress=DownloadBar())
+    _say_what(exporter.export_model(path, folder, options, force=force, progress=DownloadBar()))
     write(f"{folder}\n")
 
 
-def _say_what(report: ExportReport) -> None:
+def _say_what(report: exporter.ExportReport) -> None:
     for part in report.matrices:
         error = f"rounded by {part.relative_error:.2%}" if part.relative_error else "exact"
         say(f"{part.count} matrices of {part.type}: {part.form}, {error}")

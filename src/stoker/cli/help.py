@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from stoker.cli.later import commands
 from stoker.cli.options import Flags, shared_options
 
 Topic = Annotated[
@@ -16,7 +17,5 @@ Topic = Annotated[
 @shared_options()
 def help_page(flags: Flags, topic: Topic = None) -> None:
     """Show the help of a command."""
-    from stoker.cli.commands import command_line
-
     words = topic or []
-    command_line(words or ("--help",))([*words, "--help"], prog_name="stoker", standalone_mode=False)
+    commands.command_line(words or ("--help",))([*words, "--help"], prog_name="stoker", standalone_mode=False)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from stoker.cli.later import discovery, presets, store
 from stoker.cli.options import Flags, shared_options
 from stoker.cli.server_client import ApiKey, OtherUrl, ServerClient
 from stoker.cli.table import AsJson, print_rows
@@ -25,13 +26,10 @@ def list_models(flags: Flags, url: OtherUrl = None, api_key: ApiKey = None, as_j
 
 
 def _on_disk() -> Iterator[dict[str, Any]]:
-    from stoker.models.discovery import discover_models
-    from stoker.models.presets import read_presets
-
-    presets = read_presets()
-    for found in discover_models(None):
+    known = presets.read_presets()
+    for found in discovery.discover_models(None):
         first, *others = sorted(found.names, key=lambda name: name.startswith("hf:"))
-        preset = presets.get(first)
+        preset = known.get(first)
         yield {
             "model": first,
             "aliases": others,
@@ -42,9 +40,7 @@ def _on_disk() -> Iterator[dict[str, Any]]:
 
 
 def _size(path: Path) -> int | None:
-    from stoker.models.store import downloaded_parts, size_of_all
-
-    return size_of_all(downloaded_parts(path))
+    return store.size_of_all(store.downloaded_parts(path))
 
 
 def _served(client: ServerClient) -> Iterator[dict[str, Any]]:

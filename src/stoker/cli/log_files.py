@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections import deque
@@ -11,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
+from stoker.cli.later import logging
 from stoker.cli.talk.saved import state_dir
 
 LOG_FILE = "STOKER_LOG_FILE"
@@ -53,14 +53,14 @@ def kept_log(name: str) -> Generator[logging.Handler | None]:
 
 
 def _opened(path: Path) -> logging.Handler:
-    from logging.handlers import RotatingFileHandler  # 10 ms, which `--help` does without
-
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     for old in log_files()[: -_MAX_FILES + 1]:
         for rotated in path.parent.glob(f"{old.name}*"):
             rotated.unlink(missing_ok=True)
     path.touch(mode=0o600)
-    handler = RotatingFileHandler(path, maxBytes=_MAX_BYTES, backupCount=_NUM_ROTATED, encoding="utf-8")
+    handler = logging.handlers.RotatingFileHandler(
+        path, maxBytes=_MAX_BYTES, backupCount=_NUM_ROTATED, encoding="utf-8"
+    )
     handler.setFormatter(logging.Formatter(LINE))
     return handler
 

@@ -23,7 +23,7 @@ Follow = Annotated[bool, typer.Option("--follow", "-f", help="Wait for new lines
 
 @shared_options()
 def logs(flags: Flags, port: Port = None, lines: Lines = 50, follow: Follow = False) -> None:
-    """Show the log of a server on this machine: requests, warnings and errors. A server that has ended left its log."""
+    """Show the log of a server on this machine. It has requests, warnings and errors, and outlives its server."""
     files = {path.stem.removeprefix("serve-"): path for path in log_files()}
     name = next(reversed(files), "") if port is None else str(port)
     if name not in files:

@@ -15,15 +15,12 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TextIO, cast
+from typing import Any, Self, TextIO, cast
 
 import msgspec
 
+from stoker.cli.later import httpx2, mcp
 from stoker.errors import ConfigError
-
-if TYPE_CHECKING:
-    from mcp import Client
-    from mcp.types import CallToolResult
 
 _START_S = 30.0
 """Longest time until a server has said what it offers."""
@@ -101,7 +98,7 @@ class Toolbox:
 
     specs: Mapping[str, ServerSpec]
     _tools: dict[str, _Tool] = field(default_factory=dict[str, _Tool])
-    _clients: dict[str, Client] = field(default_factory=dict[str, "Client"])
+    _clients: dict[str, mcp.Client] = field(default_factory=dict[str, "mcp.Client"])
     _loop: asyncio.AbstractEventLoop | None = None
     _stopping: asyncio.Event | None = None
     _started: Future[None] = field(default_factory=Future[None])
@@ -138,7 +135,7 @@ class Toolbox:
             ConfigError: one does not start, does not answer in time, or the package `mcp` is not installed.
         """
         try:
-            import mcp  # noqa: F401  # pyright: ignore[reportUnusedImport]
+            _ = mcp.Client
         except ImportError as error:
             message = "--mcp needs the package mcp; install it with: pip install 'stoker[mcp]'"
             raise ConfigError(message, key="mcp") from error
@@ -201,25 +198,18 @@ class Toolbox:
         self._tools[ours] = _Tool(server, name, {"type": "function", "function": function})
 
 
-def _client(transport: Any) -> Client:
-    from mcp import Client
-
-    return Client(transport, read_timeout_seconds=_CALL_S)
+def _client(transport: Any) -> mcp.Client:
+    return mcp.Client(transport, read_timeout_seconds=_CALL_S)
 
 
 async def _transport(stack: AsyncExitStack, spec: ServerSpec) -> object:
     """The way to a server. What a program says on stderr is shown with `-v` only."""
     if not spec.command:
-        from httpx2 import AsyncClient
-        from mcp.client.streamable_http import streamable_http_client
-
-        http = await stack.enter_async_context(AsyncClient(headers=spec.headers, timeout=_CALL_S))
-        return streamable_http_client(spec.url, http_client=http)
-    from mcp import StdioServerParameters, stdio_client
-
+        http = await stack.enter_async_context(httpx2.AsyncClient(headers=spec.headers, timeout=_CALL_S))
+        return mcp.client.streamable_http.streamable_http_client(spec.url, http_client=http)
     output = stack.enter_context(_program_output())
-    program = StdioServerParameters(command=spec.command, args=spec.args, env=spec.env, cwd=spec.cwd)
-    return stdio_client(program, errlog=output)
+    program = mcp.StdioServerParameters(command=spec.command, args=spec.args, env=spec.env, cwd=spec.cwd)
+    return mcp.stdio_client(program, errlog=output)
 
 
 @contextmanager
@@ -231,7 +221,7 @@ def _program_output() -> Generator[TextIO]:
         yield nowhere
 
 
-def _text(result: CallToolResult) -> str:
+def _text(result: mcp.types.CallToolResult) -> str:
     texts = [str(getattr(block, "text", f"({block.type})")) for block in result.content]
     if not texts and result.structured_content is not None:
         texts = [json.dumps(result.structured_content, ensure_ascii=False)]

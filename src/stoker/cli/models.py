@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from stoker.cli.later import catalog, fit, library, memory, store
 from stoker.cli.options import Flags, shared_options
 from stoker.cli.report import say
 from stoker.cli.table import AsJson, print_rows
-
-if TYPE_CHECKING:
-    from stoker.models.library import KnownModel
 
 All = Annotated[bool, typer.Option("--all", "-a", help="Also list all well-known models that can be downloaded.")]
 
@@ -45,17 +43,14 @@ def models(flags: Flags, every: All = False, as_json: AsJson = False) -> None:
 
 
 def _here() -> Iterator[dict[str, Any]]:
-    from stoker.models.catalog import CATALOG
-    from stoker.models.library import names_in_library
-    from stoker.models.store import list_models
-
     rows: dict[str, dict[str, Any]] = {
         entry.name: {"model": entry.name, "size_bytes": entry.size_bytes, "title": entry.title, "path": "not here yet"}
-        for entry in CATALOG.values()
+        for entry in catalog.CATALOG.values()
     }
-    for found in list_models():
-        name = next(names_in_library(found.name), found.name)
-        title = CATALOG[found.name].title if found.name in CATALOG else found.name if name != found.name else ""
+    for found in store.list_models():
+        name = next(library.names_in_library(found.name), found.name)
+        entry = catalog.CATALOG.get(found.name)
+        title = entry.title if entry is not None else found.name if name != found.name else ""
         rows[name] = {"model": name, "size_bytes": found.size_bytes, "title": title, "path": _short(str(found.path))}
     return iter(rows.values())
 
@@ -67,25 +62,18 @@ def _short(path: str) -> str:
 
 
 def _known() -> Iterator[dict[str, Any]]:
-    from stoker.models.catalog import CATALOG
-    from stoker.models.library import library, names_in_library
-    from stoker.models.memory import available_memory
-    from stoker.models.store import list_models
-
-    names = [found.name for found in list_models()]
-    here = {short for name in names for short in (name, *names_in_library(name))}
-    available = available_memory()
-    for entry in CATALOG.values():
+    names = [found.name for found in store.list_models()]
+    here = {short for name in names for short in (name, *library.names_in_library(name))}
+    available = memory.available_memory()
+    for entry in catalog.CATALOG.values():
         title = {"model": entry.name, "size_bytes": entry.size_bytes, "title": entry.title}
         yield {**title, "can": ["chat"] if "Instruct" in entry.title else ["completion"], "is_here": entry.name in here}
-    for model in library().values():
+    for model in library.library().values():
         yield {**_row(model, available), "is_here": model.name in here}
 
 
-def _row(model: KnownModel, available: int) -> dict[str, Any]:
-    from stoker.models.fit import needs_of
-
-    needed = needs_of(model).least_bytes
+def _row(model: library.KnownModel, available: int) -> dict[str, Any]:
+    needed = fit.needs_of(model).least_bytes
     return {
         "model": model.name,
         "aliases": list(model.names[1:]),

@@ -17,12 +17,11 @@ import typer
 
 from stoker.cli.announce import announce
 from stoker.cli.completion import model_names
+from stoker.cli.later import msgspec, params, settings
 from stoker.cli.report import set_up_logging
 from stoker.errors import ConfigError
 
 if TYPE_CHECKING:
-    from stoker.config import Config
-    from stoker.core.params import SamplingParams
     from stoker.engine.config import EngineConfig
 
 OptionGroup: TypeAlias = Mapping[str, Any]
@@ -58,7 +57,7 @@ PoolingName = Literal["mean", "cls", "last"]
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 FlashAttention = Literal["auto", "on", "off"]
 SplitMode = Literal["none", "layer", "row"]
-Runtime = Literal["engine", "llama-server"]
+Runtime = Literal["engine", "llama-server", "vllm"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -149,6 +148,8 @@ SERVER: OptionGroup = _panel(
     runtime=Runtime,
     llama_server_path=_Opt(str, metavar="PATH"),
     llama_server_args=_Opt(str, metavar="ARGS"),
+    vllm_path=_Opt(str, metavar="PATH"),
+    vllm_args=_Opt(str, metavar="ARGS"),
     max_queue=int,
     max_queue_tokens=int,
     strict_models=bool,
@@ -242,36 +243,30 @@ class Flags:
     config_file: Path | None
     values: Mapping[str, Any]
 
-    def load(self, *, without: OptionGroup | None = None) -> Config:
+    def load(self, *, without: OptionGroup | None = None) -> settings.Config:
         """The configuration under these flags.
 
         Args:
             without: options that are part of the request instead, and so win over what the model recommends.
         """
-        from stoker.config import load_config
-
         values = {key: value for key, value in self.values.items() if key not in (without or {})}
-        return load_config(values, file=self.config_file)
+        return settings.load_config(values, file=self.config_file)
 
     def engine_config(self, model: str) -> EngineConfig:
         """The engine of one user who asks one thing at a time; the sampling flags are left to `sampling`."""
-        import msgspec
-
         announce(model)
         config = self.load(without=SAMPLING)
         check_cache_dir(config.engine.kv_cache_dir)
         parallel = config.engine.parallel if config.is_given("parallel") else 1
         return msgspec.structs.replace(config.engine, model=model, parallel=parallel)
 
-    def sampling(self) -> SamplingParams:
+    def sampling(self) -> params.SamplingParams:
         """What the flags say about one request.
 
         Raises:
             InvalidInput: a value is out of its range.
         """
-        from stoker.core.params import SamplingParams
-
-        return SamplingParams(**{key: self.values[key] for key in SAMPLING if key in self.values})
+        return params.SamplingParams(**{key: self.values[key] for key in SAMPLING if key in self.values})
 
 
 def check_cache_dir(folder: str) -> None:

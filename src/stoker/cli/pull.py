@@ -9,6 +9,7 @@ import typer
 from stoker.cli.announce import announce
 from stoker.cli.answer import write
 from stoker.cli.download_bar import DownloadBar
+from stoker.cli.later import preparing, store
 from stoker.cli.options import Flags, Model, shared_options
 from stoker.cli.report import say
 
@@ -24,18 +25,14 @@ Pack = Annotated[
 @shared_options()
 def pull(flags: Flags, model: Model, pack: Pack = True) -> None:
     """Download a model if needed, pack its weights, and print its path."""
-    from stoker.models.store import resolve
-
     announce(model)
     bar = DownloadBar()
     try:
-        path = resolve(model, progress=bar)
+        path = store.resolve(model, progress=bar)
     except KeyboardInterrupt:
         bar.close()
         say("stopped; the next `stoker pull` goes on from here if the source allows it")
         raise
     if pack and path.is_file():
-        from stoker.loading.preparing import pack_gguf
-
-        pack_gguf(path, DownloadBar())
+        preparing.pack_gguf(path, DownloadBar())
     write(f"{path}\n")

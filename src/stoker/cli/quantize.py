@@ -11,6 +11,7 @@ import typer
 
 from stoker.cli.answer import write
 from stoker.cli.download_bar import DownloadBar
+from stoker.cli.later import llama_quantize, store
 from stoker.cli.options import Flags, shared_options
 from stoker.cli.report import say
 from stoker.cli.table import size
@@ -42,22 +43,19 @@ def quantize(
     force: Force = False,
 ) -> None:
     """Write a GGUF file with smaller weights. libllama does it (extra `llama`)."""
-    from stoker.backends.llama.quantize import FILE_TYPES
-    from stoker.backends.llama.quantize import quantize as write_quantized
-    from stoker.models.store import resolve
-
-    if kind.upper() not in FILE_TYPES:
-        raise InvalidInput(f"TYPE must be one of {', '.join(FILE_TYPES)}, not {kind!r}", parameter="type")
+    if kind.upper() not in llama_quantize.FILE_TYPES:
+        known = ", ".join(llama_quantize.FILE_TYPES)
+        raise InvalidInput(f"TYPE must be one of {known}, not {kind!r}", parameter="type")
     if file.exists() and not force:
         raise InvalidInput(f"{file} exists already; --force replaces it", parameter="file")
-    source = resolve(model, progress=DownloadBar())
+    source = store.resolve(model, progress=DownloadBar())
     if file.exists() and source.samefile(file):
         raise InvalidInput(f"{file} is the model itself; write to another file", parameter="file")
     if not logging.getLogger().isEnabledFor(logging.INFO):
         logging.getLogger("stoker.llama").setLevel(logging.ERROR)  # it names every matrix that gets another type
     part = file.with_name(f".{file.name}.part")
     try:
-        write_quantized(source, part, kind.upper(), threads=threads, requantizes=requantize)
+        llama_quantize.quantize(source, part, kind.upper(), threads=threads, requantizes=requantize)
         os.replace(part, file)
     finally:
         part.unlink(missing_ok=True)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from stoker.cli.later import removal
 from stoker.cli.options import Flags, shared_options
 from stoker.cli.report import say
 from stoker.cli.server_client import ApiKey, OtherUrl, ServerClient
@@ -17,12 +18,10 @@ Names = Annotated[list[str], typer.Argument(metavar="MODEL...", show_default=Fal
 @shared_options()
 def rm(flags: Flags, models: Names, url: OtherUrl = None, api_key: ApiKey = None) -> None:
     """Remove downloaded models, other names, or presets. Files that were given by path stay."""
-    from stoker.models.removal import remove_model
-
     client = None if url is None else ServerClient(url, api_key)
     for model in models:
         if client is None:
-            remove_model(own_name(model))
+            removal.remove_model(own_name(model))
         else:
             client.send("DELETE", "/api/delete", {"model": model})
         say(f"removed {model}")

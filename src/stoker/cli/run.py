@@ -9,6 +9,7 @@ import typer
 
 from stoker.cli.answer import write_answer
 from stoker.cli.download_bar import DownloadBar
+from stoker.cli.later import chat, llms
 from stoker.cli.options import ENGINE, SAMPLING, Flags, Model, System, shared_options
 from stoker.cli.prompt import given_prompt
 from stoker.cli.reply_options import Schema, Think, reply_options
@@ -90,13 +91,9 @@ def run(
     if text is None and raw:
         raise InvalidInput("no prompt: --raw continues a text, give it as PROMPT, or pipe it in", parameter="prompt")
     if text is None:
-        from stoker.cli.chat import converse
-
-        converse(flags, model, system, options=options)
+        chat.converse(flags, model, system, options=options)
         return
-    from stoker.llm import LLM
-
-    with LLM(flags.engine_config(model), progress=DownloadBar()) as llm:
+    with llms.LLM(flags.engine_config(model), progress=DownloadBar()) as llm:
         stopwatch = Stopwatch()
         with _ask(llm, text, files, system, sampling, options, is_raw=raw) as stream:
             write_answer(stopwatch.watch(spoken(stream)))

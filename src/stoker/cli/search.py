@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from stoker.cli.later import hub, library
 from stoker.cli.options import Flags, shared_options
 from stoker.cli.report import say
 from stoker.cli.table import AsJson, print_rows
@@ -36,15 +37,11 @@ def search(flags: Flags, words: Words, limit: Limit = 20, as_json: AsJson = Fals
 
 
 def _known(words: list[str]) -> Iterator[dict[str, Any]]:
-    from stoker.models.library import library
-
-    for model in library().values():
+    for model in library.library().values():
         if all(word.lower() in f"{model.name} {model.repo.lower()} {' '.join(model.abilities)}" for word in words):
             yield {"model": model.name, "size_bytes": model.size_bytes, "license": model.license}
 
 
 def _on_hub(words: list[str], limit: int) -> Iterator[dict[str, Any]]:
-    from stoker.models.hub import search_models
-
-    for found in search_models(" ".join(words), limit=limit):
+    for found in hub.search_models(" ".join(words), limit=limit):
         yield {"model": found.id, "downloads": found.downloads, "license": found.license}

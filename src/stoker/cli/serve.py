@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from stoker.cli.announce import announce
 from stoker.cli.download_bar import DownloadBar
+from stoker.cli.later import serving, settings
 from stoker.cli.log_files import kept_log
 from stoker.cli.options import (
     ENGINE,
@@ -21,11 +22,11 @@ from stoker.cli.options import (
 )
 from stoker.cli.report import say
 from stoker.cli.serve_log import request_lines, say_ready, say_stopping
+from stoker.engine import garbage, spare
 
 if TYPE_CHECKING:
     import logging
 
-    from stoker.config import Config
     from stoker.runtime.model_events import ModelEvent
 
 
@@ -47,11 +48,8 @@ def serve(flags: Flags, models: Models = None) -> None:
         _serve(config, models or [], kept)
 
 
-def _serve(config: Config, models: list[str], kept: logging.Handler | None) -> None:
-    from stoker.engine import garbage, spare
-    from stoker.serving import create_registry, run_server
-
-    registry = create_registry(config, models, progress=DownloadBar())
+def _serve(config: settings.Config, models: list[str], kept: logging.Handler | None) -> None:
+    registry = serving.create_registry(config, models, progress=DownloadBar())
     registry.events.listen(_say_plan)
     named = [status.model_id for status in registry.statuses()]
 
@@ -62,7 +60,7 @@ def _serve(config: Config, models: list[str], kept: logging.Handler | None) -> N
         say_ready(named or [name for name in [config.registry.models_dir] if name] or found, url)
 
     with request_lines(kept, is_json=config.server.log_format == "json"):
-        run_server(registry, config, on_ready, say_stopping)
+        serving.run_server(registry, config, on_ready, say_stopping)
 
 
 def _say_plan(event: ModelEvent) -> None:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from stoker.cli.later import urllib
 from stoker.errors import InvalidInput, StokerError
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
-    from urllib.error import HTTPError
-    from urllib.request import OpenerDirector
 
 USUAL_URL = "http://127.0.0.1:8080"
 _LOCAL = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -59,11 +58,9 @@ class ServerClient:
     """
 
     def __init__(self, url: str | None, api_key: str | None = None) -> None:
-        from urllib.parse import urlsplit
-
         chosen = url or os.environ.get("STOKER_URL") or USUAL_URL
         chosen = chosen if "://" in chosen else f"http://{chosen}"
-        parts = urlsplit(chosen)
+        parts = urllib.parse.urlsplit(chosen)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InvalidInput(f"--url: {chosen!r} is no URL such as {USUAL_URL}", parameter="url")
         self.url = chosen.rstrip("/").removesuffix("/v1")
@@ -105,19 +102,15 @@ class ServerClient:
 
     @contextmanager
     def _asking(self, method: str, path: str, data: bytes | None, timeout_s: float) -> Generator[HTTPResponse]:
-        # Its imports take as long as the list of all commands.
-        from urllib.error import HTTPError, URLError
-        from urllib.parse import quote
-        from urllib.request import Request
-
-        request = Request(f"{self.url}{quote(path, safe='/?=&')}", data, self._headers(), method=method)
+        url = f"{self.url}{urllib.parse.quote(path, safe='/?=&')}"
+        request = urllib.request.Request(url, data, self._headers(), method=method)
         try:
             with self._opener.open(request, timeout=timeout_s) as reply:
                 yield reply
-        except HTTPError as error:
+        except urllib.error.HTTPError as error:
             with error:
                 raise StokerError(f"{self.url}: {_reason(error)}") from None
-        except (URLError, OSError) as error:
+        except (urllib.error.URLError, OSError) as error:
             reason = getattr(error, "reason", error)
             raise StokerError(
                 f"no server answers at {self.url} ({getattr(reason, 'strerror', None) or reason}): "
@@ -133,11 +126,10 @@ def _first_key(keys: str) -> str:
     return keys.partition(",")[0].rpartition(":")[2].strip()
 
 
-def _opener(host: str) -> OpenerDirector:
+def _opener(host: str) -> urllib.request.OpenerDirector:
     """No proxy stands between this process and its own machine."""
-    from urllib.request import ProxyHandler, build_opener
-
-    return build_opener(ProxyHandler({})) if host in _LOCAL else build_opener()
+    proxies = [urllib.request.ProxyHandler({})] if host in _LOCAL else []
+    return urllib.request.build_opener(*proxies)
 
 
 def _object(body: bytes) -> dict[str, Any]:
@@ -150,7 +142,7 @@ def _object(body: bytes) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
-def _reason(error: HTTPError) -> str:
+def _reason(error: urllib.error.HTTPError) -> str:
     """The message of an error body, in whichever dialect it is."""
     try:
         about = _object(error.read(_MAX_BYTES)).get("error")

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from stoker.cli.answer import write
+from stoker.cli.later import description, discovery, fit, gguf, library, model_defaults, presets, store
 from stoker.cli.options import Flags, Model, shared_options
 from stoker.cli.server_client import ApiKey, OtherUrl, ServerClient
 from stoker.cli.table import AsJson, print_json, print_table, shown
 from stoker.errors import ModelFileNotFound, ModelUnsupported
-
-if TYPE_CHECKING:
-    from stoker.models.library import KnownModel
-    from stoker.models.presets import Preset
 
 Template = Annotated[bool, typer.Option("--template", help="Print the chat template alone.")]
 
@@ -47,49 +44,41 @@ def _one_line(text: str) -> str:
 
 
 def _facts(name: str) -> dict[str, Any]:
-    from stoker.models.presets import read_presets
-
-    preset = read_presets().get(name)
+    preset = presets.read_presets().get(name)
     if preset is not None:
         return {"name": name, **_preset(preset), **_base(preset.model)}
     return {"name": name, **_base(name)}
 
 
-def _preset(preset: Preset) -> dict[str, Any]:
+def _preset(preset: presets.Preset) -> dict[str, Any]:
     about = {"system": preset.system, "sampling": preset.sampling, "lora": preset.lora, "ctx_size": preset.ctx_size}
     return {"based_on": preset.model, **{key: value for key, value in about.items() if value}}
 
 
 def _base(name: str) -> dict[str, Any]:
-    from stoker.models.library import known_model
-
-    path, known = _path_of(name), known_model(name)
+    path, known = _path_of(name), library.known_model(name)
     if path is None and known is None:
-        from stoker.models.store import resolve
-
-        path = resolve(name)  # a path, or what says why not
+        path = store.resolve(name)  # a path, or what says why not
     return {**(_known(known) if known else {}), **(_file(path) if path else {"here": False})}
 
 
 def _path_of(name: str) -> Path | None:
     """Where it lies, if it is here already."""
-    from stoker.models.discovery import discover_models
-
     path = Path(name).expanduser()
     if path.is_file():
         return path
     plain = name.removesuffix(":latest")
     found = [
-        model for model in discover_models(None) if plain in model.names or model.names[0].startswith(f"hf:{plain}:")
+        model
+        for model in discovery.discover_models(None)
+        if plain in model.names or model.names[0].startswith(f"hf:{plain}:")
     ]
     if not found and "/" in plain and not path.exists():
         raise ModelFileNotFound(f"{name} is not on this disk: `stoker pull {name}` brings it", path=name)
     return found[0].path if found else None
 
 
-def _known(model: KnownModel) -> dict[str, Any]:
-    from stoker.models.fit import needs_of
-
+def _known(model: library.KnownModel) -> dict[str, Any]:
     return {
         "source": model.source,
         "license": model.license,
@@ -97,21 +86,18 @@ def _known(model: KnownModel) -> dict[str, Any]:
         "architecture": model.architecture,
         "context": model.context,
         "size_bytes": model.size_bytes,
-        "memory_bytes": needs_of(model).least_bytes,
+        "memory_bytes": fit.needs_of(model).least_bytes,
     }
 
 
 def _file(path: Path) -> dict[str, Any]:
-    from stoker.models.description import describe
-    from stoker.models.gguf import read_gguf
-    from stoker.models.model_defaults import model_defaults
-
     if path.suffix.lower() != ".gguf":
         raise ModelUnsupported(f"{path} is no GGUF file: `stoker show` reads these alone")
-    with read_gguf(path) as gguf:
-        about = describe(gguf)
-        recommended = {key: value for key, value in asdict(model_defaults(gguf)).items() if value is not None}
-        license_name = gguf.get_str("general.license")
+    with gguf.read_gguf(path) as file:
+        about = description.describe(file)
+        defaults = asdict(model_defaults.model_defaults(file))
+        recommended = {key: value for key, value in defaults.items() if value is not None}
+        license_name = file.get_str("general.license")
     return {
         "title": about.name,
         "architecture": about.architecture,

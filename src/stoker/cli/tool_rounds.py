@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import typer
 
+from stoker.cli.later import mcp_servers
 from stoker.cli.report import say
 from stoker.errors import ConfigError, InvalidInput
 
 if TYPE_CHECKING:
-    from stoker.cli.mcp_servers import Toolbox
     from stoker.llm import Completion, ToolCall
     from stoker.llm.options import ChatOptions
     from stoker.text.messages import Message
@@ -36,7 +36,7 @@ MCP = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", rich_help_panel="Tools", help="Call tools without asking.")]
 
 
-def open_toolbox(servers: Sequence[str], *, is_agreed: bool) -> Toolbox:
+def open_toolbox(servers: Sequence[str], *, is_agreed: bool) -> mcp_servers.Toolbox:
     """The tools of these MCP servers, not started yet.
 
     Args:
@@ -46,11 +46,9 @@ def open_toolbox(servers: Sequence[str], *, is_agreed: bool) -> Toolbox:
     Raises:
         ConfigError: a value names no server, or there is no terminal to ask the user on.
     """
-    from stoker.cli.mcp_servers import Toolbox, server_specs
-
     if not is_agreed and not _has_terminal():
         raise ConfigError("--mcp asks before each call, and there is no terminal; agree to all with --yes", key="mcp")
-    return Toolbox(server_specs(servers))
+    return mcp_servers.Toolbox(mcp_servers.server_specs(servers))
 
 
 class ToolRounds:
@@ -61,7 +59,7 @@ class ToolRounds:
         agrees_to_all: the user need not be asked.
     """
 
-    def __init__(self, toolbox: Toolbox, *, agrees_to_all: bool) -> None:
+    def __init__(self, toolbox: mcp_servers.Toolbox, *, agrees_to_all: bool) -> None:
         self._toolbox = toolbox
         self._agrees_to_all = agrees_to_all
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from stoker.cli.answer import write
+from stoker.cli.later import rich, top_view
 from stoker.cli.options import Flags, shared_options
 from stoker.cli.server_client import ApiKey, ServerClient, Url
 from stoker.cli.table import print_json
 from stoker.errors import StokerError
-
-if TYPE_CHECKING:
-    from rich.live import Live
 
 Model = Annotated[
     str | None,
@@ -55,22 +53,16 @@ def top(
 
 
 def _print(state: dict[str, Any]) -> None:
-    from rich.console import Console
-
-    from stoker.cli.top_view import screen
-
-    console = Console(width=None if sys.stdout.isatty() else 120)
+    console = rich.console.Console(width=None if sys.stdout.isatty() else 120)
     with console.capture() as printed:
-        console.print(screen(state))
+        console.print(top_view.screen(state))
     write(printed.get())
 
 
 def _follow(client: ServerClient, path: str) -> None:
-    from rich.live import Live
-
     events = client.events(path)
     first = next(events)  # an error here is one of the command, and not of a server that was there
-    with Live(screen=True, auto_refresh=False) as live:
+    with rich.live.Live(screen=True, auto_refresh=False) as live:
         try:
             state = _shown(live, {}, *first)
             while True:
@@ -87,9 +79,7 @@ def _follow(client: ServerClient, path: str) -> None:
             return
 
 
-def _shown(live: Live, state: dict[str, Any], name: str, event: dict[str, Any]) -> dict[str, Any]:
-    from stoker.cli.top_view import applied, screen
-
-    state = applied(state, name, event)
-    live.update(screen(state), refresh=True)
+def _shown(live: rich.live.Live, state: dict[str, Any], name: str, event: dict[str, Any]) -> dict[str, Any]:
+    state = top_view.applied(state, name, event)
+    live.update(top_view.screen(state), refresh=True)
     return state

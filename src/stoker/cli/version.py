@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+from importlib import metadata
 from typing import Any
 
 from stoker import __version__
@@ -14,8 +16,6 @@ _EXTRAS = {"llama-cpp-python": "llama backend", "onnxruntime": "onnx backend"}
 @shared_options()
 def version(flags: Flags, as_json: AsJson = False) -> None:
     """Show versions for bug reports. They are those of Stoker, Python and the optional backends."""
-    import platform
-
     facts: dict[str, Any] = {
         "stoker": __version__,
         "python": platform.python_version(),
@@ -29,10 +29,7 @@ def version(flags: Flags, as_json: AsJson = False) -> None:
 
 
 def _installed(package: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
-
     try:
-        return installed(package)
-    except PackageNotFoundError:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
         return None

@@ -14,6 +14,7 @@ from stoker.cluster.messages import decode_orders, encode
 from stoker.cluster.session import Session
 from stoker.cluster.untyped import ray
 from stoker.engine.health import Health
+from stoker.runtime.block_follower import BlockFollower
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ class Engine:
         self._has_sessions = asyncio.Condition()
         self._node = str(ray.util.get_node_ip_address())
         self._runtime = await started(spec.model_spec(), None)
+        self._blocks = BlockFollower(self._runtime)
 
     async def connect(self, session_id: str, to: str) -> AsyncGenerator[bytes, None]:
         """The reports to a front, until it leaves.
@@ -40,7 +42,7 @@ class Engine:
             session_id: chosen by the front.
             to: this replica; for the router.
         """
-        session = Session(self._runtime, self._node, lambda: self._others(session_id))
+        session = Session(self._runtime, self._node, lambda: self._others(session_id), self._blocks)
         async with self._has_sessions:
             self._sessions[session_id] = session
             self._has_sessions.notify_all()
@@ -80,4 +82,5 @@ class Engine:
         runtime: Any = getattr(self, "_runtime", None)
         if runtime is not None:
             await asyncio.gather(*(session.close() for session in self._sessions.values()))
+            await self._blocks.close()
             await runtime.close()

@@ -16,12 +16,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 
+from stoker.cluster.messages import Heard
 from stoker.cluster.remote import RemoteEngine
 from stoker.engine.cards import is_same_model
+from stoker.engine.question_messages import BlocksHeld
 from stoker.errors import ModelNotLoaded, StokerError
+from stoker.runtime.cached_prefixes import CachedPrefixes
 from stoker.runtime.replica import Phase, Replica
 from stoker.runtime.replica_set import ReplicaSet
-from stoker.runtime.routing import Affinity
+from stoker.runtime.routing import Beginning
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +37,6 @@ class ClusterFleet:
     Args:
         present: the ids of the replicas that are there now.
         connect: makes the runtime of one, not started.
-        affinity: is told what other fronts have sent where.
         start_s: how long `start` waits for the first one.
     """
 
@@ -42,13 +44,12 @@ class ClusterFleet:
         self,
         present: Callable[[], Collection[str]],
         connect: Callable[[str], RemoteEngine],
-        affinity: Affinity,
         start_s: float = 900.0,
     ) -> None:
         self.members = ReplicaSet(may_refill=True)
+        self.prefixes = CachedPrefixes()
         self._present = present
         self._connect = connect
-        self._affinity = affinity
         self._start_s = start_s
         self._ids: dict[Replica, str] = {}
         self._connecting: set[asyncio.Task[None]] = set()
@@ -110,7 +111,7 @@ class ClusterFleet:
     def _add(self, replica_id: str) -> None:
         runtime = self._connect(replica_id)
         replica = Replica(self.members.free_number, runtime)
-        runtime.listen(lambda beginning: self._affinity.note(replica.number, beginning))
+        runtime.listen(_Prefixes(self.prefixes, replica.number))
         self.members.add(replica)
         self._ids[replica] = replica_id
         task = asyncio.create_task(self._start(replica, replica_id), name=f"stoker-connect-{replica_id}")
@@ -135,9 +136,26 @@ class ClusterFleet:
 
     def _let_go(self, replica: Replica) -> None:
         if self._ids.pop(replica, None) is not None and replica in self.members:
+            self.prefixes.drop(replica.number)
             self.members.remove(replica)
 
     async def _keep_checking(self) -> None:
         while True:
             self.check()
             await asyncio.sleep(CHECK_S)
+
+
+class _Prefixes:
+    """What one replica says about its cache, and about other fronts. See `CacheListener`."""
+
+    def __init__(self, prefixes: CachedPrefixes, number: int) -> None:
+        self._prefixes = prefixes
+        self._number = number
+
+    def on_heard(self, heard: Heard) -> None:
+        beginning = Beginning(heard.keys, heard.num_tokens)
+        self._prefixes.note_heard(self._number, beginning)
+        self._prefixes.note_accepted(beginning, heard.accepted)
+
+    def on_blocks(self, answer: BlocksHeld) -> bool:
+        return self._prefixes.note_held(self._number, answer)

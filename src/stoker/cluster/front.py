@@ -17,7 +17,6 @@ from stoker.cluster.untyped import serve
 from stoker.errors import StokerError
 from stoker.runtime.registry import Registry
 from stoker.runtime.replicas import ReplicatedRuntime
-from stoker.runtime.routing import Affinity
 from stoker.runtime.served import ServedModel
 from stoker.server.transport.connection import STOP, Stop
 from stoker.text.volatile import VolatileHeaders
@@ -63,10 +62,9 @@ def _runtime(spec: EngineSpec, handle: Any, volatile: VolatileHeaders) -> Replic
     def connect(replica_id: str) -> RemoteEngine:
         return RemoteEngine(ServeLink(handle, replica_id), volatile)
 
-    affinity = Affinity()
-    fleet = ClusterFleet(lambda: DIRECTORY.present(spec.deployment), connect, affinity)
+    fleet = ClusterFleet(lambda: DIRECTORY.present(spec.deployment), connect)
     restart_wait_s = spec.cluster.load().supervision.restart_wait_s
-    return ReplicatedRuntime(fleet, restart_wait_s=restart_wait_s, affinity=affinity)
+    return ReplicatedRuntime(fleet, restart_wait_s=restart_wait_s)
 
 
 _LIVES: list[_Life] = []

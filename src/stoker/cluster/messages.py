@@ -43,6 +43,8 @@ class Heard(msgspec.Struct, frozen=True, tag=True):
     keys: tuple[bytes, ...]
     """See `Beginning`."""
     num_tokens: int
+    accepted: Accepted
+    """The blocks that the prompt has become, in the engine's words."""
 
 
 Report: TypeAlias = Hello | Beat | Heard | Accepted | Output | Failed | AnswerEvent

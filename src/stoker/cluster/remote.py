@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, suppress
 from typing import Any, Protocol, cast
 
 from stoker.cluster.messages import Beat, Heard, Hello, Order, Report
@@ -20,11 +20,10 @@ from stoker.engine.door import Door
 from stoker.engine.health import Health
 from stoker.engine.inbox import InboxLimits
 from stoker.engine.protocol import Accepted, Command, Failed, Output, Submit
-from stoker.engine.question_messages import A, Question
+from stoker.engine.question_messages import A, BlocksHeld, LookAtBlocks, Question
 from stoker.engine.questions import Questions
 from stoker.engine.requests import Requests
 from stoker.errors import EngineCrashed, ModelNotLoaded
-from stoker.runtime.routing import Beginning
 from stoker.text.chat_formats.probe import ChatFormat
 from stoker.text.messages import Json, Message
 from stoker.text.volatile import VolatileHeaders
@@ -58,6 +57,18 @@ class Link(Protocol):
         ...
 
 
+class CacheListener(Protocol):
+    """Is told what a replica has cached."""
+
+    def on_heard(self, heard: Heard) -> None:
+        """Another front has sent a prompt to the replica."""
+        ...
+
+    def on_blocks(self, answer: BlocksHeld) -> bool:
+        """The replica says which blocks it holds. False: something is missing before it."""
+        ...
+
+
 class RemoteEngine:
     """The `Runtime` of one replica. Belongs to one event loop.
 
@@ -79,13 +90,13 @@ class RemoteEngine:
         self._hello: asyncio.Future[Hello] | None = None
         self._template: CardTemplate | None = None
         self._beat = Beat("starting")
-        self._on_heard: Callable[[Beginning], None] = lambda beginning: None
+        self._listener: CacheListener | None = None
         self.node = ""
         """The address of its node, once it is connected."""
 
-    def listen(self, on_heard: Callable[[Beginning], None]) -> None:
-        """Calls `on_heard` with each prompt that another front has sent there."""
-        self._on_heard = on_heard
+    def listen(self, listener: CacheListener) -> None:
+        """Tells a listener what the replica says about its cache. To be called before `start`."""
+        self._listener = listener
 
     @property
     def is_lost(self) -> bool:
@@ -209,14 +220,23 @@ class RemoteEngine:
                 self._requests.on_event(report)
             case Beat():
                 self._beat = report
-            case Heard():
-                self._on_heard(Beginning(report.keys, report.num_tokens))
+            case Heard() | BlocksHeld():
+                self._tell_listener(report)
             case Hello():
                 assert self._hello is not None
                 self._hello.set_result(report)
                 self._beat = Beat("ready")
             case _:
                 self._questions.on_answer(report)
+
+    def _tell_listener(self, report: Heard | BlocksHeld) -> None:
+        if self._listener is None:
+            return
+        if isinstance(report, Heard):
+            self._listener.on_heard(report)
+        elif not self._listener.on_blocks(report):
+            with suppress(ModelNotLoaded):  # then the next answer is refused as well, and asks again
+                self._send(LookAtBlocks())
 
     async def _keep_telling(self) -> None:
         """Sends one list of orders at a time, so that none overtakes another; new orders gather meanwhile."""

@@ -15,16 +15,28 @@ import msgspec
 
 from stoker.cluster.messages import Beat, Heard, Hello, Order, Report
 from stoker.engine.health import Health
-from stoker.engine.protocol import Abort, Failed, Pause, Resume, Submit
-from stoker.engine.question_messages import ChangeAdapters, EraseSlots, Question, RestoreSlot, SaveSlot, Unanswered
+from stoker.engine.protocol import Abort, Accepted, Failed, Pause, Resume, Submit
+from stoker.engine.question_messages import (
+    BlocksHeld,
+    ChangeAdapters,
+    EraseSlots,
+    LookAtBlocks,
+    Question,
+    RestoreSlot,
+    SaveSlot,
+    Unanswered,
+)
 from stoker.errors import StokerError, UnsupportedParameter
 from stoker.runtime.base import Runtime
+from stoker.runtime.block_follower import BlockFollower
 from stoker.runtime.replica_request import beginning_of_submit
 
 BEAT_S = 1.0
 """Time between two signs of life of a replica."""
 PATIENCE_S = 20.0
 """Silence after which a front is gone."""
+MAX_UNREAD = 100_000
+"""Changes of blocks that wait for a front."""
 
 
 class Session:
@@ -34,11 +46,21 @@ class Session:
         runtime: of the replica; started.
         node: the address of its node.
         others: the sessions of other fronts at the same replica.
+        blocks: knows which blocks of KV the replica holds; None = the front is not told.
     """
 
-    def __init__(self, runtime: Runtime, node: str, others: Callable[[], Iterable[Session]] = lambda: ()) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        node: str,
+        others: Callable[[], Iterable[Session]] = lambda: (),
+        blocks: BlockFollower | None = None,
+    ) -> None:
         self._runtime = runtime
         self._others = others
+        self._blocks = blocks
+        self._num_blocks_unread = 0
+        """Blocks in reports that the front has not taken. If they become too many, it is told everything later."""
         self._reports: list[Report] = [Hello(runtime.card, node)]
         self._has_news = asyncio.Event()
         self._work: dict[str, asyncio.Task[None]] = {}
@@ -58,7 +80,6 @@ class Session:
         for order in orders:
             match order:
                 case Submit():
-                    self._spread_word(order)
                     self._begin(order.request_id, self._generate(order, self._work.get(order.request_id)))
                 case Abort():
                     self._abort(order.request_id)
@@ -68,6 +89,9 @@ class Session:
                 case Resume():
                     if (resumed := self._resumed.get(order.request_id)) is not None:
                         resumed.set()
+                case LookAtBlocks():
+                    self._num_blocks_unread = MAX_UNREAD
+                    self._has_news.set()
                 case _:
                     self._begin(order.question_id, self._answer(order))
 
@@ -78,13 +102,17 @@ class Session:
     async def frames(self) -> AsyncGenerator[list[Report], None]:
         """The reports to the front, as it takes them; at least a `Beat` every second. Ends when the front is gone."""
         beating = asyncio.ensure_future(self._keep_beating())
+        if self._blocks is not None:
+            self._blocks.listen(self._tell_blocks)
         try:
             while not self._is_closed:
                 await self._has_news.wait()
                 self._has_news.clear()
                 reports, self._reports = self._reports, []
-                yield reports
+                yield reports + self._missed_blocks()
         finally:
+            if self._blocks is not None:
+                self._blocks.leave(self._tell_blocks)
             beating.cancel()
             await self.close()
             await asyncio.gather(beating, return_exceptions=True)
@@ -98,13 +126,27 @@ class Session:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _spread_word(self, submit: Submit) -> None:
+    def _spread_word(self, submit: Submit, accepted: Accepted) -> None:
         """Tells the other fronts of a prompt, so that each front can route the conversation to its prefix cache."""
         others = list(self._others()) if submit.cache_prompt else []
         if others:
             beginning = beginning_of_submit(submit)
             for other in others:
-                other.hear(Heard(beginning.keys, beginning.num_tokens))
+                other.hear(Heard(beginning.keys, beginning.num_tokens, accepted))
+
+    def _tell_blocks(self, answer: BlocksHeld) -> None:
+        self._num_blocks_unread += sum(len(run.numbers) for run in (*answer.stored, *answer.removed))
+        if self._num_blocks_unread < MAX_UNREAD:
+            self._tell(answer)
+        else:
+            self._has_news.set()
+
+    def _missed_blocks(self) -> list[Report]:
+        """Everything that the replica holds, if the front was not told all changes; to be called for each frame."""
+        unread, self._num_blocks_unread = self._num_blocks_unread, 0
+        if self._blocks is None or unread < MAX_UNREAD or not self._blocks.held.ledger:
+            return []
+        return [self._blocks.held.whole()]
 
     def _begin(self, work_id: str, work: Coroutine[Any, Any, None]) -> None:
         task = self._work[work_id] = asyncio.ensure_future(work)
@@ -130,6 +172,8 @@ class Session:
         try:
             async with aclosing(self._runtime.generate(submit)) as events:
                 async for event in events:
+                    if isinstance(event, Accepted):
+                        self._spread_word(submit, event)
                     self._tell(event)
                     await resumed.wait()  # the engine pauses it when its own inbox is full
         except StokerError as error:

@@ -83,6 +83,11 @@ class KVCache:
         return self._traits.can_copy
 
     @property
+    def can_truncate(self) -> bool:
+        """A part of what a slot holds can be reused; else it is all or nothing."""
+        return self._traits.can_truncate
+
+    @property
     def running_slots(self) -> Set[int]:
         return self._running.keys()
 
@@ -210,6 +215,10 @@ class KVCache:
         self.tree.insert(slot, key)
         self.tree.extend(slot, entries)
         self.retained.add(slot, key)
+
+    def key_of(self, slot: int) -> Hashable:
+        """Under which key the entries of a slot that is not free are found."""
+        return self._running[slot] if slot in self._running else self.retained.key(slot)
 
     def forget(self, key: Hashable) -> None:
         """Drops whatever is retained under a key."""

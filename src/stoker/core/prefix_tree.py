@@ -65,6 +65,7 @@ class PrefixTree:
         """Entries in the tree, each node counted once: cells if a backend shares them."""
         self.num_total = 0
         """Entries over all slots, shared ones counted again: cells if a backend copies them."""
+        self._cuts: dict[int, int] = {}
 
     @property
     def slots(self) -> Iterable[int]:
@@ -138,6 +139,7 @@ class PrefixTree:
         """Keeps the first `length` entries of a slot."""
         assert length <= self._lengths[slot]
         old_tip, new_tip = self._tips[slot], self._node_ending_at(slot, length)
+        self._cuts[slot] = min(length, self._cuts.get(slot, length))
         self._move_tip(slot, new_tip)
         self.num_total -= self._lengths[slot] - length
         self._lengths[slot] = length
@@ -159,6 +161,11 @@ class PrefixTree:
         del self._lengths[slot]
         if not root.tips and not root.children:
             self._roots = {key: node for key, node in self._roots.items() if node is not root}
+
+    def take_cuts(self) -> dict[int, int]:
+        """How many entries have stayed in each slot that was cut since the last call. Other slots have only grown."""
+        cuts, self._cuts = self._cuts, {}
+        return cuts
 
     def match(self, entries: list[Entry], key: Hashable = None) -> Match:
         """The longest prefix of `entries` that some slot holds under `key`."""

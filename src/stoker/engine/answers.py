@@ -7,10 +7,12 @@ from functools import partial
 
 from stoker.core.scheduler import Scheduler
 from stoker.engine.adapters import Adapters
+from stoker.engine.block_ledger import BlockLedger
 from stoker.engine.prompt import entries_of
 from stoker.engine.protocol import AnswerEvent
 from stoker.engine.question_messages import (
     AdapterList,
+    BlocksHeld,
     ChangeAdapters,
     CountTokens,
     Detokenize,
@@ -22,6 +24,7 @@ from stoker.engine.question_messages import (
     ListSessions,
     ListSlots,
     Look,
+    LookAtBlocks,
     QuickQuestion,
     RestoreSlot,
     SaveSlot,
@@ -67,13 +70,15 @@ class Answers:
         self._transfers = transfers
         self._adapters = adapters
         self._look = look
+        self._blocks: BlockLedger | None = None
+        """Made when it is first asked for."""
 
     def answer(self, question: QuickQuestion) -> AnswerEvent:
         """Answers a question.
 
         Raises:
             InvalidInput: it asks for something that is not there.
-            UnsupportedParameter: only an engine's process can do it.
+            UnsupportedParameter: only an engine's process can do it, or the model cannot.
         """
         match question:
             case Tokenize():
@@ -91,12 +96,21 @@ class Answers:
                 return AdapterList(question.question_id, self._adapters.cards())
             case Look():
                 return Glimpse(question.question_id, [self._look(question.since.get(0, 0))])
+            case LookAtBlocks():
+                return self._look_at_blocks(question)
             case ListSessions(owner=owner):
                 return SessionList(question.question_id, self._sessions.states(owner))
             case EndSession(name=name):
                 return SessionEnded(question.question_id, self._sessions.end(name))
             case SaveSlot() | RestoreSlot():
                 raise UnsupportedParameter("slots are saved and restored by an engine's process only")
+
+    def _look_at_blocks(self, question: LookAtBlocks) -> BlocksHeld:
+        if not self._scheduler.kv.can_truncate:
+            raise UnsupportedParameter("the model reuses whole conversations only, and no blocks of them")
+        if self._blocks is None:
+            self._blocks = BlockLedger(self._scheduler.kv, self._transfers.memory_keys)
+        return self._blocks.look(question)
 
     def _erase(self, slot: int | None) -> int:
         if slot is not None:

@@ -285,18 +285,18 @@ class SupervisionConfig:
     heartbeat_every_s: float = 1.0
     """How often a child gives a sign of life."""
     heartbeat_timeout_s: float = 30.0
-    """A loaded child that says nothing for so long is killed."""
+    """Seconds of silence after which a loaded child is killed."""
     stall_after_s: float = 10.0
-    """Work waits and no step was finished for so long: health says `stalled`."""
+    """Seconds without a finished step, while work waits, after which health says `stalled`."""
     stall_kill_s: float = 300.0
-    """The same, and the child is killed."""
+    """Seconds without a finished step, while work waits, after which the child is killed."""
     load_timeout_s: float = 900.0
-    """A child that is loading its model and says nothing for so long is killed."""
+    """Seconds of silence after which a child that is loading its model is killed."""
     backoff_min_s: float = 0.1
     """Pause before the first restart; it doubles with each failure in a row."""
     backoff_max_s: float = 10.0
     healthy_s: float = 60.0
-    """A child that served for so long starts the back-off anew."""
+    """Seconds of service after which the next failure counts as the first one of its row."""
     stop_grace_s: float = 5.0
     """Time to stop when asked to, before SIGTERM; and again before SIGKILL."""
     restart_wait_s: float = 30.0

@@ -16,12 +16,19 @@ from stoker.core.params import SamplingParams
 from stoker.engine.metrics import COMPILE_BOUNDS
 from stoker.engine.spans import SpanFollower, SpannedConstraint
 from stoker.errors import GrammarTooComplex, InvalidInput
+from stoker.lazy import lazy_module
 from stoker.sampling.constraint import Constraint
 from stoker.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from stoker.grammars.compiler import Compiled, GrammarCompiler
-    from stoker.grammars.vocabulary import Vocabulary
+    from stoker.grammars import compiler as grammar_compiler
+    from stoker.grammars import vocabulary
+    from stoker.text.chat_formats import table
+else:
+    # Only constrained requests need them.
+    grammar_compiler = lazy_module("stoker.grammars.compiler")
+    vocabulary = lazy_module("stoker.grammars.vocabulary")
+    table = lazy_module("stoker.text.chat_formats.table")
 
 _COMPILE_S = 10.0
 """Longest time that a request waits for its grammar."""
@@ -61,7 +68,7 @@ class Outlines:
         self._tokenizer = tokenizer
         self._token_bytes = partial(tokenizer.token_bytes, render_special=True)
         self._lock = Lock()
-        self._compiler: GrammarCompiler | None = None
+        self._compiler: grammar_compiler.GrammarCompiler | None = None
         self._compile_s = Histogram(COMPILE_BOUNDS)
 
     def stream(self, outline: Outline) -> StreamOutline:
@@ -103,7 +110,7 @@ class Outlines:
         if compiler is not None:
             compiler.close()
 
-    def _grammar(self, grammar: GrammarText, sampling: SamplingParams) -> Compiled:
+    def _grammar(self, grammar: GrammarText, sampling: SamplingParams) -> grammar_compiler.Compiled:
         if sampling.ignore_eos:
             message = "`ignore_eos` and a constraint exclude each other: the constraint says where an answer ends"
             raise InvalidInput(message, parameter="ignore_eos")
@@ -114,24 +121,19 @@ class Outlines:
             future.cancel()
             raise GrammarTooComplex(f"the grammar was not compiled within {_COMPILE_S:g} s") from None
 
-    def _opened_compiler(self) -> GrammarCompiler:
+    def _opened_compiler(self) -> grammar_compiler.GrammarCompiler:
         with self._lock:
             if self._compiler is None:
-                from stoker.grammars.compiler import GrammarCompiler  # only constrained requests load it
-
-                self._compiler = GrammarCompiler(self._vocabulary(), observe=self._compile_s.observe)
+                self._compiler = grammar_compiler.GrammarCompiler(self._vocabulary(), observe=self._compile_s.observe)
             return self._compiler
 
-    def _vocabulary(self) -> Vocabulary:
-        from stoker.grammars.vocabulary import Vocabulary
-        from stoker.text.chat_formats.table import ALL_MARKER_TOKENS
-
+    def _vocabulary(self) -> vocabulary.Vocabulary:
         tokenizer = self._tokenizer
         hidden = {
             token_id
             for token_id in range(tokenizer.vocab_size)
             if not tokenizer.token_bytes(token_id) and tokenizer.token_bytes(token_id, render_special=True)
         }
-        markers = [tokenizer.encode(marker) for marker in ALL_MARKER_TOKENS]
+        markers = [tokenizer.encode(marker) for marker in table.ALL_MARKER_TOKENS]
         single = {token_ids[0] for token_ids in markers if len(token_ids) == 1}
-        return Vocabulary(tokenizer, self._info.eog_token_ids, frozenset(hidden | single))
+        return vocabulary.Vocabulary(tokenizer, self._info.eog_token_ids, frozenset(hidden | single))

@@ -37,7 +37,6 @@ from stoker.engine.orders import Prepare, await_launch, exit_with_parent
 from stoker.engine.protocol import (
     EXIT_LOAD_FAILED,
     Abort,
-    Accepted,
     Command,
     Failed,
     Frame,
@@ -63,7 +62,7 @@ from stoker.engine.question_messages import (
     Unanswered,
 )
 from stoker.engine.slot_files import file_slot
-from stoker.engine.worker import EngineWorker
+from stoker.engine.worker import EngineWorker, accepted
 from stoker.errors import Cancelled, StokerError
 
 logger = logging.getLogger(__name__)
@@ -235,7 +234,7 @@ class _EngineProcess:
         """On a tokenizer thread. `Accepted` leaves before the engine can add anything to it."""
         try:
             stream = self._worker.admit(submit)
-            self._publish([Accepted(submit.request_id, len(stream.request.prompt), stream.relaxed)])
+            self._publish([accepted(submit, stream)])
             self._worker.enqueue(stream)
         except Cancelled:
             return  # the client has left meanwhile

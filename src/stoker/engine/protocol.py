@@ -18,6 +18,7 @@ from stoker.engine.config import EngineConfig
 from stoker.engine.question_messages import (
     AdapterChoice,
     AdapterList,
+    BlocksHeld,
     Detokenized,
     Embed,
     Embedded,
@@ -147,6 +148,8 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     """Files that stand where the prompt, which is a text then, has their markers."""
     session: SessionUse | None = None
     """The conversation that the request goes on with, if it has a name."""
+    wants_blocks: bool = False
+    """`Accepted.blocks` is wanted."""
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -221,6 +224,9 @@ class Accepted(msgspec.Struct, frozen=True, tag=True):
     prompt_tokens: int
     relaxed: tuple[str, ...] = ()
     """What of a schema is not enforced, in words."""
+    blocks: list[int] = []
+    """Numbers of the prompt's whole blocks (see `blocks_held`), if they were asked for and other requests may reuse
+    them."""
 
 
 class Timing(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -289,6 +295,7 @@ AnswerEvent: TypeAlias = (
     | AdapterList
     | Embedded
     | Glimpse
+    | BlocksHeld
     | Unanswered
 )
 Command: TypeAlias = Submit | Embed | Abort | Pause | Resume | GiveRows | QuickQuestion | Shutdown

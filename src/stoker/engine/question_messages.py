@@ -8,14 +8,18 @@ import msgspec
 
 from stoker.core.media import Media, Span
 from stoker.core.slot_state import SlotState
+from stoker.engine.blocks_held import RemovedBlocks, StoredBlocks
 from stoker.engine.cards import AdapterCard
 from stoker.engine.config import AdapterSpec
 from stoker.engine.view import EngineView
 from stoker.errors import FieldValue, StokerError, error_from_code
+from stoker.lazy import lazy_module
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+else:
+    np = lazy_module("numpy")  # for servers that are asked for embeddings
 
 A = TypeVar("A", bound="Answer")
 
@@ -185,14 +189,10 @@ class Embedded(Answer, frozen=True, tag=True):
 
     def rows(self) -> NDArray[np.float32]:
         """`(inputs, size)`, in the order of the inputs."""
-        import numpy as np  # here: a server without embeddings does without it
-
         return np.frombuffer(self.values, dtype="<f4").reshape(len(self.num_tokens), self.size)
 
     def relevance(self) -> list[float]:
         """Of ranked inputs: how well each answers the query, between 0 and 1."""
-        import numpy as np
-
         scores = self.rows()[:, 0].astype(np.float64)
         return (0.5 * (1 + np.tanh(scores / 2))).tolist()
 
@@ -235,6 +235,34 @@ class Look(Question[Glimpse], frozen=True, tag=True):
     """By replica, the serial of the newest record that is known already; without it all that is kept is told."""
 
 
+class BlocksHeld(Answer, frozen=True, tag=True):
+    """The blocks of KV that an engine holds, or what has changed since the answer before."""
+
+    ledger: str
+    """Name of what has counted the answers; another name means another process."""
+    serial: int
+    """Number of answers with changes so far: one that is not `is_whole` continues the one with `serial - 1`."""
+    is_whole: bool
+    """`stored` is everything that the engine holds."""
+    stored: list[StoredBlocks]
+    removed: list[RemovedBlocks]
+
+
+class LookAtBlocks(Question[BlocksHeld], frozen=True, tag=True):
+    """Which blocks of KV any request may reuse, in the pool and in memory behind it.
+
+    A caller that has seen the last answer is told what has changed, any other one everything: an engine should have one
+    regular caller.
+    """
+
+    ledger: str = ""
+    """`BlocksHeld.ledger` of the last answer."""
+    since: int = 0
+    """`BlocksHeld.serial` of the last answer."""
+    wants_tokens: bool = False
+    """Stored blocks come with their entries."""
+
+
 class Unanswered(Answer, frozen=True, tag=True):
     """The question was refused."""
 
@@ -262,6 +290,7 @@ QuickQuestion: TypeAlias = (
     | EndSession
     | ChangeAdapters
     | Look
+    | LookAtBlocks
 )
 """What costs no forward pass."""
 

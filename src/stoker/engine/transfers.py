@@ -35,6 +35,10 @@ class NoTransfers:
     def clear(self) -> None:
         """Clears nothing."""
 
+    def memory_keys(self, known: int) -> tuple[int, set[bytes] | None]:
+        """No block is in memory."""
+        return 0, None if known == 0 else set()
+
     def counters(self) -> TierCounters:
         """All zero."""
         return TierCounters()
@@ -117,6 +121,10 @@ class Transfers:
     def clear(self) -> None:
         """See `KVStore.clear`."""
         self._store.clear()
+
+    def memory_keys(self, known: int) -> tuple[int, set[bytes] | None]:
+        """See `KVStore.memory_keys`."""
+        return self._store.memory_keys(known)
 
     def counters(self) -> TierCounters:
         """The numbers of the tiers, and of what was carried."""

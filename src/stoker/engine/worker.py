@@ -19,6 +19,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
+from stoker.core.blocks import Chain, root_key
+from stoker.engine.blocks_held import block_number
 from stoker.engine.call import Call
 from stoker.engine.closing import closing_on_error
 from stoker.engine.door import Door
@@ -117,7 +119,7 @@ class EngineWorker:
         self.reserve(submit.request_id)
         stream = self.admit(submit)
         self.enqueue(stream)
-        return Accepted(submit.request_id, len(stream.request.prompt), stream.relaxed)
+        return accepted(submit, stream)
 
     def embed(self, embed: Embed) -> None:
         """Starts a request for embeddings; tokenizes on the caller's thread.
@@ -389,6 +391,14 @@ class EngineWorker:
             self._publish([_failure(work, error) for work in live.values() if work is not None])
         except Exception:
             logger.exception("nobody can be told that the engine ended")
+
+
+def accepted(submit: Submit, stream: Stream) -> Accepted:
+    """What the client of a request is told once it is admitted."""
+    request, blocks = stream.request, Chain(root_key(stream.request.adapters))
+    if submit.wants_blocks and request.cache_prompt:
+        blocks.extend(request.prompt)
+    return Accepted(submit.request_id, len(request.prompt), stream.relaxed, [block_number(key) for key in blocks.keys])
 
 
 def _failure(work: Work, error: StokerError) -> Event:

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from stoker.lazy import lazy_module
+
+if TYPE_CHECKING:
+    import rich.console
+    import rich.progress
+else:
+    rich = lazy_module("rich")
 
 
 @contextmanager
@@ -12,10 +21,8 @@ def progress_bar(num_prompts: int, *, is_shown: bool) -> Generator[Callable[[], 
     if not is_shown:
         yield lambda: None
         return
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
-
-    columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    shown = rich.progress
+    columns = (*shown.Progress.get_default_columns(), shown.MofNCompleteColumn(), shown.TimeElapsedColumn())
+    with shown.Progress(*columns, console=rich.console.Console(stderr=True)) as bar:
         task = bar.add_task("prompts", total=num_prompts)
         yield lambda: bar.advance(task)

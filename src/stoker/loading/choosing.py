@@ -18,13 +18,24 @@ from typing import TYPE_CHECKING
 
 from stoker.core.stages import Mark
 from stoker.engine.config import EngineConfig
+from stoker.engine.tiers import least_ram_mib
 from stoker.errors import ConfigError, ModelError, ModelUnsupported
+from stoker.lazy import lazy_module
+from stoker.loading import gguf
 from stoker.loading.loader import Loader, Refusal
+from stoker.models.onnx_folder import is_onnx_model
 
 if TYPE_CHECKING:
     from stoker.engine.loaded import Loaded
+    from stoker.loading import llama, native, onnx, scripted
     from stoker.models.memory_plan import MemoryNeeds
     from stoker.models.progress import Progress
+else:
+    # One is imported when it is asked.
+    llama = lazy_module("stoker.loading.llama")
+    native = lazy_module("stoker.loading.native")
+    onnx = lazy_module("stoker.loading.onnx")
+    scripted = lazy_module("stoker.loading.scripted")
 
 logger = logging.getLogger(__name__)
 
@@ -69,8 +80,6 @@ def measure(config: EngineConfig) -> MemoryNeeds | None:
         ModelError: a file is missing or damaged, or no backend here runs the model.
         ConfigError: the model cannot have a configured size or option.
     """
-    from stoker.engine.tiers import least_ram_mib
-
     with chosen(config, loads_libllama=False) as (loader, _):
         needs = loader.needs()
     if needs is None:
@@ -114,12 +123,8 @@ def _check_draft(config: EngineConfig, loader: Loader, refusals: list[Refusal]) 
 
 def _loaders(config: EngineConfig, opened: ExitStack, *, loads_libllama: bool) -> Iterator[Loader]:
     """The loaders that `config.backend` allows, preferred ones first. One is imported when it is asked."""
-    from stoker.models.onnx_folder import is_onnx_model
-
     if config.backend == "scripted":
-        from stoker.loading.scripted import ScriptedLoader
-
-        return iter((ScriptedLoader(config),))
+        return iter((scripted.ScriptedLoader(config),))
     is_onnx = is_onnx_model(Path(config.model_path))
     kind, names = ("an ONNX model", ("onnx",)) if is_onnx else ("a GGUF file", ("native", "llama"))
     if config.backend not in ("auto", *names):
@@ -128,24 +133,16 @@ def _loaders(config: EngineConfig, opened: ExitStack, *, loads_libllama: bool) -
             backend=config.backend,
         )
     if is_onnx:
-        from stoker.loading.onnx import OnnxLoader
-
-        return iter((OnnxLoader(config),))
+        return iter((onnx.OnnxLoader(config),))
     return _gguf_loaders(config, opened, loads_libllama=loads_libllama)
 
 
 def _gguf_loaders(config: EngineConfig, opened: ExitStack, *, loads_libllama: bool) -> Iterator[Loader]:
-    from stoker.loading.gguf import open_gguf
-
-    model = open_gguf(config, opened)
+    model = gguf.open_gguf(config, opened)
     if config.backend in ("auto", "native"):
-        from stoker.loading.native import NativeLoader
-
-        yield NativeLoader(model, loads_libllama=loads_libllama)
+        yield native.NativeLoader(model, loads_libllama=loads_libllama)
     if config.backend in ("auto", "llama"):
-        from stoker.loading.llama import LlamaLoader
-
-        yield LlamaLoader(model, loads_libllama=loads_libllama)
+        yield llama.LlamaLoader(model, loads_libllama=loads_libllama)
 
 
 def _joined(errors: Sequence[ModelError | ConfigError]) -> ModelError | ConfigError:

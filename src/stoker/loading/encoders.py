@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stoker.backends.cores import usable_cores
+from stoker.cache.fingerprint import WeightFile, fingerprint
 from stoker.engine.config import EngineConfig
 from stoker.errors import ConfigError
+from stoker.lazy import lazy_module
 from stoker.models.cache import cache_dir
 from stoker.models.projector import find_projector, read_projector
 
 if TYPE_CHECKING:
-    from stoker.media.encoder import MediaEncoder
+    from stoker.media import encoder
+else:
+    encoder = lazy_module("stoker.media.encoder")  # for models that see
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +55,7 @@ def _needed(projector: Path) -> tuple[str, str]:
     return "av" if read_projector(projector).kinds == ("audio",) else "PIL", "llama_cpp"
 
 
-def create_encoder(config: EngineConfig) -> MediaEncoder | None:
+def create_encoder(config: EngineConfig) -> encoder.MediaEncoder | None:
     """What makes rows of files for the engines of a model; None = it takes text only. Nothing is started yet.
 
     Raises:
@@ -63,17 +67,13 @@ def create_encoder(config: EngineConfig) -> MediaEncoder | None:
     path = usable_projector(config)
     if path is None:
         return None
-    from stoker.media.encoder import MediaEncoder
-
     model = str(Path(config.model_path).absolute())
     threads = str(config.threads or usable_cores())
-    return MediaEncoder((sys.executable, "-m", _PROGRAM, model, str(path), threads), partial(_identity, path))
+    return encoder.MediaEncoder((sys.executable, "-m", _PROGRAM, model, str(path), threads), partial(_identity, path))
 
 
 def _identity(projector: Path) -> bytes:
     """Its whole content counts, as KV that was computed from its rows may be kept for years."""
-    from stoker.cache.fingerprint import WeightFile, fingerprint
-
     return fingerprint([WeightFile.of(projector)], _VERSION, cache_dir() / "projectors.json")
 
 

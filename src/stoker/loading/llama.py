@@ -6,22 +6,21 @@ import logging
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
+from stoker.backends import llama
 from stoker.core.stages import Mark
 from stoker.engine.config import EngineConfig, llama_cache_types
 from stoker.engine.loaded import Loaded
 from stoker.errors import BackendError, ConfigError, ModelFileInvalid, ModelUnsupported, ResourceExhausted
 from stoker.loading.gguf import GGUFModel, part_progress
 from stoker.loading.loader import Refusal, asked_sizes, no_images
+from stoker.models.control_vector import parse_layers, read_control_vectors
 from stoker.models.gguf import GGUFFile
 from stoker.models.memory import available_memory
 from stoker.models.memory_plan import MemoryNeeds, MemoryPlan, memory_needs, state_bytes
 from stoker.models.offload import Offload, layer_sizes, offload, shared_offload
 from stoker.models.progress import Progress
-
-if TYPE_CHECKING:
-    from stoker.backends.llama import AttentionOptions, ControlVector, DeviceOptions, GPUs, LlamaOptions
 
 logger = logging.getLogger(__name__)
 
@@ -66,9 +65,7 @@ class LlamaLoader:
         return self._offload.needs
 
     @cached_property
-    def _gpus(self) -> GPUs:
-        from stoker.backends import llama
-
+    def _gpus(self) -> llama.GPUs:
         return llama.gpus() if self._loads_libllama else llama.gpus_by_child()
 
     @cached_property
@@ -99,25 +96,21 @@ class LlamaLoader:
 
     @property
     def _is_encoder(self) -> bool:
-        from stoker.backends.llama import ENCODERS
-
-        return self._model.first.architecture in ENCODERS
+        return self._model.first.architecture in llama.ENCODERS
 
     def _open_decoder(self, progress: Progress | None, mark: Mark) -> Loaded:
-        from stoker.backends.llama import LlamaBackend
-
         placed = self._offload
         self._say_where(placed)
         try:
             with part_progress(progress, "loading the weights") as reading:
-                backend = LlamaBackend(self._path, self._options(placed), progress=reading, mark=mark)
+                backend = llama.LlamaBackend(self._path, self._options(placed), progress=reading, mark=mark)
         except (ModelFileInvalid, ResourceExhausted, BackendError) as error:
             if placed.gpu_layers == 0 or self._config.gpu_layers is not None:
                 raise
             logger.warning("the GPU cannot take %s, the CPU computes: %s", self._model.title, error.message)
             placed = replace(placed, gpu_layers=0, device_bytes=0, needs=self._needs_on_cpu())
             with part_progress(progress, "loading the weights") as reading:
-                backend = LlamaBackend(self._path, self._options(placed), progress=reading, mark=mark)
+                backend = llama.LlamaBackend(self._path, self._options(placed), progress=reading, mark=mark)
         return Loaded(
             devices=self._devices(placed),
             backend=backend,
@@ -141,11 +134,9 @@ class LlamaLoader:
         layers = f"{placed.gpu_layers} of {placed.num_layers} layers"
         return (f"{', '.join(names)}: {layers}",) if names and placed.gpu_layers else ()
 
-    def _options(self, placed: Offload) -> LlamaOptions:
-        from stoker.backends.llama import LlamaOptions
-
+    def _options(self, placed: Offload) -> llama.LlamaOptions:
         plan = placed.needs.within(available_memory())
-        return LlamaOptions(
+        return llama.LlamaOptions(
             context_size=plan.ctx_size,
             kv_tokens=plan.kv_tokens,
             num_slots=self._model.num_slots,
@@ -157,20 +148,18 @@ class LlamaLoader:
         )
 
     def _open_encoder(self) -> Loaded:
-        from stoker.backends.llama import EncoderOptions, LlamaEncoder
-
         if self._config.lora or self._config.adapters or self._config.control_vector:
             message = f"{self._path} is an encoder, which takes neither adapters nor control vectors here"
             raise ConfigError(message, key="lora")
         gguf = self._model.first
-        options = EncoderOptions(
+        options = llama.EncoderOptions(
             # Positions beyond those that it was trained on have no embeddings in many of them.
             max_tokens=min(self._plan().ctx_size, gguf.require_int(gguf.own_key("context_length"))),
             pooling=self._model.pooling,
             threads=self._config.threads,
             devices=device_options(self._config),
         )
-        backend = LlamaEncoder(self._path, options)
+        backend = llama.LlamaEncoder(self._path, options)
         return Loaded(
             backend=backend,
             embedder=backend,
@@ -232,23 +221,19 @@ def _refuse(gguf: GGUFFile, why: str) -> NoReturn:
     raise ModelUnsupported(f"libllama cannot run {gguf.path}: {why}", path=str(gguf.path))
 
 
-def attention_options(config: EngineConfig) -> AttentionOptions:
+def attention_options(config: EngineConfig) -> llama.AttentionOptions:
     """How libllama keeps keys and values.
 
     Raises:
         ConfigError: they cannot be kept so.
     """
-    from stoker.backends.llama import AttentionOptions
-
     type_k, type_v = llama_cache_types(config, "libllama")
-    return AttentionOptions(type_k=type_k, type_v=type_v, flash=config.flash_attn or "auto")
+    return llama.AttentionOptions(type_k=type_k, type_v=type_v, flash=config.flash_attn or "auto")
 
 
-def device_options(config: EngineConfig) -> DeviceOptions:
+def device_options(config: EngineConfig) -> llama.DeviceOptions:
     """Which devices libllama uses."""
-    from stoker.backends.llama import DeviceOptions
-
-    return DeviceOptions(
+    return llama.DeviceOptions(
         gpu_layers=-1 if config.gpu_layers is None else config.gpu_layers,
         split_mode=config.split_mode or "layer",
         main_gpu=config.main_gpu or 0,
@@ -256,7 +241,7 @@ def device_options(config: EngineConfig) -> DeviceOptions:
     )
 
 
-def control_vector(config: EngineConfig, gguf: GGUFFile) -> ControlVector | None:
+def control_vector(config: EngineConfig, gguf: GGUFFile) -> llama.ControlVector | None:
     """What is to be added to hidden states, if anything.
 
     Raises:
@@ -266,11 +251,8 @@ def control_vector(config: EngineConfig, gguf: GGUFFile) -> ControlVector | None
         if config.control_vector_layers:
             raise ConfigError("`control_vector_layers` needs a control vector", key="control_vector_layers")
         return None
-    from stoker.backends.llama import ControlVector
-    from stoker.models.control_vector import parse_layers, read_control_vectors
-
     num_layers = gguf.require_int(gguf.own_key("block_count"))
     hidden_size = gguf.require_int(gguf.own_key("embedding_length"))
     first, last = parse_layers(config.control_vector_layers, num_layers)
     found = read_control_vectors(config.control_vector, num_layers=num_layers, hidden_size=hidden_size)
-    return ControlVector(found.values, first, last, f"{found.identity} at {first}-{last}")
+    return llama.ControlVector(found.values, first, last, f"{found.identity} at {first}-{last}")

@@ -11,10 +11,16 @@ import msgspec
 from stoker.core.params import SamplingParams
 from stoker.engine.config import EngineConfig, ModelPreset
 from stoker.errors import ConfigError, InvalidInput, ModelError, ModelUnsupported
+from stoker.lazy import lazy_module
+from stoker.models.catalog import CATALOG
 
 if TYPE_CHECKING:
-    from stoker.models.presets import Preset
+    from stoker.models import presets, store
     from stoker.models.progress import Progress
+else:
+    # An engine's process is told a path, and asks for no name.
+    presets = lazy_module("stoker.models.presets")
+    store = lazy_module("stoker.models.store")
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +42,17 @@ def local_model(config: EngineConfig, *, progress: Progress | None = None) -> En
     return with_local_draft(_with_local_file(config, progress), progress)
 
 
+def local_folder(config: EngineConfig) -> EngineConfig:
+    """The same configuration with the folder that the model is the path of. A preset becomes its parts.
+
+    Raises:
+        ConfigError: a preset says what cannot be.
+    """
+    config = with_preset(config)
+    path = config.model_path or os.path.expanduser(config.model)
+    return msgspec.structs.replace(config, model_path=path)
+
+
 def with_local_draft(
     config: EngineConfig, progress: Progress | None = None, *, is_required: bool = True
 ) -> EngineConfig:
@@ -51,10 +68,8 @@ def with_local_draft(
     """
     if not config.draft_model:
         return config
-    from stoker.models.store import resolve
-
     try:
-        path = resolve(config.draft_model, progress=progress)
+        path = store.resolve(config.draft_model, progress=progress)
     except ModelError as error:
         if not is_required:
             logger.warning("no model drafts: --draft-model %s: %s", config.draft_model, error.message)
@@ -70,9 +85,7 @@ def _with_local_file(config: EngineConfig, progress: Progress | None) -> EngineC
     _check_backend(config)
     if config.model_path or config.backend == "scripted":
         return config
-    from stoker.models.store import resolve
-
-    return msgspec.structs.replace(config, model_path=str(resolve(config.model, progress=progress)))
+    return msgspec.structs.replace(config, model_path=str(store.resolve(config.model, progress=progress)))
 
 
 def with_preset(config: EngineConfig) -> EngineConfig:
@@ -84,13 +97,11 @@ def with_preset(config: EngineConfig) -> EngineConfig:
     name = config.model
     if config.model_path or not name or "/" in name or os.path.exists(name):
         return config
-    from stoker.models.presets import read_presets
-
-    preset = read_presets().get(name.removesuffix(":latest"))
+    preset = presets.read_presets().get(name.removesuffix(":latest"))
     return config if preset is None else _applied(preset, config)
 
 
-def _applied(preset: Preset, config: EngineConfig) -> EngineConfig:
+def _applied(preset: presets.Preset, config: EngineConfig) -> EngineConfig:
     try:
         sampling = SamplingParams(**preset.sampling)
     except (TypeError, InvalidInput) as error:
@@ -126,8 +137,6 @@ def check_unicode(engine: EngineConfig) -> None:
 
 def _check_backend(config: EngineConfig) -> None:
     """Raises ModelUnsupported, before anything is downloaded, if the backend cannot run this model."""
-    from stoker.models.catalog import CATALOG
-
     name = config.model_path or config.model
     if config.backend == "onnx" and (name in CATALOG or name.lower().endswith(".gguf")):
         raise ModelUnsupported(

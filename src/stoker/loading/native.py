@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from stoker.backends import llama
 from stoker.backends.native import (
     Frame,
     NativeBackend,
@@ -24,7 +24,7 @@ from stoker.core.embedding import Pooling
 from stoker.core.stages import Mark
 from stoker.engine.loaded import Loaded
 from stoker.errors import ConfigError, ModelFileInvalid, ModelUnsupported
-from stoker.loading.draft import draft_needs, drafts_by_model, open_draft
+from stoker.loading.draft import draft_needs, drafts_by_head, drafts_by_model, open_draft
 from stoker.loading.encoders import usable_projector
 from stoker.loading.gguf import GGUFModel, part_progress
 from stoker.loading.loader import asked_sizes, names_projector, only_llama
@@ -36,10 +36,8 @@ from stoker.models.memory_plan import MemoryNeeds, memory_needs
 from stoker.models.progress import Progress
 from stoker.models.projector import projector_bytes, read_projector
 from stoker.models.vocabulary import read_vocabulary, vocabulary_kind
+from stoker.text.vocabulary import VocabularyTokenizer, build_tokenizer
 from stoker.text.vocabulary.word_rules import rule_for
-
-if TYPE_CHECKING:
-    from stoker.text.vocabulary import VocabularyTokenizer
 
 _STATES_OF_A_SLOT = 2
 """One of them for drafts: what it was before."""
@@ -83,14 +81,12 @@ class NativeLoader:
             check_native(self._model.files)
 
     def _find_gpu(self) -> str | None:
-        from stoker.backends import llama
-
         return llama.gpu_name() if self._loads_libllama else llama.gpu_name_by_child()
 
     def needs(self) -> MemoryNeeds:
         """See `Loader`."""
         files, slots = self._model.files, self._model.num_slots
-        kv_bytes, state_bytes = kept_bytes(files, self._config.kv_type)
+        kv_bytes, state_bytes = kept_bytes(files, self._config.kv_type, with_head=drafts_by_head(self._config))
         needs = memory_needs(
             self._model.first,
             **asked_sizes(self._config),
@@ -132,6 +128,7 @@ class NativeLoader:
             maxima_port=backend,
             rows_port=backend,
             projector=None if (path := usable_projector(self._config)) is None else read_projector(path),
+            head_port=backend if backend.has_draft_head else None,
             draft_backend=draft_backend,
             embedder=backend.embedder,
             adapters=self._model.adapters(backend),
@@ -173,6 +170,7 @@ class NativeLoader:
             whole_rows=longest_whole,
             threads=self._config.threads,
             kv_type=self._config.kv_type,
+            has_draft_head=drafts_by_head(self._config),
             packed_directory=packed_dir(),
             may_copy_weights=not self._config.has_siblings,
             pooling=self._model.pooling,
@@ -198,8 +196,6 @@ def read_tokenizer(gguf: GGUFFile) -> VocabularyTokenizer:
         ModelUnsupported: a kind of vocabulary that is not known here.
         ModelFileInvalid: the vocabulary contradicts itself.
     """
-    from stoker.text.vocabulary import build_tokenizer
-
     try:
         return build_tokenizer(read_vocabulary(gguf))
     except ModelFileInvalid as error:

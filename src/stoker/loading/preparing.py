@@ -9,11 +9,24 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from stoker.backends.cores import usable_cores
+from stoker.engine.config import EngineConfig
 from stoker.errors import StokerError
+from stoker.lazy import lazy_module
+from stoker.models.cache import packed_dir
+from stoker.models.gguf import part_paths, read_gguf
 
 if TYPE_CHECKING:
+    from stoker.backends import native as kernels
+    from stoker.loading import choosing, gguf, native
     from stoker.models.progress import Progress
     from stoker.text.vocabulary import VocabularyTokenizer
+else:
+    # `gguf`, which the others import, takes what is prepared here.
+    kernels = lazy_module("stoker.backends.native")
+    choosing = lazy_module("stoker.loading.choosing")
+    gguf = lazy_module("stoker.loading.gguf")
+    native = lazy_module("stoker.loading.native")
 
 _Version: TypeAlias = tuple[int, int, int, int]
 """Differs between files, and between two states of one file."""
@@ -23,14 +36,11 @@ _prepared: tuple[_Version, VocabularyTokenizer] | None = None
 def prepare_gguf(path: Path) -> None:
     """Makes the tokenizer if the native executor runs the model. Errors are left to the loading of the model."""
     global _prepared
-    from stoker.loading.native import check_native, read_tokenizer
-    from stoker.models.gguf import part_paths, read_gguf
-
     with suppress(StokerError, OSError), ExitStack() as opened:
         version = _version(path)
         files = [opened.enter_context(read_gguf(part)) for part in part_paths(path)]
-        check_native(files)
-        _prepared = version, read_tokenizer(files[0])
+        native.check_native(files)
+        _prepared = version, native.read_tokenizer(files[0])
 
 
 def pack_gguf(path: Path, progress: Progress) -> bool:
@@ -43,24 +53,13 @@ def pack_gguf(path: Path, progress: Progress) -> bool:
     Returns:
         Whether they are packed. Why a model cannot be, its loading says better.
     """
-    try:
-        from stoker.backends.native import pack_weights
-    except ImportError:
-        return False  # it was not built here
-    from stoker.backends.cores import usable_cores
-    from stoker.engine.config import EngineConfig
-    from stoker.loading.choosing import chosen
-    from stoker.loading.gguf import part_progress
-    from stoker.models.cache import packed_dir
-    from stoker.models.gguf import part_paths, read_gguf
-
     with ExitStack() as opened, suppress(StokerError, OSError):
-        loader, _ = opened.enter_context(chosen(EngineConfig(model_path=str(path)), loads_libllama=False))
+        loader, _ = opened.enter_context(choosing.chosen(EngineConfig(model_path=str(path)), loads_libllama=False))
         if loader.name != "native":
             return False
         files = [opened.enter_context(read_gguf(part)) for part in part_paths(path)]
-        packing = opened.enter_context(part_progress(progress, "packing the weights"))
-        return pack_weights(files, directory=packed_dir(), threads=usable_cores(), progress=packing)
+        packing = opened.enter_context(gguf.part_progress(progress, "packing the weights"))
+        return kernels.pack_weights(files, directory=packed_dir(), threads=usable_cores(), progress=packing)
     return False
 
 

@@ -5,6 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stoker.backends.scripted import (
+    ScriptedBackend,
+    ScriptedEmbedder,
+    ScriptedTokenizer,
+    reply_with,
+    scripted_embedding_info,
+    scripted_info,
+)
+from stoker.backends.scripted_answers import PlayedScript, read_script
 from stoker.core.embedding import Pooling
 from stoker.core.params import SamplingParams
 from stoker.core.stages import Mark
@@ -13,11 +22,10 @@ from stoker.engine.config import EngineConfig, sampling_defaults
 from stoker.engine.loaded import Loaded
 from stoker.loading.loader import Refusal, no_images, usual_slots
 from stoker.loading.locating import SCRIPTED
+from stoker.models.lora import LoraFile, content_key, file_version
+from stoker.text.chat_formats.table import ALL_MARKER_TOKENS
 
 if TYPE_CHECKING:
-    from stoker.backends.scripted import ScriptedTokenizer
-    from stoker.backends.scripted_answers import PlayedScript
-    from stoker.models.lora import LoraFile
     from stoker.models.progress import Progress
 
 
@@ -45,15 +53,6 @@ class ScriptedLoader:
 
     def open(self, progress: Progress | None, mark: Mark) -> Loaded:
         """See `Loader`."""
-        from stoker.backends.scripted import (
-            ScriptedBackend,
-            ScriptedEmbedder,
-            ScriptedTokenizer,
-            reply_with,
-            scripted_embedding_info,
-            scripted_info,
-        )
-
         config = self._config
         context_size = config.ctx_size or (_SCRIPT_CONTEXT if config.script else _CONTEXT)
         tokenizer, script = _played(config) if config.script else (ScriptedTokenizer(), None)
@@ -83,10 +82,6 @@ class ScriptedLoader:
 
 
 def _played(config: EngineConfig) -> tuple[ScriptedTokenizer, PlayedScript]:
-    from stoker.backends.scripted import ScriptedTokenizer
-    from stoker.backends.scripted_answers import PlayedScript, read_script
-    from stoker.text.chat_formats.table import ALL_MARKER_TOKENS
-
     script = read_script(Path(config.script))
     tokenizer = ScriptedTokenizer([*script.special_tokens, *sorted(ALL_MARKER_TOKENS)])
     return tokenizer, PlayedScript(script.answers, tokenizer)
@@ -94,7 +89,5 @@ def _played(config: EngineConfig) -> tuple[ScriptedTokenizer, PlayedScript]:
 
 def scripted_adapter(path: Path) -> LoraFile:
     """Any file is an adapter of the scripted model."""
-    from stoker.models.lora import LoraFile, content_key, file_version
-
     version = file_version(path)
     return LoraFile(path, content_key(path), 1, 0.0, 1, path.stat().st_size, version)

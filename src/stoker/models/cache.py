@@ -4,7 +4,7 @@
 <cache>/models/catalog/smollm2/<file>.gguf         the model
                                <file>.gguf.json    its receipt: size, time and SHA-256 when it was checked
                                .<file>.gguf.part/  a download under way, or broken off: then it has a note (`.sha256`)
-                                                   of the content that it is a part of, and the next one goes on there
+                                                   of the content that it is a part of; a later download goes on
                                .<file>.gguf.lock   held by the process that downloads
 <cache>/models/hf/<org>/<repo>/<file>.gguf …
 ```

@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from stoker.errors import ModelFileInvalid
+from stoker.lazy import lazy_module
 from stoker.models.gguf_types import SCALAR_DTYPES, SCALAR_FORMATS, TENSOR_TYPES, TensorType, ValueType
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+else:
+    np = lazy_module("numpy")  # most of what is asked of a file are single values
 
 _MAX_METADATA = 1 << 16
 _MAX_TENSORS = 1 << 17
@@ -60,8 +63,6 @@ class GGUFArray:
 
     def numbers(self) -> NDArray[np.generic]:
         """A copy of shape `(count,)` in the file's own type; booleans as uint8 0 and 1."""
-        import numpy as np  # here: most of what is asked of a file are single values
-
         dtype = SCALAR_DTYPES.get(self.element_type)
         if dtype is None:
             self._parser.fail(f"`{self.key}` holds {self.element_type.name.lower()}s, not numbers")

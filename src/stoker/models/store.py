@@ -11,9 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from stoker.errors import ConfigError, DownloadFailed, ModelFileInvalid, ModelFileNotFound
+from stoker.lazy import lazy_module
 from stoker.models.aliases import read_aliases
 from stoker.models.cache import is_whole, models_dir, read_receipt, writing
 from stoker.models.catalog import CATALOG, HUB_PREFIX, CatalogEntry, HubFile
@@ -25,6 +27,13 @@ from stoker.models.onnx_folder import is_onnx_model
 from stoker.models.onnx_hub import is_graph, onnx_parts, parts_note
 from stoker.models.presets import read_presets
 from stoker.models.progress import NoProgress, Progress
+
+if TYPE_CHECKING:
+    from stoker.models import download, hub
+else:
+    # Only a download needs the hub's client, which takes longer to import than all else here.
+    download = lazy_module("stoker.models.download")
+    hub = lazy_module("stoker.models.hub")
 
 __all__ = ["InstalledModel", "downloaded_parts", "list_models", "resolve", "size_of_all"]
 
@@ -173,11 +182,8 @@ def _resolve_entry(entry: CatalogEntry, progress: Progress) -> Path:
     path = models_dir() / "catalog" / entry.name / entry.file_name
     if not is_whole(path, entry.sha256):
         _check_hub_address()
-        # Only a download needs the hub's client, which takes longer to import than all else here.
-        from stoker.models.download import Target, download
-
-        download(
-            Target(
+        download.download(
+            download.Target(
                 path=path,
                 model=entry.name,
                 sources=entry.sources,
@@ -212,8 +218,6 @@ def _bring_onnx(repo: str, graph: str, progress: Progress) -> Path:
     parts = _noted_parts(path)
     if not parts or not all(is_whole(_repo_dir(repo) / part) for part in parts):
         _check_hub_address()
-        from stoker.models import hub  # see above
-
         parts = [part for part in onnx_parts(hub.list_files(repo, within_s=_HUB_LIST_S), graph) if _is_safe(part)]
         for part in parts:
             _bring_from_hub(repo, part, graph, progress)
@@ -241,10 +245,8 @@ def _bring_from_hub(repo: str, file: str, first_part: str, progress: Progress) -
     path = _repo_dir(repo) / file
     if not is_whole(path):
         _check_hub_address()
-        from stoker.models.download import Target, download  # see above
-
-        target = Target(path=path, model=f"{HUB_PREFIX}{repo}:{first_part}", sources=(HubFile(repo, file),))
-        download(target, progress)
+        target = download.Target(path=path, model=f"{HUB_PREFIX}{repo}:{first_part}", sources=(HubFile(repo, file),))
+        download.download(target, progress)
     return path
 
 
@@ -255,8 +257,6 @@ def _chosen_file(repo: str, quantization: str | None) -> str:
     if remembered and _is_safe(remembered) and is_whole(_repo_dir(repo) / remembered):
         return remembered
     _check_hub_address()
-    from stoker.models import hub  # see above
-
     files = [file for file in hub.list_files(repo, within_s=_HUB_LIST_S) if _is_safe(file)]
     chosen = choose_file(repo, files, quantization)
     with writing(note, len(chosen)):

@@ -21,6 +21,8 @@ from stoker.engine.closing import aclosing_on_error
 from stoker.errors import ModelFileInvalid, StokerError
 from stoker.runtime.autoscaling import Autoscaler, Demand
 from stoker.runtime.base import Runtime
+from stoker.runtime.block_follower import BlockFollower
+from stoker.runtime.cached_prefixes import CachedPrefixes
 from stoker.runtime.replica import Phase, Replica
 from stoker.runtime.replica_config import ReplicaConfig
 from stoker.runtime.replica_set import FAILED, ReplicaSet
@@ -44,12 +46,16 @@ class LocalFleet:
 
     def __init__(self, make: MakeRuntime, config: ReplicaConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self.members = ReplicaSet()
+        self.prefixes = CachedPrefixes(clock)
         self._make = make
         self._on_checked: Callable[[], None] = lambda: None
         self._config = config
         self._clock = clock
         self._scaler = Autoscaler(config)
         self._loads: dict[Replica, asyncio.Task[None]] = {}
+        self._followers: dict[Replica, BlockFollower] = {}
+        self._ending: set[asyncio.Future[None]] = set()
+        """Followers of replicas that have gone."""
         self._checking: asyncio.Task[None] | None = None
 
     def listen(self, on_checked: Callable[[], None]) -> None:
@@ -76,7 +82,7 @@ class LocalFleet:
             is_idle = replica.phase is Phase.DRAINING and replica.num_open == 0
             has_failed = replica.phase is Phase.SERVING and replica.runtime.health().state == FAILED
             if is_idle or has_failed:
-                self.members.remove(replica)
+                self._remove(replica)
         change = self._scaler.decide(self._clock(), self._demand())
         if change > 0:
             self._add()
@@ -91,7 +97,27 @@ class LocalFleet:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for replica in list(self._followers):
+            self._stop_following(replica)
+        await asyncio.gather(*self._ending)
         await self.members.close()
+
+    def _remove(self, replica: Replica) -> None:
+        self._stop_following(replica)
+        self.prefixes.drop(replica.number)
+        self.members.remove(replica)
+
+    def _follow(self, replica: Replica) -> None:
+        """Where there are several replicas, requests go where their prompts are cached."""
+        if self._config.max_replicas > 1:
+            follower = self._followers[replica] = BlockFollower(replica.runtime)
+            follower.listen(lambda answer: self.prefixes.note_held(replica.number, answer))
+
+    def _stop_following(self, replica: Replica) -> None:
+        if (follower := self._followers.pop(replica, None)) is not None:
+            ending = asyncio.ensure_future(follower.close())
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
 
     def _demand(self) -> Demand:
         staying = [replica for replica in self.members.replicas if replica.phase is not Phase.DRAINING]
@@ -148,6 +174,7 @@ class LocalFleet:
                 path=card.path,
             )
         self.members.serve(replica)
+        self._follow(replica)
 
     async def _keep_checking(self) -> None:
         while True:

@@ -29,6 +29,7 @@ from stoker.engine.question_messages import (
     ListSessions,
     ListSlots,
     Look,
+    LookAtBlocks,
     Question,
     RestoreSlot,
     SaveSlot,
@@ -37,7 +38,7 @@ from stoker.engine.question_messages import (
     SlotList,
     as_answer_to,
 )
-from stoker.errors import EngineCrashed, InvalidInput, ModelNotLoaded, Overloaded, StokerError
+from stoker.errors import EngineCrashed, InvalidInput, ModelNotLoaded, Overloaded, StokerError, UnsupportedParameter
 from stoker.runtime.replica import Replica, Work
 from stoker.runtime.replica_adapters import ReplicaAdapters
 from stoker.runtime.replica_set import ReplicaSet
@@ -83,6 +84,8 @@ class ReplicaQuestions:
             case EraseSlots(slot=None):
                 erased = await asyncio.gather(*(each.runtime.ask(question) for each in self._replicas.answering()))
                 return Erased(question.question_id, sum(each.num_tokens for each in erased))
+            case LookAtBlocks():
+                raise UnsupportedParameter("the blocks of a model with replicas belong to each replica")
             case EraseSlots(slot=int(slot)) | SaveSlot(slot=slot) | RestoreSlot(slot=slot):
                 return await self._ask_holder(question, slot)
             case _:

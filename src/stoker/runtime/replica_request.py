@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 
 from stoker.engine.protocol import Accepted, Output, Submit
 from stoker.errors import EngineCrashed, StokerError
@@ -15,8 +16,9 @@ _MAX_ATTEMPTS = 2 * MAX_REPLICAS
 
 
 def beginning_of_submit(submit: Submit) -> Beginning:
-    """Of its prompt, with what its cached KV depends on besides."""
-    return beginning_of(submit.prompt, repr(submit.adapters).encode())
+    """Of its prompt, with what its cached KV depends on besides. Without keys if its KV is for no other request."""
+    found = beginning_of(submit.prompt, repr(submit.adapters).encode())
+    return found if submit.cache_prompt else replace(found, keys=())
 
 
 class ReplicaRequest:

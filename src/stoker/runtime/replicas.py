@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Protocol
 
 import msgspec
@@ -25,12 +24,13 @@ from stoker.engine.protocol import Accepted, Output, Submit
 from stoker.engine.question_messages import A, Question
 from stoker.errors import EngineCrashed, InvalidInput, ModelNotLoaded, Overloaded, StokerError
 from stoker.runtime.base import Runtime
+from stoker.runtime.cached_prefixes import CachedPrefixes
 from stoker.runtime.replica import Replica, Work
 from stoker.runtime.replica_adapters import ReplicaAdapters
 from stoker.runtime.replica_questions import ReplicaQuestions
 from stoker.runtime.replica_request import ReplicaRequest
 from stoker.runtime.replica_set import ReplicaSet
-from stoker.runtime.routing import Affinity, Beginning, choose
+from stoker.runtime.routing import choose
 from stoker.text.chat_formats.probe import ChatFormat
 from stoker.text.messages import Json, Message
 
@@ -42,6 +42,8 @@ class Fleet(Protocol):
     """How the replicas of a model come and go; the fleet owns them."""
 
     members: ReplicaSet
+    prefixes: CachedPrefixes
+    """What its replicas have cached, by their numbers."""
 
     def listen(self, on_checked: Callable[[], None]) -> None:
         """Calls `on_checked` after each check of the replicas: there may be free places."""
@@ -67,7 +69,6 @@ class ReplicatedRuntime:
         fleet: not started yet.
         restart_wait_s: how long a request that had not begun waits if no replica can be asked.
         clock: seconds; only differences count.
-        affinity: what was sent where; given if somebody else knows more about it.
     """
 
     def __init__(
@@ -76,7 +77,6 @@ class ReplicatedRuntime:
         *,
         restart_wait_s: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
-        affinity: Affinity | None = None,
     ) -> None:
         self._fleet = fleet
         self._replicas = fleet.members
@@ -85,9 +85,9 @@ class ReplicatedRuntime:
         self._questions = ReplicaQuestions(self._replicas, self._adapters)
         self._restart_wait_s = restart_wait_s
         self._clock = clock
-        self._affinity = Affinity() if affinity is None else affinity
+        self._prefixes = fleet.prefixes
         self._caches: dict[int, tuple[Runtime, int]] = {}
-        """Of which process, by its restarts, the affinity of a number is."""
+        """The process, by its restarts, to which was sent what is known of a number."""
         self._requests: dict[str, ReplicaRequest] = {}
         self._starting: asyncio.Future[None] | None = None
 
@@ -119,13 +119,15 @@ class ReplicatedRuntime:
             while True:
                 replica, work = self._place(request)
                 try:
-                    with replica.working_on(work):
+                    with self._working(replica, work, request):
                         async with (
-                            aclosing(replica.runtime.generate(self._with_time_left(request))) as events,
+                            aclosing(replica.runtime.generate(self._submit_of(request))) as events,
                             aclosing(request.followed(events)) as followed,
                         ):
                             async for event in followed:
                                 work.note(event)
+                                if isinstance(event, Accepted):
+                                    self._prefixes.note_accepted(request.beginning, event)
                                 if request.passes(event):
                                     yield event
                     if not request.is_recalled:
@@ -137,6 +139,15 @@ class ReplicatedRuntime:
         finally:
             del self._requests[submit.request_id]
             self._spread()
+
+    @contextmanager
+    def _working(self, replica: Replica, work: Work, request: ReplicaRequest) -> Generator[None]:
+        """The request is at the replica, as long as the block runs."""
+        with replica.working_on(work):
+            try:
+                yield
+            finally:
+                self._prefixes.note_end(replica.number, request.beginning)
 
     @property
     def chat_format(self) -> ChatFormat:
@@ -184,12 +195,15 @@ class ReplicatedRuntime:
         submit = request.submit
         replicas = {replica.number: replica for replica in self._replicas.answering()}
         replicas = {n: replica for n, replica in replicas.items() if n not in request.avoids} or replicas
-        beginning = request.beginning if submit.cache_prompt else replace(request.beginning, keys=())
-        matched = {n: self._matched(replica, beginning) for n, replica in replicas.items()}
+        beginning = request.beginning
+        for replica in replicas.values():
+            self._note_process(replica)
+        matched_by = self._prefixes.matched_tokens(beginning)
+        matched = {n: matched_by(n) for n in replicas}
         candidates = [replica.candidate(matched[n]) for n, replica in replicas.items()]
         chosen = choose(candidates, beginning, companion=self._companion(submit.group))
         assert chosen is not None
-        self._affinity.note(chosen, beginning)
+        self._prefixes.note_sent(chosen, beginning)
         request.go_to(chosen)
         return replicas[chosen], Work.of(submit, beginning, matched[chosen])
 
@@ -210,13 +224,12 @@ class ReplicatedRuntime:
         num_computed = replica.card.parallel - (len(here) - len(unheard))
         return [request for request in unheard[max(0, num_computed) :] if request.may_be_recalled]
 
-    def _matched(self, replica: Replica, beginning: Beginning) -> int:
+    def _note_process(self, replica: Replica) -> None:
         cache = replica.runtime, replica.runtime.health().num_restarts
         known = self._caches.get(replica.number)
         if known is not None and known != cache:  # another process has the number: it remembers nothing
-            self._affinity.forget(replica.number)
+            self._prefixes.forget_sent(replica.number)
         self._caches[replica.number] = cache
-        return self._affinity.matched_tokens(replica.number, beginning)
 
     def _companion(self, group: str) -> int | None:
         if not group:
@@ -224,10 +237,13 @@ class ReplicatedRuntime:
         same = (request.replica for request in self._requests.values() if request.submit.group == group)
         return next((replica for replica in same if replica is not None), None)
 
-    def _with_time_left(self, request: ReplicaRequest) -> Submit:
-        if request.deadline is None:
-            return request.submit
-        return msgspec.structs.replace(request.submit, timeout_s=max(0.0, request.deadline - self._clock()))
+    def _submit_of(self, request: ReplicaRequest) -> Submit:
+        """The request as it is sent: with the time that is left."""
+        submit, wants_blocks = request.submit, self._prefixes.hears
+        if request.deadline is None and not wants_blocks:
+            return submit
+        left_s = None if request.deadline is None else max(0.0, request.deadline - self._clock())
+        return msgspec.structs.replace(submit, timeout_s=left_s, wants_blocks=wants_blocks)
 
     async def _await_another(self, request: ReplicaRequest, error: StokerError) -> None:
         """Returns when another replica can have it. After a crash that may be the successor of the one that had it.

@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
+from math import inf
 
 from stoker.core.media import Span
 from stoker.engine.protocol import PlacedPrompt
@@ -91,26 +92,27 @@ class Affinity:
 
     def __init__(self, max_keys: int = MAX_KEYS) -> None:
         self._max_keys = max_keys
-        self._sent: dict[int, OrderedDict[bytes, None]] = {}
+        self._sent: dict[int, OrderedDict[bytes, float]] = {}
+        """Of each key: until when it counts."""
 
     def num_keys(self, replica: int) -> int:
         return len(self._sent.get(replica, ()))
 
-    def matched_tokens(self, replica: int, beginning: Beginning) -> int:
+    def matched_tokens(self, replica: int, beginning: Beginning, now: float = -inf) -> int:
         """How much of the prompt lies there, if nothing has left; always less than all of it."""
         sent = self._sent.get(replica, OrderedDict())
         num_blocks = 0
         for key in beginning.keys:
-            if key not in sent:
+            if sent.get(key, -inf) <= now:
                 break
             num_blocks += 1
         return min(num_blocks * BLOCK_TOKENS, beginning.num_tokens - 1)
 
-    def note(self, replica: int, beginning: Beginning) -> None:
-        """It was sent there."""
+    def note(self, replica: int, beginning: Beginning, until: float = inf) -> None:
+        """It was sent there, and counts until a time on the clock of `matched_tokens`."""
         sent = self._sent.setdefault(replica, OrderedDict())
         for key in reversed(beginning.keys):
-            sent[key] = None
+            sent[key] = until
             sent.move_to_end(key)
         while len(sent) > self._max_keys:
             sent.popitem(last=False)

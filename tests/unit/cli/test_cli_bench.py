@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from stoker.bench.results import read_results, write_results
-from stoker.cli.bench import _as_arguments
+from stoker.cli.bench_runs import _as_arguments
 from stoker.cli.report import INTERRUPTED
 from tests.unit.bench.bench_samples import make_answer, make_figures, make_results, make_sample
 from tests.unit.bench.scripted_server import LIMIT_S, Exchange, Script, Scripted, answer, scripted

@@ -8,10 +8,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from typer.main import get_command
 
 from stoker import __version__
+from stoker.cli.commands import command_line
 from stoker.cli.report import exit_code, painted
 from stoker.engine.config import EngineConfig
 from stoker.errors import (
@@ -54,6 +57,13 @@ def test_help_lists_every_command_and_the_exit_codes(stoker: Stoker) -> None:
     assert done.code == 0
     for word in [*COMMANDS, "130 interrupted"]:
         assert word in done.out
+
+
+def test_the_list_says_of_each_command_what_its_own_help_begins_with(stoker: Stoker) -> None:
+    made = cast(Any, get_command(command_line())).commands
+    listed = dict(line.split(maxsplit=1) for line in stoker("--help").out.splitlines() if line.startswith("  "))
+    assert listed == {name: re.split(r"(?<=\.)\s", made[name].help)[0] for name in listed}
+    assert {*listed, "version", "help"} == set(made)
 
 
 @pytest.mark.parametrize("command", ["run", "chat", "serve"])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 
 from stoker.cluster.messages import Order, Report, decode_orders, decode_reports, encode
 from stoker.cluster.remote import LinkBroken
 from stoker.cluster.session import Session
+from stoker.engine.question_messages import BlocksHeld
 from stoker.runtime.base import Runtime
+from stoker.runtime.block_follower import BlockFollower
 
 BOUND_S = 20.0
 
@@ -21,6 +23,9 @@ class MemoryLink:
         self._runtime = runtime
         self._node = node
         self.session: Session | None = None
+        self.drops_blocks = False
+        """What the replica says of its blocks is lost on the way."""
+        self.num_dropped = 0
         self.others: list[Session] = []
         """Those of other fronts."""
         self.is_frozen = False
@@ -39,8 +44,11 @@ class MemoryLink:
         self._broken.set_exception(LinkBroken("was killed"))
 
     async def reports(self) -> AsyncGenerator[list[Report], None]:
-        self.session = Session(self._runtime, self._node, lambda: self.others)
-        async with aclosing(self.session.frames()) as frames:
+        blocks = BlockFollower(self._runtime)
+        self.session = Session(self._runtime, self._node, lambda: self.others, blocks)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(blocks.close)
+            frames = await stack.enter_async_context(aclosing(self.session.frames()))
             while True:
                 coming = asyncio.ensure_future(anext(frames, None))
                 try:
@@ -55,6 +63,10 @@ class MemoryLink:
                     return
                 if self.is_frozen:
                     await asyncio.Event().wait()
+                if self.drops_blocks:
+                    kept = [report for report in frame if not isinstance(report, BlocksHeld)]
+                    self.num_dropped += len(frame) - len(kept)
+                    frame = kept
                 yield decode_reports(encode(frame))
 
     async def tell(self, orders: list[Order]) -> None:

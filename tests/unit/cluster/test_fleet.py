@@ -14,10 +14,13 @@ from stoker.cluster import session as sessions
 from stoker.cluster.fleet import ClusterFleet
 from stoker.cluster.remote import RemoteEngine
 from stoker.core.params import SamplingParams
+from stoker.engine.blocks_held import POOL, StoredBlocks
 from stoker.engine.protocol import Output, Submit
+from stoker.engine.question_messages import BlocksHeld
 from stoker.errors import EngineCrashed, ModelNotLoaded
+from stoker.runtime import block_follower
+from stoker.runtime.replica_request import beginning_of_submit
 from stoker.runtime.replicas import ReplicatedRuntime
-from stoker.runtime.routing import Affinity
 from tests.unit.cluster.memory_link import BOUND_S, MemoryLink, until
 from tests.unit.runtime.fake_replica import CARD, FakeReplica
 
@@ -26,6 +29,7 @@ from tests.unit.runtime.fake_replica import CARD, FakeReplica
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleets, "CHECK_S", 0.005)
     monkeypatch.setattr(sessions, "BEAT_S", 0.01)
+    monkeypatch.setattr(block_follower, "LOOK_S", 0.005)
 
 
 class Cluster:
@@ -35,14 +39,16 @@ class Cluster:
         self.fakes: dict[str, FakeReplica] = {}
         self.links: dict[str, list[MemoryLink]] = {}
         self.present = set(present)
-        affinity = self.affinity = Affinity()
-        self.fleet = ClusterFleet(lambda: self.present, self._connect, affinity, start_s=1.0)
-        self.runtime = ReplicatedRuntime(self.fleet, restart_wait_s=5.0, affinity=affinity)
+        self.blocks: BlocksHeld | None = None
+        """What every replica says that it holds, at first."""
+        self.fleet = ClusterFleet(lambda: self.present, self._connect, start_s=1.0)
+        self.runtime = ReplicatedRuntime(self.fleet, restart_wait_s=5.0)
 
     def fake(self, replica_id: str) -> FakeReplica:
         if replica_id not in self.fakes:
             self.fakes[replica_id] = FakeReplica(len(self.fakes), None)
             self.fakes[replica_id].state = "ready"
+            self.fakes[replica_id].blocks = self.blocks
         return self.fakes[replica_id]
 
     def _connect(self, replica_id: str) -> RemoteEngine:
@@ -198,16 +204,70 @@ def test_conversation_that_began_at_another_front_finds_its_cache():
 
     async def test() -> None:
         await until(lambda: ready(cluster) == 2)
-        for replica_id, text in (("b", stem), ("a", "quite another one " * 200)):
+        prefixes = cluster.fleet.prefixes
+        for number, (replica_id, text) in enumerate((("a", "quite another one " * 200), ("b", stem))):
             other = cluster.links[replica_id][-1].join()
-            other.obey([Submit("of another front", text, SamplingParams())])
+            submit = Submit("of another front", text, SamplingParams())
+            other.obey([submit])
+            beginning = beginning_of_submit(submit)
+            await until(lambda number=number, prompt=beginning: prefixes.matched_tokens(prompt)(number))
             await other.close()
-        await until(lambda: all(cluster.affinity.num_keys(number) for number in (0, 1)))
         for turn in range(3):
             events = cluster.runtime.generate(Submit(f"turn {turn}", stem + "and more", SamplingParams()))
             await anext(events)
             assert cluster.holder(f"turn {turn}") == "b"
             await events.aclose()
+
+    play(cluster, test())
+
+
+def blocks_held(serial: int, *numbers: int) -> BlocksHeld:
+    stored = [StoredBlocks(POOL, list(numbers))] if numbers else []
+    return BlocksHeld("", "one", serial, is_whole=serial == 1, stored=stored, removed=[])
+
+
+def test_fronts_know_which_blocks_each_replica_holds():
+    cluster = Cluster("a", "b")
+    cluster.blocks = blocks_held(1, 7)
+
+    async def test() -> None:
+        prefixes = cluster.fleet.prefixes
+        await until(lambda: [prefixes.num_blocks(number) for number in (0, 1)] == [1, 1])
+        cluster.fakes["b"].blocks = blocks_held(2, 8, 9)
+        await until(lambda: prefixes.num_blocks(1) == 3)
+        assert prefixes.num_blocks(0) == 1
+
+    play(cluster, test())
+
+
+def test_front_that_missed_a_change_is_told_everything():
+    cluster = Cluster("a")
+    cluster.blocks = blocks_held(1, 7)
+
+    async def test() -> None:
+        prefixes, link = cluster.fleet.prefixes, cluster.links["a"][0]
+        await until(lambda: prefixes.num_blocks(0) == 1)
+        link.drops_blocks = True
+        cluster.fakes["a"].blocks = blocks_held(2, 8)
+        await until(lambda: link.num_dropped == 1)
+        link.drops_blocks = False
+        assert prefixes.num_blocks(0) == 1
+        cluster.fakes["a"].blocks = blocks_held(3, 9)
+        await until(lambda: prefixes.num_blocks(0) == 3)
+
+    play(cluster, test())
+
+
+def test_front_that_lags_is_told_everything_at_once(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sessions, "MAX_UNREAD", 3)
+    cluster = Cluster("a")
+    cluster.blocks = blocks_held(1, 1)
+
+    async def test() -> None:
+        prefixes = cluster.fleet.prefixes
+        await until(lambda: prefixes.num_blocks(0) == 1)
+        cluster.fakes["a"].blocks = blocks_held(2, 2, 3, 4, 5, 6)
+        await until(lambda: prefixes.num_blocks(0) == 6)
 
     play(cluster, test())
 

@@ -18,6 +18,7 @@ from stoker.engine.question_messages import (
     A,
     AdapterList,
     Answer,
+    BlocksHeld,
     ChangeAdapters,
     Detokenize,
     Detokenized,
@@ -26,6 +27,7 @@ from stoker.engine.question_messages import (
     Erased,
     EraseSlots,
     ListSlots,
+    LookAtBlocks,
     Question,
     RestoreSlot,
     SaveSlot,
@@ -36,7 +38,14 @@ from stoker.engine.question_messages import (
     as_answer_to,
 )
 from stoker.engine.stats import EngineStats
-from stoker.errors import AdapterNotFound, EngineCrashed, InvalidInput, ModelNotLoaded, StokerError
+from stoker.errors import (
+    AdapterNotFound,
+    EngineCrashed,
+    InvalidInput,
+    ModelNotLoaded,
+    StokerError,
+    UnsupportedParameter,
+)
 from stoker.runtime.local_fleet import LocalFleet
 from stoker.runtime.replica_config import ReplicaConfig
 from stoker.runtime.replicas import ReplicatedRuntime
@@ -75,6 +84,10 @@ class FakeReplica:
         self.adapters: dict[str, AdapterCard] = {}
         self.num_ids = 0
         self.next_adapters = [AdapterSpec(name="sql", path="", scale=1.0)]
+        self.blocks: BlocksHeld | None = None
+        self.num_looks = 0
+        self.accepts: list[int] = []
+        """Blocks of every prompt."""
         self.change_error: StokerError | None = None
         self.change_gate = asyncio.Event()
         self.change_gate.set()
@@ -107,7 +120,7 @@ class FakeReplica:
         events = self.open[submit.request_id] = asyncio.Queue()
         try:
             await self.accept_gate.wait()
-            yield Accepted(submit.request_id, 10)
+            yield Accepted(submit.request_id, max(10, 32 * len(self.accepts)), blocks=self.accepts)
             while True:
                 event = await events.get()
                 if isinstance(event, StokerError):
@@ -180,6 +193,12 @@ class FakeReplica:
                 action = "save" if isinstance(question, SaveSlot) else "restore"
                 self.filed.append((action, question.slot, question.filename))
                 return SlotFiled("q", self.number, 1000, 0.25)
+            case LookAtBlocks():
+                self.num_looks += 1
+                self.check()
+                if self.blocks is None:
+                    raise UnsupportedParameter("it does not say")
+                return self.blocks
             case ChangeAdapters():
                 return AdapterList("q", await self._change_adapters(question))
             case _:
@@ -230,13 +249,15 @@ class Stage:
         self.made: list[FakeReplica] = []
         self.loads_freely = True
         self.load_error: StokerError | None = None
+        self.blocks: BlocksHeld | None = None
+        """What every new one says that it holds."""
         config = ReplicaConfig(replicas=replicas, **settings)
         self.fleet = LocalFleet(self.make, config, lambda: self.now)
         self.runtime = ReplicatedRuntime(self.fleet, restart_wait_s=5.0, clock=lambda: self.now)
 
     def make(self, number: int, first: ModelCard | None) -> FakeReplica:
         fake = FakeReplica(number, first)
-        fake.load_error = self.load_error
+        fake.load_error, fake.blocks = self.load_error, self.blocks
         if self.loads_freely:
             fake.load_gate.set()
         self.made.append(fake)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import Any, TextIO, cast
 
+from stoker.cli.later import prompt_toolkit
 from stoker.cli.report import say
+from stoker.cli.talk.saved import history_file
 from stoker.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from prompt_toolkit import PromptSession
-    from prompt_toolkit.completion import Completer
 
 _BLOCK = '"""'
 _PROMPT, _MORE = "> ", ". "
@@ -86,12 +84,8 @@ def read_line(prompt: str) -> str:
 
 
 def _typed(words: Callable[[], Sequence[str]], *, keeps_history: bool) -> Callable[[str], str]:
-    from prompt_toolkit import PromptSession
-    from prompt_toolkit.history import History, InMemoryHistory
-
-    history: History = _file_history() if keeps_history else InMemoryHistory()
-    session: PromptSession[str] = PromptSession(
-        history=history,
+    session: prompt_toolkit.PromptSession[str] = prompt_toolkit.PromptSession(
+        history=_file_history() if keeps_history else prompt_toolkit.history.InMemoryHistory(),
         completer=completer(words),
         complete_while_typing=False,
         key_bindings=_keys(),
@@ -101,30 +95,22 @@ def _typed(words: Callable[[], Sequence[str]], *, keeps_history: bool) -> Callab
     return session.prompt
 
 
-def completer(words: Callable[[], Sequence[str]]) -> Completer:
+def completer(words: Callable[[], Sequence[str]]) -> prompt_toolkit.completion.Completer:
     """Completes a line that begins like one of the words."""
-    from prompt_toolkit.completion import WordCompleter
-
-    return WordCompleter(lambda: list(words()), sentence=True)
+    return prompt_toolkit.completion.WordCompleter(lambda: list(words()), sentence=True)
 
 
-def _file_history() -> Any:
-    from prompt_toolkit.history import FileHistory, InMemoryHistory
-
-    from stoker.cli.talk.saved import history_file
-
+def _file_history() -> prompt_toolkit.history.History:
     try:
-        return FileHistory(str(history_file()))
+        return prompt_toolkit.history.FileHistory(str(history_file()))
     except OSError as error:
         say(f"note: what you type is not remembered: {error.strerror}")
-        return InMemoryHistory()
+        return prompt_toolkit.history.InMemoryHistory()
 
 
-def _keys() -> Any:
+def _keys() -> prompt_toolkit.key_binding.KeyBindings:
     """Enter sends, Alt-Enter begins another line."""
-    from prompt_toolkit.key_binding import KeyBindings
-
-    keys = KeyBindings()
+    keys = prompt_toolkit.key_binding.KeyBindings()
     keys.add("enter")(_send)
     keys.add("escape", "enter")(_break_line)
     return keys

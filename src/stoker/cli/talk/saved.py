@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from stoker.cli.later import platformdirs
 from stoker.cli.talk.turns import Turns
 from stoker.errors import InvalidInput
 
@@ -19,8 +20,6 @@ _MAX_BYTES = 64 << 20
 
 def state_dir() -> Path:
     """`STOKER_STATE_DIR` if set, else the platform's folder for what an application remembers."""
-    import platformdirs
-
     chosen = os.environ.get("STOKER_STATE_DIR")
     return Path(chosen).expanduser() if chosen else platformdirs.user_state_path("stoker")
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from stoker.cli.answer import write_answer
-
-if TYPE_CHECKING:
-    from rich.live import Live
+from stoker.cli.later import rich
 
 _FENCES = ("```", "~~~")
 
@@ -68,10 +66,8 @@ class _Blocks:
     """The end of an answer on the screen: a block stands as plain text until it is complete and can be rendered."""
 
     def __init__(self) -> None:
-        from rich.console import Console
-
-        self._console = Console()
-        self._live: Live | None = None
+        self._console = rich.console.Console()
+        self._live: rich.live.Live | None = None
         self._pending = ""
         self._has_shown = False
 
@@ -79,18 +75,13 @@ class _Blocks:
         if is_complete:
             self._print(block)
             return
-        from rich.live import Live
-        from rich.text import Text
-
         self._pending = block
         if self._live is None:
-            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live = rich.live.Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
-        self._live.update(Text(_tail(block, self._console.height)), refresh=True)
+        self._live.update(rich.text.Text(_tail(block, self._console.height)), refresh=True)
 
     def _print(self, block: str) -> None:
-        from rich.markdown import Markdown
-
         if self._live is not None:
             self._live.stop()
         self._live, self._pending = None, ""
@@ -98,7 +89,7 @@ class _Blocks:
             if self._has_shown:
                 self._console.print()
             self._has_shown = True
-            self._console.print(Markdown(block))
+            self._console.print(rich.markdown.Markdown(block))
 
     def __enter__(self) -> Self:
         return self

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from stoker.lazy import lazy_module
 from stoker.server.batches.lines import BatchLine, body_of
 from stoker.server.batches.results import Response, Result, Results
 
 if TYPE_CHECKING:
     import httpx2
     from starlette.types import ASGIApp
+else:
+    httpx2 = lazy_module("httpx2")  # for servers that compute batches
 
 _NOT_NOW = (429, 503)
 """The server has no room for the request at this moment."""
@@ -50,8 +53,6 @@ async def run_batch(
         OSError: an answer cannot be written.
         InvalidInput: `source` was changed meanwhile.
     """
-    import httpx2
-
     left = iter([line for line in lines if line.custom_id not in results.done])
     transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
     room = gate or asyncio.Semaphore(concurrency)

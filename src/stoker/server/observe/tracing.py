@@ -14,11 +14,17 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stoker.errors import ConfigError
+from stoker.lazy import lazy_module
 from stoker.server.observe.account import account_of
 
 if TYPE_CHECKING:
+    from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span
+    from opentelemetry.trace.propagation import tracecontext
+else:
+    trace = lazy_module("opentelemetry.trace")
+    tracecontext = lazy_module("opentelemetry.trace.propagation.tracecontext")
 
 _EXPORT_TIMEOUT_S = 5
 
@@ -53,14 +59,11 @@ class Tracing:
 
     @contextmanager
     def _span(self, scope: Scope) -> Generator[Span]:
-        from opentelemetry.trace import SpanKind
-        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
         given = {"http.request.method": scope["method"], "url.path": scope["path"], "url.scheme": scope["scheme"]}
         span = self._tracer.start_span(
             f"{scope['method']} {scope['path']}"[:200],
-            context=TraceContextTextMapPropagator().extract(dict(Headers(scope=scope))),
-            kind=SpanKind.SERVER,
+            context=tracecontext.TraceContextTextMapPropagator().extract(dict(Headers(scope=scope))),
+            kind=trace.SpanKind.SERVER,
             attributes=given,
         )
         try:
@@ -92,11 +95,9 @@ def open_provider(endpoint: str) -> TracerProvider:
 
 
 def _note_status(span: Span, status: int) -> None:
-    from opentelemetry.trace import Status, StatusCode
-
     span.set_attribute("http.response.status_code", status)
     if status >= 500:
-        span.set_status(Status(StatusCode.ERROR))
+        span.set_status(trace.Status(trace.StatusCode.ERROR))
 
 
 def _attributes(scope: Scope) -> dict[str, Any]:

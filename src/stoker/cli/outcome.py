@@ -1,11 +1,16 @@
-"""What a wrong command line is answered with: one line, in the same words as every other error."""
+"""Runs the command line. Every error becomes one line in the same words, and an exit code."""
 
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 
-from stoker.cli.report import USAGE, say, say_failure
+from stoker.cli.answer import flush
+from stoker.cli.command import UsageError
+from stoker.cli.commands import command_line
+from stoker.cli.report import ERROR, USAGE, exit_code, say, say_error, say_failure
+from stoker.errors import StokerError
 
 _INVALID = re.compile(r"Invalid value for '?(?P<what>[^:]*?)'?: (?P<why>.*)", re.DOTALL)
 _REASONS = (
@@ -15,7 +20,32 @@ _REASONS = (
 )
 
 
-def say_usage_error(error: Any) -> int:
+def run() -> None:
+    """Does what the arguments of this process say.
+
+    Raises:
+        SystemExit: always, with a documented code.
+    """
+    try:
+        try:
+            code = command_line(sys.argv[1:])(prog_name="stoker", standalone_mode=False)
+        finally:
+            flush()
+        raise SystemExit(code or 0)
+    except UsageError as error:
+        raise SystemExit(_say_usage_error(error)) from None
+    except StokerError as error:
+        say_error(error)
+        raise SystemExit(exit_code(error)) from None
+    except OSError as error:
+        # What was being done is not known here; `-v` shows where it was done.
+        refused = StokerError(f"the operating system refused it: {error}")
+        refused.__cause__ = error
+        say_error(refused)
+        raise SystemExit(ERROR) from None
+
+
+def _say_usage_error(error: Any) -> int:
     """Says what is wrong with the command line, and where to look; a missing command shows the help instead.
 
     Args:
