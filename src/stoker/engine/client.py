@@ -226,6 +226,7 @@ class EngineClient:
             last_error=supervisor.last_error,
             heartbeat=supervisor.heartbeat,
             loaded_part=supervisor.loaded_part,
+            encoder=None if self._encoder is None else self._encoder.load(),
         )
 
     async def close(self) -> None:
