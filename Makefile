@@ -6,7 +6,7 @@ BIN  := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-cluster test-vllm lint fix docs man bench screenshots wheel install clean
+.PHONY: help demo test test-all test-cluster test-vllm fuzz-media lint fix docs man bench screenshots wheel install clean
 
 help:          ## show this list
 	@grep -hE '^[a-z-]+: .*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS="$$(printf '\t')" read -r verb what; do printf 'make %-12s %s\n' "$$verb" "$$what"; done
@@ -25,6 +25,9 @@ test-cluster: $(VENV)/.ready-to-develop   ## run the tests of clusters alone, wi
 
 test-vllm: $(VENV)/.ready-to-develop   ## run the tests with a real vLLM, which VLLM=PATH names: minutes
 	@$(BIN)/python -m pytest tests/unit/runtime/vllm tests/e2e/test_vllm_runtime.py
+
+fuzz-media: $(VENV)/.ready-to-develop   ## send damaged images and documents beside a stream: 10 minutes
+	@$(BIN)/python -m tests.e2e.media_soak --seconds 600
 
 lint: $(VENV)/.ready-to-develop   ## style, types, borders between rooms, sizes, wording
 	@$(BIN)/ruff check .

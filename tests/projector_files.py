@@ -31,17 +31,21 @@ def write_projector(
     *,
     seed: int = 0,
     kind: str = "mlp",
+    side: int | None = None,
+    merge: int = _MERGE,
     last: Mapping[str, NDArray[np.floating[Any]]] | None = None,
 ) -> Path:
     """A projector for a text model with embeddings of `size` numbers.
 
     Args:
         kind: as libmtmd calls it: `mlp` (LLaVA), `gemma3`, `idefics3` or `qwen2vl_merger`.
+        side: of the image that the encoder is given, in pixels; None = a usual one.
+        merge: side of the square of patches that become one row.
         last: the matrices and biases of its last two layers by name; not given: random ones.
     """
     writer = GGUFWriter(path, "clip")
-    side = _SIDE if kind == "mlp" else _LARGE_SIDE
-    _write_head(writer, size, kind, side)
+    side = side or (_SIDE if kind == "mlp" else _LARGE_SIDE)
+    _write_head(writer, size, kind, side, merge)
     tensors = _Tensors(writer, np.random.default_rng(seed))
     tensors.write_patches(kind, (side // _PATCH) ** 2)
     for layer in range(_LAYERS):
@@ -178,13 +182,13 @@ def _encoded(projector: Path, color: str) -> NDArray[np.float32]:
     return rows
 
 
-def _write_head(writer: GGUFWriter, size: int, kind: str, side: int) -> None:
+def _write_head(writer: GGUFWriter, size: int, kind: str, side: int, merge: int) -> None:
     writer.add_bool("clip.has_vision_encoder", True)
     writer.add_string("clip.projector_type", kind)
     writer.add_bool("clip.use_gelu", True)
     sizes = {"embedding_length": _WIDTH, "feed_forward_length": _HIDDEN, "block_count": _LAYERS}
     sizes |= {"projection_dim": size, "image_size": side, "patch_size": _PATCH, "attention.head_count": 4}
-    sizes |= {"projector.scale_factor": _MERGE, "preproc_image_size": 4 * side, "spatial_merge_size": _MERGE}
+    sizes |= {"projector.scale_factor": merge, "preproc_image_size": 4 * side, "spatial_merge_size": merge}
     for name, value in sizes.items():
         writer.add_uint32(f"clip.vision.{name}", value)
     writer.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-6)

@@ -64,6 +64,31 @@ def test_the_picture_counts_whatever_its_format(server: Server):
     assert len({first_logprob(red), first_logprob(blue), first_logprob(none)}) == 3
 
 
+def test_images_are_counted_in_every_dialect_before_and_after_an_answer(server: Server, runtime: str):
+    red = base64_of(picture("red"))
+    block = {"type": "image", "source": {"type": "base64", "data": red}}
+    item = {"type": "input_image", "image_url": f"data:;base64,{red}"}
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [image(picture("red"))]}]}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": [block]}], "max_tokens": 1}),
+        ("/v1/responses", {"input": [{"role": "user", "content": [item]}], "max_output_tokens": 16}),
+    ]
+    counters = "/v1/chat/completions/input_tokens", "/v1/messages/count_tokens", "/v1/responses/input_tokens"
+    for (path, body), counter in zip(asked, counters, strict=True):
+        counted = post(
+            server, counter, {"model": "m", **{key: body[key] for key in ("messages", "input") if key in body}}
+        )
+        if runtime == "llama-server":
+            assert (counted.status_code, "only when it computes them" in counted.text) == (400, True)
+            continue
+        usage = post(server, path, {"model": "m", **body}).json()["usage"]
+        cached = usage.get("cache_read_input_tokens", 0)
+        assert counted.json()["input_tokens"] == usage.get("prompt_tokens", usage.get("input_tokens", 0) + cached)
+        details = usage.get("prompt_tokens_details", usage.get("input_tokens_details", {"image_tokens": ROWS}))
+        assert details["image_tokens"] == ROWS
+        assert "image_tokens" not in chat(server)["usage"]["prompt_tokens_details"]
+
+
 def test_every_dialect_gives_the_same_answer(server: Server):
     red = base64_of(picture("red"))
     expected = chat(server, image(picture("red")))["choices"][0]["message"]["content"]

@@ -91,3 +91,11 @@ def libllama_rows(path: Path, projector: MtmdProjector, pixels: Pixels, rows: ND
         mtmd.mtmd_input_chunks_free(chunks)
         lib.llama_free(context)
     return np.stack(found)
+
+
+def test_one_step_has_room_for_the_longest_image_and_a_token_of_every_sequence(tmp_path: Path):
+    path = write_tiny_model(tmp_path / "model.gguf", MODELS["gemma3"])
+    with open_native(path, whole_rows=600, num_slots=4) as backend:
+        assert backend.info.max_batch_tokens == 604
+    with open_native(path, whole_rows=16, num_slots=4) as backend:
+        assert backend.info.max_batch_tokens == 512

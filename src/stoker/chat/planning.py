@@ -12,6 +12,7 @@ from stoker.chat.tools import NO_TOOLS, Tools, generic_calls
 from stoker.core.media import Media
 from stoker.core.outline import GrammarText, Outline, ReasoningSpan
 from stoker.engine.cards import ModelCard, media_refused
+from stoker.engine.question_messages import CountTokens
 from stoker.errors import InvalidInput, TemplateError, UnsupportedParameter
 from stoker.text.chat_formats.grammar import call_grammar
 from stoker.text.chat_formats.probe import ChatFormat
@@ -157,6 +158,11 @@ def rendered(asked: Conversation, model: ChatModel) -> str:
     if any(file.marker not in prompt for file in media):
         raise TemplateError("the chat template leaves out an image or a recording of the messages")
     return prompt
+
+
+def prompt_question(asked: Conversation, model: ChatModel) -> CountTokens:
+    """Asks how long the prompt of a conversation is, with its files. For errors see `rendered`."""
+    return CountTokens(rendered(asked, model), media_of(asked.messages))
 
 
 def _begun_thought(asked: Conversation, model: ChatModel) -> str:

@@ -8,11 +8,13 @@ from functools import partial
 from stoker.core.scheduler import Scheduler
 from stoker.engine.adapters import Adapters
 from stoker.engine.block_ledger import BlockLedger
+from stoker.engine.prompt import entries_of
 from stoker.engine.protocol import AnswerEvent
 from stoker.engine.question_messages import (
     AdapterList,
     BlocksHeld,
     ChangeAdapters,
+    CountTokens,
     Detokenize,
     Detokenized,
     EndReasoning,
@@ -31,6 +33,7 @@ from stoker.engine.question_messages import (
     SessionEnded,
     SessionList,
     SlotList,
+    TokenCount,
     Tokenize,
     Tokenized,
 )
@@ -83,10 +86,8 @@ class Answers:
             UnsupportedParameter: only an engine's process can do it, or the model cannot.
         """
         match question:
-            case Tokenize():
-                return answer_tokenize(self._tokenizer, question)
-            case Detokenize():
-                return answer_detokenize(self._tokenizer, question)
+            case Tokenize() | CountTokens() | Detokenize():
+                return _answer_about_text(self._tokenizer, question)
             case ListSlots():
                 return SlotList(question.question_id, self._scheduler.slots.states())
             case EraseSlots():
@@ -120,6 +121,16 @@ class Answers:
         self._transfers.clear()
         idle = [state.slot for state in self._scheduler.slots.states() if state.request_id is None]
         return sum(self._scheduler.slots.erase(slot) for slot in idle)
+
+
+def _answer_about_text(tokenizer: Tokenizer, question: Tokenize | CountTokens | Detokenize) -> AnswerEvent:
+    match question:
+        case Tokenize():
+            return answer_tokenize(tokenizer, question)
+        case CountTokens():
+            return TokenCount(question.question_id, len(entries_of(tokenizer, question.prompt)[0]))
+        case Detokenize():
+            return answer_detokenize(tokenizer, question)
 
 
 def answer_tokenize(tokenizer: Tokenizer, question: Tokenize) -> Tokenized:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from typing import Any
 
 import msgspec
 
@@ -15,7 +16,7 @@ from stoker.engine.door import Door
 from stoker.engine.health import Health
 from stoker.engine.inbox import InboxLimits
 from stoker.engine.protocol import Accepted, Command, Failed, Output, RowsWanted, Submit
-from stoker.engine.question_messages import A, AdapterList, Answer, Question
+from stoker.engine.question_messages import A, AdapterList, Answer, CountTokens, Question, as_answer_to
 from stoker.engine.questions import Questions
 from stoker.engine.request_media import RequestMedia
 from stoker.engine.requests import PendingRequest, Requests
@@ -201,7 +202,10 @@ class EngineClient:
         Raises:
             StokerError: the question was refused, or the engine cannot answer; see `Questions.ask`.
         """
-        answer = await self._questions.ask(question)
+        asked: Question[Any] = question
+        if isinstance(asked, CountTokens):
+            asked = await self._media.counted(asked, self.card)
+        answer = as_answer_to(question, await self._questions.ask(asked))
         if isinstance(answer, AdapterList):
             self._note_adapters(answer)
         return answer
@@ -222,6 +226,7 @@ class EngineClient:
             last_error=supervisor.last_error,
             heartbeat=supervisor.heartbeat,
             loaded_part=supervisor.loaded_part,
+            encoder=None if self._encoder is None else self._encoder.load(),
         )
 
     async def close(self) -> None:

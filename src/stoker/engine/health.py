@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stoker.engine.stats import EngineStats
+from stoker.media.load import EncoderLoad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,3 +31,5 @@ class Health:
     """Requests on that machine sent by other clients, as far as is known."""
     replicas: Mapping[int, Health] = field(default_factory=dict[int, "Health"])
     """Health of each engine by its number, for a model with several engines."""
+    encoder: EncoderLoad | None = None
+    """Load of the process that encodes images and recordings for all engines; None = there is no such process."""

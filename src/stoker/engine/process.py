@@ -52,6 +52,7 @@ from stoker.engine.protocol import (
 )
 from stoker.engine.question_messages import (
     ChangeAdapters,
+    CountTokens,
     Detokenize,
     Embed,
     QuickQuestion,
@@ -69,7 +70,7 @@ logger = logging.getLogger(__name__)
 Build: TypeAlias = Callable[[EngineConfig, LoadProgress], tuple[Engine, ModelCard]]
 """Loads a model, and says how far it is; raises `StokerError` if that is impossible."""
 
-_Tokenized: TypeAlias = Submit | Embed | Tokenize | Detokenize
+_Tokenized: TypeAlias = Submit | Embed | Tokenize | CountTokens | Detokenize
 """What is given to a tokenizer thread."""
 _Slow: TypeAlias = _Tokenized | SaveSlot | RestoreSlot | ChangeAdapters
 """What is given to a thread beside the main one."""
@@ -190,7 +191,7 @@ class _EngineProcess:
                 self._worker.set_pace(command)
             case GiveRows():
                 self._worker.give_rows(command)
-            case Tokenize() | Detokenize() | SaveSlot() | RestoreSlot() | ChangeAdapters():
+            case Tokenize() | CountTokens() | Detokenize() | SaveSlot() | RestoreSlot() | ChangeAdapters():
                 self._on_another_thread(partial(self._answer, command), command)
             case Shutdown():
                 self._end()
@@ -226,7 +227,7 @@ class _EngineProcess:
                 return self._files
             case Submit(outline=outline) if outline is not None and outline.grammar is not None:
                 return self._constrained
-            case Submit() | Tokenize() | Detokenize():
+            case Submit() | Tokenize() | CountTokens() | Detokenize():
                 return self._long_tokenizer if _size(command) > _LONG_TEXT else self._tokenizers
 
     def _accept(self, submit: Submit) -> None:
@@ -253,7 +254,7 @@ class _EngineProcess:
         """On the thread that the question needs. What changes the engine goes on to the engine's own."""
         try:
             match question:
-                case Tokenize() | Detokenize():
+                case Tokenize() | CountTokens() | Detokenize():
                     self._publish([self._engine.answer(question)])
                 case SaveSlot() | RestoreSlot():
                     self._publish([file_slot(question, self._engine.slot_files, self._engine.slot_port, self._worker)])
@@ -341,10 +342,10 @@ class _EngineProcess:
             self._is_ending.wait(_RETRY_S)
 
 
-def _size(command: Submit | Tokenize | Detokenize) -> int:
+def _size(command: Submit | Tokenize | CountTokens | Detokenize) -> int:
     """About how much there is to encode or decode."""
     match command:
-        case Submit():
+        case Submit() | CountTokens():
             prompt = command.prompt
             if isinstance(prompt, str) or len(prompt) > _LONG_TEXT:
                 return len(prompt)

@@ -29,11 +29,17 @@ def prompt_entries(tokenizer: Tokenizer, submit: Submit) -> tuple[list[Entry], t
     Raises:
         InvalidInput: a text is not valid Unicode.
     """
-    prompt = submit.prompt
+    return entries_of(tokenizer, submit.prompt, parse_special=submit.parse_special)
+
+
+def entries_of(
+    tokenizer: Tokenizer, prompt: PlacedPrompt, *, parse_special: bool = True
+) -> tuple[list[Entry], tuple[PlacedSpan, ...]]:
+    """As `prompt_entries`, of a prompt alone."""
     try:
         if isinstance(prompt, str):
-            return encode_prompt(tokenizer, prompt, parse_special=submit.parse_special), ()
-        parts = [_encode(tokenizer, part, submit.parse_special) for part in prompt]
+            return encode_prompt(tokenizer, prompt, parse_special=parse_special), ()
+        parts = [_encode(tokenizer, part, parse_special) for part in prompt]
     except UnicodeEncodeError as error:  # a lone surrogate: JSON can spell one
         raise InvalidInput(f"the prompt is not valid Unicode: {error.reason}", parameter="prompt") from error
     entries = [entry for part in parts for entry in part]

@@ -30,6 +30,7 @@ from stoker.engine.question_messages import (
     SessionList,
     SlotFiled,
     SlotList,
+    TokenCount,
     Tokenized,
     Unanswered,
 )
@@ -84,6 +85,8 @@ class Usage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Completion tokens of the reasoning, its markers included."""
     audio_tokens: int = 0
     """Prompt tokens that are rows of recordings."""
+    image_tokens: int = 0
+    """Prompt tokens that are rows of images."""
 
 
 class Expect(msgspec.Struct, frozen=True, tag=True):
@@ -283,6 +286,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 AnswerEvent: TypeAlias = (
     Tokenized
+    | TokenCount
     | Detokenized
     | SlotList
     | Erased

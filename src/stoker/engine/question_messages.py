@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
 
+from stoker.core.media import Media, Span
 from stoker.core.slot_state import SlotState
 from stoker.engine.blocks_held import RemovedBlocks, StoredBlocks
 from stoker.engine.cards import AdapterCard
@@ -69,6 +70,20 @@ class Tokenize(Question[Tokenized], frozen=True, tag=True):
     """As a prompt: BOS in front, if the model wants one and the text does not bring its own."""
     parse_special: bool = True
     """The text of a special token becomes that token."""
+
+
+class TokenCount(Answer, frozen=True, tag=True):
+    num_entries: int
+    """Tokens, and rows of images and recordings."""
+
+
+class CountTokens(Question[TokenCount], frozen=True, tag=True):
+    """How long a prompt is, with the files in it. Nothing is computed."""
+
+    prompt: str | list[int | str | Span]
+    """A text with the markers of files; an engine is given spans instead."""
+    media: tuple[Media, ...] = ()
+    """Files whose markers are in the prompt."""
 
 
 class Detokenized(Answer, frozen=True, tag=True):
@@ -276,6 +291,7 @@ class Unanswered(Answer, frozen=True, tag=True):
 
 QuickQuestion: TypeAlias = (
     Tokenize
+    | CountTokens
     | Detokenize
     | ListSlots
     | EraseSlots

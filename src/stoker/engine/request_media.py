@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from stoker.core.media import Media, Span
+from stoker.core.media import Layout, Media, Span
 from stoker.engine.cards import ModelCard, media_refused
-from stoker.engine.protocol import GiveRows, RowsWanted, Submit
+from stoker.engine.protocol import GiveRows, PlacedPrompt, RowsWanted, Submit
+from stoker.engine.question_messages import CountTokens
 from stoker.errors import BackendError, ModelNotLoaded, StokerError
 from stoker.media.encoder import MediaEncoder
 
@@ -55,19 +56,27 @@ class RequestMedia:
         """
         if not submit.media:
             return submit
-        for file in submit.media:
+        layouts = await self._layouts(submit.media, card)
+        files = {file.marker: file for file in submit.media}
+        owners = {part.key: files[m] for m, layout in layouts.items() for part in layout if isinstance(part, Span)}
+        self._owners[submit.request_id] = owners
+        return msgspec.structs.replace(submit, prompt=_placed(submit.prompt, layouts), media=())
+
+    async def counted(self, question: CountTokens, card: ModelCard) -> CountTokens:
+        """The same question with spans in its prompt. For arguments and errors see `placed`."""
+        if not question.media:
+            return question
+        layouts = await self._layouts(question.media, card)
+        return msgspec.structs.replace(question, prompt=_placed(question.prompt, layouts), media=())
+
+    async def _layouts(self, media: Sequence[Media], card: ModelCard) -> dict[str, Layout]:
+        """By marker, what each file becomes."""
+        for file in media:
             if self._encoder is None or file.kind not in card.media:
                 raise media_refused(file.kind)
         assert self._encoder is not None
         await self._encoder.check(card.row_width)
-        files = {file.marker: file for file in submit.media}
-        layouts = {marker: await self._encoder.layout(file) for marker, file in files.items()}
-        owners = {part.key: files[m] for m, layout in layouts.items() for part in layout if isinstance(part, Span)}
-        self._owners[submit.request_id] = owners
-        prompt: list[int | str | Span] = []
-        for part in _split(submit.prompt, files):
-            prompt += layouts.get(part, (part,)) if isinstance(part, str) else (part,)
-        return msgspec.structs.replace(submit, prompt=prompt, media=())
+        return {file.marker: await self._encoder.layout(file) for file in media}
 
     def on_wanted(self, event: RowsWanted) -> None:
         """The engine asks for rows: they are made, and sent to it."""
@@ -98,7 +107,15 @@ class RequestMedia:
             self._fail(event.request_id, BackendError(f"a file cannot be encoded: {error}"))
 
 
-def _split(prompt: str | Sequence[object], files: dict[str, Media]) -> list[int | str | Span]:
+def _placed(prompt: PlacedPrompt, layouts: Mapping[str, Layout]) -> list[int | str | Span]:
+    """A prompt with the layouts of files in place of their markers."""
+    found: list[int | str | Span] = []
+    for part in _split(prompt, layouts):
+        found += layouts.get(part, (part,)) if isinstance(part, str) else (part,)
+    return found
+
+
+def _split(prompt: str | Sequence[object], files: Iterable[str]) -> list[int | str | Span]:
     """The texts of a prompt and the markers between them; empty texts are left out."""
     texts = [prompt] if isinstance(prompt, str) else list(prompt)
     pattern = re.compile(f"({'|'.join(map(re.escape, files))})")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf, isfinite
 
+from stoker.core.media import MediaKind
 from stoker.core.request import Request
 from stoker.core.sequence import FinishReason, Sequence, TokenEvent
 from stoker.engine.adapters import Lease
@@ -74,7 +75,8 @@ class Stream:
         """False: a row of logits of the prompt had no probabilities in it."""
         self._prompt = prompt
         self._num_prompt = len(request.prompt)
-        self._num_audio = sum(placed.span.length for placed in request.spans if placed.span.kind == "audio")
+        self._num_audio = _num_rows(request, "audio")
+        self._num_images = _num_rows(request, "image")
         self._num_scored = 0
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer.token_bytes)
@@ -184,7 +186,8 @@ class Stream:
         return Output(self.request_id, "", [], self._usage(0, num_cached), progress=progress)
 
     def _usage(self, num_completion: int, num_cached: int) -> Usage:
-        return Usage(self._num_prompt, num_completion, num_cached, self._num_reasoning, self._num_audio)
+        rows = self._num_audio, self._num_images
+        return Usage(self._num_prompt, num_completion, num_cached, self._num_reasoning, *rows)
 
     def take(self) -> Output:
         """All that was pushed since the last call."""
@@ -234,3 +237,7 @@ class Stream:
 
     def _logprob(self, token_id: int, logprob: float) -> TokenLogprob:
         return TokenLogprob(token_id, logprob, self._tokenizer.token_bytes(token_id, render_special=True))
+
+
+def _num_rows(request: Request, kind: MediaKind) -> int:
+    return sum(placed.span.length for placed in request.spans if placed.span.kind == kind)

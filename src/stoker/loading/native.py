@@ -181,11 +181,14 @@ class NativeLoader:
 
     def _options(self, tokenizer: VocabularyTokenizer) -> NativeOptions:
         plan = self.needs().within(available_memory())
+        projector = usable_projector(self._config)
+        longest_whole = 0 if projector is None else read_projector(projector).longest_whole
         return NativeOptions(
             context_size=plan.ctx_size,
             kv_tokens=plan.kv_tokens,
             window_tokens=plan.window_tokens,
             num_slots=self._num_slots,
+            whole_rows=longest_whole,
             threads=self._config.threads,
             kv_type=self._config.kv_type,
             has_draft_head=drafts_by_head(self._config),

@@ -15,6 +15,9 @@ import msgspec
 from stoker.media.confined import confine
 from stoker.media.decode_program import DONE, REFUSED
 
+_OPTIONAL = ("json", "datetime", "brotli", "fontTools.cffLib", "fontTools.ttLib", "arabic_reshaper", "bidi.algorithm")
+"""What pypdf uses if it is there."""
+
 
 def main() -> None:
     """Reads what is on standard input, with little of the machine and none of its files."""
@@ -35,9 +38,13 @@ def _import_the_rest() -> None:
     import encodings
 
     import pypdf
-    from PIL import Image
 
-    Image.init()
+    from stoker.media.images import import_formats
+
+    import_formats()
+    for name in _OPTIONAL:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     for package in (encodings, pypdf):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             with contextlib.suppress(ImportError):  # of another system, or of a library that is not installed

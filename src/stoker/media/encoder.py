@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from stoker.errors import MediaCrashed, ModelUnsupported
 from stoker.media.decoder import ImageDecoder, SoundDecoder
 from stoker.media.encoder_process import EncoderDied, EncoderProcess, NeedsPixels
 from stoker.media.encoding import Described, Encode, Encoded, Laid, Lay, RowsPart
+from stoker.media.load import EncoderLoad
 
 _MAX_KEPT_BYTES = 256 << 20
 _MAX_LAID = 4096
@@ -98,6 +100,7 @@ class MediaEncoder:
         self._num_users = 0
         self.num_encoded = 0
         """Parts of files, since the start."""
+        self._encode_s, self._num_hits, self._num_crashes = 0.0, 0, 0
 
     @property
     def pid(self) -> int | None:
@@ -107,6 +110,17 @@ class MediaEncoder:
     @property
     def num_restarts(self) -> int:
         return max(0, self._process.num_starts - 1)
+
+    def load(self) -> EncoderLoad:
+        """What the encoder does now, and has done."""
+        return EncoderLoad(
+            num_queued=len(self._coming),
+            kept_bytes=self._kept_bytes,
+            num_encoded=self.num_encoded,
+            encode_s=self._encode_s,
+            num_hits=self._num_hits,
+            num_crashes=self._num_crashes,
+        )
 
     def open(self) -> None:
         """Registers one more engine that uses the encoder."""
@@ -177,8 +191,10 @@ class MediaEncoder:
         """
         if (kept := self._kept.get(key)) is not None:
             self._kept.move_to_end(key)
+            self._num_hits += 1
             return kept
         task = self._coming.get(key)
+        self._num_hits += task is not None
         if task is None:
             task = self._coming[key] = asyncio.create_task(self._make(media, key), name="stoker-encode")
             task.add_done_callback(lambda _: self._coming.pop(key, None))
@@ -190,14 +206,17 @@ class MediaEncoder:
         laid = self._laid[media.marker]
         async with self._turn:
             self._check(laid.digest, laid.kind)
+            begun_s = time.monotonic()
             while True:
                 try:
                     values = await self._encode(media, laid, laid.part_of(key))
                     break
                 except EncoderDied:
                     self._last_digest = b""
+                    self._num_crashes += 1
                     self._crashes[laid.digest] = self._crashes.get(laid.digest, 0) + 1
                     self._check(laid.digest, laid.kind)
+            self._encode_s += time.monotonic() - begun_s
         self.num_encoded += 1
         self._keep(key, values)
         return values

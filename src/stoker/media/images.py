@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 
 from PIL import Image, ImageOps
 
@@ -13,6 +14,7 @@ from stoker.media.pixels import SIZES
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 MAX_PIXELS = 64_000_000
 MAX_SIDE = 16_384
+_LATE_MODULES = ("copy", "mmap", "tempfile", "PIL.ImageColor", "PIL.ImageFilter", "PIL.ImagePalette", "PIL.ImageCms")
 _PNG_LEVEL = 1
 """The file goes to a neighbor process only, so speed counts more than size."""
 
@@ -22,8 +24,10 @@ class ImageRefused(Exception):
 
 
 def import_formats() -> None:
-    """Imports what Pillow imports when it first opens a file, so that nothing is read from disk afterwards."""
+    """Imports what Pillow imports when it first needs it: later no module can be read from disk."""
     Image.init()
+    for module in _LATE_MODULES:
+        import_module(module)
 
 
 def as_png(data: bytes, *, max_pixels: int = MAX_PIXELS, max_side: int = MAX_SIDE) -> bytes:

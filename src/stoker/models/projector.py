@@ -7,11 +7,12 @@ from pathlib import Path
 
 from stoker.core.media import MediaKind
 from stoker.errors import ConfigError, ModelError, ModelFileNotFound
-from stoker.models.gguf import read_gguf
+from stoker.models.gguf import GGUFFile, read_gguf
 
 _ARCHITECTURES = ("clip", "mmproj")
 _PREFERENCE = ("bf16", "f16", "f32", "q8_0")
 """Words of the file's name. Of several projectors the one with the first of these words is taken."""
+_GEMMA4_ROWS, _GEMMA3_MERGE = 1120, 4
 _OVERHEAD, _LEAST_BYTES = 1.4, 150 << 20
 
 
@@ -22,6 +23,8 @@ class Projector:
     path: Path
     kinds: tuple[MediaKind, ...]
     """What it makes rows of."""
+    longest_whole: int = 0
+    """Most rows of an image that see each other, and so are computed in one step; 0 = rows see those before them."""
 
 
 def read_projector(path: Path) -> Projector:
@@ -32,7 +35,20 @@ def read_projector(path: Path) -> Projector:
     """
     with read_gguf(path) as gguf:
         encoders: dict[MediaKind, str] = {"image": "clip.has_vision_encoder", "audio": "clip.has_audio_encoder"}
-        return Projector(path, tuple(kind for kind, key in encoders.items() if gguf.get_bool(key)))
+        kinds = tuple(kind for kind, key in encoders.items() if gguf.get_bool(key))
+        return Projector(path, kinds, _longest_whole(gguf) if "image" in kinds else 0)
+
+
+def _longest_whole(gguf: GGUFFile) -> int:
+    """As llama.cpp counts them: Gemma 3 has one square of rows, Gemma 4 as many rows as an image deserves."""
+    kind = gguf.get_str("clip.vision.projector_type") or gguf.get_str("clip.projector_type") or ""
+    if kind.startswith("gemma4"):
+        return _GEMMA4_ROWS
+    if kind != "gemma3":
+        return 0
+    side, patch = (gguf.get_int(f"clip.vision.{name}") or 0 for name in ("image_size", "patch_size"))
+    merge = gguf.get_int("clip.vision.projector.scale_factor") or _GEMMA3_MERGE
+    return (side // max(1, patch * merge)) ** 2
 
 
 def find_projector(model: Path, wanted: str) -> Path | None:

@@ -128,6 +128,7 @@ class ReplicaSet:
             heartbeat=self._totals.merged(alive) if alive else None,
             loaded_part=max(parts) if parts else None,
             replicas=healths,
+            encoder=next((health.encoder for health in healths.values() if health.encoder is not None), None),
         )
 
     def add(self, replica: Replica) -> None:

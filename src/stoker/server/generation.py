@@ -194,6 +194,7 @@ class Generation:
             cached_tokens=sum(usage.cached_tokens for usage in firsts),
             reasoning_tokens=sum(usage.reasoning_tokens for usage in self._usage.values()),
             audio_tokens=sum(usage.audio_tokens for usage in firsts),
+            image_tokens=sum(usage.image_tokens for usage in firsts),
         )
 
     @property

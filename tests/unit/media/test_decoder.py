@@ -1,13 +1,17 @@
 """Images are decoded in processes of their own; one that dies costs one request."""
 
 import asyncio
+import io
 import sys
+from typing import Any
 
 import pytest
+from PIL import Image
 
 from stoker.errors import BackendError, InvalidInput
 from stoker.media.decoder import ImageDecoder
-from stoker.media.images import as_png
+from stoker.media.images import FORMATS, as_pixels, as_png
+from stoker.media.pixels import SIZES
 from stoker.text.media_parts import media_from_bytes
 from tests.projector_files import picture
 
@@ -23,6 +27,35 @@ def test_an_image_is_decoded_once_and_kept_as_long_as_there_is_room():
         await decoder.png(BLUE)
         await decoder.png(RED)
         assert decoder.num_decoded == 3
+
+    asyncio.run(decode())
+
+
+def variants() -> list[tuple[str, bytes]]:
+    """Files for which the decoder needs different parts of its library."""
+    frames = [Image.new("P", (8, 8), index) for index in range(3)]
+    written: dict[str, io.BytesIO] = {name: io.BytesIO() for name in ("gif", "webp", "apng", "cmyk", "rotated", "deep")}
+    moving: dict[str, Any] = {"save_all": True, "append_images": frames[1:], "duration": 50}
+    frames[0].save(written["gif"], "GIF", transparency=0, **moving)
+    frames[0].convert("RGBA").save(written["webp"], "WEBP", **moving)
+    frames[0].save(written["apng"], "PNG", **moving)
+    Image.new("CMYK", (8, 8), (0, 255, 255, 0)).save(written["cmyk"], "JPEG")
+    exif = Image.Exif()
+    exif[0x0112] = 6  # lies on its side
+    Image.new("RGB", (8, 4)).save(written["rotated"], "JPEG", exif=exif)
+    Image.new("I;16", (8, 8), 60_000).save(written["deep"], "PNG")
+    made = [(name, file.getvalue()) for name, file in written.items()]
+    return [*made, *((kind, picture("red", format=kind)) for kind in FORMATS), ("alpha", picture((9, 9, 9, 9)))]
+
+
+def test_every_kind_of_image_is_decoded_in_the_confined_process():
+    async def decode() -> None:
+        decoder = ImageDecoder()
+        for name, data in variants():
+            decoded = await decoder.picture(media_from_bytes(data, "image", "x"))
+            expected = as_pixels(data)
+            assert (decoded.width, decoded.height) == SIZES.unpack(expected[: SIZES.size]), name
+            assert decoded.pixels == expected[SIZES.size :], name
 
     asyncio.run(decode())
 

@@ -159,3 +159,23 @@ def test_the_process_ends_with_the_last_engine(tmp_path: Path):
         assert encoder.pid is None
 
     asyncio.run(main())
+
+
+def test_the_load_counts_what_was_encoded_found_and_lost(tmp_path: Path):
+    async def body(encoder: MediaEncoder) -> None:
+        first, second = [part for part in await encoder.layout(BLUE) if isinstance(part, Span)]
+        together = [asyncio.create_task(encoder.rows(BLUE, key)) for key in (first.key, first.key, second.key)]
+        await asyncio.sleep(0)
+        assert encoder.load().num_queued == 2
+        await asyncio.gather(*together)
+        await encoder.rows(BLUE, second.key)
+        load = encoder.load()
+        assert (load.num_queued, load.num_encoded, load.num_hits, load.num_crashes) == (0, 2, 2, 0)
+        assert load.kept_bytes == 2 * LENGTH * WIDTH * 4
+        assert load.encode_s > 0
+        red = next(part for part in await encoder.layout(RED) if isinstance(part, Span))
+        with pytest.raises(MediaCrashed):
+            await encoder.rows(RED, red.key)
+        assert encoder.load().num_crashes == 2
+
+    run(tmp_path, body)

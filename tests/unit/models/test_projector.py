@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from stoker.errors import ConfigError, ModelFileNotFound
-from stoker.models.projector import find_projector, projector_bytes
+from stoker.models.projector import find_projector, projector_bytes, read_projector
 from tests.projector_files import write_projector
 
 
@@ -40,3 +40,9 @@ def test_what_is_no_projector_is_refused(model: Path):
         find_projector(model, str(model.with_name("mmproj.gguf")))
     with pytest.raises(ConfigError, match="cannot be read"):
         find_projector(model, str(model))
+
+
+def test_the_longest_image_whose_rows_see_each_other_is_known(tmp_path: Path):
+    for kind, side, merge, expected in (("gemma3", 448, 1, 1024), ("gemma3", 112, 4, 4), ("mlp", 28, 2, 0)):
+        path = write_projector(tmp_path / f"{kind}-{side}.gguf", 32, kind=kind, side=side, merge=merge)
+        assert read_projector(path).longest_whole == expected

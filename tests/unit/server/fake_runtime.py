@@ -24,6 +24,7 @@ from stoker.engine.question_messages import (
     AdapterList,
     Answer,
     ChangeAdapters,
+    CountTokens,
     Detokenize,
     Detokenized,
     Embed,
@@ -43,6 +44,7 @@ from stoker.engine.question_messages import (
     SessionList,
     SlotFiled,
     SlotList,
+    TokenCount,
     Tokenize,
     Tokenized,
     as_answer_to,
@@ -161,6 +163,8 @@ class FakeRuntime:
         match question:
             case Tokenize():
                 return self._tokenize(question)
+            case CountTokens() | ListSessions() | EndSession():
+                return self._answer_shortly(question)
             case Detokenize(token_ids=token_ids):
                 if any(not 0 <= token_id < CARD.vocab_size for token_id in token_ids):
                     raise InvalidInput("a token id is outside the vocabulary", parameter="tokens")
@@ -168,10 +172,6 @@ class FakeRuntime:
                 return Detokenized("q", raw.decode("utf-8", "replace"))
             case Embed():
                 return await self._embed(question)
-            case ListSessions():
-                return SessionList("q", [])
-            case EndSession():
-                return SessionEnded("q", False)
             case ListSlots():
                 return SlotList("q", self.slot_states)
             case EraseSlots():
@@ -194,6 +194,15 @@ class FakeRuntime:
         assert isinstance(question, EndReasoning), question
         self.ended.append(question.reply_id)
         return ReasoningEnded("q", 1)
+
+    def _answer_shortly(self, question: CountTokens | ListSessions | EndSession) -> Answer:
+        match question:
+            case CountTokens():
+                return TokenCount("q", len(self._tokenize(Tokenize(str(question.prompt))).token_ids))
+            case ListSessions():
+                return SessionList("q", [])
+            case EndSession():
+                return SessionEnded("q", False)
 
     def _tokenize(self, question: Tokenize) -> Tokenized:
         """One token per byte, as the scripted model has it; BOS is 256."""

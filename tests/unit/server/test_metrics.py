@@ -18,6 +18,7 @@ from stoker.engine.health import Health
 from stoker.engine.protocol import Output, Usage
 from stoker.engine.stats import AdapterLoad, EngineStats
 from stoker.errors import BackendError, Overloaded
+from stoker.media.load import EncoderLoad
 from stoker.runtime.request_metrics import RequestMetrics
 from stoker.server.observe.metric_aliases import ALIASES
 from tests.unit.server.fake_runtime import FakeRuntime, RawClient, ask, make_app
@@ -308,6 +309,22 @@ def test_responses_are_counted_by_route_and_class():
         "stoker_http_responses_total method=POST route=/v1/completions status=4xx": 1,
         "stoker_http_responses_total method=GET route=/v1/models/{model:path} status=4xx": 3,
         "stoker_http_responses_total method= route=none status=4xx": 3,
+    }
+
+
+def test_the_numbers_of_an_encoder_are_there_if_there_is_one():
+    runtime = beating()
+    assert not any("encoder" in name for name in scrape(make_app(runtime)))
+    load = EncoderLoad(num_queued=1, kept_bytes=2, num_encoded=3, encode_s=4.5, num_hits=5, num_crashes=6)
+    runtime.state = Health(is_ready=True, state="ready", heartbeat=BEAT, encoder=load)
+    found = scrape(make_app(runtime))
+    assert {name.split()[0]: value for name, value in found.items() if "encoder" in name} == {
+        "stoker_encoder_queue": 1,
+        "stoker_encoder_kept_bytes": 2,
+        "stoker_encoder_parts_total": 3,
+        "stoker_encoder_seconds_total": 4.5,
+        "stoker_encoder_hits_total": 5,
+        "stoker_encoder_crashes_total": 6,
     }
 
 

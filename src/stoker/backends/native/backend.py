@@ -408,6 +408,10 @@ def _decoder(
         ) from error
 
 
+def _batch_tokens(options: NativeOptions) -> int:
+    return max(options.max_batch_tokens, options.whole_rows + options.num_slots if options.whole_rows else 0)
+
+
 def _model_info(
     name: str, spec: DecoderSpec, options: NativeOptions, kv_type: KVType, eog_token_ids: frozenset[int]
 ) -> ModelInfo:
@@ -422,7 +426,7 @@ def _model_info(
         context_size=options.context_size,
         kv_tokens=options.kv_tokens,
         num_slots=options.num_slots,
-        max_batch_tokens=min(options.max_batch_tokens, options.kv_tokens),
+        max_batch_tokens=min(_batch_tokens(options), options.kv_tokens),
         mixes_adapters=True,
         is_batch_invariant=True,
         traits=CacheTraits(

@@ -37,6 +37,8 @@ class NativeOptions:
     """Most sequences that hold KV, running and retained."""
     max_batch_tokens: int = BATCH_TOKENS
     """Most entries of one forward pass."""
+    whole_rows: int = 0
+    """Rows of an image that one forward pass takes at once, beside a token of each sequence."""
     threads: int | None = None
     """CPU threads of the forward pass, 1 … 512. None = one per core that this process may use."""
     kv_type: KVType | None = None

@@ -15,7 +15,18 @@ from stoker.engine.config import AdapterSpec, EngineConfig, SupervisionConfig
 from stoker.engine.door import Door
 from stoker.engine.health import Health
 from stoker.engine.protocol import Accepted, Output, Submit
-from stoker.engine.question_messages import A, AdapterList, Answer, ChangeAdapters, Embed, Question, as_answer_to
+from stoker.engine.question_messages import (
+    A,
+    AdapterList,
+    Answer,
+    ChangeAdapters,
+    CountTokens,
+    Embed,
+    Question,
+    TokenCount,
+    Tokenize,
+    as_answer_to,
+)
 from stoker.engine.stats import EngineStats
 from stoker.engine.supervisor import State
 from stoker.errors import BackendError, InvalidInput, ModelNotLoaded, StokerError, Timeout, UnsupportedParameter
@@ -219,6 +230,12 @@ class ExternalRuntime:
     async def _answer(self, question: Question[Any]) -> Answer:
         self._known()
         match question:
+            case CountTokens(prompt=str(prompt), media=()):
+                return TokenCount(question.question_id, len((await self.ask(Tokenize(prompt))).token_ids))
+            case CountTokens():
+                name = self._ready().program.name
+                message = f"{name} counts the rows of images and recordings only when it computes them"
+                raise UnsupportedParameter(message, parameter="messages")
             case ChangeAdapters(is_empty=True):
                 return AdapterList(question.question_id, [])
             case ChangeAdapters():

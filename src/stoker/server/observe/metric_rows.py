@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from stoker.core.histogram import Distribution, Histogram
 from stoker.engine.health import Health
 from stoker.engine.stats import AdapterLoad, EngineStats
+from stoker.media.load import EncoderLoad
 from stoker.runtime.registry import ModelStatus
 from stoker.runtime.request_metrics import RequestMetrics
 
@@ -153,6 +154,16 @@ def of_engine(value: Callable[[EngineStats], float]) -> _Values:
 def of_drafts(value: Callable[[EngineStats], float]) -> _Values:
     """As `of_engine`, for drafts. A llama-server counts no steps, and does not report its drafts."""
     return labeled(lambda stats: [((), value(stats))] if stats.num_steps else [])
+
+
+def of_encoder(value: Callable[[EncoderLoad], float]) -> _Values:
+    """One number of the process that encodes images and recordings; none if the model takes text only."""
+
+    def values(of: Facts) -> _Numbers:
+        encoder = of.health.encoder
+        return [] if encoder is None else [((), value(encoder))]
+
+    return values
 
 
 def each_draft(**values: Callable[[EngineStats], float]) -> _Values:

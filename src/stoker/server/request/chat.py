@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 
-from stoker.chat.planning import Conversation, Thinking, recalled, rendered
+from stoker.chat.planning import Conversation, Thinking, prompt_question, recalled, rendered
 from stoker.chat.thoughts import NO_THOUGHTS, Thoughts
 from stoker.chat.tools import Tools, tools_of
+from stoker.engine.question_messages import CountTokens
 from stoker.errors import InvalidInput
 from stoker.runtime.base import Runtime
 from stoker.server.fields import FieldTable, Ignored, Refused, honoured, ignored
@@ -115,6 +116,11 @@ def chat_prompt(
         InvalidInput: the messages are malformed, or the template refused them.
     """
     return rendered(recalled(conversation(wire), thoughts), runtime)
+
+
+def chat_counting(wire: ChatCompletionRequest | ChatPromptRequest, runtime: Runtime, thoughts: Thoughts) -> CountTokens:
+    """Asks how long that prompt is. For errors see `chat_prompt`."""
+    return prompt_question(recalled(conversation(wire), thoughts), runtime)
 
 
 def conversation(wire: ChatCompletionRequest | ChatPromptRequest) -> Conversation:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from stoker.chat.constraints import response_grammar
-from stoker.chat.planning import Conversation, Thinking, planned, recalled, rendered
+from stoker.chat.planning import Conversation, Thinking, planned, prompt_question, recalled
 from stoker.chat.thoughts import Thoughts
 from stoker.chat.tools import Tools, tools_of
 from stoker.core.outline import GrammarText
+from stoker.engine.question_messages import CountTokens
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
 from stoker.server.config import ServerConfig
@@ -52,13 +53,13 @@ def message_request(wire: MessagesRequest, runtime: Runtime, caller: Caller, con
     return generation_request(fields, [plan.prompt], sampling_params(fields, words=_WORDS), caller, config, plan=plan)
 
 
-def render(wire: CountTokensRequest, runtime: Runtime, thoughts: Thoughts) -> str:
-    """The prompt's text, with remembered reasoning.
+def counting(wire: CountTokensRequest, runtime: Runtime, thoughts: Thoughts) -> CountTokens:
+    """Asks how long the prompt is, with remembered reasoning.
 
     Raises:
         InvalidInput: the messages are not valid, or the chat template refused them.
     """
-    return rendered(recalled(asked(wire), thoughts), runtime)
+    return prompt_question(recalled(asked(wire), thoughts), runtime)
 
 
 def asked(wire: CountTokensRequest) -> Conversation:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from stoker.engine.question_messages import Tokenize
 from stoker.server.answer import Asked, answer
 from stoker.server.api import Call, Router
 from stoker.server.dialects.anthropic.fields import COUNT_TOKENS_FIELDS, MESSAGES_FIELDS, MESSAGES_NESTED
-from stoker.server.dialects.anthropic.requests import message_request, render
+from stoker.server.dialects.anthropic.requests import counting, message_request
 from stoker.server.dialects.anthropic.types import (
     CountTokensRequest,
     MessageEvent,
@@ -62,6 +61,6 @@ async def messages(call: Call[MessagesRequest]) -> Response | EventStream:
 async def count_tokens(call: Call[CountTokensRequest]) -> Response:
     runtime = (await call.lease(call.body.model)).runtime
     await resolve_files(call, runtime.card, call.body.messages, "messages")
-    prompt = await call.off_loop(render, call.body, runtime, call.thoughts)
-    tokenized = await call.wait(runtime.ask(Tokenize(prompt)))
-    return json_response(TokenCount(len(tokenized.token_ids)))
+    question = await call.off_loop(counting, call.body, runtime, call.thoughts)
+    counted = await call.wait(runtime.ask(question))
+    return json_response(TokenCount(counted.num_entries))

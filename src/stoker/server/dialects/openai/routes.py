@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from stoker.engine.question_messages import EndReasoning, Tokenize
+from stoker.engine.question_messages import EndReasoning
 from stoker.errors import InvalidInput
 from stoker.server.answer import Asked, answer
 from stoker.server.api import Call, Router
@@ -28,7 +28,7 @@ from stoker.server.request.chat import (
     ChatCompletionRequest,
     ChatPromptRequest,
     StreamOptions,
-    chat_prompt,
+    chat_counting,
 )
 from stoker.server.transport.sse import EventStream
 from stoker.server.usage import InputTokens
@@ -73,9 +73,9 @@ async def chat_completions(call: Call[ChatCompletionRequest]) -> Response | Even
 async def chat_input_tokens(call: Call[ChatPromptRequest]) -> Response:
     runtime = (await call.lease(call.body.model)).runtime
     await resolve_files(call, runtime.card, call.body.messages, "messages")
-    prompt = await call.off_loop(chat_prompt, call.body, runtime, call.thoughts)
-    tokens = await call.wait(runtime.ask(Tokenize(prompt)))
-    return json_response(InputTokens(len(tokens.token_ids)))
+    question = await call.off_loop(chat_counting, call.body, runtime, call.thoughts)
+    counted = await call.wait(runtime.ask(question))
+    return json_response(InputTokens(counted.num_entries))
 
 
 @router.endpoint(

@@ -64,6 +64,8 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
     audio_tokens: int | UnsetType = UNSET
     """Tokens that are rows of recordings; this field is there if the prompt has recordings."""
+    image_tokens: int | UnsetType = UNSET
+    """Tokens that are rows of images; this field is there if the prompt has images."""
 
 
 class CompletionTokensDetails(msgspec.Struct, frozen=True):

@@ -252,7 +252,9 @@ def usage_reply(usage: Usage) -> UsageReply:
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,
         total_tokens=usage.prompt_tokens + usage.completion_tokens,
-        prompt_tokens_details=PromptTokensDetails(usage.cached_tokens, usage.audio_tokens or UNSET),
+        prompt_tokens_details=PromptTokensDetails(
+            usage.cached_tokens, usage.audio_tokens or UNSET, usage.image_tokens or UNSET
+        ),
         completion_tokens_details=CompletionTokensDetails(usage.reasoning_tokens),
     )
 

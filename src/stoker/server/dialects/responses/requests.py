@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
 from stoker.chat.constraints import response_grammar
-from stoker.chat.planning import Conversation, Thinking, planned, recalled, rendered
+from stoker.chat.planning import Conversation, Thinking, planned, prompt_question, recalled
 from stoker.chat.thoughts import Thoughts
 from stoker.chat.tools import tools_of
+from stoker.engine.question_messages import CountTokens
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
 from stoker.server.config import ServerConfig
@@ -71,11 +72,11 @@ def response_request(
     return generation_request(wire, [plan.prompt], sampling, caller, config, plan=plan)
 
 
-def response_prompt(
+def response_counting(
     wire: ResponsesRequest | ResponsePromptRequest, messages: Sequence[Message], runtime: Runtime, thoughts: Thoughts
-) -> str:
-    """The prompt of a response, by the model's template, with remembered reasoning. See `response_request`."""
-    return rendered(recalled(_asked(wire, messages), thoughts), runtime)
+) -> CountTokens:
+    """Asks how long the prompt of a response is, with remembered reasoning. See `response_request`."""
+    return prompt_question(recalled(_asked(wire, messages), thoughts), runtime)
 
 
 def _asked(wire: ResponsesRequest | ResponsePromptRequest, messages: Sequence[Message]) -> Conversation:

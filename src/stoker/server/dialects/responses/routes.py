@@ -13,14 +13,13 @@ from typing import Any
 import msgspec
 from starlette.responses import Response as HTTPResponse
 
-from stoker.engine.question_messages import Tokenize
 from stoker.errors import ResponseNotFound, StokerError, UnsupportedParameter
 from stoker.runtime.registry import Lease, ServedModel
 from stoker.server.answer import Asked, Parts, answer
 from stoker.server.api import Call, Router
 from stoker.server.dialects.responses.fields import RESPONSE_PROMPT_FIELDS, RESPONSES_FIELDS, RESPONSES_NESTED
 from stoker.server.dialects.responses.input_items import input_items, page_of
-from stoker.server.dialects.responses.requests import input_messages, response_prompt, response_request
+from stoker.server.dialects.responses.requests import input_messages, response_counting, response_request
 from stoker.server.dialects.responses.store import ResponseStore
 from stoker.server.dialects.responses.types import (
     ArgumentsDoneEvent,
@@ -76,9 +75,9 @@ class _Asked:
 async def input_tokens(call: Call[ResponsePromptRequest]) -> HTTPResponse:
     asked = await _understand(call)
     runtime = asked.served.runtime
-    prompt = await call.off_loop(response_prompt, call.body, asked.messages, runtime, call.thoughts)
-    tokens = await call.wait(runtime.ask(Tokenize(prompt)))
-    return json_response(InputTokens(len(tokens.token_ids)))
+    question = await call.off_loop(response_counting, call.body, asked.messages, runtime, call.thoughts)
+    counted = await call.wait(runtime.ask(question))
+    return json_response(InputTokens(counted.num_entries))
 
 
 @router.endpoint(

@@ -155,6 +155,8 @@ class InputTokensDetails(msgspec.Struct, frozen=True):
     """Always 0: keeping a prefix costs nothing, so nothing is counted for it. Clients take it for granted."""
     audio_tokens: int | UnsetType = UNSET
     """Tokens that are rows of recordings; this field is there if the input has recordings."""
+    image_tokens: int | UnsetType = UNSET
+    """Tokens that are rows of images; this field is there if the input has images."""
 
 
 class OutputTokensDetails(msgspec.Struct, frozen=True):

@@ -317,7 +317,9 @@ def _encoded(events: Iterable[Event]) -> bytes:
 def _usage(usage: Usage) -> ResponseUsage:
     return ResponseUsage(
         input_tokens=usage.prompt_tokens,
-        input_tokens_details=InputTokensDetails(usage.cached_tokens, audio_tokens=usage.audio_tokens or UNSET),
+        input_tokens_details=InputTokensDetails(
+            usage.cached_tokens, audio_tokens=usage.audio_tokens or UNSET, image_tokens=usage.image_tokens or UNSET
+        ),
         output_tokens=usage.completion_tokens,
         output_tokens_details=OutputTokensDetails(usage.reasoning_tokens),
         total_tokens=usage.prompt_tokens + usage.completion_tokens,

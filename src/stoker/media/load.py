@@ -1,0 +1,23 @@
+"""What an encoder of images and recordings does and has done, for metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderLoad:
+    """Counts since the start of the server, but for the first two."""
+
+    num_queued: int
+    """Parts of files that are being encoded, or wait for that."""
+    kept_bytes: int
+    """Size of the rows that are kept for later requests."""
+    num_encoded: int
+    """Parts of files that were encoded."""
+    encode_s: float
+    """Time that encoding took, in seconds."""
+    num_hits: int
+    """Parts of files whose rows were kept, or being encoded, when an engine asked for them."""
+    num_crashes: int
+    """How often the process ended while it encoded a file."""
