@@ -121,6 +121,18 @@ class RowSampler:
             ValueError: not one for each row, or compiled for another vocabulary.
         """
 
+    def guess(self, logits: NDArray[np.float32], rows: Sequence[Any], aheads: Sequence[int]) -> list[int]:
+        """As `choose`, what a request would choose as a token after its next one; nothing is noted.
+
+        Args:
+            logits: `(rows, vocab_size)`; changed meanwhile, and as before afterwards.
+            rows: a `CompiledRow` or None for each.
+            aheads: how many tokens of the request come before the one that is guessed, without those in its history.
+
+        Raises:
+            ValueError: not one for each row, or compiled for another vocabulary.
+        """
+
     def renew(self, row: NDArray[np.float32], maxima: NDArray[np.float32], token_ids: NDArray[np.intp]) -> None:
         """Takes the maxima of a row again, of the blocks that these tokens are in.
 

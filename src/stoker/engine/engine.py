@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Ordered
 from dataclasses import replace
 from math import inf
 
@@ -77,7 +78,7 @@ class Engine:
         self._backend = loaded.backend
         self._clock, self._mark, self._unwatched_mark = clock, mark, mark
         # A request waits between `add` and the next step even if it runs in that step.
-        self._drafting = parts.drafting(loaded, clock)
+        self._drafting = parts.drafting(loaded, self._guess, clock)
         self._scheduler = Scheduler(info, replace(config, max_waiting=self.capacity), kv_store, self._drafting)
         self._transfers = parts.transfers(loaded, kv_store, self._scheduler, clock)
         self._embeddings = parts.embeddings(loaded, config, clock)
@@ -373,6 +374,11 @@ class Engine:
         if len(streams) < len(logits):
             logits, maxima = self._score_prompts(batch, logits), None
         return streams, [[choice] for choice in self._sampler.sample(logits, rows, maxima)]
+
+    def _guess(self, logits: Logits, places: Ordered[tuple[Sequence, int]]) -> list[int]:
+        """What sequences are likely to take, by the logits of what drafts; each so many tokens after its next one."""
+        rows = [self._streams[sequence.request.request_id].row for sequence, _ in places]
+        return self._sampler.guess(logits, rows, [ahead for _, ahead in places])
 
     def _update(
         self, batch: Batch, streams: list[Stream], chosen: list[list[Choice]]

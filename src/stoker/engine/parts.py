@@ -12,7 +12,7 @@ from stoker.core.scheduler import Scheduler, SchedulerConfig
 from stoker.core.speculation import Speculation
 from stoker.core.stages import Mark
 from stoker.engine.draft_head import HeadDrafts
-from stoker.engine.draft_model import DraftModel
+from stoker.engine.draft_model import DraftModel, GuessOfSequences
 from stoker.engine.embeddings import EmbeddingRequests, NoEmbeddings
 from stoker.engine.loaded import Loaded
 from stoker.engine.slot_files import SlotPort
@@ -50,12 +50,12 @@ def draft_counts(speculation: Speculation) -> dict[str, Any]:
     }
 
 
-def drafting(loaded: Loaded, clock: Callable[[], float]) -> DraftPort | None:
+def drafting(loaded: Loaded, guess: GuessOfSequences, clock: Callable[[], float]) -> DraftPort | None:
     info = loaded.backend.info
     if loaded.draft_backend is not None:
-        return DraftModel(loaded.draft_backend, info.vocab_size, clock)
+        return DraftModel(loaded.draft_backend, info.vocab_size, guess, clock)
     if loaded.head_port is not None:
-        return HeadDrafts(loaded.head_port, info.max_sequence_tokens, clock)
+        return HeadDrafts(loaded.head_port, info.max_sequence_tokens, guess, clock)
     return None
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker import _native
-from stoker.backends.base import Logits
+from stoker.backends.base import Guess, Logits, most_likely
 from stoker.backends.native.adapters import NativeAdapters, OpenFile
 from stoker.backends.native.batch_arrays import BatchArrays
 from stoker.backends.native.decoder import describe
@@ -227,14 +227,14 @@ class NativeBackend:
         """Whether `draft` can be called."""
         return self._head is not None
 
-    def draft(self, wanted: Sequence[tuple[int, int, Entry, int]]) -> list[list[Entry]]:
+    def draft(self, wanted: Sequence[tuple[int, int, Entry, int]], guess: Guess = most_likely) -> list[list[Entry]]:
         """See `DraftHeadPort.draft`."""
         self._open_decoder()
         assert self._head is not None, "there is no draft head"
         for slot, length, _, _ in wanted:
             self._cut(slot, length)
         try:
-            return self._head.draft([(slot, entry, count) for slot, _, entry, count in wanted])
+            return self._head.draft([(slot, entry, count) for slot, _, entry, count in wanted], guess)
         except (MemoryError, RuntimeError) as error:
             raise BackendError(f"the pass of the draft head failed: {error}") from error
 
