@@ -319,10 +319,7 @@ class Engine:
             pool_hit_tokens=scheduler.num_resident_tokens,
             pool_evicted_tokens=scheduler.kv.num_evicted,
             pool_evicted_sequences=scheduler.kv.num_evicted_slots,
-            kv_sequences=scheduler.kv.num_sequences,
-            kv_held_bytes=scheduler.kv.ledger.held * self._info.kv_bytes_per_token,
-            kv_capacity_bytes=scheduler.kv_capacity * self._info.kv_bytes_per_token,
-            state_held_bytes=scheduler.kv.num_sequences * self._info.state_bytes_per_slot,
+            **parts.kv_counts(scheduler.kv, self._info),
             tiers=self._transfers.counters(),
             adapters=self.adapters.loads((stream.lease, stream.is_running) for stream in self._streams.values()),
         )

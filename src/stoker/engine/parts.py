@@ -8,6 +8,8 @@ from typing import Any
 
 from stoker.cache.store import KVStore
 from stoker.core.draft_port import DraftPort
+from stoker.core.kv_cache import KVCache
+from stoker.core.model_info import ModelInfo
 from stoker.core.scheduler import Scheduler, SchedulerConfig
 from stoker.core.speculation import Speculation
 from stoker.core.stages import Mark
@@ -47,6 +49,21 @@ def draft_counts(speculation: Speculation) -> dict[str, Any]:
         "drafted_model_tokens": counts["model"].num_drafted,
         "accepted_model_tokens": counts["model"].num_accepted,
         "draft_model_s": 0.0 if speculation.models is None else speculation.models.seconds,
+    }
+
+
+def kv_counts(kv: KVCache, info: ModelInfo) -> dict[str, Any]:
+    """The fields of `EngineStats` about what the KV pool holds."""
+    windows, pool = kv.ledger.windows, info.windows
+    held = 0 if windows is None else windows.held
+    capacity, window_bytes = (0, 0) if pool is None else (pool.capacity, pool.bytes_per_cell)
+    return {
+        "kv_sequences": kv.num_sequences,
+        "kv_window_held": held,
+        "kv_window_capacity": capacity,
+        "kv_held_bytes": kv.ledger.held * info.kv_bytes_per_token + held * window_bytes,
+        "kv_capacity_bytes": kv.ledger.capacity * info.kv_bytes_per_token + capacity * window_bytes,
+        "state_held_bytes": kv.num_sequences * info.state_bytes_per_slot,
     }
 
 
