@@ -51,7 +51,6 @@ if TYPE_CHECKING:
         catalog,
         description,
         discovery,
-        fit,
         gguf,
         hub,
         library,
@@ -89,7 +88,6 @@ else:
     discovery = lazy_module("stoker.models.discovery")
     events = lazy_module("stoker.text.chat_formats.events")
     exporter = lazy_module("stoker.export")
-    fit = lazy_module("stoker.models.fit")
     gguf = lazy_module("stoker.models.gguf")
     httpx2 = lazy_module("httpx2")
     hub = lazy_module("stoker.models.hub")

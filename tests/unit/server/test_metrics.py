@@ -19,7 +19,7 @@ from stoker.engine.protocol import Output, Usage
 from stoker.engine.stats import AdapterLoad, EngineStats
 from stoker.errors import BackendError, Overloaded
 from stoker.runtime.request_metrics import RequestMetrics
-from stoker.server.observe.metric_aliases import ALIASES
+from stoker.server.observe.exposition import ALIASES
 from tests.unit.server.fake_runtime import FakeRuntime, RawClient, ask, make_app
 from tests.unit.server.test_connection import held_open, run
 

@@ -7,9 +7,10 @@ from starlette.responses import Response
 from stoker.engine.question_messages import Tokenize
 from stoker.server.answer import Asked, answer
 from stoker.server.api import Call, Router
-from stoker.server.dialects.openai.fields import COMPLETION_FIELDS, STREAM_NESTED
 from stoker.server.dialects.openai.requests import chat_request, completion_request
 from stoker.server.dialects.openai.types import (
+    COMPLETION_FIELDS,
+    STREAM_NESTED,
     ChatCompletion,
     ChatCompletionChunk,
     Completion,
