@@ -61,7 +61,7 @@ public:
                  Array<float, 2> logits, std::optional<Array<float, 2>> hidden, std::optional<Array<float, 2>> maxima,
                  std::optional<Array<const int32_t, 2>> adapters, std::optional<Array<const float, 1>> scales,
                  std::optional<Array<const float, 2>> inputs, std::optional<Array<const int32_t, 1>> sees_to,
-                 std::optional<Array<const int32_t, 2>> rotary) {
+                 std::optional<Array<const int32_t, 2>> rotary, std::optional<Array<const float, 2>> joined) {
         Decoder& decoder = open();
         const DecoderSpec& spec = decoder.spec();
         require(chunks.shape(1) == 4, "chunks must have four columns");
@@ -77,6 +77,8 @@ public:
         require(!sees_to || sees_to->shape(0) == tokens.shape(0), "sees_to must have a number for each token");
         require(!rotary || (rotary->shape(0) == tokens.shape(0) && rotary->shape(1) == kAxes),
                 "rotary must have three positions for each token");
+        require(!joined || (joined->shape(0) == tokens.shape(0) && joined->shape(1) == size_t(spec.hidden_size)),
+                "joined must have a row for each token");
         static_assert(sizeof(Chunk) == 4 * sizeof(int32_t) && sizeof(AdapterUse) == 2 * sizeof(int32_t));
         const Batch batch = {
             .tokens = tokens.data(),
@@ -89,6 +91,7 @@ public:
             .logits = logits.data(),
             .num_rows = int32_t(logits.shape(0)),
             .hidden = hidden ? hidden->data() : nullptr,
+            .joined = joined ? joined->data() : nullptr,
             .maxima = maxima ? maxima->data() : nullptr,
             .uses = adapters ? reinterpret_cast<const AdapterUse*>(adapters->data()) : nullptr,
             .use_scales = scales ? scales->data() : nullptr,
@@ -240,7 +243,8 @@ void bind_decoder(nb::module_& module) {
              nb::arg("page_tables").noconvert(), nb::arg("logits").noconvert(), nb::arg("hidden").noconvert() = nb::none(),
              nb::arg("maxima").noconvert() = nb::none(), nb::arg("adapters").noconvert() = nb::none(),
              nb::arg("scales").noconvert() = nb::none(), nb::arg("inputs").noconvert() = nb::none(),
-             nb::arg("sees_to").noconvert() = nb::none(), nb::arg("rotary").noconvert() = nb::none())
+             nb::arg("sees_to").noconvert() = nb::none(), nb::arg("rotary").noconvert() = nb::none(),
+             nb::arg("joined").noconvert() = nb::none())
         .def("load_adapter", &BoundDecoder::load_adapter, nb::arg("id"), nb::arg("memory"), nb::arg("changes"))
         .def("unload_adapter", &BoundDecoder::unload_adapter, nb::arg("id"))
         .def("copy_page", &BoundDecoder::copy_page, nb::arg("source"), nb::arg("target"))

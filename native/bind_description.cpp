@@ -39,6 +39,11 @@ public:
         if (const auto inputs = get<nb::object>("layer_inputs"); !inputs.is_none()) {
             out.layer_inputs = of(inputs).layer_inputs();
         }
+        if (const auto join = get<nb::object>("join"); !join.is_none()) {
+            const Description parts = of(join);
+            out.join = {parts.projection("projection"), parts.stream_norm("embedding_norm", out),
+                        parts.stream_norm("hidden_norm", out)};
+        }
         embeddings(out);
         std::tie(out.query_scales, out.num_query_scales) = table("query_scales");
         for (nb::handle rope : get<nb::list>("ropes")) {

@@ -28,6 +28,7 @@ size_t scratch_bytes(const Kernels& kernels, const DecoderSpec& spec, int32_t ro
         }
     }
     add(spec.layer_inputs.projection.w);
+    add(spec.join.projection.w);
     return most;
 }
 
@@ -62,13 +63,14 @@ Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32
     const size_t rows = max_batch_tokens, few = Stage::kFewRows, hidden = spec_.hidden_size;
     const int32_t mixed_size = spec_.largest([](const Layer& layer) { return layer.mixed_size(); });
     const int32_t narrow = spec_.largest([](const Layer& layer) { return layer.latent.narrow.w.cols; });
-    const int32_t wide = std::max({spec_.hidden_size, mixed_size, spec_.layer_inputs.size, narrow});
+    const int32_t wide = std::max({spec_.hidden_size, mixed_size, spec_.layer_inputs.size, narrow, spec_.join.projection.w.cols});
     x_[0] = Buffer<float>(rows * hidden);
     x_[1] = Buffer<float>(few * hidden);
     normed_ = Buffer<float>(rows * hidden);
     qkv_ = Buffer<float>(rows * spec_.largest([](const Layer& layer) { return layer.input_size(); }));
     attended_ = Buffer<float>(rows * mixed_size);
     y_ = Buffer<float>(rows * hidden);
+    joined_ = Buffer<float>(rows * spec_.join.projection.w.cols);
     const auto has_float_down = [](const Layer& layer) { return layer.down.w.is_float(); };
     gate_ = Buffer<float>(std::ranges::any_of(spec_.layers, has_float_down) ? rows * feed_forward_size() : 0);
     codes_ = Buffer<uint8_t>(Activations::bytes(max_batch_tokens, wide));
@@ -194,6 +196,7 @@ void Decoder::check(const Batch& batch) const {
                             [&](int32_t seen) { return seen >= 0 && seen <= end; }),
                 "a token sees beyond its chunk");
     }
+    require((batch.joined != nullptr) == spec_.join.is_there(), "only a draft head joins hidden states, and always");
     adapters_.check(batch);
     if (states_.are_needed()) {
         check_states(batch);

@@ -80,6 +80,7 @@ private:
     // that are floats, and for adapters.
     Buffer<float> x_[2], normed_, qkv_, attended_, y_, gate_, span_partials_;
     Buffer<float> latent_keys_, latent_narrow_, latent_queries_, latent_mixed_;
+    Buffer<float> joined_;  // of a draft head, two halves of each row
     Buffer<float> layer_inputs_, injected_;  // of all layers, and what one makes of its own
     Buffer<uint8_t> codes_, down_codes_;
     ExpertRows expert_rows_;

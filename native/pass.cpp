@@ -104,6 +104,11 @@ void Pass::embed(const Stage& stage, Range rows) {
         if (spec_.embedding_norm != nullptr) {
             norm(to, spec_.embedding_norm, to);
         }
+        if (spec_.join.is_there()) {
+            float* both = d_.joined_.get() + size_t(row) * 2 * n;
+            norm(to, spec_.join.embedding_norm, both);
+            norm(batch_.joined + size_t(row) * n, spec_.join.hidden_norm, both + n);
+        }
     }
 }
 
@@ -146,6 +151,9 @@ Activations Pass::place_input(Worker& me, const Stage& products) const {
     if (products.kind == StageKind::output) {
         cols = spec_.layers[products.layer].mixed_size();
         from = d_.attended_.get();
+    } else if (products.kind == StageKind::join) {
+        cols = 2 * spec_.hidden_size;
+        from = d_.joined_.get();
     } else if (products.kind == StageKind::inject) {
         cols = spec_.layer_inputs.size;
         from = d_.injected_.get();
@@ -290,6 +298,10 @@ void Pass::products(Worker& me, const Stage& stage, int32_t piece, const Activat
         case StageKind::narrow: return narrow(me, stage, piece, a);
         case StageKind::layer_products: return multiply_for_layers(me, stage, piece, a);
         case StageKind::inject_gate: return inject_gate(me, stage, piece, a);
+        case StageKind::join: {
+            const Projection& p = spec_.join.projection;
+            return multiply(me, p, a, share(stage, piece, p.w.tiles()), d_.x_[stage.x].get(), spec_.hidden_size);
+        }
         case StageKind::inject: {
             const Projection& p = spec_.layers[stage.layer].injection.output;
             return multiply(me, p, a, share(stage, piece, p.w.tiles()), d_.y_.get(), spec_.hidden_size);

@@ -20,7 +20,7 @@ int32_t Stage::place() const {
 
 Plan::Plan(const DecoderSpec& spec, int32_t attention_rows, int32_t max_batch_tokens, int32_t num_threads)
     : spec_(spec), max_batch_tokens_(max_batch_tokens), num_threads_(num_threads) {
-    stages.reserve(spec.layers.size() * 35 + 9);
+    stages.reserve(spec.layers.size() * 35 + 11);
     row_position.resize(max_batch_tokens);
     row_chunk.resize(max_batch_tokens);
     logit_row.resize(max_batch_tokens);
@@ -90,6 +90,9 @@ void Plan::make_stages(const Batch& batch, const Adapters& adapters) {
     next_.source = -1;
     next_.rows = batch.num_tokens;
     add_rows(StageKind::embed);
+    if (spec_.join.is_there()) {
+        add_tiles(StageKind::join, spec_.join.projection);
+    }
     if (spec_.layer_inputs.size > 0) {
         add_tiles(StageKind::layer_products, spec_.layer_inputs.projection);
         add_rows(StageKind::layer_inputs);

@@ -63,6 +63,7 @@ void DecoderSpec::check() const {
     require(!layers.front().is_beside, "the first layer is beside none");
     require(!replaces_stream || layers.front().attention_norm == nullptr, "the embedding has a norm of its own");
     check_layer_inputs();
+    check_join();
     for (const Layer& layer : layers) {
         check(layer);
         require(!layer.is_beside || !(&layer - 1)->has_feed_forward(), "a layer is beside one with a feed-forward");
@@ -78,6 +79,13 @@ void DecoderSpec::check_layer_inputs() const {
         require_shape(in.table, vocab_size, all);
         require_shape(in.projection, all, hidden_size);
         require(in.norm != nullptr && in.table.bias == nullptr && has_up(activation), "a norm is missing");
+    }
+}
+
+void DecoderSpec::check_join() const {
+    if (join.is_there()) {
+        require_shape(join.projection, hidden_size, 2 * hidden_size);
+        require(join.embedding_norm != nullptr && join.hidden_norm != nullptr, "a norm of a draft head is missing");
     }
 }
 

@@ -198,6 +198,14 @@ struct LayerInputs {
     float norm_eps, table_scale;
 };
 
+// What a draft head begins with in place of an embedding: x = projection(| norm(embedding) | norm(row of hidden states) |).
+struct Join {
+    Projection projection;  // [hidden][2 * hidden]; no rows = there is none, and nothing below either
+    const float *embedding_norm, *hidden_norm;
+
+    bool is_there() const { return projection.w.rows > 0; }
+};
+
 struct DecoderSpec {
     int32_t vocab_size, hidden_size;
     float norm_eps;
@@ -207,6 +215,7 @@ struct DecoderSpec {
     float input_scale;  // of rows that stand in place of embeddings
     Projection embedding, head;
     LayerInputs layer_inputs;
+    Join join;
     const float* output_norm;
     const float* query_scales;  // by position, [num_query_scales], or nullptr
     int32_t num_query_scales;
@@ -243,6 +252,7 @@ private:
     void check_keys(const Layer& layer) const;
     void check_latent(const Layer& layer) const;
     void check_layer_inputs() const;
+    void check_join() const;
     void check_recurrence(const Layer& layer) const;
     void check_scan(const Layer& layer) const;
     void check_feed_forward(const Layer& layer) const;
@@ -268,6 +278,7 @@ struct Batch {
     float* logits;  // [num_rows][vocab_size]
     int32_t num_rows;
     float* hidden;  // [num_tokens][hidden_size] or nullptr
+    const float* joined;  // [num_tokens][hidden_size]: hidden states that a draft head joins to the embeddings; else nullptr
     float* maxima;  // [num_rows][num_maxima(vocab_size)], see sampling.hpp, or nullptr
     const AdapterUse* uses;   // in the order of the chunks
     const float* use_scales;  // one for each

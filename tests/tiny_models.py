@@ -125,6 +125,8 @@ class TinyModel:
     hidden_size: int = 64
     feed_forward_size: int = 96
     num_layers: int = 2
+    num_draft_heads: int = 0
+    """Layers behind these that guess further tokens."""
     num_heads: int = 4
     num_kv_heads: int = 2
     head_size: int = 16
@@ -218,7 +220,8 @@ def split_model(path: Path, count: int) -> list[Path]:
 
 def _write_sizes(writer: GGUFWriter, model: TinyModel) -> None:
     keys: dict[str, Any] = {
-        "block_count": model.num_layers,
+        "block_count": model.num_layers + model.num_draft_heads,
+        "nextn_predict_layers": model.num_draft_heads or None,
         "context_length": model.context_length,
         "embedding_length": model.hidden_size,
         "feed_forward_length": model.sizes(),
@@ -279,6 +282,8 @@ def _shapes(model: TinyModel) -> dict[str, tuple[int, ...]]:
     shapes |= gemma4_ends(model) if model.architecture == "gemma4" else {}
     for index in range(model.num_layers):
         shapes |= {f"blk.{index}.{name}": shape for name, shape in _shapes_of_layer(model, index)}
+    for index in range(model.num_layers, model.num_layers + model.num_draft_heads):
+        shapes |= {f"blk.{index}.{name}": shape for name, shape in _shapes_of_draft_head(model, index)}
     output_norm = "token_embd_norm" if model.architecture.startswith("lfm2") else "output_norm"
     shapes[f"{output_norm}.weight"] = (model.hidden_size,)
     if model.has_head:
@@ -296,6 +301,13 @@ def _shapes_of_layer(model: TinyModel, index: int) -> list[tuple[str, tuple[int,
         dense = ("ffn_gate.weight", "ffn_up.weight", "ffn_down.weight")
         shapes = [(name, shape) for name, shape in shapes if name not in dense] + _expert_shapes(model)
     return with_latent(model, shapes) if model.architecture == "deepseek2" else with_mixer(model, index, shapes)
+
+
+def _shapes_of_draft_head(model: TinyModel, index: int) -> list[tuple[str, tuple[int, ...]]]:
+    """A hybrid model's attention must come at this index."""
+    hidden = model.hidden_size
+    norms = [(f"nextn.{name}.weight", (hidden,)) for name in ("enorm", "hnorm", "shared_head_norm")]
+    return [*_shapes_of_layer(model, index), ("nextn.eh_proj.weight", (hidden, 2 * hidden)), *norms]
 
 
 def _expert_shapes(model: TinyModel) -> list[tuple[str, tuple[int, ...]]]:

@@ -247,6 +247,7 @@ class Decoder:
         inputs: NDArray[np.float32] | None = None,
         sees_to: NDArray[np.int32] | None = None,
         rotary: NDArray[np.int32] | None = None,
+        joined: NDArray[np.float32] | None = None,
     ) -> None:
         """Computes all chunks. Releases the GIL.
 
@@ -264,6 +265,8 @@ class Decoder:
             sees_to: `(num_tokens,)`: up to which position each sees, if that is behind its own.
             rotary: `(num_tokens, 3)`: by which positions each is rotated, along time, rows and columns; not given: by
                 its own, and so always where a rotation has no axes.
+            joined: `(num_tokens, hidden_size)`: the hidden states that a draft head joins to the embeddings; only it
+                takes them, and always.
 
         Raises:
             ValueError: token ids, positions, adapters or shapes that cannot be.

@@ -25,7 +25,7 @@ from stoker.engine.cards import EmbeddingCard, ModelCard
 from stoker.engine.config import EngineConfig, adapter_specs
 from stoker.engine.engine import Engine
 from stoker.engine.loaded import Loaded
-from stoker.engine.prompt import find_fill_tokens
+from stoker.engine.prompt import find_fill_tokens, find_markers
 from stoker.engine.spare import IS_SPARE
 from stoker.engine.template_file import configured_template
 from stoker.engine.tiers import open_kv_store
@@ -34,7 +34,7 @@ from stoker.lazy import lazy_module
 from stoker.loading.choosing import load_model
 from stoker.loading.locating import local_model
 from stoker.models.memory import available_memory
-from stoker.text.chat_formats.table import ALL_MARKER_TOKENS, check_tool_format
+from stoker.text.chat_formats.table import check_tool_format
 from stoker.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def _card(config: EngineConfig, loaded: Loaded, scheduling: SchedulerConfig) -> 
         can_generate=info.can_generate,
         adapters=loaded.adapters.cards(),
         tool_format=config.tool_format,
-        marker_tokens=_marker_tokens(tokenizer),
+        marker_tokens=find_markers(tokenizer),
         system=config.preset.system,
         can_constrain_calls=find_spec("llguidance") is not None,
         media=[] if loaded.projector is None else list(loaded.projector.kinds),
@@ -188,11 +188,6 @@ def _card(config: EngineConfig, loaded: Loaded, scheduling: SchedulerConfig) -> 
         sampling=loaded.defaults.filled_from(BUILT_IN),
         devices=list(loaded.devices),
     )
-
-
-def _marker_tokens(tokenizer: Tokenizer) -> list[str]:
-    """The markers of chat formats that are single tokens of the vocabulary."""
-    return sorted(marker for marker in ALL_MARKER_TOKENS if len(tokenizer.encode(marker)) == 1)
 
 
 def _embedding_card(loaded: Loaded) -> EmbeddingCard | None:

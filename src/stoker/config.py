@@ -25,7 +25,7 @@ from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.errors import ConfigError, InvalidInput
 from stoker.models.cache import kv_dir
 from stoker.runtime.config import RegistryConfig
-from stoker.runtime.llama_server.config import RuntimeConfig
+from stoker.runtime.external.config import RuntimeConfig
 from stoker.runtime.replica_config import ReplicaConfig
 from stoker.server.config import ServerConfig
 
@@ -65,6 +65,7 @@ _PATHS = frozenset(
         "slot_save_path",
         "tls_certificate",
         "tls_key",
+        "vllm_path",
         "unix_socket",
     }
 )

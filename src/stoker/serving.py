@@ -26,10 +26,18 @@ from stoker.engine.supervisor import same_sizes
 from stoker.errors import ConfigError, InvalidInput
 from stoker.lazy import lazy_module
 from stoker.loading.encoders import create_encoder
-from stoker.loading.locating import check_unicode, local_model, prepared_path, with_local_draft, with_preset
+from stoker.loading.locating import (
+    check_unicode,
+    local_folder,
+    local_model,
+    prepared_path,
+    with_local_draft,
+    with_preset,
+)
 from stoker.models.discovery import discover_models
 from stoker.models.memory import available_memory
 from stoker.runtime.config import ModelConfig
+from stoker.runtime.external.config import RuntimeConfig
 from stoker.runtime.keep_alive import parse_keep_alive
 from stoker.runtime.local_fleet import LocalFleet
 from stoker.runtime.registry import ModelSpec, Registry
@@ -46,9 +54,9 @@ if TYPE_CHECKING:
     from stoker.models.progress import Progress
     from stoker.runtime.base import Runtime
     from stoker.runtime.llama_server import model_file
-    from stoker.runtime.llama_server import runtime as llama_server
-    from stoker.runtime.llama_server.config import RuntimeConfig
+    from stoker.runtime.llama_server import served as llama_server
     from stoker.runtime.replica_config import ReplicaConfig
+    from stoker.runtime.vllm import served as vllm
     from stoker.server.transport import app
 else:
     # What measures models imports numpy, which a server does without as long as no model is measured.
@@ -56,7 +64,8 @@ else:
     model_file = lazy_module("stoker.runtime.llama_server.model_file")
     tiers = lazy_module("stoker.engine.tiers")
     app = lazy_module("stoker.server.transport.app")  # a spare process is told its model before
-    llama_server = lazy_module("stoker.runtime.llama_server.runtime")  # if it computes
+    llama_server = lazy_module("stoker.runtime.llama_server.served")  # if it computes
+    vllm = lazy_module("stoker.runtime.vllm.served")
 
 logger = logging.getLogger(__name__)
 
@@ -230,18 +239,21 @@ def create_runtime(
             gives them to another replica.
 
     Raises:
-        ConfigError: there is not enough to share, or llama-server has no such option.
+        ConfigError: there is not enough to share, or the runtime has no such option.
     """
 
-    def one(config: EngineConfig, *, repeats: bool) -> Runtime:
-        if runtime_config is not None and runtime_config.runtime == "llama-server":
-            return llama_server.LlamaServerRuntime(
-                config, runtime_config, supervision=supervision, volatile=volatile, repeats=repeats
-            )
-        return EngineClient(config, supervision=supervision, repeats=repeats, volatile=volatile, encoder=encoder)
+    runtime_config = runtime_config or RuntimeConfig()
+    if runtime_config.runtime == "vllm" and replicas is not None and replicas.max_replicas > 1:
+        advice = 'use --vllm-args "--data-parallel-size N"'
+        raise ConfigError(f"--replicas is not available with --runtime vllm; {advice}", key="replicas")
+    encoder = create_encoder(engine) if runtime_config.runtime == "engine" else None
 
-    is_ours = runtime_config is None or runtime_config.runtime != "llama-server"
-    encoder = create_encoder(engine) if is_ours else None
+    def one(config: EngineConfig, *, repeats: bool) -> Runtime:
+        if runtime_config.runtime == "engine":
+            return EngineClient(config, supervision=supervision, repeats=repeats, volatile=volatile, encoder=encoder)
+        external = vllm.vllm_runtime if runtime_config.runtime == "vllm" else llama_server.llama_server_runtime
+        return external(config, runtime_config, supervision=supervision, volatile=volatile, repeats=repeats)
+
     alone = one(engine, repeats=repeats)  # it also refuses impossible settings, whichever backend computes in the end
     if replicas is None or replicas.max_replicas == 1:
         return alone
@@ -286,9 +298,7 @@ class _Makers:
         source = model.source or name
         base = self._config.engine
         engine = engine_with(base, model.engine, f"[registry.models.{name}.engine]")
-        if self._config.runtime.runtime == "llama-server":
-            engine = with_local_draft(engine, progress, is_required=False)
-        engine = local_model(msgspec.structs.replace(engine, model=source, name=base.name or name), progress=progress)
+        engine = self._local(msgspec.structs.replace(engine, model=source, name=base.name or name), progress)
         spec = self._spec(
             _own_names(self._config, name, model),
             engine,
@@ -299,6 +309,19 @@ class _Makers:
         if model.load and (path := prepared_path(engine)):
             spare.expect(path)
         return spec
+
+    def _local(self, engine: EngineConfig, progress: Progress | None) -> EngineConfig:
+        """The configuration with the model's files on this disk."""
+        runtime = self._config.runtime.runtime
+        if runtime == "vllm":
+            from stoker.runtime.vllm.model_folder import check_folder
+
+            engine = local_folder(engine)
+            check_folder(Path(engine.model_path))
+            return engine
+        if runtime == "llama-server":
+            engine = with_local_draft(engine, progress, is_required=False)
+        return local_model(engine, progress=progress)
 
     def found(self, folder: str) -> list[ModelSpec]:
         """The models of a folder, if there is one, those that were downloaded, and presets of them.
@@ -372,6 +395,8 @@ def _changed_at(path: str) -> int:
 
 
 def _needs(engine: EngineConfig, runtime: str) -> MemoryNeeds | None:
+    if runtime == "vllm":  # it takes a share of the device's memory, whatever the model is
+        return None
     if runtime == "llama-server":
         return model_file.measure_model_file(engine)
     return choosing.measure(engine)

@@ -20,9 +20,9 @@ from psutil import Process
 from stoker.engine.config import EngineConfig
 from stoker.engine.question_messages import Embed, Tokenize
 from stoker.errors import ConfigError, EngineCrashed, ModelNotLoaded
+from stoker.runtime.external.config import RuntimeConfig
 from stoker.runtime.llama_server.binary import find_binary
-from stoker.runtime.llama_server.config import RuntimeConfig
-from stoker.runtime.llama_server.runtime import LlamaServerRuntime
+from stoker.runtime.llama_server.served import llama_server_runtime
 from tests.bert_models import Bert, normalised
 from tests.e2e.conftest import Server, serving
 
@@ -39,7 +39,7 @@ def computes_here(smollm2_path: Path) -> None:
 
     async def start() -> None:
         config = EngineConfig(model="m", model_path=str(smollm2_path), ctx_size=256, parallel=1)
-        runtime = LlamaServerRuntime(config, RuntimeConfig())
+        runtime = llama_server_runtime(config, RuntimeConfig())
         try:
             await runtime.start()
         finally:
@@ -155,7 +155,7 @@ def test_a_killed_llama_server_is_replaced(server: Server):
 def test_an_encoder_embeds(minilm_path: Path, minilm: Bert):
     async def test() -> None:
         config = EngineConfig(model="minilm", model_path=str(minilm_path), parallel=2)
-        runtime = LlamaServerRuntime(config, RuntimeConfig())
+        runtime = llama_server_runtime(config, RuntimeConfig())
         try:
             await runtime.start()
             token_ids = (await runtime.ask(Tokenize("a cat sits"))).token_ids
@@ -175,7 +175,9 @@ def test_an_encoder_embeds(minilm_path: Path, minilm: Bert):
 def test_a_damaged_model_is_named_in_the_error(smollm2_path: Path):
     async def test() -> None:
         config = EngineConfig(model="m", model_path=str(smollm2_path), ctx_size=256, parallel=1)
-        runtime = LlamaServerRuntime(config, RuntimeConfig(llama_server_args="--override-kv llama.block_count=int:99"))
+        runtime = llama_server_runtime(
+            config, RuntimeConfig(llama_server_args="--override-kv llama.block_count=int:99")
+        )
         with pytest.raises(EngineCrashed, match="failed to load model"):
             await runtime.start()
         await runtime.close()

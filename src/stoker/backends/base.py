@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.core.batch import Batch
+from stoker.core.batch import Batch, Entry
 from stoker.core.embedding import EmbeddingInfo, Piece
 from stoker.core.model_info import ModelInfo
 from stoker.core.tiers import KVBytes, TakeMemory, new_memory
@@ -86,6 +86,24 @@ class MaximaPort(Protocol):
         """Of the rows of the last forward pass the largest logit of each block of 64: `(rows, blocks)`.
 
         The last block may be shorter. +inf where a block holds +inf or NaN. Valid until the next pass.
+        """
+        ...
+
+
+class DraftHeadPort(Protocol):
+    """What a backend offers besides whose model has a head that guesses further tokens. Called between two passes."""
+
+    def draft(self, wanted: Sequence[tuple[int, int, Entry, int]]) -> list[list[Entry]]:
+        """Guesses how sequences go on; nothing of it stays.
+
+        Args:
+            wanted: slot, of how many of its positions to keep, the entry that follows them, and how many to guess.
+
+        Returns:
+            As many entries for each as are wanted, or none where there is no room.
+
+        Raises:
+            BackendError: it cannot be computed.
         """
         ...
 

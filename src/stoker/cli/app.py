@@ -24,7 +24,8 @@ else:
     spare = lazy_module("stoker.engine.spare")
 
 _STDERR = 2
-_NO_ENGINE = frozenset(("-h", "--help", "llama-server", "--runtime=llama-server"))
+_EXTERNAL = ("llama-server", "vllm")
+_NO_ENGINE = frozenset(("-h", "--help", *_EXTERNAL, *(f"--runtime={name}" for name in _EXTERNAL)))
 """With one of these among its arguments, `serve` starts no engine of ours."""
 
 
@@ -43,7 +44,7 @@ def main() -> None:
 
 def will_need_engine(arguments: Sequence[str]) -> bool:
     """Whether an engine's process will be asked for, as far as that can be told before settings are read."""
-    if arguments[:1] != ["serve"] or os.environ.get("STOKER_RUNTIME") == "llama-server":
+    if arguments[:1] != ["serve"] or os.environ.get("STOKER_RUNTIME") in _EXTERNAL:
         return False
     return len(arguments) > 1 and _NO_ENGINE.isdisjoint(arguments)
 

@@ -245,7 +245,7 @@ _CONFIGS = {
     "ServerConfig": "server/config.py",
     "RegistryConfig": "runtime/config.py",
     "ReplicaConfig": "runtime/replica_config.py",
-    "RuntimeConfig": "runtime/llama_server/config.py",
+    "RuntimeConfig": "runtime/external/config.py",
 }
 _DEFAULT = re.compile(r"(?s)(?P<text>.*?)(?:\s*Default: (?P<default>.+?)\.?)?")
 _SETTING = re.compile(r"`([a-z]+(?:_[a-z]+)+)`")

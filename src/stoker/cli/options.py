@@ -64,7 +64,7 @@ PoolingName = Literal["mean", "cls", "last"]
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 FlashAttention = Literal["auto", "on", "off"]
 SplitMode = Literal["none", "layer", "row"]
-Runtime = Literal["engine", "llama-server"]
+Runtime = Literal["engine", "llama-server", "vllm"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -155,6 +155,8 @@ SERVER: OptionGroup = _panel(
     runtime=Runtime,
     llama_server_path=_Opt(str, metavar="PATH"),
     llama_server_args=_Opt(str, metavar="ARGS"),
+    vllm_path=_Opt(str, metavar="PATH"),
+    vllm_args=_Opt(str, metavar="ARGS"),
     max_queue=int,
     max_queue_tokens=int,
     strict_models=bool,

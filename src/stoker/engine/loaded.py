@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stoker.backends.base import Backend, Embedder, KVPort, MaximaPort, RowsPort
+from stoker.backends.base import Backend, DraftHeadPort, Embedder, KVPort, MaximaPort, RowsPort
 from stoker.core.params import SamplingParams
 from stoker.engine.adapters import Adapters
 from stoker.models.projector import Projector
@@ -35,6 +35,8 @@ class Loaded:
     """What makes rows of images and recordings, if the model has one."""
     embedder: Embedder | None = None
     """The embedder of the same model, if the backend has one; closing the backend closes it."""
+    head_port: DraftHeadPort | None = None
+    """The same object as `backend`, if its model has a head that drafts."""
     draft_backend: Backend | None = None
     """A smaller model that drafts for this one. The owner of this value closes it, too."""
     adapters: Adapters = field(default_factory=Adapters)

@@ -11,6 +11,7 @@ from stoker.core.draft_port import DraftPort
 from stoker.core.scheduler import Scheduler, SchedulerConfig
 from stoker.core.speculation import Speculation
 from stoker.core.stages import Mark
+from stoker.engine.draft_head import HeadDrafts
 from stoker.engine.draft_model import DraftModel
 from stoker.engine.embeddings import EmbeddingRequests, NoEmbeddings
 from stoker.engine.loaded import Loaded
@@ -50,9 +51,12 @@ def draft_counts(speculation: Speculation) -> dict[str, Any]:
 
 
 def drafting(loaded: Loaded, clock: Callable[[], float]) -> DraftPort | None:
-    if loaded.draft_backend is None:
-        return None
-    return DraftModel(loaded.draft_backend, loaded.backend.info.vocab_size, clock)
+    info = loaded.backend.info
+    if loaded.draft_backend is not None:
+        return DraftModel(loaded.draft_backend, info.vocab_size, clock)
+    if loaded.head_port is not None:
+        return HeadDrafts(loaded.head_port, info.max_sequence_tokens, clock)
+    return None
 
 
 def embeddings(loaded: Loaded, config: SchedulerConfig, clock: Callable[[], float]) -> EmbeddingRequests | NoEmbeddings:

@@ -97,6 +97,13 @@ def find_fill_tokens(tokenizer: Tokenizer) -> FillTokens | None:
     return fill_tokens(lambda spelling: _special(tokenizer, spelling))
 
 
+def find_markers(tokenizer: Tokenizer) -> list[str]:
+    """Markers of chat formats, such as `<tool_call>`, that are single tokens of the vocabulary."""
+    from stoker.text.chat_formats.table import ALL_MARKER_TOKENS
+
+    return sorted(marker for marker in ALL_MARKER_TOKENS if len(tokenizer.encode(marker)) == 1)
+
+
 def fill_tokens(special: Callable[[str], int | None]) -> FillTokens | None:
     """Like `find_fill_tokens`, with a lookup that tells which of `FILL_SPELLINGS` is one control token."""
 

@@ -32,6 +32,11 @@ def drafts_by_model(config: EngineConfig) -> bool:
     return bool(config.draft_model) and config.max_draft != 0
 
 
+def drafts_by_head(config: EngineConfig) -> bool:
+    """The draft head of a model is to be used, if its file has one."""
+    return not config.draft_model and config.max_draft != 0
+
+
 def draft_needs(config: EngineConfig, needs: MemoryNeeds) -> MemoryNeeds:
     """What the model `config.draft_model` takes beside another one.
 

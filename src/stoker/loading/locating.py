@@ -42,6 +42,17 @@ def local_model(config: EngineConfig, *, progress: Progress | None = None) -> En
     return with_local_draft(_with_local_file(config, progress), progress)
 
 
+def local_folder(config: EngineConfig) -> EngineConfig:
+    """The same configuration with the folder that the model is the path of. A preset becomes its parts.
+
+    Raises:
+        ConfigError: a preset says what cannot be.
+    """
+    config = with_preset(config)
+    path = config.model_path or os.path.expanduser(config.model)
+    return msgspec.structs.replace(config, model_path=path)
+
+
 def with_local_draft(
     config: EngineConfig, progress: Progress | None = None, *, is_required: bool = True
 ) -> EngineConfig:

@@ -24,7 +24,7 @@ from stoker.core.embedding import Pooling
 from stoker.core.stages import Mark
 from stoker.engine.loaded import Loaded
 from stoker.errors import ConfigError, ModelFileInvalid, ModelUnsupported
-from stoker.loading.draft import draft_needs, drafts_by_model, open_draft
+from stoker.loading.draft import draft_needs, drafts_by_head, drafts_by_model, open_draft
 from stoker.loading.encoders import usable_projector
 from stoker.loading.gguf import GGUFModel, part_progress
 from stoker.loading.loader import asked_sizes, names_projector, only_llama
@@ -86,7 +86,7 @@ class NativeLoader:
     def needs(self) -> MemoryNeeds:
         """See `Loader`."""
         files, slots = self._model.files, self._model.num_slots
-        kv_bytes, state_bytes = kept_bytes(files, self._config.kv_type)
+        kv_bytes, state_bytes = kept_bytes(files, self._config.kv_type, with_head=drafts_by_head(self._config))
         needs = memory_needs(
             self._model.first,
             **asked_sizes(self._config),
@@ -128,6 +128,7 @@ class NativeLoader:
             maxima_port=backend,
             rows_port=backend,
             projector=None if (path := usable_projector(self._config)) is None else read_projector(path),
+            head_port=backend if backend.has_draft_head else None,
             draft_backend=draft_backend,
             embedder=backend.embedder,
             adapters=self._model.adapters(backend),
@@ -166,6 +167,7 @@ class NativeLoader:
             num_slots=self._model.num_slots,
             threads=self._config.threads,
             kv_type=self._config.kv_type,
+            has_draft_head=drafts_by_head(self._config),
             packed_directory=packed_dir(),
             may_copy_weights=not self._config.has_siblings,
             pooling=self._model.pooling,

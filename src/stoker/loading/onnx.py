@@ -22,8 +22,9 @@ from stoker.backends.onnx import (
 )
 from stoker.core.stages import Mark
 from stoker.engine.config import EngineConfig, sampling_defaults
+from stoker.engine.json_tokenizer import read_tokenizer
 from stoker.engine.loaded import Loaded
-from stoker.errors import ConfigError, ModelFileInvalid, ModelFileNotFound
+from stoker.errors import ConfigError, ModelFileInvalid
 from stoker.loading.loader import MAX_SLOTS, asked_sizes, no_images, only_llama, usual_slots
 from stoker.loading.onnx_encoder import EncoderParts, read_encoder
 from stoker.models.cache import packed_dir
@@ -37,7 +38,7 @@ from stoker.models.onnx_plan import OnnxSizes, onnx_needs
 from stoker.models.onnx_products import own_products
 from stoker.models.onnx_rows import choose_rows
 from stoker.models.progress import Progress
-from stoker.text.tokenizer_json import JSONTokenizer, read_hints
+from stoker.text.tokenizer_json import JSONTokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -168,11 +169,11 @@ def _read(config: EngineConfig) -> _Parts | EncoderParts:
     folder = open_onnx_folder(Path(config.model_path), config.onnx_variant)
     plain, facts = read_onnx_graph(folder.graph), describe_onnx(folder)
     if is_encoder(plain):
-        return read_encoder(config, folder, follow_links(plain), facts, _tokenizer(folder, facts))
+        return read_encoder(config, folder, follow_links(plain), facts, read_tokenizer(folder, facts))
     graph = follow_links(choose_rows(plain))
     signature = read_signature(graph, names=facts.names, num_kv_heads=facts.num_kv_heads, head_size=facts.head_size)
     _check_kv_type(config, signature)
-    tokenizer = _tokenizer(folder, facts)
+    tokenizer = read_tokenizer(folder, facts)
     _check_vocabulary(tokenizer, signature, graph)
     return _Parts(folder, graph, facts, signature, tokenizer)
 
@@ -182,19 +183,6 @@ def _check_kv_type(config: EngineConfig, signature: Signature) -> None:
     if config.kv_type not in (None, own):
         message = f"this ONNX graph keeps keys and values as {own}, not {config.kv_type}; leave --kv-type out"
         raise ConfigError(message, key="kv_type")
-
-
-def _tokenizer(folder: OnnxFolder, facts: OnnxDescription) -> JSONTokenizer:
-    text = folder.read_text("tokenizer.json")
-    if text is None:
-        looked = ", ".join(dict.fromkeys(str(place) for place in folder.folders))
-        raise ModelFileNotFound(
-            f"{folder.graph} has no tokenizer.json with it (looked in {looked})", path=str(folder.graph)
-        )
-    hints = read_hints(
-        folder.read_json("tokenizer_config.json"), bos_token_id=facts.bos_token_id, eos_token_ids=facts.eos_token_ids
-    )
-    return JSONTokenizer(text, hints)
 
 
 def _check_vocabulary(tokenizer: JSONTokenizer, signature: Signature, graph: OnnxGraph) -> None:

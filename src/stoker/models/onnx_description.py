@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from stoker.core.params import SamplingParams
-from stoker.models.onnx_folder import OnnxFolder
+from stoker.models.json_folder import JSONFolder
 from stoker.models.recommended import recommended
 
 _SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty")
@@ -66,7 +66,7 @@ class OnnxDescription:
     hints: Hints
 
 
-def describe_onnx(folder: OnnxFolder) -> OnnxDescription:
+def describe_onnx(folder: JSONFolder) -> OnnxDescription:
     """Reads `config.json`, `generation_config.json`, `genai_config.json`, `tokenizer_config.json`, `metadata.json` and
     the chat template.
 
@@ -105,7 +105,7 @@ def _ends(config: Mapping[str, Any]) -> Iterator[int]:
         yield from (item for item in map(_integer, items) if item is not None and item >= 0)
 
 
-def _chat_template(folder: OnnxFolder) -> str | None:
+def _chat_template(folder: JSONFolder) -> str | None:
     plain = folder.read_text("chat_template.jinja")
     if plain is not None and plain.strip():
         return plain
@@ -139,7 +139,7 @@ def _template(value: object) -> str | None:
     return named.get("default") or next(iter(named.values()), None)
 
 
-def _defaults(folder: OnnxFolder, generation: Mapping[str, Any]) -> SamplingParams:
+def _defaults(folder: JSONFolder, generation: Mapping[str, Any]) -> SamplingParams:
     """What the model recommends. `max_length` counts the prompt too, and so says nothing about an answer."""
     values: dict[str, float | None] = {
         key: _plain(value) for key in _SAMPLING_KEYS if _is_number(value := generation.get(key))

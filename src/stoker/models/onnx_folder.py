@@ -9,19 +9,14 @@ GenAI's builder     FOLDER/model.onnx, model.onnx.data, genai_config.json, token
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
-import msgspec
-
-from stoker.errors import ModelFileInvalid, ModelFileNotFound
-
-logger = logging.getLogger(__name__)
+from stoker.errors import ModelFileNotFound
+from stoker.models.json_folder import JSONFolder
 
 _EXPORT = "onnx-export"
 _GRAPH_FOLDERS = ("", "onnx", _EXPORT)
@@ -35,49 +30,16 @@ _NAMES = ("decoder_model_merged", "decoder_with_past_model", "decoder", "model")
 """Stems that stand for the whole language model; of several the last."""
 
 
-@dataclass(frozen=True, slots=True)
-class OnnxFolder:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnnxFolder(JSONFolder):
     """One model."""
 
     graph: Path
-    folders: tuple[Path, ...]
-    """Where the other files are looked for, in this order."""
 
     @property
     def name(self) -> str:
         """What the folder of the model is called."""
         return self.folders[-2].resolve().name or self.graph.stem
-
-    def find(self, name: str) -> Path | None:
-        """The first file of this name."""
-        return next((folder / name for folder in self.folders if (folder / name).is_file()), None)
-
-    def read_json(self, name: str) -> Mapping[str, Any]:
-        """What is in a file; nothing if it is missing, or cannot be read (a warning says so)."""
-        path = self.find(name)
-        if path is None:
-            return {}
-        try:
-            found: object = msgspec.json.decode(path.read_bytes())
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            logger.warning("%s is ignored: %s", path, error)
-            return {}
-        if not isinstance(found, dict):
-            logger.warning("%s is ignored: it holds no object", path)
-            return {}
-        return cast(Mapping[str, Any], found)
-
-    def read_text(self, name: str) -> str | None:
-        """The text of a file; None if it is missing.
-
-        Raises:
-            ModelFileInvalid: it cannot be read.
-        """
-        path = self.find(name)
-        try:
-            return None if path is None else path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ModelFileInvalid(f"{path} cannot be used: {error}", path=str(path)) from error
 
 
 def is_onnx_model(path: Path) -> bool:
@@ -101,7 +63,7 @@ def open_onnx_folder(path: Path, variant: str = "") -> OnnxFolder:
     graph = path if path.is_file() else _choose(path, variant)
     folder = graph.parent
     root = _root(folder)
-    return OnnxFolder(graph, (folder, folder / _EXPORT, root, root / _EXPORT))
+    return OnnxFolder(graph=graph, folders=(folder, folder / _EXPORT, root, root / _EXPORT))
 
 
 def choose_graph(files: Sequence[str], variant: str = "") -> str | None:
@@ -139,7 +101,7 @@ def _choose(folder: Path, variant: str) -> Path:
 
 
 def _named_by_genai(folder: Path) -> str | None:
-    config = OnnxFolder(folder / "model.onnx", (folder, folder)).read_json("genai_config.json")
+    config = JSONFolder(folders=(folder,)).read_json("genai_config.json")
     try:
         name: object = config["model"]["decoder"]["filename"]
     except (KeyError, TypeError):

@@ -139,6 +139,7 @@ def build(tiny: Tiny) -> Built:
         "token_type": b.vector("token_type", t.hidden_size, wanted=t.has_positions),
         "distance_slopes": slopes(t).astype(np.float32) if t.has_slopes else None,
         "layer_inputs": None,
+        "join": None,
         "embedding": embedding,
         "head": embedding if t.is_tied else b.matrix("head", t.vocab_size, t.hidden_size),
         "output_norm": norm(b, "output_norm", True, t.hidden_size),

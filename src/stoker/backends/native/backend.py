@@ -15,6 +15,7 @@ from stoker.backends.base import Logits
 from stoker.backends.native.adapters import NativeAdapters, OpenFile
 from stoker.backends.native.batch_arrays import BatchArrays
 from stoker.backends.native.decoder import describe
+from stoker.backends.native.draft_head import DraftHead
 from stoker.backends.native.embedder import NativeEmbedder
 from stoker.backends.native.file import ModelFile
 from stoker.backends.native.kv_types import KVType, choose_kv_type
@@ -26,7 +27,7 @@ from stoker.backends.native.state_tails import StateTails
 from stoker.backends.native.threads import Threads, plan_threads
 from stoker.backends.native.weights import PackProgress, Weights, load_weights
 from stoker.backends.sizes import num_threads
-from stoker.core.batch import Batch, CacheOp, Chunk, CopyPrefix
+from stoker.core.batch import Batch, CacheOp, Chunk, CopyPrefix, Entry
 from stoker.core.model_info import CacheTraits, ModelInfo
 from stoker.core.stages import Mark, no_mark
 from stoker.core.tiers import KVBytes, TakeMemory, new_memory
@@ -42,7 +43,7 @@ _MAX_DRAFT = 63
 
 class NativeBackend:
     """A GGUF model on Stoker's own kernels: one pool of KV pages, many sequences. Satisfies `Backend`, `KVPort`,
-    `MaximaPort`, `RowsPort` and `AdapterPort`; a step may mix adapters.
+    `MaximaPort`, `RowsPort`, `AdapterPort` and, with a draft head, `DraftHeadPort`; a step may mix adapters.
 
     Logits of a sequence do not depend on its batch-mates and their adapters, on how its prompt was cut into chunks, on
     what was cached or on the number of threads: they are the same to the bit. For one type of keys and values they are
@@ -74,6 +75,7 @@ class NativeBackend:
         mark: Mark = no_mark,
     ) -> None:
         spec, layout, parts = plan_model(files, options.context_size)
+        head_spec = spec.draft_head if options.has_draft_head else None
         kv_type = choose_kv_type(options.kv_type, max(spec.head_sizes))
         self._mark = mark
         self._info = _model_info(parts.first.path.stem, spec, options, kv_type, eog_token_ids)
@@ -90,16 +92,27 @@ class NativeBackend:
         num_positions = self._info.max_sequence_tokens
         self._ledger = PageLedger(kv_tokens=options.kv_tokens, num_slots=options.num_slots, max_tokens=num_positions)
         self._decoder: _native.Decoder | None = _decoder(spec, weights, self._info, self._ledger, kv_type, threads)
-        self._page_bytes, self._num_touched = self._decoder.page_bytes, 0
+        head = None if head_spec is None else _decoder(head_spec, weights, self._info, self._ledger, kv_type, threads)
+        self._decoders = [decoder for decoder in (self._decoder, head) if decoder is not None]
+        """Of which a page has its parts, one after the other: the model, and its draft head."""
+        self._page_bytes, self._num_touched = sum(decoder.page_bytes for decoder in self._decoders), 0
         self._state_bytes = self._decoder.state_bytes
         self._tails = StateTails(self._decoder) if self._state_bytes else None
         per_token = self._page_bytes // PAGE_TOKENS
         self._info = replace(self._info, kv_bytes_per_token=per_token, state_bytes_per_slot=2 * self._state_bytes)
+        if head is not None:
+            self._info = replace(self._info, kv_format=f"{self._info.kv_format} with a draft head")
         self.embedder = NativeEmbedder(spec, weights, embedder_options(options, kv_type, threads))
         """Its own KV, taken when it is first used."""
         self._adapters = None if open_file is None else NativeAdapters(spec, open_file)
         has_axes = any(rope.axes for rope in spec.ropes)
         self._input = BatchArrays(self._info, spec.hidden_size, has_axes=has_axes)
+        self._head: DraftHead | None = None
+        if head is not None:
+            parts_of_head = (head, self._info, spec.hidden_size, self._input, self._ledger, self._copy_page)
+            self._head = DraftHead(*parts_of_head)
+        num_states = 0 if head is None else self._info.max_batch_tokens
+        self._hidden: Logits = np.empty((num_states, spec.hidden_size), dtype=np.float32)
         self.row_width = spec.hidden_size
         """See `RowsPort`."""
         self._logits: Logits = np.empty((0, spec.vocab_size), dtype=np.float32)
@@ -149,10 +162,12 @@ class NativeBackend:
             assert start == 0, "a part of a state"
             self._cut(slot, end)
             self._settle(decoder, self._tails, (slot,))
+        if self._head is not None:
+            self._head.settle(slot, end)
         pages = self._pages(slot, start, end)
         state = take(len(pages) * size + self._state_bytes)
         for index, page in enumerate(pages):
-            decoder.export_page(page, state[index * size : (index + 1) * size])
+            self._export_page(page, state[index * size : (index + 1) * size])
         if self._state_bytes:
             decoder.export_state(slot, state[len(pages) * size :])
         return state.toreadonly()
@@ -160,21 +175,24 @@ class NativeBackend:
     def import_kv(self, slot: int, start: int, end: int, state: KVBytes) -> None:
         """See `KVPort.import_kv`."""
         decoder = self._open_decoder()
-        view, size = memoryview(state).cast("B"), decoder.page_bytes
+        view, size = memoryview(state).cast("B"), self._page_bytes
         first_page = start // PAGE_TOKENS
         pages_bytes = (pages_for(end) - first_page) * size
         if len(view) != pages_bytes + self._state_bytes:
             raise BackendError(f"{len(view)} bytes are not the KV of the positions {start} … {end - 1}")
         assert self._ledger.length(slot) == start, "a hole or an overlap"
-        self._prepare(decoder, slot, end)
+        if (copied := self._ledger.prepare(slot, end)) is not None:
+            self._copy_page(*copied)
         for index, page in enumerate(self._pages(slot, start, end)):
             begin = (first_page + index) * PAGE_TOKENS
             first, last = max(start - begin, 0), min(end - begin, PAGE_TOKENS)
-            decoder.import_page(page, view[index * size : (index + 1) * size], first, last)
+            self._import_page(page, view[index * size : (index + 1) * size], first, last)
         if self._state_bytes:
             assert start == 0, "a part of a state"
             decoder.import_state(slot, view[pages_bytes:], end)
         self._ledger.commit(slot, end)
+        if self._head is not None:
+            self._head.cut(slot, end)
 
     def expect_kv(self, num_bytes: int) -> None:
         """See `KVPort.expect_kv`: touches the pages that are handed out first.
@@ -185,7 +203,8 @@ class NativeBackend:
         last = min(num_bytes // self._page_bytes, self._ledger.num_pages)
         if decoder is not None and last > first:
             self._num_touched = last
-            decoder.touch_pages(first, last)
+            for part in self._decoders:
+                part.touch_pages(first, last)
 
     def load_adapter(self, key: str, path: Path) -> None:
         """See `AdapterPort.load_adapter`."""
@@ -203,12 +222,28 @@ class NativeBackend:
         """See `RowsPort.drop_rows`."""
         self._input.drop(key)
 
+    @property
+    def has_draft_head(self) -> bool:
+        """Whether `draft` can be called."""
+        return self._head is not None
+
+    def draft(self, wanted: Sequence[tuple[int, int, Entry, int]]) -> list[list[Entry]]:
+        """See `DraftHeadPort.draft`."""
+        self._open_decoder()
+        assert self._head is not None, "there is no draft head"
+        for slot, length, _, _ in wanted:
+            self._cut(slot, length)
+        try:
+            return self._head.draft([(slot, entry, count) for slot, _, entry, count in wanted])
+        except (MemoryError, RuntimeError) as error:
+            raise BackendError(f"the pass of the draft head failed: {error}") from error
+
     def close(self) -> None:
         """Joins the threads and frees the KV; the weights go with their last user. Calling it twice is allowed."""
         self.embedder.close()
-        if self._decoder is not None:
-            self._decoder.close()
-            self._decoder = None
+        for decoder in self._decoders:
+            decoder.close()
+        self._decoder = None
 
     def __enter__(self) -> NativeBackend:
         return self
@@ -228,6 +263,9 @@ class NativeBackend:
     def _apply(self, op: CacheOp) -> None:
         if isinstance(op, CopyPrefix):
             assert not self._state_bytes, "a state cannot be copied"
+            if self._head is not None:
+                self._head.settle(op.source, op.length)
+                self._head.cut(op.target, op.length)
             self._ledger.copy_prefix(op.source, op.target, op.length)
         else:
             self._cut(op.slot, op.length)
@@ -236,11 +274,13 @@ class NativeBackend:
         if self._tails is not None and length != self._ledger.length(slot):
             self._tails.cut(slot, length)
         self._ledger.truncate(slot, length)
+        if self._head is not None:
+            self._head.cut(slot, length)
 
     def _compute(self, decoder: _native.Decoder, chunks: tuple[Chunk, ...], *, are_drafts: bool = False) -> Logits:
         ledger, is_computed = self._ledger, False
         for copied in ledger.prepare_each(chunks):
-            decoder.copy_page(*copied)
+            self._copy_page(*copied)
         try:
             if self._tails is None:
                 logits = self._pass(decoder, chunks)
@@ -254,6 +294,8 @@ class NativeBackend:
             else:
                 for chunk in chunks:
                     ledger.abandon(chunk.slot)
+                    if self._head is not None:
+                        self._head.cut(chunk.slot, ledger.length(chunk.slot))
             self._mark("bind")
         return logits
 
@@ -264,7 +306,10 @@ class NativeBackend:
             adapters, scales = self._open_adapters().uses(chunks) if is_adapted else (None, None)
             self._mark("bind")
             tables = self._ledger.tables
-            decoder.forward(tokens, rows, tables, logits, maxima=self.maxima, adapters=adapters, scales=scales, **more)
+            hidden = None if self._head is None else self._hidden[: len(tokens)]
+            decoder.forward(tokens, rows, tables, logits, hidden, self.maxima, adapters, scales, **more)
+            if self._head is not None and hidden is not None:
+                self._head.follow(chunks, hidden)
         except (MemoryError, RuntimeError) as error:
             raise BackendError(f"the forward pass failed: {error}") from error
         return logits
@@ -288,10 +333,19 @@ class NativeBackend:
             self._pass(decoder, (chunk,))
             tails.commit((chunk,), are_drafts=False)
 
-    def _prepare(self, decoder: _native.Decoder, slot: int, end: int) -> None:
-        copied = self._ledger.prepare(slot, end)
-        if copied is not None:
-            decoder.copy_page(*copied)
+    def _copy_page(self, source: int, target: int) -> None:
+        for decoder in self._decoders:
+            decoder.copy_page(source, target)
+
+    def _export_page(self, page: int, into: memoryview) -> None:
+        for decoder in self._decoders:
+            decoder.export_page(page, into[: decoder.page_bytes])
+            into = into[decoder.page_bytes :]
+
+    def _import_page(self, page: int, data: memoryview, first: int, last: int) -> None:
+        for decoder in self._decoders:
+            decoder.import_page(page, data[: decoder.page_bytes], first, last)
+            data = data[decoder.page_bytes :]
 
     def _pages(self, slot: int, start: int, end: int) -> list[int]:
         return self._ledger.tables[slot, start // PAGE_TOKENS : pages_for(end)].tolist()

@@ -18,6 +18,7 @@ from stoker.backends.native.spec import (
     Experts,
     Heads,
     Injection,
+    Join,
     Latent,
     Layer,
     LayerInputs,
@@ -60,6 +61,7 @@ def describe(spec: DecoderSpec, layout: Layout, num_positions: int) -> dict[str,
         "replaces_stream": spec.replaces_stream,
         "ropes": [_rope(rope, num_positions) for rope in spec.ropes],
         "layer_inputs": None if spec.layer_inputs is None else _layer_inputs(layout, spec.layer_inputs),
+        "join": None if spec.join is None else _join(layout, spec.join),
         "layers": [_layer(layout, layer, index) for index, layer in enumerate(spec.layers)],
     }
 
@@ -72,6 +74,14 @@ def _layer_inputs(layout: Layout, inputs: LayerInputs) -> dict[str, object]:
         "norm": _norm(layout, inputs.norm),
         "norm_eps": inputs.norm_eps,
         "table_scale": inputs.table_scale,
+    }
+
+
+def _join(layout: Layout, join: Join) -> dict[str, object]:
+    return {
+        "projection": _matrix(layout, join.projection),
+        "embedding_norm": _norm(layout, join.embedding_norm),
+        "hidden_norm": _norm(layout, join.hidden_norm),
     }
 
 

@@ -35,20 +35,22 @@ class Hyperparameters:
     Args:
         parts: the files of the model.
         context_size: longest sequence that will be computed, in tokens.
+        has_further_layers: layers that guess further tokens count as layers.
 
     Raises:
         ModelFileInvalid: a number is missing or impossible.
         ModelUnsupported: a head size that the kernels do not have.
     """
 
-    def __init__(self, parts: ModelParts, context_size: int) -> None:
+    def __init__(self, parts: ModelParts, context_size: int, *, has_further_layers: bool = False) -> None:
         self._file = parts.first
         self._parts = parts
         self.context_size = context_size
         self._num_blocks = self.integer("block_count", high=_MAX_LAYERS)
         further = self.integer("nextn_predict_layers", 0, low=0, high=self._num_blocks - 1)
-        self.num_layers = self._num_blocks - further
-        """Without those that guess further tokens."""
+        self._num_trunk = self._num_blocks - further
+        self.num_layers = self._num_blocks - (0 if has_further_layers else further)
+        """Without those that guess further tokens, unless told otherwise."""
         self.hidden_size = self.integer("embedding_length")
         num_heads = self.counts_of_layers("attention.head_count", low=0)
         self.num_heads = max(num_heads)
@@ -115,12 +117,12 @@ class Hyperparameters:
         values = self._file.get_ints(key)
         if not values:
             return self.fail(f"`{key}` is missing") if default is None else default
-        if len(values) not in (1, self.num_layers, self._num_blocks):
+        if len(values) not in (1, self._num_trunk, self._num_blocks):
             self.fail(f"`{key}` has {len(values)} entries for {self.num_layers} layers")
         for value in values:
             if not low <= value <= _MAX_SIZE:
                 self.fail(f"`{key}` is {value}")
-        return values[: self.num_layers] if len(values) > 1 else values * self.num_layers
+        return _for_each(values, self.num_layers)
 
     def lists(self, suffix: str) -> bool:
         """Whether the file has a list of this name."""
@@ -152,9 +154,9 @@ class Hyperparameters:
         if not self.lists(suffix):
             return None
         flags = self._file.get_ints(key) or []
-        if len(flags) not in (self.num_layers, self._num_blocks):
+        if len(flags) not in (self._num_trunk, self._num_blocks):
             self.fail(f"`{key}` has {len(flags)} entries for {self.num_layers} layers")
-        return [flag != 0 for flag in flags[: self.num_layers]]
+        return [flag != 0 for flag in _for_each(flags, self.num_layers)]
 
     def rope_dim(self) -> int:
         """How many elements of a head are rotated."""
@@ -226,6 +228,10 @@ class Hyperparameters:
             self.fail(f"tensor `{name}` of type {entry.type.name} and shape {entry.shape} is not one number")
         value = float(self._parts.floats(name)[0])
         return value if isfinite(value) and value else self.fail(f"`{name}` is {value}")
+
+    def with_further_layers(self) -> Hyperparameters:
+        """The same with those that guess further tokens as the last layers."""
+        return Hyperparameters(self._parts, self.context_size, has_further_layers=True)
 
     def tensors_of_further_layers(self) -> frozenset[str]:
         """Of those that guess further tokens."""
@@ -352,6 +358,11 @@ class Hyperparameters:
                 self.fail(f"rows of {size} elements")
             if size % _ROW_GRANULE:
                 self.refuse(f"rows of {size} elements (multiples of {_ROW_GRANULE} can)")
+
+
+def _for_each(values: list[int], num_layers: int) -> list[int]:
+    """A value for each layer, the last one for all layers that the list leaves out."""
+    return (values + values[-1:] * num_layers)[:num_layers]
 
 
 def _layer_of(tensor: str) -> int:

@@ -37,12 +37,13 @@ def plan_model(files: Sequence[ModelFile], context_size: int) -> tuple[DecoderSp
     return spec, plan_layout(spec, parts), parts
 
 
-def kept_bytes(files: Sequence[ModelFile], kv_type: KVType | None) -> tuple[int, int]:
+def kept_bytes(files: Sequence[ModelFile], kv_type: KVType | None, *, with_head: bool = False) -> tuple[int, int]:
     """What is kept of each token, and what recurrent layers keep of each sequence. Encoders keep nothing.
 
     Args:
         files: all parts of the model, open.
         kv_type: as in `NativeOptions`.
+        with_head: with what the draft head keeps, if the model has one.
 
     Raises:
         ConfigError: the model cannot be kept so.
@@ -54,6 +55,8 @@ def kept_bytes(files: Sequence[ModelFile], kv_type: KVType | None) -> tuple[int,
     if spec.sees_ahead:
         return 0, 0
     sizes = Counter(spec.kv_head_sizes)
+    if with_head and spec.draft_head is not None:
+        sizes += Counter(spec.draft_head.kv_head_sizes)
     values = sum(2 * count * size * element_bytes(chosen, size) for size, count in sizes.items())
     return ceil(values), spec.state_bytes
 
@@ -124,7 +127,10 @@ def context_bytes(files: Sequence[ModelFile], threads: int | None, num_slots: in
 
     def needed(num_positions: int) -> int:
         spans = min(_MAX_SPAN_BYTES, (num_positions // _SPAN_TOKENS + 1) * span_bytes)
-        tables = num_positions * sum(4 * rope.dim for rope in spec.ropes) + 4 * num_slots * pages_for(num_positions)
+        num_decoders = 1 if spec.draft_head is None else 2
+        tables = num_decoders * num_positions * sum(4 * rope.dim for rope in spec.ropes) + 4 * num_slots * pages_for(
+            num_positions
+        )
         return tables + spans + of_experts
 
     return needed

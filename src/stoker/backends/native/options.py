@@ -43,6 +43,8 @@ class NativeOptions:
     may_copy_weights: bool = False
     """A packed file whose file system has no huge pages is read into memory, which has them; no other process shares
     that."""
+    has_draft_head: bool = False
+    """Whether the draft head of the file, if it has one, is loaded, too, with keys and values of its own."""
     pooling: Pooling = Pooling.MEAN
     """How sequences are embedded."""
     frame: Frame = field(default_factory=Frame)

@@ -46,6 +46,10 @@ class PageLedger:
     def num_used(self) -> int:
         return self.num_pages - len(self._free)
 
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
     def length(self, slot: int) -> int:
         """Positions that the slot holds."""
         return self._lengths[slot]

@@ -361,6 +361,20 @@ class Pooled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """What a draft head begins with in place of an embedding.
+
+    ```
+    x = projection(| embedding_norm(embedding of the entry) | hidden_norm(hidden state of the entry before it) |)
+    ```
+    """
+
+    projection: Linear
+    embedding_norm: Norm
+    hidden_norm: Norm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSpec:
     """A transformer: embedding, layers, norm, output head.
 
@@ -388,6 +402,7 @@ class DecoderSpec:
     input_scale: float = 1.0
     """By which rows that stand in place of embeddings, such as those of images, are multiplied."""
     layer_inputs: LayerInputs | None = None
+    join: Join | None = None
     token_type: Norm | None = None
     """Rows of vectors; the first is added to every embedding."""
     positions: Norm | None = None
@@ -410,6 +425,9 @@ class DecoderSpec:
     """What becomes of the hidden states of a sequence that is embedded, beyond pooling."""
     trained_context: int
     """In tokens."""
+    draft_head: DecoderSpec | None = None
+    """A layer of the file that guesses further tokens, as a decoder with a `join`. Embedding and output head are those
+    of this decoder, unless the file has others for it."""
     unused: frozenset[str] = field(default=frozenset())
     """Tensors of the file that need not be loaded, such as tables that are in `ropes` already."""
 
@@ -429,6 +447,8 @@ class DecoderSpec:
         """Every matrix once, in the order of the computation; a tied head is not there twice."""
         ends = (self.embedding,) if self.is_tied else (self.embedding, self.head)
         ends += () if self.layer_inputs is None else (self.layer_inputs.table, self.layer_inputs.projection)
+        ends += () if self.join is None else (self.join.projection,)
+        ends += () if self.draft_head is None else self.draft_head.linears
         ends += () if self.pooled is None else tuple(dense.linear for dense in self.pooled.dense)
         all_of_them = (*(linear for layer in self.layers for linear in layer.linears), *ends)
         return tuple(dict.fromkeys(all_of_them))
@@ -437,7 +457,9 @@ class DecoderSpec:
     def norms(self) -> tuple[Norm, ...]:
         inputs = () if self.layer_inputs is None else (self.layer_inputs.norm,)
         dense = () if self.pooled is None else (dense.norm for dense in self.pooled.dense)
-        places = (self.output_norm, *inputs, self.token_type, self.positions, self.embedding_norm, *dense)
+        join = () if self.join is None else (self.join.embedding_norm, self.join.hidden_norm)
+        head = () if self.draft_head is None else self.draft_head.norms
+        places = (self.output_norm, *inputs, self.token_type, self.positions, self.embedding_norm, *dense, *join, *head)
         ends = (norm for norm in places if norm is not None)
         return (*(norm for layer in self.layers for norm in layer.norms), *ends)
 

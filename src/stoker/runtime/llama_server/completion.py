@@ -11,7 +11,7 @@ from stoker.engine.inbox import merge
 from stoker.engine.protocol import Output, PositionLogprobs, Progress, PromptToken, Timing, TokenLogprob, Usage
 from stoker.errors import BackendError, UnsupportedParameter
 from stoker.runtime.llama_server import wire
-from stoker.runtime.llama_server.client import problem_error
+from stoker.runtime.llama_server.problems import problem_error
 from stoker.runtime.llama_server.wire import Completion, Position, Probability, Timings, decode
 
 SAME_NAME = (

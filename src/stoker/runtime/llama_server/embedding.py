@@ -11,7 +11,7 @@ from stoker.core.request import check_token_ids
 from stoker.engine.embeddings import normalised
 from stoker.engine.question_messages import Embed, Embedded
 from stoker.errors import BackendError, ContextLengthExceeded, InvalidInput
-from stoker.runtime.llama_server.client import LlamaServerClient
+from stoker.runtime.external.client import ServerClient
 from stoker.runtime.llama_server.model_file import ModelFile, Task
 from stoker.runtime.llama_server.tokens import RemoteTokenizer
 from stoker.runtime.llama_server.wire import Embedding, Ranks, decode
@@ -67,7 +67,7 @@ class Embeddings:
             message = f"`dimensions` must be between 1 and {size}, which is all that {name} has"
             raise InvalidInput(f"{message}, not {embed.dimensions}", parameter="dimensions")
 
-    async def answer(self, embed: Embed, client: LlamaServerClient) -> Embedded:
+    async def answer(self, embed: Embed, client: ServerClient) -> Embedded:
         """The numbers of all inputs.
 
         Raises:
@@ -86,7 +86,7 @@ class Embeddings:
         names = [f"`{embed.parameter}[{index}]`" for index in range(len(embed.inputs))]
         return [await self._fitting(*pair, embed, limit) for pair in zip(embed.inputs, names, strict=True)]
 
-    async def _compute(self, embed: Embed, inputs: list[Input], client: LlamaServerClient) -> Embedded:
+    async def _compute(self, embed: Embed, inputs: list[Input], client: ServerClient) -> Embedded:
         if embed.query is not None:
             rows = await self._ranks(embed, inputs, client)
         else:
@@ -100,7 +100,7 @@ class Embeddings:
         num_tokens = [len(given.token_ids) for given in inputs]
         return Embedded(embed.question_id, rows.astype("<f4").tobytes(), rows.shape[1], num_tokens)
 
-    async def _ranks(self, embed: Embed, inputs: list[Input], client: LlamaServerClient) -> NDArray[np.float32]:
+    async def _ranks(self, embed: Embed, inputs: list[Input], client: ServerClient) -> NDArray[np.float32]:
         """Asks with texts: llama-server takes no pairs of tokens."""
         texts = [await self._tokenizer.text(i.token_ids) if i.text is None else i.text for i in inputs]
         raw = await client.post("/rerank", {"query": embed.query, "documents": texts}, None)

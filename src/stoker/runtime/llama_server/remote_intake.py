@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 from stoker.core.model_info import ModelInfo
@@ -14,8 +15,9 @@ from stoker.engine.prompt import echo_of
 from stoker.engine.protocol import Prompt, PromptToken, Submit
 from stoker.engine.question_messages import AdapterChoice
 from stoker.errors import AdapterNotFound, InvalidInput
-from stoker.runtime.llama_server.answers import Asked
-from stoker.runtime.llama_server.completion import check_supported
+from stoker.runtime.external.answers import Asked
+from stoker.runtime.external.client import encoded
+from stoker.runtime.llama_server.completion import AnswerReader, check_supported, completion_body
 from stoker.runtime.llama_server.constraints import constraint_fields
 from stoker.runtime.llama_server.media import RemoteMedia
 from stoker.runtime.llama_server.tokens import PromptPiece, RemoteTokenizer
@@ -82,17 +84,25 @@ class RemoteIntake:
         room = self._info.max_sequence_tokens - len(tokens)
         if room == 0:  # llama-server always writes a token
             raise prompt_too_long(len(tokens), self._info.max_sequence_tokens)
-        deadline = None if submit.timeout_s is None else asyncio.get_running_loop().time() + submit.timeout_s
+        max_tokens = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
+        body = completion_body(request.prompt, sampling, max_tokens, cache_prompt=request.cache_prompt)
+        reader = partial(
+            AnswerReader,
+            request.request_id,
+            len(tokens),
+            logprobs=sampling.logprobs,
+            max_tokens=max_tokens,
+            echo=await self._echo(submit, tokens) if submit.echo else None,
+            reports_progress=submit.reports_progress,
+        )
         return Asked(
             submit=submit,
             request=request,
-            max_tokens=room if sampling.max_tokens is None else min(sampling.max_tokens, room),
-            deadline=deadline,
-            constraint=fields,
-            media=media,
+            max_tokens=max_tokens,
+            deadline=None if submit.timeout_s is None else asyncio.get_running_loop().time() + submit.timeout_s,
+            body=encoded({**body, **({} if media is None else {"prompt": media}), **fields}),
+            reader=reader,
             room=0 if media is None else room,
-            echo=await self._echo(submit, tokens) if submit.echo else None,
-            reports_progress=submit.reports_progress,
         )
 
     async def _echo(self, submit: Submit, tokens: Sequence[PromptPiece]) -> list[PromptToken]:

@@ -7,7 +7,7 @@ import time
 from stoker.core.slot_state import SlotState
 from stoker.engine.question_messages import Erased, EraseSlots, ListSlots, RestoreSlot, SaveSlot, SlotFiled, SlotList
 from stoker.errors import InvalidInput
-from stoker.runtime.llama_server.client import LlamaServerClient
+from stoker.runtime.external.client import ServerClient
 from stoker.runtime.llama_server.wire import ErasedSlot, RestoredSlot, SavedSlot, Slot, decode
 
 _FILE_S = 300.0
@@ -22,7 +22,7 @@ class Slots:
         self.num_retained = 0
         """Of finished conversations."""
 
-    async def look(self, client: LlamaServerClient, timeout_s: float = _ANSWER_S) -> list[SlotState]:
+    async def look(self, client: ServerClient, timeout_s: float = _ANSWER_S) -> list[SlotState]:
         """What every slot holds now.
 
         Raises:
@@ -34,7 +34,7 @@ class Slots:
         return states
 
     async def answer(
-        self, question: ListSlots | EraseSlots | SaveSlot | RestoreSlot, client: LlamaServerClient
+        self, question: ListSlots | EraseSlots | SaveSlot | RestoreSlot, client: ServerClient
     ) -> SlotList | Erased | SlotFiled:
         """The answer to a question about slots. Files are llama-server's, and only llama-server reads them.
 
@@ -56,7 +56,7 @@ class Slots:
             case RestoreSlot():
                 return await self._restore(client, question, _idle(states, question.slot))
 
-    async def _save(self, client: LlamaServerClient, question: SaveSlot, slot: int) -> SlotFiled:
+    async def _save(self, client: ServerClient, question: SaveSlot, slot: int) -> SlotFiled:
         began = time.monotonic()
         body = await client.post(f"/slots/{slot}?action=save", {"filename": question.filename}, _FILE_S)
         saved = decode(body, SavedSlot, "saved slot")
@@ -64,13 +64,13 @@ class Slots:
             raise InvalidInput(f"there is nothing in slot {slot}", parameter="slot")
         return SlotFiled(question.question_id, saved.n_saved, saved.n_written, time.monotonic() - began)
 
-    async def _restore(self, client: LlamaServerClient, question: RestoreSlot, slot: int) -> SlotFiled:
+    async def _restore(self, client: ServerClient, question: RestoreSlot, slot: int) -> SlotFiled:
         began = time.monotonic()
         body = await client.post(f"/slots/{slot}?action=restore", {"filename": question.filename}, _FILE_S)
         restored = decode(body, RestoredSlot, "restored slot")
         return SlotFiled(question.question_id, restored.n_restored, restored.n_read, time.monotonic() - began)
 
-    async def _erase(self, client: LlamaServerClient, slot: int) -> int:
+    async def _erase(self, client: ServerClient, slot: int) -> int:
         body = await client.post(f"/slots/{slot}?action=erase", {}, _ANSWER_S)
         return decode(body, ErasedSlot, "erased slot").n_erased
 

@@ -13,7 +13,7 @@ from stoker.engine.protocol import Prompt
 from stoker.engine.question_messages import Tokenize, Tokenized
 from stoker.engine.questions import ANSWER_S, MAX_QUESTIONS
 from stoker.errors import Overloaded
-from stoker.runtime.llama_server.client import LlamaServerClient
+from stoker.runtime.external.client import ServerClient
 from stoker.runtime.llama_server.wire import Piece, Text, Tokens, decode
 
 PromptPiece: TypeAlias = tuple[int, bytes | None]
@@ -31,7 +31,7 @@ class RemoteTokenizer:
         client: that of the server which answers now; raises `ModelNotLoaded` if there is none.
     """
 
-    def __init__(self, client: Callable[[], LlamaServerClient]) -> None:
+    def __init__(self, client: Callable[[], ServerClient]) -> None:
         self._client = client
         self._turns = asyncio.Semaphore(_AT_A_TIME)
         self._num_waiting = 0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.runtime.llama_server import incarnation
+from stoker.runtime.external import incarnation
 from tests.tiny_models import TinyModel, write_tiny_model
 from tests.unit.runtime.llama_server.fake import VARIABLE, Fake, write_program
 

@@ -16,8 +16,9 @@ import psutil
 from stoker.core.params import SamplingParams
 from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.engine.protocol import Accepted, Output, Prompt, Submit
-from stoker.runtime.llama_server.config import RuntimeConfig
-from stoker.runtime.llama_server.runtime import LlamaServerRuntime
+from stoker.runtime.external.config import RuntimeConfig
+from stoker.runtime.external.runtime import ExternalRuntime
+from stoker.runtime.llama_server.served import llama_server_runtime
 
 BOUND_S = 60.0
 VARIABLE = "FAKE_LLAMA_SERVER"
@@ -86,7 +87,7 @@ class Fake:
         start_s: float = 30.0,
         engine: dict[str, Any] | None = None,
         **more: Any,
-    ) -> LlamaServerRuntime:
+    ) -> ExternalRuntime:
         """A runtime over it that has not been started; `engine` and `more` are settings of `EngineConfig`."""
         config = self.config(**(engine or {}), **more)
         chosen = RuntimeConfig(
@@ -95,10 +96,10 @@ class Fake:
             llama_server_args=arguments,
             llama_server_start_s=start_s,
         )
-        return LlamaServerRuntime(config, chosen, supervision=supervision)
+        return llama_server_runtime(config, chosen, supervision=supervision)
 
     @asynccontextmanager
-    async def started(self, **settings: Any) -> AsyncGenerator[LlamaServerRuntime, None]:
+    async def started(self, **settings: Any) -> AsyncGenerator[ExternalRuntime, None]:
         """A runtime that answers; nothing of it is left afterwards."""
         runtime = self.runtime(**settings)
         try:
@@ -121,12 +122,12 @@ def ask(prompt: Prompt = "hi", request_id: str = "r", **fields: Any) -> Submit:
     return Submit(request_id, prompt, SamplingParams(**sampling), **fields)
 
 
-async def answer(runtime: LlamaServerRuntime, submit: Submit) -> list[Output]:
+async def answer(runtime: ExternalRuntime, submit: Submit) -> list[Output]:
     """All outputs of one request."""
     items = [item async for item in runtime.generate(submit)]
     assert isinstance(items[0], Accepted)
     return [item for item in items[1:] if isinstance(item, Output)]
 
 
-async def text(runtime: LlamaServerRuntime, submit: Submit) -> str:
+async def text(runtime: ExternalRuntime, submit: Submit) -> str:
     return "".join(output.text for output in await answer(runtime, submit))

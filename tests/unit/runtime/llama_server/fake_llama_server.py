@@ -209,8 +209,8 @@ def main() -> int:
         print("version: 4242 (abcdef0)", file=sys.stderr)
         return 0
     planned = plan()
-    note(command=sys.argv[1:], key=os.environ.get("LLAMA_API_KEY"), pid=os.getpid())
     signal.signal(signal.SIGTERM, on_term)
+    note(command=sys.argv[1:], key=os.environ.get("LLAMA_API_KEY"), pid=os.getpid())
     sys.stderr.write("noise " * planned.get("noise", 0) + "\n")
     match planned["start"]:
         case "exit":

@@ -11,10 +11,10 @@ import pytest
 
 from stoker.engine.config import EngineConfig
 from stoker.errors import ConfigError, InvalidInput
+from stoker.runtime.external.config import RuntimeConfig
 from stoker.runtime.llama_server import binary as binaries
 from stoker.runtime.llama_server.arguments import fixed_arguments, users_arguments
 from stoker.runtime.llama_server.binary import Binary, ask_binary, environment_of, find_binary, flags_in
-from stoker.runtime.llama_server.config import RuntimeConfig
 from stoker.runtime.llama_server.model_file import measure_model_file, read_model_file
 from tests.tiny_models import TinyModel, write_tiny_model
 from tests.unit.runtime.llama_server.fake import Fake, answer, ask, run

@@ -20,7 +20,7 @@ import pytest
 from stoker.engine.protocol import Accepted, Output
 from stoker.engine.question_messages import Tokenize
 from stoker.errors import EngineCrashed, ModelNotLoaded
-from stoker.runtime.llama_server import incarnation, launcher
+from stoker.runtime.external import incarnation, launcher
 from tests.unit.runtime.llama_server.fake import ANSWER, BOUND_S, QUICK, Fake, answer, ask, event, run, text, until
 
 
@@ -229,7 +229,7 @@ def test_while_there_is_no_server_requests_are_refused(fake: Fake):
 
 
 def test_a_server_that_hangs_is_started_again(fake: Fake, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("stoker.runtime.llama_server.supervisor.PROBE_S", 0.05)
+    monkeypatch.setattr("stoker.runtime.external.supervisor.PROBE_S", 0.05)
 
     async def test() -> None:
         async with fake.started(supervision=replace(QUICK, heartbeat_timeout_s=0.2)) as runtime:
@@ -243,7 +243,7 @@ def test_a_server_that_hangs_is_started_again(fake: Fake, monkeypatch: pytest.Mo
 
 
 def test_closing_while_a_stubborn_one_is_being_stopped_leaves_nothing(fake: Fake, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("stoker.runtime.llama_server.supervisor.PROBE_S", 0.05)
+    monkeypatch.setattr("stoker.runtime.external.supervisor.PROBE_S", 0.05)
     fake.plan(ignores_term=True)
 
     async def test() -> None:
@@ -309,12 +309,12 @@ def test_whoever_leaves_is_noticed_by_the_server(fake: Fake):
 PARENT = """
     import asyncio, sys
     from stoker.engine.config import EngineConfig
-    from stoker.runtime.llama_server.config import RuntimeConfig
-    from stoker.runtime.llama_server.runtime import LlamaServerRuntime
+    from stoker.runtime.external.config import RuntimeConfig
+    from stoker.runtime.llama_server.served import llama_server_runtime
 
     async def main():
         config = EngineConfig(model="tiny", model_path=sys.argv[2], ctx_size=128, parallel=1, threads=1)
-        runtime = LlamaServerRuntime(config, RuntimeConfig(llama_server_path=sys.argv[1]))
+        runtime = llama_server_runtime(config, RuntimeConfig(llama_server_path=sys.argv[1]))
         await runtime.start()
         print(runtime.server_pid, flush=True)
         await asyncio.sleep(600)
@@ -330,7 +330,7 @@ def test_it_dies_with_its_parent(fake: Fake):
         child = psutil.Process(int(parent.stdout.readline()))
         assert child.is_running()
         parent.kill()
-        child.wait(10)
+        child.wait(60)
 
 
 def test_without_help_of_the_kernel_a_keeper_ends_it(fake: Fake):
@@ -339,14 +339,14 @@ def test_without_help_of_the_kernel_a_keeper_ends_it(fake: Fake):
     command = [sys.executable, "-c", code, "0", str(fake.path), "--port", "0"]
     keeper = subprocess.Popen(command, stdin=subprocess.PIPE)
     assert keeper.stdin is not None
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not fake.pids():
         assert time.monotonic() < deadline
         time.sleep(0.01)
     child = psutil.Process(fake.pids()[0])
     assert child.ppid() == keeper.pid
     keeper.stdin.close()
-    assert keeper.wait(10) == 0
+    assert keeper.wait(60) == 0
     assert len(fake.asked("SIGTERM")) == 1
     assert not child.is_running()
 

@@ -15,7 +15,7 @@ from stoker.engine.protocol import Output
 from stoker.engine.question_messages import ListSlots
 from stoker.errors import ConfigError, EngineCrashed
 from stoker.runtime.base import Runtime
-from stoker.runtime.llama_server.config import RuntimeConfig
+from stoker.runtime.external.config import RuntimeConfig
 from stoker.runtime.replica_config import ReplicaConfig
 from stoker.serving import create_runtime
 from stoker.text.volatile import VolatileHeaders

@@ -10,7 +10,7 @@ from stoker.core.params import BUILT_IN
 from stoker.core.request import Request
 from stoker.engine.door import Door
 from stoker.errors import Overloaded
-from stoker.runtime.llama_server.slot_queue import Place, SlotQueue
+from stoker.runtime.external.slot_queue import Place, SlotQueue
 from tests.unit.runtime.llama_server.fake import run
 
 

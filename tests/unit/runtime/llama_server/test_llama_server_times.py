@@ -12,14 +12,15 @@ import pytest
 
 from stoker.engine.config import SupervisionConfig
 from stoker.errors import EngineCrashed, ModelNotLoaded
-from stoker.runtime.llama_server import incarnation, supervisor
+from stoker.runtime.external import incarnation, supervisor
+from stoker.runtime.external.client import BrokenOff, ServerClient
+from stoker.runtime.external.config import RuntimeConfig
+from stoker.runtime.external.incarnation import Incarnation
+from stoker.runtime.external.process import ServerProcess
+from stoker.runtime.external.supervisor import ServerSupervisor
 from stoker.runtime.llama_server.binary import Binary
-from stoker.runtime.llama_server.client import BrokenOff, LlamaServerClient
-from stoker.runtime.llama_server.config import RuntimeConfig
-from stoker.runtime.llama_server.incarnation import Incarnation, Order
 from stoker.runtime.llama_server.model_file import Task
-from stoker.runtime.llama_server.process import ServerProcess
-from stoker.runtime.llama_server.supervisor import LlamaServerSupervisor
+from stoker.runtime.llama_server.program import Order
 from tests.unit.runtime.llama_server.fake import run
 
 ORDER = Order(Binary(Path("/x"), "1", frozenset()), (), (), Task.TEXT, start_s=120.0)
@@ -66,7 +67,7 @@ def test_it_is_looked_at_after_pauses_that_double(
 
     async def test() -> None:
         process, client = StartingProcess(), DeafClient(8)
-        found = Incarnation(cast("ServerProcess", process), cast("LlamaServerClient", client))
+        found = Incarnation(cast("ServerProcess", process), cast("ServerClient", client))
         await found._become_ready(ORDER, ID, 1)
         assert process.pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 2, 2, 2]
         assert set(client.limits) == {3.0}
@@ -80,7 +81,7 @@ def test_it_has_two_minutes_unless_told_otherwise():
 
     async def test() -> None:
         process, client = StartingProcess(), DeafClient(-1)
-        found = Incarnation(cast("ServerProcess", process), cast("LlamaServerClient", client))
+        found = Incarnation(cast("ServerProcess", process), cast("ServerClient", client))
         with pytest.raises(ModelNotLoaded, match="not ready within 0 s"):
             await found._become_ready(replace(ORDER, start_s=0), ID, 1)
         assert process.pauses == [0]
@@ -120,18 +121,18 @@ def test_pauses_between_two_starts_double(monkeypatch: pytest.MonkeyPatch, caplo
                 is_enough.set()
             if not starts[-1]:
                 raise EngineCrashed("llama-server exited with code 2")
-            return Incarnation(cast("ServerProcess", EndedProcess()), cast("LlamaServerClient", ClosedClient()))
+            return Incarnation(cast("ServerProcess", EndedProcess()), cast("ServerClient", ClosedClient()))
 
         async def look(_incarnation: Incarnation) -> None:
             pass
 
         monkeypatch.setattr(supervisor.Incarnation, "start", start)
         times = SupervisionConfig(backoff_min_s=0.001, backoff_max_s=0.01)
-        supervised = LlamaServerSupervisor(ORDER, look, lambda: 0.0, times)
+        supervised = ServerSupervisor(ORDER, look, lambda: 0.0, times)
         await supervised.start()
         await is_enough.wait()
         await supervised.close()
 
     run(test())
-    pauses = [cast("tuple[object, ...]", r.args)[1] for r in caplog.records if "starting another" in r.msg]
+    pauses = [cast("tuple[object, ...]", r.args)[2] for r in caplog.records if "starting another" in r.msg]
     assert pauses[:6] == [0.001, 0.002, 0.004, 0.008, 0.01, 0.01]

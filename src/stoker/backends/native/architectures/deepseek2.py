@@ -9,6 +9,7 @@ from math import log
 from typing import Any
 
 from stoker.backends.native.architectures.common import check_betas, decoder, layers, rope
+from stoker.backends.native.architectures.draft_head import with_draft_head
 from stoker.backends.native.architectures.experts import chosen_as_said, layer_behind_dense, size_of_shared
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.kinds import RopePairs
@@ -25,13 +26,14 @@ def describe(model: Hyperparameters) -> DecoderSpec:
         model.refuse("its queries grow with their position")
     scaling = _scaling(model)
     _, _, rotated = _sizes(model)
-    return decoder(
+    spec = decoder(
         model,
         architecture="deepseek2",
         attention_scale=_scale(model, model.rope_scaling()),
         ropes=(rope(model, RopePairs.ADJACENT, dim=rotated, scaling=scaling),),
         layers=layers(model, _layer),
     )
+    return with_draft_head(model, spec, _layer)
 
 
 def _sizes(model: Hyperparameters) -> tuple[int, int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stoker.backends.native.architectures.common import decoder, head_norms, layers, rope
+from stoker.backends.native.architectures.draft_head import with_draft_head
 from stoker.backends.native.architectures.experts import chosen_as_said, layer_behind_dense, size_of_shared
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.kinds import RopePairs
@@ -10,15 +11,16 @@ from stoker.backends.native.spec import DecoderSpec, Layer, Routing
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`. Layers that guess further tokens are left alone."""
+    """See `describe_decoder`."""
     if model.lists("rope.dimension_sections"):
         model.refuse("it rotates along several axes, as models that see do")
-    return decoder(
+    spec = decoder(
         model,
         architecture="glm4moe",
         ropes=(rope(model, RopePairs.HALVES),),
         layers=layers(model, _layer),
     )
+    return with_draft_head(model, spec, _layer)
 
 
 def _layer(model: Hyperparameters, index: int) -> Layer:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from stoker.backends.native.architectures.common import decoder, layer, layer_with_head_norms, layers, sectioned_rope
+from stoker.backends.native.architectures.draft_head import with_draft_head
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.spec import DecoderSpec, Layer, Mixer, Recurrence
 
@@ -15,12 +16,13 @@ _MAX_TAPS, _MAX_HEADS = 8, 1 << 16
 
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
-    return decoder(
+    spec = decoder(
         model,
         architecture="qwen35",
         ropes=(sectioned_rope(model, is_interleaved=True),),
         layers=layers(model, delta_layer),
     )
+    return with_draft_head(model, spec, attention_layer)
 
 
 def delta_layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
@@ -33,8 +35,14 @@ def delta_layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
     """
     more = {"feed_forward_norm": model.norm(f"blk.{index}.post_attention_norm"), **more}
     if has_attention(model, index):
-        return layer_with_head_norms(model, index, **gated_queries(model, index), **more)
+        return attention_layer(model, index, **more)
     return layer(model, index, **delta_net(model, index), **more)
+
+
+def attention_layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
+    """A layer with attention and a gate behind it, and what it has besides, as `delta_layer` takes it."""
+    more = {"feed_forward_norm": model.norm(f"blk.{index}.post_attention_norm"), **more}
+    return layer_with_head_norms(model, index, **gated_queries(model, index), **more)
 
 
 def has_attention(model: Hyperparameters, index: int) -> bool:

@@ -5,24 +5,31 @@ from __future__ import annotations
 from typing import Any
 
 from stoker.backends.native.architectures.common import decoder, layers, sectioned_rope
+from stoker.backends.native.architectures.draft_head import with_draft_head
 from stoker.backends.native.architectures.experts import expert_parts
-from stoker.backends.native.architectures.qwen35 import delta_layer
+from stoker.backends.native.architectures.qwen35 import attention_layer, delta_layer
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.spec import DecoderSpec, Layer
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
-    return decoder(
+    spec = decoder(
         model,
         architecture="qwen35moe",
         ropes=(sectioned_rope(model, is_interleaved=True),),
         layers=layers(model, _layer),
     )
+    return with_draft_head(model, spec, further_layer)
 
 
 def _layer(model: Hyperparameters, index: int) -> Layer:
     return delta_layer(model, index, **gated_experts(model, index))
+
+
+def further_layer(model: Hyperparameters, index: int) -> Layer:
+    """The layer of a draft head, which always has attention."""
+    return attention_layer(model, index, **gated_experts(model, index))
 
 
 def gated_experts(model: Hyperparameters, index: int) -> dict[str, Any]:

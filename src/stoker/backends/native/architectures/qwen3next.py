@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stoker.backends.native.architectures.common import decoder, layer, layer_with_head_norms, layers, rope
-from stoker.backends.native.architectures.qwen35 import delta_net, gated_queries, has_attention
-from stoker.backends.native.architectures.qwen35moe import gated_experts
+from stoker.backends.native.architectures.common import decoder, layer, layers, rope
+from stoker.backends.native.architectures.draft_head import with_draft_head
+from stoker.backends.native.architectures.qwen35 import delta_net, has_attention
+from stoker.backends.native.architectures.qwen35moe import further_layer, gated_experts
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.kinds import RopePairs
 from stoker.backends.native.spec import DecoderSpec, Layer, Linear, Recurrence
@@ -19,18 +20,19 @@ from stoker.backends.native.spec import DecoderSpec, Layer, Linear, Recurrence
 
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
-    return decoder(
+    spec = decoder(
         model,
         architecture="qwen3next",
         ropes=(rope(model, RopePairs.HALVES),),
         layers=layers(model, _layer),
     )
+    return with_draft_head(model, spec, further_layer)
 
 
 def _layer(model: Hyperparameters, index: int) -> Layer:
-    more = {"feed_forward_norm": model.norm(f"blk.{index}.post_attention_norm"), **gated_experts(model, index)}
     if has_attention(model, index):
-        return layer_with_head_norms(model, index, **gated_queries(model, index), **more)
+        return further_layer(model, index)
+    more = {"feed_forward_norm": model.norm(f"blk.{index}.post_attention_norm"), **gated_experts(model, index)}
     parts = delta_net(model, index)
     recurrence = _with_gates(model, index, parts["recurrence"])
     parts |= {"recurrence": recurrence}

@@ -1,23 +1,39 @@
-"""One request to llama-server from the door to its last token, also when the server dies on the way."""
+"""One request to an external server from the door to its last token, also when the server dies on the way."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from stoker.core.request import Request
-from stoker.engine.protocol import Output, PromptToken, Submit, Usage
+from stoker.engine.protocol import Output, Submit, Usage
 from stoker.errors import BackendError, ModelNotLoaded, Timeout
-from stoker.runtime.llama_server.client import BrokenOff, encoded
-from stoker.runtime.llama_server.completion import AnswerReader, completion_body
-from stoker.runtime.llama_server.incarnation import Incarnation
-from stoker.runtime.llama_server.slot_queue import SlotQueue
-from stoker.runtime.llama_server.supervisor import LlamaServerSupervisor, crash
+from stoker.runtime.external.client import BrokenOff
+from stoker.runtime.external.incarnation import Incarnation
+from stoker.runtime.external.slot_queue import SlotQueue
+from stoker.runtime.external.supervisor import ServerSupervisor
 
 T = TypeVar("T")
+
+
+class AnswerReader(Protocol):
+    """The answer of one server to one request, event by event."""
+
+    @property
+    def has_begun(self) -> bool:
+        """A token was seen: the request cannot be started over."""
+        ...
+
+    def push(self, event: bytes) -> Output | None:
+        """What an event adds to the answer; None if it is nothing to tell yet.
+
+        Raises:
+            StokerError: the server failed.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,14 +47,12 @@ class Asked:
     """The longest answer that fits, or that is wanted."""
     deadline: float | None
     """On the event loop's clock."""
-    echo: list[PromptToken] | None = None
-    reports_progress: bool = False
-    media: Mapping[str, object] | None = None
-    """The prompt as llama-server is given it if there are images or recordings in it."""
+    body: bytes
+    """What the server is sent."""
+    reader: Callable[[], AnswerReader]
+    """Makes a reader for the answer of one server."""
     room: int = 0
-    """Tokens that it is given room for beside its text, because only llama-server counts them."""
-    constraint: Mapping[str, object] = field(default_factory=dict[str, object])
-    """The fields by which llama-server constrains the answer."""
+    """Tokens that it is given room for beside its text, because only the server counts them."""
 
     @property
     def num_prompt(self) -> int:
@@ -48,28 +62,6 @@ class Asked:
     def num_tokens(self) -> int:
         """The most that it can ever hold."""
         return self.room + self.num_prompt + max(self.max_tokens, 1)
-
-    def body(self) -> bytes:
-        """What llama-server is sent.
-
-        Raises:
-            InvalidInput: a stop string is not valid Unicode.
-        """
-        request = self.request
-        body = completion_body(request.prompt, request.sampling, self.max_tokens, cache_prompt=request.cache_prompt)
-        prompt = {} if self.media is None else {"prompt": self.media}
-        return encoded({**body, **prompt, **self.constraint})
-
-    def reader(self) -> AnswerReader:
-        """For the answer of one server."""
-        return AnswerReader(
-            self.request.request_id,
-            self.num_prompt,
-            logprobs=self.request.sampling.logprobs,
-            max_tokens=self.max_tokens,
-            echo=self.echo,
-            reports_progress=self.reports_progress,
-        )
 
     async def within(self, awaitable: Awaitable[T]) -> T:
         """What it gives, before the deadline.
@@ -91,9 +83,13 @@ class Answers:
     Args:
         supervisor: has the server, and its successors.
         queue: who is next.
+        name: of the program, for errors.
+        path: where the server is asked.
     """
 
-    def __init__(self, supervisor: LlamaServerSupervisor, queue: SlotQueue) -> None:
+    def __init__(self, supervisor: ServerSupervisor, queue: SlotQueue, *, name: str, path: str) -> None:
+        self._name = name
+        self._path = path
         self._supervisor = supervisor
         self._queue = queue
         self._computed_at = 0.0
@@ -111,7 +107,7 @@ class Answers:
         since = max(self._computed_at, self._queue.running_since, self._supervisor.ready_at)
         return asyncio.get_running_loop().time() - since
 
-    async def outputs(self, asked: Asked, body: bytes) -> AsyncGenerator[Output, None]:
+    async def outputs(self, asked: Asked) -> AsyncGenerator[Output, None]:
         """Waits for its turn, then gives the answer as it comes. The last output has a `finish_reason`.
 
         Raises:
@@ -122,7 +118,7 @@ class Answers:
         place = await asked.within(self._queue.enter(asked.request, asked.num_tokens))
         self.held[asked.request.request_id] = asked.num_prompt
         try:
-            async with aclosing(self._attempts(asked, body)) as outputs:
+            async with aclosing(self._attempts(asked)) as outputs:
                 async for output in outputs:
                     self._note(asked, output)
                     yield output
@@ -141,29 +137,29 @@ class Answers:
         self.prompt_tokens += usage.prompt_tokens
         self.cached_tokens += usage.cached_tokens
 
-    async def _attempts(self, asked: Asked, body: bytes) -> AsyncGenerator[Output, None]:
+    async def _attempts(self, asked: Asked) -> AsyncGenerator[Output, None]:
         """A request of which nothing was computed yet is given once to the next server."""
         incarnation = await asked.within(self._supervisor.successor("is restarting"))
         for is_last in (False, True):
             reader = asked.reader()
             try:
-                async with aclosing(self._answer(asked, body, reader, incarnation)) as outputs:
+                async with aclosing(self._answer(asked, reader, incarnation)) as outputs:
                     async for output in outputs:
                         yield output
                 return
             except BrokenOff as error:
                 reason = await self._supervisor.death_of(incarnation)
                 if reason is None:
-                    raise BackendError(f"llama-server broke off the answer: {error}") from error
+                    raise BackendError(f"{self._name} broke off the answer: {error}") from error
                 if reader.has_begun or is_last:
                     raise self._lost(reason) from error
             incarnation = await asked.within(self._supervisor.successor(reason))
 
     def _lost(self, reason: str) -> BackendError | ModelNotLoaded:
-        return self._supervisor.closed_error() or crash(reason)
+        return self._supervisor.closed_error() or self._supervisor.crash(reason)
 
     async def _answer(
-        self, asked: Asked, body: bytes, reader: AnswerReader, incarnation: Incarnation
+        self, asked: Asked, reader: AnswerReader, incarnation: Incarnation
     ) -> AsyncGenerator[Output, None]:
         """The answer of this server.
 
@@ -171,7 +167,7 @@ class Answers:
             BrokenOff: it did not come to its end.
         """
         loop = asyncio.get_running_loop()
-        async with aclosing(incarnation.client.events("/completion", body)) as events:
+        async with aclosing(incarnation.client.events(self._path, asked.body)) as events:
             while (event := await asked.within(anext(events, None))) is not None:
                 self._computed_at = loop.time()
                 output = reader.push(event)

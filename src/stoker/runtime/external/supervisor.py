@@ -1,4 +1,4 @@
-"""Keeps one llama-server alive: starts it, watches it, starts it again. It knows nothing of requests.
+"""Keeps one external server alive: starts it, watches it, starts it again. It knows nothing of requests.
 
 ```
            start         answers                     exit, silence or stall
@@ -20,17 +20,18 @@ from collections.abc import Awaitable, Callable
 from stoker.engine.config import SupervisionConfig
 from stoker.engine.supervisor import State
 from stoker.errors import EngineCrashed, ModelNotLoaded, StokerError
-from stoker.runtime.llama_server.client import BrokenOff
-from stoker.runtime.llama_server.incarnation import DEATH_S, PROBE_S, Incarnation, Order
+from stoker.runtime.external.client import BrokenOff
+from stoker.runtime.external.incarnation import DEATH_S, PROBE_S, Incarnation
+from stoker.runtime.external.program import Program
 
 logger = logging.getLogger(__name__)
 
 
-class LlamaServerSupervisor:
+class ServerSupervisor:
     """Owns the process and its successors. Belongs to one event loop.
 
     Args:
-        order: what is started.
+        program: what is started.
         look: called with a server that has just shown that it is alive, about every `heartbeat_every_s`.
         stalled_s: for how long work has been waiting without anything coming of it.
         supervision: the times.
@@ -38,12 +39,12 @@ class LlamaServerSupervisor:
 
     def __init__(
         self,
-        order: Order,
+        program: Program,
         look: Callable[[Incarnation], Awaitable[None]],
         stalled_s: Callable[[], float],
         supervision: SupervisionConfig,
     ) -> None:
-        self._order = order
+        self._program = program
         self._look = look
         self._stalled_s = stalled_s
         self._times = supervision
@@ -90,7 +91,7 @@ class LlamaServerSupervisor:
         """
         assert self._task is None, "started once"
         self._first = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._keep_alive(), name="stoker-llama-server")
+        self._task = asyncio.create_task(self._keep_alive(), name=f"stoker-{self._program.name}")
         self._task.add_done_callback(self._note_fault)
         try:
             await asyncio.wait([self._first, self._task], return_when=asyncio.FIRST_COMPLETED)
@@ -121,12 +122,17 @@ class LlamaServerSupervisor:
             if self._state in (State.CLOSED, State.FAILED):
                 raise self._not_ready()
             if not await self._wait_for_change(deadline):
-                raise crash(reason)
+                raise self.crash(reason)
         return self._present
 
     def closed_error(self) -> ModelNotLoaded | None:
         """The error of every request after `close`; None before."""
         return self._not_ready() if self._state is State.CLOSED else None
+
+    def crash(self, reason: str) -> EngineCrashed:
+        """What a request hears whose server died."""
+        name = self._program.name
+        return EngineCrashed(f"{name} {reason} while it worked on the request; it is being started again")
 
     async def close(self) -> None:
         """Stops the server, with a bound, and frees everything. Calling it twice is allowed."""
@@ -146,14 +152,14 @@ class LlamaServerSupervisor:
         """A fault of ours must not look like a healthy server."""
         if task.cancelled() or (fault := task.exception()) is None:
             return
-        logger.error("the supervisor of llama-server failed", exc_info=fault)
+        logger.error("the supervisor of %s failed", self._program.name, exc_info=fault)
         self._state, self.last_error = State.FAILED, f"is unsupervised: {fault!r}"
         self._note_change()
 
     def _not_ready(self) -> ModelNotLoaded:
         if self._state is State.CLOSED:
             return ModelNotLoaded("the model was closed")
-        because = f" (llama-server {self.last_error})" if self.last_error else ""
+        because = f" ({self._program.name} {self.last_error})" if self.last_error else ""
         message = f"the model is {self._state}{because}"
         if self._state is State.RESTARTING:
             return ModelNotLoaded(message, retry_after_s=self._times.backoff_max_s)
@@ -175,19 +181,19 @@ class LlamaServerSupervisor:
         assert self._first is not None
         while True:
             try:
-                incarnation = await Incarnation.start(self._order)
+                incarnation = await Incarnation.start(self._program)
             except StokerError as error:
                 if not self._first.done():
                     self._state, self.last_error = State.FAILED, error.message
                     self._first.set_exception(error)
                     return
-                reason = error.message.removeprefix("llama-server ")
+                reason = error.message.removeprefix(f"{self._program.name} ")
                 self._num_failures += 1
             else:
                 reason = await self._serve(incarnation)
             self._state, self.last_error = State.RESTARTING, reason
             pause_s = self._backoff_s()
-            logger.error("llama-server %s; starting another in %.1f s", reason, pause_s)
+            logger.error("%s %s; starting another in %.1f s", self._program.name, reason, pause_s)
             await asyncio.sleep(pause_s)
             self.num_restarts += 1
 
@@ -234,8 +240,3 @@ class LlamaServerSupervisor:
 
     def _backoff_s(self) -> float:
         return min(self._times.backoff_min_s * 2 ** min(self._num_failures - 1, 30), self._times.backoff_max_s)
-
-
-def crash(reason: str) -> EngineCrashed:
-    """What a request hears whose server died."""
-    return EngineCrashed(f"llama-server {reason} while it worked on the request; it is being started again")

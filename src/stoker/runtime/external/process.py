@@ -1,4 +1,4 @@
-"""One llama-server process: started, its output drained into the log, stopped, and always waited for."""
+"""One external server's process: started, its output drained into the log, stopped, and always waited for."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 import logging
 import os
-import re
 import signal
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -21,16 +20,12 @@ from stoker.engine.child import describe_exit
 logger = logging.getLogger(__name__)
 
 _LAUNCHER = Path(__file__).with_name("launcher.py")
-_STOP_GRACE_S = 1.0
 _REAP_S = 5.0
 _JOIN_S = 1.0
 _LINE_BYTES = 4096
 _NUM_LAST_LINES = 32
 _SHOWN_LINES = 6
 _MAX_WORDS = 800
-_LEVEL = re.compile(r"[\d.]+ ([DIWE]) ")
-"""How llama-server begins a line: the time since its start, and how bad it is."""
-_LEVELS = {"D": logging.DEBUG, "I": logging.DEBUG, "W": logging.INFO, "E": logging.WARNING}
 
 
 class ServerProcess:
@@ -39,19 +34,36 @@ class ServerProcess:
     Args:
         command: the program and its arguments.
         environment: all of it.
+        name: of the program, for logs and errors.
+        level: the logging level of a line of its output; None = the line does not say.
+        has_workers: it starts processes of its own, which are not to outlive it.
+        stop_s: longest time to stop when asked to.
 
     Raises:
         OSError: the process cannot be started.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        name: str,
+        level: Callable[[str], int | None],
+        has_workers: bool = False,
+        stop_s: float = 1.0,
+    ) -> None:
         loop = asyncio.get_running_loop()
+        self._name = name
+        self._level = level
+        self._stop_s = stop_s
         self.exited: asyncio.Future[int] = loop.create_future()
         """The exit code; negative: the signal that killed it."""
         self._last_lines: deque[str] = deque(maxlen=_NUM_LAST_LINES)
+        whole = ["--whole"] if has_workers else []
         # A session of its own: a Ctrl-C in the terminal is for us alone. Its stdin stays open, see `launcher`.
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_LAUNCHER), str(os.getpid()), *command],
+            [sys.executable, "-I", "-S", str(_LAUNCHER), *whole, str(os.getpid()), *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -60,8 +72,8 @@ class ServerProcess:
         )
         assert self._process.stdout is not None
         self._threads = [
-            threading.Thread(target=self._drain, args=(self._process.stdout,), name="llama-server-log", daemon=True),
-            threading.Thread(target=self._wait, args=(loop,), name="llama-server-wait", daemon=True),
+            threading.Thread(target=self._drain, args=(self._process.stdout,), name=f"{name}-log", daemon=True),
+            threading.Thread(target=self._wait, args=(loop,), name=f"{name}-wait", daemon=True),
         ]
         for thread in self._threads:
             thread.start()
@@ -90,11 +102,11 @@ class ServerProcess:
         return self.exited.done()
 
     async def stop(self) -> None:
-        """Asks it, kills it after a second, and waits for it. Calling it twice is allowed."""
+        """Asks it, kills it after `stop_s`, and waits for it. Calling it twice is allowed."""
         if not self.has_exited:
             self._process.send_signal(signal.SIGTERM)
-            if not await self.wait(_STOP_GRACE_S):
-                logger.info("llama-server %d does not stop when asked: killing it", self.pid)
+            if not await self.wait(self._stop_s):
+                logger.info("%s %d does not stop when asked: killing it", self._name, self.pid)
         if not self.has_exited:  # the session is its own: also what it has started itself
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -102,7 +114,7 @@ class ServerProcess:
             for thread in self._threads:
                 await asyncio.to_thread(thread.join, _JOIN_S)
         else:
-            logger.error("llama-server %d cannot be killed", self.pid)
+            logger.error("%s %d cannot be killed", self._name, self.pid)
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
@@ -114,11 +126,10 @@ class ServerProcess:
                 self._take(raw.decode("utf-8", "replace").strip())
 
     def _take(self, line: str) -> None:
-        match = _LEVEL.match(line)
-        level = _LEVELS[match[1]] if match else logging.DEBUG
-        if line and (match is None or level > logging.DEBUG):
+        level = self._level(line)
+        if line and (level is None or level > logging.DEBUG):
             self._last_lines.append(line)
-        logger.log(level, "%s", line)
+        logger.log(logging.DEBUG if level is None else level, "%s", line)
 
     def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
         """On a thread of its own: the only way to wait for a process that is the same everywhere."""

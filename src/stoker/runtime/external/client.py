@@ -1,32 +1,21 @@
-"""HTTP to one llama-server, every wait bounded; what goes wrong there becomes one of our errors."""
+"""HTTP to one external server, every wait bounded; what goes wrong there becomes one of Stoker's errors."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 import httpx2
 import msgspec
 
-from stoker.errors import (
-    BackendError,
-    ContextLengthExceeded,
-    InvalidInput,
-    ModelNotLoaded,
-    Overloaded,
-    StokerError,
-    Timeout,
-    UnsupportedParameter,
-)
-from stoker.runtime.llama_server.event_lines import EventLines, TooLong
-from stoker.runtime.llama_server.wire import ErrorReply, Problem
+from stoker.errors import InvalidInput, StokerError, Timeout
+from stoker.runtime.external.event_lines import EventLines, TooLong
 
 _HERE = "http://127.0.0.1:"
 _CONNECT_S = 3.0
 _WRITE_S = 60.0
-_MAX_ERROR_CHARS = 500
 _FAILURES = (httpx2.HTTPError, httpx2.StreamError, OSError)
 
 
@@ -44,15 +33,19 @@ class BrokenOff(Exception):
     """The connection ended, or was never there: perhaps the server has died."""
 
 
-class LlamaServerClient:
+class ServerClient:
     """Belongs to one event loop.
 
     Args:
         port: on this machine.
         key: that was given to the server.
+        name: of the program, for errors.
+        reply_error: what a reply that is not 200 means, by its status and its body.
     """
 
-    def __init__(self, port: int, key: str) -> None:
+    def __init__(self, port: int, key: str, *, name: str, reply_error: Callable[[int, bytes], StokerError]) -> None:
+        self._name = name
+        self._reply_error = reply_error
         # How long an answer may be silent is for the supervisor to say, who sees all of them.
         timeout = httpx2.Timeout(None, connect=_CONNECT_S, write=_WRITE_S)
         self._http = httpx2.AsyncClient(
@@ -93,7 +86,7 @@ class LlamaServerClient:
         try:
             async with self._http.stream("POST", path, content=body) as response:
                 if response.status_code != 200:
-                    raise reply_error(response.status_code, await response.aread())
+                    raise self._reply_error(response.status_code, await response.aread())
                 async with aclosing(response.aiter_bytes()) as chunks:
                     async for chunk in chunks:
                         for event in lines.push(chunk):
@@ -112,11 +105,12 @@ class LlamaServerClient:
             async with asyncio.timeout(timeout_s):
                 response = await self._http.request(method, path, content=body)
         except TimeoutError as error:
-            raise Timeout(f"llama-server did not answer within {timeout_s:g} s", timeout_s=timeout_s) from error
+            message = f"{self._name} did not answer within {timeout_s:g} s"
+            raise Timeout(message, timeout_s=timeout_s) from error
         except _FAILURES as error:
             raise BrokenOff(str(error) or type(error).__name__) from error
         if response.status_code != 200:
-            raise reply_error(response.status_code, response.content)
+            raise self._reply_error(response.status_code, response.content)
         return response.content
 
 
@@ -130,24 +124,3 @@ def encoded(body: object) -> bytes:
         return _encode(body)
     except UnicodeEncodeError as error:  # a lone surrogate: JSON can spell one
         raise InvalidInput(f"the request is not valid Unicode: {error.reason}", parameter="prompt") from error
-
-
-def reply_error(status: int, body: bytes) -> StokerError:
-    """What a reply that is not 200 means."""
-    try:
-        problem = msgspec.json.decode(body, type=ErrorReply).error
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        problem = Problem(body[:_MAX_ERROR_CHARS].decode("utf-8", "replace"))
-    return problem_error(status, problem)
-
-
-def problem_error(status: int, problem: Problem) -> StokerError:
-    """What an error of llama-server's means, by its type or else by the status."""
-    message = f"llama-server: {problem.message[:_MAX_ERROR_CHARS] or f'status {status}'}"
-    if problem.type == "exceed_context_size_error":
-        sizes = {"num_prompt_tokens": problem.n_prompt_tokens, "context_size": problem.n_ctx}
-        return ContextLengthExceeded(message, **sizes)
-    if status == 501 or problem.type == "not_supported_error":
-        return UnsupportedParameter(message)
-    kinds: dict[int, type[StokerError]] = {400: InvalidInput, 429: Overloaded, 503: ModelNotLoaded}
-    return kinds.get(status, BackendError)(message)

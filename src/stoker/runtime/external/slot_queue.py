@@ -1,7 +1,8 @@
-"""Who waits for one of llama-server's slots, and whose turn is next. It knows no HTTP.
+"""Who waits for one of an external server's slots, and whose turn is next. It knows no HTTP.
 
 llama-server's own queue has no bound, no priorities and no fairness, and it fails running neighbours when KV runs out:
-so no request is sent to it before there is a slot, and room for the longest possible answer.
+so no request is sent to it before there is a slot, and room for the longest possible answer. vLLM preempts by itself,
+and needs no bound on tokens; its own queue knows no fairness between clients either.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class SlotQueue:
 
     Args:
         parallel: most requests that run at the same time.
-        pool_tokens: KV of all of them together.
+        pool_tokens: KV of all of them together, as far as it bounds them.
         max_queue_tokens: most prompt tokens that wait.
         door: told about departures, and refuses.
     """

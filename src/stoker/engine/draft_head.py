@@ -1,0 +1,63 @@
+"""Drafts from a head of the model itself, behind the port that a smaller model has, too. It decides nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from collections.abc import Sequence as Ordered
+
+from stoker.backends.base import DraftHeadPort
+from stoker.core.batch import Entry
+from stoker.core.draft_port import Drafted
+from stoker.core.sequence import Sequence
+from stoker.errors import BackendError
+
+logger = logging.getLogger(__name__)
+
+
+class HeadDrafts:
+    """A draft head behind a `DraftPort`. It has seen all that the model has computed, so it never lacks anything.
+
+    Args:
+        port: the head, which its owner closes.
+        max_tokens: of a sequence.
+        clock: seconds; only differences count.
+    """
+
+    def __init__(self, port: DraftHeadPort, max_tokens: int, clock: Callable[[], float]) -> None:
+        self._port = port
+        self._max_tokens = max_tokens
+        self._clock = clock
+        self._is_broken = False
+
+    def num_missing(self, sequence: Sequence) -> int | None:
+        """See `DraftPort.num_missing`."""
+        is_possible = sequence.slot is not None and sequence.num_pending == 1 and sequence.entries[-1] >= 0
+        return 0 if is_possible and not self._is_broken and len(sequence.entries) < self._max_tokens else None
+
+    def catch_up(self, sequence: Sequence, most: int) -> Drafted:
+        """See `DraftPort.catch_up`."""
+        return Drafted([], 0, 0, 0.0)
+
+    def draft(self, wanted: Ordered[tuple[Sequence, int]]) -> Drafted:
+        """See `DraftPort.draft`."""
+        began = self._clock()
+        asked: list[tuple[int, int, Entry, int]] = []
+        for sequence, most in wanted:
+            assert sequence.slot is not None, "nothing is offered for it"
+            end = len(sequence.entries)
+            asked.append((sequence.slot, end - 1, sequence.entries[-1], min(most, self._max_tokens - end)))
+        try:
+            drafts = self._port.draft(asked)
+        except BackendError as error:
+            logger.warning("nothing more is drafted by the head of the model: %s", error.message)
+            self._is_broken = True
+            return Drafted([[] for _ in wanted], 0, 0, 0.0)
+        return Drafted(drafts, max(map(len, drafts), default=0), 0, self._clock() - began)
+
+    def warm_up(self) -> None:
+        """See `DraftPort.warm_up`."""
+        self._port.draft([(0, 0, 0, 1)])
+
+    def close(self) -> None:
+        """See `DraftPort.close`."""

@@ -1,0 +1,168 @@
+"""One external server from its start to its end: the process, its port, and the client that asks it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import signal
+import socket
+
+import msgspec
+
+from stoker.engine.closing import aclosing_on_error
+from stoker.errors import EngineCrashed, ModelNotLoaded, ResourceExhausted, StokerError
+from stoker.runtime.external.client import BrokenOff, ServerClient
+from stoker.runtime.external.process import ServerProcess
+from stoker.runtime.external.program import Program
+
+logger = logging.getLogger(__name__)
+
+PROBE_S = 3.0
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 2.0
+_TELL_EVERY_S = 10.0
+DEATH_S = 3.0
+"""A connection may break so long before the process that held it is known to be gone."""
+_MAX_PORTS = 3
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    id: str
+
+
+class _Models(msgspec.Struct, frozen=True):
+    """`GET /v1/models`, as every server of OpenAI's API has it."""
+
+    data: list[_Listed]
+
+
+class _PortTaken(Exception):
+    """Another program has the port."""
+
+
+class Incarnation:
+    """A server that answers, made by `start`. Belongs to one event loop."""
+
+    def __init__(self, process: ServerProcess, client: ServerClient) -> None:
+        self.process = process
+        self.client = client
+
+    @classmethod
+    async def start(cls, program: Program) -> Incarnation:
+        """Starts one on a free port, and returns when it has loaded its model and computed a token.
+
+        Raises:
+            EngineCrashed: it ended; the message has its last words.
+            ModelNotLoaded: it was not ready in time, or was built for another CPU.
+            ResourceExhausted: no process can be had.
+        """
+        for _ in range(_MAX_PORTS):
+            try:
+                return await cls._start(program, _free_port())
+            except _PortTaken as error:
+                logger.warning("%s: trying another port", error)
+        raise EngineCrashed(f"{program.name} found no free port in {_MAX_PORTS} attempts")
+
+    async def stop(self) -> None:
+        """Ends the process, with a bound, and waits for it, also if it is cancelled meanwhile. May be called twice."""
+        stopping = asyncio.ensure_future(self._stop())
+        try:
+            await asyncio.shield(stopping)
+        except asyncio.CancelledError:
+            await asyncio.wait([stopping])
+            raise
+
+    async def _stop(self) -> None:
+        await self.process.stop()
+        await self.client.close()
+
+    @classmethod
+    async def _start(cls, program: Program, port: int) -> Incarnation:
+        name, key = f"stoker-{secrets.token_hex(8)}", secrets.token_urlsafe(24)
+        command = program.command(port, name)
+        logger.info("starting %s", " ".join(command))
+        try:
+            process = ServerProcess(
+                command,
+                program.environment(key),
+                name=program.name,
+                level=program.level,
+                has_workers=program.has_workers,
+                stop_s=program.stop_s,
+            )
+        except OSError as error:
+            raise ResourceExhausted(f"{program.name} cannot be started: {error}") from error
+        found = cls(process, program.client(port, key))
+        async with aclosing_on_error(found.stop):
+            await found._become_ready(program, name, port)
+            await found._warm_up(program)
+        return found
+
+    async def _become_ready(self, program: Program, name: str, port: int) -> None:
+        """Looks at once when it ends, else after pauses that double."""
+        clock = asyncio.get_running_loop().time
+        began_at = told_at = clock()
+        deadline, pause_s = began_at + program.start_s, _FIRST_PAUSE_S
+        while not await self.process.wait(min(pause_s, max(0.0, deadline - clock()))):
+            if await self._is_healthy():
+                await self._check_identity(name, port)
+                return
+            if clock() >= deadline:
+                words = self.process.last_words()
+                message = f"{program.name} was not ready within {program.start_s:g} s"
+                raise ModelNotLoaded(f"{message}: {words}" if words else message)
+            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+            if clock() - told_at >= _TELL_EVERY_S:
+                told_at = clock()
+                waited_s = told_at - began_at
+                logger.info("%s has not answered yet: %.0f of %g s", program.name, waited_s, program.start_s)
+        if await asyncio.to_thread(_is_taken, port):
+            raise _PortTaken(f"port {port} was taken before {program.name} had it")
+        raise self._ended(program)
+
+    def _ended(self, program: Program) -> StokerError:
+        if self.process.exited.result() != -signal.SIGILL:
+            return EngineCrashed(f"{program.name} {self.process.describe_end()}")
+        return ModelNotLoaded(program.foreign_cpu)
+
+    async def _is_healthy(self) -> bool:
+        """False at once if the process ends: another program may hold its port without answering."""
+        probe = asyncio.ensure_future(self.client.get("/health", PROBE_S))
+        try:
+            await asyncio.wait([probe, self.process.exited], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            probe.cancel()
+            await asyncio.wait([probe])
+        return not probe.cancelled() and not isinstance(probe.exception(), BrokenOff | StokerError)
+
+    async def _check_identity(self, name: str, port: int) -> None:
+        """The program that answers at the port must know the name that this process gave it."""
+        try:
+            models = msgspec.json.decode(await self.client.get("/v1/models", PROBE_S), type=_Models).data
+        except (BrokenOff, StokerError, msgspec.DecodeError, UnicodeDecodeError):
+            models = []
+        if not any(model.id == name for model in models):
+            raise _PortTaken(f"another server answers at port {port}")
+
+    async def _warm_up(self, program: Program) -> None:
+        """An error is no reason to stop."""
+        try:
+            await program.warm_up(self.client)
+        except (BrokenOff, StokerError) as error:
+            if await self.process.wait(DEATH_S if isinstance(error, BrokenOff) else 0.0):
+                raise self._ended(program) from error
+            logger.warning("%s could not be warmed up: %s", program.name, error)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def _is_taken(port: int) -> bool:
+    """Whether another program listens on the port."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1.0):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,195 @@
+"""A model in llama.cpp's own server: what is particular about that program. See `ExternalRuntime`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stoker.core.request import check_token_ids
+from stoker.engine.cards import ModelCard
+from stoker.engine.config import EngineConfig, SupervisionConfig
+from stoker.engine.protocol import Submit
+from stoker.engine.question_messages import (
+    Answer,
+    Detokenize,
+    Detokenized,
+    Embed,
+    EraseSlots,
+    ListSlots,
+    Question,
+    RestoreSlot,
+    SaveSlot,
+    Tokenize,
+)
+from stoker.errors import ConfigError, UnsupportedParameter
+from stoker.media.decoder import check_available
+from stoker.runtime.external.answers import Asked
+from stoker.runtime.external.client import ServerClient
+from stoker.runtime.external.config import RuntimeConfig, check_engine
+from stoker.runtime.external.incarnation import PROBE_S
+from stoker.runtime.external.runtime import ExternalRuntime
+from stoker.runtime.llama_server.arguments import fixed_arguments, users_arguments
+from stoker.runtime.llama_server.binary import ask_binary, find_binary
+from stoker.runtime.llama_server.card import make_card, make_info
+from stoker.runtime.llama_server.embedding import Embeddings
+from stoker.runtime.llama_server.media import RemoteMedia
+from stoker.runtime.llama_server.model_file import ModelFile, Task, read_model_file
+from stoker.runtime.llama_server.program import Order
+from stoker.runtime.llama_server.remote_intake import RemoteIntake, check_no_adapters
+from stoker.runtime.llama_server.slots import Slots
+from stoker.runtime.llama_server.tokens import RemoteTokenizer
+from stoker.runtime.llama_server.wire import ModelList, Props, decode
+from stoker.text.volatile import VolatileHeaders
+
+_ASK_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Learned:
+    """What is there once the first server answers."""
+
+    card: ModelCard
+    tokenizer: RemoteTokenizer
+    intake: RemoteIntake
+    embeddings: Embeddings
+    client: Callable[[], ServerClient]
+
+
+class LlamaServed:
+    """Satisfies `ServedFile`.
+
+    Args:
+        engine: the model, whose file is on this disk, and how much of the machine it may take.
+        config: which binary, and what it is told besides.
+
+    Raises:
+        ConfigError: something is asked for that only engines of Stoker's own have.
+    """
+
+    answers_at = "/completion"
+
+    def __init__(self, engine: EngineConfig, config: RuntimeConfig) -> None:
+        check_engine(engine, "llama-server")
+        self._engine = engine
+        self._config = config
+        self._slots = Slots()
+        self._model: ModelFile | None = None
+        self._learned: _Learned | None = None
+
+    @property
+    def pool_tokens(self) -> int:
+        return self._prepared().total_tokens
+
+    @property
+    def num_retained(self) -> int:
+        return self._slots.num_retained
+
+    def prepare(self) -> Order:
+        if self._engine.slot_save_path:
+            self._engine = _with_slot_folder(self._engine)
+        binary = ask_binary(find_binary(self._config.llama_server_path))
+        further = users_arguments(binary, self._config.further_arguments("llama_server_args"))
+        model = self._model = read_model_file(self._engine, can_unify="--kv-unified" in binary.flags)
+        if model.mmproj is not None:
+            check_available()
+        arguments = fixed_arguments(binary, model, self._engine)
+        return Order(binary, arguments, further, model.task, self._config.llama_server_start_s)
+
+    async def learn(self, client: Callable[[], ServerClient]) -> ModelCard:
+        model, tokenizer = self._prepared(), RemoteTokenizer(client)
+        props = decode(await client().get("/props", _ASK_S), Props, "properties")
+        listed = decode(await client().get("/v1/models", _ASK_S), ModelList, "list of models")
+        await tokenizer.learn(props.bos_token)
+        can_generate = model.task is Task.TEXT
+        card = make_card(
+            self._engine, model, props, listed, await tokenizer.find_fill_tokens() if can_generate else None
+        )
+        self._learned = _Learned(
+            card=card,
+            tokenizer=tokenizer,
+            intake=RemoteIntake(
+                make_info(card),
+                can_generate=can_generate,
+                defaults=model.defaults,
+                tokenizer=tokenizer,
+                media=RemoteMedia(card.media, props.media_marker, tokenizer.bos_text),
+            ),
+            embeddings=Embeddings(model, card.name, tokenizer, card.vocab_size),
+            client=client,
+        )
+        return card
+
+    async def look(self, client: ServerClient) -> None:
+        await self._slots.look(client, PROBE_S)
+
+    async def admit(self, submit: Submit) -> Asked:
+        return await self._known().intake.admit(submit)
+
+    def check(self, question: Question[Any]) -> None:
+        match question:
+            case Detokenize():
+                check_token_ids("tokens", tuple(question.token_ids), self._known().card.vocab_size)
+            case Embed():
+                check_no_adapters(question.adapters)
+                self._known().embeddings.check(question)
+            case SaveSlot() | RestoreSlot() if not self._engine.slot_save_path:
+                message = "slots are neither saved nor restored: start the server with --slot-save-path FOLDER"
+                raise UnsupportedParameter(message, parameter="action")
+            case Tokenize() | ListSlots() | EraseSlots() | SaveSlot() | RestoreSlot():
+                pass
+            case _:
+                message = f"llama-server has no answer to {type(question).__name__}"
+                raise UnsupportedParameter(f"{message}: serve the model without --runtime llama-server")
+
+    async def answer(self, question: Question[Any]) -> Answer:
+        known = self._known()
+        match question:
+            case Tokenize():
+                return await known.tokenizer.answer(question)
+            case Detokenize():
+                text = await known.tokenizer.text(question.token_ids)
+                return Detokenized(question.question_id, text)
+            case Embed():
+                return await known.embeddings.answer(question, known.client())
+            case ListSlots() | EraseSlots() | SaveSlot() | RestoreSlot():
+                return await self._slots.answer(question, known.client())
+            case _:
+                raise AssertionError("it was checked")
+
+    def _prepared(self) -> ModelFile:
+        assert self._model is not None, "it was prepared"
+        return self._model
+
+    def _known(self) -> _Learned:
+        assert self._learned is not None, "the model is loaded"
+        return self._learned
+
+
+def llama_server_runtime(
+    engine: EngineConfig,
+    config: RuntimeConfig,
+    *,
+    supervision: SupervisionConfig | None = None,
+    volatile: VolatileHeaders | None = None,
+    repeats: bool = True,
+) -> ExternalRuntime:
+    """The `Runtime` over a llama-server. For the arguments see `LlamaServed` and `ExternalRuntime`.
+
+    Raises:
+        ConfigError: something is asked for that only engines of Stoker's own have.
+    """
+    served = LlamaServed(engine, config)
+    return ExternalRuntime(served, engine, supervision=supervision, volatile=volatile, repeats=repeats)
+
+
+def _with_slot_folder(engine: EngineConfig) -> EngineConfig:
+    folder = Path(engine.slot_save_path).expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--slot-save-path: {folder} is no folder: {error.strerror}", key="slot_save_path") from error
+    return msgspec.structs.replace(engine, slot_save_path=str(folder))

@@ -1,0 +1,152 @@
+"""From a request to vLLM's `/v1/completions`, and from its events back to outputs. No connection is touched."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+from math import inf
+
+from stoker.core.outline import GrammarText, Outline
+from stoker.core.params import SamplingParams
+from stoker.errors import InvalidInput, UnsupportedParameter
+
+SAME_NAME = (
+    *("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+    *("min_tokens", "allowed_token_ids", "ignore_eos"),
+)
+TRANSLATED = (
+    *("top_k", "logit_bias", "banned_token_ids", "seed", "max_tokens", "stop", "stop_token_ids", "logprobs"),
+    "penalty_last_n",
+)
+REFUSED = {
+    "dynatemp_range": 0.0,
+    "typical_p": 1.0,
+    "top_n_sigma": 0.0,
+    "xtc_probability": 0.0,
+    "dry_multiplier": 0.0,
+    "mirostat": 0,
+    "infill": False,
+}
+"""What vLLM has no word for, and the value with which it is off."""
+WITHOUT_EFFECT = (
+    *("dynatemp_exponent", "xtc_threshold", "dry_base", "dry_allowed_length", "dry_penalty_last_n"),
+    *("dry_sequence_breakers", "mirostat_tau", "mirostat_eta"),
+)
+"""What only matters beside one of `REFUSED`."""
+_NEVER = -100.0
+"""The bias of a token that is banned: vLLM takes no lower one, and e^-100 is 0 in single precision."""
+_FIELDS = {"lark": "grammar", "calls": "tools"}
+"""Kinds of constraints that vLLM is not given, and the field that a client would have asked for them by."""
+_SALT_BYTES = 16
+
+
+def check_supported(asked: SamplingParams, sampling: SamplingParams, *, scores_prompt: bool) -> None:
+    """Refuses what cannot be had from vLLM.
+
+    Args:
+        asked: what the request itself says.
+        sampling: the same, complete.
+        scores_prompt: log-probabilities of the prompt are wanted.
+
+    Raises:
+        UnsupportedParameter: says what.
+    """
+    for name, off in REFUSED.items():
+        if getattr(sampling, name) not in (None, off):
+            raise UnsupportedParameter(f"`{name}` is not available: vLLM does not do it", parameter=name)
+    if asked.penalty_last_n not in (None, -1) and _has_penalty(sampling):
+        message = "`penalty_last_n` is not available: vLLM's penalties look at the whole text (-1)"
+        raise UnsupportedParameter(message, parameter="penalty_last_n")
+    if scores_prompt:
+        message = "log-probabilities of the prompt are not available: vLLM streams those of the answer only"
+        raise UnsupportedParameter(message, parameter="echo")
+
+
+def completion_body(
+    prompt: Sequence[int], sampling: SamplingParams, max_tokens: int, ends: frozenset[int], *, cache_prompt: bool
+) -> dict[str, object]:
+    """The JSON of a request.
+
+    Args:
+        prompt: all of its tokens.
+        sampling: complete, and checked. Stop strings are left out: the reader of the answer looks for them.
+        max_tokens: the longest answer that fits, or that is wanted.
+        ends: tokens that end every generation.
+        cache_prompt: it may use what was computed before.
+    """
+    body: dict[str, object] = {name: value for name in SAME_NAME if (value := getattr(sampling, name)) is not None}
+    stops = {*(sampling.stop_token_ids or ()), *(() if sampling.ignore_eos else ends)}
+    body |= {"top_k": max(sampling.top_k or 0, 0), "stop_token_ids": sorted(stops)}
+    if biases := _biases(sampling):
+        body["logit_bias"] = biases
+    if sampling.seed is not None:
+        body["seed"] = sampling.seed
+    if sampling.logprobs is not None:
+        body |= {"logprobs": sampling.logprobs, "return_tokens_as_token_ids": True}
+    if not cache_prompt:
+        body["cache_salt"] = secrets.token_hex(_SALT_BYTES)
+    return body | {
+        "prompt": list(prompt),
+        # vLLM always writes a token; of an answer of none it is left out.
+        "max_tokens": max(max_tokens, 1),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "return_token_ids": True,
+    }
+
+
+def constraint_fields(outline: Outline | None) -> dict[str, object]:
+    """The fields of the request to vLLM; none if nothing is constrained.
+
+    Raises:
+        UnsupportedParameter: vLLM is not given such constraints.
+        InvalidInput: the constraint is not JSON where it must be.
+    """
+    if outline is None:
+        return {}
+    span = outline.reasoning
+    if span is not None and span.budget is not None:
+        message = "a budget of reasoning tokens is not available with --runtime vllm"
+        raise UnsupportedParameter(message, parameter="reasoning_budget_tokens")
+    if outline.grammar is None:
+        return {}
+    if span is not None:
+        message = "a constraint beside reasoning is not available with --runtime vllm: switch reasoning off"
+        raise UnsupportedParameter(message, parameter="response_format")
+    return {"structured_outputs": _structured(outline.grammar)}
+
+
+def _structured(grammar: GrammarText) -> dict[str, object]:
+    match grammar.kind:
+        case "json_schema":
+            return {"json": _parsed(grammar.text)}
+        case "json_object":
+            return {"json_object": True}
+        case "choice":
+            return {"choice": _parsed(grammar.text)}
+        case "regex":
+            return {"regex": grammar.text}
+        case "gbnf":
+            return {"grammar": grammar.text}
+        case kind:
+            message = f"constraints of the kind `{kind}` are not available with --runtime vllm"
+            raise UnsupportedParameter(message, parameter=_FIELDS[kind])
+
+
+def _parsed(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidInput(f"the constraint is not valid JSON: {error}", parameter="response_format") from None
+
+
+def _has_penalty(sampling: SamplingParams) -> bool:
+    is_scaled = sampling.repetition_penalty not in (None, 1.0)
+    return is_scaled or bool(sampling.presence_penalty) or bool(sampling.frequency_penalty)
+
+
+def _biases(sampling: SamplingParams) -> dict[str, float]:
+    given = sampling.logit_bias or {}
+    biases = {str(token_id): _NEVER if bias == -inf else bias for token_id, bias in given.items()}
+    return biases | {str(token_id): _NEVER for token_id in sampling.banned_token_ids or ()}

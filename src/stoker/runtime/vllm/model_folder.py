@@ -1,0 +1,74 @@
+"""What the files of a model say that vLLM must be told, or does not tell. The weights are not opened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.core.params import SamplingParams
+from stoker.engine.config import EngineConfig, sampling_defaults
+from stoker.engine.json_tokenizer import read_tokenizer
+from stoker.errors import ModelFileNotFound, ModelUnsupported
+from stoker.models.json_folder import JSONFolder
+from stoker.models.onnx_description import describe_onnx
+from stoker.text.tokenizer_json import JSONTokenizer
+
+_USUAL_CONTEXT = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFolder:
+    """A folder with weights as safetensors, and the JSON files beside them. Sizes are in tokens."""
+
+    path: Path
+    name: str
+    architecture: str
+    trained_context: int
+    """0: the files do not say."""
+    context_size: int
+    """Longest single request."""
+    chat_template: str | None
+    tokenizer: JSONTokenizer
+    defaults: SamplingParams
+    """What the model recommends, then what the configuration says."""
+    weights_bytes: int
+
+
+def read_model_folder(config: EngineConfig) -> ModelFolder:
+    """Reads the files in the folder `config.model_path`.
+
+    Args:
+        config: what the user wants of the model.
+
+    Raises:
+        ModelError: the folder has no `config.json` or no `tokenizer.json`, or one that cannot be used.
+    """
+    path = Path(config.model_path).absolute()
+    check_folder(path)
+    folder = JSONFolder(folders=(path,))
+    facts = describe_onnx(folder)
+    trained = facts.trained_context or 0
+    return ModelFolder(
+        path=path,
+        name=facts.name,
+        architecture=facts.architecture,
+        trained_context=trained,
+        context_size=config.ctx_size or min(trained or _USUAL_CONTEXT, _USUAL_CONTEXT),
+        chat_template=facts.chat_template,
+        tokenizer=read_tokenizer(folder, facts),
+        defaults=sampling_defaults(config, facts.defaults),
+        weights_bytes=sum(file.stat().st_size for file in path.glob("*.safetensors")),
+    )
+
+
+def check_folder(path: Path) -> None:
+    """Raises ModelError if this is no folder that vLLM can serve; the message says what to do."""
+    if path.is_file() or path.suffix.lower() == ".gguf":
+        message = f"{path} is one file, and vLLM serves folders of safetensors: leave --runtime vllm out"
+        raise ModelUnsupported(message, path=str(path))
+    if not path.is_dir():
+        message = f"there is no folder {path}: with --runtime vllm a model is the path of a folder"
+        raise ModelFileNotFound(f"{message} (`hf download ORG/REPO --local-dir FOLDER` gets one)", path=str(path))
+    if not (path / "config.json").is_file():
+        message = f"{path} has no config.json: it is no folder of a model as Hugging Face's libraries save it"
+        raise ModelFileNotFound(message, path=str(path))

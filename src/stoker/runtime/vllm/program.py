@@ -1,0 +1,123 @@
+"""`vllm serve` as a program that is started again and again: its command line, environment and log lines."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.errors import ConfigError
+from stoker.runtime.external.client import ServerClient
+from stoker.runtime.vllm.wire import reply_error
+
+NAME = "vllm"
+MAX_LOGPROBS = 100
+"""As many alternatives as Stoker lets a client ask for; vLLM's own limit is 20."""
+_WARM_UP_S = 300.0
+"""The first token may compile kernels."""
+_LEVEL = re.compile(r"(?:\([^)]*\) )?(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
+"""How vLLM begins a line: which of its processes writes it, and how bad it is."""
+_LEVELS = {"WARNING": logging.INFO, "ERROR": logging.WARNING, "CRITICAL": logging.WARNING}
+_KEY_VARIABLE = "VLLM_API_KEY"
+_GIVEN = {
+    "--model": "MODEL",
+    "--max-model-len": "--ctx-size",
+    "--max-num-seqs": "--parallel",
+    "--chat-template": "--chat-template-file",
+    **dict.fromkeys(("--host", "--port", "--uds", "--api-key", "--served-model-name", "--generation-config"), ""),
+    **dict.fromkeys(("--ssl-keyfile", "--ssl-certfile", "--root-path", "--headless", "--api-server-count"), ""),
+    **dict.fromkeys(("--runner", "--task", "--convert", "--skip-tokenizer-init", "--max-logprobs"), ""),
+}
+"""Options that Stoker gives, and what to say instead."""
+_QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+"""Nothing of what runs here is reported to others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VLLMProgram:
+    """Satisfies `Program`."""
+
+    path: Path
+    arguments: Sequence[str]
+    start_s: float
+    """Longest time until it can answer."""
+    threads: int | None = None
+    """Of each of its processes, where a CPU computes; None = as vLLM chooses."""
+
+    has_workers: bool = True
+    stop_s: float = 10.0
+
+    @property
+    def name(self) -> str:
+        return NAME
+
+    @property
+    def foreign_cpu(self) -> str:
+        return (
+            f"the vLLM of {self.path} was built for another CPU or GPU: an instruction is missing here (SIGILL). "
+            "Install a build for this machine, and say where it is with --vllm-path"
+        )
+
+    def command(self, port: int, alias: str) -> Sequence[str]:
+        return [str(self.path), "serve", *self.arguments, "--port", str(port), "--served-model-name", alias]
+
+    def environment(self, key: str) -> dict[str, str]:
+        threads = {} if self.threads is None else {"OMP_NUM_THREADS": str(self.threads)}
+        return {**_QUIET, **os.environ, **threads, _KEY_VARIABLE: key}
+
+    def client(self, port: int, key: str) -> ServerClient:
+        return ServerClient(port, key, name=NAME, reply_error=reply_error)
+
+    def level(self, line: str) -> int | None:
+        match = _LEVEL.match(line)
+        return _LEVELS.get(match[1], logging.DEBUG) if match else None
+
+    async def warm_up(self, client: ServerClient) -> None:
+        body = {"prompt": [0], "max_tokens": 1, "temperature": 0, "ignore_eos": True}
+        await client.post("/v1/completions", body, _WARM_UP_S)
+
+
+def find_program(given: str = "") -> Path:
+    """The program that was asked for, else the one in PATH, else the one beside this Python.
+
+    Raises:
+        ConfigError: there is none; the message says how to get one.
+    """
+    if given:
+        found = shutil.which(os.path.expanduser(given))
+        if found is None:
+            raise ConfigError(f"there is no program {given}", key="vllm_path")
+        return Path(found).absolute()
+    found = shutil.which(NAME) or shutil.which(NAME, path=str(Path(sys.executable).parent))
+    if found is None:
+        message = "there is no vllm in PATH: install it (`pip install vllm`), or say where it is with --vllm-path"
+        raise ConfigError(message, key="vllm_path")
+    return Path(found).absolute()
+
+
+def arguments(model: Path, context_size: int, parallel: int, further: Sequence[str]) -> list[str]:
+    """What is the same for every start.
+
+    Args:
+        model: the folder that is served.
+        context_size: longest single request, in tokens.
+        parallel: most requests that run at the same time.
+        further: what the user wrote; it comes last, because of an option given twice the last one counts.
+
+    Raises:
+        ConfigError: one of those is Stoker's to give.
+    """
+    for part in further:
+        flag = part.partition("=")[0]
+        if flag in _GIVEN:
+            advice = f"; use Stoker's {_GIVEN[flag]}" if _GIVEN[flag] else ""
+            raise ConfigError(f"--vllm-args: {flag} is given by Stoker{advice}", key="vllm_args")
+    own = ["--host", "127.0.0.1", "--max-model-len", str(context_size), "--max-num-seqs", str(parallel)]
+    # Recommended sampling is read by Stoker, and sent with every request.
+    own += ["--generation-config", "vllm", "--max-logprobs", str(MAX_LOGPROBS), "--enable-prompt-tokens-details"]
+    return [str(model), *own, *further]

@@ -1,0 +1,241 @@
+"""A model in vLLM: what is particular about that program. See `ExternalRuntime`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from stoker.core.model_info import CacheTraits, ModelInfo
+from stoker.core.params import BUILT_IN
+from stoker.core.request import Request, prompt_too_long
+from stoker.engine.answers import answer_detokenize, answer_tokenize
+from stoker.engine.cards import ModelCard, media_refused
+from stoker.engine.config import EngineConfig, SupervisionConfig
+from stoker.engine.outlines import Outlines, StreamOutline
+from stoker.engine.prompt import echo, find_fill_tokens, find_markers, prompt_entries, with_text_bias
+from stoker.engine.protocol import Submit
+from stoker.engine.question_messages import Answer, Detokenize, Embed, Question, Tokenize
+from stoker.engine.template_file import configured_template
+from stoker.errors import AdapterNotFound, UnsupportedParameter
+from stoker.runtime.external.answers import Asked
+from stoker.runtime.external.client import ServerClient, encoded
+from stoker.runtime.external.config import RuntimeConfig, check_engine
+from stoker.runtime.external.runtime import ExternalRuntime
+from stoker.runtime.vllm.answer_reader import AnswerReader
+from stoker.runtime.vllm.completion import check_supported, completion_body, constraint_fields
+from stoker.runtime.vllm.model_folder import ModelFolder, read_model_folder
+from stoker.runtime.vllm.program import VLLMProgram, arguments, find_program
+from stoker.runtime.vllm.wire import Version, decode, kv_tokens
+from stoker.text.chat_formats.table import check_tool_format
+from stoker.text.volatile import VolatileHeaders
+
+_ASK_S = 10.0
+_TRAITS = CacheTraits(can_truncate=False, can_copy=False, shares_cells=False)
+"""Its KV is not Stoker's to move."""
+
+
+class VLLMServed:
+    """Satisfies `ServedFile`.
+
+    Args:
+        engine: the model, whose folder is on this disk, and how much of the machine it may take.
+        config: which program, and what it is told besides.
+
+    Raises:
+        ConfigError: something is asked for that only engines of Stoker's own have.
+    """
+
+    answers_at = "/v1/completions"
+    num_retained = 0
+
+    def __init__(self, engine: EngineConfig, config: RuntimeConfig) -> None:
+        check_engine(engine, "vllm")
+        self._engine = engine
+        self._config = config
+        self._model: ModelFolder | None = None
+        self._outlines: Outlines | None = None
+        self._info: ModelInfo | None = None
+
+    @property
+    def pool_tokens(self) -> int:
+        """No bound: vLLM preempts by itself when its KV cache is full."""
+        return self._prepared().context_size * self._engine.parallel
+
+    def prepare(self) -> VLLMProgram:
+        model = self._model = read_model_folder(self._engine)
+        self._info = make_info(model, self._engine)
+        self._outlines = Outlines(self._info, model.tokenizer)
+        further = self._config.further_arguments("vllm_args")
+        return VLLMProgram(
+            path=find_program(self._config.vllm_path),
+            arguments=arguments(model.path, model.context_size, self._engine.parallel, further),
+            start_s=self._config.vllm_start_s,
+            threads=self._engine.threads,
+        )
+
+    async def learn(self, client: Callable[[], ServerClient]) -> ModelCard:
+        version = decode(await client().get("/version", _ASK_S), Version, "version").version
+        found = kv_tokens(await client().get("/metrics", _ASK_S))
+        return make_card(self._engine, self._prepared(), version, self.pool_tokens if found is None else found)
+
+    async def look(self, client: ServerClient) -> None:
+        """See `ServedFile`. vLLM tells nothing here that is needed."""
+
+    async def admit(self, submit: Submit) -> Asked:
+        deadline = None if submit.timeout_s is None else asyncio.get_running_loop().time() + submit.timeout_s
+        return await asyncio.to_thread(self._admit, submit, deadline)
+
+    def check(self, question: Question[Any]) -> None:
+        match question:
+            case Tokenize() | Detokenize():
+                pass
+            case Embed():
+                message = "this model writes text: with --runtime vllm no embeddings are computed"
+                raise UnsupportedParameter(message, parameter="model")
+            case _:
+                message = f"vLLM has no answer to {type(question).__name__}"
+                raise UnsupportedParameter(f"{message}: serve the model without --runtime vllm")
+
+    async def answer(self, question: Question[Any]) -> Answer:
+        tokenizer = self._prepared().tokenizer
+        match question:
+            case Tokenize():
+                return await asyncio.to_thread(answer_tokenize, tokenizer, question)
+            case Detokenize():
+                return await asyncio.to_thread(answer_detokenize, tokenizer, question)
+            case _:
+                raise AssertionError("it was checked")
+
+    def _admit(self, submit: Submit, deadline: float | None) -> Asked:
+        """On a thread of its own, because a long text takes long to be tokenized."""
+        model, info, outlines = self._prepared(), self._info, self._outlines
+        assert info is not None
+        assert outlines is not None
+        _check_parts(submit)
+        sampling = submit.sampling.filled_from(model.defaults, BUILT_IN)
+        check_supported(submit.sampling, sampling, scores_prompt=submit.echo and sampling.logprobs is not None)
+        sampling = with_text_bias(model.tokenizer, sampling, submit.text_bias)
+        prompt, _ = prompt_entries(model.tokenizer, submit)
+        request = Request(
+            request_id=submit.request_id,
+            prompt=tuple(prompt),
+            sampling=sampling,
+            priority=submit.priority,
+            client_key=submit.client_key,
+            cache_prompt=submit.cache_prompt,
+        )
+        request.check_fits(info)
+        room = info.max_sequence_tokens - len(prompt)
+        if room == 0:  # vLLM always writes a token
+            raise prompt_too_long(len(prompt), info.max_sequence_tokens)
+        max_tokens = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
+        ends = model.tokenizer.eog_token_ids()
+        body = completion_body(prompt, sampling, max_tokens, ends, cache_prompt=submit.cache_prompt)
+
+        def reader() -> AnswerReader:
+            outline = StreamOutline() if submit.outline is None else outlines.stream(submit.outline)
+            echoed = echo(model.tokenizer, submit.prompt, request.prompt) if submit.echo else None
+            return AnswerReader(
+                request, model.tokenizer, ends=ends, max_tokens=max_tokens, outline=outline, echo=echoed
+            )
+
+        return Asked(
+            submit=submit,
+            request=request,
+            max_tokens=max_tokens,
+            deadline=deadline,
+            body=encoded({**body, **constraint_fields(submit.outline)}),
+            reader=reader,
+        )
+
+    def _prepared(self) -> ModelFolder:
+        assert self._model is not None, "it was prepared"
+        return self._model
+
+
+def vllm_runtime(
+    engine: EngineConfig,
+    config: RuntimeConfig,
+    *,
+    supervision: SupervisionConfig | None = None,
+    volatile: VolatileHeaders | None = None,
+    repeats: bool = True,
+) -> ExternalRuntime:
+    """The `Runtime` over a vLLM. For the arguments see `VLLMServed` and `ExternalRuntime`.
+
+    Raises:
+        ConfigError: something is asked for that only engines of Stoker's own have.
+    """
+    served = VLLMServed(engine, config)
+    return ExternalRuntime(served, engine, supervision=supervision, volatile=volatile, repeats=repeats)
+
+
+def make_info(model: ModelFolder, config: EngineConfig) -> ModelInfo:
+    """What requests are checked against."""
+    return ModelInfo(
+        name=config.name or config.model or model.name,
+        architecture=model.architecture,
+        vocab_size=model.tokenizer.vocab_size,
+        eog_token_ids=model.tokenizer.eog_token_ids(),
+        trained_context=model.trained_context,
+        context_size=model.context_size,
+        kv_tokens=model.context_size * config.parallel,
+        num_slots=config.parallel,
+        max_batch_tokens=model.context_size,
+        traits=_TRAITS,
+    )
+
+
+def make_card(config: EngineConfig, model: ModelFolder, version: str, kv_size: int) -> ModelCard:
+    """What front ends must know.
+
+    Args:
+        config: what the user wants of the model.
+        model: its files.
+        version: of the program.
+        kv_size: of its KV cache, in tokens.
+    """
+    template, tokenizer = configured_template(config), model.tokenizer
+    check_tool_format(config.tool_format)
+    return ModelCard(
+        name=config.name or config.model or model.name,
+        backend="vllm",
+        backend_version=version,
+        architecture=model.architecture,
+        path=str(model.path),
+        vocab_size=tokenizer.vocab_size,
+        trained_context=model.trained_context,
+        context_size=model.context_size,
+        kv_tokens=kv_size,
+        parallel=config.parallel,
+        max_queue=config.max_queue,
+        chat_template=model.chat_template if template is None else template,
+        tool_format=config.tool_format,
+        bos_token=_spelling(tokenizer.bos_token_id, model),
+        eos_token=_spelling(tokenizer.eos_token_id, model),
+        num_parameters=0,
+        size_bytes=model.weights_bytes,
+        created=int(time.time()),
+        fill_tokens=find_fill_tokens(tokenizer),
+        marker_tokens=find_markers(tokenizer),
+        system=config.preset.system,
+        sampling=model.defaults.filled_from(BUILT_IN),
+    )
+
+
+def _spelling(token_id: int | None, model: ModelFolder) -> str:
+    if token_id is None:
+        return ""
+    return model.tokenizer.token_bytes(token_id, render_special=True).decode("utf-8", "replace")
+
+
+def _check_parts(submit: Submit) -> None:
+    """Refuses what no request to vLLM has: images, and adapters, which vLLM takes in other formats."""
+    if submit.media:
+        raise media_refused(submit.media[0].kind)
+    if submit.adapters:
+        name = submit.adapters[0].name or str(submit.adapters[0].adapter_id)
+        message = f"there is no adapter `{name}`: the model is in vLLM, which Stoker gives none"
+        raise AdapterNotFound(message, adapter=name, parameter="lora")

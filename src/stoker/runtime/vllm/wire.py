@@ -1,0 +1,126 @@
+"""What vLLM says, as far as it is read, and what its errors mean; everything else is skipped without being decoded."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from stoker.errors import BackendError, InvalidInput, ModelNotLoaded, Overloaded, StokerError, UnsupportedParameter
+
+T = TypeVar("T")
+
+_MAX_ERROR_CHARS = 500
+_TOKEN = "token_id:"
+"""How vLLM spells a token that is asked for by its id."""
+_CACHE = re.compile(r"^vllm:cache_config_info\{([^}]*)\}", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """An error, in a body or in a stream."""
+
+    message: str = ""
+    code: int = 500
+
+
+class ErrorReply(msgspec.Struct, frozen=True):
+    """The body of a reply that is not 200."""
+
+    error: Problem
+
+
+class Logprobs(msgspec.Struct, frozen=True):
+    """Log-probabilities of the tokens of one event."""
+
+    tokens: list[str] = []
+    token_logprobs: list[float | None] = []
+    top_logprobs: list[dict[str, float] | None] = []
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """What one event adds to the answer."""
+
+    token_ids: list[int] | None = None
+    logprobs: Logprobs | None = None
+    finish_reason: str | None = None
+
+
+class PromptDetails(msgspec.Struct, frozen=True):
+    cached_tokens: int | None = None
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Counts of a whole answer, in tokens."""
+
+    prompt_tokens: int = 0
+    prompt_tokens_details: PromptDetails | None = None
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One event of `POST /v1/completions`. The last one before the end has no choice, and the usage."""
+
+    choices: list[Choice] = []
+    usage: Usage | None = None
+    error: Problem | None = None
+
+
+class Version(msgspec.Struct, frozen=True):
+    """`GET /version`."""
+
+    version: str = ""
+
+
+def decode(body: bytes, kind: type[T], what: str) -> T:
+    """A reply.
+
+    Raises:
+        BackendError: it is not what this version of Stoker knows.
+    """
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BackendError(f"vLLM's {what} cannot be understood: {error}: {body[:200]!r}") from error
+
+
+def token_id(text: str) -> int:
+    """The token that a name in log-probabilities means.
+
+    Raises:
+        BackendError: it is no such name.
+    """
+    number = text.removeprefix(_TOKEN)
+    if number == text or not number.isdecimal():
+        raise BackendError(f"vLLM's log-probabilities cannot be understood: {text[:40]!r} names no token id")
+    return int(number)
+
+
+def kv_tokens(metrics: bytes) -> int | None:
+    """The size of the KV cache in tokens, from `GET /metrics`; None = it does not say."""
+    found = _CACHE.search(metrics.decode("utf-8", "replace"))
+    labels: dict[str, Any] = dict(_LABEL.findall(found[1])) if found else {}
+    sizes = [labels.get(name, "") for name in ("num_gpu_blocks", "block_size")]
+    return int(sizes[0]) * int(sizes[1]) if all(size.isdecimal() for size in sizes) else None
+
+
+def reply_error(status: int, body: bytes) -> StokerError:
+    """What a reply that is not 200 means."""
+    try:
+        problem = msgspec.json.decode(body, type=ErrorReply).error
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        problem = Problem(body[:_MAX_ERROR_CHARS].decode("utf-8", "replace"))
+    return problem_error(status, problem)
+
+
+def problem_error(status: int, problem: Problem) -> StokerError:
+    """What an error of vLLM's means, by the status."""
+    message = f"vLLM: {problem.message[:_MAX_ERROR_CHARS] or f'status {status}'}"
+    kinds: dict[int, type[StokerError]] = {
+        400: InvalidInput,
+        422: InvalidInput,
+        429: Overloaded,
+        501: UnsupportedParameter,
+        503: ModelNotLoaded,
+    }
+    return kinds.get(status, BackendError)(message)
