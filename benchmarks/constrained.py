@@ -3,7 +3,8 @@
     python benchmarks/constrained.py smollm2 --temperature 0 0.7
 
 For each kind of answer, an engine without drafts and one with drafts write the same answers in turn, so that both see
-the same minutes. The answers are compared, too: they must be equal. `free` has no grammar.
+the same minutes. The answers are compared, too: they must be equal. `free` has no grammar. `constrained_bars.py` prints
+what constraints may cost and do cost.
 """
 
 from __future__ import annotations
@@ -54,13 +55,18 @@ KINDS: Mapping[str, GrammarText | None] = {
     "schema": GrammarText(kind="json_schema", text=json.dumps(_PERSON)),
     "function": call_grammar(HERMES, _TOOLS, ToolChoice(mode="required", max_calls=1)),
 }
-_PROMPT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
-_QUESTIONS = (
+PROMPT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+QUESTIONS = (
     "Describe a person who works in a lighthouse.",
     "Book a flight from Paris to Rome on 2026-03-04 for two people.",
     "Who is the author of your favorite book?",
     "I want to fly from Berlin to Lisbon tomorrow, alone.",
 )
+
+
+def person_schema() -> dict[str, Any]:
+    """A copy of the schema of kind `schema`."""
+    return json.loads(json.dumps(_PERSON))
 
 
 def main() -> None:
@@ -98,7 +104,7 @@ def compare(
     for number in range(num_rounds):
         answers: list[dict[str, list[int]]] = []
         for index, engine in enumerate(engines):
-            prompts = [_PROMPT.format(_QUESTIONS[(number + each) % len(_QUESTIONS)]) for each in range(num_streams)]
+            prompts = [PROMPT.format(QUESTIONS[(number + each) % len(QUESTIONS)]) for each in range(num_streams)]
             taken_s, found = answer(engine, prompts, Outline(grammar=grammar), sampling)
             seconds[index] += taken_s
             answers.append(found)

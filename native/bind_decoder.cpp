@@ -44,24 +44,25 @@ KvType kv_type_named(const std::string& name) {
 // The decoder with the Python objects whose memory it reads.
 class BoundDecoder {
 public:
-    BoundDecoder(const nb::dict& description, nb::handle memory, int32_t num_pages, int32_t num_states,
-                 int32_t max_batch_tokens, int32_t num_threads, const std::string& kv_type, const std::string& kernels,
+    BoundDecoder(const nb::dict& description, nb::handle memory, int32_t num_pages, int32_t num_window_pages,
+                 int32_t num_states, int32_t max_batch_tokens, int32_t num_threads, const std::string& kv_type, const std::string& kernels,
                  SharedCores* cores, const std::vector<int32_t>& cpus)
         : memory_(memory, false) {
-        require(num_pages > 0 && num_states >= 0 && max_batch_tokens > 0 && num_threads > 0,
+        require(num_pages > 0 && num_window_pages >= 0 && num_states >= 0 && max_batch_tokens > 0 && num_threads > 0,
                 "a size is zero or negative");
         require(reinterpret_cast<uintptr_t>(memory_.data()) % 64 == 0, "the memory must begin at a multiple of 64 bytes");
         require(std::ranges::all_of(cpus, [](int32_t cpu) { return cpu >= 0 && cpu < kMaxCpus; }), "no such CPU");
         decoder_ = std::make_unique<Decoder>(read_description(description, memory_, tables_), kernels_or_best(kernels),
-                                             kv_type_named(kv_type), num_pages, num_states, max_batch_tokens, num_threads,
-                                             cores, cpus);
+                                             kv_type_named(kv_type), num_pages, num_window_pages, num_states, max_batch_tokens,
+                                             num_threads, cores, cpus);
     }
 
     void forward(Array<const int32_t, 1> tokens, Array<const int32_t, 2> chunks, Array<const int32_t, 2> tables,
                  Array<float, 2> logits, std::optional<Array<float, 2>> hidden, std::optional<Array<float, 2>> maxima,
                  std::optional<Array<const int32_t, 2>> adapters, std::optional<Array<const float, 1>> scales,
                  std::optional<Array<const float, 2>> inputs, std::optional<Array<const int32_t, 1>> sees_to,
-                 std::optional<Array<const int32_t, 2>> rotary, std::optional<Array<const float, 2>> joined) {
+                 std::optional<Array<const int32_t, 2>> rotary, std::optional<Array<const float, 2>> joined,
+                 std::optional<Array<const int32_t, 2>> window_tables) {
         Decoder& decoder = open();
         const DecoderSpec& spec = decoder.spec();
         require(chunks.shape(1) == 4, "chunks must have four columns");
@@ -77,6 +78,8 @@ public:
         require(!sees_to || sees_to->shape(0) == tokens.shape(0), "sees_to must have a number for each token");
         require(!rotary || (rotary->shape(0) == tokens.shape(0) && rotary->shape(1) == kAxes),
                 "rotary must have three positions for each token");
+        require(!window_tables || (window_tables->shape(0) == tables.shape(0) && window_tables->shape(1) == tables.shape(1)),
+                "the page tables of windows must be as large as the others");
         require(!joined || (joined->shape(0) == tokens.shape(0) && joined->shape(1) == size_t(spec.hidden_size)),
                 "joined must have a row for each token");
         static_assert(sizeof(Chunk) == 4 * sizeof(int32_t) && sizeof(AdapterUse) == 2 * sizeof(int32_t));
@@ -86,6 +89,7 @@ public:
             .chunks = reinterpret_cast<const Chunk*>(chunks.data()),
             .num_chunks = int32_t(chunks.shape(0)),
             .tables = tables.data(),
+            .window_tables = window_tables ? window_tables->data() : nullptr,
             .num_slots = int32_t(tables.shape(0)),
             .max_pages = int32_t(tables.shape(1)),
             .logits = logits.data(),
@@ -122,19 +126,21 @@ public:
         adapter_memory_.erase(id);
     }
 
-    void copy_page(int32_t source, int32_t target) { kv_with(source, target).copy_page(source, target); }
+    void copy_page(int32_t source, int32_t target, bool is_window) {
+        kv_with(source, target, is_window).copy_page(source, target);
+    }
 
-    void export_page(int32_t page, nb::handle into) {
+    void export_page(int32_t page, nb::handle into, bool is_window) {
         const Bytes to(into, true);
-        KvCache& kv = kv_with(page, page);
+        KvCache& kv = kv_with(page, page, is_window);
         require(to.size() == kv.page_bytes(), "there is no room for a page, or too much");
         nb::gil_scoped_release release;
         std::memcpy(to.data(), kv.page(page), kv.page_bytes());
     }
 
-    void import_page(int32_t page, nb::handle data, int32_t first, int32_t last) {
+    void import_page(int32_t page, nb::handle data, int32_t first, int32_t last, bool is_window) {
         const Bytes from(data, false);
-        KvCache& kv = kv_with(page, page);
+        KvCache& kv = kv_with(page, page, is_window);
         require(from.size() == kv.page_bytes(), "the data are not a page");
         require(0 <= first && first <= last && last <= kPageTokens, "no such positions in a page");
         nb::gil_scoped_release release;
@@ -163,8 +169,16 @@ public:
 
     void roll_back_state(int32_t slot) { states_with(slot).roll_back(slot); }
 
+    void copy_state(int32_t source, int32_t target) {
+        States& states = states_with(source);
+        states_with(target);
+        nb::gil_scoped_release release;
+        states.copy(source, target);
+    }
+
     size_t state_bytes() { return open().states().state_bytes(); }
     size_t page_bytes() { return open().kv().page_bytes(); }
+    size_t window_page_bytes() { return open().window_kv().num_pages() > 0 ? open().window_kv().page_bytes() : 0; }
     std::string kernels() { return open().kernels_name(); }
 
     // By another thread than the one that closes.
@@ -194,8 +208,8 @@ private:
         return *decoder_;
     }
 
-    KvCache& kv_with(int32_t page, int32_t other) {
-        KvCache& kv = open().kv();
+    KvCache& kv_with(int32_t page, int32_t other, bool is_window) {
+        KvCache& kv = is_window ? open().window_kv() : open().kv();
         require(page >= 0 && page < kv.num_pages() && other >= 0 && other < kv.num_pages(), "no such page");
         return kv;
     }
@@ -230,13 +244,14 @@ private:
 
 void bind_decoder(nb::module_& module) {
     nb::class_<BoundDecoder>(module, "Decoder")
-        .def(nb::init<const nb::dict&, nb::handle, int32_t, int32_t, int32_t, int32_t, const std::string&, const std::string&,
-                      SharedCores*, const std::vector<int32_t>&>(),
-             nb::keep_alive<1, 10>(),
-             nb::arg("description"), nb::arg("memory"), nb::kw_only(), nb::arg("num_pages"), nb::arg("num_states") = 0,
-             nb::arg("max_batch_tokens"), nb::arg("num_threads"), nb::arg("kv_type"), nb::arg("kernels") = "",
+        .def(nb::init<const nb::dict&, nb::handle, int32_t, int32_t, int32_t, int32_t, int32_t, const std::string&,
+                      const std::string&, SharedCores*, const std::vector<int32_t>&>(),
+             nb::keep_alive<1, 11>(),
+             nb::arg("description"), nb::arg("memory"), nb::kw_only(), nb::arg("num_pages"), nb::arg("num_window_pages") = 0,
+             nb::arg("num_states") = 0, nb::arg("max_batch_tokens"), nb::arg("num_threads"), nb::arg("kv_type"), nb::arg("kernels") = "",
              nb::arg("cores").none() = nb::none(), nb::arg("cpus") = std::vector<int32_t>())
         .def_prop_ro("page_bytes", &BoundDecoder::page_bytes)
+        .def_prop_ro("window_page_bytes", &BoundDecoder::window_page_bytes)
         .def_prop_ro("state_bytes", &BoundDecoder::state_bytes)
         .def_prop_ro("kernels", &BoundDecoder::kernels)
         .def("forward", &BoundDecoder::forward, nb::arg("tokens").noconvert(), nb::arg("chunks").noconvert(),
@@ -244,14 +259,18 @@ void bind_decoder(nb::module_& module) {
              nb::arg("maxima").noconvert() = nb::none(), nb::arg("adapters").noconvert() = nb::none(),
              nb::arg("scales").noconvert() = nb::none(), nb::arg("inputs").noconvert() = nb::none(),
              nb::arg("sees_to").noconvert() = nb::none(), nb::arg("rotary").noconvert() = nb::none(),
-             nb::arg("joined").noconvert() = nb::none())
+             nb::arg("joined").noconvert() = nb::none(), nb::arg("window_tables").noconvert() = nb::none())
         .def("load_adapter", &BoundDecoder::load_adapter, nb::arg("id"), nb::arg("memory"), nb::arg("changes"))
         .def("unload_adapter", &BoundDecoder::unload_adapter, nb::arg("id"))
-        .def("copy_page", &BoundDecoder::copy_page, nb::arg("source"), nb::arg("target"))
-        .def("export_page", &BoundDecoder::export_page, nb::arg("page"), nb::arg("into"))
-        .def("import_page", &BoundDecoder::import_page, nb::arg("page"), nb::arg("data"), nb::arg("first"), nb::arg("last"))
+        .def("copy_page", &BoundDecoder::copy_page, nb::arg("source"), nb::arg("target"),
+             nb::arg("is_window") = false)
+        .def("export_page", &BoundDecoder::export_page, nb::arg("page"), nb::arg("into"),
+             nb::arg("is_window") = false)
+        .def("import_page", &BoundDecoder::import_page, nb::arg("page"), nb::arg("data"), nb::arg("first"), nb::arg("last"),
+             nb::arg("is_window") = false)
         .def("keep_states", &BoundDecoder::keep_states, nb::arg("rows_of_slots"))
         .def("roll_back_state", &BoundDecoder::roll_back_state, nb::arg("slot"))
+        .def("copy_state", &BoundDecoder::copy_state, nb::arg("source"), nb::arg("target"))
         .def("export_state", &BoundDecoder::export_state, nb::arg("slot"), nb::arg("into"))
         .def("import_state", &BoundDecoder::import_state, nb::arg("slot"), nb::arg("data"), nb::arg("length"))
         .def("touch_pages", &BoundDecoder::touch_pages, nb::arg("first"), nb::arg("last"))

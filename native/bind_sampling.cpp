@@ -98,6 +98,19 @@ public:
         return out;
     }
 
+    // As `choose`, of rows that tell what their n-th token from now on would be; none of them notes it.
+    std::vector<int32_t> guess(Rows logits, const std::vector<CompiledRow*>& rows, const std::vector<uint32_t>& aheads) {
+        const auto n = int32_t(logits.shape(1));
+        require(n > 0 && logits.shape(0) == rows.size() && rows.size() == aheads.size(),
+                "each row of logits needs to be compiled, and a distance");
+        std::vector<int32_t> out;
+        for (size_t i = 0; i < rows.size(); ++i) {
+            require(!rows[i] || rows[i]->vocab_size == n, "a row was compiled for another vocabulary");
+            out.push_back(rows[i] ? pick(logits.data() + i * n, n, *rows[i], aheads[i], nullptr) : -1);
+        }
+        return out;
+    }
+
     void renew(Row row, Array<float, 1> maxima, Array<const int64_t, 1> token_ids) const {
         const auto n = int32_t(row.shape(0));
         require(maxima.shape(0) == size_t(num_maxima(n)), "the maxima are not those of the row");
@@ -138,14 +151,21 @@ private:
         return choose_one(allowed_.data(), n, compiled, allowed_maxima_.data());
     }
 
-    int32_t choose_one(float* row, int32_t n, CompiledRow& compiled, float* maxima) {
+    int32_t pick(float* row, int32_t n, CompiledRow& compiled, uint32_t ahead, float* maxima) {
         if (!compiled.edits.can_edit(row)) {
             return -1;
         }
         EditedRow edited(kernels_, row, n, maxima, edits_);
         compiled.edits.apply(edited);
-        const int32_t chosen = sampler_.choose(row, n, compiled.chain, maxima);
+        Chain chain = compiled.chain;
+        chain.index += ahead;
+        const int32_t chosen = sampler_.choose(row, n, chain, maxima);
         edited.undo();
+        return chosen;
+    }
+
+    int32_t choose_one(float* row, int32_t n, CompiledRow& compiled, float* maxima) {
+        const int32_t chosen = pick(row, n, compiled, 0, maxima);
         if (chosen >= 0) {
             compiled.edits.push(chosen);
             ++compiled.chain.index;
@@ -172,6 +192,7 @@ void bind_sampling(nb::module_& module) {
                     nb::arg("history"))
         .def("choose", &BoundSampler::choose, nb::arg("logits").noconvert(), nb::arg("rows"),
              nb::arg("maxima").noconvert() = nb::none(), nb::arg("masks").noconvert() = nb::none())
+        .def("guess", &BoundSampler::guess, nb::arg("logits").noconvert(), nb::arg("rows"), nb::arg("aheads"))
         .def("renew", &BoundSampler::renew, nb::arg("row").noconvert(), nb::arg("maxima").noconvert(), nb::arg("token_ids"))
         .def("exp_sum", &BoundSampler::exp_sum, nb::arg("row").noconvert(), nb::arg("peak"))
         .def("largest", &BoundSampler::largest, nb::arg("row").noconvert(), nb::arg("count"),

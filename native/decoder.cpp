@@ -32,10 +32,13 @@ size_t scratch_bytes(const Kernels& kernels, const DecoderSpec& spec, int32_t ro
     return most;
 }
 
-std::vector<KvHeads> kept_heads(const DecoderSpec& spec) {
+enum class Kept { all, without_window, with_window };
+
+std::vector<KvHeads> kept_heads(const DecoderSpec& spec, Kept kept) {
     std::vector<KvHeads> found;
     for (const Layer& layer : spec.layers) {
-        found.push_back(layer.key.w.rows > 0 && layer.attends() ? KvHeads{layer.heads.num_kv, layer.heads.size} : KvHeads{});
+        const bool is_kept = kept == Kept::all || (layer.window > 0) == (kept == Kept::with_window);
+        found.push_back(is_kept && layer.key.w.rows > 0 && layer.attends() ? KvHeads{layer.heads.num_kv, layer.heads.size} : KvHeads{});
     }
     return found;
 }
@@ -50,10 +53,11 @@ std::vector<size_t> kept_floats(const DecoderSpec& spec) {
 
 }  // namespace
 
-Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32_t num_pages, int32_t num_states,
-                 int32_t max_batch_tokens, int32_t num_threads, SharedCores* cores, std::vector<int32_t> cpus)
+Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32_t num_pages, int32_t num_window_pages,
+                 int32_t num_states, int32_t max_batch_tokens, int32_t num_threads, SharedCores* cores, std::vector<int32_t> cpus)
     : spec_((spec.check(), std::move(spec))), kernels_(kernels),
-      kv_(kv_type, kept_heads(spec_), spec_.sees_ahead, num_pages), states_(kept_floats(spec_), num_states),
+      kv_(kv_type, kept_heads(spec_, num_window_pages > 0 ? Kept::without_window : Kept::all), spec_.sees_ahead, num_pages),
+      window_kv_(kv_type, kept_heads(spec_, Kept::with_window), false, num_window_pages), states_(kept_floats(spec_), num_states),
       max_batch_tokens_(max_batch_tokens), adapters_(spec_),
       plan_(spec_, kernels.attention->rows_at_once(kv_type), max_batch_tokens, num_threads),
       expert_rows_(spec_, max_batch_tokens, Plan::gate_floats(max_batch_tokens), kPiecesPerThread * num_threads),
@@ -81,7 +85,7 @@ Decoder::Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32
     size_t attention_floats = 0;
     for (int32_t layer = 0; layer < int32_t(spec_.layers.size()); ++layer) {
         if (spec_.layers[layer].attends() && spec_.layers[layer].kv_layer == layer) {
-            attention_floats = std::max(attention_floats, kernels.attention->scratch_floats(kv_.layout(layer)));
+            attention_floats = std::max(attention_floats, kernels.attention->scratch_floats(kv(layer).layout(layer)));
         }
     }
     workers_.resize(num_threads);
@@ -221,9 +225,18 @@ void Decoder::check(const Batch& batch, const Chunk& chunk) const {
     const int64_t end = int64_t(chunk.start) + chunk.length;
     require(chunk.start >= 0 && end <= spec_.num_positions() && end <= int64_t(batch.max_pages) * kPageTokens,
             "a chunk ends beyond the last position");
-    const int32_t* table = batch.tables + size_t(chunk.slot) * batch.max_pages;
-    for (int32_t i = 0; i * int64_t(kPageTokens) < end; ++i) {
-        require(table[i] >= 0 && table[i] < kv_.num_pages(), "a chunk lacks a page");
+    check_pages(kv_, batch.tables + size_t(chunk.slot) * batch.max_pages, 0, end);
+    if (window_kv_.num_pages() > 0) {
+        const int32_t window = spec_.largest([](const Layer& layer) { return layer.window; });
+        require(batch.window_tables != nullptr, "the pages of windows are not given");
+        check_pages(window_kv_, batch.window_tables + size_t(chunk.slot) * batch.max_pages,
+                    std::max(0, chunk.start - window + 1), end);
+    }
+}
+
+void Decoder::check_pages(const KvCache& kv, const int32_t* table, int32_t first, int64_t end) const {
+    for (int32_t i = first / kPageTokens; i * int64_t(kPageTokens) < end; ++i) {
+        require(table[i] >= 0 && table[i] < kv.num_pages(), "a chunk lacks a page");
     }
 }
 

@@ -41,13 +41,17 @@ struct alignas(64) Worker {
 
 class Decoder {
 public:
-    // `num_states`: slots of a model with recurrent layers. `cores` and `cpus`: as of the pool.
-    Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32_t num_pages, int32_t num_states,
-            int32_t max_batch_tokens, int32_t num_threads, SharedCores* cores, std::vector<int32_t> cpus);
+    // `num_window_pages`: pages of their own for layers with a window; 0 = they lie in the pages of all layers. `num_states`: slots of
+    // a model with recurrent layers. `cores` and `cpus`: as of the pool.
+    Decoder(DecoderSpec spec, const Kernels& kernels, KvType kv_type, int32_t num_pages, int32_t num_window_pages,
+            int32_t num_states, int32_t max_batch_tokens, int32_t num_threads, SharedCores* cores, std::vector<int32_t> cpus);
 
     // Throws std::invalid_argument before anything is computed.
     void forward(const Batch& batch);
     KvCache& kv() { return kv_; }
+    KvCache& window_kv() { return window_kv_; }
+    KvCache& kv(int32_t layer) { return has_window_pages(layer) ? window_kv_ : kv_; }
+    bool has_window_pages(int32_t layer) const { return window_kv_.num_pages() > 0 && spec_.layers[layer].window > 0; }
     States& states() { return states_; }
     // Between two passes. `add` checks nothing.
     void add_adapter(int32_t id, Adapter adapter);
@@ -66,11 +70,12 @@ private:
     int32_t feed_forward_size() const;  // the largest
     void check(const Batch& batch) const;
     void check(const Batch& batch, const Chunk& chunk) const;
+    void check_pages(const KvCache& kv, const int32_t* table, int32_t first, int64_t end) const;
     void check_states(const Batch& batch) const;
 
     DecoderSpec spec_;
     const Kernels& kernels_;
-    KvCache kv_;
+    KvCache kv_, window_kv_;
     States states_;
     const int32_t max_batch_tokens_;
     Adapters adapters_;

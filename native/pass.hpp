@@ -107,6 +107,11 @@ private:
     void merge(float* all, const float* later, int32_t rows, int32_t head_size) const;
     void finish(Worker& me, int32_t layer, const AttentionPiece& piece, int32_t head, float* partials);
     AttentionRows attention_rows(int32_t layer, const AttentionPiece& piece, int32_t head) const;
+    // The pages of a chunk's sequence for a layer.
+    const int32_t* table(int32_t layer, const Chunk& chunk) const {
+        const int32_t* tables = d_.has_window_pages(layer) ? batch_.window_tables : batch_.tables;
+        return tables + size_t(chunk.slot) * batch_.max_pages;
+    }
 
     Decoder& d_;
     const DecoderSpec& spec_;

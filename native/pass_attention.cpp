@@ -40,12 +40,13 @@ void Pass::rotate_and_write(int32_t index, int32_t row, int32_t head) {
     const Rope& rope = spec_.ropes[layer.rope];
     const int32_t n = layer.heads.size, group = layer.heads.group(), position = plan_.row_position[row];
     const Chunk& chunk = batch_.chunks[plan_.row_chunk[row]];
-    const int32_t* page = batch_.tables + size_t(chunk.slot) * batch_.max_pages + position / kPageTokens;
-    const KvLayout& kv = d_.kv_.layout(index);
+    KvCache& cache = d_.kv(index);
+    const int32_t* page = table(index, chunk) + position / kPageTokens;
+    const KvLayout& kv = cache.layout(index);
     const bool has_keys = layer.kv_layer == index;
     // A key is written to as many lines as it has elements: they come meanwhile.
     if (has_keys && plan_.attention(index).rotates_with_attention) {
-        k_.attention->fetch(kv, {d_.kv_.head(index, head), page, 1});
+        k_.attention->fetch(kv, {cache.head(index, head), page, 1});
     }
     alignas(64) float gathered[kMaxRotated];
     const float* table = rope.table + size_t(position) * rope.dim;
@@ -86,7 +87,7 @@ void Pass::rotate_and_write(int32_t index, int32_t row, int32_t head) {
         spread(key, n);
         spread(value, n);
     }
-    uint8_t* memory = d_.kv_.head(index, head) + *page * d_.kv_.page_bytes();
+    uint8_t* memory = cache.head(index, head) + *page * kv.page_bytes;
     k_.attention->write(kv, memory, position % kPageTokens, key, value);
 }
 
@@ -137,7 +138,7 @@ void Pass::attend_span(Worker& me, AttentionRows& rows, int32_t span, const Atte
 void Pass::fetch_keys(int32_t thread, int32_t layer) {
     Worker& me = d_.workers_[thread];
     AttentionAhead pages = pages_of(layer, units_of(layer, thread));
-    const KvLayout& kv = d_.kv_.layout(spec_.layers[layer].kv_layer);
+    const KvLayout& kv = d_.kv(layer).layout(spec_.layers[layer].kv_layer);
     const size_t key_bytes = kv.plane_bytes();
     pages.count = std::min(pages.count, std::max(1, int32_t(kFetchedBytes / key_bytes)));
     if (pages.memory != me.fetched.memory || pages.pages != me.fetched.pages) {
@@ -190,13 +191,13 @@ void Pass::finish(Worker& me, int32_t index, const AttentionPiece& piece, int32_
         float* partial = partials + row * partial_floats(n);
         if (sinks != nullptr) {  // as a last span: of nothing, but with a weight
             me.sink.get()[n] = sinks[head * group + row % group];
-            me.sink.get()[n + 1] = weight_of_best(d_.kv_.layout(layer.kv_layer).type);
+            me.sink.get()[n + 1] = weight_of_best(d_.kv(index).layout(layer.kv_layer).type);
             std::fill_n(me.sink.get(), n, 0.0f);
             k_.attention->merge(partial, me.sink.get(), n);
         }
         const int32_t at = (head * group + row % group) * n;
         k_.attention->finish(partial, n, out + at);
-        if (is_spread(d_.kv_.layout(index).type)) {
+        if (is_spread(d_.kv(index).layout(index).type)) {
             spread(out + at, n);
         }
         if (layer.mixed_gate.w.rows > 0) {
@@ -213,9 +214,9 @@ AttentionRows Pass::attention_rows(int32_t layer, const AttentionPiece& piece, i
     const int32_t ldq = is_latent ? heads.query_size() : spec_.layers[layer].input_size();
     const float* queries = is_latent ? d_.latent_queries_.get() : d_.qkv_.get();
     return {
-        .kv = d_.kv_.layout(kv_layer),
-        .memory = d_.kv_.head(kv_layer, head),
-        .pages = batch_.tables + size_t(batch_.chunks[piece.chunk].slot) * batch_.max_pages,
+        .kv = d_.kv(layer).layout(kv_layer),
+        .memory = d_.kv(layer).head(kv_layer, head),
+        .pages = table(layer, batch_.chunks[piece.chunk]),
         .queries = queries + size_t(piece.row) * ldq + size_t(head) * heads.group() * heads.size,
         .ldq = ldq,
         .group = heads.group(),

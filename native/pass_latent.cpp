@@ -26,9 +26,9 @@ void Pass::latent_keys(int32_t index, Range rows) {
         std::memcpy(key, from + l.size, l.rotated * sizeof(float));
         k_.rows->rotate(key, rope.table + size_t(position) * rope.dim, rope.dim, rope.adjacent);
         k_.rows->rms_norm(from, l.norm, l.size, spec_.norm_eps, key + l.rotated);
-        const int32_t page = batch_.tables[size_t(chunk.slot) * batch_.max_pages + position / kPageTokens];
-        uint8_t* memory = d_.kv_.head(index, 0) + page * d_.kv_.page_bytes();
-        k_.attention->write(d_.kv_.layout(index), memory, position % kPageTokens, key, key);
+        const int32_t page = table(index, chunk)[position / kPageTokens];
+        uint8_t* memory = d_.kv(index).head(index, 0) + page * d_.kv(index).page_bytes();
+        k_.attention->write(d_.kv(index).layout(index), memory, position % kPageTokens, key, key);
     }
 }
 

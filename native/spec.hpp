@@ -274,6 +274,7 @@ struct Batch {
     const Chunk* chunks;
     int32_t num_chunks;
     const int32_t* tables;  // [slots][max_pages]
+    const int32_t* window_tables;  // likewise, of layers whose pages are their own; of pages before the window anything
     int32_t num_slots, max_pages;
     float* logits;  // [num_rows][vocab_size]
     int32_t num_rows;

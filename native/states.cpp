@@ -55,6 +55,11 @@ void States::roll_back(int32_t index) {
     slot.kept_length = -1;
 }
 
+void States::copy(int32_t source, int32_t target) {
+    require(source != target && slots_[source].length >= 0, "there is no state to copy");
+    import_state(target, reinterpret_cast<const uint8_t*>(of(source, slots_[source].present)), slots_[source].length);
+}
+
 void States::export_state(int32_t slot, uint8_t* to) { std::memcpy(to, of(slot, slots_[slot].present), state_bytes()); }
 
 void States::import_state(int32_t slot, const uint8_t* from, int32_t length) {

@@ -39,6 +39,8 @@ public:
     // Back to what the last pass of this slot has kept. Throws std::invalid_argument if that was nothing.
     void roll_back(int32_t slot);
 
+    // The target has the source's state from now on. Throws std::invalid_argument if the source has none.
+    void copy(int32_t source, int32_t target);
     void export_state(int32_t slot, uint8_t* to);
     void import_state(int32_t slot, const uint8_t* from, int32_t length);
 

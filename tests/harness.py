@@ -33,6 +33,7 @@ ALL_TRAITS = [
     CacheTraits(can_truncate=False, can_copy=False, shares_cells=False),
     CacheTraits(can_truncate=False, can_copy=True, shares_cells=True),
     CacheTraits(can_truncate=False, can_copy=True, shares_cells=False),
+    CacheTraits(can_truncate=False, can_copy=True, copies_whole=True, shares_cells=True),
 ]
 MAX_STEPS = 20_000
 MAX_TIER_WAIT_S = 0.05

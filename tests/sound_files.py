@@ -32,7 +32,7 @@ def encoded(samples: NDArray[np.float32], format: str, codec: str, rate: int = R
     file = io.BytesIO()
     with av.open(file, "w", format=format) as container:
         stream = container.add_stream(codec, rate=rate, layout="mono")
-        frame = av.AudioFrame.from_ndarray((samples[None] * 32767).round().astype("int16"), format="s16", layout="mono")
+        frame = av.AudioFrame.from_ndarray((samples[None] * 32768).round().astype("int16"), format="s16", layout="mono")
         frame.sample_rate = RATE
         size = stream.codec_context.frame_size or 0
         resampler = av.AudioResampler(format=stream.format, layout="mono", rate=rate, frame_size=size)

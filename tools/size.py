@@ -22,8 +22,11 @@ MAX_FUNCTION_MEDIAN = 8
 MAX_FUNCTION_P95 = 25
 MAX_FUNCTION_LINES = 60
 MAX_ROOM_LINES = {
-    "core": 5_700,
-    "engine": 7_700,
+    "core": 5_860,
+    "engine": 7_900,
+    "grammars": 3_850,
+    "text/chat_formats": 2_325,
+    "chat": 1_150,
     "sampling": 1_900,
     "server/dialects/anthropic": 900,
     "server/dialects/llamacpp": 1_100,

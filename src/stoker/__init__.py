@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from stoker.engine.protocol import PositionLogprobs, TokenLogprob, Usage
     from stoker.errors import StokerError
     from stoker.llm import LLM, AsyncLLM, AsyncTextStream, Completion, TextStream, ToolCall
+    from stoker.llm.transcriber import Transcriber
     from stoker.text.chat_formats.events import CallArguments, CallBegin, CallEnd, Content, Reasoning
     from stoker.text.messages import Message
 
@@ -42,6 +43,7 @@ __all__ = [
     "TextStream",
     "TokenLogprob",
     "ToolCall",
+    "Transcriber",
     "Usage",
     "__version__",
 ]
@@ -65,6 +67,7 @@ _HOMES = {
     "TextStream": "stoker.llm",
     "TokenLogprob": "stoker.engine.protocol",
     "ToolCall": "stoker.llm",
+    "Transcriber": "stoker.llm.transcriber",
     "Usage": "stoker.engine.protocol",
 }
 """Where each public name lives. They are imported when first asked for, so that the command line starts quickly."""

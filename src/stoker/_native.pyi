@@ -121,6 +121,18 @@ class RowSampler:
             ValueError: not one for each row, or compiled for another vocabulary.
         """
 
+    def guess(self, logits: NDArray[np.float32], rows: Sequence[Any], aheads: Sequence[int]) -> list[int]:
+        """As `choose`, what a request would choose as a token after its next one; nothing is noted.
+
+        Args:
+            logits: `(rows, vocab_size)`; changed meanwhile, and as before afterwards.
+            rows: a `CompiledRow` or None for each.
+            aheads: how many tokens of the request come before the one that is guessed, without those in its history.
+
+        Raises:
+            ValueError: not one for each row, or compiled for another vocabulary.
+        """
+
     def renew(self, row: NDArray[np.float32], maxima: NDArray[np.float32], token_ids: NDArray[np.intp]) -> None:
         """Takes the maxima of a row again, of the blocks that these tokens are in.
 
@@ -195,6 +207,7 @@ class Decoder:
         description: what `stoker.backends.native.decoder.describe` makes of a spec.
         memory: packed weights; kept alive as long as the decoder.
         num_pages: of KV.
+        num_window_pages: of KV of layers with a window, which have pages of their own; 0 = they have not.
         num_states: slots, of a model with recurrent layers; each keeps a state.
         max_batch_tokens: most rows of one forward pass.
         num_threads: that compute, the caller's included.
@@ -214,6 +227,7 @@ class Decoder:
         memory: _Bytes,
         *,
         num_pages: int,
+        num_window_pages: int = 0,
         num_states: int = 0,
         max_batch_tokens: int,
         num_threads: int,
@@ -225,6 +239,10 @@ class Decoder:
     @property
     def page_bytes(self) -> int:
         """Of one page, over all layers."""
+
+    @property
+    def window_page_bytes(self) -> int:
+        """Of one page of layers with a window; 0 = they have none of their own."""
 
     @property
     def state_bytes(self) -> int:
@@ -248,6 +266,7 @@ class Decoder:
         sees_to: NDArray[np.int32] | None = None,
         rotary: NDArray[np.int32] | None = None,
         joined: NDArray[np.float32] | None = None,
+        window_tables: NDArray[np.int32] | None = None,
     ) -> None:
         """Computes all chunks. Releases the GIL.
 
@@ -267,6 +286,8 @@ class Decoder:
                 its own, and so always where a rotation has no axes.
             joined: `(num_tokens, hidden_size)`: the hidden states that a draft head joins to the embeddings; only it
                 takes them, and always.
+            window_tables: as `page_tables`, of layers with a window, if these have pages of their own; pages before
+                the window of a chunk's first position may be missing.
 
         Raises:
             ValueError: token ids, positions, adapters or shapes that cannot be.
@@ -288,11 +309,11 @@ class Decoder:
         """
 
     def unload_adapter(self, id: int) -> None: ...
-    def copy_page(self, source: int, target: int) -> None: ...
-    def export_page(self, page: int, into: memoryview | bytearray) -> None:
-        """Copies a page to `page_bytes` bytes."""
+    def copy_page(self, source: int, target: int, is_window: bool = False) -> None: ...
+    def export_page(self, page: int, into: memoryview | bytearray, is_window: bool = False) -> None:
+        """Copies a page to `page_bytes` bytes, or one of windows to `window_page_bytes`."""
 
-    def import_page(self, page: int, data: _Bytes, first: int, last: int) -> None:
+    def import_page(self, page: int, data: _Bytes, first: int, last: int, is_window: bool = False) -> None:
         """Takes the positions `first … last-1` of an exported page over; the others stay as they are."""
 
     def keep_states(self, rows_of_slots: list[tuple[int, int]]) -> None:
@@ -306,6 +327,13 @@ class Decoder:
 
         Raises:
             ValueError: it has kept none.
+        """
+
+    def copy_state(self, source: int, target: int) -> None:
+        """The target has the state of the source from now on, whatever it had before.
+
+        Raises:
+            ValueError: the source has none, since a pass has not ended; or both are the same slot.
         """
 
     def export_state(self, slot: int, into: _Bytes) -> None:

@@ -34,6 +34,7 @@ from stoker.loading.locating import (
     with_local_draft,
     with_preset,
 )
+from stoker.loading.transcribers import create_transcriber, measure_transcriber, transcribes
 from stoker.models.discovery import discover_models
 from stoker.models.memory import available_memory
 from stoker.runtime.config import ModelConfig
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from stoker.loading import choosing
     from stoker.models.memory_plan import MemoryNeeds, MemoryPlan
     from stoker.models.progress import Progress
+    from stoker.runtime import whisper
     from stoker.runtime.base import Runtime
     from stoker.runtime.llama_server import model_file
     from stoker.runtime.llama_server import served as llama_server
@@ -66,6 +68,7 @@ else:
     app = lazy_module("stoker.server.transport.app")  # a spare process is told its model before
     llama_server = lazy_module("stoker.runtime.llama_server.served")  # if it computes
     vllm = lazy_module("stoker.runtime.vllm.served")
+    whisper = lazy_module("stoker.runtime.whisper")
 
 logger = logging.getLogger(__name__)
 
@@ -241,7 +244,8 @@ def create_runtime(
     Raises:
         ConfigError: there is not enough to share, or the runtime has no such option.
     """
-
+    if transcribes(engine):
+        return whisper.WhisperRuntime(engine, create_transcriber(engine))
     runtime_config = runtime_config or RuntimeConfig()
     if runtime_config.runtime == "vllm" and replicas is not None and replicas.max_replicas > 1:
         advice = 'use --vllm-args "--data-parallel-size N"'
@@ -361,6 +365,8 @@ class _Makers:
         )
 
     def _measure(self, engine: EngineConfig) -> MemoryNeeds | None:
+        if transcribes(engine):
+            return measure_transcriber(engine)
         count = self._config.replicas.max_replicas
         if count > 1:
             engine = share_of(engine, 0, count, num_cores=count, ram_mib=engine.cache_ram or 0)

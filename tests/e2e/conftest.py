@@ -52,11 +52,15 @@ def served_minilm(minilm_path: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 @contextmanager
 def serving(
-    *arguments: str, log: Path, command: Sequence[str] = ("serve",), environ: Mapping[str, str] | None = None
+    *arguments: str,
+    log: Path,
+    command: Sequence[str] = ("serve",),
+    environ: Mapping[str, str] | None = None,
+    host: str = "127.0.0.1",
 ) -> Generator[Server]:
     """`stoker serve` with these arguments on a free port, ready to answer; it ends with the block."""
     port = free_port()
-    line = [sys.executable, "-m", "stoker", *command, *arguments, "--host", "127.0.0.1", "--port", str(port)]
+    line = [sys.executable, "-m", "stoker", *command, *arguments, "--host", host, "--port", str(port)]
     with log.open("wb") as output:
         own = {**os.environ, "PYTHONUNBUFFERED": "1", **(environ or {})}
         process = subprocess.Popen(line, stdout=output, stderr=output, env=own)

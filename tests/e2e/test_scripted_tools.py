@@ -147,6 +147,81 @@ def test_thoughts_that_an_anthropic_client_hides_are_not_computed_again(url: str
     assert (second.usage.cache_read_input_tokens or 0) >= computed - 8
 
 
+def post(url: str, path: str, body: dict[str, Any]) -> Any:
+    reply = httpx.post(url + path, json=body, trust_env=False, timeout=120)
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def test_thoughts_that_an_ollama_client_leaves_out_are_filled_in(url: str):
+    """The second prompt is as long as one in which the client sends the thought."""
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}}]
+    asked: dict[str, Any] = {"model": "scripted", "tools": tools, "stream": False}
+    messages: list[Any] = [{"role": "user", "content": "How is the weather by the sea?"}]
+    first = post(url, "/api/chat", {**asked, "messages": messages})["message"]
+    assert first["thinking"] == THOUGHT
+    result = {"role": "tool", "content": "21 degrees", "tool_name": "weather"}
+    lengths = [
+        post(url, "/api/chat", {**asked, "messages": [*messages, {**first, "thinking": thought}, result]})[
+            "prompt_eval_count"
+        ]
+        for thought in (THOUGHT, None)
+    ]
+    assert lengths[0] == lengths[1] > len(THOUGHT)
+
+
+def test_thoughts_that_are_filled_in_count(url: str, client: Any):
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}}]
+    messages: list[Any] = [{"role": "user", "content": "How is the weather up there?"}]
+    message = client.chat.completions.create(model="", messages=messages, tools=tools).choices[0].message
+    (call,) = message.tool_calls
+    arguments = call.function.arguments
+    turn = {
+        "role": "assistant",
+        "tool_calls": [{"id": call.id, "type": "function", "function": {"name": "weather", "arguments": arguments}}],
+    }
+    result = {"role": "tool", "tool_call_id": call.id, "content": "21 degrees"}
+    short, told = [*messages, turn, result], [*messages, {**turn, "reasoning_content": THOUGHT}, result]
+    path = "/v1/chat/completions/input_tokens"
+    count = post(url, path, {"messages": short, "tools": tools})["input_tokens"]
+    assert count == post(url, path, {"messages": told, "tools": tools})["input_tokens"]
+    items = [
+        *messages,
+        {"type": "function_call", "call_id": call.id, "name": "weather", "arguments": arguments},
+        {"type": "function_call_output", "call_id": call.id, "output": "21 degrees"},
+    ]
+    flat = [{"type": "function", "name": "weather", "parameters": PARAMETERS}]
+    assert post(url, "/v1/responses/input_tokens", {"input": items, "tools": flat})["input_tokens"] == count
+    use = {"type": "tool_use", "id": call.id, "name": "weather", "input": json.loads(arguments)}
+    thought = {"type": "thinking", "thinking": THOUGHT, "signature": ""}
+    answer = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": "21 degrees"}]}
+    offered = [{"name": "weather", "input_schema": PARAMETERS}]
+    short, told = (
+        post(
+            url,
+            "/v1/messages/count_tokens",
+            {"messages": [*messages, {"role": "assistant", "content": blocks}, answer], "tools": offered},
+        )["input_tokens"]
+        for blocks in ([use], [thought, use])
+    )
+    assert short == told > len(THOUGHT)
+
+
+def test_turning_thoughts_on_and_off_computes_only_the_end_of_the_prompt_again(client: Any):
+    messages: list[Any] = [{"role": "user", "content": "Tell me about the long and winding road to the sea."}]
+    usages = [
+        client.chat.completions.create(
+            model="",
+            messages=messages,
+            max_tokens=1,
+            extra_body={"chat_template_kwargs": {"enable_thinking": is_on}},
+        ).usage
+        for is_on in (True, False, True)
+    ]
+    for usage in usages[1:]:
+        assert usage.prompt_tokens_details.cached_tokens >= usages[0].prompt_tokens - 8
+
+
 def test_the_metrics_tell_the_work_of_grammars(client: Any, url: str):
     schema = {"type": "object", "properties": {"an_answer": {"enum": [1, 2]}}, "required": ["an_answer"]}
     form: Any = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}

@@ -281,3 +281,29 @@ def test_an_edit_does_not_hide_that_a_row_is_unusable(bad: float, params: Sampli
         sampler = Sampler(vocab_size=70, eog_token_ids=frozenset({3}), token_bytes=lambda _: b"", kernels=kernels)
         state = sampler.open(params.filled_from(BUILT_IN), (3,), 0)
         assert sampler.sample(logits, [state]) == [Choice(token_id=None)]
+
+
+def test_guesses_are_the_choices_of_later_tokens_and_change_nothing() -> None:
+    logits = np.random.default_rng(4).normal(0, 2, (3, 1000)).astype(np.float32)
+    before, kernels = logits.copy(), _native.RowSampler()
+    sampler = Sampler(vocab_size=1000, eog_token_ids=frozenset({0}), token_bytes=lambda _: b"", kernels=kernels)
+    plain = SamplingParams(temperature=1.5, top_k=100, logit_bias={7: 9.0})
+    states = [
+        sampler.open(params.filled_from(BUILT_IN), (1,), 11, None)
+        for params in (plain, SamplingParams(temperature=0), SamplingParams(temperature=1, mirostat=2))
+    ]
+    guesses = [sampler.guess(logits, states, [ahead] * 3) for ahead in range(4)]
+    assert (logits == before).all()
+    chosen = [[choice.token_id for choice in sampler.sample(logits, states)] for _ in range(4)]
+    assert [row[:2] for row in guesses] == [row[:2] for row in chosen]
+    assert len({row[0] for row in guesses}) > 1, "each has a random number of its own"
+    assert {row[2] for row in guesses} == {logits[2].argmax()}, "numpy chooses for it, so nothing is drawn"
+    assert sampler.guess(logits[:, :500], states, [0] * 3) == logits[:, :500].argmax(axis=1).tolist()
+
+
+def test_guesses_need_rows_of_the_same_vocabulary() -> None:
+    rows = np.zeros((2, 64), dtype=np.float32)
+    with pytest.raises(ValueError, match="each row of logits needs to be compiled"):
+        _native.RowSampler().guess(rows, [None, None], [0])
+    with pytest.raises(ValueError, match="another vocabulary"):
+        _native.RowSampler().guess(rows, [None, open_row(65)], [0, 0])

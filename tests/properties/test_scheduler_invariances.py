@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from stoker.backends.scripted import scripted_info
 from stoker.cache.store import KVStore
 from stoker.core.batch import Batch
+from stoker.core.model_info import WindowPool
 from stoker.core.request import Request
 from stoker.core.sequence import FinishReason
 from stoker.errors import BackendError
@@ -22,15 +23,22 @@ CONTEXT = 80
 
 
 def make_loop(rng: random.Random, **overrides: int) -> Loop:
+    traits = replace(rng.choice(ALL_TRAITS), can_export=True)
     info = scripted_info(
         context_size=CONTEXT,
         kv_tokens=overrides.get("kv_tokens", rng.choice([50, 80, 90, 140, 400])),
         num_slots=rng.choice([1, 4, 5, 8]),
         max_batch_tokens=rng.choice([1, 3, 8, 64, 256]),
-        traits=replace(rng.choice(ALL_TRAITS), can_export=True),
+        traits=traits,
     )
     store = KVStore(rng.choice([20_000, 10**6])) if rng.random() < 0.5 else None
     max_running = min(rng.choice([1, 2, 4]), info.num_slots, info.max_batch_tokens)
+    if traits.copies_whole:
+        reach = rng.choice([5, 20])
+        spare = rng.choice([0, 30])
+        info = replace(
+            info, windows=WindowPool(capacity=max_running * reach + info.max_batch_tokens + spare, reach=reach)
+        )
     return Loop(info, max_running, store=store, clock=crowded_clock(rng))
 
 

@@ -12,6 +12,7 @@ from stoker.backends.native import NativeBackend, NativeOptions
 from stoker.core.batch import Batch, Chunk, CopyPrefix, Truncate
 from stoker.models.gguf import read_gguf
 from tests.reference.draft_head_reference import DraftHeadReference
+from tests.reference.libllama_draft_head import libllama_guess
 from tests.reference.native_runs import relative_error
 from tests.tiny_models import TinyModel, write_tiny_model
 
@@ -60,6 +61,16 @@ def test_heads_guess_what_float64_says(tmp_path: Path, name: str) -> None:
     with opened(path) as backend:
         compute(backend, 0, 0, token_ids[:89])
         assert_like_reference(backend, path, 0, token_ids)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_libllama_computes_the_same_heads(tmp_path: Path, name: str) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", MODELS[name])
+    token_ids = prompt(60)
+    guesses, logits = DraftHeadReference(path).guesses(token_ids, 1)
+    theirs = libllama_guess(path, token_ids)
+    assert theirs.argmax() == guesses[0]
+    assert relative_error(theirs[None], logits) < 0.02, "its KV has elements of 16 bits"
 
 
 @pytest.mark.parametrize("pieces", [[1] * 40, [33, 7], [3, 30, 1, 1, 5], [70, 2, 65, 1]], ids=str)

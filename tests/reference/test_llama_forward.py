@@ -155,7 +155,10 @@ def test_shared_cells_are_counted_once(smollm2_path: Path, token_ids: list[int])
     with open_backend(smollm2_path, kv_tokens=256, max_batch_tokens=64) as backend:
         compute(backend, 0, (token_ids * 4)[:200])
         step(backend, *[], ops=[CopyPrefix(0, slot, 200) for slot in range(1, 8)])
-        step(backend, *[Chunk(slot, 200, (5,) * 7, 1) for slot in range(8)])
+        rows = step(backend, *[Chunk(slot, 200, (5,) * 7, 1) for slot in range(8)])
+        assert len(rows) == 8, "1600 positions are seen in a pool of 256 cells"
+        for row in rows[1:]:
+            assert_same(row, rows[0])
 
 
 def test_a_full_pool_is_an_error_and_leaves_the_slots_as_they_were(smollm2_path: Path, token_ids: list[int]) -> None:

@@ -27,6 +27,7 @@ PUBLIC = [
     "TextStream",
     "TokenLogprob",
     "ToolCall",
+    "Transcriber",
     "Usage",
     "__version__",
 ]

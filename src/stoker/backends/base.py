@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -90,14 +90,24 @@ class MaximaPort(Protocol):
         ...
 
 
+Guess: TypeAlias = Callable[[Logits, Sequence[tuple[int, int]]], list[Entry]]
+"""Chooses a token from each row of logits, given whose row it is (a slot) and how many entries were drafted before."""
+
+
+def most_likely(logits: Logits, _: Sequence[tuple[int, int]]) -> list[Entry]:
+    """A `Guess` for requests that are not sampled."""
+    return logits.argmax(axis=1).tolist()
+
+
 class DraftHeadPort(Protocol):
     """What a backend offers besides whose model has a head that guesses further tokens. Called between two passes."""
 
-    def draft(self, wanted: Sequence[tuple[int, int, Entry, int]]) -> list[list[Entry]]:
+    def draft(self, wanted: Sequence[tuple[int, int, Entry, int]], guess: Guess = most_likely) -> list[list[Entry]]:
         """Guesses how sequences go on; nothing of it stays.
 
         Args:
             wanted: slot, of how many of its positions to keep, the entry that follows them, and how many to guess.
+            guess: chooses from logits.
 
         Returns:
             As many entries for each as are wanted, or none where there is no room.

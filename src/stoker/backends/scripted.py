@@ -220,7 +220,9 @@ class ScriptedBackend:
             assert traits.can_copy, "copy denied by the traits"
             assert op.source != op.target
             assert not self._slots[op.target], "copy into a slot that is not empty"
-            assert 0 < op.length <= len(self._slots[op.source]), "copy beyond the end"
+            present = len(self._slots[op.source])
+            assert 0 < op.length <= present, "copy beyond the end"
+            assert op.length == present or not traits.copies_whole, "copy of a part denied by the traits"
             cells = self._slots[op.source][: op.length]
             self._slots[op.target] = cells if traits.shares_cells else [_Cell(c.entry, c.state) for c in cells]
         else:

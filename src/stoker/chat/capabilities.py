@@ -40,13 +40,16 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """The capabilities of a model."""
 
     names: Sequence[str]
-    """In Ollama's words: `completion`, `insert`, `vision`, `audio`, `tools`, `thinking`, `embedding`; and `rerank`."""
+    """In Ollama's words: `completion`, `insert`, `vision`, `audio`, `tools`, `thinking`, `embedding`; besides, `rerank`
+    and `transcription`."""
     tool_format: ToolFormat | None
     """None = it has no chat template, or a broken one."""
 
 
 def card_capabilities(card: ModelCard) -> Capabilities:
     """The capabilities of a loaded model. The first call runs its chat template, so it belongs on a separate thread."""
+    if card.transcription is not None:
+        return Capabilities(names=("transcription",), tool_format=None)
     if not card.can_generate:
         is_ranker = card.embedding is not None and card.embedding.pooling == Pooling.RANK.value
         return Capabilities(names=("rerank" if is_ranker else "embedding",), tool_format=None)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
+from stoker.chat.thoughts import Thoughts
 from stoker.chat.tools import NO_TOOLS, Tools, generic_calls
 from stoker.core.media import Media
 from stoker.core.outline import GrammarText, Outline, ReasoningSpan
@@ -64,7 +65,9 @@ class Thinking:
     budget: int | None = None
     """Most tokens of reasoning; None = no limit."""
     closing_text: str = ""
-    """Written before the end of reasoning that the budget ends."""
+    """Written before the end of reasoning that the budget or the client ends."""
+    can_be_ended: bool = False
+    """The client may end the reasoning while it is written."""
     stays_in_content: bool = False
     """Reasoning is not told apart from the answer."""
     is_preference: bool = False
@@ -94,6 +97,11 @@ class Plan:
     """Files whose markers are in the prompt."""
     reader: Callable[[], Reader] | None = None
     """Makes a reader for one choice; None = the answer is content as it is written."""
+
+
+def recalled(asked: Conversation, thoughts: Thoughts) -> Conversation:
+    """The conversation, with the reasoning that its client left out of messages that call tools."""
+    return replace(asked, messages=thoughts.filled_in(asked.messages))
 
 
 def planned(asked: Conversation, model: ChatModel) -> Plan:
@@ -224,4 +232,5 @@ def _span(thinking: Thinking, row: Format, prompt: str, *, has_tools: bool) -> R
         implicit_ends=ends,
         budget=thinking.budget,
         closing_text=thinking.closing_text,
+        can_be_ended=thinking.can_be_ended,
     )

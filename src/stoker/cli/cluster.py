@@ -66,16 +66,32 @@ KVDir = Annotated[
     ),
 ]
 
+KVEvents = Annotated[
+    bool,
+    typer.Option(
+        "--kv-events",
+        rich_help_panel=_PANEL,
+        help="Replicas publish which blocks of KV they hold, in vLLM's form, for routers of other projects.",
+    ),
+]
+
 
 @cluster.command(cls=Command, epilog=EXIT_CODES)
 @shared_options(ENGINE, SERVER, MODELS, SECURITY, SAMPLING)
-def serve(flags: Flags, models: Models = None, fronts: Fronts = 1, address: Address = "", kv_dir: KVDir = "") -> None:
+def serve(
+    flags: Flags,
+    models: Models = None,
+    fronts: Fronts = 1,
+    address: Address = "",
+    kv_dir: KVDir = "",
+    kv_events: KVEvents = False,
+) -> None:
     """Serve models on all machines of a Ray cluster, or on a Ray that is started here.
 
     Each model has --replicas engines, on any node. Ctrl-C lets running requests finish, and takes down what was
     started.
     """
-    found = _cluster(flags, models or [], fronts, kv_dir)
+    found = _cluster(flags, models or [], fronts, kv_dir, kv_events=kv_events)
     if address:
         found.check_kv_type()
     for model in models or []:
@@ -94,12 +110,14 @@ def serve(flags: Flags, models: Models = None, fronts: Fronts = 1, address: Addr
 
 @cluster.command(cls=Command, epilog=EXIT_CODES)
 @shared_options(ENGINE, SERVER, MODELS, SECURITY, SAMPLING)
-def config(flags: Flags, models: Models = None, fronts: Fronts = 1, kv_dir: KVDir = "") -> None:
+def config(
+    flags: Flags, models: Models = None, fronts: Fronts = 1, kv_dir: KVDir = "", kv_events: KVEvents = False
+) -> None:
     """Print the configuration for `serve deploy`, which is also that of a RayService on Kubernetes.
 
     Its first lines are the environment that every node of Ray needs.
     """
-    found = _given(flags, models or [], fronts, kv_dir)
+    found = _given(flags, models or [], fronts, kv_dir, kv_events=kv_events)
     document = found.as_document(found.load().server.host if "host" in found.settings else "0.0.0.0")
     write("# The environment of every node, before Ray starts:\n")
     write("".join(f"#   {name}={value}\n" for name, value in cluster_config.ENVIRONMENT.items()))
@@ -141,9 +159,11 @@ def _percent(part: int, whole: int | None) -> str | None:
     return f"{100 * part / whole:.0f} %" if whole else None
 
 
-def _cluster(flags: Flags, models: list[str], fronts: int, kv_dir: str) -> cluster_config.ClusterConfig:
+def _cluster(
+    flags: Flags, models: list[str], fronts: int, kv_dir: str, *, kv_events: bool
+) -> cluster_config.ClusterConfig:
     """What is served from here."""
-    found = _given(flags, models, fronts, kv_dir)
+    found = _given(flags, models, fronts, kv_dir, kv_events=kv_events)
     config = found.load()
     listener.check_exposure(config.server, keys.ApiKeys(config.server))
     check_cache_dir(config.engine.kv_cache_dir)
@@ -151,7 +171,9 @@ def _cluster(flags: Flags, models: list[str], fronts: int, kv_dir: str) -> clust
     return found
 
 
-def _given(flags: Flags, models: list[str], fronts: int, kv_dir: str) -> cluster_config.ClusterConfig:
+def _given(
+    flags: Flags, models: list[str], fronts: int, kv_dir: str, *, kv_events: bool
+) -> cluster_config.ClusterConfig:
     if kv_dir:
         flags = replace(flags, values={**flags.values, "kv_cache_dir": kv_dir})
-    return cluster_config.ClusterConfig.of(flags.load(), models, fronts)
+    return cluster_config.ClusterConfig.of(flags.load(), models, fronts, kv_events=kv_events)

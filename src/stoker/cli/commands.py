@@ -18,6 +18,7 @@ _GROUPS = {
     "Run and serve": {
         "run": "Answer one prompt, or chat on a terminal.",
         "chat": "Chat with a model.",
+        "transcribe": "Write down what is said in recordings, with a Whisper model.",
         "serve": "Serve models over HTTP.",
         "cluster": "Serve models on several machines, with Ray.",
         "batch": "Answer a file of requests in OpenAI's batch format.",
@@ -48,7 +49,7 @@ _GROUPS = {
 _UNLISTED = ("version", "help")
 COMMANDS = tuple(name for names in [*_GROUPS.values(), _UNLISTED] for name in names)
 """In the order of the help."""
-_NAME_WIDTH = 10
+_NAME_WIDTH = 11
 _NAMES = {"list": "list_models", "help": "help_page"}
 """Functions whose names are not those of their commands, which Python has for other things."""
 SYNONYMS = {

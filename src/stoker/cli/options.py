@@ -74,12 +74,26 @@ class _Opt(NamedTuple):
     kind: Any
     names: tuple[str, ...] = ()
     metavar: str | None = None
+    parser: Callable[[str], object] | None = None
+
+
+def _layers(text: str) -> int | str:
+    """What `--gpu-layers` takes: a number, or `auto`."""
+    if text == "auto":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is neither a whole number nor auto") from None
 
 
 def _panel(panel: str, **options: Any) -> OptionGroup:
     """Options of one section of the help: setting = type, or `_Opt`. Their meaning is that of the setting."""
     given = {key: option if isinstance(option, _Opt) else _Opt(option) for key, option in options.items()}
-    return {key: _option(opt.kind | None, panel, None, *opt.names, metavar=opt.metavar) for key, opt in given.items()}
+    return {
+        key: _option(opt.kind | None, panel, None, *opt.names, metavar=opt.metavar, parser=opt.parser)
+        for key, opt in given.items()
+    }
 
 
 def _option(kind: Any, panel: str, help_text: str | None, *names: str, **more: Any) -> Any:
@@ -92,7 +106,9 @@ def _bench(kind: Any, help_text: str, **more: Any) -> Any:
 
 _GPU_AND_ONNX = _panel(
     "GPU and ONNX",
-    gpu_layers=int,
+    gpu_layers=_Opt(str, metavar="N|auto", parser=_layers),
+    n_cpu_moe=int,
+    override_tensor=_Opt(str, metavar="PATTERN=BUFFER"),
     split_mode=SplitMode,
     main_gpu=int,
     tensor_split=_Opt(str, metavar="N,N"),

@@ -110,5 +110,17 @@ def _file(path: Path) -> dict[str, Any]:
         **({"recommended_sampling": recommended} if recommended else {}),
         "chat_template": about.chat_template,
         "path": str(path),
+        **_devices(),
         "here": True,
     }
+
+
+def _devices() -> dict[str, list[str]]:
+    """The GPUs that libllama finds here, by name and memory; nothing if there are none."""
+    from stoker.backends.llama import gpus_by_child
+
+    try:
+        found = [str(device) for device in gpus_by_child().devices]
+    except ModelUnsupported:
+        found = []
+    return {"devices": found} if found else {}

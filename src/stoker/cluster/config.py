@@ -62,6 +62,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Settings by key, as in Stoker's configuration file, without its sections."""
     fronts: int = 1
     """Processes that speak HTTP; each is one core's worth of tokens."""
+    kv_events: bool = False
+    """Replicas publish which blocks of KV they hold, for routers of other projects."""
     name: str = "stoker"
     """Name of the application in Ray Serve, and the prefix of its deployments' names."""
 
@@ -73,10 +75,10 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
                 raise ConfigError(f"`{key}` cannot be had in a cluster: {reason}", key=key)
 
     @classmethod
-    def of(cls, config: Config, models: list[str], fronts: int) -> ClusterConfig:
+    def of(cls, config: Config, models: list[str], fronts: int, *, kv_events: bool = False) -> ClusterConfig:
         """All settings that were given explicitly, to be sent to other machines."""
         given = {each.key: msgspec.to_builtins(each.value) for each in config.settings if each.origin != "default"}
-        return cls(models=models, settings=given, fronts=fronts)
+        return cls(models=models, settings=given, fronts=fronts, kv_events=kv_events)
 
     def load(self) -> Config:
         """The settings, whatever this machine's environment and files say.
@@ -148,9 +150,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         self.engines()
         settings = {key: value for key, value in self.settings.items() if key not in ("host", "port")}
         # The application acts as if it listened everywhere: Ray's entrance stands in front of it.
-        args = ClusterConfig(
-            models=self.models, settings={**settings, "host": host}, fronts=self.fronts, name=self.name
-        )
+        args = msgspec.structs.replace(self, settings={**settings, "host": host})
         application = {
             "name": self.name,
             "route_prefix": "/",

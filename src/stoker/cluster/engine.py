@@ -10,6 +10,7 @@ from typing import Any
 
 from stoker.cluster.actor_log import log_to_stderr
 from stoker.cluster.config import EngineSpec
+from stoker.cluster.kv_events import KVEventPublisher
 from stoker.cluster.messages import decode_orders, encode
 from stoker.cluster.session import Session
 from stoker.cluster.untyped import ray
@@ -33,7 +34,11 @@ class Engine:
         self._has_sessions = asyncio.Condition()
         self._node = str(ray.util.get_node_ip_address())
         self._runtime = await started(spec.model_spec(), None)
-        self._blocks = BlockFollower(self._runtime)
+        self._blocks = BlockFollower(self._runtime, wants_tokens=spec.cluster.kv_events)
+        self._events: KVEventPublisher | None = None
+        if spec.cluster.kv_events:
+            self._events = KVEventPublisher(self._node)
+            self._blocks.listen(self._events.publish)
 
     async def connect(self, session_id: str, to: str) -> AsyncGenerator[bytes, None]:
         """The reports to a front, until it leaves.
@@ -42,7 +47,8 @@ class Engine:
             session_id: chosen by the front.
             to: this replica; for the router.
         """
-        session = Session(self._runtime, self._node, lambda: self._others(session_id), self._blocks)
+        endpoint = "" if self._events is None else self._events.endpoint
+        session = Session(self._runtime, self._node, lambda: self._others(session_id), self._blocks, endpoint)
         async with self._has_sessions:
             self._sessions[session_id] = session
             self._has_sessions.notify_all()
@@ -83,4 +89,6 @@ class Engine:
         if runtime is not None:
             await asyncio.gather(*(session.close() for session in self._sessions.values()))
             await self._blocks.close()
+            if self._events is not None:
+                await self._events.close()
             await runtime.close()

@@ -14,6 +14,7 @@ from functools import cached_property
 from types import FrameType
 from typing import Any, NoReturn
 
+from stoker.cluster import family
 from stoker.cluster.config import ENVIRONMENT, ClusterConfig
 from stoker.errors import ConfigError, ModelNotLoaded, StokerError
 
@@ -32,6 +33,8 @@ _POLL_S = 0.25
 _READY_S = 1800.0
 """Time in which the models must answer; they may have to be downloaded first."""
 _CALL_S = 10.0
+_END_S = 5.0
+"""Time that Ray's processes have to end by themselves. Its agents would take a minute or two."""
 _OBJECT_STORE_BYTES = 80 * 2**20
 """Size of Ray's object store, which is not used: messages between actors are small."""
 
@@ -49,6 +52,8 @@ class LocalCluster:
         self._config = cluster.load()
         self._address = address
         self._is_deployed = False
+        self._found_serve = False
+        """Ray Serve ran before: other applications may belong to it."""
 
     @property
     def url(self) -> str:
@@ -68,6 +73,7 @@ class LocalCluster:
         from stoker.cluster.app import application
 
         app = application(self._cluster)
+        self._found_serve = _serve_runs(ray)
         self._is_deployed = True
         try:
             serve.start(http_options={"host": self._config.server.host, "port": self._config.server.port})
@@ -124,19 +130,21 @@ class LocalCluster:
         raise ModelNotLoaded(f"the models do not answer after {_READY_S:g} s; see the logs of Ray")
 
     def close(self) -> None:
-        """Drains, and takes down what was started: the application, and Ray if it was started here."""
+        """Drains, and takes down what was started: the application, and Ray Serve and Ray if they were started here."""
         ray, serve = _ray(self._environment)
         if not ray.is_initialized():
             return
         try:
             if self._is_deployed:
                 self._drain()
-                if self._address:
+                if self._found_serve:
                     serve.delete(self._cluster.name)
                 else:
                     serve.shutdown()
         finally:
+            started = [] if self._address else family.descendants()
             ray.shutdown()
+            family.end(started, _END_S)
 
     def _drain(self) -> None:
         _, serve = _ray(self._environment)
@@ -192,6 +200,15 @@ def _ray(environment: Mapping[str, str]) -> tuple[Any, Any]:
     for name in ("ray", "ray.serve"):
         logging.getLogger(name).setLevel(logging.WARNING)
     return ray, serve
+
+
+def _serve_runs(ray: Any) -> bool:
+    """Whether the cluster has Ray Serve already."""
+    try:
+        ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
+    except ValueError:
+        return False
+    return True
 
 
 def _last_line(text: str) -> str:

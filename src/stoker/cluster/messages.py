@@ -24,6 +24,8 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     card: ModelCard
     node: str
     """The address of its node."""
+    kv_events: str = ""
+    """Where it publishes which blocks of KV it holds; empty = nowhere."""
 
 
 class Beat(msgspec.Struct, frozen=True, tag=True):

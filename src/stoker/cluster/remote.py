@@ -93,6 +93,7 @@ class RemoteEngine:
         self._listener: CacheListener | None = None
         self.node = ""
         """The address of its node, once it is connected."""
+        self._kv_events = ""
 
     def listen(self, listener: CacheListener) -> None:
         """Tells a listener what the replica says about its cache. To be called before `start`."""
@@ -120,7 +121,7 @@ class RemoteEngine:
             self._tasks = [asyncio.ensure_future(self._listen()), asyncio.ensure_future(self._keep_telling())]
         hello = await asyncio.shield(self._hello)
         if self._template is None:
-            self.node = hello.node
+            self.node, self._kv_events = hello.node, hello.kv_events
             self._template = CardTemplate(hello.card, self._volatile)
         return hello.card
 
@@ -133,6 +134,7 @@ class RemoteEngine:
             last_error=beat.last_error,
             heartbeat=beat.stats,
             node=self.node,
+            kv_events=self._kv_events,
             num_others=beat.num_others,
         )
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from stoker.cluster.messages import Beat, Heard, Hello, Order, Report
+from stoker.engine.blocks_held import StoredBlocks
 from stoker.engine.health import Health
 from stoker.engine.protocol import Abort, Accepted, Failed, Pause, Resume, Submit
 from stoker.engine.question_messages import (
@@ -45,6 +46,7 @@ class Session:
     Args:
         runtime: of the replica; started.
         node: the address of its node.
+        kv_events: where it publishes which blocks it holds.
         others: the sessions of other fronts at the same replica.
         blocks: knows which blocks of KV the replica holds; None = the front is not told.
     """
@@ -55,13 +57,14 @@ class Session:
         node: str,
         others: Callable[[], Iterable[Session]] = lambda: (),
         blocks: BlockFollower | None = None,
+        kv_events: str = "",
     ) -> None:
         self._runtime = runtime
         self._others = others
         self._blocks = blocks
         self._num_blocks_unread = 0
         """Blocks in reports that the front has not taken. If they become too many, it is told everything later."""
-        self._reports: list[Report] = [Hello(runtime.card, node)]
+        self._reports: list[Report] = [Hello(runtime.card, node, kv_events)]
         self._has_news = asyncio.Event()
         self._work: dict[str, asyncio.Task[None]] = {}
         self._resumed: dict[str, asyncio.Event] = {}
@@ -137,7 +140,8 @@ class Session:
     def _tell_blocks(self, answer: BlocksHeld) -> None:
         self._num_blocks_unread += sum(len(run.numbers) for run in (*answer.stored, *answer.removed))
         if self._num_blocks_unread < MAX_UNREAD:
-            self._tell(answer)
+            stored = [StoredBlocks(run.medium, run.numbers) for run in answer.stored]  # fronts need no tokens
+            self._tell(msgspec.structs.replace(answer, stored=stored))
         else:
             self._has_news.set()
 

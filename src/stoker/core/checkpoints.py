@@ -14,6 +14,8 @@ from stoker.core.blocks import BLOCK_ENTRIES
 
 MAX_CHECKPOINTS = 8
 """Most states kept of one prompt."""
+MAX_RESIDENT = 4
+"""Most checkpoints that one prompt leaves in the KV pool, where each takes a slot."""
 MIN_LENGTH = 64
 """A shorter beginning is computed again as quickly."""
 MIN_GAP = 64
@@ -28,8 +30,10 @@ def points(entries: Sequence[Entry], eog_token_ids: Container[Entry]) -> list[in
     return sorted(_borders(entries, eog_token_ids).union(blocks))
 
 
-def choose(entries: Sequence[Entry], limit: int, eog_token_ids: Container[Entry]) -> list[int]:
-    """Lengths at which the states of a prompt are kept, ascending: at most `MAX_CHECKPOINTS`, none above `limit`.
+def choose(
+    entries: Sequence[Entry], limit: int, eog_token_ids: Container[Entry], most: int = MAX_CHECKPOINTS
+) -> list[int]:
+    """Lengths at which the states of a prompt are kept, ascending: at most `most`, none above `limit`.
 
     Always the last one before the end (the next prompt may be another question about the same text). Then, with gaps,
     the first message border (a system prompt serves many conversations), the others from the last to the first, and
@@ -42,9 +46,20 @@ def choose(entries: Sequence[Entry], limit: int, eog_token_ids: Container[Entry]
     borders = [length for length in borders if length not in last]
     chosen: list[int] = []
     for length in chain(borders[:1], reversed(borders), reversed(rare)):
-        if len(chosen) < MAX_CHECKPOINTS - 1 and all(abs(length - other) >= MIN_GAP for other in chosen):
+        if len(chosen) < most - 1 and all(abs(length - other) >= MIN_GAP for other in chosen):
             chosen.append(length)
     return [*sorted(chosen), *last]
+
+
+def with_parting(lengths: Sequence[int], parting: int, reused: int) -> list[int]:
+    """These lengths, and the one at which a prompt parts from another prompt, if it is far from what can be reused.
+
+    Not every template ends a message between what prompts have in common and what they have not: Gemma's puts system
+    prompts into the first question. The second prompt that begins so keeps a state there, for all that follow.
+    """
+    serves_as_well = any(0 <= parting - other < MIN_GAP for other in lengths)
+    is_far = parting >= max(MIN_LENGTH, reused + MIN_GAP)
+    return sorted([*lengths, parting]) if is_far and not serves_as_well else list(lengths)
 
 
 def _borders(entries: Sequence[Entry], eog_token_ids: Container[Entry]) -> set[int]:

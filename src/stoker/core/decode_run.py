@@ -78,7 +78,7 @@ class DecodeRun:
     @property
     def has_room(self) -> bool:
         """Every sequence has room for the next step; none has to be preempted."""
-        return self._kv.ledger.free >= len(self.sequences)
+        return self._kv.ledger.has_room(len(self.sequences))
 
     def plan(self, step_id: int) -> Batch:
         """The next step, promised. Needs `has_room`."""

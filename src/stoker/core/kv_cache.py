@@ -7,6 +7,15 @@
 ```
 
 Whatever is done to a slot is queued as a `CacheOp` for the next batch, in order.
+
+Where only whole slots can be copied, a running sequence leaves *checkpoints*: retained slots that share its entries up
+to a length at which later prompts may part from it.
+
+```
+    checkpoint ─────┤
+    checkpoint ─────────────────┤                 a prompt that parts here ┐ goes on from the second checkpoint,
+    running    ─────────────────────────────────┤ ◄────────────────────────┘ and computes the rest again
+```
 """
 
 from __future__ import annotations
@@ -19,9 +28,12 @@ from stoker.core.ledger import Ledger
 from stoker.core.model_info import ModelInfo
 from stoker.core.prefix_tree import Match, PrefixTree
 from stoker.core.retained import Retained
+from stoker.core.window_cells import WindowCells
 
 TRIM_GRANULE = 64
 """Retained tails are cut in steps of this many cells, so that a full pool does not cost one operation per token."""
+MIN_USE = 32
+"""A retained slot from which fewer entries are copied is no less likely to be evicted: every prompt begins like it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +62,11 @@ class KVCache:
 
     def __init__(self, info: ModelInfo) -> None:
         self.tree = PrefixTree()
-        self.ledger = Ledger(info.kv_tokens, self.tree, shares_cells=info.traits.shares_cells)
+        windows = None if info.windows is None else WindowCells(info.windows, self.tree)
+        self.ledger = Ledger(info.kv_tokens, self.tree, shares_cells=info.traits.shares_cells, windows=windows)
         self.retained = Retained()
         self._traits = info.traits
+        self._max_batch_tokens = info.max_batch_tokens
         self._free_slots = list(reversed(range(info.num_slots)))
         self._running: dict[int, Hashable] = {}
         """The slots with a sequence, each with the key under which its entries are found."""
@@ -75,12 +89,18 @@ class KVCache:
     @property
     def is_half_full(self) -> bool:
         """Half of the cells or of the slots are in use: before long something has to leave."""
-        num_free_slots = len(self._free_slots)
-        return self.ledger.free * 2 <= self.ledger.capacity or num_free_slots <= self.num_sequences
+        num_free_slots, windows = len(self._free_slots), self.ledger.windows
+        are_windows_half_full = windows is not None and windows.is_half_full
+        is_pool_half_full = self.ledger.free * 2 <= self.ledger.capacity
+        return is_pool_half_full or are_windows_half_full or num_free_slots <= self.num_sequences
 
     @property
     def can_copy(self) -> bool:
         return self._traits.can_copy
+
+    @property
+    def copies_whole(self) -> bool:
+        return self._traits.copies_whole
 
     @property
     def can_truncate(self) -> bool:
@@ -95,6 +115,8 @@ class KVCache:
         """What of `entries[:limit]` is resident under `key` and can be had by this backend."""
         if not self._traits.can_copy:
             return self._find_retained(entries, limit, key)
+        if self._traits.copies_whole:
+            return self._find_whole(entries, limit, key)
         match = self.tree.match(entries[:limit], key)
         through = self.tree.slots_through(match)
         if not through:
@@ -107,6 +129,10 @@ class KVCache:
             can_go_on = is_whole or self._traits.can_truncate
             return Reuse(source, match.length, takes_over=True, match=match) if can_go_on else NOTHING
         return Reuse(source, match.length, takes_over=False, match=match)
+
+    def parting(self, entries: list[Entry], key: Hashable) -> int:
+        """How many of `entries` are resident under `key`, whether a backend can have them or not."""
+        return self.tree.match(entries, key).length
 
     def room_beside(self, reuse: Reuse) -> int:
         """Cells that a new sequence could still get, were everything retained evicted but what it reuses."""
@@ -133,18 +159,31 @@ class KVCache:
         self._running[slot] = key
         self.tree.insert(slot, key)
         if reuse.source is not None:
-            self.retained.use(reuse.source)
-            self.tree.copy(reuse.source, slot, reuse.length)
-            self._ops.append(CopyPrefix(reuse.source, slot, reuse.length))
+            if reuse.length >= MIN_USE:
+                self.retained.use(reuse.source)
+                self._use_checkpoints_of(reuse.source)
+            self._copy(reuse.source, slot, reuse.length)
         return slot
 
+    def leave_checkpoint(self, slot: int) -> None:
+        """Keeps what a running slot holds now for later sequences, in a retained slot, if one can be had."""
+        is_kept = any(other in self.retained for other in self.tree.tips_beside(slot))
+        if is_kept or self._num_spare_slots == 0:
+            return
+        kept, key = self._take_slot(pinned=None), self._running[slot]
+        self.tree.insert(kept, key)
+        self._copy(slot, kept, self.tree.length(slot))
+        self.retained.add(kept, key, is_checkpoint=True)
+
     def make_room(self, num_cells: int) -> int:
-        """Evicts retained tails until `num_cells` are free, or nothing is left to evict; returns what is free."""
-        before = self.ledger.free
-        if before >= num_cells:
-            return before
-        while (free := self.ledger.free) < num_cells and self.retained:
-            self._trim(self.retained.first(), num_cells - free)
+        """Evicts retained tails until `num_cells` are free, or nothing is left to evict; returns what is free.
+
+        Cells of windows are made free likewise. Running sequences cannot use these up: see `Scheduler`.
+        """
+        before, num_windowed = self.ledger.free, min(num_cells, self._most_windowed)
+        while not (self.ledger.free >= num_cells and self.ledger.has_room(num_windowed)) and self.retained:
+            self._trim(self.retained.first(), num_cells - self.ledger.free)
+        free = self.ledger.free
         self.num_evicted += free - before
         return free
 
@@ -168,9 +207,9 @@ class KVCache:
         """
         assert not self.ledger.is_promised(slot)
         key = self._running.pop(slot)
-        # Where other slots hold all of its cells, a retained slot would only cost a slot.
-        if retain and (self.tree.num_private(slot) if self._traits.shares_cells else self.tree.length(slot)) > 0:
+        if retain and self._is_worth_keeping(slot):
             self.retained.add(slot, key, session)
+            self._use_checkpoints_of(slot)
         else:
             self._clear(slot)
 
@@ -215,6 +254,8 @@ class KVCache:
         self.tree.insert(slot, key)
         self.tree.extend(slot, entries)
         self.retained.add(slot, key)
+        if self.ledger.windows is not None:
+            self.ledger.windows.add(min(len(entries), self.ledger.windows.reach))
 
     def key_of(self, slot: int) -> Hashable:
         """Under which key the entries of a slot that is not free are found."""
@@ -233,6 +274,7 @@ class KVCache:
         """Queues the operations of a failed step again, whether the backend had applied them or not.
 
         Only truncation is repeated. Returns the slots that copies should have filled; sequences there are preempted.
+        Checkpoints that were to be filled are given up.
         """
         shortened: dict[int, int] = {}
         filled: set[int] = set()
@@ -243,8 +285,11 @@ class KVCache:
             else:
                 shortened[op.slot] = min(op.length, shortened.get(op.slot, op.length))
         self._ops[:0] = [Truncate(slot, length) for slot, length in shortened.items()]
+        given_up = {slot for slot in filled if self.retained.is_checkpoint(slot)}
+        for slot in given_up:
+            self._drop(slot)
         assert not filled & self.retained.slots, "a slot was filled and given up in one step"
-        return filled
+        return filled - given_up
 
     def check_integrity(self) -> None:
         """Asserts that slots and cells add up."""
@@ -254,7 +299,7 @@ class KVCache:
         assert set(self.tree.slots) == self._running.keys() | self.retained.slots
         assert not set(self._free_slots) & set(self.tree.slots)
         assert len(set(self._free_slots)) == len(self._free_slots)
-        if self._traits.shares_cells:
+        if self._traits.shares_cells and not self._traits.copies_whole:
             assert all(self.tree.num_private(slot) > 0 for slot in self.retained), "a slot retained for nothing"
 
     @property
@@ -265,6 +310,31 @@ class KVCache:
         if self._traits.shares_cells:
             return self.tree.num_held_by(self._running.keys())
         return sum(self.tree.length(slot) for slot in self._running)
+
+    @property
+    def _most_windowed(self) -> int:
+        """Cells of windows that one sequence can be promised in a step, at most."""
+        windows = self.ledger.windows
+        return 0 if windows is None else max(self._max_batch_tokens, windows.reach)
+
+    def _is_worth_keeping(self, slot: int) -> bool:
+        """What a sequence leaves in a slot could be of use. Where other slots hold all of it, it would only cost a
+        slot, unless a later sequence can go on only where a slot ends.
+        """
+        if self._traits.copies_whole:
+            return self.tree.length(slot) > 0 and not any(s in self.retained for s in self.tree.tips_beside(slot))
+        return (self.tree.num_private(slot) if self._traits.shares_cells else self.tree.length(slot)) > 0
+
+    def _use_checkpoints_of(self, slot: int) -> None:
+        """A conversation is evicted before its checkpoints, and of these the longest first."""
+        if self._traits.copies_whole:
+            for node in self.tree.path(slot):
+                for checkpoint in [tip for tip in node.tips if self.retained.is_checkpoint(tip)]:
+                    self.retained.use(checkpoint)
+
+    def _copy(self, source: int, target: int, length: int) -> None:
+        self.tree.copy(source, target, length)
+        self._ops.append(CopyPrefix(source, target, length))
 
     def _can_copy(self, match: Match) -> bool:
         return self._traits.shares_cells or self.ledger.free >= match.length
@@ -310,3 +380,17 @@ class KVCache:
             if is_usable and length > best.length:
                 best = Reuse(slot, length, takes_over=True, match=None)
         return best
+
+    def _find_whole(self, entries: list[Entry], limit: int, key: Hashable) -> Reuse:
+        """Where only whole slots can be copied: the longest prefix at which some slot ends.
+
+        What a finished conversation left is gone on with where it is; a checkpoint and a running sequence stay.
+        """
+        match = self.tree.match_end(entries[:limit], key)
+        if match.length == 0:
+            return NOTHING
+        tips = match.node.tips
+        left = next((slot for slot in tips if slot in self.retained and not self.retained.is_checkpoint(slot)), None)
+        source = min(tips, key=lambda slot: (slot not in self.retained, slot)) if left is None else left
+        is_last_slot = source in self.retained and self._num_spare_slots == 1
+        return Reuse(source, match.length, takes_over=source == left or is_last_slot, match=match)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from stoker.core.batch import Chunk, Entry
 from stoker.core.prefix_tree import PrefixTree
+from stoker.core.window_cells import WindowCells
 
 
 class Ledger:
@@ -21,12 +22,16 @@ class Ledger:
         capacity: cells of the pool.
         tree: what the slots hold; promises are added to it when they are committed.
         shares_cells: several slots that hold the same entries hold them in the same cells.
+        windows: the second pool, of layers that see only a window; None = there is none.
     """
 
-    def __init__(self, capacity: int, tree: PrefixTree, *, shares_cells: bool) -> None:
+    def __init__(
+        self, capacity: int, tree: PrefixTree, *, shares_cells: bool, windows: WindowCells | None = None
+    ) -> None:
         self.capacity = capacity
         self._tree = tree
         self.shares_cells = shares_cells
+        self.windows = windows
         self._promised: dict[int, Sequence[Entry]] = {}
         self.num_promised = 0
 
@@ -43,18 +48,26 @@ class Ledger:
         held = self._tree.num_distinct if self.shares_cells else self._tree.num_total
         return self.capacity - held - self.num_promised
 
-    def promise(self, slot: int, entries: Sequence[Entry]) -> None:
-        """Sets cells aside for the entries that this step computes in a slot."""
+    def has_room(self, num_entries: int) -> bool:
+        """Every pool has free cells for this number of entries."""
+        return self.free >= num_entries and (self.windows is None or self.windows.have_room(num_entries))
+
+    def promise(self, slot: int, entries: Sequence[Entry], *, is_import: bool = False) -> None:
+        """Sets cells aside for the entries that this step computes in a slot, or imports into an empty one."""
         assert slot not in self._promised
         self._promised[slot] = entries
         self.num_promised += len(entries)
+        if self.windows is not None:
+            self.windows.promise(min(len(entries), self.windows.reach) if is_import else len(entries))
 
     def promise_each(self, chunks: Iterable[Chunk]) -> None:
         """As `promise`, for slots that have not been promised anything in this step."""
-        promised = self._promised
+        promised, before = self._promised, self.num_promised
         for slot, _, entries, _, _, _, _ in chunks:
             promised[slot] = entries
             self.num_promised += len(entries)
+        if self.windows is not None:
+            self.windows.promise(self.num_promised - before)
 
     def is_promised(self, slot: int) -> bool:
         """This step computes entries in the slot."""
@@ -63,21 +76,30 @@ class Ledger:
     def withdraw(self, slot: int, length: int) -> None:
         """Takes back the cells promised to a slot beyond `length` entries, as when its import failed there."""
         kept = self._promised[slot][: length - self._tree.length(slot)]
-        self.num_promised -= len(self._promised[slot]) - len(kept)
+        num_back = len(self._promised[slot]) - len(kept)
+        self.num_promised -= num_back
+        if self.windows is not None:
+            self.windows.promise(-num_back if kept else -min(num_back, self.windows.reach))
         self._promised[slot] = kept
 
     def commit(self) -> None:
         """The step is computed: slots hold the entries that were promised."""
         assert self.free >= 0, "more was promised than there is"
         self._tree.extend_each(self._promised)
+        if self.windows is not None:
+            self.windows.commit()
         self.abandon()
 
     def abandon(self) -> None:
         """Takes every promise back, as after a step that failed."""
         self._promised.clear()
         self.num_promised = 0
+        if self.windows is not None:
+            self.windows.num_promised = 0
 
     def check_integrity(self) -> None:
         """Asserts that cells add up."""
         assert 0 <= self.used <= self.capacity
         assert self.num_promised == sum(len(entries) for entries in self._promised.values())
+        if self.windows is not None:
+            assert self.windows.have_room(0), "more cells of windows are held than there are"

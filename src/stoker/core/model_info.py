@@ -16,11 +16,26 @@ class CacheTraits:
     as nothing was computed behind them, if the batch has said that they are drafted."""
     can_copy: bool
     """A prefix of one slot can be copied into another, empty slot."""
+    copies_whole: bool = False
+    """Only all that a slot holds can be copied, and no shorter prefix. Without `can_truncate`: a later prompt can go on
+    only where some slot ends, and checkpoints are such slots (docs/adr/0034)."""
     shares_cells: bool
     """A copied prefix occupies no cells of its own until it diverges."""
     can_export: bool = False
     """KV can be taken out of a slot as bytes and put into another: any range of positions if the backend can
     truncate, else only all that the slot holds, into an empty one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowPool:
+    """A second pool of cells: layers that see only a window keep the last positions of each slot there."""
+
+    capacity: int
+    """Cells of the pool."""
+    reach: int
+    """Positions before the end of a slot that take cells of the pool, at most: the window, what drafts may be cut back
+    by, and the rest of a page."""
+    bytes_per_cell: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +65,9 @@ class ModelInfo:
     """What exported KV means besides the weights: the backend with its version, the types of its elements, every
     option that changes them. KV of another format is never imported."""
     kv_bytes_per_token: int = 0
-    """What one cell of the pool takes; 0 = not known."""
+    """What one cell of the pool takes, without the layers of `windows`; 0 = not known."""
+    windows: WindowPool | None = None
+    """Where layers with a window keep less than all positions; None = every layer keeps all, in one pool."""
     state_bytes_per_slot: int = 0
     """What a slot with anything in it takes beside its cells: the states of recurrent layers."""
     mixes_adapters: bool = False

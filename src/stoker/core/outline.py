@@ -37,7 +37,9 @@ class ReasoningSpan:
     budget: int | None = None
     """How many tokens it may have at most; not given: no limit."""
     closing_text: str = ""
-    """What is written before `end_text` where the budget ends it."""
+    """What is written before `end_text` where the budget or the client ends it."""
+    can_be_ended: bool = False
+    """The client may end it while it is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

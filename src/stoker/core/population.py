@@ -16,6 +16,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from operator import attrgetter
 from types import MappingProxyType
 
+from stoker.core.checkpoints import with_parting
 from stoker.core.kv_cache import KVCache, Reuse
 from stoker.core.sequence import FinishReason, Sequence
 from stoker.core.tiering import Tiering
@@ -103,6 +104,9 @@ class Population:
     def start(self, sequence: Sequence, reuse: Reuse) -> None:
         """A waiting sequence gets a slot, which holds what `reuse` found. Needs `KVCache.has_slot`."""
         self._waiting.take(sequence)
+        if self._kv.copies_whole and sequence.is_shared:
+            parting = self._kv.parting(sequence.entries[:-1], sequence.cache_key)
+            sequence.checkpoints = with_parting(sequence.checkpoints, parting, reuse.length)
         sequence.slot = self._kv.open(reuse, sequence.cache_key)
         sequence.num_computed, sequence.num_restorable = reuse.length, reuse.num_restorable
         if not sequence.has_begun:
@@ -141,6 +145,7 @@ class Population:
         """A running sequence goes back to the queue, to be computed again without anything that others left."""
         self._vacate(sequence, retain=False)
         sequence.is_isolated, sequence.has_begun, sequence.chain = True, False, None
+        sequence.checkpoints = []
         self._waiting.push_front(sequence)
 
     def pause(self, sequence: Sequence) -> None:

@@ -82,6 +82,10 @@ class PrefixTree:
         """The nodes that a slot holds, the last one first."""
         return self._tips[slot].path()
 
+    def tips_beside(self, slot: int) -> set[int]:
+        """The slots that end where a slot does, itself included."""
+        return self._tips[slot].tips
+
     def entries(self, slot: int) -> list[Entry]:
         """All entries of a slot, in order."""
         runs = [node.entries for node in self._tips[slot].path()]
@@ -169,14 +173,22 @@ class PrefixTree:
 
     def match(self, entries: list[Entry], key: Hashable = None) -> Match:
         """The longest prefix of `entries` that some slot holds under `key`."""
-        best = Match(self._roots.get(key) or Node(None, []), 0, 0)
-        ends = [best]
+        return max(self._matches(entries, key), key=lambda match: match.length)
+
+    def match_end(self, entries: list[Entry], key: Hashable = None) -> Match:
+        """The longest prefix of `entries` that is all that some slot holds under `key`."""
+        found = self._matches(entries, key)
+        ends = (match for match in found if match.depth == len(match.node.entries) and match.node.tips)
+        return max(ends, key=lambda match: match.length, default=Match(Node(None, []), 0, 0))
+
+    def _matches(self, entries: list[Entry], key: Hashable) -> Iterator[Match]:
+        """How `entries` run through the tree, in each of its branches: of nothing at first, then of node after node."""
+        ends = [Match(self._roots.get(key) or Node(None, []), 0, 0)]
         while ends:
             end = ends.pop()
-            below = list(_matches_below(end, entries))
-            best = max((best, *below), key=lambda match: match.length)
-            ends += [match for match in below if match.depth == len(match.node.entries)]
-        return best
+            yield end
+            if end.depth == len(end.node.entries):
+                ends += _matches_below(end, entries)
 
     def overlap(self, slot: int, entries: list[Entry]) -> int:
         """How many of `entries` a slot begins with."""
@@ -205,6 +217,22 @@ class PrefixTree:
                 break
             total += len(node.entries)
         return total
+
+    def num_within(self, reach: int) -> int:
+        """Distinct entries that are at most `reach` entries before the end of a slot that holds them.
+
+        ```
+        reach 4:   a b c[d e f g]─┬─[h i]  tip        of a node they are its last ones, as many as the nearest tip below
+                         tip ─────┘                   it leaves: nodes end only at tips and where paths part
+        ```
+        """
+        nearest: dict[int, int] = {}
+        num_found = 0
+        for node in reversed(list(self.nodes())):
+            below = (nearest[child.number] + len(child.entries) for child in node.children)
+            nearest[node.number] = distance = 0 if node.tips else min(below)
+            num_found += max(0, min(len(node.entries), reach - distance))
+        return num_found
 
     def num_held_by(self, slots: Iterable[int], match: Match | None = None) -> int:
         """Distinct entries that these slots, and the path of `match`, hold together."""

@@ -65,6 +65,7 @@ class Retained:
         """The slots of sessions."""
         self._sessions: dict[str, int] = {}
         self._session_of: dict[int, str] = {}
+        self._checkpoints: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -75,15 +76,18 @@ class Retained:
     def __iter__(self) -> Iterator[int]:
         return chain(self._rule, self._preferred)
 
-    def add(self, slot: int, key: Hashable, session: str = "") -> None:
+    def add(self, slot: int, key: Hashable, session: str = "", *, is_checkpoint: bool = False) -> None:
         """A conversation is finished, or was restored from a file: its entries stay in the slot.
 
         Args:
             slot: where they are.
             key: under which they are found.
             session: to which they belong; what it left before is none of its any more. Empty = to none.
+            is_checkpoint: the conversation goes on in another slot; see `KVCache.leave_checkpoint`.
         """
         self._keys[slot] = key
+        if is_checkpoint:
+            self._checkpoints.add(slot)
         if not session:
             self._rule.add(slot)
             return
@@ -99,6 +103,7 @@ class Retained:
     def remove(self, slot: int) -> Hashable:
         """A slot is not retained any more; returns its key."""
         self._rule_of(slot).remove(slot)
+        self._checkpoints.discard(slot)
         session = self._session_of.pop(slot, None)
         if session is not None:
             del self._sessions[session]
@@ -115,6 +120,10 @@ class Retained:
     def slot_of(self, session: str) -> int | None:
         """Where what a session left lies; None = nowhere, or in a slot that runs."""
         return self._sessions.get(session)
+
+    def is_checkpoint(self, slot: int) -> bool:
+        """The slot is retained, and its entries were copied from a sequence that went on."""
+        return slot in self._checkpoints
 
     def key(self, slot: int) -> Hashable:
         return self._keys[slot]

@@ -10,6 +10,7 @@ from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 from itertools import count
 
+from stoker.core import checkpoints
 from stoker.core.adapter_rotation import AdapterRotation
 from stoker.core.batch import Batch, Chunk, Entry, Transfer
 from stoker.core.decode_run import DecodeRun
@@ -73,6 +74,10 @@ class Scheduler:
         drafting: DraftPort | None = None,
     ) -> None:
         assert 0 < config.max_running <= min(info.num_slots, info.max_batch_tokens)
+        # Then cells of windows are short only while finished conversations hold some, which can be evicted.
+        if info.windows is not None:
+            most = config.max_running * info.windows.reach + info.max_batch_tokens
+            assert info.windows.capacity >= min(most, info.kv_tokens), "too few cells for windows"
         self.kv = KVCache(info)
         self._info = info
         self._config = config
@@ -203,6 +208,9 @@ class Scheduler:
         self._num_arrivals += 1
         sequence = Sequence.begin(request, self._num_arrivals, self._info)
         self.tiering.open(sequence)
+        if self.kv.copies_whole and request.cache_prompt:
+            limit, most = len(sequence.entries) - 1, checkpoints.MAX_RESIDENT
+            sequence.checkpoints = checkpoints.choose(sequence.entries, limit, self._info.eog_token_ids, most)
         self._end_run()
         self._population.add(sequence)
 

@@ -82,6 +82,8 @@ class Sequence:
     """What is being read from disk for it."""
     num_restorable: int = 0
     """Entries that are in the slot once the tiers have given what they have; up to there nothing is computed."""
+    checkpoints: list[int] = field(default_factory=list[int])
+    """The lengths, ascending, at which it has still to leave checkpoints in the pool."""
     shift: int = field(init=False)
     """Rotary position of what stands behind its prompt, less the index."""
     guide: Guide | None = None

@@ -133,9 +133,15 @@ class SlotAdmission:
             # No sequence waits for one that is served later.
             and leader.request.priority >= sequence.request.priority
             and leader.cache_key == sequence.cache_key
-            and _share(leader, sequence, max(reuse.length, leader.num_computed) + _min_shared(leader, sequence))
+            and self._can_give(leader, sequence, max(reuse.length, leader.num_computed) + _min_shared(leader, sequence))
             for leader in self._population.running.values()
         )
+
+    def _can_give(self, leader: Sequence, sequence: Sequence, least: int) -> bool:
+        """Whether a running sequence will hold at least so many entries of this one where this one can take them."""
+        if not self._kv.copies_whole:
+            return _share(leader, sequence, least)
+        return any(length >= least and _share(leader, sequence, length) for length in leader.checkpoints)
 
     def _puts_off(self, sequence: Sequence, reuse: Reuse) -> bool:
         is_put_off = self._awaits_prefix(sequence, reuse)

@@ -149,7 +149,7 @@ class StepPlanner:
             sequence.num_restorable = 0
             return 0
         end = transfers[-1].end
-        self._ledger.promise(sequence.slot, sequence.entries[start:end])
+        self._ledger.promise(sequence.slot, sequence.entries[start:end], is_import=True)
         plan.imports[sequence.slot] = transfers
         return end - start
 
@@ -158,7 +158,7 @@ class StepPlanner:
         is_scoring = _is_scoring(sequence)
         if is_scoring:
             num_tokens = min(num_tokens, self._num_scorable(plan, sequence))
-        stop = self._tiering.next_stop(sequence)
+        stop = self._next_stop(sequence)
         if stop is not None:
             num_tokens = min(num_tokens, stop - sequence.num_computed)
         if sequence.request.spans:
@@ -184,6 +184,17 @@ class StepPlanner:
         shift = sequence.shift_at(start) if sequence.request.spans else 0
         plan.chunks[slot] = Chunk(slot, start, entries, num_logits, sequence.request.adapters, rows, shift)
         return num_tokens
+
+    def _next_stop(self, sequence: Sequence) -> int | None:
+        """Where a chunk of a sequence has to end, because something is kept there. Keeps what is to be kept here."""
+        for_tiers = self._tiering.next_stop(sequence)
+        if not sequence.checkpoints:
+            return for_tiers
+        if sequence.num_computed in sequence.checkpoints:
+            assert sequence.slot is not None
+            self._kv.leave_checkpoint(sequence.slot)
+        sequence.checkpoints = left = [length for length in sequence.checkpoints if length > sequence.num_computed]
+        return min((stop for stop in (for_tiers, *left[:1]) if stop is not None), default=None)
 
     def _fit_to_spans(self, plan: StepPlan, sequence: Sequence, num_tokens: int) -> int:
         """No entry behind rows that are not there; and what is seen whole is taken to its end, or not begun."""

@@ -15,6 +15,7 @@ from stoker.engine.question_messages import (
     ChangeAdapters,
     Detokenize,
     Detokenized,
+    EndReasoning,
     EndSession,
     Erased,
     EraseSlots,
@@ -24,6 +25,7 @@ from stoker.engine.question_messages import (
     Look,
     LookAtBlocks,
     QuickQuestion,
+    ReasoningEnded,
     RestoreSlot,
     SaveSlot,
     SessionEnded,
@@ -50,6 +52,7 @@ class Answers:
         adapters: of the engine.
         sessions: of the engine.
         look: what the engine does, and has done since a serial.
+        end_reasoning: ends the reasoning of a reply's choices, and says how many of them were reasoning.
     """
 
     def __init__(
@@ -60,7 +63,9 @@ class Answers:
         adapters: Adapters,
         sessions: Sessions,
         look: Callable[[int], EngineView],
+        end_reasoning: Callable[[str], int],
     ) -> None:
+        self._end_reasoning = end_reasoning
         self._sessions = sessions
         self._tokenizer = tokenizer
         self._scheduler = scheduler
@@ -97,6 +102,8 @@ class Answers:
                 return SessionList(question.question_id, self._sessions.states(owner))
             case EndSession(name=name):
                 return SessionEnded(question.question_id, self._sessions.end(name))
+            case EndReasoning(reply_id=reply_id):
+                return ReasoningEnded(question.question_id, self._end_reasoning(reply_id))
             case SaveSlot() | RestoreSlot():
                 raise UnsupportedParameter("slots are saved and restored by an engine's process only")
 

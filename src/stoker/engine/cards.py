@@ -31,6 +31,15 @@ class EmbeddingCard(msgspec.Struct, frozen=True):
     """Longest input."""
 
 
+class TranscriptionCard(msgspec.Struct, frozen=True):
+    """What a front end must know about a model that writes down what is said."""
+
+    languages: list[str]
+    """Codes of the languages that it knows."""
+    can_translate: bool
+    """It also writes down in English what is said in another language."""
+
+
 class AdapterCard(msgspec.Struct, frozen=True, kw_only=True):
     """A LoRA adapter that is loaded."""
 
@@ -78,7 +87,9 @@ class ModelCard(msgspec.Struct, frozen=True):
     embedding: EmbeddingCard | None = None
     """None = the model cannot embed."""
     can_generate: bool = True
-    """False: the model embeds, and writes no text."""
+    """False: the model embeds or transcribes, and continues no text."""
+    transcription: TranscriptionCard | None = None
+    """None = the model is not made for transcriptions; one that hears may still be asked for them."""
     adapters: list[AdapterCard] = []
     """LoRA adapters that the engine started with."""
     tool_format: str = ""

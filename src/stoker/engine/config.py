@@ -21,7 +21,10 @@ PoolingName: TypeAlias = Literal["mean", "cls", "last"]
 CacheType: TypeAlias = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 FlashAttention: TypeAlias = Literal["auto", "on", "off"]
 SplitMode: TypeAlias = Literal["none", "layer", "row"]
+GPULayers: TypeAlias = int | Literal["auto"]
 
+_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+"""Names of the matrices of experts, as llama.cpp's own option has them."""
 _CHOICES: dict[str, tuple[str, ...]] = {
     "backend": get_args(BackendName),
     "kv_type": get_args(KVType),
@@ -136,8 +139,15 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     `kv_type`."""
     flash_attn: FlashAttention | None = None
     """Flash attention on the llama backend. Default: auto."""
-    gpu_layers: int | None = None
-    """Number of layers to offload to the GPU on the llama backend; 0 = none, -1 = all. Default: as many as fit."""
+    gpu_layers: GPULayers | None = None
+    """Number of layers to offload to the GPU on the llama backend; 0 = none, -1 = all, auto = as many as fit. Default:
+    auto."""
+    n_cpu_moe: int | None = None
+    """Number of layers, from the first one, whose experts stay in the machine's memory on the llama backend. Default:
+    0."""
+    override_tensor: str = ""
+    """Tensors of the llama backend that lie elsewhere: PATTERN=BUFFER, with commas between them, as in llama.cpp; such
+    as exps=CPU. Default: none."""
     split_mode: SplitMode | None = None
     """How the llama backend splits the model across GPUs: none, by layer, or by row of each matrix. Default: layer."""
     main_gpu: int | None = None
@@ -174,7 +184,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         _check_range("cache_ram", self.cache_ram, 0, 2**31 - 1)
         _check_range("device_id", self.device_id, 0, 1023)
         _check_range("cache_disk", self.cache_disk, 1, 2**31 - 1)
-        _check_range("gpu_layers", self.gpu_layers, -1, 2**31 - 1)
+        _check_range("gpu_layers", self.num_gpu_layers, -1, 2**31 - 1)
+        _check_range("n_cpu_moe", self.n_cpu_moe, 0, 2**16)
+        tensor_overrides(self)
         _check_range("main_gpu", self.main_gpu, 0, 1024)
         if not re.fullmatch(r"(\d+(\.\d+)?(,\d+(\.\d+)?)*)?", self.tensor_split):
             message = f"`tensor_split` must be numbers with commas between them, not {self.tensor_split!r}"
@@ -186,6 +198,42 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         # JSON has no infinity: it would arrive as null.
         if any(isinf(bias) for bias in (self.sampling.logit_bias or {}).values()):
             raise InvalidInput("`logit_bias` of -inf: use `banned_token_ids`", parameter="logit_bias")
+
+    @property
+    def num_gpu_layers(self) -> int | None:
+        """`gpu_layers` as a number; None = as many as fit."""
+        return None if self.gpu_layers == "auto" else self.gpu_layers
+
+
+@dataclass(frozen=True, slots=True)
+class TensorOverride:
+    """Tensors that lie elsewhere than their layer says."""
+
+    pattern: str
+    """A regular expression that their names contain."""
+    buffer: str
+    """Of ggml, such as `CPU` or `CUDA0`."""
+
+
+def tensor_overrides(config: EngineConfig) -> tuple[TensorOverride, ...]:
+    """What `n_cpu_moe` and `override_tensor` say; the first one that fits a tensor counts.
+
+    Raises:
+        InvalidInput: one has no buffer, or its pattern is no regular expression.
+    """
+    found = [TensorOverride(rf"blk\.{layer}{_EXPERTS}", "CPU") for layer in range(config.n_cpu_moe or 0)]
+    for text in filter(None, config.override_tensor.split(",")):
+        pattern, _, buffer = text.partition("=")
+        if not (pattern and buffer):
+            message = f"`override_tensor` must be PATTERN=BUFFER, not {text!r}"
+            raise InvalidInput(message, parameter="override_tensor")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            message = f"`override_tensor`: {pattern!r} is no regular expression: {error}"
+            raise InvalidInput(message, parameter="override_tensor") from error
+        found.append(TensorOverride(pattern, buffer))
+    return tuple(found)
 
 
 def sampling_defaults(config: EngineConfig, recommended: SamplingParams) -> SamplingParams:
@@ -221,7 +269,12 @@ def _all_of(kind: type, wanted: str) -> Callable[[str, object], object]:
     return checked
 
 
+def _layers(name: str, value: object) -> object:
+    return value if value in (None, "auto") else whole_number(name, value)
+
+
 _BY_TYPE: Mapping[Any, Callable[[str, object], object]] = {
+    GPULayers | None: _layers,
     int: whole_number,
     int | None: _whole_number_or_none,
     str: _text,

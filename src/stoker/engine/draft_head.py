@@ -6,10 +6,11 @@ import logging
 from collections.abc import Callable
 from collections.abc import Sequence as Ordered
 
-from stoker.backends.base import DraftHeadPort
+from stoker.backends.base import DraftHeadPort, Logits
 from stoker.core.batch import Entry
 from stoker.core.draft_port import Drafted
 from stoker.core.sequence import Sequence
+from stoker.engine.draft_model import GuessOfSequences
 from stoker.errors import BackendError
 
 logger = logging.getLogger(__name__)
@@ -21,11 +22,15 @@ class HeadDrafts:
     Args:
         port: the head, which its owner closes.
         max_tokens: of a sequence.
+        guess: chooses from logits what each of some sequences is likely to take.
         clock: seconds; only differences count.
     """
 
-    def __init__(self, port: DraftHeadPort, max_tokens: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, port: DraftHeadPort, max_tokens: int, guess: GuessOfSequences, clock: Callable[[], float]
+    ) -> None:
         self._port = port
+        self._guess = guess
         self._max_tokens = max_tokens
         self._clock = clock
         self._is_broken = False
@@ -47,8 +52,13 @@ class HeadDrafts:
             assert sequence.slot is not None, "nothing is offered for it"
             end = len(sequence.entries)
             asked.append((sequence.slot, end - 1, sequence.entries[-1], min(most, self._max_tokens - end)))
+        by_slot = {sequence.slot: sequence for sequence, _ in wanted}
+
+        def guess(logits: Logits, places: Ordered[tuple[int, int]]) -> list[Entry]:
+            return self._guess(logits, [(by_slot[slot], ahead) for slot, ahead in places])
+
         try:
-            drafts = self._port.draft(asked)
+            drafts = self._port.draft(asked, guess)
         except BackendError as error:
             logger.warning("nothing more is drafted by the head of the model: %s", error.message)
             self._is_broken = True

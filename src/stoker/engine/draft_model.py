@@ -1,4 +1,4 @@
-"""A smaller model that drafts: its KV of the sequences that the other model writes, and greedy guesses from it.
+"""A smaller model that drafts: its KV of the sequences that the other model writes, and guesses from it.
 
 ```
     sequence     the cat sat on the | mat
@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass, field
 from itertools import count
+from typing import TypeAlias
 
-from stoker.backends.base import Backend
+from stoker.backends.base import Backend, Logits
 from stoker.core.batch import Batch, CacheOp, Chunk, Entry, Truncate
 from stoker.core.draft_port import Drafted
 from stoker.core.sequence import CacheKey, Sequence
@@ -29,6 +30,9 @@ from stoker.errors import BackendError
 logger = logging.getLogger(__name__)
 
 _NOTHING = Drafted([], 0, 0, 0.0)
+
+GuessOfSequences: TypeAlias = Callable[[Logits, Ordered[tuple[Sequence, int]]], list[Entry]]
+"""Chooses from each row of logits what a sequence is likely to take, given how many entries were drafted before."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,15 +59,17 @@ class DraftModel:
         backend: which can cut its slots back to any length, and has more of them than sequences run at a time. `close`
             closes it.
         vocab_size: token ids of the model that is drafted for are below this.
+        guess: chooses from logits.
         clock: seconds; only differences count.
     """
 
-    def __init__(self, backend: Backend, vocab_size: int, clock: Callable[[], float]) -> None:
+    def __init__(self, backend: Backend, vocab_size: int, guess: GuessOfSequences, clock: Callable[[], float]) -> None:
         assert backend.info.traits.can_truncate
         self._backend = backend
         self._info = info = backend.info
         self._num_tokens = min(vocab_size, info.vocab_size)
         """Both models have these tokens; behind them, files are filled up to a round number."""
+        self._guess = guess
         self._clock = clock
         self._slots = [_Slot(index) for index in range(info.num_slots)]
         self._by_sequence: dict[Sequence, _Slot] = {}
@@ -90,7 +96,7 @@ class DraftModel:
         if not entries or not self._make_room(len(entries), {slot}):
             return _NOTHING
         began = self._clock()
-        if self._compute([(slot, entries)], has_logits=False) is None:
+        if self._compute([(slot, entries)], None) is None:
             return _NOTHING
         return Drafted([], 0, len(entries), self._clock() - began)
 
@@ -107,7 +113,7 @@ class DraftModel:
         pending = {index: entries for index, entries in enumerate(missing) if most[index] > 0}
         num_passes = 0
         while pending:
-            found = self._compute([(slots[index], entries) for index, entries in pending.items()], has_logits=True)
+            found = self._compute([(slots[index], entries) for index, entries in pending.items()], num_passes)
             if found is None:
                 return Drafted([[] for _ in wanted], 0, 0, 0.0)
             num_passes += 1
@@ -172,18 +178,24 @@ class DraftModel:
             del slot.entries[length:]
             slot.num_sure = min(slot.num_sure, length)
 
-    def _compute(self, parts: list[tuple[_Slot, list[Entry]]], *, has_logits: bool) -> list[Entry] | None:
+    def _compute(self, parts: list[tuple[_Slot, list[Entry]]], ahead: int | None) -> list[Entry] | None:
         """Computes entries of some slots, in as many batches as they need.
 
+        Args:
+            parts: slots, and what is to be appended to each.
+            ahead: how many entries were drafted before; None = nothing is to be guessed.
+
         Returns:
-            With logits what is most likely to follow each part; None = it cannot be computed, and never will be again.
+            What is likely to follow each part; None = it cannot be computed, and never will be again.
         """
         found: list[Entry] = []
         try:
-            for chunks in self._batches(parts, has_logits=has_logits):
+            for chunks in self._batches(parts, has_logits=ahead is not None):
                 logits = self._backend.forward(Batch(next(self._ticks), chunks, tuple(self._ops)))
                 self._ops.clear()
-                found += logits[:, : self._num_tokens].argmax(axis=1).tolist()
+                if ahead is not None and len(logits):
+                    places = [(self._sequence_in(chunk.slot), ahead) for chunk in chunks if chunk.num_logits]
+                    found += self._guess(logits[:, : self._num_tokens], places)
         except BackendError as error:
             logger.warning("nothing more is drafted by a model: %s", error.message)
             self._is_broken = True
@@ -191,6 +203,11 @@ class DraftModel:
         for slot, entries in parts:
             slot.entries += entries
         return found
+
+    def _sequence_in(self, slot: int) -> Sequence:
+        sequence = self._slots[slot].sequence
+        assert sequence is not None, "it is drafted for"
+        return sequence
 
     def _batches(self, parts: list[tuple[_Slot, list[Entry]]], *, has_logits: bool) -> Iterator[tuple[Chunk, ...]]:
         chunks: list[Chunk] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Ordered
 from dataclasses import replace
 from math import inf
 
@@ -27,6 +28,7 @@ from stoker.engine.recorder import Recorder
 from stoker.engine.request_intake import RequestIntake
 from stoker.engine.row_feed import NoRows, RowFeed
 from stoker.engine.sessions import Sessions
+from stoker.engine.spans import ends_reasoning
 from stoker.engine.stats import EngineStats
 from stoker.engine.stream import Stream
 from stoker.engine.verification import sample_drafted
@@ -76,7 +78,7 @@ class Engine:
         self._backend = loaded.backend
         self._clock, self._mark, self._unwatched_mark = clock, mark, mark
         # A request waits between `add` and the next step even if it runs in that step.
-        self._drafting = parts.drafting(loaded, clock)
+        self._drafting = parts.drafting(loaded, self._guess, clock)
         self._scheduler = Scheduler(info, replace(config, max_waiting=self.capacity), kv_store, self._drafting)
         self._transfers = parts.transfers(loaded, kv_store, self._scheduler, clock)
         self._embeddings = parts.embeddings(loaded, config, clock)
@@ -93,7 +95,13 @@ class Engine:
         )
         self._sessions = Sessions(self._scheduler, clock)
         self._answers = Answers(
-            loaded.tokenizer, self._scheduler, self._transfers, self.adapters, self._sessions, self._look
+            loaded.tokenizer,
+            self._scheduler,
+            self._transfers,
+            self.adapters,
+            self._sessions,
+            self._look,
+            self._end_reasoning,
         )
         self._streams: dict[str, Stream] = {}
         self._reporting: dict[str, Stream] = {}
@@ -256,6 +264,11 @@ class Engine:
         self._metrics = LoopMetrics(self._clock)
         self._scheduler.speculation.forget_counts()
 
+    def _end_reasoning(self, reply_id: str) -> int:
+        """How many choices of a reply were reasoning, which ends now."""
+        streams = [each for each in self._streams.values() if each.request_id.rpartition("-")[0] == reply_id]
+        return sum(ends_reasoning(stream.row.constraint) for stream in streams)
+
     def answer(self, question: QuickQuestion) -> AnswerEvent:
         """Answers a question. Those about texts may be asked by any thread, the others by the one that calls `step`.
 
@@ -306,10 +319,7 @@ class Engine:
             pool_hit_tokens=scheduler.num_resident_tokens,
             pool_evicted_tokens=scheduler.kv.num_evicted,
             pool_evicted_sequences=scheduler.kv.num_evicted_slots,
-            kv_sequences=scheduler.kv.num_sequences,
-            kv_held_bytes=scheduler.kv.ledger.held * self._info.kv_bytes_per_token,
-            kv_capacity_bytes=scheduler.kv_capacity * self._info.kv_bytes_per_token,
-            state_held_bytes=scheduler.kv.num_sequences * self._info.state_bytes_per_slot,
+            **parts.kv_counts(scheduler.kv, self._info),
             tiers=self._transfers.counters(),
             adapters=self.adapters.loads((stream.lease, stream.is_running) for stream in self._streams.values()),
         )
@@ -361,6 +371,11 @@ class Engine:
         if len(streams) < len(logits):
             logits, maxima = self._score_prompts(batch, logits), None
         return streams, [[choice] for choice in self._sampler.sample(logits, rows, maxima)]
+
+    def _guess(self, logits: Logits, places: Ordered[tuple[Sequence, int]]) -> list[int]:
+        """What sequences are likely to take, by the logits of what drafts; each so many tokens after its next one."""
+        rows = [self._streams[sequence.request.request_id].row for sequence, _ in places]
+        return self._sampler.guess(logits, rows, [ahead for _, ahead in places])
 
     def _update(
         self, batch: Batch, streams: list[Stream], chosen: list[list[Choice]]

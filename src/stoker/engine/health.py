@@ -24,6 +24,8 @@ class Health:
     """How far the weights are on their way into memory, if that is known. Range 0 … 1."""
     node: str = ""
     """Address of the machine where the engine runs, if it is not this one."""
+    kv_events: str = ""
+    """Endpoint at which the engine publishes which blocks of KV it holds; empty = none."""
     num_others: int = 0
     """Requests on that machine sent by other clients, as far as is known."""
     replicas: Mapping[int, Health] = field(default_factory=dict[int, "Health"])

@@ -91,7 +91,7 @@ class Outlines:
         compiled = None if outline.grammar is None else self._grammar(outline.grammar, sampling)
         content, relaxed = (None, ()) if compiled is None else (compiled.constraint, compiled.dropped)
         span = outline.reasoning
-        if span is None or (content is None and span.budget is None):
+        if span is None or (content is None and span.budget is None and not span.can_be_ended):
             return Bounds(content, relaxed)
         encode, eog = self._tokenizer.encode, self._info.eog_token_ids
         spanned = SpannedConstraint(span, content, encode, self._token_bytes, self._info.vocab_size, eog)

@@ -8,11 +8,13 @@ from typing import Any
 
 from stoker.cache.store import KVStore
 from stoker.core.draft_port import DraftPort
+from stoker.core.kv_cache import KVCache
+from stoker.core.model_info import ModelInfo
 from stoker.core.scheduler import Scheduler, SchedulerConfig
 from stoker.core.speculation import Speculation
 from stoker.core.stages import Mark
 from stoker.engine.draft_head import HeadDrafts
-from stoker.engine.draft_model import DraftModel
+from stoker.engine.draft_model import DraftModel, GuessOfSequences
 from stoker.engine.embeddings import EmbeddingRequests, NoEmbeddings
 from stoker.engine.loaded import Loaded
 from stoker.engine.slot_files import SlotPort
@@ -50,12 +52,27 @@ def draft_counts(speculation: Speculation) -> dict[str, Any]:
     }
 
 
-def drafting(loaded: Loaded, clock: Callable[[], float]) -> DraftPort | None:
+def kv_counts(kv: KVCache, info: ModelInfo) -> dict[str, Any]:
+    """The fields of `EngineStats` about what the KV pool holds."""
+    windows, pool = kv.ledger.windows, info.windows
+    held = 0 if windows is None else windows.held
+    capacity, window_bytes = (0, 0) if pool is None else (pool.capacity, pool.bytes_per_cell)
+    return {
+        "kv_sequences": kv.num_sequences,
+        "kv_window_held": held,
+        "kv_window_capacity": capacity,
+        "kv_held_bytes": kv.ledger.held * info.kv_bytes_per_token + held * window_bytes,
+        "kv_capacity_bytes": kv.ledger.capacity * info.kv_bytes_per_token + capacity * window_bytes,
+        "state_held_bytes": kv.num_sequences * info.state_bytes_per_slot,
+    }
+
+
+def drafting(loaded: Loaded, guess: GuessOfSequences, clock: Callable[[], float]) -> DraftPort | None:
     info = loaded.backend.info
     if loaded.draft_backend is not None:
-        return DraftModel(loaded.draft_backend, info.vocab_size, clock)
+        return DraftModel(loaded.draft_backend, info.vocab_size, guess, clock)
     if loaded.head_port is not None:
-        return HeadDrafts(loaded.head_port, info.max_sequence_tokens, clock)
+        return HeadDrafts(loaded.head_port, info.max_sequence_tokens, guess, clock)
     return None
 
 

@@ -25,6 +25,7 @@ from stoker.engine.question_messages import (
     Erased,
     Glimpse,
     QuickQuestion,
+    ReasoningEnded,
     SessionEnded,
     SessionList,
     SlotFiled,
@@ -288,6 +289,7 @@ AnswerEvent: TypeAlias = (
     | SlotFiled
     | SessionList
     | SessionEnded
+    | ReasoningEnded
     | AdapterList
     | Embedded
     | Glimpse

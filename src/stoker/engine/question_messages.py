@@ -120,6 +120,17 @@ class EndSession(Question[SessionEnded], frozen=True, tag=True):
     name: str
 
 
+class ReasoningEnded(Answer, frozen=True, tag=True):
+    num_choices: int
+    """Choices whose reasoning ends now."""
+
+
+class EndReasoning(Question[ReasoningEnded], frozen=True, tag=True):
+    """Ends the reasoning that the choices of a reply are writing, as a spent budget does."""
+
+    reply_id: str
+
+
 class SlotFiled(Answer, frozen=True, tag=True):
     """A slot was saved or restored."""
 
@@ -272,6 +283,7 @@ QuickQuestion: TypeAlias = (
     | RestoreSlot
     | ListSessions
     | EndSession
+    | EndReasoning
     | ChangeAdapters
     | Look
     | LookAtBlocks

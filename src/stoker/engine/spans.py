@@ -136,6 +136,13 @@ class SpannedConstraint:
         self._eog_token_ids = eog_token_ids
         self.error: str | None = None if content is None else content.error
 
+    def end_reasoning(self) -> bool:
+        """Ends the reasoning, as a spent budget does. False: none is being written, or its end has begun."""
+        if self._follower.state is not State.REASONING or self._queue:
+            return False
+        self._budget = 0
+        return True
+
     @property
     def is_complete(self) -> bool:
         """See `Constraint`."""
@@ -235,3 +242,8 @@ class SpannedConstraint:
         if self._budget is None or self._follower.state is not State.REASONING:
             return False
         return self._follower.num_tokens >= self._budget and self._follower.is_whole_text()
+
+
+def ends_reasoning(constraint: Constraint | None) -> bool:
+    """Ends the reasoning of a row. False: none is being written, or the request did not ask for this."""
+    return isinstance(constraint, SpannedConstraint) and constraint.end_reasoning()

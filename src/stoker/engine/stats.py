@@ -49,6 +49,10 @@ class EngineStats(msgspec.Struct, frozen=True, tag=True):
     """Finished conversations that were evicted to their last cell."""
     kv_sequences: Annotated[int, Gauge.SUM] = 0
     """Running requests and finished conversations that hold KV."""
+    kv_window_held: Annotated[int, Gauge.SUM] = 0
+    """Cells held in the pool of layers with a window; 0 if these layers keep every token."""
+    kv_window_capacity: Annotated[int, Gauge.SUM] = 0
+    """Cells of the pool of layers with a window; 0 if these layers keep every token."""
     kv_held_bytes: Annotated[int, Gauge.SUM] = 0
     """KV bytes held by running and finished sequences; 0 if the backend does not report bytes per token."""
     kv_capacity_bytes: Annotated[int, Gauge.SUM] = 0

@@ -14,7 +14,7 @@ import msgspec
 
 from stoker.core.keywords import check_keywords
 from stoker.core.params import SamplingParams, real_number, whole_number
-from stoker.engine.config import AdapterSpec, BackendName, EngineConfig, KVType, PoolingName
+from stoker.engine.config import AdapterSpec, BackendName, EngineConfig, GPULayers, KVType, PoolingName
 from stoker.engine.question_messages import AdapterChoice, Embed
 from stoker.errors import InvalidInput
 from stoker.llm.files import with_files
@@ -54,7 +54,9 @@ class EngineOptions(TypedDict, total=False):
     draft_model: str | Path
     pooling: PoolingName | None
     mmproj: str
-    gpu_layers: int | None
+    gpu_layers: GPULayers | None
+    n_cpu_moe: int | None
+    override_tensor: str
     provider: str
     device_id: int
     lora: Mapping[str, str | Path] | Sequence[str] | Path

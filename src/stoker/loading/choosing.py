@@ -24,6 +24,7 @@ from stoker.lazy import lazy_module
 from stoker.loading import gguf
 from stoker.loading.loader import Loader, Refusal
 from stoker.models.onnx_folder import is_onnx_model
+from stoker.models.whisper_folder import is_whisper_folder
 
 if TYPE_CHECKING:
     from stoker.engine.loaded import Loaded
@@ -125,6 +126,11 @@ def _loaders(config: EngineConfig, opened: ExitStack, *, loads_libllama: bool) -
     """The loaders that `config.backend` allows, preferred ones first. One is imported when it is asked."""
     if config.backend == "scripted":
         return iter((scripted.ScriptedLoader(config),))
+    if is_whisper_folder(Path(config.model_path)):
+        message = (
+            f"{config.model_path} is a Whisper model, which continues no text: use `stoker transcribe`, or serve it"
+        )
+        raise ModelUnsupported(message, backend=config.backend)
     is_onnx = is_onnx_model(Path(config.model_path))
     kind, names = ("an ONNX model", ("onnx",)) if is_onnx else ("a GGUF file", ("native", "llama"))
     if config.backend not in ("auto", *names):

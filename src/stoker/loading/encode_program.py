@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from stoker.errors import StokerError
+from stoker.media.child import framed
 from stoker.media.encoding import (
     Describe,
     Described,
@@ -25,7 +26,6 @@ from stoker.media.encoding import (
     Refused,
     Reply,
     RowsPart,
-    framed,
     read_order,
 )
 

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from stoker.backends import llama
 from stoker.core.stages import Mark
-from stoker.engine.config import EngineConfig, llama_cache_types
+from stoker.engine.config import EngineConfig, llama_cache_types, tensor_overrides
 from stoker.engine.loaded import Loaded
 from stoker.errors import BackendError, ConfigError, ModelFileInvalid, ModelUnsupported, ResourceExhausted
 from stoker.loading.gguf import GGUFModel, part_progress
@@ -70,13 +70,13 @@ class LlamaLoader:
 
     @cached_property
     def _offload(self) -> Offload:
-        needs, sizes = self._needs_on_cpu(), layer_sizes(self._model.first)
+        needs, sizes = self._needs_on_cpu(), layer_sizes(self._model.first, host_patterns(self._config))
         devices = [device for device in self._gpus.devices if not device.shares_ram]
-        if not self._gpus.devices or self._config.gpu_layers == 0:
+        if not self._gpus.devices or self._config.num_gpu_layers == 0:
             return Offload(gpu_layers=0, num_layers=sizes.num_layers, device_bytes=0, needs=needs)
         if not devices:
-            return shared_offload(needs, sizes, self._config.gpu_layers)
-        return offload(needs, sizes, devices, self._config.gpu_layers)
+            return shared_offload(needs, sizes, self._config.num_gpu_layers)
+        return offload(needs, sizes, devices, self._config.num_gpu_layers)
 
     def _needs_on_cpu(self) -> MemoryNeeds:
         if self._is_encoder:
@@ -105,7 +105,7 @@ class LlamaLoader:
             with part_progress(progress, "loading the weights") as reading:
                 backend = llama.LlamaBackend(self._path, self._options(placed), progress=reading, mark=mark)
         except (ModelFileInvalid, ResourceExhausted, BackendError) as error:
-            if placed.gpu_layers == 0 or self._config.gpu_layers is not None:
+            if placed.gpu_layers == 0 or self._config.num_gpu_layers is not None:
                 raise
             logger.warning("the GPU cannot take %s, the CPU computes: %s", self._model.title, error.message)
             placed = replace(placed, gpu_layers=0, device_bytes=0, needs=self._needs_on_cpu())
@@ -124,7 +124,7 @@ class LlamaLoader:
 
     def _say_where(self, placed: Offload) -> None:
         """Logs one line if not everything goes to the GPU and `gpu_layers` was not given."""
-        if self._gpus.devices and self._config.gpu_layers is None and placed.gpu_layers < placed.num_layers:
+        if self._gpus.devices and self._config.num_gpu_layers is None and placed.gpu_layers < placed.num_layers:
             devices = ", ".join(map(str, self._gpus.devices))
             what = f"{placed.gpu_layers} of {placed.num_layers} layers fit into the GPU"
             logger.warning("%s: %s, the CPU computes the others: %s", self._model.title, what, devices)
@@ -234,11 +234,17 @@ def attention_options(config: EngineConfig) -> llama.AttentionOptions:
 def device_options(config: EngineConfig) -> llama.DeviceOptions:
     """Which devices libllama uses."""
     return llama.DeviceOptions(
-        gpu_layers=-1 if config.gpu_layers is None else config.gpu_layers,
+        gpu_layers=-1 if config.num_gpu_layers is None else config.num_gpu_layers,
         split_mode=config.split_mode or "layer",
         main_gpu=config.main_gpu or 0,
         tensor_split=tuple(float(part) for part in config.tensor_split.split(",") if part),
+        overrides=tuple((each.pattern, each.buffer) for each in tensor_overrides(config)),
     )
+
+
+def host_patterns(config: EngineConfig) -> list[str]:
+    """Patterns of tensors that stay in the machine's memory, whatever their layer is."""
+    return [each.pattern for each in tensor_overrides(config) if each.buffer == "CPU"]
 
 
 def control_vector(config: EngineConfig, gguf: GGUFFile) -> llama.ControlVector | None:

@@ -107,7 +107,7 @@ def only_llama(config: EngineConfig) -> str | None:
     types = [f"--cache-type-{part}" for part in "kv" if getattr(config, f"cache_type_{part}") is not None]
     if types:
         return f"{types[0]} is an option of libllama; other backends have --kv-type"
-    options = ("flash_attn", "gpu_layers", "split_mode", "main_gpu")
-    named = [name for name in options if getattr(config, name) is not None]
-    named += ["tensor_split"] if config.tensor_split else []
+    options = ("flash_attn", "gpu_layers", "split_mode", "main_gpu", "n_cpu_moe")
+    named = [name for name in options if getattr(config, name) not in (None, "auto")]
+    named += [name for name in ("tensor_split", "override_tensor") if getattr(config, name)]
     return f"--{named[0].replace('_', '-')} is an option of libllama" if named else None

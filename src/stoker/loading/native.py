@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from stoker.backends import llama
 from stoker.backends.native import (
+    BATCH_TOKENS,
     Frame,
     NativeBackend,
     NativeEncoder,
@@ -19,6 +20,7 @@ from stoker.backends.native import (
     kept_bytes,
     packed_bytes,
     spare_kv_tokens,
+    window_bytes,
 )
 from stoker.core.embedding import Pooling
 from stoker.core.stages import Mark
@@ -27,7 +29,7 @@ from stoker.errors import ConfigError, ModelFileInvalid, ModelUnsupported
 from stoker.loading.draft import draft_needs, drafts_by_head, drafts_by_model, open_draft
 from stoker.loading.encoders import usable_projector
 from stoker.loading.gguf import GGUFModel, part_progress
-from stoker.loading.loader import asked_sizes, names_projector, only_llama
+from stoker.loading.loader import MAX_SLOTS, asked_sizes, names_projector, only_llama
 from stoker.models.cache import packed_dir
 from stoker.models.embedding import read_pooling
 from stoker.models.gguf import GGUFFile, read_gguf
@@ -36,11 +38,15 @@ from stoker.models.memory_plan import MemoryNeeds, memory_needs
 from stoker.models.progress import Progress
 from stoker.models.projector import projector_bytes, read_projector
 from stoker.models.vocabulary import read_vocabulary, vocabulary_kind
+from stoker.models.window_plan import WindowNeeds
 from stoker.text.vocabulary import VocabularyTokenizer, build_tokenizer
 from stoker.text.vocabulary.word_rules import rule_for
 
 _STATES_OF_A_SLOT = 2
 """One of them for drafts: what it was before."""
+
+_SLOTS_WITH_CHECKPOINTS = 2
+"""Times the usual number: for each conversation there is one checkpoint besides."""
 
 logger = logging.getLogger(__name__)
 
@@ -80,12 +86,25 @@ class NativeLoader:
         if self._model.prepared is None:
             check_native(self._model.files)
 
+    @property
+    def _num_slots(self) -> int:
+        """Checkpoints of conversations need slots, too, where layers keep a window."""
+        usual, (_, reach) = self._model.num_slots, window_bytes(self._model.files, self._config.kv_type)
+        return min(MAX_SLOTS, _SLOTS_WITH_CHECKPOINTS * usual) if reach else usual
+
+    def _windows(self, context: int) -> WindowNeeds | None:
+        bytes_per_token, reach = window_bytes(self._model.files, self._config.kv_type)
+        if not 0 < reach < context:
+            return None
+        running = self._config.parallel * reach + BATCH_TOKENS
+        return WindowNeeds(bytes_per_token=bytes_per_token, running_tokens=running)
+
     def _find_gpu(self) -> str | None:
         return llama.gpu_name() if self._loads_libllama else llama.gpu_name_by_child()
 
     def needs(self) -> MemoryNeeds:
         """See `Loader`."""
-        files, slots = self._model.files, self._model.num_slots
+        files, slots = self._model.files, self._num_slots
         kv_bytes, state_bytes = kept_bytes(files, self._config.kv_type, with_head=drafts_by_head(self._config))
         needs = memory_needs(
             self._model.first,
@@ -96,6 +115,7 @@ class NativeLoader:
             spare_kv_tokens=spare_kv_tokens(slots),
             context_bytes=context_bytes(files, self._config.threads, slots),
             adapter_bytes=self._model.adapter_bytes(adapter_bytes),
+            windows=self._windows,
         )
         encoder_bytes = projector_bytes(usable_projector(self._config))
         needs = replace(needs, compute_bytes=needs.compute_bytes + encoder_bytes)
@@ -164,7 +184,8 @@ class NativeLoader:
         return NativeOptions(
             context_size=plan.ctx_size,
             kv_tokens=plan.kv_tokens,
-            num_slots=self._model.num_slots,
+            window_tokens=plan.window_tokens,
+            num_slots=self._num_slots,
             threads=self._config.threads,
             kv_type=self._config.kv_type,
             has_draft_head=drafts_by_head(self._config),

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import TypeAlias
 
 import msgspec
 
 from stoker.core.media import MediaKind
-
-HEADER = struct.Struct("<II")
-"""Header of a frame: its length in bytes, and the number of the order, which the reply repeats."""
+from stoker.media.child import HEADER
 
 
 class Describe(msgspec.Struct, frozen=True, tag=True):
@@ -79,12 +76,6 @@ Reply: TypeAlias = Described | Laid | Encoded | Refused
 
 order_decoder = msgspec.msgpack.Decoder(Order)
 reply_decoder = msgspec.msgpack.Decoder(Reply)
-
-
-def framed(number: int, message: Order | Reply) -> bytes:
-    """A message as it stands on a pipe."""
-    data = msgspec.msgpack.encode(message)
-    return HEADER.pack(len(data), number) + data
 
 
 def read_order(read: Callable[[int], bytes]) -> tuple[int, Order] | None:

@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 
-_LOUDEST = 32767
+_SCALE = 1 << 15
 
 
 def wav_header(num_samples: int, rate: int) -> bytes:
@@ -25,5 +25,5 @@ def as_wav(samples: bytes, rate: int) -> bytes:
         samples: floats of 4 bytes between -1 and 1.
         rate: samples per second.
     """
-    whole = (np.frombuffer(samples, "<f4") * _LOUDEST).round().astype("<i2")
+    whole = (np.frombuffer(samples, "<f4") * _SCALE).round().clip(-_SCALE, _SCALE - 1).astype("<i2")
     return wav_header(len(whole), rate) + whole.tobytes()

@@ -10,9 +10,13 @@ from typing import NoReturn, TypeAlias
 from stoker.errors import ConfigError, ModelFileInvalid, ResourceExhausted
 from stoker.models.description import all_tensors, vocab_size
 from stoker.models.gguf import GGUFFile
+from stoker.models.window_plan import WindowNeeds
 
 ContextBytes: TypeAlias = Callable[[int], int]
 """What a context of so many positions takes."""
+
+Windows: TypeAlias = Callable[[int], WindowNeeds | None]
+"""What layers with a window need, by the longest request in tokens; None = they keep every token."""
 
 _DEFAULT_CONTEXT = 8192
 _SURE_CONTEXT = 1 << 20
@@ -41,6 +45,8 @@ class MemoryPlan:
     kv_bytes_per_token: int
     compute_bytes: int
     """Activations, and what a context takes besides KV."""
+    windows: WindowNeeds | None = None
+    """Layers that need not keep every token; what they take is a part of `kv_bytes_per_token`."""
     state_bytes: int = 0
     """What recurrent layers keep of all sequences, at most."""
     adapter_bytes: int = 0
@@ -53,8 +59,15 @@ class MemoryPlan:
     """Who will compute, if that is known."""
 
     @property
+    def window_tokens(self) -> int:
+        """Tokens in the pool of layers with a window; 0 = they keep all tokens, as the other layers do."""
+        return 0 if self.windows is None else self.windows.tokens(self.kv_tokens)
+
+    @property
     def kv_bytes(self) -> int:
-        return (self.kv_tokens + self.spare_kv_tokens) * self.kv_bytes_per_token
+        saved = (self.kv_tokens - self.window_tokens) * self.windows.bytes_per_token if self.windows else 0
+        whole = (self.kv_tokens + self.spare_kv_tokens) * self.kv_bytes_per_token
+        return whole - saved if self.window_tokens else whole
 
     @property
     def total_bytes(self) -> int:
@@ -67,9 +80,10 @@ class MemoryPlan:
         more += f", {self.num_replicas} times" if self.num_replicas > 1 else ""
         backend = f"{self.backend}: " if self.backend else ""
         states = f", states {_mib(self.state_bytes)}" if self.state_bytes else ""
+        windows = f" (layers with a window keep {self.window_tokens})" if self.window_tokens else ""
         return (
             f"{_mib(self.total_bytes)} ({backend}weights {_mib(self.weights_bytes)}, "
-            f"{self.kv_tokens} tokens of KV {_mib(self.kv_bytes)}{states}, "
+            f"{self.kv_tokens} tokens of KV{windows} {_mib(self.kv_bytes)}{states}, "
             f"compute about {_mib(self.compute_bytes)}{more})"
         )
 
@@ -89,6 +103,7 @@ class MemoryNeeds:
     weights_bytes: int
     kv_bytes_per_token: int
     compute_bytes: int
+    windows: WindowNeeds | None = None
     state_bytes: int = 0
     adapter_bytes: int = 0
     cache_bytes: int = 0
@@ -133,26 +148,41 @@ class MemoryNeeds:
 
     def _with_pool(self, left_bytes: int) -> MemoryPlan:
         pool_bytes = min(self.pool_bytes, max(left_bytes, 0)) // self.num_replicas
-        default = _default_pool(self.ctx_size, self.parallel, self.kv_bytes_per_token, pool_bytes)
-        kv_tokens = self.kv_tokens or default
-        left = max(0, left_bytes) // self.num_replicas - kv_tokens * self.kv_bytes_per_token
-        return MemoryPlan(
+        plan = MemoryPlan(
             ctx_size=self.ctx_size,
-            kv_tokens=kv_tokens,
+            kv_tokens=self.kv_tokens or self._default_pool(pool_bytes),
             spare_kv_tokens=self.spare_kv_tokens,
             weights_bytes=self.weights_bytes,
             kv_bytes_per_token=self.kv_bytes_per_token,
             compute_bytes=self.compute_bytes,
+            windows=self.windows,
             state_bytes=self.state_bytes,
             adapter_bytes=self.adapter_bytes,
-            cache_bytes=min(self.cache_bytes, self.min_cache_bytes + max(0, left)),
             num_replicas=self.num_replicas,
             backend=self.backend,
         )
+        spare = self.spare_kv_tokens * self.kv_bytes_per_token
+        left = max(0, left_bytes) // self.num_replicas - (plan.kv_bytes - spare)
+        return replace(plan, cache_bytes=min(self.cache_bytes, self.min_cache_bytes + max(0, left)))
+
+    def _default_pool(self, pool_bytes: int) -> int:
+        """As many tokens as are useful and affordable, but always one full request."""
+        useful = self.parallel * self.ctx_size
+        return (
+            min(useful, max(self.ctx_size, self.affordable_tokens(pool_bytes))) if self.kv_bytes_per_token else useful
+        )
+
+    def affordable_tokens(self, num_bytes: int) -> int:
+        """The largest pool, in tokens, that takes no more than so many bytes; 0 of a model without KV."""
+        if not self.kv_bytes_per_token:
+            return 0
+        if self.windows is None:
+            return num_bytes // self.kv_bytes_per_token
+        return self.windows.affordable(num_bytes, self.kv_bytes_per_token)
 
     def _refuse(self, plan: MemoryPlan, available_bytes: int) -> NoReturn:
         left = (available_bytes - plan.weights_bytes) // plan.num_replicas - self._fixed_bytes
-        fitting = left // plan.kv_bytes_per_token if plan.kv_bytes_per_token else 0
+        fitting = self.affordable_tokens(max(0, left))
         pools = fitting * plan.num_replicas
         advice = f"--ctx-size {fitting} --kv-tokens {pools} would fit" if fitting > 0 else "use a smaller model"
         raise ResourceExhausted(
@@ -176,6 +206,7 @@ def memory_needs(
     context_bytes: ContextBytes | None = None,
     adapter_bytes: int = 0,
     num_replicas: int = 1,
+    windows: Windows | None = None,
 ) -> MemoryNeeds:
     """What a model takes; `MemoryNeeds.within` fills in the rest, and refuses what does not fit.
 
@@ -194,6 +225,7 @@ def memory_needs(
         context_bytes: what it needs for a context of a number of positions, besides KV.
         adapter_bytes: what adapters take that are loaded with the model.
         num_replicas: engines that share the weights; each of them gets a pool like this one.
+        windows: layers that need not keep every token, if the backend keeps fewer of them; by the longest request.
 
     Raises:
         ConfigError: a size below 1, or a context beyond all sense.
@@ -217,6 +249,7 @@ def memory_needs(
         compute_bytes=_compute_bytes(gguf) + for_context,
         adapter_bytes=adapter_bytes,
         num_replicas=num_replicas,
+        windows=None if windows is None else windows(context),
     )
 
 
@@ -305,13 +338,6 @@ def _default_context(gguf: GGUFFile, kv_tokens: int | None) -> int:
         _refuse_shape(gguf, "context_length", "is 0: say how long a request may be with --ctx-size")
     wanted = min(_number(gguf, "context_length"), _DEFAULT_CONTEXT)
     return wanted if kv_tokens is None else min(wanted, kv_tokens)
-
-
-def _default_pool(context: int, parallel: int, per_token: int, pool_bytes: int) -> int:
-    """As many tokens as are useful and affordable, but always one full request."""
-    if per_token == 0:
-        return parallel * context
-    return min(parallel * context, max(context, pool_bytes // per_token))
 
 
 def _compute_bytes(gguf: GGUFFile) -> int:

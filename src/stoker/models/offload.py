@@ -75,14 +75,22 @@ class Offload:
     """Of the machine's memory; `kv_tokens` is set if some of the pool is on a device."""
 
 
-def layer_sizes(gguf: GGUFFile) -> LayerSizes:
-    """The sizes of a model's parts. An output that shares the token embedding has a copy of it on the device."""
+def layer_sizes(gguf: GGUFFile, stay: Sequence[str] = ()) -> LayerSizes:
+    """The sizes of a model's parts. An output that shares the token embedding has a copy of it on the device.
+
+    Args:
+        gguf: its file, or the first one.
+        stay: patterns of tensors that stay in the machine's memory, whatever their layer is.
+    """
     embedding = output = 0
+    stays = re.compile("|".join(f"(?:{pattern})" for pattern in stay) or r"(?!)")
     blocks: dict[int, int] = {}
     has_output = False
     for tensor in all_tensors(gguf):
         found = _BLOCK.match(tensor.name)
-        if found is not None:
+        if found is not None and stays.search(tensor.name):
+            blocks.setdefault(int(found[1]), 0)
+        elif found is not None:
             blocks[int(found[1])] = blocks.get(int(found[1]), 0) + tensor.num_bytes
         elif tensor.name == _EMBEDDING:
             embedding += tensor.num_bytes

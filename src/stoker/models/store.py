@@ -26,6 +26,7 @@ from stoker.models.onnx_folder import choose_graph, is_onnx_model
 from stoker.models.onnx_hub import is_graph, onnx_parts, parts_note
 from stoker.models.presets import read_presets
 from stoker.models.progress import NoProgress, Progress
+from stoker.models.whisper_folder import is_whisper_folder
 
 if TYPE_CHECKING:
     from stoker.models import download, hub
@@ -291,7 +292,7 @@ def _resolve_path(model: str) -> Path:
     name = os.path.expanduser(model)
     _check_reachable(name, model)
     path = Path(name)
-    if is_onnx_model(path):
+    if is_onnx_model(path) or is_whisper_folder(path):
         return path
     if path.is_dir():
         raise ModelFileNotFound(_nothing_in(path, model), path=model)

@@ -2,7 +2,7 @@
 
 ```
 any replica      Tokenize, Detokenize, Embed, and whatever is not named here: the least busy, then once another one
-all replicas     ListSlots, Look, EraseSlots without a slot, ListSessions, EndSession, ChangeAdapters
+all replicas     ListSlots, Look, EraseSlots without a slot, ListSessions, EndSession, EndReasoning, ChangeAdapters
 one of them      SaveSlot, RestoreSlot, EraseSlots of one slot: the replica that has the slot
 ```
 """
@@ -22,6 +22,7 @@ from stoker.engine.question_messages import (
     Answer,
     ChangeAdapters,
     Embed,
+    EndReasoning,
     EndSession,
     Erased,
     EraseSlots,
@@ -31,6 +32,7 @@ from stoker.engine.question_messages import (
     Look,
     LookAtBlocks,
     Question,
+    ReasoningEnded,
     RestoreSlot,
     SaveSlot,
     SessionEnded,
@@ -81,6 +83,9 @@ class ReplicaQuestions:
             case EndSession():
                 ended = await asyncio.gather(*(each.runtime.ask(question) for each in self._replicas.answering()))
                 return SessionEnded(question.question_id, any(each.was_there for each in ended))
+            case EndReasoning():
+                found = await asyncio.gather(*(each.runtime.ask(question) for each in self._replicas.answering()))
+                return ReasoningEnded(question.question_id, sum(each.num_choices for each in found))
             case EraseSlots(slot=None):
                 erased = await asyncio.gather(*(each.runtime.ask(question) for each in self._replicas.answering()))
                 return Erased(question.question_id, sum(each.num_tokens for each in erased))

@@ -77,7 +77,7 @@ def within_kv_share(needs: MemoryNeeds, config: EngineConfig, share_mib: int) ->
     if not needs.kv_bytes_per_token:
         return needs
     share = share_mib * _MIB
-    tokens = share // needs.num_replicas // needs.kv_bytes_per_token
+    tokens = needs.affordable_tokens(share // needs.num_replicas)
     asked = max(config.ctx_size or 1, (config.kv_tokens or 1) // needs.num_replicas)
     if asked > tokens:
         wanted_mib = -(-asked * needs.num_replicas * needs.kv_bytes_per_token // _MIB)

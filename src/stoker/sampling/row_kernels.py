@@ -80,6 +80,12 @@ class RowKernels(Protocol):
         """
         ...
 
+    def guess(
+        self, logits: NDArray[np.float32], rows: Sequence[CompiledRow | None], aheads: Sequence[int], /
+    ) -> list[int]:
+        """As `choose`, what each request would choose so many tokens after its next one; nothing is noted."""
+        ...
+
     def renew(self, row: Row, maxima: NDArray[np.float32], token_ids: TokenIds, /) -> None:
         """Takes the maxima of a row again, of the blocks that these tokens are in."""
         ...

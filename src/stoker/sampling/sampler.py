@@ -236,6 +236,23 @@ class Sampler:
         # Row by row, not all maxima first: a wide row is still in the cache when it is looked at again.
         return [self._choose(row, state) for row, state in zip(logits, rows, strict=True)]
 
+    def guess(self, logits: NDArray[np.float32], rows: Sequence[RowState], aheads: Sequence[int]) -> list[int]:
+        """What requests are likely to choose, by the logits of a model that drafts and their own random numbers.
+
+        Two models that agree about the next token thus draw the same one. Requests that only numpy can choose for get
+        the most likely token, as do all if the model has another number of tokens. No state is changed.
+
+        Args:
+            logits: `(len(rows), tokens)`.
+            rows: the state of each row.
+            aheads: of each row, how many drafted tokens come before this one.
+        """
+        likely = logits.argmax(axis=1).tolist()
+        if self._kernels is None or logits.shape[1] != self._vocabulary.size:
+            return likely
+        found = self._kernels.guess(np.ascontiguousarray(logits), [state.compiled for state in rows], aheads)
+        return [token_id if token_id >= 0 else other for token_id, other in zip(found, likely, strict=True)]
+
     def _choose_together(
         self,
         kernels: RowKernels,

@@ -150,9 +150,14 @@ class Call(Generic[BodyT]):
         address = self.request.client.host if self.request.client else ""
         account = account_of(self.request.scope)
         account.reply_id = f"{prefix}{separator}{account.own_id or uuid.uuid4().hex}"
-        memory = self.server.part(ThoughtMemory, lambda: ThoughtMemory(self.config.max_thought_bytes))
         session = account.session = header_of(self.request.headers)
-        return Caller(account.reply_id, address, account, Thoughts(memory, self.owner), self.owner, session)
+        return Caller(account.reply_id, address, account, self.thoughts, self.owner, session)
+
+    @property
+    def thoughts(self) -> Thoughts:
+        """Reasoning that preceded tool calls of this client."""
+        memory = self.server.part(ThoughtMemory, lambda: ThoughtMemory(self.config.max_thought_bytes))
+        return Thoughts(memory, self.owner)
 
     async def lease(self, model: str | None, keep_alive_s: float | None = None) -> ServedModel:
         """The model that answers, loaded first if need be; see `leasing.leased`."""

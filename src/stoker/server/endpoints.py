@@ -24,6 +24,7 @@ from stoker.server.models import routes as models
 from stoker.server.observe import exposition
 from stoker.server.openapi import openapi_document
 from stoker.server.sessions import routes as sessions
+from stoker.server.transcription import routes as transcription
 
 router = Router(api="Stoker")
 
@@ -37,6 +38,7 @@ ROUTERS: tuple[Router, ...] = (
     openai.router,
     models.lists,
     responses.router,
+    transcription.router,
     batches.router,
     anthropic.router,
     ollama.router,

@@ -33,6 +33,8 @@ class ModelHealth(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int | UnsetType = UNSET
     node: str | UnsetType = UNSET
     """Address of the machine of a replica, if that is another one."""
+    kv_events: str | UnsetType = UNSET
+    """Endpoint at which a replica of a cluster publishes which blocks of KV it holds."""
     replicas: list[ModelHealth] | UnsetType = UNSET
     """The engines of a model that has several; the id of an engine is its number."""
 
@@ -79,7 +81,13 @@ def _error_of(message: str) -> ErrorDetail:
 
 
 def _model_health(name: str, health: Health) -> ModelHealth:
-    base = ModelHealth(id=name, state=health.state, num_restarts=health.num_restarts, node=health.node or UNSET)
+    base = ModelHealth(
+        id=name,
+        state=health.state,
+        num_restarts=health.num_restarts,
+        node=health.node or UNSET,
+        kv_events=health.kv_events or UNSET,
+    )
     if health.replicas:
         replicas = [_model_health(str(number), replica) for number, replica in health.replicas.items()]
         base = msgspec.structs.replace(base, replicas=replicas)

@@ -70,14 +70,14 @@ def media_from_base64(text: object, kind: MediaKind | None, where: str) -> Media
     return media_from_bytes(decoded_file(text, where), kind, where)
 
 
-def media_from_bytes(data: bytes, kind: MediaKind | None, where: str) -> Media:
+def media_from_bytes(data: bytes, kind: MediaKind | None, where: str, *, max_bytes: int = MAX_MEDIA_BYTES) -> Media:
     """A file. The first bytes decide what it is, never a name or a declared type.
 
     Raises:
         InvalidInput: the file is too large, or in a format that is not supported.
     """
-    if len(data) > MAX_MEDIA_BYTES:
-        raise _invalid(where, f"has {len(data)} bytes: a file may have {MAX_MEDIA_BYTES}")
+    if len(data) > max_bytes:
+        raise _invalid(where, f"has {len(data)} bytes: a file may have {max_bytes}")
     found = _kind_of(data)
     if found is None or kind not in (None, found):
         formats = [words for known, words in _FORMATS.items() if kind in (None, known)]

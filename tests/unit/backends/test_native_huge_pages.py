@@ -37,10 +37,12 @@ def test_a_file_keeps_its_content(tmp_path: Path) -> None:
 
 def test_a_kernel_that_refuses_is_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with mmap.mmap(-1, 4096) as memory:
+        memory[:] = b"a" * 4096
         monkeypatch.setattr(mmap, "MADV_HUGEPAGE", 9999, raising=False)
         prefer_huge_pages(memory)
         monkeypatch.delattr(mmap, "MADV_HUGEPAGE")
         prefer_huge_pages(memory)
+        assert memory[:] == b"a" * 4096, "the memory is what it was"
     with open(os.devnull, "rb") as closed:
         number = closed.fileno()
     forget_small_pages(number)

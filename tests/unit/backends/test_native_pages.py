@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,13 +22,17 @@ class Memory:
     cells: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
     expected: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     next_value: int = 0
+    window: int = 0
+    """How much of a slot is needed; 0 = all."""
 
     @property
     def num_distinct(self) -> int:
         return len({value for values in self.expected.values() for value in values})
 
     def read(self, slot: int) -> list[int]:
-        places = [divmod(position, PAGE_TOKENS) for position in range(self.ledger.length(slot))]
+        """What is in a slot, from the first position on that is still needed."""
+        length = self.ledger.length(slot)
+        places = [divmod(position, PAGE_TOKENS) for position in range(self.first_needed(slot), length)]
         return [self.cells[int(self.ledger.tables[slot, index]), at] for index, at in places]
 
     def write(self, slot: int, count: int) -> None:
@@ -55,7 +60,10 @@ class Memory:
     def check(self) -> None:
         self.ledger.check_integrity()
         for slot, values in self.expected.items():
-            assert self.read(slot) == values
+            assert self.read(slot) == values[self.first_needed(slot) :]
+
+    def first_needed(self, slot: int) -> int:
+        return max(0, self.ledger.length(slot) - self.window + 1) if self.window else 0
 
 
 def make(kv_tokens: int, num_slots: int, max_tokens: int = 400) -> Memory:
@@ -180,3 +188,49 @@ def test_misuse_is_noticed() -> None:
         ledger.truncate(0, 11)
     with pytest.raises(AssertionError, match="cannot grow from 10 to 65"):
         ledger.prepare(0, 65)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([1, 4, 9]), st.sampled_from([2, 20, 33, 100]))
+def test_a_slot_with_a_window_keeps_what_is_seen_again_and_no_page_more(seed: int, num_slots: int, window: int) -> None:
+    """Slots grow, are copied whole, and lose the end of what they grew by last, as drafts do."""
+    rng, tail = random.Random(seed), 15
+    keep = window - 1 + tail
+    reach = keep + PAGE_TOKENS - 1
+    num_cells = num_slots * reach + 60
+    memory = Memory(PageLedger(kv_tokens=num_cells, num_slots=num_slots, max_tokens=800, keep=keep), num_cells)
+    memory.window = window
+    for _ in range(80):
+        slot, source = rng.randrange(num_slots), rng.randrange(num_slots)
+        held = len(memory.expected.get(slot, []))
+        kind = rng.random()
+        if held > 700 or (kind < 0.1 and held):
+            memory.truncate(slot, 0)
+        elif kind < 0.3 and not held and source != slot and memory.expected.get(source):
+            memory.copy(source, slot, len(memory.expected[source]))
+        elif kind < 0.6:
+            memory.write(slot, rng.randrange(1, 61))
+        else:
+            num_drafted = rng.randrange(1, tail + 1)
+            memory.write(slot, 1 + num_drafted)
+            memory.truncate(slot, held + 1 + rng.randrange(num_drafted))
+        memory.check()
+        assert all(np.count_nonzero(row >= 0) <= reach // PAGE_TOKENS + 2 for row in memory.ledger.tables)
+    for slot in range(num_slots):
+        memory.truncate(slot, 0)
+    assert memory.ledger.num_used == 0
+
+
+def test_what_comes_from_outside_takes_no_page_before_its_window() -> None:
+    ledger = PageLedger(kv_tokens=200, num_slots=2, max_tokens=400, keep=50)
+    ledger.skip(0, 300 - 49)
+    ledger.prepare(0, 300)
+    assert ledger.num_used == 300 // PAGE_TOKENS + 1 - 251 // PAGE_TOKENS
+    ledger.abandon(0)
+    assert ledger.num_used == 0
+    ledger.skip(0, 300 - 49)
+    ledger.prepare(0, 300)
+    ledger.commit(0, 300)
+    ledger.check_integrity()
+    with pytest.raises(AssertionError, match="a part"):
+        ledger.copy_prefix(0, 1, 299)

@@ -1,8 +1,9 @@
-"""An MCP server for tests, over stdin and stdout: `python -m tests.unit.cli.mcp_server`."""
+"""An MCP server for tests: `python -m tests.unit.cli.mcp_server` over stdin and stdout, with a port over HTTP."""
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 from mcp.server import MCPServer
@@ -42,4 +43,7 @@ def hang() -> str:
 
 
 if __name__ == "__main__":
-    server.run()
+    if sys.argv[1:]:
+        server.run("streamable-http", port=int(sys.argv[1]))
+    else:
+        server.run()

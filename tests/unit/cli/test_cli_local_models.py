@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from stoker import __version__
+from stoker.backends.llama import GPU, GPUs
 from stoker.cli.commands import COMMANDS, SYNONYMS
 from stoker.models.cache import file_sha256, write_receipt
 from stoker.models.presets import read_presets
@@ -54,6 +55,14 @@ def test_show_says_what_a_file_is(stoker: Stoker, pulled: Path) -> None:
     assert (facts["source"], facts["path"], facts["here"]) == ("hf:Qwen/Qwen3-4B-GGUF:Q4_K_M", str(pulled), True)
     assert facts["architecture"] == "llama"  # the file's own word, not that of the table
     assert "qwen3:4b" in stoker("show", "qwen3:4b").out
+
+
+def test_show_names_the_gpus_of_the_machine(stoker: Stoker, pulled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "devices" not in json.loads(stoker("show", "qwen3:4b", "--json").out)
+    card = GPU(name="CUDA0", description="a card", free_bytes=3 << 30, total_bytes=4 << 30, shares_ram=False)
+    monkeypatch.setattr("stoker.backends.llama.gpus_by_child", lambda: GPUs(kind="cuda", devices=(card,)))
+    found = json.loads(stoker("show", "qwen3:4b", "--json").out)["devices"]
+    assert found == ["CUDA0 (a card, 3072 of 4096 MiB free)"]
 
 
 def test_show_knows_well_known_models_before_they_come(stoker: Stoker) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import io
 import json
 import shlex
+import socket
+import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,10 @@ from stoker.cli.mcp_servers import Toolbox, server_specs
 from stoker.cli.thoughts import spoken
 from stoker.cli.tool_rounds import MAX_ROUNDS
 from stoker.errors import ConfigError
+from tests.ports import free_port
 from tests.unit.cli.conftest import Stoker
 
+WAIT_S = 120
 SERVER = f"{sys.executable} -m tests.unit.cli.mcp_server"
 TEMPLATE = "tests/golden/chat_templates/qwen3.jinja"
 SCHEMA = {
@@ -98,6 +103,40 @@ def test_a_model_calls_tools_of_a_server(stoker: Stoker, script: Script) -> None
     assert done.code == 0
     assert done.out == "It is 3.\nIt is 3.\n", "the second prompt has the result in it, too"
     assert f'[{SERVER}] add({{"first": 1, "second": 2}})' in done.err
+    assert "=> 3" in done.err
+
+
+@pytest.fixture
+def web_server(tmp_path: Path) -> Iterator[str]:
+    """The same server over HTTP."""
+    port = free_port()
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen([*shlex.split(SERVER), str(port)], stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + WAIT_S
+        while not _listens(port):
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        process.kill()
+        process.wait(WAIT_S)
+
+
+def _listens(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def test_a_model_calls_tools_of_a_server_over_http(stoker: Stoker, script: Script, web_server: str) -> None:
+    model = script({"when": "<tool_response>\n3", "text": "It is 3."}, call("add", first=1, second=2))
+    done = stoker("chat", *model, "--mcp", web_server, "--yes", stdin=b"1 + 2?\n")
+    assert (done.code, done.out) == (0, "It is 3.\n"), done.err
+    assert f'[{web_server}] add({{"first": 1, "second": 2}})' in done.err
     assert "=> 3" in done.err
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from stoker.backends.base import Logits
 from stoker.backends.scripted import VOCAB_SIZE, ScriptedBackend, scripted_info
 from stoker.core.batch import Batch, Entry
 from stoker.core.draft_port import Drafted
@@ -43,6 +44,10 @@ class Drafting(ScriptedBackend):
             info or scripted_info(),
             next_token=lambda entries: write(entries) if rng.random() < chance else 65,
         )
+
+
+def most_likely(logits: Logits, _: Sequence[tuple[Sequence_, int]]) -> list[Entry]:
+    return logits.argmax(axis=1).tolist()
 
 
 def make_engine(
@@ -201,7 +206,7 @@ def sequence(request_id: str, entries: Sequence[int], *, cache_prompt: bool = Tr
 
 def make_model(**sizes: Any) -> tuple[DraftModel, ScriptedBackend]:
     backend = ScriptedBackend(scripted_info(**sizes), next_token=lambda entries: (entries[-1] + 1) % 200)
-    return DraftModel(backend, VOCAB_SIZE, count(0.0).__next__), backend
+    return DraftModel(backend, VOCAB_SIZE, most_likely, count(0.0).__next__), backend
 
 
 def test_it_drafts_what_it_thinks_and_cuts_what_was_wrong() -> None:
@@ -268,5 +273,5 @@ def test_it_gives_nothing_where_it_has_no_room_context_or_token() -> None:
 def test_tokens_that_only_fill_up_the_vocabulary_of_the_draft_are_never_drafted() -> None:
     info = replace(scripted_info(), vocab_size=VOCAB_SIZE + 5)
     backend = ScriptedBackend(info, next_token=lambda _: VOCAB_SIZE + 3)
-    model = DraftModel(backend, VOCAB_SIZE, count(0.0).__next__)
+    model = DraftModel(backend, VOCAB_SIZE, most_likely, count(0.0).__next__)
     assert model.draft([(sequence("a", [1]), 1)]).drafts[0][0] < VOCAB_SIZE

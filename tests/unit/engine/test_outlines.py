@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import jsonschema
 import pytest
@@ -13,6 +13,7 @@ from stoker.core.outline import GrammarText, Outline, ReasoningSpan
 from stoker.core.params import SamplingParams
 from stoker.engine.engine import Engine
 from stoker.engine.protocol import Failed, Output, Submit
+from stoker.engine.question_messages import EndReasoning, ReasoningEnded
 from stoker.errors import GrammarInvalid, InvalidInput, UnsupportedSchema
 from tests.unit.engine.test_engine import add, last, make_engine, outputs, run, text
 
@@ -157,6 +158,32 @@ def test_a_spent_budget_ends_the_reasoning(budget: int) -> None:
     said = "a very long thought"
     events = answer(make_engine(reply_with(said)), Outline(reasoning=span), max_tokens=30)
     assert text(events).startswith(f"{said[:budget]} Enough.</think>")
+
+
+def test_a_client_ends_the_reasoning() -> None:
+    """Only of the reply that is named, and once."""
+    span = ReasoningSpan(start_text="<think>", end_text="</think>", closing_text=" Enough.", can_be_ended=True)
+    engine = make_engine(reply_with("<think>a very long thought"))
+    for request_id in ("reply-0", "other-0"):
+        ask(engine, Outline(reasoning=span), request_id, max_tokens=40)
+    written = {"reply-0": "", "other-0": ""}
+    ended: list[int] = []
+    while engine.has_work:
+        for event in engine.step():
+            assert isinstance(event, Output)
+            written[event.request_id] += event.text
+        if written["reply-0"].endswith("<think>a very") or ended == [1]:
+            ended.append(cast("ReasoningEnded", engine.answer(EndReasoning("reply"))).num_choices)
+    assert ended == [1, 0]
+    assert written["reply-0"].startswith("<think>a very Enough.</think>")
+    assert written["other-0"].startswith("<think>a very long thought")
+
+
+def test_reasoning_that_is_not_written_is_not_ended() -> None:
+    engine = make_engine(reply_with("34"))
+    ask(engine, Outline(reasoning=ReasoningSpan(start_text="<think>", end_text="</think>", can_be_ended=True)), "r-0")
+    assert cast("ReasoningEnded", engine.answer(EndReasoning("r"))).num_choices == 0
+    assert text(run(engine)["r-0"]) == "34"
 
 
 def test_a_budget_does_not_cut_a_character() -> None:

@@ -113,6 +113,8 @@ def test_a_spare_that_has_died_is_told_in_vain(started: list[spare.Process]) -> 
     spare.start((*ECHO[:2], "pass"))
     started[0].wait(BOUND_S)
     spare.expect("/m.gguf")
+    process, changed = spare.take((*ECHO[:2], "pass"))
+    assert (process is not started[0], changed) == (True, {}), "another one is started in its place"
 
 
 def test_a_spare_whose_parent_has_gone_goes_too() -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from concurrent.futures import CancelledError
 from pathlib import Path
 from random import Random
@@ -185,6 +187,16 @@ def test_what_waits_when_the_compiler_is_closed_is_cancelled() -> None:
         second.result(60)
     with pytest.raises(InvalidInput, match="closed"):
         compiler.open(choice("c"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priorities of their own")
+def test_threads_that_compute_go_before_the_one_that_compiles() -> None:
+    before, found = os.getpriority(os.PRIO_PROCESS, 0), list[int]()
+    compiler = GrammarCompiler(BYTES, observe=lambda _: found.append(os.getpriority(os.PRIO_PROCESS, 0)))
+    assert compiler.open(choice("a")).result(60).constraint.allows(ord("a"))
+    compiler.close()
+    assert found == [min(19, before + 10)]
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
 
 def test_without_the_engine_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,10 @@ import pytest
 from numpy.typing import NDArray
 
 from stoker.assembly import build_engine
+from stoker.core.params import SamplingParams
 from stoker.engine.config import EngineConfig
 from stoker.engine.engine import Engine
+from stoker.engine.protocol import Output, Submit
 from stoker.errors import BackendError
 from stoker.loading.choosing import measure
 from tests.tiny_models import TinyModel, write_tiny_model
@@ -94,6 +96,30 @@ def test_a_head_changes_no_answer(folder: Path, name: str) -> None:
             assert stats.accepted_model_tokens > 0.5 * stats.drafted_model_tokens
 
 
+@pytest.mark.parametrize("fields", [{}, {"draft_model": "right"}], ids=["head", "model"])
+def test_sampled_requests_are_drafted_for_with_their_own_random_numbers(folder: Path, fields: dict[str, str]) -> None:
+    """A drafter with the very probabilities of the model draws what the model draws."""
+    paths = {key: str(folder / f"{name}.gguf") for key, name in fields.items()}
+    with opened(config(folder, "right", **paths)) as drafting, opened(config(folder, "right", max_draft=0)) as plain:
+        make_passes_free(drafting)
+        assert sampled(drafting) == sampled(plain)
+        stats = drafting.stats()
+        assert stats.drafted_model_tokens > 60
+        assert stats.accepted_model_tokens > 0.9 * stats.drafted_model_tokens
+
+
+def sampled(engine: Engine) -> list[int]:
+    """A long answer at a temperature at which the most likely token is seldom the one that is drawn."""
+    sampling = SamplingParams(temperature=3, top_k=200, seed=5, max_tokens=150, ignore_eos=True)
+    engine.add(engine.admit(Submit("r", [97, 98, 99], sampling)))
+    found: list[int] = []
+    while engine.has_work:
+        for event in engine.step():
+            assert isinstance(event, Output)
+            found += event.token_ids
+    return found
+
+
 def test_without_drafts_no_head_is_loaded(folder: Path) -> None:
     with opened(config(folder, "hybrid", max_draft=0)) as engine:
         assert engine._drafting is None
@@ -107,7 +133,7 @@ def test_the_memory_plan_counts_its_kv(folder: Path) -> None:
 
 
 def test_a_head_that_fails_is_left_alone(folder: Path) -> None:
-    def fail(_: object) -> list[list[int]]:
+    def fail(*_: object) -> list[list[int]]:
         raise BackendError("no memory")
 
     with opened(config(folder, "right")) as drafting, opened(config(folder, "right", max_draft=0)) as plain:

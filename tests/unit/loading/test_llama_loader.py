@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -18,11 +19,11 @@ from stoker.backends.llama.native import library
 from stoker.core.batch import Batch, Chunk
 from stoker.core.embedding import Piece
 from stoker.core.stages import no_mark
-from stoker.engine.config import EngineConfig, adapter_specs
+from stoker.engine.config import EngineConfig, adapter_specs, tensor_overrides
 from stoker.engine.loaded import Loaded
 from stoker.errors import AdapterInvalid, ConfigError, InvalidInput, ModelError, ModelUnsupported
 from stoker.loading.choosing import load_model, measure
-from stoker.loading.llama import refuse_what_kills_it
+from stoker.loading.llama import host_patterns, refuse_what_kills_it
 from stoker.models.gguf import read_gguf
 from stoker.models.memory_plan import state_bytes
 from tests.adapter_files import random_pairs, write_adapter, write_control_vector
@@ -174,9 +175,34 @@ def test_devices_reach_libllama() -> None:
     held = DeviceOptions(gpu_layers=7, split_mode="row", main_gpu=1, tensor_split=(3.0, 1.0)).apply(lib, params)
     assert (params.n_gpu_layers, params.split_mode, params.main_gpu) == (7, lib.LLAMA_SPLIT_MODE_ROW, 1)
     assert [params.tensor_split[index] for index in range(3)] == [3.0, 1.0, 0.0]
-    assert len(held) == lib.llama_max_devices()
+    assert len(held[1]) == lib.llama_max_devices()
     with pytest.raises(ConfigError, match="devices"):
         DeviceOptions(tensor_split=(1.0,) * 1000).apply(lib, lib.llama_model_default_params())
+
+
+def test_tensors_are_placed_by_libllama(model: Path) -> None:
+    lib = library()
+    params = lib.llama_model_default_params()
+    held = DeviceOptions(overrides=(("exps", "CPU"), ("attn", "CPU"))).apply(lib, params)
+    assert params.tensor_buft_overrides
+    assert [entry.pattern for entry in held[0]] == [b"exps", b"attn", None]
+    with pytest.raises(ConfigError, match=r"no buffer 'CUDA9' here; there are .*CPU"):
+        DeviceOptions(overrides=(("exps", "CUDA9"),)).apply(lib, lib.llama_model_default_params())
+    assert np.array_equal(rows_of(model, override_tensor="ffn_down=CPU", n_cpu_moe=1), rows_of(model))
+
+
+def test_overrides_are_those_of_llama_cpp() -> None:
+    found = tensor_overrides(EngineConfig(n_cpu_moe=2, override_tensor=r"attn_k\.=CUDA0,exps=CPU"))
+    assert [each.buffer for each in found] == ["CPU", "CPU", "CUDA0", "CPU"]
+    assert re.search(found[1].pattern, "blk.1.ffn_gate_up_exps.weight")
+    assert not re.search(found[1].pattern, "blk.11.ffn_up_exps.weight")
+    assert host_patterns(EngineConfig(override_tensor="a=CUDA0,b=CPU")) == ["b"]
+    for text in ("exps", "=CPU", "(=CPU"):
+        with pytest.raises(InvalidInput, match="override_tensor"):
+            EngineConfig(override_tensor=text)
+    assert EngineConfig(gpu_layers="auto").num_gpu_layers is None
+    with pytest.raises(InvalidInput, match="gpu_layers"):
+        EngineConfig(gpu_layers="all")  # type: ignore[arg-type]
 
 
 def test_split_options_load_a_model_without_gpus(model: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from stoker.media.child import framed
 from stoker.media.encoding import (
     Describe,
     Described,
@@ -22,7 +23,6 @@ from stoker.media.encoding import (
     Refused,
     Reply,
     RowsPart,
-    framed,
     read_order,
 )
 

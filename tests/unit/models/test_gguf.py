@@ -388,4 +388,6 @@ def test_a_part_of_a_model_is_called_like_one(tmp_path: Path, name: str, part: i
 
 
 def test_parts_that_were_merged_are_none(path: Path) -> None:
-    read_gguf(write_tiny_gguf(path, split__no=0, split__count=0)).close()
+    with read_gguf(write_tiny_gguf(path, split__no=0, split__count=0)) as gguf:
+        assert list(part_paths(gguf.path)) == [path]
+        assert gguf.tensors

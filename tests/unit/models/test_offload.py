@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
 from stoker.errors import ResourceExhausted
+from stoker.models.gguf import read_gguf
 from stoker.models.memory_plan import MemoryNeeds
-from stoker.models.offload import LayerSizes, offload, shared_offload
+from stoker.models.offload import LayerSizes, layer_sizes, offload, shared_offload
+from tests.tiny_models import TinyModel, write_tiny_model
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -56,6 +59,15 @@ def test_as_many_layers_as_fit_go_to_a_small_card() -> None:
     on_device = 100 * MIB + (found.gpu_layers - 1) * 200 * MIB
     assert found.needs.weights_bytes == NEEDS.weights_bytes - on_device
     assert found.needs.kv_bytes_per_token == pytest.approx(20 * 1024 * (21 - found.gpu_layers) / 20, abs=1)
+
+
+def test_tensors_that_stay_do_not_count_on_the_card(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel(architecture="qwen3moe", num_experts=4))
+    with read_gguf(path) as gguf:
+        plain, placed = layer_sizes(gguf), layer_sizes(gguf, [r"blk\.0\.ffn_.*_exps"])
+    assert placed.blocks[0] < plain.blocks[0] / 2, "experts are most of a layer"
+    assert placed.blocks[1:] == plain.blocks[1:]
+    assert (placed.output, placed.embedding) == (plain.output, plain.embedding)
 
 
 def test_two_cards_hold_more_than_one() -> None:

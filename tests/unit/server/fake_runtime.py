@@ -28,6 +28,7 @@ from stoker.engine.question_messages import (
     Detokenized,
     Embed,
     Embedded,
+    EndReasoning,
     EndSession,
     Erased,
     EraseSlots,
@@ -35,6 +36,7 @@ from stoker.engine.question_messages import (
     ListSlots,
     Look,
     Question,
+    ReasoningEnded,
     RestoreSlot,
     SaveSlot,
     SessionEnded,
@@ -104,6 +106,7 @@ class FakeRuntime:
         self.held: set[str] = set()
         self.slot_states: list[SlotState] = []
         self.erased: list[int | None] = []
+        self.ended: list[str] = []
         self.filed: list[tuple[str, int, str]] = []
         self.adapters: list[AdapterCard] = []
         self.adapter_changes: list[tuple[AdapterSpec | None, str | None, dict[int, float] | None]] = []
@@ -185,7 +188,12 @@ class FakeRuntime:
             case Look():
                 raise UnsupportedParameter("this runtime cannot be watched")
             case _:
-                raise AssertionError(question)
+                return self._end_reasoning(question)
+
+    def _end_reasoning(self, question: Question[Any]) -> ReasoningEnded:
+        assert isinstance(question, EndReasoning), question
+        self.ended.append(question.reply_id)
+        return ReasoningEnded("q", 1)
 
     def _tokenize(self, question: Tokenize) -> Tokenized:
         """One token per byte, as the scripted model has it; BOS is 256."""

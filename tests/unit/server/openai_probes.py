@@ -63,6 +63,11 @@ def calls(submit: Any) -> list[Any]:
     return [f"<think>\nwhy\n</think>\n\n{call}\n{call}"]
 
 
+def can_be_ended(exchange: Exchange) -> bool:
+    outline = exchange.submit.outline
+    return outline is not None and outline.reasoning is not None and outline.reasoning.can_be_ended
+
+
 CHAT = EndpointProbes(
     endpoint("POST", "/v1/chat/completions"),
     {"messages": HI},
@@ -84,6 +89,7 @@ CHAT = EndpointProbes(
         "thinking_budget_tokens": Probe(6, budgeted(6)),
         "thinking_token_budget": Probe(7, budgeted(7)),
         "reasoning_budget_message": Probe("Enough.", closes_with("Enough.")),
+        "reasoning_control": Probe(True, can_be_ended),
         "n": Probe(2, lambda x: len(x.runtime.submits) == 2 and bool(x.submit.group)),
         "stream_options": Probe(USAGE, lambda x: "usage" in events(x.response)[-2], beside={"stream": True}),
         "logprobs": Probe(True, sampled("logprobs", 0)),
@@ -92,6 +98,16 @@ CHAT = EndpointProbes(
 )
 
 CHAT_COUNT = EndpointProbes(endpoint("POST", "/v1/chat/completions/input_tokens"), {"messages": HI}, CHAT_PROMPT)
+
+CONTROL = EndpointProbes(
+    endpoint("POST", "/v1/chat/completions/control"),
+    {"id": "chatcmpl-1", "action": "reasoning_end"},
+    {
+        "id": Probe("chatcmpl-2", lambda x: x.runtime.ended == ["chatcmpl-2"]),
+        "action": Probe("reasoning_begin", refused),
+        "model": GENERATION_PROBES["model"],
+    },
+)
 
 COMPLETIONS = EndpointProbes(
     endpoint("POST", "/v1/completions"),
@@ -144,4 +160,4 @@ RESPONSES_COUNT = EndpointProbes(
     {**RESPONSE_PROMPT, "text": Probe("nonsense", refused)},
 )
 
-PROBES = (CHAT, CHAT_COUNT, COMPLETIONS, RESPONSES, RESPONSES_COUNT)
+PROBES = (CHAT, CHAT_COUNT, CONTROL, COMPLETIONS, RESPONSES, RESPONSES_COUNT)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ctypes import c_float
+from ctypes import Structure, addressof, c_char_p, c_float, c_size_t, c_void_p
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -26,6 +26,12 @@ _GGML_TYPES: Mapping[CacheType, int] = {
 }
 _BLOCK_BYTES: Mapping[CacheType, int] = {"q8_0": 34, "q5_1": 24, "q5_0": 22, "q4_1": 20, "q4_0": 18, "iq4_nl": 18}
 """Of 32 elements."""
+
+
+class _Override(Structure):
+    """`llama_model_tensor_buft_override`."""
+
+    _fields_ = (("pattern", c_char_p), ("buffer_type", c_void_p))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +80,14 @@ class DeviceOptions:
     tensor_split: tuple[float, ...] = ()
     """What part of the model each GPU gets, in any unit; empty = by their free memory."""
 
+    overrides: tuple[tuple[str, str], ...] = ()
+    """Patterns of tensors that lie elsewhere than their layer says, each with the buffer, such as `CPU`."""
+
     def apply(self, lib: Any, params: Any) -> Any:
         """Writes these into a `llama_model_params`. What is returned must live until the model is loaded.
 
         Raises:
-            ConfigError: more parts than libllama has room for.
+            ConfigError: more parts than libllama has room for, or a buffer that it does not have.
         """
         params.n_gpu_layers = self.gpu_layers
         params.main_gpu = self.main_gpu
@@ -87,6 +96,24 @@ class DeviceOptions:
             "layer": lib.LLAMA_SPLIT_MODE_LAYER,
             "row": lib.LLAMA_SPLIT_MODE_ROW,
         }[self.split_mode]
+        return self._apply_overrides(lib, params), self._apply_split(lib, params)
+
+    def _apply_overrides(self, lib: Any, params: Any) -> Any:
+        if not self.overrides:
+            return None
+        buffers = buffer_types(lib)
+        unknown = [buffer for _, buffer in self.overrides if buffer not in buffers]
+        if unknown:
+            known = ", ".join(sorted(buffers))
+            raise ConfigError(f"there is no buffer {unknown[0]!r} here; there are {known}", key="override_tensor")
+        # The array ends with an entry of zeros.
+        table = (_Override * (len(self.overrides) + 1))()
+        for entry, (pattern, buffer) in zip(table, self.overrides, strict=False):
+            entry.pattern, entry.buffer_type = pattern.encode(), buffers[buffer]
+        params.tensor_buft_overrides = addressof(table)
+        return table
+
+    def _apply_split(self, lib: Any, params: Any) -> Any:
         if not self.tensor_split:
             return None
         num_devices = lib.llama_max_devices()
@@ -96,6 +123,22 @@ class DeviceOptions:
         parts = (c_float * num_devices)(*self.tensor_split)
         params.tensor_split = parts
         return parts
+
+
+def buffer_types(lib: Any) -> dict[str, int]:
+    """Where tensors can lie: one buffer type of each device, by its name."""
+    ggml = lib._lib
+    for name, restype, argtypes in (
+        ("ggml_backend_dev_count", c_size_t, []),
+        ("ggml_backend_dev_get", c_void_p, [c_size_t]),
+        ("ggml_backend_dev_buffer_type", c_void_p, [c_void_p]),
+        ("ggml_backend_buft_name", c_char_p, [c_void_p]),
+    ):
+        function = getattr(ggml, name)
+        function.restype, function.argtypes = restype, argtypes
+    devices = map(ggml.ggml_backend_dev_get, range(ggml.ggml_backend_dev_count()))
+    found = [ggml.ggml_backend_dev_buffer_type(device) for device in devices]
+    return {ggml.ggml_backend_buft_name(buffer).decode(): buffer for buffer in found if buffer}
 
 
 def _element_bytes(kind: CacheType) -> float:

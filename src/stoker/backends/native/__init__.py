@@ -12,11 +12,13 @@ from stoker.backends.native.needs import (
     kept_bytes,
     packed_bytes,
     spare_kv_tokens,
+    window_bytes,
 )
-from stoker.backends.native.options import NativeOptions
+from stoker.backends.native.options import BATCH_TOKENS, NativeOptions
 from stoker.backends.native.weights import pack_weights
 
 __all__ = [
+    "BATCH_TOKENS",
     "Frame",
     "KVType",
     "NativeBackend",
@@ -30,4 +32,5 @@ __all__ = [
     "pack_weights",
     "packed_bytes",
     "spare_kv_tokens",
+    "window_bytes",
 ]

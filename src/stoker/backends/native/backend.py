@@ -5,27 +5,30 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stoker import _native
-from stoker.backends.base import Logits
+from stoker.backends.base import Guess, Logits, most_likely
 from stoker.backends.native.adapters import NativeAdapters, OpenFile
 from stoker.backends.native.batch_arrays import BatchArrays
 from stoker.backends.native.decoder import describe
 from stoker.backends.native.draft_head import DraftHead
 from stoker.backends.native.embedder import NativeEmbedder
 from stoker.backends.native.file import ModelFile
+from stoker.backends.native.kv_pages import KVPages
 from stoker.backends.native.kv_types import KVType, choose_kv_type
 from stoker.backends.native.needs import plan_model
 from stoker.backends.native.options import NativeOptions, embedder_options
-from stoker.backends.native.pages import PAGE_TOKENS, PageLedger, pages_for
+from stoker.backends.native.pages import PAGE_TOKENS
 from stoker.backends.native.spec import DecoderSpec
 from stoker.backends.native.state_tails import StateTails
 from stoker.backends.native.threads import Threads, plan_threads
 from stoker.backends.native.weights import PackProgress, Weights, load_weights
+from stoker.backends.native.windows import MAX_DRAFT, plan_windows, window_of
 from stoker.backends.sizes import num_threads
 from stoker.core.batch import Batch, CacheOp, Chunk, CopyPrefix, Entry
 from stoker.core.model_info import CacheTraits, ModelInfo
@@ -37,8 +40,6 @@ _KV_VERSIONS: dict[KVType, int] = {"q8": 2}
 """Of the bytes of a type; 1 if it is not here."""
 _TILE_ROWS = 16
 """Of the kernels' activation tiles; a part of one costs nearly as much as all of it."""
-_MAX_DRAFT = 63
-"""Entries that a state can be cut back in."""
 
 
 class NativeBackend:
@@ -89,29 +90,26 @@ class NativeBackend:
             progress=progress,
             may_copy=options.may_copy_weights,
         )
-        num_positions = self._info.max_sequence_tokens
-        self._ledger = PageLedger(kv_tokens=options.kv_tokens, num_slots=options.num_slots, max_tokens=num_positions)
-        self._decoder: _native.Decoder | None = _decoder(spec, weights, self._info, self._ledger, kv_type, threads)
-        head = None if head_spec is None else _decoder(head_spec, weights, self._info, self._ledger, kv_type, threads)
-        self._decoders = [decoder for decoder in (self._decoder, head) if decoder is not None]
+        self._pages = KVPages.plan(self._info, window_of(spec))
+        self._decoders = _decoders(spec, head_spec, weights, self._info, self._pages, kv_type, threads)
         """Of which a page has its parts, one after the other: the model, and its draft head."""
-        self._page_bytes, self._num_touched = sum(decoder.page_bytes for decoder in self._decoders), 0
-        self._state_bytes = self._decoder.state_bytes
-        self._tails = StateTails(self._decoder) if self._state_bytes else None
-        per_token = self._page_bytes // PAGE_TOKENS
-        self._info = replace(self._info, kv_bytes_per_token=per_token, state_bytes_per_slot=2 * self._state_bytes)
-        if head is not None:
-            self._info = replace(self._info, kv_format=f"{self._info.kv_format} with a draft head")
+        decoder, *heads = self._decoders
+        self._decoder: _native.Decoder | None = decoder
+        self._page_bytes, self._num_touched = sum(part.page_bytes for part in self._decoders), 0
+        self._state_bytes = decoder.state_bytes
+        self._tails = StateTails(decoder) if self._state_bytes else None
+        self._info = _with_sizes(self._info, self._decoders)
         self.embedder = NativeEmbedder(spec, weights, embedder_options(options, kv_type, threads))
         """Its own KV, taken when it is first used."""
         self._adapters = None if open_file is None else NativeAdapters(spec, open_file)
         has_axes = any(rope.axes for rope in spec.ropes)
         self._input = BatchArrays(self._info, spec.hidden_size, has_axes=has_axes)
         self._head: DraftHead | None = None
-        if head is not None:
-            parts_of_head = (head, self._info, spec.hidden_size, self._input, self._ledger, self._copy_page)
+        for head in heads:
+            copy_page = partial(self._pages.copy_page, self._decoders)
+            parts_of_head = (head, self._info, spec.hidden_size, self._input, self._pages.ledger, copy_page)
             self._head = DraftHead(*parts_of_head)
-        num_states = 0 if head is None else self._info.max_batch_tokens
+        num_states = self._info.max_batch_tokens if heads else 0
         self._hidden: Logits = np.empty((num_states, spec.hidden_size), dtype=np.float32)
         self.row_width = spec.hidden_size
         """See `RowsPort`."""
@@ -138,7 +136,7 @@ class NativeBackend:
     @property
     def num_used_pages(self) -> int:
         """Pages of KV that some slot holds."""
-        return self._ledger.num_used
+        return self._pages.num_used
 
     def forward(self, batch: Batch) -> Logits:
         """See `Backend.forward`. After a `BackendError` every slot is as long as the batch's operations left it.
@@ -148,7 +146,7 @@ class NativeBackend:
         """
         decoder = self._open_decoder()
         for op in batch.ops:
-            self._apply(op)
+            self._apply(decoder, op)
         if not batch.chunks:
             return self._rows(0)
         assert batch.num_tokens <= self._info.max_batch_tokens, f"{batch.num_tokens} entries in a batch"
@@ -156,41 +154,31 @@ class NativeBackend:
 
     def export_kv(self, slot: int, start: int, end: int, take: TakeMemory = new_memory) -> KVBytes:
         """See `KVPort.export_kv`: the whole pages that the positions lie in, one after the other; and a state."""
-        decoder, size = self._open_decoder(), self._page_bytes
-        assert 0 <= start < end <= self._ledger.length(slot), "export beyond the end"
+        decoder = self._open_decoder()
+        assert 0 <= start < end <= self._pages.length(slot), "export beyond the end"
         if self._tails is not None:
             assert start == 0, "a part of a state"
             self._cut(slot, end)
             self._settle(decoder, self._tails, (slot,))
         if self._head is not None:
             self._head.settle(slot, end)
-        pages = self._pages(slot, start, end)
-        state = take(len(pages) * size + self._state_bytes)
-        for index, page in enumerate(pages):
-            self._export_page(page, state[index * size : (index + 1) * size])
+        num_bytes = self._pages.num_bytes(self._decoders, start, end)
+        state = take(num_bytes + self._state_bytes)
+        self._pages.export(self._decoders, slot, start, end, state[:num_bytes])
         if self._state_bytes:
-            decoder.export_state(slot, state[len(pages) * size :])
+            decoder.export_state(slot, state[num_bytes:])
         return state.toreadonly()
 
     def import_kv(self, slot: int, start: int, end: int, state: KVBytes) -> None:
         """See `KVPort.import_kv`."""
         decoder = self._open_decoder()
-        view, size = memoryview(state).cast("B"), self._page_bytes
-        first_page = start // PAGE_TOKENS
-        pages_bytes = (pages_for(end) - first_page) * size
-        if len(view) != pages_bytes + self._state_bytes:
+        view, num_bytes = memoryview(state).cast("B"), self._pages.num_bytes(self._decoders, start, end)
+        if len(view) != num_bytes + self._state_bytes:
             raise BackendError(f"{len(view)} bytes are not the KV of the positions {start} … {end - 1}")
-        assert self._ledger.length(slot) == start, "a hole or an overlap"
-        if (copied := self._ledger.prepare(slot, end)) is not None:
-            self._copy_page(*copied)
-        for index, page in enumerate(self._pages(slot, start, end)):
-            begin = (first_page + index) * PAGE_TOKENS
-            first, last = max(start - begin, 0), min(end - begin, PAGE_TOKENS)
-            self._import_page(page, view[index * size : (index + 1) * size], first, last)
+        self._pages.import_(self._decoders, slot, start, end, view[:num_bytes])
         if self._state_bytes:
             assert start == 0, "a part of a state"
-            decoder.import_state(slot, view[pages_bytes:], end)
-        self._ledger.commit(slot, end)
+            decoder.import_state(slot, view[num_bytes:], end)
         if self._head is not None:
             self._head.cut(slot, end)
 
@@ -200,11 +188,15 @@ class NativeBackend:
         The kernel clears memory on its first use, which takes longer than filling it.
         """
         decoder, first = self._decoder, self._num_touched
-        last = min(num_bytes // self._page_bytes, self._ledger.num_pages)
+        last = min(num_bytes // self._page_bytes, self._pages.num_pages)
         if decoder is not None and last > first:
             self._num_touched = last
             for part in self._decoders:
                 part.touch_pages(first, last)
+
+    def check_integrity(self) -> None:
+        """Asserts that the pages of all slots add up. Cheap enough for every step under test."""
+        self._pages.check_integrity()
 
     def load_adapter(self, key: str, path: Path) -> None:
         """See `AdapterPort.load_adapter`."""
@@ -227,14 +219,14 @@ class NativeBackend:
         """Whether `draft` can be called."""
         return self._head is not None
 
-    def draft(self, wanted: Sequence[tuple[int, int, Entry, int]]) -> list[list[Entry]]:
+    def draft(self, wanted: Sequence[tuple[int, int, Entry, int]], guess: Guess = most_likely) -> list[list[Entry]]:
         """See `DraftHeadPort.draft`."""
         self._open_decoder()
         assert self._head is not None, "there is no draft head"
         for slot, length, _, _ in wanted:
             self._cut(slot, length)
         try:
-            return self._head.draft([(slot, entry, count) for slot, _, entry, count in wanted])
+            return self._head.draft([(slot, entry, count) for slot, _, entry, count in wanted], guess)
         except (MemoryError, RuntimeError) as error:
             raise BackendError(f"the pass of the draft head failed: {error}") from error
 
@@ -260,27 +252,29 @@ class NativeBackend:
         assert self._adapters is not None, "nobody said how their files are opened"
         return self._adapters
 
-    def _apply(self, op: CacheOp) -> None:
+    def _apply(self, decoder: _native.Decoder, op: CacheOp) -> None:
         if isinstance(op, CopyPrefix):
-            assert not self._state_bytes, "a state cannot be copied"
+            if self._tails is not None:
+                assert op.length == self._pages.length(op.source), "a part of a state"
+                self._settle(decoder, self._tails, (op.source,))
+                decoder.copy_state(op.source, op.target)
             if self._head is not None:
                 self._head.settle(op.source, op.length)
                 self._head.cut(op.target, op.length)
-            self._ledger.copy_prefix(op.source, op.target, op.length)
+            self._pages.copy_prefix(op.source, op.target, op.length)
         else:
             self._cut(op.slot, op.length)
 
     def _cut(self, slot: int, length: int) -> None:
-        if self._tails is not None and length != self._ledger.length(slot):
+        if self._tails is not None and length != self._pages.length(slot):
             self._tails.cut(slot, length)
-        self._ledger.truncate(slot, length)
+        self._pages.truncate(slot, length)
         if self._head is not None:
             self._head.cut(slot, length)
 
     def _compute(self, decoder: _native.Decoder, chunks: tuple[Chunk, ...], *, are_drafts: bool = False) -> Logits:
-        ledger, is_computed = self._ledger, False
-        for copied in ledger.prepare_each(chunks):
-            self._copy_page(*copied)
+        pages, is_computed = self._pages, False
+        pages.prepare_each(self._decoders, chunks)
         try:
             if self._tails is None:
                 logits = self._pass(decoder, chunks)
@@ -290,12 +284,12 @@ class NativeBackend:
         finally:
             self._mark("forward")
             if is_computed:
-                ledger.commit_each(chunks)
+                pages.commit_each(chunks)
             else:
                 for chunk in chunks:
-                    ledger.abandon(chunk.slot)
+                    pages.abandon(chunk.slot)
                     if self._head is not None:
-                        self._head.cut(chunk.slot, ledger.length(chunk.slot))
+                        self._head.cut(chunk.slot, pages.length(chunk.slot))
             self._mark("bind")
         return logits
 
@@ -305,9 +299,20 @@ class NativeBackend:
             logits = self._rows(num_rows)
             adapters, scales = self._open_adapters().uses(chunks) if is_adapted else (None, None)
             self._mark("bind")
-            tables = self._ledger.tables
+            tables, windows = self._pages.ledger.tables, self._pages.window_tables
             hidden = None if self._head is None else self._hidden[: len(tokens)]
-            decoder.forward(tokens, rows, tables, logits, hidden, self.maxima, adapters, scales, **more)
+            decoder.forward(
+                tokens,
+                rows,
+                tables,
+                logits,
+                hidden,
+                maxima=self.maxima,
+                adapters=adapters,
+                scales=scales,
+                window_tables=windows,
+                **more,
+            )
             if self._head is not None and hidden is not None:
                 self._head.follow(chunks, hidden)
         except (MemoryError, RuntimeError) as error:
@@ -333,23 +338,6 @@ class NativeBackend:
             self._pass(decoder, (chunk,))
             tails.commit((chunk,), are_drafts=False)
 
-    def _copy_page(self, source: int, target: int) -> None:
-        for decoder in self._decoders:
-            decoder.copy_page(source, target)
-
-    def _export_page(self, page: int, into: memoryview) -> None:
-        for decoder in self._decoders:
-            decoder.export_page(page, into[: decoder.page_bytes])
-            into = into[decoder.page_bytes :]
-
-    def _import_page(self, page: int, data: memoryview, first: int, last: int) -> None:
-        for decoder in self._decoders:
-            decoder.import_page(page, data[: decoder.page_bytes], first, last)
-            data = data[decoder.page_bytes :]
-
-    def _pages(self, slot: int, start: int, end: int) -> list[int]:
-        return self._ledger.tables[slot, start // PAGE_TOKENS : pages_for(end)].tolist()
-
     def _rows(self, num_rows: int) -> Logits:
         if num_rows == len(self._rows_of_logits):
             return self._rows_of_logits  # a new view takes longer than it seems, so shortly after a forward pass
@@ -361,14 +349,51 @@ class NativeBackend:
         return self._rows_of_logits
 
 
+def _decoders(
+    spec: DecoderSpec,
+    head_spec: DecoderSpec | None,
+    weights: Weights,
+    info: ModelInfo,
+    pages: KVPages,
+    kv_type: KVType,
+    threads: Threads,
+) -> list[_native.Decoder]:
+    num_pages, num_windowed = pages.num_pages, pages.num_window_pages
+    model = _decoder(spec, weights, info, (num_pages, num_windowed), kv_type, threads)
+    return (
+        [model] if head_spec is None else [model, _decoder(head_spec, weights, info, (num_pages, 0), kv_type, threads)]
+    )
+
+
+def _with_sizes(info: ModelInfo, decoders: Sequence[_native.Decoder]) -> ModelInfo:
+    """With what the decoders, a model's and perhaps its draft head's, keep of a token and of a slot."""
+    model, *heads = decoders
+    windows = info.windows
+    if windows is not None:
+        windows = replace(windows, bytes_per_cell=model.window_page_bytes // PAGE_TOKENS)
+    return replace(
+        info,
+        kv_bytes_per_token=sum(decoder.page_bytes for decoder in decoders) // PAGE_TOKENS,
+        state_bytes_per_slot=2 * model.state_bytes,
+        kv_format=f"{info.kv_format} with a draft head" if heads else info.kv_format,
+        windows=windows,
+    )
+
+
 def _decoder(
-    spec: DecoderSpec, weights: Weights, info: ModelInfo, ledger: PageLedger, kv_type: KVType, threads: Threads
+    spec: DecoderSpec,
+    weights: Weights,
+    info: ModelInfo,
+    num_pages: tuple[int, int],
+    kv_type: KVType,
+    threads: Threads,
 ) -> _native.Decoder:
     try:
         return _native.Decoder(
             describe(spec, weights.layout, info.max_sequence_tokens),
             weights.memory,
-            num_pages=ledger.num_pages,
+            num_pages=num_pages[0],
+            num_window_pages=num_pages[1],
             num_states=info.num_slots if spec.state_bytes else 0,
             max_batch_tokens=info.max_batch_tokens,
             num_threads=threads.count,
@@ -386,6 +411,8 @@ def _decoder(
 def _model_info(
     name: str, spec: DecoderSpec, options: NativeOptions, kv_type: KVType, eog_token_ids: frozenset[int]
 ) -> ModelInfo:
+    windows = plan_windows(spec, options)
+    is_whole = spec.state_bytes == 0 and windows is None
     return ModelInfo(
         name=name,
         architecture=spec.architecture,
@@ -399,14 +426,16 @@ def _model_info(
         mixes_adapters=True,
         is_batch_invariant=True,
         traits=CacheTraits(
-            can_truncate=not spec.state_bytes,
-            truncatable_tail=_MAX_DRAFT if spec.state_bytes else 0,
-            can_copy=not spec.state_bytes,
+            can_truncate=is_whole,
+            truncatable_tail=0 if is_whole else MAX_DRAFT,
+            can_copy=True,
+            copies_whole=not is_whole,
             shares_cells=True,
             can_export=True,
         ),
         tile_rows=_TILE_ROWS,
-        kv_format=_kv_format(spec, kv_type),
+        kv_format=_kv_format(spec, kv_type) + ("" if windows is None else f" window {window_of(spec)}"),
+        windows=windows,
     )
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker import _native
+from stoker.backends.base import Guess
 from stoker.backends.native.batch_arrays import BatchArrays
 from stoker.backends.native.pages import PageLedger, pages_for
 from stoker.core.batch import Chunk, Entry
@@ -101,11 +102,12 @@ class DraftHead:
         else:
             self._tails[slot] = _Tail(length, states=[self._unknown])
 
-    def draft(self, wanted: Sequence[tuple[int, Entry, int]]) -> list[list[Entry]]:
+    def draft(self, wanted: Sequence[tuple[int, Entry, int]], guess: Guess) -> list[list[Entry]]:
         """Guesses how slots go on.
 
         Args:
             wanted: slot, the entry at its end, which the model has not computed, and how many entries more.
+            guess: chooses from logits.
 
         Returns:
             As many for each, or none where no page is free.
@@ -116,7 +118,8 @@ class DraftHead:
         try:
             parts = self._first_parts([(slot, entry) for slot, entry, _ in wanted if slot in most])
             while parts:
-                found = self._guess(parts)
+                places = [(chunk.slot, len(drafts[chunk.slot])) for chunk, _ in parts]
+                found = self._guess(parts, places, guess)
                 for (chunk, _), (entry, _) in zip(parts, found, strict=True):
                     drafts[chunk.slot].append(entry)
                 parts = [
@@ -198,10 +201,10 @@ class DraftHead:
         if parts:
             self._pass(parts)
 
-    def _guess(self, parts: list[_Part]) -> list[tuple[Entry, _Rows]]:
-        """What is most likely to follow each part, and the hidden state that this is guessed from."""
+    def _guess(self, parts: list[_Part], places: list[tuple[int, int]], guess: Guess) -> list[tuple[Entry, _Rows]]:
+        """What is likely to follow each part, and the hidden state that this is guessed from."""
         self._pass(parts)
-        token_ids = self._logits[: len(parts)].argmax(axis=1).tolist()
+        token_ids = guess(self._logits[: len(parts)], places)
         ends = np.cumsum([len(chunk.entries) for chunk, _ in parts]) - 1
         return list(zip(token_ids, self._states[ends].copy(), strict=True))
 

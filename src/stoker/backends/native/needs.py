@@ -13,6 +13,7 @@ from stoker.backends.native.kv_types import KVType, choose_kv_type, element_byte
 from stoker.backends.native.layout import Layout, plan_layout
 from stoker.backends.native.pages import PAGE_TOKENS, num_pages, pages_for
 from stoker.backends.native.spec import DecoderSpec, Experts
+from stoker.backends.native.windows import has_window_pages, window_head_sizes, window_of, window_reach
 
 _SPAN_TOKENS, _MAX_SPAN_BYTES, _PIECES_PER_THREAD, _ATTENTION_ROWS = 512, 16 << 20, 4, 64
 """How attention to a long past is cut into pieces: native/attention.hpp and plan.cpp."""
@@ -54,11 +55,28 @@ def kept_bytes(files: Sequence[ModelFile], kv_type: KVType | None, *, with_head:
     chosen = choose_kv_type(kv_type, max(spec.head_sizes))
     if spec.sees_ahead:
         return 0, 0
-    sizes = Counter(spec.kv_head_sizes)
-    if with_head and spec.draft_head is not None:
-        sizes += Counter(spec.draft_head.kv_head_sizes)
-    values = sum(2 * count * size * element_bytes(chosen, size) for size, count in sizes.items())
-    return ceil(values), spec.state_bytes
+    head = () if spec.draft_head is None or not with_head else spec.draft_head.kv_head_sizes
+    return _kv_bytes((*spec.kv_head_sizes, *head), chosen), spec.state_bytes
+
+
+def window_bytes(files: Sequence[ModelFile], kv_type: KVType | None) -> tuple[int, int]:
+    """What layers with a window keep of each token, and of how many tokens of a sequence at most; 0 of both: they keep
+    all, because there are no other layers, or because a recurrent layer has to begin anew wherever a window would.
+
+    Args:
+        files: all parts of the model, open.
+        kv_type: as in `NativeOptions`.
+
+    Raises:
+        ConfigError: the model cannot be kept so.
+        ModelUnsupported: this backend does not run it.
+        ModelFileInvalid: the file contradicts itself.
+    """
+    spec = describe_decoder(ModelParts(files), 1)
+    if not has_window_pages(spec):
+        return 0, 0
+    chosen = choose_kv_type(kv_type, max(spec.head_sizes))
+    return _kv_bytes(window_head_sizes(spec), chosen), window_reach(window_of(spec))
 
 
 def check_supported(files: Sequence[ModelFile]) -> None:
@@ -134,6 +152,11 @@ def context_bytes(files: Sequence[ModelFile], threads: int | None, num_slots: in
         return tables + spans + of_experts
 
     return needed
+
+
+def _kv_bytes(head_sizes: Sequence[int], kv_type: KVType) -> int:
+    """Of keys and values of one token."""
+    return ceil(sum(2 * num * size * element_bytes(kv_type, size) for size, num in Counter(head_sizes).items()))
 
 
 def _expert_bytes(experts: Experts | None, spec: DecoderSpec) -> int:

@@ -14,6 +14,9 @@ from stoker.backends.sizes import check_sizes
 from stoker.core.embedding import Pooling
 from stoker.errors import ConfigError
 
+BATCH_TOKENS = 512
+"""Most entries of one forward pass, unless something else is asked for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeOptions:
@@ -27,9 +30,12 @@ class NativeOptions:
     """Longest single sequence, in tokens."""
     kv_tokens: int
     """Cells of the pool that all sequences share, in tokens."""
+    window_tokens: int = 0
+    """Cells of the pool of layers with a window, which keep no more of a sequence than they will see; 0 = they keep all
+    of it, like the other layers."""
     num_slots: int = 64
     """Most sequences that hold KV, running and retained."""
-    max_batch_tokens: int = 512
+    max_batch_tokens: int = BATCH_TOKENS
     """Most entries of one forward pass."""
     threads: int | None = None
     """CPU threads of the forward pass, 1 … 512. None = one per core that this process may use."""

@@ -6,6 +6,12 @@ slot 0  [ 4 | 0 | 7 ]      length 80 of 96        tables[0] = 4 0 7 -1 …
 slot 1  [ 4 | 0 | 2 ]      length 70: copied from slot 0 at 60, then went on by itself, so 7 was copied to 2 on write
 ```
 
+Layers that see only a window have pages, and a ledger, of their own. Of each slot it keeps the last ones:
+
+```
+window  [ -1 | -1 | 5 ]    length 80, keep 10: positions 70 … 79 can be seen again, so 64 … 95 stay
+```
+
 Pages by reference count: PagedAttention, arXiv:2309.06180.
 """
 
@@ -29,15 +35,24 @@ class PageLedger:
 
     Enough pages for every way to share and to diverge: one for every full page of cells, and for each slot one that
     its own end, and one that its divergence from another, leaves partly filled.
+
+    Args:
+        kv_tokens: different cells.
+        num_slots: sequences.
+        max_tokens: of a sequence.
+        keep: how many positions before its end a slot keeps; 0 = all. Then only whole slots can be copied.
     """
 
-    def __init__(self, *, kv_tokens: int, num_slots: int, max_tokens: int) -> None:
+    def __init__(self, *, kv_tokens: int, num_slots: int, max_tokens: int, keep: int = 0) -> None:
         self.num_pages = num_pages(kv_tokens=kv_tokens, num_slots=num_slots)
         self.tables: NDArray[np.int32] = np.full((num_slots, pages_for(max_tokens)), _NONE, dtype=np.int32)
         """For each slot its pages in order, then -1. Shape `(num_slots, pages of max_tokens)`."""
         self._lengths = [0] * num_slots
         self._writable = [0] * num_slots
         """Up to here each slot can be written to without another look: its pages are allocated, and not shared."""
+        self._keep = keep
+        self._first = [0] * num_slots
+        """The first page that each slot still has."""
         self._references = [0] * self.num_pages
         # The lowest page last: what was used lately is used again, and memory that was never needed is never touched.
         self._free = list(reversed(range(self.num_pages)))
@@ -59,20 +74,28 @@ class PageLedger:
         assert self._lengths[target] == 0, f"slot {target} is not empty"
         assert source != target
         assert 0 <= length <= self._lengths[source], f"slot {source} has no {length} positions"
-        count = pages_for(length)
+        assert not self._keep or length == self._lengths[source], "a part of what has a window"
+        first, count = self._first[source], pages_for(length)
         self.tables[target, :count] = self.tables[source, :count]
-        for page in self._pages(target, 0, count):
+        for page in self._pages(target, first, count):
             self._references[page] += 1
-        self._lengths[target] = length
+        self._lengths[target], self._first[target] = length, first
         self._writable[source] = self._writable[target] = 0
 
     def truncate(self, slot: int, length: int) -> None:
         """The slot keeps its first `length` positions."""
         assert 0 <= length <= self._lengths[slot], f"slot {slot} has no {length} positions"
-        first, last = pages_for(length), pages_for(self._lengths[slot])
+        first, last = max(pages_for(length), self._first[slot]), pages_for(self._lengths[slot])
         self._release(self._pages(slot, first, last))
         self.tables[slot, first:last] = _NONE
         self._lengths[slot], self._writable[slot] = length, 0
+        if length == 0:
+            self._first[slot] = 0
+
+    def skip(self, slot: int, start: int) -> None:
+        """Positions before `start` of an empty slot are not needed: `prepare` takes no page for them."""
+        assert self._lengths[slot] == 0, f"slot {slot} is not empty"
+        self._first[slot] = start // PAGE_TOKENS
 
     def prepare(self, slot: int, end: int) -> tuple[int, int] | None:
         """Makes the positions from the slot's length to `end` writable, without lengthening it yet.
@@ -86,7 +109,7 @@ class PageLedger:
             return None
         assert start < end <= self.tables.shape[1] * PAGE_TOKENS, f"slot {slot} cannot grow from {start} to {end}"
         copied = self._own(slot, start // PAGE_TOKENS) if start % PAGE_TOKENS else None
-        for index in range(pages_for(start), pages_for(end)):
+        for index in range(max(pages_for(start), self._first[slot]), pages_for(end)):
             if self.tables[slot, index] == _NONE:
                 self.tables[slot, index] = self._take()
         self._writable[slot] = pages_for(end) * PAGE_TOKENS
@@ -103,31 +126,43 @@ class PageLedger:
         return copied
 
     def commit(self, slot: int, end: int) -> None:
-        """What was prepared is written: the slot is `end` positions long."""
+        """What was prepared is written: the slot is `end` positions long. Pages before those that are kept are free."""
         self._lengths[slot] = end
+        if self._keep and (first := (end - self._keep) // PAGE_TOKENS) > self._first[slot]:
+            self._release(self._pages(slot, self._first[slot], first))
+            self.tables[slot, self._first[slot] : first] = _NONE
+            self._first[slot] = first
 
     def commit_each(self, chunks: Iterable[Chunk]) -> None:
         """`commit` for each of these."""
+        if self._keep:
+            for chunk in chunks:
+                self.commit(chunk.slot, chunk.end)
+            return
         for slot, start, entries, _, _, _, _ in chunks:
             self._lengths[slot] = start + len(entries)
 
     def abandon(self, slot: int) -> None:
         """What was prepared is not written: the pages behind the slot's length are free again."""
         self._writable[slot] = 0
-        first = pages_for(self._lengths[slot])
         row = self.tables[slot]
-        last = int(np.count_nonzero(row != _NONE))
+        last = self._first[slot] + int(np.count_nonzero(row != _NONE))
+        first = max(pages_for(self._lengths[slot]), self._first[slot])
         self._release(self._pages(slot, first, last))
         row[first:last] = _NONE
+        if self._lengths[slot] == 0:
+            self._first[slot] = 0
 
     def check_integrity(self) -> None:
         """Asserts that tables, reference counts and free pages add up."""
         counted = [0] * self.num_pages
         for slot, length in enumerate(self._lengths):
-            count = pages_for(length)
-            assert (self.tables[slot, :count] != _NONE).all()
+            first, count = self._first[slot], pages_for(length)
+            assert first == 0 or (self._keep and first * PAGE_TOKENS <= length)
+            assert (self.tables[slot, :first] == _NONE).all(), f"slot {slot} holds pages that nothing sees"
+            assert (self.tables[slot, first:count] != _NONE).all()
             assert (self.tables[slot, count:] == _NONE).all(), f"slot {slot} holds pages behind its end"
-            for page in self._pages(slot, 0, count):
+            for page in self._pages(slot, first, count):
                 counted[page] += 1
             if length % PAGE_TOKENS and length < self._writable[slot]:
                 assert self._references[self.tables[slot, length // PAGE_TOKENS]] == 1, "somebody else's page"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from logging import getLogger
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +19,24 @@ from stoker.backends.onnx.in_place import InPlaceKV
 from stoker.backends.onnx.kv import GraphKV
 from stoker.backends.onnx.memory import KVMemory
 from stoker.backends.onnx.recomputed import RecomputedKV
-from stoker.backends.onnx.runtime import Session, SessionOptions, is_host_memory, load_errors, open_session
+from stoker.backends.onnx.runtime import (
+    CPU,
+    ON_DEVICES,
+    Session,
+    SessionOptions,
+    is_host_memory,
+    load_errors,
+    open_session,
+)
 from stoker.backends.onnx.signature import Signature
 from stoker.backends.sizes import check_sizes, num_threads
 from stoker.core.batch import Batch, CacheOp, Chunk, CopyPrefix
 from stoker.core.model_info import CacheTraits, ModelInfo
 from stoker.core.stages import Mark, no_mark
 from stoker.core.tiers import KVBytes, TakeMemory, new_memory
-from stoker.errors import BackendError, ModelNotLoaded
+from stoker.errors import BackendError, ModelNotLoaded, StokerError
+
+logger = getLogger(__name__)
 
 _KV_VERSION = 1
 _MAX_LOGITS_BYTES = 256 << 20
@@ -106,7 +118,8 @@ class OnnxBackend:
         mark: Mark = no_mark,
     ) -> None:
         self._signature = signature
-        self._session: Session | None = open_session(graph, _session_options(options))
+        self._graph, self._options = graph, _session_options(options)
+        self._session: Session | None = open_session(graph, self._options)
         self._info = _model_info(graph.path, signature, options, eog_token_ids)
         memory = KVMemory(
             signature.kv,
@@ -144,6 +157,8 @@ class OnnxBackend:
     def forward(self, batch: Batch) -> Logits:
         """See `Backend.forward`. After a `BackendError` every slot is as long as the batch's operations left it.
 
+        Where a device fails, the next provider computes the batch once more, and everything after it.
+
         Raises:
             ModelNotLoaded: the backend was closed.
         """
@@ -152,15 +167,41 @@ class OnnxBackend:
         for op in batch.ops:
             self._apply(op)
         logits = self._logits_of(batch.num_rows)
-        try:
-            self._compute(batch.chunks, logits)
-        except load_errors() as error:
-            for chunk in batch.chunks:
-                if self._kv.length(chunk.slot) > chunk.start:
-                    self._kv.truncate(chunk.slot, chunk.start)
-            raise BackendError(f"the forward pass failed: {' '.join(str(error).split())}") from error
+        while (error := self._failure(batch.chunks, logits)) is not None:
+            reason = " ".join(str(error).split())
+            if not self._go_on_elsewhere(reason):
+                raise BackendError(f"the forward pass failed: {reason}") from error
         self._kv.finish()
         return logits
+
+    def _failure(self, chunks: Sequence[Chunk], logits: Logits) -> Exception | None:
+        """Why these chunks could not be computed; None = they were. After a failure, nothing of them is left."""
+        try:
+            self._compute(chunks, logits)
+        except load_errors() as error:
+            with suppress(*load_errors()):  # what lies on a device that is gone cannot be read
+                for chunk in chunks:
+                    if self._kv.length(chunk.slot) > chunk.start:
+                        self._kv.truncate(chunk.slot, chunk.start)
+            return error
+        return None
+
+    def _go_on_elsewhere(self, reason: str) -> bool:
+        """Whether another provider can compute from now on. Each is tried once, and the CPU has no successor."""
+        failed = self._open_session().provider
+        if failed == CPU:
+            return False
+        unfit = ON_DEVICES if self.is_in_place else ()  # KV in its place lies in the machine's memory
+        options = replace(self._options, failed=(*self._options.failed, failed, *unfit))
+        try:
+            session = open_session(self._graph, options)
+            self._kv.use(session)
+        except (StokerError, *load_errors()) as error:
+            logger.error("the provider %s failed, and no other one can go on: %s", failed, error)
+            return False
+        logger.warning("the provider %s failed, %s computes from now on: %s", failed, session.provider, reason)
+        self._session, self._options = session, options
+        return True
 
     def export_kv(self, slot: int, start: int, end: int, take: TakeMemory = new_memory) -> KVBytes:
         """See `KVPort.export_kv`."""

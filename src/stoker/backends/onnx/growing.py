@@ -91,6 +91,12 @@ class GrowingKV:
         self._memory.trim()
         return is_restored
 
+    def use(self, session: Session) -> None:
+        """See `GraphKV.use`. All groups part: their tensors lie on the device of the former session."""
+        for slot in list(self._group_of):
+            self._save(slot)
+        self._session = session
+
     def compute(self, slots: Sequence[int], tokens: Sequence[Sequence[int]], num_logits: int) -> Rows:
         """Computes equally many new tokens of each slot; of several slots, one each."""
         order = sorted(range(len(slots)), key=lambda index: slots[index])

@@ -64,6 +64,12 @@ class InPlaceKV:
         self._memory.trim()
         return is_restored
 
+    def use(self, session: Session) -> None:
+        """See `GraphKV.use`. What was bound belongs to the former session."""
+        assert session.device == CPU, "KV lies in the machine's memory"
+        self._session = session
+        self._bindings.clear()
+
     def compute(self, slots: Sequence[int], tokens: Sequence[Sequence[int]], num_logits: int) -> Rows:
         """Computes equally many new tokens of each slot; of several slots, one each."""
         for slot in slots:

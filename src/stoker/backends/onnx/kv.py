@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeAlias
 
 from numpy.typing import NDArray
 
+from stoker.backends.onnx.runtime import Session
 from stoker.core.tiers import KVBytes
 
 Rows: TypeAlias = Sequence[NDArray[Any]]
@@ -25,6 +26,14 @@ class GraphKV(Protocol):
 
     def truncate(self, slot: int, length: int) -> None:
         """A slot keeps its first positions."""
+        ...
+
+    def use(self, session: Session) -> None:
+        """From now on, another session of the same graph computes; everything that was committed stays.
+
+        Raises:
+            Exception: one of `load_errors`: what lies on the device of the former session cannot be read.
+        """
         ...
 
     def compute(self, slots: Sequence[int], tokens: Sequence[Sequence[int]], num_logits: int) -> Rows:

@@ -46,6 +46,10 @@ class RecomputedKV:
         """A slot keeps its first positions."""
         del self._tokens[slot][length:]
 
+    def use(self, session: Session) -> None:
+        """See `GraphKV.use`."""
+        self._session = session
+
     def compute(self, slots: Sequence[int], tokens: Sequence[Sequence[int]], num_logits: int) -> Rows:
         """Computes each slot's sequence with its new tokens, one after the other."""
         return [self._run(slot, new, num_logits) for slot, new in zip(slots, tokens, strict=True)]

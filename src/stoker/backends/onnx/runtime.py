@@ -34,6 +34,8 @@ _PROVIDERS = {
 """What users call a provider, the fastest first, and what ONNX Runtime calls it."""
 _MEMORY_OF = {"tensorrt": "cuda", "cuda": "cuda", "rocm": "rocm", "migraphx": "rocm", "directml": "dml"}
 """Where tensors lie that a provider keeps; the others compute in the machine's own memory."""
+ON_DEVICES = tuple(_MEMORY_OF)
+"""Providers whose tensors lie in a memory of their own."""
 _FATAL = 4
 _SPIN_US = "400"
 """About the time from one step to the next, worth a tenth of the speed of one stream; the default, a thousand, starves
@@ -54,6 +56,8 @@ class SessionOptions:
     """`auto` = the fastest that is there, or a name such as `cuda`."""
     device_id: int = 0
     """Which of several devices of the provider."""
+    failed: tuple[str, ...] = ()
+    """Providers that have failed while they computed, and are not tried again."""
     spins: bool = False
     """Threads spin for a moment before they sleep: about 8 % faster, if the cores are otherwise idle."""
     packed_directory: Path | None = None
@@ -74,7 +78,8 @@ class Session:
     """
 
     def __init__(self, graph: GraphFile, options: SessionOptions) -> None:
-        self._candidates = candidates(options.provider, runtime().get_available_providers())
+        found = candidates(options.provider, runtime().get_available_providers())
+        self._candidates = [name for name in found if name not in options.failed]
         self.provider = CPU
         self.inner: Any = self._load(graph, options)
         self.device = _MEMORY_OF.get(self.provider, CPU)

@@ -37,6 +37,8 @@ _UNAVAILABLE: Mapping[RuntimeName, Mapping[str, str]] = {
         "cache_type_v": "--cache-type-v",
         "flash_attn": "--flash-attn",
         "gpu_layers": "--gpu-layers",
+        "n_cpu_moe": "--n-cpu-moe",
+        "override_tensor": "--override-tensor",
         "split_mode": "--split-mode",
         "main_gpu": "--main-gpu",
         "tensor_split": "--tensor-split",

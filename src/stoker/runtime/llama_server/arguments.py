@@ -108,10 +108,12 @@ def _computing(binary: Binary, config: EngineConfig) -> Iterator[str]:
         "--cache-type-k": None if kinds[0] == "f16" else kinds[0],  # what every version takes by itself
         "--cache-type-v": None if kinds[1] == "f16" else kinds[1],
         "--flash-attn": config.flash_attn,
-        "--n-gpu-layers": _ALL_LAYERS if config.gpu_layers == -1 else config.gpu_layers,
+        "--n-gpu-layers": _ALL_LAYERS if config.num_gpu_layers == -1 else config.num_gpu_layers,
         "--split-mode": config.split_mode,
         "--main-gpu": config.main_gpu,
         "--tensor-split": config.tensor_split or None,
+        "--n-cpu-moe": config.n_cpu_moe or None,
+        "--override-tensor": config.override_tensor or None,
     }
     for flag, value in wanted.items():
         if value is None:

@@ -67,6 +67,16 @@ ROWS: Sequence[Row] = (
         of_engine(lambda of: of.kv_sequences),
     ),
     gauge(
+        "kv_window_held_tokens",
+        "KV cache of layers with a sliding window, in tokens, if these layers keep only the tokens that they will see",
+        of_engine(lambda of: of.kv_window_held),
+    ),
+    gauge(
+        "kv_window_capacity_tokens",
+        "Size of the KV pool of layers with a sliding window, in tokens; 0 if these layers keep every token",
+        of_engine(lambda of: of.kv_window_capacity),
+    ),
+    gauge(
         "kv_held_bytes",
         "KV cache of running requests and finished conversations, if the backend reports the size of a token",
         of_engine(lambda of: of.kv_held_bytes),

@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from stoker.chat.planning import Conversation, Thinking, rendered
+from stoker.chat.planning import Conversation, Thinking, recalled, rendered
+from stoker.chat.thoughts import NO_THOUGHTS, Thoughts
 from stoker.chat.tools import Tools, tools_of
 from stoker.errors import InvalidInput
 from stoker.runtime.base import Runtime
@@ -66,6 +67,8 @@ class ChatCompletionRequest(StreamedFields, frozen=True, kw_only=True):
     """vLLM's name of `reasoning_budget_tokens`."""
     reasoning_budget_message: str | None = None
     """Text that ends the reasoning when the budget is spent."""
+    reasoning_control: bool | None = None
+    """True: `/v1/chat/completions/control` can end the reasoning while it is written."""
 
 
 class ChatPromptRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,13 +106,15 @@ CHAT_PROMPT_FIELDS: FieldTable = honoured(
 )
 
 
-def chat_prompt(wire: ChatCompletionRequest | ChatPromptRequest, runtime: Runtime) -> str:
-    """The prompt of a conversation, by the model's template.
+def chat_prompt(
+    wire: ChatCompletionRequest | ChatPromptRequest, runtime: Runtime, thoughts: Thoughts = NO_THOUGHTS
+) -> str:
+    """The prompt of a conversation, by the model's template, with remembered reasoning.
 
     Raises:
         InvalidInput: the messages are malformed, or the template refused them.
     """
-    return rendered(conversation(wire), runtime)
+    return rendered(recalled(conversation(wire), thoughts), runtime)
 
 
 def conversation(wire: ChatCompletionRequest | ChatPromptRequest) -> Conversation:
@@ -149,6 +154,7 @@ def chat_thinking(wire: ChatCompletionRequest) -> Thinking:
         is_on=False if wire.reasoning_effort == "none" else None,
         budget=None if budget is None or budget < 0 else budget,
         closing_text=wire.reasoning_budget_message or "",
+        can_be_ended=bool(wire.reasoning_control),
         stays_in_content=wire.reasoning_format == "none",
     )
 

@@ -31,6 +31,9 @@ NEW_HELP = """
 -ctk,  --cache-type-k TYPE              KV cache data type for K
 -ctv,  --cache-type-v TYPE              KV cache data type for V
 -ngl,  --gpu-layers, --n-gpu-layers N   max. number of layers to store in VRAM
+-ncmoe, --n-cpu-moe N                   keep the experts of the first N layers in the CPU
+-ot,   --override-tensor PATTERN=BUFFER,...
+                                        override tensor buffer type
 -m,    --model FNAME                    model path to load
 --temp, --temperature N                 temperature
 --spec-draft-n-max N                    number of tokens to draft

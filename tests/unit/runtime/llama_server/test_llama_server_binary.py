@@ -177,6 +177,10 @@ def test_gpu_and_attention_options_are_passed_on(fake: Fake):
         "q8_0",
     ]
     assert "--cache-type-k" not in arguments
+    placed = fake.config(gpu_layers="auto", n_cpu_moe=3, override_tensor="exps=CPU")
+    arguments = fixed_arguments(NEW, read_model_file(placed, can_unify=True), placed)
+    assert [option(arguments, name) for name in ("--n-cpu-moe", "--override-tensor")] == ["3", "exps=CPU"]
+    assert "--n-gpu-layers" not in arguments, "llama-server fits layers by itself"
     with pytest.raises(ConfigError, match="no option --split-mode"):
         fixed_arguments(NEW, read_model_file(fake.config(), can_unify=True), fake.config(split_mode="row"))
     switch = Binary(Path("/x"), "1", NEW.flags | {"--flash-attn"}, NEW.with_value - {"--flash-attn"})

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from stoker.chat.constraints import response_grammar
-from stoker.chat.planning import Conversation, Thinking, planned, rendered
+from stoker.chat.planning import Conversation, Thinking, planned, recalled, rendered
+from stoker.chat.thoughts import Thoughts
 from stoker.chat.tools import Tools, tools_of
 from stoker.core.outline import GrammarText
 from stoker.errors import InvalidInput, UnsupportedParameter
@@ -46,19 +47,18 @@ def message_request(wire: MessagesRequest, runtime: Runtime, caller: Caller, con
         lora=wire.lora,
         session_id=wire.session_id,
     )
-    conversed = asked(wire)
-    messages = caller.thoughts.filled_in(conversed.messages)
-    plan = planned(replace(conversed, messages=messages, grammar=_grammar(wire)), runtime)
+    conversed = recalled(asked(wire), caller.thoughts)
+    plan = planned(replace(conversed, grammar=_grammar(wire)), runtime)
     return generation_request(fields, [plan.prompt], sampling_params(fields, words=_WORDS), caller, config, plan=plan)
 
 
-def render(wire: CountTokensRequest, runtime: Runtime) -> str:
-    """The prompt's text.
+def render(wire: CountTokensRequest, runtime: Runtime, thoughts: Thoughts) -> str:
+    """The prompt's text, with remembered reasoning.
 
     Raises:
         InvalidInput: the messages are not valid, or the chat template refused them.
     """
-    return rendered(asked(wire), runtime)
+    return rendered(recalled(asked(wire), thoughts), runtime)
 
 
 def asked(wire: CountTokensRequest) -> Conversation:

@@ -64,6 +64,6 @@ async def messages(call: Call[MessagesRequest]) -> Response | EventStream:
 async def count_tokens(call: Call[CountTokensRequest]) -> Response:
     runtime = (await call.lease(call.body.model)).runtime
     await resolve_files(call, runtime.card, call.body.messages, "messages")
-    prompt = await call.off_loop(render, call.body, runtime)
+    prompt = await call.off_loop(render, call.body, runtime, call.thoughts)
     tokenized = await call.wait(runtime.ask(Tokenize(prompt)))
     return json_response(TokenCount(len(tokenized.token_ids)))

@@ -9,7 +9,8 @@ from typing import Any, cast
 import msgspec
 
 from stoker.chat.constraints import schema_grammar
-from stoker.chat.planning import Conversation, Plan, Thinking, planned
+from stoker.chat.planning import Conversation, Plan, Thinking, planned, recalled
+from stoker.chat.thoughts import Thoughts
 from stoker.chat.tools import tools_of
 from stoker.core.outline import GrammarText, Outline
 from stoker.core.request import check_token_ids
@@ -91,8 +92,10 @@ def answer_request(wire: AnswerRequest, rendered: Rendered, caller: Caller, conf
     )
 
 
-def render_chat(wire: ChatRequest, runtime: Runtime) -> Rendered:
-    """The prompt of a conversation. A last message of the assistant is the beginning of the answer.
+def render_chat(wire: ChatRequest, runtime: Runtime, thoughts: Thoughts) -> Rendered:
+    """The prompt of a conversation, with remembered reasoning.
+
+    A last message of the assistant is the beginning of the answer.
 
     Raises:
         InvalidInput: the messages are malformed, or the chat template refused them.
@@ -107,7 +110,7 @@ def render_chat(wire: ChatRequest, runtime: Runtime) -> Rendered:
         add_generation_prompt=not is_begun,
         continue_final_message=is_begun,
     )
-    return _rendered(asked, runtime)
+    return _rendered(recalled(asked, thoughts), runtime)
 
 
 def render_generate(wire: GenerateRequest, runtime: Runtime) -> Rendered:

@@ -100,13 +100,15 @@ async def chat(call: Call[ChatRequest]) -> Response | EventStream:
     asked = await call.off_loop(_chat_request, call.body, served, call.caller("ollama"), call.config)
     return await answer(
         Asked(call.request, call.config, served, _named(asked, call)),
-        lambda generation: OllamaWriter(chat_reply, _name(call, served), generation, call.begun_s),
+        lambda generation: OllamaWriter(
+            chat_reply, _name(call, served), generation, call.begun_s, keep_thought=asked.thoughts.keep
+        ),
         is_stream=call.body.stream is not False,
     )
 
 
 def _chat_request(wire: ChatRequest, served: ServedModel, caller: Caller, config: ServerConfig) -> GenerationRequest:
-    return answer_request(wire, render_chat(wire, served.runtime), caller, config)
+    return answer_request(wire, render_chat(wire, served.runtime, caller.thoughts), caller, config)
 
 
 async def _served(call: _AnswerCall) -> ServedModel:

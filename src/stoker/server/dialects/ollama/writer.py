@@ -76,6 +76,7 @@ class OllamaWriter(Writer):
         generation: accepted, with one choice.
         begun_s: when the request came, on the clock of `time.monotonic`.
         prompt_ids: given back as `context` with the answer's; None = no context is given.
+        keep_thought: see `ToolCalls.keep`.
     """
 
     framing = NDJSON
@@ -87,13 +88,14 @@ class OllamaWriter(Writer):
         generation: Generation,
         begun_s: float,
         prompt_ids: Sequence[int] | None = None,
+        keep_thought: Callable[[str, str], None] | None = None,
     ) -> None:
         self._make = make
         self._model = model
         self._generation = generation
         self._begun_s = begun_s
         self._context = None if prompt_ids is None else list(prompt_ids)
-        self._calls = ToolCalls("call_", generation.reply_id)
+        self._calls = ToolCalls("call_", generation.reply_id, keep_thought)
         self._num_ended = 0
         """Tool calls that were written."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
-from stoker.chat.planning import planned
+from stoker.chat.planning import planned, recalled
 from stoker.engine.cards import ModelCard
 from stoker.engine.protocol import Prompt
 from stoker.errors import InvalidInput, UnsupportedParameter
@@ -32,7 +32,7 @@ def chat_request(
     asked = replace(conversation(wire), thinking=chat_thinking(wire), grammar=grammar_of(wire))
     if wire.parallel_tool_calls is False:
         asked = replace(asked, tools=replace(asked.tools, parallel=False))
-    plan = planned(replace(asked, messages=caller.thoughts.filled_in(asked.messages)), runtime)
+    plan = planned(recalled(asked, caller.thoughts), runtime)
     reports_progress = bool(wire.stream and wire.return_progress)
     return generation_request(
         wire, [plan.prompt], sampling, caller, config, n=wire.n, plan=plan, reports_progress=reports_progress

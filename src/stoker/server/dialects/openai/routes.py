@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from stoker.engine.question_messages import Tokenize
+from stoker.engine.question_messages import EndReasoning, Tokenize
+from stoker.errors import InvalidInput
 from stoker.server.answer import Asked, answer
 from stoker.server.api import Call, Router
 from stoker.server.dialects.openai.requests import chat_request, completion_request
 from stoker.server.dialects.openai.types import (
     COMPLETION_FIELDS,
+    CONTROL_FIELDS,
     STREAM_NESTED,
     ChatCompletion,
     ChatCompletionChunk,
     Completion,
     CompletionChunk,
     CompletionRequest,
+    ControlReply,
+    ControlRequest,
 )
 from stoker.server.dialects.openai.writer import ChatWriter, CompletionWriter
 from stoker.server.errors import json_response
@@ -71,9 +75,29 @@ async def chat_completions(call: Call[ChatCompletionRequest]) -> Response | Even
 async def chat_input_tokens(call: Call[ChatPromptRequest]) -> Response:
     runtime = (await call.lease(call.body.model)).runtime
     await resolve_files(call, runtime.card, call.body.messages, "messages")
-    prompt = await call.off_loop(chat_prompt, call.body, runtime)
+    prompt = await call.off_loop(chat_prompt, call.body, runtime, call.thoughts)
     tokens = await call.wait(runtime.ask(Tokenize(prompt)))
     return json_response(InputTokens(len(tokens.token_ids)))
+
+
+@router.endpoint(
+    "POST",
+    "/v1/chat/completions/control",
+    "Ends the reasoning of a reply that is being written and was asked for with `reasoning_control`.",
+    aliases=("/chat/completions/control",),
+    body=ControlRequest,
+    fields=CONTROL_FIELDS,
+    reply=ControlReply,
+)
+async def control(call: Call[ControlRequest]) -> Response:
+    if call.body.action != "reasoning_end":
+        raise InvalidInput(f"`action` must be reasoning_end, not {call.body.action!r}", parameter="action")
+    runtime = (await call.lease(call.body.model)).runtime
+    ended = await call.wait(runtime.ask(EndReasoning(call.body.id)))
+    if ended.num_choices:
+        return json_response(ControlReply(success=True))
+    message = "no reply of this id is reasoning, or its request lacks `reasoning_control`"
+    return json_response(ControlReply(success=False, message=message))
 
 
 @router.endpoint(

@@ -33,7 +33,23 @@ class CompletionRequest(StreamedFields, frozen=True, kw_only=True):
     logprobs: Int | None = None
 
 
+class ControlRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /v1/chat/completions/control`."""
+
+    id: str
+    """The id of the reply, as its chunks have it."""
+    action: str
+    """`reasoning_end`: the reasoning ends now, and the answer begins."""
+    model: str | None = None
+
+
 # Replies
+
+
+class ControlReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    success: bool
+    message: str | None = None
+    """Why nothing was done."""
 
 
 class ReplyHead(msgspec.Struct, frozen=True, kw_only=True):
@@ -239,3 +255,4 @@ STREAM_OPTIONS: FieldTable = honoured(StreamOptions, {"include_obfuscation": Ign
 STREAM_NESTED: NestedTables = {"stream_options": STREAM_OPTIONS}
 
 COMPLETION_FIELDS: FieldTable = honoured(CompletionRequest, SHARED)
+CONTROL_FIELDS: FieldTable = honoured(ControlRequest)

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
 from stoker.chat.constraints import response_grammar
-from stoker.chat.planning import Conversation, Thinking, planned, rendered
+from stoker.chat.planning import Conversation, Thinking, planned, recalled, rendered
+from stoker.chat.thoughts import Thoughts
 from stoker.chat.tools import tools_of
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
@@ -66,15 +67,15 @@ def response_request(
     asked = replace(_asked(wire, messages), grammar=grammar)
     if wire.parallel_tool_calls is False:
         asked = replace(asked, tools=replace(asked.tools, parallel=False))
-    plan = planned(replace(asked, messages=caller.thoughts.filled_in(asked.messages)), runtime)
+    plan = planned(recalled(asked, caller.thoughts), runtime)
     return generation_request(wire, [plan.prompt], sampling, caller, config, plan=plan)
 
 
 def response_prompt(
-    wire: ResponsesRequest | ResponsePromptRequest, messages: Sequence[Message], runtime: Runtime
+    wire: ResponsesRequest | ResponsePromptRequest, messages: Sequence[Message], runtime: Runtime, thoughts: Thoughts
 ) -> str:
-    """The prompt of a response, by the model's template. See `response_request`."""
-    return rendered(_asked(wire, messages), runtime)
+    """The prompt of a response, by the model's template, with remembered reasoning. See `response_request`."""
+    return rendered(recalled(_asked(wire, messages), thoughts), runtime)
 
 
 def _asked(wire: ResponsesRequest | ResponsePromptRequest, messages: Sequence[Message]) -> Conversation:

@@ -78,7 +78,7 @@ class _Asked:
 async def input_tokens(call: Call[ResponsePromptRequest]) -> HTTPResponse:
     asked = await _understand(call)
     runtime = asked.served.runtime
-    prompt = await call.off_loop(response_prompt, call.body, asked.messages, runtime)
+    prompt = await call.off_loop(response_prompt, call.body, asked.messages, runtime, call.thoughts)
     tokens = await call.wait(runtime.ask(Tokenize(prompt)))
     return json_response(InputTokens(len(tokens.token_ids)))
 

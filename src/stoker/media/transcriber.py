@@ -1,0 +1,219 @@
+"""Recordings to text: decodes files, and has them transcribed in turn, one segment of each at a time.
+
+```
+file --> [decoder process] --> samples --> [transcriber process] --> language, then segments as they are asked for
+```
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from stoker.core.media import Media
+from stoker.core.speech import Segment, SpeechInfo, Wish
+from stoker.errors import BackendError, InvalidInput, MediaCrashed, ModelUnsupported
+from stoker.media.child import Child, ChildDied
+from stoker.media.decoder import SoundDecoder
+from stoker.media.transcribing import (
+    Begin,
+    Begun,
+    Continue,
+    Describe,
+    Described,
+    Drop,
+    Next,
+    Order,
+    Refused,
+    Reply,
+    reply_decoder,
+)
+
+_START_S, _REPLY_S = 300.0, 600.0
+_AT_A_TIME = 4
+"""Recordings that the process has at the same time. Each takes up to about 200 MiB."""
+_MAX_CRASHES = 2
+_BYTES_OF_SAMPLE = 4
+_OFFLINE = {"HF_HUB_OFFLINE": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What is known of a recording before its first segment."""
+
+    language: str
+    """Code of the language that is spoken."""
+    duration_s: float
+
+
+@dataclass(slots=True)
+class _Job:
+    """A recording that is being transcribed."""
+
+    number: int
+    samples: bytes
+    wish: Wish
+    incarnation: int = 0
+    """Which process has it, counted from 1; 0 = none."""
+    offset_s: float = 0.0
+    """Where the process began with it."""
+    heard_s: float = 0.0
+    """End of the last segment."""
+    num_segments: int = 0
+    num_crashes: int = 0
+    """How often the process ended while it worked on this recording."""
+
+
+class Transcriber:
+    """Belongs to one event loop.
+
+    Args:
+        command: starts the program that transcribes.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._child = Child[Reply](command, reply_decoder, _OFFLINE)
+        self._sounds = SoundDecoder()
+        self._starting = asyncio.Lock()
+        self._turn = asyncio.Lock()
+        """Held for one order: waiting recordings take turns, segment by segment."""
+        self._places = asyncio.Semaphore(_AT_A_TIME)
+        self._numbers = count(1)
+        self._info: SpeechInfo | None = None
+        self.is_busy = False
+        """The process is working on an order."""
+
+    @property
+    def pid(self) -> int | None:
+        """None: no process runs."""
+        return self._child.pid
+
+    @property
+    def num_restarts(self) -> int:
+        return max(0, self._child.num_starts - 1)
+
+    async def start(self) -> SpeechInfo:
+        """Starts the process, if none runs, and returns when it has loaded the model.
+
+        Raises:
+            ModelUnsupported: the model cannot be used.
+            BackendError: the process cannot be started, or ends before it is ready.
+        """
+        async with self._starting:
+            if self._child.pid is None or self._info is None:
+                self._info = await self._start()
+            return self._info
+
+    async def transcribe(self, recording: Media, wish: Wish) -> AsyncGenerator[Heard | Segment, None]:
+        """The text of a recording: first one `Heard`, then the segments in their order.
+
+        Closing the generator ends the work.
+
+        Raises:
+            InvalidInput: the file cannot be decoded, or the wish cannot be fulfilled.
+            MediaCrashed: the recording ended the process twice.
+            BackendError: the process cannot be started.
+        """
+        async with self._places:
+            info = await self.start()
+            _check(wish, info)
+            samples = await self._sounds.samples(recording, info.sample_rate)
+            job = _Job(next(self._numbers), samples, wish)
+            try:
+                language = await self._begun(job)
+                yield Heard(language, len(samples) / _BYTES_OF_SAMPLE / info.sample_rate)
+                while (segment := await self._next(job)) is not None:
+                    yield segment
+            finally:
+                self._child.tell(Drop(job.number))
+
+    async def close(self) -> None:
+        """Ends the process. Calling it twice is allowed."""
+        await self._child.close()
+
+    async def _start(self) -> SpeechInfo:
+        await self._child.spawn()
+        try:
+            reply = await self._child.send(Describe(), _START_S)
+        except ChildDied as error:
+            raise BackendError("the Whisper model ends the process that loads it, or takes too long") from error
+        if isinstance(reply, Refused):
+            await self._child.close()
+            raise ModelUnsupported(reply.message)
+        assert isinstance(reply, Described)
+        return reply.info
+
+    async def _begun(self, job: _Job) -> str:
+        """Gives the process a recording, or what is left of it, and returns the language."""
+        while True:
+            async with self._turn:
+                info = await self.start()
+                first = int(job.heard_s * info.sample_rate) * _BYTES_OF_SAMPLE
+                order = Begin(job.number, job.samples[first:], job.wish)
+                incarnation = self._child.num_starts
+                reply = await self._answered(order, job)
+            if isinstance(reply, Begun):
+                job.wish = replace(job.wish, language=reply.language)
+                job.incarnation, job.offset_s = incarnation, job.heard_s
+                return reply.language
+
+    async def _next(self, job: _Job) -> Segment | None:
+        while True:
+            if not self._has(job):
+                await self._begun(job)
+            async with self._turn:
+                if not self._has(job):
+                    continue
+                reply = await self._answered(Continue(job.number), job)
+            if isinstance(reply, Next):
+                break
+        if reply.segment is None:
+            return None
+        segment = _moved(reply.segment, job.offset_s, job.num_segments)
+        job.num_segments, job.heard_s = job.num_segments + 1, max(job.heard_s, segment.end)
+        return segment
+
+    def _has(self, job: _Job) -> bool:
+        """Whether the present process has the recording."""
+        return self._child.pid is not None and job.incarnation == self._child.num_starts
+
+    async def _answered(self, order: Order, job: _Job) -> Reply | None:
+        """None: the process ended."""
+        self.is_busy = True
+        try:
+            reply = await self._child.send(order, _REPLY_S)
+        except ChildDied as error:
+            job.incarnation = 0
+            job.num_crashes += 1
+            if job.num_crashes >= _MAX_CRASHES:
+                message = "a recording ends the process that transcribes it"
+                raise MediaCrashed(message, parameter="file") from error
+            return None
+        finally:
+            self.is_busy = False
+        if isinstance(reply, Refused):
+            raise InvalidInput(f"a recording is refused: {reply.message}", parameter="file")
+        return reply
+
+
+def _check(wish: Wish, info: SpeechInfo) -> None:
+    if wish.language and wish.language not in info.languages:
+        message = f"`language` must be one of {', '.join(info.languages)}, not {wish.language[:40]!r}"
+        raise InvalidInput(message, parameter="language")
+    if wish.task == "translate" and not info.can_translate:
+        raise InvalidInput("this Whisper model knows only English, and translates nothing", parameter="model")
+
+
+def _moved(segment: Segment, by_s: float, number: int) -> Segment:
+    """The segment at its place in the whole recording."""
+    words = segment.words and [replace(w, start=w.start + by_s, end=w.end + by_s) for w in segment.words]
+    return replace(
+        segment,
+        id=number,
+        seek=segment.seek + round(100 * by_s),
+        start=segment.start + by_s,
+        end=segment.end + by_s,
+        words=words,
+    )

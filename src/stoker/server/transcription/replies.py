@@ -1,0 +1,125 @@
+"""Transcripts as replies and events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import UNSET
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import Scope
+
+from stoker.engine.protocol import Usage
+from stoker.errors import StokerError
+from stoker.media.languages import LANGUAGES
+from stoker.media.transcripts import Transcript
+from stoker.server.answer import Delta, Writer
+from stoker.server.errors import error_event, json_response
+from stoker.server.generation import Generation
+from stoker.server.transcription.requests import Asked
+from stoker.server.transcription.types import (
+    AnyUsage,
+    DurationUsage,
+    InputTokenDetails,
+    TextDelta,
+    TextDone,
+    TimedSegment,
+    TimedWord,
+    TokenUsage,
+    Transcription,
+    VerboseTranscription,
+)
+
+
+def transcript_response(asked: Asked, transcript: Transcript) -> Response:
+    """The reply that does not stream, of a Whisper model."""
+    match asked.form.response_format:
+        case "json":
+            return text_response(asked, transcript.text, DurationUsage(_seconds(transcript)))
+        case "verbose_json":
+            return json_response(_verbose(asked, transcript))
+        case "text":
+            return PlainTextResponse(transcript.text + "\n")
+        case "srt" | "vtt" as format:
+            media_type = "text/vtt" if format == "vtt" else "application/x-subrip"
+            return PlainTextResponse(transcript.subtitles(format), media_type=media_type)
+
+
+def text_response(asked: Asked, text: str, usage: AnyUsage) -> Response:
+    """The reply with the text alone."""
+    if asked.form.response_format == "text":
+        return PlainTextResponse(text + "\n")
+    return json_response(Transcription(text=text, usage=usage))
+
+
+def delta_event(text: str) -> bytes:
+    """The event of a further piece of text."""
+    return _event(TextDelta(text))
+
+
+def done_event(text: str, usage: AnyUsage) -> bytes:
+    """The last event."""
+    return _event(TextDone(text=text, usage=usage))
+
+
+class HearingWriter(Writer):
+    """Writes the transcript of a chat model that hears.
+
+    Args:
+        asked: the request.
+        generation: the answer.
+    """
+
+    def __init__(self, asked: Asked, generation: Generation) -> None:
+        self._asked = asked
+        self._generation = generation
+        self._text = ""
+
+    def push(self, delta: Delta) -> bytes:
+        """See `Writer`."""
+        text = delta.text if self._text else delta.text.lstrip()
+        self._text += text
+        return delta_event(text) if text else b""
+
+    def end(self) -> bytes:
+        """See `Writer`."""
+        return done_event(self._text.strip(), _token_usage(self._generation.usage))
+
+    def fail(self, error: StokerError, scope: Scope) -> bytes:
+        """See `Writer`."""
+        return error_event(error, scope)
+
+    def whole(self, answers: Sequence[Delta]) -> Response:
+        """See `Writer`."""
+        return text_response(self._asked, answers[0].text.strip(), _token_usage(self._generation.usage))
+
+
+def _verbose(asked: Asked, transcript: Transcript) -> VerboseTranscription:
+    kinds = asked.form.timestamp_granularities
+    words = [TimedWord(w.word.strip(), w.start, w.end) for segment in transcript.segments for w in segment.words or ()]
+    return VerboseTranscription(
+        task=transcript.task,
+        language=LANGUAGES.get(transcript.language, transcript.language),
+        duration=transcript.duration_s,
+        text=transcript.text,
+        segments=UNSET if kinds == ["word"] else [TimedSegment.of(segment) for segment in transcript.segments],
+        words=words if "word" in kinds else UNSET,
+        usage=DurationUsage(_seconds(transcript)),
+    )
+
+
+def _seconds(transcript: Transcript) -> float:
+    return round(transcript.duration_s, 3)
+
+
+def _token_usage(usage: Usage) -> TokenUsage:
+    return TokenUsage(
+        input_tokens=usage.prompt_tokens,
+        output_tokens=usage.completion_tokens,
+        total_tokens=usage.prompt_tokens + usage.completion_tokens,
+        input_token_details=InputTokenDetails(usage.audio_tokens, usage.prompt_tokens - usage.audio_tokens),
+    )
+
+
+def _event(event: msgspec.Struct) -> bytes:
+    return b"data: " + msgspec.json.encode(event) + b"\n\n"

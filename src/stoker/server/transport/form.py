@@ -1,0 +1,133 @@
+"""Forms with one file (`multipart/form-data`), bounded in parts and in the size of each field."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from python_multipart.exceptions import MultipartParseError
+from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.requests import Request
+
+from stoker.errors import InvalidInput
+
+MAX_FIELD_BYTES = 4096
+MAX_PARTS = 32
+
+
+class Form:
+    """Collects what the parser of a form with one file finds."""
+
+    def __init__(self) -> None:
+        self._fields: dict[str, list[bytes]] = {}
+        self.filename: str | None = None
+        self.data = bytearray()
+        """Bytes of the file that were not taken from here yet."""
+        self.is_complete = False
+        self._num_parts = 0
+        self._header = [bytearray(), bytearray()]
+        self._name = ""
+        self._is_file = False
+
+    def texts(self) -> dict[str, list[str]]:
+        """The values of each field, in their order."""
+        return {name: [each.decode("utf-8", "replace") for each in values] for name, values in self._fields.items()}
+
+    def checked_filename(self) -> str:
+        """The name of the file.
+
+        Raises:
+            InvalidInput: the form breaks off, or has no file.
+        """
+        if not self.is_complete:
+            raise InvalidInput("the form breaks off", parameter="file")
+        if self.filename is None:
+            raise InvalidInput("the form has no file called `file`", parameter="file")
+        return self.filename
+
+    def callbacks(self) -> dict[str, Any]:
+        return {
+            "on_part_begin": self._on_part,
+            "on_header_field": self._on_header_name,
+            "on_header_value": self._on_header_value,
+            "on_header_end": self._on_header,
+            "on_headers_finished": self._on_headers,
+            "on_part_data": self._on_data,
+            "on_end": self._on_end,
+        }
+
+    def _on_part(self) -> None:
+        self._num_parts += 1
+        if self._num_parts > MAX_PARTS:
+            raise InvalidInput(f"a form has at most {MAX_PARTS} parts here")
+        self._name, self._is_file = "", False
+
+    def _on_header_name(self, data: bytes, start: int, end: int) -> None:
+        self._header[0] += data[start:end]
+
+    def _on_header_value(self, data: bytes, start: int, end: int) -> None:
+        self._header[1] += data[start:end]
+
+    def _on_header(self) -> None:
+        name, value = (bytes(part) for part in self._header)
+        self._header = [bytearray(), bytearray()]
+        if name.lower() != b"content-disposition":
+            return
+        _, options = parse_options_header(value)
+        self._name = options.get(b"name", b"").decode("utf-8", "replace")
+        if b"filename" in options:
+            self._is_file = True
+            filename = options[b"filename"].decode("utf-8", "replace")
+            if self._name != "file" or self.filename is not None:
+                raise InvalidInput("a form has one file here, called `file`", parameter=self._name[:100] or "file")
+            self.filename = "".join(filter(str.isprintable, filename.replace("%22", '"')))  # as browsers write it
+
+    def _on_headers(self) -> None:
+        if not self._is_file:
+            self._fields.setdefault(self._name, []).append(b"")
+
+    def _on_data(self, data: bytes, start: int, end: int) -> None:
+        if self._is_file:
+            self.data += data[start:end]
+            return
+        values = self._fields[self._name]
+        values[-1] += data[start:end]
+        if len(values[-1]) > MAX_FIELD_BYTES:
+            raise InvalidInput(
+                f"`{self._name[:100]}` has more than {MAX_FIELD_BYTES} bytes", parameter=self._name[:100]
+            )
+
+    def _on_end(self) -> None:
+        self.is_complete = True
+
+
+def boundary_of(request: Request, expected: str) -> bytes:
+    """What stands between the parts of a request's form.
+
+    Args:
+        request: whose body is a form.
+        expected: what the form should have, for the error.
+
+    Raises:
+        InvalidInput: the body is no form.
+    """
+    kind, options = parse_options_header(request.headers.get("content-type"))
+    boundary = options.get(b"boundary", b"")
+    if kind != b"multipart/form-data" or not boundary:
+        raise InvalidInput(f"send a form (multipart/form-data) with {expected}", parameter="file")
+    return boundary
+
+
+def parse_form(boundary: bytes, body: bytes) -> Form:
+    """A form that was received as a whole.
+
+    Raises:
+        InvalidInput: it is malformed, breaks off, or has no file.
+    """
+    form = Form()
+    parser = MultipartParser(boundary, cast("Any", form.callbacks()))
+    try:
+        parser.write(body)
+    except MultipartParseError as error:
+        raise InvalidInput(f"the form cannot be read: {error}", parameter="file") from None
+    form.checked_filename()
+    return form

@@ -1,0 +1,131 @@
+"""What llama-server serves of tools, reasoning and structured output, Stoker serves, too.
+
+    python -m tests.e2e.test_beside_llama_server MODEL.gguf /path/to/llama-server
+
+prints what both say to each of the cases.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.conftest import serving
+from tests.e2e.llama_server_cases import CASES, Case
+from tests.ports import free_port
+
+TEMPLATE = Path("tests/golden/chat_templates/qwen3.jinja").resolve()
+WAIT_S = 300
+
+
+def problem(url: str, case: Case) -> str | None:
+    """What is wrong with the answer to a case; None = it is served."""
+    reply = httpx.post(url + case.path, json=dict(case.body), trust_env=False, timeout=WAIT_S)
+    if reply.status_code != 200:
+        return f"{reply.status_code} {reply.text[:200]}"
+    if case.is_stream:
+        return reply.text[-200:] if '"error":{' in reply.text.replace(" ", "") else None
+    return None if case.check(reply.json()) else reply.text[:200]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    log = tmp_path_factory.mktemp("beside") / "log"
+    with serving("scripted", "--chat-template-file", str(TEMPLATE), "--ctx-size", "8192", log=log) as server:
+        yield server.url
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_case_that_llama_server_serves_is_served(url: str, case: Case) -> None:
+    assert problem(url, case) is None
+
+
+@pytest.mark.parametrize(
+    "body", [{"action": "reasoning_end"}, {"id": "chatcmpl-1"}, {"id": "chatcmpl-1", "action": "reasoning_begin"}]
+)
+def test_a_control_that_makes_no_sense_is_refused(url: str, body: dict[str, Any]) -> None:
+    reply = httpx.post(f"{url}/v1/chat/completions/control", json=body, trust_env=False, timeout=WAIT_S)
+    assert reply.status_code == 400
+
+
+def test_a_client_ends_the_reasoning_of_a_stream(tmp_path: Path) -> None:
+    """The thought is longer than what fits between a server and a client that does not read."""
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps(["<think>\n" + "I wonder. " * 30_000]))
+    options = ("--script", str(script), "--chat-template-file", str(TEMPLATE), "--ctx-size", "400000")
+    body = {"messages": [{"role": "user", "content": "Hi."}], "stream": True, "reasoning_control": True}
+    with (
+        serving("scripted", *options, log=tmp_path / "log") as server,
+        httpx.Client(base_url=server.url, trust_env=False, timeout=WAIT_S) as client,
+        client.stream("POST", "/v1/chat/completions", json=body) as reply,
+    ):
+        chunks = (json.loads(line.removeprefix("data: ")) for line in reply.iter_lines() if line)
+        reasoning = next(chunk for chunk in chunks if chunk["choices"][0]["delta"].get("reasoning_content"))
+        control = {"id": reasoning["id"], "action": "reasoning_end"}
+        assert client.post("/v1/chat/completions/control", json=control).json() == {"success": True}
+        assert any(chunk["choices"][0]["delta"].get("content") for chunk in chunks)
+        again = client.post("/v1/chat/completions/control", json=control).json()
+        assert not again["success"]
+
+
+@contextmanager
+def llama_server(model: str, program: str, log: Path) -> Generator[str]:
+    """A llama-server, ready to answer; it ends with the block."""
+    port = free_port()
+    command = [program, "-m", model, "--host", "127.0.0.1", "--port", str(port), "-c", "8192", "-np", "2", "--jinja"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, "--chat-template-file", str(TEMPLATE)], stdout=output, stderr=subprocess.STDOUT
+        )
+    try:
+        deadline = time.monotonic() + WAIT_S
+        while not _is_healthy(f"http://127.0.0.1:{port}"):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait(WAIT_S)
+
+
+def _is_healthy(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health", trust_env=False, timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("program")
+    args = parser.parse_args()
+    num_missing = 0
+    with tempfile.TemporaryDirectory() as folder:
+        options = ("--parallel", "2", "--chat-template-file", str(TEMPLATE))
+        with (
+            serving(args.model, *options, log=Path(folder, "stoker")) as server,
+            llama_server(args.model, args.program, Path(folder, "llama-server")) as theirs,
+        ):
+            print("| case | llama-server | Stoker |\n| --- | --- | --- |")
+            for case in CASES:
+                their_problem, our_problem = problem(theirs, case), problem(server.url, case)
+                num_missing += their_problem is None and our_problem is not None
+                print(f"| {case.name} | {their_problem or 'served'} | {our_problem or 'served'} |", flush=True)
+    print(f"{num_missing} cases that only llama-server serves")
+    return 1 if num_missing else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
