@@ -43,8 +43,7 @@ from synthetic import write as write_synthetic
 import stoker
 from stoker.backends.cores import usable_cores
 from stoker.bench import results as bench_results
-from stoker.bench.machine import this_machine
-from stoker.bench.results import Plan, Results, Sample, read_results, write_results
+from stoker.bench.results import Plan, Results, Sample, read_results, this_machine, write_results
 from stoker.bench.runner import make_plan, measure
 from stoker.bench.server import Server
 from stoker.models.gguf import read_gguf

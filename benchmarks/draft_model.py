@@ -24,7 +24,7 @@ from typing import TypeAlias
 import msgspec
 
 from stoker.backends.base import Backend, Logits
-from stoker.backends.native.sampling import RowSampler
+from stoker.backends.native.extension import RowSampler
 from stoker.core.batch import Batch
 from stoker.core.model_info import ModelInfo
 from stoker.core.params import SamplingParams

@@ -18,8 +18,8 @@ import typer
 from typer.models import ArgumentInfo, OptionInfo
 
 from stoker import errors
+from stoker.cli.command import meanings
 from stoker.cli.commands import ABOUT, command_line
-from stoker.cli.meanings import meanings
 from stoker.cli.report import exit_code
 from stoker.server.errors import status_of
 

@@ -6,7 +6,9 @@ Lines are all lines of a file. A function is measured without its docstring; pro
 from __future__ import annotations
 
 import ast
+import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,7 @@ from statistics import median, quantiles
 from typing import TypeAlias
 
 ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src" / "stoker"
 MAX_FILE_LINES = 500
 MAX_FUNCTION_MEDIAN = 8
 MAX_FUNCTION_P95 = 25
@@ -34,6 +37,12 @@ MAX_ROOM_LINES = {
     "backends/onnx": 2_400,
 }
 """Budgets of folders that grow by the way: who needs more says why where the limit is raised."""
+MAX_LATE_IMPORTS = 40
+"""Imports inside functions: of packages that may be missing, and of what a process starts without."""
+MAX_SHARE_OF_SINGLES = 0.30
+"""Modules that exactly one other imports, of all modules: a reader crosses a border for each."""
+PLUG_INS = re.compile(r"backends/native/architectures/\w+\.py|server/.+/routes\.py")
+"""Modules of one form, which a table lists: none of them counts as imported by one."""
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -49,10 +58,19 @@ class SourceFile:
     path: Path
     lines: int
     functions: tuple[Function, ...]
+    imports: frozenset[str] = frozenset()
+    """Full names of what is imported, `a.b` and `a.b.c` for `from a.b import c`."""
+    num_late_imports: int = 0
+    """Import statements inside functions."""
+
+    @property
+    def module(self) -> str:
+        parts = self.path.relative_to(ROOT / "src").with_suffix("").parts
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def main() -> int:
-    source = measure(ROOT / "src" / "stoker")
+    source = measure(SOURCE)
     tests = measure(ROOT / "tests")
     report(source, tests)
     broken = list(broken_limits(source))
@@ -66,8 +84,35 @@ def measure(folder: Path) -> list[SourceFile]:
 
 
 def measure_file(path: Path) -> SourceFile:
-    text = path.read_text(encoding="utf-8")
-    return SourceFile(path, len(text.splitlines()), tuple(functions_of(path, ast.parse(text))))
+    return measured(path, path.read_text(encoding="utf-8"))
+
+
+def measured(path: Path, text: str) -> SourceFile:
+    tree = ast.parse(text)
+    return SourceFile(
+        path,
+        len(text.splitlines()),
+        tuple(functions_of(path, tree)),
+        frozenset(name for node in ast.walk(tree) for name in imported(node)),
+        len(
+            {node for function in ast.walk(tree) if isinstance(function, FunctionNode) for node in imports_in(function)}
+        ),
+    )
+
+
+def imports_in(function: FunctionNode) -> Iterator[ast.AST]:
+    return (node for node in ast.walk(function) if isinstance(node, ast.Import | ast.ImportFrom))
+
+
+def imported(node: ast.AST) -> Iterator[str]:
+    """Full names: no import of this project is relative."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module is not None:
+        yield node.module
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "lazy_module":
+        yield from (str(argument.value) for argument in node.args if isinstance(argument, ast.Constant))
 
 
 def functions_of(path: Path, tree: ast.Module) -> Iterator[Function]:
@@ -101,6 +146,10 @@ def report(source: list[SourceFile], tests: list[SourceFile]) -> None:
     print(f"{'src':12}{len(source):>6}{total_lines(source):>8}")
     print(f"{'tests':12}{len(tests):>6}{total_lines(tests):>8}   {total_lines(tests) / total_lines(source):.2f} of src")
     print(f"functions   {len(lengths)}, median {median(lengths):g} lines, 95 % within {p95(lengths):g}")
+    late = sum(file.num_late_imports for file in source)
+    print(
+        f"imports     {late} inside functions; {share_of_singles(source):.1%} of the modules are imported by one other"
+    )
     print("longest     " + ", ".join(f"{function.lines} {function.where}" for function in longest(source, 3)))
 
 
@@ -108,7 +157,7 @@ def by_room(files: list[SourceFile]) -> dict[str, list[SourceFile]]:
     """Files by the first part of their name below the package: a folder or a single module."""
     rooms: dict[str, list[SourceFile]] = {}
     for file in files:
-        room = file.path.relative_to(ROOT / "src" / "stoker").parts[0].removesuffix(".py")
+        room = file.path.relative_to(SOURCE).parts[0].removesuffix(".py")
         rooms.setdefault(room, []).append(file)
     return rooms
 
@@ -121,7 +170,7 @@ def broken_limits(files: list[SourceFile]) -> Iterator[str]:
         if function.lines > MAX_FUNCTION_LINES:
             yield f"{function.where} has {function.lines} lines, over {MAX_FUNCTION_LINES}: split it"
     for room, limit in MAX_ROOM_LINES.items():
-        lines = total_lines([file for file in files if file.path.is_relative_to(ROOT / "src" / "stoker" / room)])
+        lines = total_lines([file for file in files if file.path.is_relative_to(SOURCE / room)])
         if lines > limit:
             yield f"{room} has {lines} lines, over {limit}"
     lengths = function_lengths(files)
@@ -129,6 +178,25 @@ def broken_limits(files: list[SourceFile]) -> Iterator[str]:
         yield f"the median function has {median(lengths):g} lines, over {MAX_FUNCTION_MEDIAN}"
     if p95(lengths) > MAX_FUNCTION_P95:
         yield f"5 % of the functions have more than {p95(lengths):g} lines; the limit is {MAX_FUNCTION_P95}"
+
+    late = sum(file.num_late_imports for file in files)
+    if late > MAX_LATE_IMPORTS:
+        yield f"{late} imports are inside functions, over {MAX_LATE_IMPORTS}: use `stoker.lazy`, or import at the top"
+    share = share_of_singles(files)
+    if share > MAX_SHARE_OF_SINGLES:
+        yield f"{share:.1%} of the modules are imported by exactly one other, over {MAX_SHARE_OF_SINGLES:.0%}: merge"
+
+
+def share_of_singles(files: list[SourceFile]) -> float:
+    """How many of the modules that are no package and no plug-in are imported by exactly one other module."""
+    counted = [file.module for file in files if is_counted(file)]
+    users = Counter(name for file in files for name in file.imports if name != file.module)
+    return sum(users[module] == 1 for module in counted) / max(1, len(counted))
+
+
+def is_counted(file: SourceFile) -> bool:
+    name = file.path.relative_to(SOURCE).as_posix()
+    return file.path.name != "__init__.py" and PLUG_INS.fullmatch(name) is None
 
 
 def longest(files: list[SourceFile], count: int) -> list[Function]:

@@ -23,10 +23,8 @@ from stoker.engine import spare
 from stoker.engine.client import EngineClient
 from stoker.engine.config import EngineConfig, SupervisionConfig
 from stoker.engine.supervisor import same_sizes
-from stoker.engine.tiers import ram_tier_mib
 from stoker.errors import ConfigError, InvalidInput
 from stoker.lazy import lazy_module
-from stoker.loading.choosing import measure
 from stoker.loading.encoders import create_encoder
 from stoker.loading.locating import (
     check_unicode,
@@ -42,7 +40,6 @@ from stoker.models.memory import available_memory
 from stoker.runtime.config import ModelConfig
 from stoker.runtime.external.config import RuntimeConfig
 from stoker.runtime.keep_alive import parse_keep_alive
-from stoker.runtime.llama_server.model_file import measure_model_file
 from stoker.runtime.local_fleet import LocalFleet
 from stoker.runtime.registry import ModelSpec, Registry
 from stoker.runtime.replicas import ReplicatedRuntime
@@ -51,16 +48,23 @@ from stoker.runtime.shares import share_of, within_kv_share
 from stoker.text.volatile import VolatileHeaders
 
 if TYPE_CHECKING:
+    from stoker.engine import tiers
     from stoker.engine.cards import ModelCard
+    from stoker.loading import choosing
     from stoker.models.memory_plan import MemoryNeeds, MemoryPlan
     from stoker.models.progress import Progress
     from stoker.runtime import whisper
     from stoker.runtime.base import Runtime
+    from stoker.runtime.llama_server import model_file
     from stoker.runtime.llama_server import served as llama_server
     from stoker.runtime.replica_config import ReplicaConfig
     from stoker.runtime.vllm import served as vllm
     from stoker.server.transport import app
 else:
+    # What measures models imports numpy, which a server does without as long as no model is measured.
+    choosing = lazy_module("stoker.loading.choosing")
+    model_file = lazy_module("stoker.runtime.llama_server.model_file")
+    tiers = lazy_module("stoker.engine.tiers")
     app = lazy_module("stoker.server.transport.app")  # a spare process is told its model before
     llama_server = lazy_module("stoker.runtime.llama_server.served")  # if it computes
     vllm = lazy_module("stoker.runtime.vllm.served")
@@ -267,7 +271,7 @@ def create_runtime(
 
 
 def _shares(engine: EngineConfig, count: int) -> list[EngineConfig]:
-    num_cores, ram_mib = usable_cores(), ram_tier_mib(engine, available_memory())
+    num_cores, ram_mib = usable_cores(), tiers.ram_tier_mib(engine, available_memory())
     if (engine.threads or num_cores) < count:
         logger.warning("%d replicas of one thread each are more than the cores: they hold each other up", count)
     return [share_of(engine, number, count, num_cores=num_cores, ram_mib=ram_mib) for number in range(count)]
@@ -400,8 +404,8 @@ def _needs(engine: EngineConfig, runtime: str) -> MemoryNeeds | None:
     if runtime == "vllm":  # it takes a share of the device's memory, whatever the model is
         return None
     if runtime == "llama-server":
-        return measure_model_file(engine)
-    return measure(engine)
+        return model_file.measure_model_file(engine)
+    return choosing.measure(engine)
 
 
 def _usual_cache_mib(config: Config, num_named: int) -> int | None:

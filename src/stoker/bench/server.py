@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,6 @@ from typing import Literal, Protocol, TypeAlias
 import msgspec
 
 from stoker.bench.client import get
-from stoker.bench.guard import Guard
 from stoker.bench.process_usage import pid_of
 from stoker.bench.request import NOWHERE, Target
 from stoker.bench.results import ModelIdentity
@@ -284,3 +284,37 @@ class _ModelList(msgspec.Struct, frozen=True):
 def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return listener.getsockname()[1]
+
+
+_PROGRAM = 'read -r line || kill -s KILL -- "-$1"'
+"""Its stdin ends when we do."""
+
+
+class Guard:
+    """A process that kills all others of a group as soon as this one is gone, however it died.
+
+    A shell, because it is there in a millisecond or two: another Python would take the processor from a server whose
+    start is measured. That the kernel ends a child with its parent would have to be asked for by the child.
+
+    Args:
+        group: of processes; close this soon after they have ended, because their number is free then.
+
+    Raises:
+        OSError: there is no shell.
+    """
+
+    def __init__(self, group: int) -> None:
+        command = ["/bin/sh", "-c", _PROGRAM, "sh", str(group)]
+        # A session of its own: what ends us, such as a terminal that is closed, does not end it, too.
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def close(self) -> None:
+        """Lets the group live from now on."""
+        self._process.kill()
+        self._process.communicate()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from stoker.cli.later import aliases, catalog, fit, library, memory, store
+from stoker.cli.later import aliases, catalog, library, memory, store
 from stoker.cli.report import say
 from stoker.cli.table import size
 
@@ -28,7 +28,7 @@ def _is_here(model: library.KnownModel) -> bool:
 
 
 def _announcement(model: library.KnownModel) -> str:
-    needed, free = fit.needs_of(model).least_bytes, memory.available_memory()
+    needed, free = library.needs_of(model).least_bytes, memory.available_memory()
     what = f"{model.name}: a download of about {size(model.size_bytes)} ({model.license})"
     takes = f"takes about {size(needed)} of memory"
     if needed <= free:

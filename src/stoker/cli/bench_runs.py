@@ -20,11 +20,10 @@ import typer
 from stoker import __version__
 from stoker.bench.comparison import compare, joined
 from stoker.bench.figures import Limits
-from stoker.bench.machine import this_machine
 from stoker.bench.plot import plot
 from stoker.bench.profile import StepProfile, profile_engine
 from stoker.bench.request import NOWHERE, Answer, Target
-from stoker.bench.results import Plan, Results, Sample, read_results, write_results
+from stoker.bench.results import Plan, Results, Sample, read_results, this_machine, write_results
 from stoker.bench.runner import Measurement, make_plan
 from stoker.bench.runner import measure as measured
 from stoker.bench.scenarios import SCENARIOS

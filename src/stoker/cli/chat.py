@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stoker.cli.download_bar import DownloadBar
-from stoker.cli.later import llms
+from stoker.cli.later import conversation, llms, talk_commands
 from stoker.cli.options import ENGINE, SAMPLING, Flags, Model, System, shared_options
 from stoker.cli.reply_options import Think, reply_options
 from stoker.cli.report import say
 from stoker.cli.talk import keyboard, saved
-from stoker.cli.talk.commands import COMMANDS, as_text, is_command, obey
-from stoker.cli.talk.talk import Talk, View
 from stoker.cli.talk.turns import Turns
 from stoker.cli.tool_rounds import MCP, ToolRounds, Yes, open_toolbox
 
@@ -80,13 +78,15 @@ def converse(
     """
     turns = _turns(system, continues=continues)
     is_typed = keyboard.is_terminal()
-    view = View(is_markdown=is_typed and not is_plain, has_stats=has_stats)
+    view = conversation.View(is_markdown=is_typed and not is_plain, has_stats=has_stats)
 
     def open_model(name: str) -> llms.LLM:
         return llms.LLM(flags.engine_config(name), progress=DownloadBar())
 
     is_kept = is_typed and not is_private
-    talk = Talk(open_model, model, flags.sampling(), turns, view, options=options, rounds=rounds, is_kept=is_kept)
+    talk = conversation.Talk(
+        open_model, model, flags.sampling(), turns, view, options=options, rounds=rounds, is_kept=is_kept
+    )
     with closing(talk):
         say(f"{talk.llm.card.name}: /help lists commands, Ctrl-C stops the answer, Ctrl-D or /exit leaves")
         if continues:
@@ -101,11 +101,11 @@ def _turns(system: str | None, *, continues: bool) -> Turns:
     return turns
 
 
-def _hold(talk: Talk, *, is_private: bool) -> None:
+def _hold(talk: conversation.Talk, *, is_private: bool) -> None:
     """Question and answer until the user leaves."""
-    typed = keyboard.Keyboard(lambda: [f"/{word}" for word in COMMANDS], keeps_history=not is_private)
+    typed = keyboard.Keyboard(lambda: [f"/{word}" for word in talk_commands.COMMANDS], keeps_history=not is_private)
     while not talk.is_over and (message := typed.next_message()) is not None:
-        if is_command(message):
-            obey(talk, message)
+        if talk_commands.is_command(message):
+            talk_commands.obey(talk, message)
         elif message:
-            talk.ask(as_text(message))
+            talk.ask(talk_commands.as_text(message))

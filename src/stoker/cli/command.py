@@ -1,15 +1,51 @@
-"""How a command shows its options, and what it answers to an option of another program."""
+"""How a command shows its options and examples, and what it answers to an option of another program."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, cast
 
 import typer
 from typer.core import TyperCommand
 
-from stoker.cli.examples import EXAMPLES
-from stoker.cli.meanings import meanings
+EXAMPLES: Mapping[str, Sequence[str]] = {
+    "run": (
+        "stoker run smollm2                          chat on a terminal",
+        'stoker run smollm2 "Name three colors."     one answer',
+        'cat notes.txt | stoker run smollm2 "Summarize:"',
+    ),
+    "chat": (
+        "stoker chat smollm2",
+        'stoker chat smollm2 -s "Answer in one sentence." --temperature 0',
+        "stoker chat smollm2 --continue",
+    ),
+    "serve": (
+        "stoker serve                                everything that was pulled, loaded on demand",
+        "stoker serve smollm2 --port 8000",
+        "stoker serve --models-dir ~/models --keep-alive 10m",
+    ),
+    "pull": ("stoker pull qwen3:4b", "stoker pull ORG/REPO:Q8_0"),
+    "models": ("stoker models", "stoker models --all"),
+    "list": ("stoker list", "stoker list --url http://127.0.0.1:8080 --json"),
+    "show": ("stoker show qwen3:4b", "stoker show smollm2 --template"),
+    "create": (
+        'stoker create pirate --from smollm2 -s "You are a pirate." --temperature 0.9',
+        "stoker create mario --file ./Modelfile",
+    ),
+    "cp": ("stoker cp qwen3:4b gpt-4o",),
+    "rm": ("stoker rm qwen3:4b",),
+    "ps": ("stoker ps", "stoker ps --url http://server:8080"),
+    "stop": ("stoker stop qwen3:4b",),
+    "quantize": ("stoker quantize model-f16.gguf model-Q4_K_M.gguf Q4_K_M",),
+    "search": ("stoker search qwen3 coder", "stoker search embeddings --limit 5"),
+}
+"""By command."""
+
 
 UsageError = cast("type[Exception]", typer.BadParameter.__base__)
 """Of Click, which newer versions of Typer bring along: neither has a public name for it that both know."""
@@ -201,3 +237,64 @@ def _panel(parameter: Any) -> str:
 
 def _rank(panel: str) -> int:
     return _LAST_PANELS.index(panel) + 1 if panel in _LAST_PANELS else 0
+
+
+_CONFIGS = {
+    "SamplingParams": "core/params.py",
+    "EngineConfig": "engine/config.py",
+    "ServerConfig": "server/config.py",
+    "RegistryConfig": "runtime/config.py",
+    "ReplicaConfig": "runtime/replica_config.py",
+    "RuntimeConfig": "runtime/external/config.py",
+}
+_DEFAULT = re.compile(r"(?s)(?P<text>.*?)(?:\s*Default: (?P<default>.+?)\.?)?")
+_SETTING = re.compile(r"`([a-z]+(?:_[a-z]+)+)`")
+
+
+@cache
+def meanings() -> Mapping[str, str]:
+    """What `--help` says about each documented setting, by key.
+
+    >>> meanings()["threads"]
+    'Number of CPU threads. [default: one per physical core that this process may use]'
+    """
+    rooms = Path(__file__).resolve().parent.parent
+    return {
+        key: text
+        for name, file in _CONFIGS.items()
+        for key, text in _field_docs(name, (rooms / file).read_text(encoding="utf-8"))
+    }
+
+
+def _field_docs(config: str, source: str) -> Iterator[tuple[str, str]]:
+    (body,) = (node.body for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == config)
+    for field, doc in pairwise(body):
+        match field, doc:
+            case (
+                ast.AnnAssign(target=ast.Name(key), value=ast.Constant(default)),
+                ast.Expr(value=ast.Constant(str(text))),
+            ):
+                yield key, _help(" ".join(text.split()), default)
+            case ast.AnnAssign(target=ast.Name(key)), ast.Expr(value=ast.Constant(str(text))):
+                yield key, _help(" ".join(text.split()), None)
+            case _:
+                pass
+
+
+def _help(text: str, default: object) -> str:
+    found = _DEFAULT.fullmatch(_SETTING.sub(lambda name: f"--{name[1].replace('_', '-')}", text))
+    assert found is not None, "every text matches"
+    shown = found["default"] or _shown(default)
+    return f"{found['text']} [default: {shown}]" if shown else found["text"]
+
+
+def _shown(default: object) -> str:
+    """
+    >>> _shown(True), _shown(5.0), _shown(None)
+    ('yes', '5', '')
+    """
+    if isinstance(default, bool):
+        return "yes" if default else "no"
+    if isinstance(default, float):
+        return f"{default:g}"
+    return "" if default is None else str(default)

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from stoker.backends.llama import quantize as llama_quantize
     from stoker.cache import directory as block_directory
     from stoker.cli import bench_runs, chat, commands, mcp_servers, top_view
+    from stoker.cli.talk import commands as talk_commands
+    from stoker.cli.talk import talk as conversation
     from stoker.cluster import config as cluster_config
     from stoker.cluster import documents as cluster_documents
     from stoker.cluster import local as cluster_local
@@ -51,7 +53,6 @@ if TYPE_CHECKING:
         catalog,
         description,
         discovery,
-        fit,
         gguf,
         hub,
         library,
@@ -85,11 +86,12 @@ else:
     cluster_documents = lazy_module("stoker.cluster.documents")
     cluster_local = lazy_module("stoker.cluster.local")
     commands = lazy_module("stoker.cli.commands")
+    conversation = lazy_module("stoker.cli.talk.talk")
+    talk_commands = lazy_module("stoker.cli.talk.commands")
     description = lazy_module("stoker.models.description")
     discovery = lazy_module("stoker.models.discovery")
     events = lazy_module("stoker.text.chat_formats.events")
     exporter = lazy_module("stoker.export")
-    fit = lazy_module("stoker.models.fit")
     gguf = lazy_module("stoker.models.gguf")
     httpx2 = lazy_module("httpx2")
     hub = lazy_module("stoker.models.hub")

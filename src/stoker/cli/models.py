@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stoker.cli.later import catalog, fit, library, memory, store
+from stoker.cli.later import catalog, library, memory, store
 from stoker.cli.options import Flags, shared_options
 from stoker.cli.report import say
 from stoker.cli.table import AsJson, print_rows
@@ -73,7 +73,7 @@ def _known() -> Iterator[dict[str, Any]]:
 
 
 def _row(model: library.KnownModel, available: int) -> dict[str, Any]:
-    needed = fit.needs_of(model).least_bytes
+    needed = library.needs_of(model).least_bytes
     return {
         "model": model.name,
         "aliases": list(model.names[1:]),

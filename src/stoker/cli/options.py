@@ -16,13 +16,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, NamedTup
 import typer
 
 from stoker.cli.announce import announce
-from stoker.cli.completion import model_names
-from stoker.cli.later import msgspec, params, settings
+from stoker.cli.later import catalog, discovery, library, msgspec, params, settings
 from stoker.cli.report import set_up_logging
 from stoker.errors import ConfigError
 
 if TYPE_CHECKING:
     from stoker.engine.config import EngineConfig
+
+
+def model_names(incomplete: str) -> list[str]:
+    """The names on this disk first, then the well-known ones that can be downloaded, if they begin like this."""
+    here = [name for found in discovery.discover_models(None) for name in found.names]
+    known = [name for model in library.library().values() for name in model.names]
+    return list(dict.fromkeys(name for name in (*here, *catalog.CATALOG, *known) if name.startswith(incomplete)))
+
 
 OptionGroup: TypeAlias = Mapping[str, Any]
 """Parameter name -> annotated type; the name is also the key of the setting."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from stoker.cli.answer import write
-from stoker.cli.later import description, discovery, fit, gguf, library, model_defaults, presets, store
+from stoker.cli.later import description, discovery, gguf, library, model_defaults, presets, store
 from stoker.cli.options import Flags, Model, shared_options
 from stoker.cli.server_client import ApiKey, OtherUrl, ServerClient
 from stoker.cli.table import AsJson, print_json, print_table, shown
@@ -86,7 +86,7 @@ def _known(model: library.KnownModel) -> dict[str, Any]:
         "architecture": model.architecture,
         "context": model.context,
         "size_bytes": model.size_bytes,
-        "memory_bytes": fit.needs_of(model).least_bytes,
+        "memory_bytes": library.needs_of(model).least_bytes,
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,7 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from stoker.engine.protocol import Expect, Launch
+from stoker.engine.protocol import Expect, Launch, Loading
 
 Prepare: TypeAlias = Callable[[str], None]
 """Told the path of a model that is probably loaded next. Must not fail, and keeps little if it is not."""
@@ -66,3 +67,37 @@ class _Orders:
             *lines, self._rest = (self._rest + part).split(b"\n")
             self._lines.extend(lines)
         return self._lines.popleft()
+
+
+_TELL_EVERY_S = 0.1
+
+
+class LoadProgress:
+    """A `models.Progress` of weights on their way into memory. It tells at most ten times a second.
+
+    Args:
+        tell: is given the news; it must not wait.
+        clock: seconds; only differences count.
+    """
+
+    def __init__(self, tell: Callable[[Loading], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._tell = tell
+        self._clock = clock
+        self._total = 0
+        self._done = 0
+        self._told_at = float("-inf")
+
+    def start(self, total_bytes: int | None, label: str) -> None:
+        """See `models.Progress.start`; of an unknown size nothing can be said."""
+        self._total, self._done = total_bytes or 0, 0
+
+    def advance(self, num_bytes: int) -> None:
+        """See `models.Progress.advance`."""
+        self._done += num_bytes
+        now = self._clock()
+        if self._total and (now >= self._told_at + _TELL_EVERY_S or self._done >= self._total):
+            self._told_at = now
+            self._tell(Loading(min(1.0, self._done / self._total)))
+
+    def close(self) -> None:
+        """See `models.Progress.close`."""

@@ -32,8 +32,7 @@ from stoker.engine import garbage
 from stoker.engine.cards import ModelCard
 from stoker.engine.config import EngineConfig
 from stoker.engine.engine import Engine
-from stoker.engine.load_progress import LoadProgress
-from stoker.engine.orders import Prepare, await_launch, exit_with_parent
+from stoker.engine.orders import LoadProgress, Prepare, await_launch, exit_with_parent
 from stoker.engine.protocol import (
     EXIT_LOAD_FAILED,
     Abort,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 
@@ -14,7 +17,7 @@ from stoker import __version__
 from stoker.backends.native import check_supported
 from stoker.backends.native.architectures import describe_decoder
 from stoker.backends.native.file import ModelParts
-from stoker.errors import InvalidInput, ModelUnsupported
+from stoker.errors import InvalidInput, ModelUnsupported, ResourceExhausted
 from stoker.export.configs import (
     Facts,
     check_described,
@@ -25,10 +28,9 @@ from stoker.export.configs import (
     tokenizer_config_json,
 )
 from stoker.export.decoder import build_decoder
-from stoker.export.folder import filled_folder
 from stoker.export.graph import Graph
 from stoker.export.matrices import BlockMatrix, FloatMatrix, Matrices
-from stoker.export.model_file import num_bytes_of, write_model
+from stoker.export.model_file import MODEL_NAME, num_bytes_of, write_model
 from stoker.export.options import ExportOptions
 from stoker.export.tokenizer_json import JSON, tokenizer_json
 from stoker.models.gguf import GGUFFile, part_paths, read_gguf
@@ -166,3 +168,57 @@ def _error(matrices: Sequence[BlockMatrix | FloatMatrix]) -> float:
     errors = [matrix.error for matrix in matrices if matrix.error is not None]
     squares = sum(error.squares for error in errors)
     return (sum(error.squared_errors for error in errors) / squares) ** 0.5 if squares else 0.0
+
+
+_UNFINISHED = ".export-"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def filled_folder(folder: Path, *, force: bool) -> Generator[Path]:
+    """A folder to write to, whose files are moved into `folder` at the end if nothing was raised.
+
+    `model.onnx` goes last, and an old one first: so whenever it is there, everything else belongs to it.
+
+    Args:
+        folder: where the files shall lie; made if it is missing.
+        force: other files may be there already; those of the same names are replaced.
+
+    Raises:
+        InvalidInput: there is something else, or it cannot be written to.
+        ResourceExhausted: the disk is full.
+    """
+    made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    try:
+        _check_free(folder, force=force)
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=_UNFINISHED, dir=folder) as unfinished:
+            yield Path(unfinished)
+            _move_all(Path(unfinished), folder)
+            made = []
+    except OSError as error:
+        if error.errno in _FULL:
+            raise ResourceExhausted(
+                f"the disk of {folder} is full; nothing was left there", path=str(folder)
+            ) from error
+        raise InvalidInput(f"{folder} cannot be written: {error}", parameter="folder") from error
+    finally:
+        for empty in made:
+            if empty.is_dir() and not any(empty.iterdir()):
+                empty.rmdir()
+
+
+def _check_free(folder: Path, *, force: bool) -> None:
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise InvalidInput(f"{folder} is a file, not a folder", parameter="folder")
+    if force or all(entry.name.startswith(_UNFINISHED) for entry in folder.iterdir()):
+        return
+    raise InvalidInput(f"{folder} is not empty; name another folder, or add --force", parameter="folder")
+
+
+def _move_all(unfinished: Path, folder: Path) -> None:
+    (folder / MODEL_NAME).unlink(missing_ok=True)
+    for path in sorted(unfinished.iterdir(), key=lambda path: path.name == MODEL_NAME):
+        os.replace(path, folder / path.name)

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from stoker.models.catalog import HUB_PREFIX
+from stoker.models.memory_plan import MemoryNeeds
 from stoker.models.naming import LATEST
 
 _FILE = Path(__file__).with_name("library.csv")
@@ -115,4 +116,23 @@ def _known(row: Mapping[str, str]) -> KnownModel:
         context=round(float(row["context_k"]) * 1024),
         license=row["license"],
         abilities=tuple(row["abilities"].split()),
+    )
+
+
+_USUAL_CONTEXT = 8192
+_COMPUTE_BYTES = 320 << 20
+"""Activations and logits of one step: those of a vocabulary of 150,000 tokens."""
+
+
+def needs_of(model: KnownModel) -> MemoryNeeds:
+    """What the model takes with one request of the usual length at a time; when it is loaded, its file says exactly."""
+    return MemoryNeeds(
+        model=model.name,
+        ctx_size=min(model.context, _USUAL_CONTEXT),
+        kv_tokens=None,
+        parallel=1,
+        spare_kv_tokens=0,
+        weights_bytes=model.size_bytes,
+        kv_bytes_per_token=model.kv_bytes_per_token,
+        compute_bytes=min(_COMPUTE_BYTES, model.size_bytes),
     )

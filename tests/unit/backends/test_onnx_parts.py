@@ -16,8 +16,8 @@ from onnx import TensorProto, helper
 
 from stoker.backends.onnx import read_signature
 from stoker.backends.onnx.batches import split_by_padding, split_by_rows
+from stoker.backends.onnx.in_place import RowLedger
 from stoker.backends.onnx.memory import GRANULE, KVMemory
-from stoker.backends.onnx.rows import RowLedger
 from stoker.backends.onnx.runtime import SessionOptions, candidates, open_session, runtime
 from stoker.backends.onnx.signature import KVTensor, Signature
 from stoker.core.batch import Chunk

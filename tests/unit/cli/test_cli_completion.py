@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cli.completion import model_names
+from stoker.cli.options import model_names
 from stoker.models.aliases import add_alias
 from stoker.models.presets import Preset, write_preset
 from tests.unit.cli.conftest import Stoker

@@ -8,9 +8,7 @@ from typing import get_args, get_type_hints
 import msgspec
 import pytest
 
-from stoker.cli.command import SYNONYMS
-from stoker.cli.examples import EXAMPLES
-from stoker.cli.meanings import meanings
+from stoker.cli.command import EXAMPLES, SYNONYMS, meanings
 from stoker.cli.options import ENGINE, MODELS, SAMPLING, SECURITY, SERVER
 from stoker.config import setting_keys
 from stoker.engine.config import EngineConfig

@@ -27,8 +27,8 @@ from stoker.core.scheduler import SchedulerConfig
 from stoker.engine.cards import ModelCard
 from stoker.engine.config import EngineConfig
 from stoker.engine.engine import Engine
-from stoker.engine.load_progress import LoadProgress
 from stoker.engine.loaded import Loaded
+from stoker.engine.orders import LoadProgress
 from stoker.engine.process import serve_engine
 from stoker.errors import ModelFileInvalid, ModelFileNotFound
 

@@ -27,8 +27,7 @@ from stoker.core.embedding import EmbeddingInfo, Piece, Pooling
 from stoker.core.params import SamplingParams
 from stoker.core.scheduler import SchedulerConfig
 from stoker.engine import embeddings
-from stoker.engine.embedding_inputs import embedding_token_ids
-from stoker.engine.embeddings import normalised
+from stoker.engine.embeddings import embedding_token_ids, normalised
 from stoker.engine.engine import Engine
 from stoker.engine.protocol import Abort, Command, Event, Failed, Output, Submit
 from stoker.engine.question_messages import Embed, Embedded, Tokenize, Unanswered

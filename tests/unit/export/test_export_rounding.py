@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from stoker.export.rounding import RoundingError, round_to_4_bits, round_to_8_bits
+from stoker.export.matrices import RoundingError, round_to_4_bits, round_to_8_bits
 
 WEIGHTS = np.random.default_rng(0).normal(0.1, 1, (7, 96)).astype(np.float32)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stoker.models.folder import find_models
+from stoker.models.discovery import find_models
 
 
 def lay(folder: Path, *files: str) -> None:

@@ -8,7 +8,7 @@ from threading import Event
 import pytest
 
 from stoker.errors import DownloadFailed
-from stoker.models import hub, hub_ranges
+from stoker.models import hub
 from stoker.models.catalog import HubFile
 from tests.unit.models.conftest import RecordedProgress
 from tests.unit.models.fake_hub import FakeHub, send
@@ -21,7 +21,7 @@ Behavior = Callable[[BaseHTTPRequestHandler], bool]
 
 @pytest.fixture
 def large_hub(fake_hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
-    monkeypatch.setattr(hub_ranges, "PIECE_BYTES", PIECE)
+    monkeypatch.setattr(hub, "PIECE_BYTES", PIECE)
     fake_hub.files["org/repo", "large.gguf"] = CONTENT
     return fake_hub
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.engine.load_progress import LoadProgress
+from stoker.engine.orders import LoadProgress
 from stoker.engine.protocol import Loading
 from stoker.errors import EngineCrashed
 from stoker.runtime.model_events import ModelEvent

@@ -24,7 +24,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from stoker.server.dialects.ollama.fields import OPTION_FIELDS
+from stoker.server.dialects.ollama.types import OPTION_FIELDS
 from stoker.server.endpoints import ENDPOINTS
 from tests.unit.server.fake_runtime import FakeRuntime, ask, make_app
 

@@ -13,8 +13,7 @@ from stoker.core.params import SamplingParams
 from stoker.engine.cards import FillTokens, ModelCard
 from stoker.errors import BackendError, ContextLengthExceeded, ModelNotLoaded, Overloaded, StokerError
 from stoker.server.answer import whole
-from stoker.server.dialects.ollama.fields import OPTION_FIELDS
-from stoker.server.dialects.ollama.types import GenerateReply
+from stoker.server.dialects.ollama.types import OPTION_FIELDS, GenerateReply
 from stoker.server.dialects.ollama.writer import OllamaWriter, generate_reply
 from stoker.server.fields import Honoured, Ignored, Refused
 from stoker.server.generation import Generation, GenerationRequest

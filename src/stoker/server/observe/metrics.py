@@ -1,6 +1,6 @@
 """The metrics about models in `/metrics`: one row for each family. This module counts nothing.
 
-Names and buckets do not change, because dashboards depend on them. `metric_aliases` has the names of other servers.
+Names and buckets do not change, because dashboards depend on them. `exposition` has the names of other servers.
 """
 
 from __future__ import annotations

@@ -17,8 +17,7 @@ from starlette.types import ASGIApp
 from stoker.errors import StokerError
 from stoker.models.cache import files_dir
 from stoker.runtime.registry import Registry
-from stoker.server.access.control import AccessControl
-from stoker.server.access.cross_origin import CrossOrigin
+from stoker.server.access.control import AccessControl, CrossOrigin
 from stoker.server.access.keys import ApiKeys
 from stoker.server.api import Server, routes_of
 from stoker.server.batches.batches import BatchBorder, Batches

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 SPACES = " \t\n\v\f\r"
 """Characters that a token may strip."""
@@ -114,3 +114,16 @@ def _cut(text: str, token: ParsedToken, into: list[Fragment]) -> None:
             start += len(text) - start - len(text[start:].lstrip(SPACES))
     if start < len(text):
         into.append(text[start:])
+
+
+class FragmentEncoder(Protocol):
+    """Encodes the fragments of one text. Safe to use from several threads."""
+
+    @property
+    def lost_characters(self) -> str | None:
+        """Characters that may become no token; all others are part of one. None: any may be lost."""
+        ...
+
+    def encode(self, fragments: Sequence[Fragment]) -> list[int]:
+        """Token ids; special tokens stay where they are."""
+        ...

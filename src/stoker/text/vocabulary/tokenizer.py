@@ -9,8 +9,7 @@ from math import ceil
 from stoker.core.vocabulary import Vocabulary
 from stoker.errors import InvalidInput
 from stoker.text.vocabulary.byte_pairs import BytePairEncoder
-from stoker.text.vocabulary.fragment_encoder import FragmentEncoder
-from stoker.text.vocabulary.fragments import SPACES, FragmentSplitter, ParsedToken
+from stoker.text.vocabulary.fragments import SPACES, FragmentEncoder, FragmentSplitter, ParsedToken
 from stoker.text.vocabulary.pieces import token_piece
 from stoker.text.vocabulary.scored_pairs import ScoredPairEncoder
 from stoker.text.vocabulary.special_tokens import Attribute, SpecialTokens, find_special_tokens

@@ -6,9 +6,11 @@ from starlette.responses import Response
 
 from stoker.server.answer import Asked, answer
 from stoker.server.api import Call, Router
-from stoker.server.dialects.anthropic.fields import COUNT_TOKENS_FIELDS, MESSAGES_FIELDS, MESSAGES_NESTED
 from stoker.server.dialects.anthropic.requests import counting, message_request
 from stoker.server.dialects.anthropic.types import (
+    COUNT_TOKENS_FIELDS,
+    MESSAGES_FIELDS,
+    MESSAGES_NESTED,
     CountTokensRequest,
     MessageEvent,
     MessageReply,

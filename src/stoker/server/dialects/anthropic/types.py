@@ -1,6 +1,6 @@
-"""The JSON of Anthropic's messages and models endpoints; types only.
+"""The JSON of Anthropic's messages and models endpoints; types, and tables of their fields.
 
-In requests `None` means "not given". What happens to fields that are not here is in `fields`.
+In requests `None` means "not given". The tables at the end say what becomes of every known field.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from stoker.server.fields import FieldTable, Ignored, NestedTables, Refused, honoured
 from stoker.server.request.fields import Int, Lora
 
 
@@ -208,3 +209,40 @@ class Ping(msgspec.Struct, frozen=True, tag="ping"):
 
 
 MessageEvent: TypeAlias = MessageStart | Ping | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop
+
+
+_NOTHING_BILLED = "nothing is billed here"
+
+_SHARED: FieldTable = {
+    "container": Refused("nothing is executed here"),
+    "mcp_servers": Refused("this server calls no others", ([],)),
+    "context_management": Refused("the conversation is taken as it is sent", ({}, {"edits": []})),
+    "compaction": Refused("the conversation is taken as it is sent", ({},)),
+    "thread": Refused("conversations are not stored"),
+    "fallbacks": Ignored("the model that was asked for answers, or the request fails"),
+    "fallback_credit_token": Ignored(_NOTHING_BILLED),
+    "billing_policy": Ignored(_NOTHING_BILLED),
+    "cache_control": Ignored("the prefix cache finds shared prefixes by itself"),
+    "service_tier": Ignored("there is one tier"),
+    "speed": Ignored("there is one speed"),
+    "inference_geo": Ignored("everything is computed on this machine"),
+    "diagnostics": Ignored("the answer depends on nothing that could be diagnosed"),
+    "user_profile_id": Ignored("there are no profiles"),
+    "workspace_id": Ignored("there are no workspaces"),
+    "betas": Ignored("what is available does not depend on it"),
+}
+
+_UNCOUNTED: FieldTable = dict.fromkeys(
+    MessagesRequest.__struct_fields__, Ignored("it does not change how many tokens a prompt has")
+)
+
+MESSAGES_NESTED: NestedTables = {
+    "output_config": honoured(
+        OutputConfig,
+        {
+            "task_budget": Ignored("a model is not told how many tokens it may still spend"),
+        },
+    )
+}
+MESSAGES_FIELDS: FieldTable = honoured(MessagesRequest, _SHARED)
+COUNT_TOKENS_FIELDS: FieldTable = honoured(CountTokensRequest, _UNCOUNTED, _SHARED)

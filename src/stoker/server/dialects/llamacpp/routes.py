@@ -5,25 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
 from starlette.responses import Response
 
-from stoker.engine.question_messages import Detokenize, EraseSlots, ListSlots, Tokenize
+from stoker.engine.question_messages import Detokenize, EraseSlots, ListSlots, RestoreSlot, SaveSlot, Tokenize
 from stoker.errors import InvalidInput, ModelNotLoaded
 from stoker.runtime.base import Runtime
 from stoker.runtime.registry import ServedModel
 from stoker.server.answer import Asked, answer
 from stoker.server.api import Call, Router
-from stoker.server.dialects.llamacpp.fields import (
+from stoker.server.dialects.llamacpp.types import (
     DETOKENIZE_FIELDS,
     INFILL_FIELDS,
     NATIVE_COMPLETION_FIELDS,
     SLOT_FILE_FIELDS,
     TOKENIZE_FIELDS,
-)
-from stoker.server.dialects.llamacpp.slots import file_slot
-from stoker.server.dialects.llamacpp.types import (
     CacheEntry,
     CacheReply,
     DetokenizeReply,
@@ -36,7 +33,9 @@ from stoker.server.dialects.llamacpp.types import (
     NativeReply,
     PropsReply,
     RestoredSlot,
+    RestoreTimings,
     SavedSlot,
+    SaveTimings,
     SlotFileRequest,
     SlotReply,
     TemplateReply,
@@ -268,4 +267,35 @@ def _cache_entry(served: ServedModel) -> CacheEntry | None:
         kv_used=beat.kv_used,
         kv_retained=beat.kv_retained,
         tiers=asdict(beat.tiers),
+    )
+
+
+async def file_slot(
+    runtime: Runtime, slot: int, action: Literal["save", "restore"], wire: SlotFileRequest
+) -> SavedSlot | RestoredSlot:
+    """Does it, and says what was done.
+
+    Raises:
+        InvalidInput: there is no name for the file, or it is none that can be had.
+        UnsupportedParameter: the server was started without a folder for it.
+        StokerError: see `Runtime.ask`.
+    """
+    if wire.filename is None:
+        raise InvalidInput("`filename` is missing", parameter="filename")
+    if action == "save":
+        filed = await runtime.ask(SaveSlot(slot, wire.filename))
+        return SavedSlot(
+            id_slot=slot,
+            filename=wire.filename,
+            n_saved=filed.num_tokens,
+            n_written=filed.num_bytes,
+            timings=SaveTimings(1e3 * filed.seconds),
+        )
+    filed = await runtime.ask(RestoreSlot(slot, wire.filename))
+    return RestoredSlot(
+        id_slot=slot,
+        filename=wire.filename,
+        n_restored=filed.num_tokens,
+        n_read=filed.num_bytes,
+        timings=RestoreTimings(1e3 * filed.seconds),
     )

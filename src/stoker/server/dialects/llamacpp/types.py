@@ -1,6 +1,6 @@
-"""The JSON of the endpoints that llama-server has beside OpenAI's, and of our own; types only.
+"""The JSON of the endpoints that llama-server has beside OpenAI's, and of our own; types, and tables of their fields.
 
-In requests `None` means "not given". What happens to fields that are not here is in `fields`.
+In requests `None` means "not given". The tables at the end say what becomes of every known field.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from stoker.chat.capabilities import ToolFormat
+from stoker.server.fields import FieldTable, Ignored, Refused, honoured
 from stoker.server.request.fields import Int, StreamedFields
+from stoker.server.request.policies import SHARED
 from stoker.server.usage import PromptProgress, Timings
 
 
@@ -265,3 +267,15 @@ class CacheReply(msgspec.Struct, frozen=True):
 
 class ErasedCache(msgspec.Struct, frozen=True):
     n_erased: int
+
+
+_OWN: FieldTable = {
+    "stream_options": Ignored("the last part of every answer has the numbers"),
+    "multimodal_data": Refused("it belongs into `prompt`, beside `prompt_string`", ([],)),
+}
+
+NATIVE_COMPLETION_FIELDS: FieldTable = honoured(NativeCompletionRequest, SHARED, _OWN)
+INFILL_FIELDS: FieldTable = honoured(InfillRequest, SHARED, _OWN)
+TOKENIZE_FIELDS: FieldTable = honoured(TokenizeRequest)
+DETOKENIZE_FIELDS: FieldTable = honoured(DetokenizeRequest)
+SLOT_FILE_FIELDS: FieldTable = honoured(SlotFileRequest)

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any, cast
+from itertools import chain, zip_longest
+from typing import Any, TypeAlias, cast
 
 import msgspec
 from msgspec import UNSET
 
 from stoker.chat.capabilities import card_capabilities
+from stoker.core.media import Media
 from stoker.core.params import SamplingParams
 from stoker.core.slot_state import SlotState
 from stoker.engine.cards import ModelCard
-from stoker.engine.protocol import Output, PositionLogprobs, TokenLogprob
+from stoker.engine.protocol import Output, PositionLogprobs, Prompt, TokenLogprob
 from stoker.engine.question_messages import Tokenize
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
 from stoker.runtime.registry import ServedModel
 from stoker.server.answer import Delta, Writer
 from stoker.server.config import ServerConfig
-from stoker.server.dialects.llamacpp.prompts import MEDIA_MARKER, prompts_with_media
 from stoker.server.dialects.llamacpp.types import (
     GenerationSettings,
     InfillRequest,
@@ -31,6 +32,7 @@ from stoker.server.dialects.llamacpp.types import (
     NativeRequest,
     ProbPosition,
     ProbToken,
+    PromptObject,
     PropsReply,
     SlotReply,
     TemplateCaps,
@@ -43,6 +45,7 @@ from stoker.server.request.lines import LineBounds
 from stoker.server.request.request import Caller, generation_request
 from stoker.server.request.sampling import sampling_fields, sampling_params
 from stoker.server.usage import prompt_progress, timings
+from stoker.text.media_parts import MediaPart, media_from_base64, media_of_parts
 
 _encode = msgspec.json.Encoder().encode
 
@@ -271,3 +274,54 @@ def _position(position: PositionLogprobs) -> ProbPosition:
 def _token(token: TokenLogprob) -> dict[str, Any]:
     text = token.token.decode("utf-8", "replace")
     return {"id": token.token_id, "token": text, "bytes": list(token.token), "logprob": token.logprob}
+
+
+MEDIA_MARKER = "<__media__>"
+
+RawPrompt: TypeAlias = str | PromptObject | list[str | int | PromptObject | list[int | str]] | None
+
+
+def prompts_with_media(raw: RawPrompt) -> tuple[Sequence[Prompt], tuple[Media, ...]]:
+    """The prompts of a request, and the different files in them, which stand there as their own markers.
+
+    A list is one prompt if there are token ids in it, else one prompt per item, as in llama-server.
+
+    Raises:
+        InvalidInput: a prompt is missing or malformed, or a file cannot be used.
+    """
+    items = _items(raw)
+    files: list[MediaPart] = []
+    prompts = [_text(item, files) if isinstance(item, PromptObject) else cast("Prompt", item) for item in items]
+    return prompts, media_of_parts(files, "prompt")
+
+
+def _items(raw: RawPrompt) -> Sequence[object]:
+    if raw is None:
+        raise InvalidInput("`prompt` is missing", parameter="prompt")
+    if not isinstance(raw, list):
+        return [raw]
+    if not raw:
+        raise InvalidInput("`prompt` is an empty list", parameter="prompt")
+    if any(isinstance(item, int) for item in raw):
+        if any(isinstance(item, list | PromptObject) for item in raw):
+            raise InvalidInput("`prompt` mixes token ids and whole prompts", parameter="prompt")
+        return [raw]
+    return raw
+
+
+def _text(prompt: PromptObject, files: list[MediaPart]) -> str:
+    """The prompt's text with the marker of each file in its place; the files are added to those of the request."""
+    if not prompt.multimodal_data:
+        return prompt.prompt_string
+    texts = prompt.prompt_string.split(MEDIA_MARKER)
+    if len(texts) != len(prompt.multimodal_data) + 1:
+        message = f"`prompt` has {len(texts) - 1} times {MEDIA_MARKER} for {len(prompt.multimodal_data)} files"
+        raise InvalidInput(message, parameter="prompt")
+    own = [_part(data, f"prompt.multimodal_data[{index}]") for index, data in enumerate(prompt.multimodal_data)]
+    files += own
+    return "".join(chain.from_iterable(zip_longest(texts, (part.text for part in own), fillvalue="")))
+
+
+def _part(data: str, where: str) -> MediaPart:
+    """What kind of file it is, its first bytes say."""
+    return MediaPart(media_from_base64(data, None, where))

@@ -16,7 +16,6 @@ from stoker.models.library import known_model
 from stoker.models.store import resolve
 from stoker.runtime.registry import ModelStatus, ServedModel
 from stoker.server.api import Call, Router
-from stoker.server.dialects.ollama.fields import COPY_FIELDS, NAME_FIELDS, NDJSON_MEDIA, PULL_FIELDS, SHOW_FIELDS
 from stoker.server.dialects.ollama.local_models import LocalModel, LocalModels
 from stoker.server.dialects.ollama.model_replies import (
     card_details,
@@ -30,6 +29,11 @@ from stoker.server.dialects.ollama.model_replies import (
 from stoker.server.dialects.ollama.names import name_with, ollama_name, own_name, required_name
 from stoker.server.dialects.ollama.pulls import Pulls, PullState
 from stoker.server.dialects.ollama.types import (
+    COPY_FIELDS,
+    NAME_FIELDS,
+    NDJSON_MEDIA,
+    PULL_FIELDS,
+    SHOW_FIELDS,
     CopyRequest,
     NameRequest,
     PullRequest,

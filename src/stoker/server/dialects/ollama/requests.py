@@ -19,9 +19,8 @@ from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.base import Runtime
 from stoker.runtime.keep_alive import parse_keep_alive
 from stoker.server.config import ServerConfig
-from stoker.server.dialects.ollama.fields import OPTION_FIELDS
 from stoker.server.dialects.ollama.names import own_name
-from stoker.server.dialects.ollama.types import AnswerRequest, ChatRequest, GenerateRequest, Options
+from stoker.server.dialects.ollama.types import OPTION_FIELDS, AnswerRequest, ChatRequest, GenerateRequest, Options
 from stoker.server.fields import convert_fields
 from stoker.server.generation import GenerationRequest
 from stoker.server.request.chat import top_logprobs

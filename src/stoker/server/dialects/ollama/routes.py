@@ -14,7 +14,6 @@ from stoker.server.access.control import check_admin
 from stoker.server.answer import Asked, answer
 from stoker.server.api import Call, Router
 from stoker.server.config import ServerConfig
-from stoker.server.dialects.ollama.fields import CHAT_FIELDS, GENERATE_FIELDS, NDJSON_MEDIA, OPTION_FIELDS
 from stoker.server.dialects.ollama.local_models import LocalModels
 from stoker.server.dialects.ollama.names import own_name
 from stoker.server.dialects.ollama.requests import (
@@ -25,7 +24,16 @@ from stoker.server.dialects.ollama.requests import (
     render_chat,
     render_generate,
 )
-from stoker.server.dialects.ollama.types import ChatReply, ChatRequest, GenerateReply, GenerateRequest
+from stoker.server.dialects.ollama.types import (
+    CHAT_FIELDS,
+    GENERATE_FIELDS,
+    NDJSON_MEDIA,
+    OPTION_FIELDS,
+    ChatReply,
+    ChatRequest,
+    GenerateReply,
+    GenerateRequest,
+)
 from stoker.server.dialects.ollama.writer import MakeReply, OllamaWriter, chat_reply, generate_reply, load_reply
 from stoker.server.error_types import OllamaError
 from stoker.server.errors import json_response

@@ -8,9 +8,11 @@ from stoker.engine.question_messages import EndReasoning
 from stoker.errors import InvalidInput
 from stoker.server.answer import Asked, answer
 from stoker.server.api import Call, Router
-from stoker.server.dialects.openai.fields import COMPLETION_FIELDS, CONTROL_FIELDS, STREAM_NESTED
 from stoker.server.dialects.openai.requests import chat_request, completion_request
 from stoker.server.dialects.openai.types import (
+    COMPLETION_FIELDS,
+    CONTROL_FIELDS,
+    STREAM_NESTED,
     ChatCompletion,
     ChatCompletionChunk,
     Completion,

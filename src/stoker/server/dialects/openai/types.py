@@ -1,6 +1,6 @@
-"""The JSON of OpenAI's chat and completions endpoints, with llama-server's additions; types only.
+"""The JSON of OpenAI's chat and completions endpoints, with llama-server's additions: types, and tables of fields.
 
-In requests `None` means "not given". What happens to fields that are not here is in `fields`.
+In requests `None` means "not given". The tables at the end say what becomes of every known field.
 The body of a chat is in `request.chat`.
 """
 
@@ -9,8 +9,10 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from stoker.server.fields import FieldTable, Ignored, NestedTables, honoured
 from stoker.server.request.chat import StreamOptions
 from stoker.server.request.fields import Int, StreamedFields
+from stoker.server.request.policies import SHARED
 from stoker.server.usage import PromptProgress, Timings
 
 
@@ -249,3 +251,10 @@ class CompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
     usage: UsageReply | UnsetType | None = UNSET
     timings: Timings | UnsetType = UNSET
     prompt_progress: PromptProgress | UnsetType = UNSET
+
+
+STREAM_OPTIONS: FieldTable = honoured(StreamOptions, {"include_obfuscation": Ignored("events are never padded")})
+STREAM_NESTED: NestedTables = {"stream_options": STREAM_OPTIONS}
+
+COMPLETION_FIELDS: FieldTable = honoured(CompletionRequest, SHARED)
+CONTROL_FIELDS: FieldTable = honoured(ControlRequest)

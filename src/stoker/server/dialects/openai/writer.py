@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import time
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -12,10 +13,9 @@ from msgspec import UNSET, UnsetType
 from starlette.types import Scope
 
 from stoker.chat.answers import Part, ToolCall, ToolCalls
-from stoker.engine.protocol import Output, Usage
+from stoker.engine.protocol import Output, PositionLogprobs, TokenLogprob, Usage
 from stoker.errors import StokerError
 from stoker.server.answer import Asked, Delta, Writer
-from stoker.server.dialects.openai.logprobs import TextOffsets, chat_logprobs
 from stoker.server.dialects.openai.types import (
     AssistantMessage,
     CalledCustom,
@@ -24,6 +24,8 @@ from stoker.server.dialects.openai.types import (
     ChatChunkChoice,
     ChatCompletion,
     ChatDelta,
+    ChatLogprob,
+    ChatLogprobs,
     Completion,
     CompletionChoice,
     CompletionLogprobs,
@@ -34,10 +36,12 @@ from stoker.server.dialects.openai.types import (
     ReplyHead,
     ToolCallDelta,
     ToolCallReply,
+    TopLogprob,
     UsageReply,
 )
 from stoker.server.errors import error_body
 from stoker.server.generation import Generation
+from stoker.server.logprobs import text_positions
 from stoker.server.request.chat import StreamOptions
 from stoker.server.transport.sse import DONE, error_event
 from stoker.server.usage import prompt_progress, timings
@@ -323,3 +327,56 @@ def _chat_choice(delta: Delta, calls: ToolCalls) -> ChatChoice:
         finish_reason=ending.finish_reason,
         stop_reason=ending.stop_reason,
     )
+
+
+def chat_logprobs(output: Output) -> ChatLogprobs | None:
+    """None if the output has no positions to report."""
+    positions = text_positions(output)
+    return ChatLogprobs([_chat_position(position) for position in positions]) if positions else None
+
+
+def _chat_position(position: PositionLogprobs) -> ChatLogprob:
+    chosen = position.chosen
+    top = [TopLogprob(_text(token), token.logprob, list(token.token)) for token in position.top]
+    return ChatLogprob(_text(chosen), chosen.logprob, list(chosen.token), top)
+
+
+class TextOffsets:
+    """Where each token of one answer begins, in characters, also when a character takes several tokens."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._offset = 0
+
+    def push(self, output: Output) -> CompletionLogprobs | None:
+        """The log-probabilities of one output, its echo of the prompt included; None if it has none to report."""
+        positions = text_positions(output)
+        prompt = output.prompt or ()
+        if not (positions or prompt):
+            return None
+        tokens = [*(token.token for token in prompt), *(position.chosen.token for position in positions)]
+        # Of the prompt, what is not in the text has no bytes.
+        added = [*(token.token for token in prompt), *(p.chosen.token if p.is_text else b"" for p in positions)]
+        return CompletionLogprobs(
+            tokens=[token.decode("utf-8", "replace") for token in tokens],
+            token_logprobs=[*(t.logprob for t in prompt), *(position.chosen.logprob for position in positions)],
+            top_logprobs=[
+                *(None if token.logprob is None else _top(token.top) for token in prompt),
+                *(_top(position.top) for position in positions),
+            ],
+            text_offset=[self._begin(raw) for raw in added],
+        )
+
+    def _begin(self, raw: bytes) -> int:
+        begin = self._offset
+        self._offset += len(self._decoder.decode(raw))
+        return begin
+
+
+def _top(tokens: Sequence[TokenLogprob]) -> dict[str, float]:
+    """Log-probabilities by token text, as in the API. Of tokens with the same text, the likeliest counts."""
+    return {_text(token): token.logprob for token in reversed(tokens)}
+
+
+def _text(token: TokenLogprob) -> str:
+    return token.token.decode("utf-8", "replace")

@@ -17,11 +17,13 @@ from stoker.errors import ResponseNotFound, StokerError, UnsupportedParameter
 from stoker.runtime.registry import Lease, ServedModel
 from stoker.server.answer import Asked, Parts, answer
 from stoker.server.api import Call, Router
-from stoker.server.dialects.responses.fields import RESPONSE_PROMPT_FIELDS, RESPONSES_FIELDS, RESPONSES_NESTED
 from stoker.server.dialects.responses.input_items import input_items, page_of
 from stoker.server.dialects.responses.requests import input_messages, response_counting, response_request
 from stoker.server.dialects.responses.store import ResponseStore
 from stoker.server.dialects.responses.types import (
+    RESPONSE_PROMPT_FIELDS,
+    RESPONSES_FIELDS,
+    RESPONSES_NESTED,
     ArgumentsDoneEvent,
     ContentPartEvent,
     DeletedResponse,
