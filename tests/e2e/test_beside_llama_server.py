@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import jsonschema
 import pytest
 
 from tests.e2e.conftest import serving
@@ -35,7 +36,10 @@ def problem(url: str, case: Case) -> str | None:
         return f"{reply.status_code} {reply.text[:200]}"
     if case.is_stream:
         return reply.text[-200:] if '"error":{' in reply.text.replace(" ", "") else None
-    return None if case.check(reply.json()) else reply.text[:200]
+    try:
+        return None if case.check(reply.json()) else reply.text[:200]
+    except (KeyError, ValueError, jsonschema.ValidationError) as error:
+        return f"{error!r}: {reply.text}"[:200]
 
 
 @pytest.fixture(scope="module")
