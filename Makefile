@@ -21,7 +21,7 @@ test-all: $(VENV)/.ready-to-develop   ## run every test, the slow ones too
 	@$(PYTEST)
 
 test-cluster: $(VENV)/.ready-to-develop   ## run the tests of clusters alone, with a real Ray: minutes
-	@$(BIN)/python -m pytest tests/unit/cluster tests/e2e/test_cluster*.py
+	@STOKER_TEST_NODES=1 $(BIN)/python -m pytest tests/unit/cluster tests/e2e/test_cluster*.py
 
 test-vllm: $(VENV)/.ready-to-develop   ## run the tests with a real vLLM, which VLLM=PATH names: minutes
 	@$(BIN)/python -m pytest tests/unit/runtime/vllm tests/e2e/test_vllm_runtime.py

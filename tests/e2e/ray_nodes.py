@@ -47,7 +47,10 @@ def _can_make_networks() -> bool:
     return True
 
 
-needs_networks = pytest.mark.skipif(not _can_make_networks(), reason="network namespaces cannot be made here")
+needs_networks = [
+    pytest.mark.skipif("STOKER_TEST_NODES" not in os.environ, reason="takes minutes: make test-cluster"),
+    pytest.mark.skipif(not _can_make_networks(), reason="network namespaces cannot be made here"),
+]
 
 
 def _run_ip(*arguments: str) -> None:

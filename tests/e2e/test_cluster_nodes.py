@@ -20,7 +20,7 @@ from tests.e2e.clusters import WAIT_S, ask, needs_ray
 from tests.e2e.conftest import Server, serving
 from tests.e2e.ray_nodes import Node, Nodes, needs_networks, nodes
 
-pytestmark = [needs_ray, needs_networks, pytest.mark.slow]
+pytestmark = [needs_ray, *needs_networks, pytest.mark.slow]
 
 PATIENCE_S = 300.0
 """Bound of whatever Ray does by itself; processes start for minutes on a busy machine."""

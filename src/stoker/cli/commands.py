@@ -26,8 +26,9 @@ _GROUPS = {
         "top": "Watch what a server computes.",
         "stop": "Unload a model of a running server, when its requests have ended.",
         "logs": "Show the log of a server on this machine.",
+        "bench": "Measure the speed of a served model.",
     },
-    "Models": {
+    "Models and settings": {
         "pull": "Download a model if needed, pack its weights, and print its path.",
         "models": "List models that can be downloaded.",
         "search": "Search for GGUF models.",
@@ -38,9 +39,6 @@ _GROUPS = {
         "rm": "Remove downloaded models, other names, or presets.",
         "quantize": "Write a GGUF file with smaller weights.",
         "export": "Export a model as an ONNX folder.",
-    },
-    "More": {
-        "bench": "Measure the speed of a served model.",
         "cache": "Manage the persistent prefix cache on disk (--cache-dir).",
         "config": "Show the configuration.",
     },
