@@ -35,7 +35,7 @@ def read_projector(path: Path) -> Projector:
     """
     with read_gguf(path) as gguf:
         encoders: dict[MediaKind, str] = {"image": "clip.has_vision_encoder", "audio": "clip.has_audio_encoder"}
-        kinds = tuple(kind for kind, key in encoders.items() if gguf.get_bool(key))
+        kinds: tuple[MediaKind, ...] = tuple(kind for kind, key in encoders.items() if gguf.get_bool(key))
         return Projector(path, kinds, _longest_whole(gguf) if "image" in kinds else 0)
 
 
