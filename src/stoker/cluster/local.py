@@ -157,7 +157,10 @@ class LocalCluster:
         _, serve = _ray(self._environment)
         try:
             fronts = serve.get_deployment_handle("front", self._cluster.name)
-            fronts.broadcast("drain").results(timeout_s=_CALL_S)
+            ends = time.monotonic() + _CALL_S
+            # A handle that is new knows no front yet, and a broadcast to none has no results.
+            while not fronts.broadcast("drain").results(timeout_s=_CALL_S) and time.monotonic() < ends:
+                time.sleep(_POLL_S)
         except (RuntimeError, TimeoutError) as error:  # of Ray: there is no front
             logger.info("no front can be told to drain: %s", error)
 
