@@ -47,7 +47,7 @@ def test_every_shape_gives_the_file(raw: dict[str, Any], kind: str, data: bytes)
         ({"type": "image_url", "image_url": base64_of(b"<svg></svg>")}, InvalidInput, "PNG, JPEG, WebP or GIF"),
         ({"type": "image_url", "image_url": base64_of(WAV)}, InvalidInput, "PNG, JPEG, WebP or GIF"),
         ({"type": "image_url", "image_url": "A" * (MAX_MEDIA_BYTES * 2)}, InvalidInput, "is larger than"),
-        ({"type": "input_audio", "input_audio": {"data": base64_of(RED)}}, InvalidInput, "WAV, MP3 or FLAC"),
+        ({"type": "input_audio", "input_audio": {"data": base64_of(RED)}}, InvalidInput, "WAV, MP3, FLAC"),
         ({"type": "input_image", "file_id": "f1"}, UnsupportedParameter, "no store of files"),
         ({"type": "image", "source": {"type": "file", "file_id": "f1"}}, UnsupportedParameter, "as base64"),
     ],
