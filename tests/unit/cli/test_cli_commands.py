@@ -178,7 +178,7 @@ def test_version(stoker: Stoker) -> None:
 
 
 def test_no_command_shows_help(stoker: Stoker) -> None:
-    assert "Models:" in (done := stoker()).out + done.err
+    assert "Run and serve:" in (done := stoker()).out + done.err
 
 
 @pytest.mark.parametrize(
