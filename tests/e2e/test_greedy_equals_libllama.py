@@ -10,6 +10,7 @@ import pytest
 
 from stoker import LLM, SamplingParams
 from stoker.backends.llama import LlamaBackend, LlamaOptions
+from stoker.core.checkpoints import MIN_GAP
 from stoker.core.scheduler import SchedulerConfig
 from stoker.engine.engine import Engine
 from stoker.engine.protocol import Output, Submit
@@ -135,6 +136,6 @@ def test_sliding_window_model_answers_the_same_when_its_prompt_is_cached(gemma3_
         first, again = (llm.generate(prompt, SamplingParams(temperature=0, max_tokens=24)) for _ in range(2))
         longer = llm.generate(prompt + "Later", SamplingParams(temperature=0, max_tokens=24))
     assert first.usage.prompt_tokens > 700
-    assert again.usage.cached_tokens == again.usage.prompt_tokens - 1
+    assert again.usage.cached_tokens >= again.usage.prompt_tokens - MIN_GAP, "it goes on at the last checkpoint"
     assert longer.usage.cached_tokens > 700
     assert again.text == first.text

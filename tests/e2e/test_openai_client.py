@@ -138,7 +138,6 @@ def test_errors_arrive_as_the_clients_own(client: Any):
         lambda client: client.moderations.create(input="x"),
         lambda client: client.images.generate(prompt="x"),
         lambda client: client.audio.speech.create(input="x", model=MODEL, voice="alloy"),
-        lambda client: client.audio.transcriptions.create(file=b"x", model=MODEL),
         lambda client: client.fine_tuning.jobs.list(),
         lambda client: client.vector_stores.list(),
         lambda client: client.chat.completions.retrieve("chatcmpl-x"),

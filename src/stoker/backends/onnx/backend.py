@@ -118,8 +118,10 @@ class OnnxBackend:
         mark: Mark = no_mark,
     ) -> None:
         self._signature = signature
-        self._graph, self._options = graph, _session_options(options)
+        self._options = _session_options(options)
         self._session: Session | None = open_session(graph, self._options)
+        # A graph may hold all its weights, so it is kept only where another provider could have to load it.
+        self._graph = None if self._session.provider == CPU else graph
         self._info = _model_info(graph.path, signature, options, eog_token_ids)
         memory = KVMemory(
             signature.kv,
@@ -189,7 +191,7 @@ class OnnxBackend:
     def _go_on_elsewhere(self, reason: str) -> bool:
         """Whether another provider can compute from now on. Each is tried once, and the CPU has no successor."""
         failed = self._open_session().provider
-        if failed == CPU:
+        if self._graph is None:
             return False
         unfit = ON_DEVICES if self.is_in_place else ()  # KV in its place lies in the machine's memory
         options = replace(self._options, failed=(*self._options.failed, failed, *unfit))
@@ -201,6 +203,8 @@ class OnnxBackend:
             return False
         logger.warning("the provider %s failed, %s computes from now on: %s", failed, session.provider, reason)
         self._session, self._options = session, options
+        if session.provider == CPU:
+            self._graph = None
         return True
 
     def export_kv(self, slot: int, start: int, end: int, take: TakeMemory = new_memory) -> KVBytes:
