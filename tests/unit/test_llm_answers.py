@@ -183,7 +183,7 @@ def test_formats_may_be_dicts(babbler: LLM) -> None:
     number = babbler.generate("x", response_format={"regex": "[0-9]{3}"})
     assert number.text.isdecimal()
     assert number.parsed is None
-    assert babbler.generate("x", response_format={"type": "text"}, max_tokens=3).finish_reason == "length"
+    assert babbler.generate("x", response_format={"type": "text"}, max_tokens=3).parsed is None
 
 
 @pytest.mark.parametrize("wrong", ["json", 5, {"regex": 5}, {"type": "json_schema"}, [Room], complex])
