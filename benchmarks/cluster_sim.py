@@ -82,7 +82,7 @@ class Replica:
     ended: list[Request] = field(default_factory=list[Request])
 
     def begin_step(self) -> float:
-        """Takes whoever has a place, and says how long the step takes."""
+        """Admits the requests for which there is room, and returns how long the step takes."""
         while self.waiting and len(self.running) < self.machine.parallel:
             request = self.waiting.popleft()
             request.cached = self._found(request.beginning)

@@ -1,4 +1,4 @@
-"""What it costs to watch an engine: 8 streams, one step with somebody who looks and one without, in turns.
+"""What it costs to watch an engine: 8 streams, watched and unwatched steps in turns.
 
 .venv/bin/python benchmarks/watching.py [MODEL] [--hz 10] [--steps 400]
 """

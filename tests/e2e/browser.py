@@ -83,7 +83,7 @@ def context(browser: Any) -> Iterator[Any]:
     yield context
     context.close()
     assert not context.problems
-    assert len({host for host in context.hosts if host}) <= 1, "a page asks nobody but its own server"
+    assert len({host for host in context.hosts if host}) <= 1, "a page sends requests to its own server only"
 
 
 @pytest.fixture

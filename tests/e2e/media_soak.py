@@ -1,4 +1,4 @@
-"""Clients that send damaged, lying and good files beside a stream, on a real model: nobody else may notice.
+"""Clients that send damaged, lying and good files beside a stream, on a real model: the stream must not change.
 
 `python -m tests.e2e.media_soak --seconds 600 --seed 1` fails if the stream's text ever differs, or if an answer is an
 error of the server instead of the file's. The projector makes 1,024 rows of an image that see each other, which ends

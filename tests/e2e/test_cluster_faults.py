@@ -1,4 +1,4 @@
-"""Parts of a cluster are killed under load: nobody waits for ever, and what had not begun is answered elsewhere."""
+"""Parts of a cluster are killed under load: no request waits forever, and what had not begun is answered elsewhere."""
 
 from __future__ import annotations
 

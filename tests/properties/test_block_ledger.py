@@ -21,7 +21,7 @@ from tests.properties.test_tier_invariances import CONTEXT, make_conversations, 
 
 @dataclass
 class Mirror:
-    """What somebody knows who was told everything once, and the changes since."""
+    """The knowledge of a follower that was told everything once, and the changes since."""
 
     held: dict[str, set[int]] = field(default_factory=lambda: {POOL: set(), MEMORY: set()})
     ledger: str = ""

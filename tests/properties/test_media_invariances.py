@@ -118,7 +118,7 @@ def check(seed: int) -> Loop:
             assert got == expected
     loop.scheduler.schedule()
     loop._move_rows()
-    assert not loop.backend.rows, "rows are held that nobody needs"
+    assert not loop.backend.rows, "rows are held that no request needs"
     return loop
 
 

@@ -23,7 +23,7 @@ def test_what_is_left_out_is_filled_in() -> None:
     assert thoughts.filled_in([calling(second)])[0].reasoning is None
 
 
-def test_nobody_reads_the_thoughts_of_others() -> None:
+def test_thoughts_of_one_client_are_not_given_to_another() -> None:
     memory = ThoughtMemory(MEMORY_BYTES)
     Thoughts(memory, "one").keep("call_1", "Secret.")
     assert Thoughts(memory, "other").filled_in([calling("call_1")])[0].reasoning is None

@@ -262,7 +262,7 @@ class ScriptedBackend:
         """By their places in a chunk, numbers for the rows of images. One that is seen whole has all in each."""
         found: dict[int, int] = {}
         for offset, first, count, span, _ in chunk.rows:
-            assert span.key in self.rows, "rows that nobody has given"
+            assert span.key in self.rows, "these rows were not given"
             rows = self.rows[span.key]
             assert len(rows) == span.length, "rows of another span"
             assert first + count == span.length or not span.is_whole, "a chunk ends inside of what is seen whole"

@@ -203,7 +203,7 @@ class Speculation:
             return plain
         for index in by_model:
             drafter = sequences[index].drafter
-            assert drafter is not None, "somebody has offered for it"
+            assert drafter is not None, "an offer was made for it"
             drafter.match = MODEL
         return plan
 

@@ -195,4 +195,4 @@ async def _all_or_first_error(loads: list[Coroutine[Any, Any, None]]) -> None:
 
 def _note_fault(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (fault := task.exception()) is not None:
-        logger.error("nobody looks after the replicas any more", exc_info=fault)
+        logger.error("the replicas are not supervised any more", exc_info=fault)

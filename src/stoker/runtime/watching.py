@@ -109,7 +109,7 @@ class Watch:
                 self._stop()
 
     def _stop(self) -> None:
-        assert self._task is not None, "somebody has followed"
+        assert self._task is not None, "the watch was followed before"
         self._task.cancel()
         self._task = None
         self._tracks.clear()

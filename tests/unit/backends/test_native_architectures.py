@@ -240,7 +240,7 @@ def test_layers_that_guess_further_tokens_are_left_alone(tmp_path: Path) -> None
     assert len(describe(write_tiny_model(tmp_path / "m.gguf", model)).layers) == 2
 
 
-def test_divisors_that_nobody_uses_must_be_ones(tmp_path: Path) -> None:
+def test_divisors_that_are_unused_must_be_ones(tmp_path: Path) -> None:
     ones = TinyModel(architecture="qwen3", vectors={"rope_freqs.weight": np.ones(8, np.float32)})
     assert describe(write_tiny_model(tmp_path / "a.gguf", ones)).unused == frozenset()
     others = TinyModel(architecture="qwen3", vectors={"rope_freqs.weight": DIVISORS})
@@ -248,7 +248,7 @@ def test_divisors_that_nobody_uses_must_be_ones(tmp_path: Path) -> None:
         describe(write_tiny_model(tmp_path / "b.gguf", others))
 
 
-def test_weights_that_nobody_uses_take_no_memory(tmp_path: Path) -> None:
+def test_weights_that_are_unused_take_no_memory(tmp_path: Path) -> None:
     plain, with_eyes = TinyModel(), TinyModel(vectors={"v.position_embd.weight": np.ones((1000, 100), np.float32)})
     sizes = list[int]()
     for name, model in (("a", plain), ("b", with_eyes)):

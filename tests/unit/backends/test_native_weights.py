@@ -192,7 +192,7 @@ def test_models_of_one_shape_and_time_are_not_taken_for_each_other(tmp_path: Pat
     assert len(list((tmp_path / "packed").glob("*.stoker"))) == 2
 
 
-def test_a_file_in_small_pages_is_read_into_memory_if_nobody_shares_it(
+def test_a_file_in_small_pages_is_read_into_memory_if_it_is_not_shared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_tiny_model(tmp_path / "m.gguf", TinyModel(type="Q4_K", **SHAPE))

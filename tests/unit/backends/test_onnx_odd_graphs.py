@@ -166,7 +166,7 @@ def test_what_others_write_is_computed(tmp_path: Path, model: TinyOnnx, change: 
 
 
 def without_cache(graph: Any) -> None:
-    """Every past is empty, and nobody is given the present."""
+    """Every past is empty, and the present is not used."""
     for name in [each.name for each in graph.input if each.name.startswith("past_")]:
         empty = numpy_helper.from_array(np.zeros((1, 2, 0, 16), dtype=np.float32), name)
         graph.initializer.append(empty)

@@ -264,9 +264,9 @@ def test_only_one_process_at_a_time_removes_blocks(directory: BlockDirectory, tm
         directory.write(ONE, bytes([number]) * 16, b"x" * 1000)
     claim = directory.folder / "cleaning"
     claim.touch()
-    assert directory.shrink(0) == [], "somebody else is at it"
+    assert directory.shrink(0) == [], "another process is at it"
     assert len(directory.keys(ONE)) == 8
     an_hour_ago = claim.stat().st_mtime - 3600
     os.utime(claim, (an_hour_ago, an_hour_ago))
-    assert len(directory.shrink(0)) == 8, "whoever was at it has been killed"
+    assert len(directory.shrink(0)) == 8, "the process that was at it has been killed"
     assert [path.name for path in directory.folder.iterdir()] == [ONE.hex()]

@@ -115,7 +115,7 @@ def test_service_has_the_shape_of_its_kind_and_every_node_its_environment() -> N
     assert spec["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
 
 
-def test_only_http_is_open_to_everybody() -> None:
+def test_only_the_http_port_is_open() -> None:
     (policy,) = objects("networkpolicy.yaml")
     for_all = [rule for rule in policy["spec"]["ingress"] if "from" not in rule]
     assert [port["port"] for rule in for_all for port in rule["ports"]] == [8000]

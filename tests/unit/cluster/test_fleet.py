@@ -296,7 +296,7 @@ def test_other_model_gets_no_requests():
     play(cluster, test())
 
 
-def test_nobody_comes():
+def test_no_replica_comes():
     cluster = Cluster()
     with pytest.raises(ModelNotLoaded, match="no replica"):
         asyncio.run(asyncio.wait_for(cluster.runtime.start(), BOUND_S))

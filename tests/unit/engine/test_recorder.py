@@ -1,4 +1,4 @@
-"""What an engine tells whoever looks: steps, moments, sequences and the pool; and that nothing is written down else."""
+"""What an engine tells its watchers: steps, moments, sequences and the pool; and that nothing is written down else."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_evictions_and_preemptions_are_moments():
     assert view.stats.pool_evicted_tokens == sum(each.count for each in view.moments if each.kind == "evicted")
 
 
-def test_nothing_is_written_down_unless_somebody_looks():
+def test_nothing_is_written_down_unless_it_is_watched():
     clock = Clock()
     engine = make_engine(clock)
     add(engine, "a", "prompt")
@@ -110,7 +110,7 @@ def test_nothing_is_written_down_unless_somebody_looks():
     add(engine, "b", "other")
     run(engine)
     again = look(engine)
-    assert again.recorder != view.recorder, "nobody had looked for a while"
+    assert again.recorder != view.recorder, "there was no watcher for a while"
     assert again.steps == []
 
 

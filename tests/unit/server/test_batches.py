@@ -162,7 +162,7 @@ async def test_for_another_key_nothing_is_there(tmp_path: Path) -> None:
 
 
 @live
-async def test_whoever_waits_for_an_answer_comes_first(tmp_path: Path) -> None:
+async def test_interactive_requests_come_first(tmp_path: Path) -> None:
     runtime = FakeRuntime(lambda submit: ["ok"])
     async with serving(tmp_path / "f", runtime) as setting:
         client = setting.client()

@@ -253,7 +253,7 @@ async def _crowd() -> None:
         await follower.aclose()
     before = runtime.num_looks
     await asyncio.sleep(0.05)
-    assert runtime.num_looks == before, "nobody follows any more"
+    assert runtime.num_looks == before, "there is no follower any more"
 
 
 async def _steps(follower: Any) -> list[int]:

@@ -108,7 +108,7 @@ async def delete_file(call: Call[None]) -> Response:
 @router.endpoint(
     "POST",
     "/v1/batches",
-    "Computes the requests in a stored file, behind everything that somebody waits for.",
+    "Computes the requests in a stored file, after all requests whose clients wait for the reply.",
     aliases=("/batches",),
     body=BatchRequest,
     fields=BATCH_FIELDS,

@@ -5,7 +5,7 @@ import { getJson } from '../wire/api.js';
 
 const TOP = 10;
 
-/** Scores an answer as it stands, whoever has written it: prompt and answer are computed once more, nothing is sampled. */
+/** Scores an answer as it stands, by a model or by hand: prompt and answer are computed once more, nothing is sampled. */
 export async function scored(chatId, nodeId, signal) {
   const chat = chatOf(chatId);
   const node = chat.nodes[nodeId];
