@@ -34,8 +34,8 @@ function Row({ model: { id, status, meta }, change }) {
   const facts = [value, meta?.n_params && `${short(meta.n_params)} parameters`, meta?.n_ctx && `context ${meta.n_ctx.toLocaleString()}`, memory && `${short(memory.total)}B of memory`];
   return html`<li><div><strong>${id}</strong><small>${facts.filter(Boolean).join(' · ')}</small>
       ${value === 'loading' && html`<progress aria-label=${`Loading ${id}`} value=${progress} />`}${error && html`<small class="error">${error}</small>`}</div>
-    ${value === 'unloaded' && html`<button type="button" aria-label=${`Load ${id}`} onClick=${() => change(id, 'load')}>Load</button>`}
-    ${value === 'loaded' && html`<button type="button" class="quiet" aria-label=${`Unload ${id}`} onClick=${() => change(id, 'unload')}>Unload</button>`}</li>`;
+    ${value === 'unloaded' && html`<button type="button" key="load" aria-label=${`Load ${id}`} onClick=${() => change(id, 'load')}>Load</button>`}
+    ${value === 'loaded' && html`<button type="button" key="unload" class="quiet" aria-label=${`Unload ${id}`} onClick=${() => change(id, 'unload')}>Unload</button>`}</li>`;
 }
 
 function Download() {

@@ -11,6 +11,8 @@ export const trouble = signal('');
 /** `/props` of the model that answers; null = not known. */
 export const props = signal(null);
 let timer = 0;
+let numAsked = 0;
+let newest = 0;
 
 /** Looks at the server from time to time, as long as the page can be seen. */
 export function watchServer() {
@@ -35,9 +37,14 @@ async function look() {
   watchServer();
 }
 
+/** Asks for the models. A reply that was overtaken by that to a later request is dropped: it shows an older state. */
 export async function loadModels() {
+  const number = ++numAsked;
   try {
-    models.value = (await getJson('v1/models')).data;
+    const { data } = await getJson('v1/models');
+    if (number < newest) return;
+    newest = number;
+    models.value = data;
     trouble.value = '';
   } catch (error) {
     trouble.value = error instanceof TypeError ? 'The server cannot be reached. The page tries again.' : error.message;
