@@ -71,8 +71,9 @@ def test_a_late_reply_does_not_show_a_model_as_it_was_before(page: Any, tmp_path
 
     def keep_one(route: Any) -> None:
         if late:
-            return route.continue_()
-        late.append((route, route.fetch()))
+            route.continue_()
+        else:
+            late.append((route, route.fetch()))
 
     with serving(tmp_path) as address:
         page.goto(address)
@@ -84,8 +85,8 @@ def test_a_late_reply_does_not_show_a_model_as_it_was_before(page: Any, tmp_path
         page.get_by_role("button", name="Unload scripted").click()
         page.get_by_role("button", name="Load scripted").wait_for()
         [(route, reply)] = late
-        states = "window.states = []; new MutationObserver(() => states.push(document.querySelector('.models').innerText))"
-        page.evaluate(f"{states}.observe(document.querySelector('.models'), {{subtree: true, childList: true}}); 0")
+        watch = "new MutationObserver(() => states.push(list.innerText)).observe(list, {subtree: true, childList: true})"
+        page.evaluate(f"window.states = []; window.list = document.querySelector('.models'); {watch}")
         with page.expect_response("**/v1/models"):
             route.fulfill(response=reply)
         with page.expect_response("**/v1/models"):

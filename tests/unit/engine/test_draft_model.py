@@ -1,4 +1,4 @@
-"""A model that drafts: however often it is wrong, and whatever happens meanwhile, every request gets the same answer."""
+"""A model that drafts: however often it is wrong, and whatever else happens, every request gets the same answer."""
 
 from __future__ import annotations
 
