@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from stoker.backends.llama import LlamaBackend, LlamaOptions
 from stoker.backends.llama.native import library
 from stoker.backends.llama.projector import MtmdProjector, Pixels, Rows
-from stoker.core.batch import Batch, Chunk
+from stoker.core.batch import Batch, Chunk, Truncate
 from stoker.core.media import PlacedSpan, Span
 from stoker.core.params import BUILT_IN
 from stoker.core.request import Request
@@ -56,10 +58,58 @@ def test_logits_behind_an_image_are_those_of_libllama(kind: str, tmp_path: Path)
     assert np.abs(found - expected).max() < 0.02 * scale
 
 
-def chunk_of(span: Span) -> Chunk:
+@pytest.mark.parametrize("kind", ["mlp", "idefics3", "gemma3"])
+def test_libllama_computes_rows_among_the_chunks_of_other_sequences(kind: str, tmp_path: Path):
+    path = write_tiny_model(tmp_path / "m.gguf", MODELS[kind])
+    whole_rows = 64 if kind == "gemma3" else 0
+    with LlamaBackend(path, LlamaOptions(context_size=256, kv_tokens=512, threads=1, whole_rows=whole_rows)) as backend:
+        projector = MtmdProjector(path, write_projector(tmp_path / "mm.gguf", backend.row_width, kind=kind), threads=1)
+        width, height = SIZES[kind]
+        data = np.random.default_rng(1).integers(0, 256, 3 * width * height, dtype=np.uint8).tobytes()
+        pixels = Pixels("image", width, height, data)
+        part = next(part for part in projector.layout(pixels) if isinstance(part, Rows))
+        rows = projector.encode(pixels, 0, b"key")
+        expected = libllama_rows(path, projector, pixels, rows)
+        projector.close()
+        span = Span(b"key", part.length, "image", part.grid, part.is_whole)
+        backend.hold_rows(b"key", rows)
+        whole = chunk_of(span)
+        alone = backend.forward(Batch(0, (whole,))).copy()
+        beside = tuple(Chunk(slot, 0, (20 + slot, 30, 40), 3) for slot in (1, 3))
+        texts = backend.forward(Batch(1, beside)).copy()
+        clear = tuple(Truncate(slot, 0) for slot in range(4))
+        together = backend.forward(Batch(2, (beside[0], whole._replace(slot=2), beside[1]), ops=clear)).copy()
+        middle = len(BEFORE) + part.length // 2
+        starts = [0, 3, *([] if part.is_whole else [middle]), len(BEFORE) + part.length, len(whole.entries) - 1]
+        cut = [backend.forward(Batch(3, (chunk,))).copy() for chunk in in_parts(span, 5, starts)]
+        _, later = in_parts(span, 5, [0, middle])  # what is left of a span that is seen whole may be computed anew
+        again = backend.forward(Batch(4, (later,), ops=(Truncate(5, middle),))).copy()
+    scale = np.abs(expected).max()
+    for found in (alone, together[3:-3], np.concatenate(cut)[-len(BEHIND) :], again[-len(BEHIND) :]):
+        assert np.abs(found - expected).max() < 0.02 * scale
+    assert np.abs(np.concatenate([together[:3], together[-3:]]) - texts).max() < 0.02 * scale
+
+
+def in_parts(span: Span, slot: int, starts: list[int]) -> list[Chunk]:
+    """The entries of `chunk_of` in several chunks that begin at these places, with logits for each entry."""
+    sequence = sequence_of(span)
+    entries = sequence.request.prompt
+    return [
+        Chunk(slot, start, entries[start:end], end - start, (), sequence.row_pieces(start, end))
+        for start, end in pairwise([*starts, len(entries)])
+    ]
+
+
+def sequence_of(span: Span) -> Sequence:
     entries = (*BEFORE, *span.entries(), *BEHIND)
-    request = Request(request_id="r", prompt=entries, sampling=BUILT_IN, spans=(PlacedSpan(len(BEFORE), span),))
-    return Chunk(0, 0, entries, len(BEHIND), (), Sequence(request).row_pieces(0, len(entries)))
+    spans = (PlacedSpan(len(BEFORE), span),)
+    return Sequence(Request(request_id="r", prompt=entries, sampling=BUILT_IN, spans=spans))
+
+
+def chunk_of(span: Span) -> Chunk:
+    sequence = sequence_of(span)
+    entries = sequence.request.prompt
+    return Chunk(0, 0, entries, len(BEHIND), (), sequence.row_pieces(0, len(entries)))
 
 
 def libllama_rows(path: Path, projector: MtmdProjector, pixels: Pixels, rows: NDArray[np.float32]) -> NDArray[Any]:
