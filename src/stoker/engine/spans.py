@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from stoker.core.outline import ReasoningSpan
 from stoker.sampling.constraint import Constraint
 
-
 _GAP = "\n\n"
 """What most models write between reasoning and content; a constraint of the content begins after it."""
 
