@@ -29,9 +29,15 @@ async def until(is_true: Callable[[], object]) -> None:
         await asyncio.sleep(0 if turn < _TURNS else 0.005)
 
 
-def wait_until(is_true: Callable[[], object], says: Callable[[], object] = str) -> None:
-    """Looks again and again until something holds; fails with what `says` gives when it does not come true."""
+def wait_for(look: Callable[[], T], is_there: Callable[[T], object]) -> T:
+    """Looks again and again; returns what is found as soon as it is what the test waits for."""
     deadline = time.monotonic() + BOUND_S
-    while not is_true():
-        assert time.monotonic() < deadline, says()
+    while not is_there(found := look()):
+        assert time.monotonic() < deadline, found
         time.sleep(0.01)
+    return found
+
+
+def wait_until(is_true: Callable[[], object]) -> None:
+    """Looks again and again until something holds."""
+    wait_for(is_true, bool)

@@ -300,4 +300,4 @@ def test_other_model_gets_no_requests():
 def test_no_replica_comes():
     cluster = Cluster(start_s=0.05)
     with pytest.raises(ModelNotLoaded, match="no replica"):
-        play(cluster, asyncio.sleep(0))
+        run(cluster.runtime.start())
