@@ -120,9 +120,7 @@ def _profiles(engine: Engine, clock: StageClock, batch_sizes: Sequence[int]) -> 
         engine.close()
 
 
-def _measured(
-    engine: Engine, clock: StageClock, batch_size: int, sampling: SamplingParams
-) -> list[dict[Stage, float]]:
+def _measured(engine: Engine, clock: StageClock, batch_size: int, sampling: SamplingParams) -> list[dict[Stage, float]]:
     for _ in range(_MAX_ATTEMPTS):
         if steps := list(_steps(engine, clock, batch_size, sampling))[_NUM_WARM_UP:]:
             return steps
@@ -133,7 +131,8 @@ def _steps(
     engine: Engine, clock: StageClock, batch_size: int, sampling: SamplingParams
 ) -> Iterator[dict[Stage, float]]:
     """The steps in which all requests decode."""
-    params = SamplingParams(ignore_eos=True, max_tokens=_NUM_WARM_UP + _NUM_STEPS + _SLACK * batch_size).filled_from(sampling)
+    max_tokens = _NUM_WARM_UP + _NUM_STEPS + _SLACK * batch_size
+    params = SamplingParams(ignore_eos=True, max_tokens=max_tokens).filled_from(sampling)
     prompts = Prompts("profile", batch_size)
     for index in range(batch_size):
         prompt = prompts.text(_PROMPT_WORDS)
