@@ -197,7 +197,7 @@ def _own_names(config: Config, name: str, model: ModelConfig) -> tuple[str, ...]
 
 def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
-        raise ConfigError(f"--models-dir: {folder} is no folder", key="models_dir")
+        raise ConfigError(f"--models-dir: {folder} is not a directory", key="models_dir")
     try:
         os.scandir(folder).close()
     except OSError as error:
@@ -463,6 +463,9 @@ def _without_shared(specs: Sequence[ModelSpec]) -> Iterator[ModelSpec]:
 
 def _check_names(specs: Sequence[ModelSpec], life: _Life, *, is_open: bool) -> None:
     """Checks that every name means one model, and that settings mention only models that exist."""
+    twice = [model for model, count in Counter(spec.model_id for spec in specs).items() if count > 1]
+    if twice:
+        raise ConfigError(f"{twice[0]!r} is named twice; --replicas 2 starts two engines for one model", key="model")
     owners: dict[str, str] = {}
     for name, owner in _names(specs):
         if owners.setdefault(name, owner) != owner:

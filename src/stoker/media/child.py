@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from stoker.errors import BackendError
+from stoker.errors import BackendError, reason_of
 
 HEADER = struct.Struct("<II")
 """Header of a frame: its length in bytes, and the number of the order, which the reply repeats."""
@@ -65,7 +65,7 @@ class Child(Generic[ReplyT]):
                 *self._command, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL, env=environment
             )
         except OSError as error:
-            raise BackendError(f"{self._command[0]} cannot be started: {error}") from error
+            raise BackendError(f"{self._command[0]} cannot be started: {reason_of(error)}") from error
         self.num_starts += 1
         self._reading = asyncio.create_task(self._read(self._process), name="stoker-child-replies")
 

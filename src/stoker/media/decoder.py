@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from stoker.core.media import Media
-from stoker.errors import BackendError, ConfigError, InvalidInput, StokerError, UnsupportedParameter
+from stoker.errors import BackendError, ConfigError, InvalidInput, StokerError, UnsupportedParameter, reason_of
 from stoker.media.decode_program import DONE, REFUSED
 from stoker.media.pixels import SIZES
 
@@ -99,7 +99,7 @@ class _FileDecoder:
         try:
             process = await asyncio.create_subprocess_exec(*self._program, form, stdin=pipe, stdout=pipe, stderr=quiet)
         except OSError as error:
-            raise BackendError(f"the decoder of {self._what} cannot be started: {error}") from error
+            raise BackendError(f"the decoder of {self._what} cannot be started: {reason_of(error)}") from error
         try:
             async with asyncio.timeout(self._wait_s):
                 answer, _ = await process.communicate(data)

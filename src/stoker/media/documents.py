@@ -12,7 +12,7 @@ from hashlib import sha256
 from importlib.util import find_spec
 from typing import TypeAlias
 
-from stoker.errors import BackendError, InvalidInput, UnsupportedParameter
+from stoker.errors import BackendError, InvalidInput, UnsupportedParameter, reason_of
 from stoker.media.decode_program import DONE, REFUSED
 from stoker.media.pages import MAX_PICTURE_BYTES, MAX_TEXT, Page, pages_decoder
 
@@ -101,7 +101,7 @@ def _run(command: tuple[str, ...], data: bytes) -> tuple[bytes, str]:
             given.seek(0)
             process = subprocess.Popen(command, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     except OSError as error:
-        raise BackendError(f"the program that reads documents cannot be started: {error}") from error
+        raise BackendError(f"the program that reads documents cannot be started: {reason_of(error)}") from error
     watch = threading.Timer(_WAIT_S, process.kill)
     watch.daemon = True
     watch.start()

@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 import platformdirs
 
-from stoker.errors import ConfigError, ModelError, ResourceExhausted
+from stoker.errors import ConfigError, ModelError, ResourceExhausted, reason_of
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
@@ -163,7 +163,7 @@ def writing(path: Path, needed_bytes: int | None) -> Generator[None]:
     except OSError as error:
         if error.errno in _FULL:
             raise _exhausted(path, needed_bytes) from error
-        raise ModelError(f"cannot write {path}: {error.strerror or error}", path=str(path)) from error
+        raise ModelError(f"cannot write {path}: {reason_of(error)}", path=str(path)) from error
 
 
 class NewFile:

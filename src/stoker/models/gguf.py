@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import NoReturn
 
-from stoker.errors import ModelFileInvalid, ModelFileNotFound
+from stoker.errors import ModelFileInvalid, ModelFileNotFound, reason_of
 from stoker.models.gguf_parse import GGUFArray, HeaderParser, MetadataValue, TensorInfo
 
 __all__ = ["GGUFArray", "GGUFFile", "MetadataValue", "TensorInfo", "model_stem", "part_paths", "read_gguf"]
@@ -251,7 +251,7 @@ def _map(path: Path) -> mmap:
     except (FileNotFoundError, NotADirectoryError):
         raise ModelFileNotFound(f"there is no file {path}", path=str(path)) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise ModelFileInvalid(f"{path} cannot be read: {error}", path=str(path)) from error
+        raise ModelFileInvalid(f"{path} cannot be read: {reason_of(error)}", path=str(path)) from error
 
 
 def _check_magic(path: Path, head: bytes) -> None:
