@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,6 +44,14 @@ settings.load_profile("any machine")
 def _state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What servers of tests log is not for the folder of who runs the tests."""
     os.environ["STOKER_STATE_DIR"] = str(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patient_disk() -> Iterator[None]:
+    """A machine that is busy with something else may take longer than the usual two seconds to write a few blocks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stoker.cache.store._CLOSE_S", 60.0)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -66,7 +66,7 @@ def _from_command(value: str) -> ServerSpec:
     try:
         program, *arguments = shlex.split(value)
     except ValueError as error:
-        raise ConfigError(f"--mcp {value!r} is no command: {error}", key="mcp") from error
+        raise ConfigError(f"--mcp {value!r} is not a command: {error}", key="mcp") from error
     return ServerSpec(command=program, args=arguments)
 
 

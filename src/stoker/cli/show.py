@@ -92,7 +92,7 @@ def _known(model: library.KnownModel) -> dict[str, Any]:
 
 def _file(path: Path) -> dict[str, Any]:
     if path.suffix.lower() != ".gguf":
-        raise ModelUnsupported(f"{path} is no GGUF file: `stoker show` reads these alone")
+        raise ModelUnsupported(f"{path} is not a GGUF file: `stoker show` reads these alone")
     with gguf.read_gguf(path) as file:
         about = description.describe(file)
         defaults = asdict(model_defaults.model_defaults(file))

@@ -230,7 +230,7 @@ def tensor_overrides(config: EngineConfig) -> tuple[TensorOverride, ...]:
         try:
             re.compile(pattern)
         except re.error as error:
-            message = f"`override_tensor`: {pattern!r} is no regular expression: {error}"
+            message = f"`override_tensor`: {pattern!r} is not a regular expression: {error}"
             raise InvalidInput(message, parameter="override_tensor") from error
         found.append(TensorOverride(pattern, buffer))
     return tuple(found)

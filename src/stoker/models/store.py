@@ -294,7 +294,7 @@ def _check_hub_address() -> None:
         _ = urlsplit(address).port
     except ValueError as error:
         raise ConfigError(
-            f"environment variable HF_ENDPOINT: {address!r} is no URL ({error})", key="HF_ENDPOINT"
+            f"environment variable HF_ENDPOINT: {address!r} is not a URL ({error})", key="HF_ENDPOINT"
         ) from error
 
 
@@ -319,7 +319,7 @@ def _resolve_path(model: str) -> Path:
     if path.is_dir():
         raise ModelFileNotFound(_nothing_in(path, model), path=model)
     if not path.is_file():
-        raise ModelFileInvalid(f"{model} is no regular file, and a model cannot be mapped from a pipe or device")
+        raise ModelFileInvalid(f"{model} is not a regular file, and a model cannot be mapped from a pipe or device")
     parts = part_paths(path)
     missing = [part.name for part in parts if not part.is_file()]
     if missing:

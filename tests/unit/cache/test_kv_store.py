@@ -20,7 +20,7 @@ from stoker.core.tiers import KVBytes
 
 OURS, FOREIGN = b"1" * 32, b"2" * 32
 KEYS = [bytes([index]) * 16 for index in range(10)]
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Disk(BlockDirectory):
@@ -104,6 +104,27 @@ def written(root: Path, *keys: bytes, state: bytes = b"x" * 100) -> None:
     for key in keys:
         store.put(key, state)
     assert store.close()
+
+
+def test_a_model_that_is_closed_before_it_is_identified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("stoker.cache.store._CLOSE_S", 0.0)
+    is_asked, may_end = threading.Event(), threading.Event()
+
+    def identify() -> bytes:
+        is_asked.set()
+        assert may_end.wait(WAIT_S)
+        return OURS
+
+    store = Tiers().open(BlockDirectory(tmp_path), identify=identify)
+    assert is_asked.wait(WAIT_S)
+    store.put(KEYS[0], b"x" * 100)
+    assert store.close()
+    assert "not kept on disk" in caplog.text
+    may_end.set()
+    assert store._disk is not None
+    store._disk._thread.join(WAIT_S)
 
 
 def test_memory_alone_keeps_what_fits(tmp_path: Path) -> None:

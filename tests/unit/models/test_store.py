@@ -437,7 +437,7 @@ def test_a_note_without_sense_is_made_again(hub: FakeHub, cache: Path, content: 
 def test_a_pipe_is_no_model(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.gguf"
     os.mkfifo(pipe)
-    with pytest.raises(ModelFileInvalid, match="no regular file"):
+    with pytest.raises(ModelFileInvalid, match="not a regular file"):
         resolve(str(pipe))
 
 
