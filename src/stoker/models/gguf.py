@@ -26,7 +26,7 @@ _NO_MODELS = {
     "clip": "it is the projector (mmproj) of a multimodal model, and not the model",
     "mmproj": "it is the projector (mmproj) of a multimodal model, and not the model",
     "controlvector": "it is a control vector; name the model that it was made for, and this with --control-vector",
-    "imatrix": "it is an importance matrix, for those who quantise a model",
+    "imatrix": "it is an importance matrix, for those who quantize a model",
 }
 """Other files in this format, by `general.architecture` or `general.type`."""
 _HEAD_BYTES = 512

@@ -44,7 +44,7 @@ _HUB_PAGE = re.compile(r"([^/]+/[^/]+)/(?:blob|resolve|tree)/[^/]+(?:/([^?]+))?(
 """Where the address of a page names a file: behind the repository and a revision."""
 _HUB_NAME = re.compile(r"(?P<repo>[\w][\w.-]*/[\w][\w.-]*)(?::(?P<file>.+))?", re.ASCII)
 _CHOICE_NOTE = ".choice-"
-"""Files of this name remember what a repository stands for when no file, or only a quantisation, is named."""
+"""Files of this name remember what a repository stands for when no file, or only a quantization, is named."""
 _HUB_LIST_S = 10.0
 _RECEIPT_ENDINGS = (".gguf.json", ".onnx.json")
 _MAX_NAME_BYTES = 200
