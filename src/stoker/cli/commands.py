@@ -79,7 +79,7 @@ ABOUT = (
     "file: see `stoker config show`."
 )
 _OPTIONS = "Options: -h, -v, --version, --install-completion, --show-completion"
-_SHORT = "More: stoker COMMAND -h. Exit code: 0 done, 1 error, 2 usage, 3 model, 130 Ctrl-C"
+_SHORT = "More: stoker COMMAND -h. Exit codes: 0 done, 1 error, 2 usage, 3 model, 130 ^C"
 
 
 class _Commands(TyperGroup):
