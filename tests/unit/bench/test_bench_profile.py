@@ -60,20 +60,6 @@ def test_marks_of_a_step_name_its_stages_in_their_order() -> None:
     assert marks == ["schedule", "forward", "sample", "mask", "sample", "schedule", "detokenize", "publish"]
 
 
-def test_requests_that_miss_each_other_are_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine on which something else makes a step very long now and then."""
-    shared = iter([0, 0, 28])
-
-    def steps(*_: object) -> Iterator[dict[Stage, float]]:
-        return iter([dict.fromkeys(STAGES, 1.0)] * next(shared, 0))
-
-    monkeypatch.setattr(profile, "_steps", steps)
-    _, profiles = profile_engine(EngineConfig(model="scripted", backend="scripted"), batch_sizes=(2,))
-    assert next(profiles).stage_s == dict.fromkeys(STAGES, 1.0)
-    with pytest.raises(ResourceExhausted, match="2 requests never got a token in the same step"):
-        next(profiles)
-
-
 def test_every_batch_size_is_profiled_with_every_way_of_sampling() -> None:
     card, profiles = profile_engine(EngineConfig(model="scripted", backend="scripted"), batch_sizes=(1, 2))
     found = list(profiles)
