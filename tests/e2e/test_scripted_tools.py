@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from anthropic import Anthropic, beta_tool
 from openai import OpenAI
 
 from tests.e2e.conftest import serving
+from tests.waiting import wait_for
 
 TEMPLATE = Path("tests/golden/chat_templates/qwen3.jinja").resolve()
 PATCH = '*** Begin Patch\n*** Add File: a.py\n+x = "é"\n*** End Patch'
@@ -266,12 +266,3 @@ def metrics_of(url: str) -> dict[str, float]:
         line.partition("{")[0].removeprefix("stoker_"): float(line.split()[-1]) for line in lines if line[:1] != "#"
     }
     return {name: values[name] for name in GRAMMAR_METRICS}
-
-
-def wait_for(look: Any, is_there: Any) -> Any:
-    """The engine reports about once a second."""
-    end_s = time.monotonic() + 30
-    while not is_there(found := look()):
-        assert time.monotonic() < end_s, found
-        time.sleep(0.1)
-    return found
