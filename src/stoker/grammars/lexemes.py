@@ -106,7 +106,7 @@ def _apart(rules: Mapping[str, Node], regular: frozenset[str]) -> Apart:
 
 
 def _grouped(node: Node, regular: frozenset[str]) -> Node:
-    """The same, with neighbors in a sequence that may become one lexeme as a sequence of their own."""
+    """A part of a rule, with neighbors that may become one lexeme as a sequence of their own."""
     match node:
         case Sequence(parts):
             groups: list[list[Node]] = []
