@@ -1,17 +1,17 @@
 """GBNF, the grammars of llama.cpp, in the engine's dialect of Lark, without a change of meaning. Compiles none.
 
-The engine's lexer is greedy: it always takes the longest lexeme. So a grammar without recursion becomes one regular
-expression, which is one lexeme; in any other grammar each lexeme is one character, and none is longer than another.
+What becomes a lexeme of the engine is decided by `lexemes`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from stoker.errors import GrammarInvalid
+from stoker.grammars.lexemes import Chars, Node, Options, Rule, Sequence, Times, Token, lark_of_rules, union_of, walked
+from stoker.grammars.patterns import Range, complement
 
 TokenId: TypeAlias = Callable[[str], int | None]
 """The id of the one token that a text is; None if it is more than one."""
@@ -30,14 +30,6 @@ _ESCAPES: Final = {"t": "\t", "r": "\r", "n": "\n", "\\": "\\", '"': '"', "[": "
 _SIGNS: Final = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    body: str
-    """In Lark, with references to rules as `<<name>>`."""
-    uses: frozenset[str]
-    has_tokens: bool
-
-
 def lark_of_gbnf(text: str, token_id: TokenId) -> str:
     """The grammar in the engine's Lark.
 
@@ -51,39 +43,30 @@ def lark_of_gbnf(text: str, token_id: TokenId) -> str:
     rules = _Parser(text, token_id).rules()
     if "root" not in rules:
         raise GrammarInvalid("the grammar has no rule `root`")
-    for rule in rules.values():
-        if unknown := sorted(rule.uses - rules.keys()):
-            raise GrammarInvalid(f"the grammar has no rule `{unknown[0]}`, which another one uses")
-    used = _used(rules)
-    is_regular = not any(rules[name].has_tokens for name in used) and not _is_recursive(rules)
-    names = {name: f"{'R' if is_regular else 'r'}{index}" for index, name in enumerate(used)}
-    lines = [f"{names[name]}: {_named(rules[name].body, names)}" for name in used]
-    return "\n".join([f"start: {names['root']}", *lines])
+    uses = {name: {node.name for node in walked(body) if isinstance(node, Rule)} for name, body in rules.items()}
+    if unknown := sorted(set[str]().union(*uses.values()) - rules.keys()):
+        raise GrammarInvalid(f"the grammar has no rule `{unknown[0]}`, which another one uses")
+    used = _used(uses)
+    return lark_of_rules({name: rules[name] for name in used}, _regular(rules, {name: uses[name] for name in used}))
 
 
-def _named(body: str, names: dict[str, str]) -> str:
-    return re.sub(r"<<([^>]+)>>", lambda found: names[found[1]], body)
-
-
-def _used(rules: dict[str, _Rule]) -> list[str]:
+def _used(uses: Mapping[str, set[str]]) -> list[str]:
     found = {"root": None}
     waiting = ["root"]
     while waiting:
-        for name in sorted(rules[waiting.pop()].uses - found.keys()):
+        for name in sorted(uses[waiting.pop()] - found.keys()):
             found[name] = None
             waiting.append(name)
     return list(found)
 
 
-def _is_recursive(rules: dict[str, _Rule]) -> bool:
-    """Some rule leads back to itself. Those that lead nowhere are taken away until none of them is left."""
-    left = {name: set(rules[name].uses) for name in _used(rules)}
-    while ended := [name for name, uses in left.items() if not uses]:
-        for name in ended:
-            del left[name]
-        for uses in left.values():
-            uses.difference_update(ended)
-    return bool(left)
+def _regular(rules: Mapping[str, Node], uses: Mapping[str, set[str]]) -> frozenset[str]:
+    """The rules that lead neither to themselves nor to a token."""
+    found: set[str] = set()
+    plain = [name for name in uses if not any(isinstance(node, Token) for node in walked(rules[name]))]
+    while more := [name for name in plain if name not in found and uses[name] <= found]:
+        found.update(more)
+    return frozenset(found)
 
 
 class _Parser:
@@ -94,44 +77,40 @@ class _Parser:
         self._token_id = token_id
         self._at = 0
         self._depth = 0
-        self._uses: set[str] = set()
-        self._has_tokens = False
 
-    def rules(self) -> dict[str, _Rule]:
-        rules: dict[str, _Rule] = {}
+    def rules(self) -> dict[str, Node]:
+        rules: dict[str, Node] = {}
         self._skip(_SPACE_AND_LINES)
         while self._at < len(self._text):
-            self._uses, self._has_tokens = set(), False
             name = self._take(_NAME, "the name of a rule")[0]
             self._skip(_SPACE)
             self._expect("::=")
             self._skip(_SPACE_AND_LINES)
-            body = self._alternatives(_SPACE)
-            rules[name] = _Rule(body, frozenset(self._uses), self._has_tokens)
+            rules[name] = self._alternatives(_SPACE)
             if self._at < len(self._text) and self._text[self._at] not in "\r\n":
                 raise self._wrong("the end of the line")
             self._skip(_SPACE_AND_LINES)
         return rules
 
-    def _alternatives(self, space: re.Pattern[str]) -> str:
+    def _alternatives(self, space: re.Pattern[str]) -> Node:
         found = [self._sequence(space)]
         while self._peek() == "|":
             self._at += 1
             self._skip(_SPACE_AND_LINES)
             found.append(self._sequence(space))
-        return " | ".join(found)
+        return found[0] if len(found) == 1 else Options(tuple(found))
 
-    def _sequence(self, space: re.Pattern[str]) -> str:
-        parts: list[str] = []
+    def _sequence(self, space: re.Pattern[str]) -> Node:
+        parts: list[Node] = []
         while (atom := self._atom()) is not None:
             self._skip(space)
             while (times := self._times()) is not None:
-                atom = _repeated(atom, *times)
+                atom = Times(atom, *times)
                 self._skip(space)
             parts.append(atom)
-        return " ".join(parts) or '""'
+        return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
 
-    def _atom(self) -> str | None:
+    def _atom(self) -> Node | None:
         char = self._peek()
         if char == '"':
             return self._literal()
@@ -141,29 +120,29 @@ class _Parser:
             return self._group()
         if char == ".":
             self._at += 1
-            return r"/[\s\S]/"
+            return _ANY
         if char in ("<", "!"):
             return self._token()
         found = _NAME.match(self._text, self._at)
         if found is None:
             return None
         self._at = found.end()
-        self._uses.add(found[0])
-        return f"<<{found[0]}>>"
+        return Rule(found[0])
 
-    def _literal(self) -> str:
+    def _literal(self) -> Node:
         self._at += 1
-        chars: list[str] = []
+        chars: list[Node] = []
         while self._peek() != '"':
-            chars.append(f"/{_lark_character(self._character())}/")
+            code = self._character()
+            chars.append(Chars(f"/{_lark_character(code)}/", _lead_bytes(code, code)))
         self._at += 1
-        return f"({' '.join(chars)})" if chars else '""'
+        return Sequence(tuple(chars))
 
-    def _class(self) -> str:
+    def _class(self) -> Node:
         self._at += 1
         negation = "^" if self._peek() == "^" else ""
         self._at += len(negation)
-        parts: list[str] = []
+        ranges: list[Range] = []
         while self._peek() != "]":
             low = high = self._character()
             if self._peek() == "-" and self._text[self._at + 1 : self._at + 2] != "]":
@@ -171,14 +150,14 @@ class _Parser:
                 high = self._character()
             if high < low:
                 raise self._wrong("a range from a lower to a higher character")
-            parts.append(_lark_range(low, high))
+            ranges.append((low, high))
         self._at += 1
-        inner = "".join(parts)
-        if not inner:
-            return r"/[\s\S]/" if negation else r"/[^\s\S]/"
-        return f"/[{negation}{inner}]/"
+        if not ranges:
+            return _ANY if negation else Chars(r"/[^\s\S]/", 0)
+        leads = union_of(_lead_bytes(*each) for each in (complement(ranges) if negation else ranges))
+        return Chars(f"/[{negation}{''.join(_lark_range(*each) for each in ranges)}]/", leads)
 
-    def _group(self) -> str:
+    def _group(self) -> Node:
         self._at += 1
         self._depth += 1
         if self._depth > MAX_DEPTH:
@@ -187,15 +166,14 @@ class _Parser:
         inner = self._alternatives(_SPACE_AND_LINES)
         self._expect(")")
         self._depth -= 1
-        return f"({inner})"
+        return inner
 
-    def _token(self) -> str:
+    def _token(self) -> Node:
         negation, number, text = self._take(_TOKEN, "a token, as `<[10]>` or `<text>`").groups()
         token_id = int(number) if number else self._token_id(f"<{text}>")
         if token_id is None:
             raise GrammarInvalid(f"`<{text}>` is not one token of this model")
-        self._has_tokens = True
-        return f"<[{'^' if negation else ''}{token_id}]>"
+        return Token(f"<[{'^' if negation else ''}{token_id}]>")
 
     def _times(self) -> tuple[int, int | None] | None:
         if self._peek() in _SIGNS:
@@ -257,12 +235,6 @@ class _Parser:
         return GrammarInvalid(f"line {line}, column {column} of the grammar: expected {expected}")
 
 
-def _repeated(atom: str, least: int, most: int | None) -> str:
-    if most == 0:
-        return '""'
-    return f"({atom}){{{least},{'' if most is None else most}}}"
-
-
 def _lark_character(code: int) -> str:
     char = chr(code)
     return char if char.isascii() and char.isalnum() else f"\\u{{{code:x}}}"
@@ -270,3 +242,12 @@ def _lark_character(code: int) -> str:
 
 def _lark_range(low: int, high: int) -> str:
     return _lark_character(low) if low == high else f"{_lark_character(low)}-{_lark_character(high)}"
+
+
+def _lead_bytes(low: int, high: int) -> int:
+    """The first bytes of the characters of a range, as in `Chars.leads`."""
+    first, last = (chr(code).encode("utf-8", "surrogatepass")[0] for code in (low, high))
+    return (1 << last + 1) - (1 << first)
+
+
+_ANY: Final = Chars(r"/[\s\S]/", _lead_bytes(0, 0x10FFFF))

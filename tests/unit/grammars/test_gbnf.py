@@ -39,12 +39,28 @@ CASES = [
     ('root ::= [a-] "b"', ["ab", "-b"], ["bb"]),
     ('root ::= expr\nexpr ::= expr "+" expr | [0-9]+ | "(" expr ")"', ["1+2", "(1+22)+3"], ["1+", "()", ""]),
     ('root ::= "(" root ")" | "x"', ["x", "((x))"], ["(x", "x)"]),
+    ('root ::= [a-z]+ tail | "."\ntail ::= "x" root', ["ax.", "xxbx."], ["x.", "a."]),
+    ('root ::= "ab" tail | "abcd" | "."\ntail ::= "c" root', ["abc.", "abcd", "abcabcd"], ["abd"]),
+    ('root ::= w tail | "."\nw ::= "é"+\ntail ::= "è" root', ["éè.", "ééèéè."], ["éé.", "è."]),
+    ('root ::= "a" root | ""?', ["", "aa"], ["b"]),
     ('root ::= ("a" root "b")?', ["", "ab", "aabb"], ["aab", "a"]),
     ('root ::= a-1 # a comment\na-1 ::= "a" |\n  "b"\n\n\n', ["a", "b"], ["#"]),
     ('root ::= ( "a"\n  | "b" )\n', ["a", "b"], []),
     ('a ::= "1"\nroot ::= a\na ::= "2"', ["2"], ["1"]),
     (JSON, ['{"a": [1, -2.5e3, "x\\u00e9"], "b": {}}', "{}"], ['{"a": 01}', '{"a"}', "[]"]),
 ]
+
+
+def test_what_is_not_recursive_is_read_in_lexemes() -> None:
+    lines = lark_of_gbnf(JSON, {}.get).splitlines()
+    assert not [line for line in lines if line.startswith("r") and "/" in line]
+    assert any(line.startswith("r") for line in lines)
+
+
+def test_a_large_grammar_is_written_character_by_character() -> None:
+    rules = [f'r-{index} ::= [a-m]+ "x" (r-{index + 1} | root) [n-z]*' for index in range(300)]
+    lark = lark_of_gbnf("\n".join(['root ::= r-0 | ""', *rules, 'r-300 ::= "y"']), {}.get)
+    assert all(line.startswith("r") for line in lark.splitlines()[1:])
 
 
 @pytest.mark.parametrize(("grammar", "good", "bad"), CASES)
