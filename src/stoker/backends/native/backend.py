@@ -219,6 +219,10 @@ class NativeBackend:
         """Whether `draft` can be called."""
         return self._head is not None
 
+    def can_draft(self, slot: int) -> bool:
+        """See `DraftHeadPort.can_draft`."""
+        return self._head is not None and self._head.can_draft(slot)
+
     def draft(self, wanted: Sequence[tuple[int, int, Entry, int]], guess: Guess = most_likely) -> list[list[Entry]]:
         """See `DraftHeadPort.draft`."""
         self._open_decoder()
@@ -259,8 +263,7 @@ class NativeBackend:
                 self._settle(decoder, self._tails, (op.source,))
                 decoder.copy_state(op.source, op.target)
             if self._head is not None:
-                self._head.settle(op.source, op.length)
-                self._head.cut(op.target, op.length)
+                self._head.copy(op.source, op.target, op.length)
             self._pages.copy_prefix(op.source, op.target, op.length)
         else:
             self._cut(op.slot, op.length)
@@ -300,7 +303,8 @@ class NativeBackend:
             adapters, scales = self._open_adapters().uses(chunks) if is_adapted else (None, None)
             self._mark("bind")
             tables, windows = self._pages.ledger.tables, self._pages.window_tables
-            hidden = None if self._head is None else self._hidden[: len(tokens)]
+            head = self._head if self._head is not None and self._head.wants(chunks) else None
+            hidden = None if head is None else self._hidden[: len(tokens)]
             decoder.forward(
                 tokens,
                 rows,
@@ -313,8 +317,8 @@ class NativeBackend:
                 window_tables=windows,
                 **more,
             )
-            if self._head is not None and hidden is not None:
-                self._head.follow(chunks, hidden)
+            if head is not None and hidden is not None:
+                head.follow(chunks, hidden)
         except (MemoryError, RuntimeError) as error:
             raise BackendError(f"the forward pass failed: {error}") from error
         return logits
