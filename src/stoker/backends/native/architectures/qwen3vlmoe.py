@@ -12,7 +12,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`. What images add to the first layers is nothing for text."""
     return decoder(
         model,
-        architecture="qwen3vlmoe",
         ropes=(sectioned_rope(model, is_interleaved=True),),
         layers=layers(model, normalised_experts),
     )
