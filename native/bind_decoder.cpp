@@ -74,7 +74,7 @@ public:
         require(adapters.has_value() == scales.has_value() &&
                     (!adapters || (adapters->shape(1) == 2 && adapters->shape(0) == scales->shape(0))),
                 "adapters must have two columns, and each a scale");
-        require(!inputs || inputs->shape(1) == size_t(spec.hidden_size), "inputs must be as wide as the model");
+        require(!inputs || inputs->shape(1) == size_t(spec.input_size()), "inputs must be as wide as the model takes them");
         require(!sees_to || sees_to->shape(0) == tokens.shape(0), "sees_to must have a number for each token");
         require(!rotary || (rotary->shape(0) == tokens.shape(0) && rotary->shape(1) == kAxes),
                 "rotary must have three positions for each token");

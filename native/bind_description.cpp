@@ -34,6 +34,7 @@ public:
         out.attention_softcap = get<float>("attention_softcap");
         out.embedding_scale = get<float>("embedding_scale");
         out.input_scale = get<float>("input_scale");
+        out.deep_layers = get<int32_t>("deep_layers");
         out.logit_softcap = get<float>("logit_softcap");
         out.embedding = projection("embedding");
         out.head = projection("head");

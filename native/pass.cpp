@@ -80,7 +80,7 @@ void Pass::embed(const Stage& stage, Range rows) {
         float* to = d_.x_[stage.x].get() + size_t(row) * spec_.hidden_size;
         const int32_t token = batch_.tokens[row];
         if (token < 0) {
-            std::memcpy(to, batch_.inputs + size_t(-1 - token) * spec_.hidden_size, spec_.hidden_size * sizeof(float));
+            std::memcpy(to, input_part(token, 0), spec_.hidden_size * sizeof(float));
             k_.rows->scale(to, spec_.input_scale, spec_.hidden_size);
         } else {
             k_.unpack_row(spec_.embedding.w, token, to);
@@ -232,6 +232,7 @@ void Pass::normalise(Worker& me, const Stage& products, const float* norm, Range
         }
         if (products.adds_y) {
             add_y(x + at, row, what, normed + at);
+            add_deep_input(products, row, x + at);
         }
         if (!is_parallel) {
             this->norm(x + at, norm, normed + at);
@@ -267,6 +268,17 @@ void Pass::add_y(float* x, int32_t row, const Added& what, float* scratch) const
     k_.rows->add(x, y, spec_.hidden_size);
     if (what.scale != 1) {
         k_.rows->scale(x, what.scale, spec_.hidden_size);
+    }
+}
+
+const float* Pass::input_part(int32_t token, int32_t part) const {
+    return batch_.inputs + size_t(-1 - token) * spec_.input_size() + size_t(part) * spec_.hidden_size;
+}
+
+void Pass::add_deep_input(const Stage& products, int32_t row, float* x) const {
+    const bool is_deep = products.kind == StageKind::query_key_value && products.layer <= spec_.deep_layers;
+    if (is_deep && batch_.tokens[row] < 0) {
+        k_.rows->add(x, input_part(batch_.tokens[row], products.layer), spec_.hidden_size);
     }
 }
 

@@ -39,6 +39,9 @@ private:
     Added added(const Stage& products) const;
     float* normed_rows(Worker& me, const Stage& products) const;
     void add_y(float* x, int32_t row, const Added& what, float* scratch) const;
+    // Of a row that stands in place of an embedding: the embedding itself, and what is added behind the first layers.
+    const float* input_part(int32_t token, int32_t part) const;
+    void add_deep_input(const Stage& products, int32_t row, float* x) const;
     void final_row(Worker& me, const Stage& stage, int32_t row, float* out) const;
 
     void project(Worker& me, int32_t index, Range units);

@@ -62,6 +62,7 @@ void DecoderSpec::check() const {
     require(std::ranges::any_of(layers, &Layer::attends), "no layer has attention");
     require(!layers.front().is_beside, "the first layer is beside none");
     require(!replaces_stream || layers.front().attention_norm == nullptr, "the embedding has a norm of its own");
+    require(deep_layers >= 0 && size_t(deep_layers) < layers.size(), "more parts of rows than layers");
     check_layer_inputs();
     check_join();
     for (const Layer& layer : layers) {

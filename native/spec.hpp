@@ -217,6 +217,7 @@ struct DecoderSpec {
     Activation activation;
     float attention_scale, attention_softcap, embedding_scale, logit_softcap;
     float input_scale;  // of rows that stand in place of embeddings
+    int32_t deep_layers;  // the first ones, behind each of which such a row has a part of its own to add
     Projection embedding, head;
     LayerInputs layer_inputs;
     Join join;
@@ -240,6 +241,7 @@ struct DecoderSpec {
     const Projection& at(int32_t place) const;
 
     int32_t num_positions() const;  // that every rope has
+    int32_t input_size() const { return (1 + deep_layers) * hidden_size; }
     // The largest of any layer.
     template <class Size> int32_t largest(const Size& size_of) const {
         int32_t found = 0;
@@ -288,7 +290,7 @@ struct Batch {
     const AdapterUse* uses;   // in the order of the chunks
     const float* use_scales;  // one for each
     int32_t num_uses;
-    const float* inputs;  // [num_inputs][hidden_size]
+    const float* inputs;  // [num_inputs][input_size()]
     int32_t num_inputs;
     const int32_t* sees_to;  // of each token the end of the positions that it sees if that is behind its own; nullptr = none
     const int32_t* rotary;   // [num_tokens][kAxes]: by which positions each is rotated; nullptr = by its place

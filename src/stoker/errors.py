@@ -250,7 +250,7 @@ class ResourceExhausted(StokerError):
 
 
 class Timeout(StokerError):
-    """The request's deadline passed before it was finished. Fields: `timeout_s`."""
+    """The request's deadline passed before it was finished, or one of its files took too long. Fields: `timeout_s`."""
 
     code = "timeout"
 

@@ -388,6 +388,9 @@ class _Makers:
         if plan is not None and (plan.num_replicas == 1 or self._kv_share_mib is not None):
             kv_tokens = plan.kv_tokens * plan.num_replicas
             engine = msgspec.structs.replace(engine, ctx_size=plan.ctx_size, kv_tokens=kv_tokens)
+        if plan is not None and plan.kv_type:
+            logger.warning("memory is short: %s keeps keys and values as %s", engine.model, plan.kv_type)
+            engine = msgspec.structs.replace(engine, cache_type_k=plan.kv_type, cache_type_v=plan.kv_type)
         return create_runtime(
             engine, self._volatile, config.supervision, config.replicas, config.runtime, repeats=self._repeats
         )

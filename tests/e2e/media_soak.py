@@ -1,8 +1,9 @@
 """Clients that send damaged, lying and good files beside a stream, on a real model: the stream must not change.
 
-`python -m tests.e2e.media_soak --seconds 600 --seed 1` fails if the stream's text ever differs, or if an answer is an
-error of the server instead of the file's. The projector makes 1,024 rows of an image that see each other, which ends
-servers whose steps are shorter.
+`python -m tests.e2e.media_soak --seconds 600 --seed 1` fails if the text of a stream ever differs, or if an answer is
+an error of the server instead of the file's. The projector of one server makes 1,024 rows of an image that see each
+other, which ends servers whose steps are shorter. That of another server ends its process for every recording, by an
+assertion of libmtmd.
 """
 
 from __future__ import annotations
@@ -17,22 +18,27 @@ import tempfile
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import httpx
 
+from stoker.models.store import resolve
 from tests.e2e.conftest import Server, serving
 from tests.pdf_files import pdf_file
 from tests.projector_files import base64_of, data_url, picture, write_projector
+from tests.sound_files import wav, write_sound_projector
 
 WIDTH, SIDE = 576, 448
 OPTIONS = ("--ctx-size", "2048", "--kv-tokens", "6144", "--parallel", "4", "--max-queue", "64")
 BOUND_S = 600
 NUM_CLIENTS = 3
 STREAM: dict[str, Any] = {"model": "m", "prompt": "The sky", "temperature": 0, "max_tokens": 64, "stream": True}
+FILES_FAULTS = (200, 400, 413, 422)
+PROJECTORS_FAULT = (500,)
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 SURROUNDINGS = ("http://127.0.0.1/", "http://169.254.169.254/x", "http://[::1]/", "file:///etc/passwd", "data:,x")
 
@@ -118,7 +124,9 @@ async def neighbor(client: httpx.AsyncClient, expected: str, ends: Counter[str])
         ends["streams"] += 1
 
 
-async def sender(client: httpx.AsyncClient, bodies: Iterable[dict[str, Any]], ends: Counter[str]) -> None:
+async def sender(
+    client: httpx.AsyncClient, bodies: Iterable[dict[str, Any]], ends: Counter[str], statuses: Collection[int]
+) -> None:
     """Every fourth request is given up at once."""
     for number, body in enumerate(bodies):
         wait_s = 0.05 if number % 4 == 3 else BOUND_S
@@ -128,18 +136,20 @@ async def sender(client: httpx.AsyncClient, bodies: Iterable[dict[str, Any]], en
             assert wait_s < BOUND_S, f"no answer: {body}"
             ends["left"] += 1
             continue
-        assert response.status_code in (200, 400, 413, 422), f"{response.status_code} {response.text}: {body}"
+        assert response.status_code in statuses, f"{response.status_code} {response.text}: {body}"
         ends[str(response.status_code)] += 1
 
 
-async def soak(server: Server, clients: Sequence[Iterable[dict[str, Any]]]) -> Counter[str]:
-    """How often the requests of all clients ended in which way."""
+async def soak(
+    server: Server, clients: Sequence[Iterable[dict[str, Any]]], statuses: Collection[int] = FILES_FAULTS
+) -> Counter[str]:
+    """How often the requests of all clients ended in which way, one of these statuses among them."""
     ends = Counter[str]()
     async with httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=BOUND_S) as client:
         expected = await streamed(client)
         async with asyncio.TaskGroup() as group:
             beside = group.create_task(neighbor(client, expected, ends))
-            senders = [group.create_task(sender(client, bodies, ends)) for bodies in clients]
+            senders = [group.create_task(sender(client, bodies, ends, statuses)) for bodies in clients]
             await asyncio.wait(senders)
             beside.cancel()
         assert await streamed(client) == expected
@@ -160,16 +170,47 @@ def seeing_server(model: str, folder: Path, side: int = SIDE) -> Generator[Serve
         yield server
 
 
+@contextmanager
+def deaf_server(model: Path, folder: Path) -> Generator[Server]:
+    """A server that finds a projector beside its model, which ends the process that is to encode a recording."""
+    folder.joinpath("model.gguf").symlink_to(model)
+    write_sound_projector(folder / "mmproj.gguf", WIDTH, stack=8)
+    with serving(str(folder / "model.gguf"), *OPTIONS, log=folder / "log") as server:
+        yield server
+
+
+def recording(number: int) -> dict[str, Any]:
+    """A message with a recording."""
+    part = {"type": "input_audio", "input_audio": {"data": base64_of(wav(0.1 + number / 100)), "format": "wav"}}
+    return {"model": "m", "max_tokens": 4, "messages": [{"role": "user", "content": [part]}]}
+
+
+def recordings_until(end: float) -> Iterator[dict[str, Any]]:
+    """Messages with recordings until a time of `time.monotonic`."""
+    for number in count():
+        if time.monotonic() > end:
+            return
+        yield recording(number % 50)
+
+
+async def soak_all(seeing: Server, deaf: Server, seconds: float, seed: int) -> Sequence[Counter[str]]:
+    end = time.monotonic() + seconds
+    clients = [messages_until(end, random.Random(f"{seed}-{number}")) for number in range(NUM_CLIENTS)]
+    return await asyncio.gather(soak(seeing, clients), soak(deaf, [recordings_until(end)], PROJECTORS_FAULT))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--model", default="smollm2")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, seeing_server(given.model, Path(folder)) as server:
-        end = time.monotonic() + given.seconds
-        clients = [messages_until(end, random.Random(f"{given.seed}-{number}")) for number in range(NUM_CLIENTS)]
-        print(dict(asyncio.run(soak(server, clients))))
+    with ExitStack() as stack:
+        folders = [Path(stack.enter_context(tempfile.TemporaryDirectory())) for _ in range(2)]
+        seeing = stack.enter_context(seeing_server(given.model, folders[0]))
+        deaf = stack.enter_context(deaf_server(resolve(given.model), folders[1]))
+        for ends in asyncio.run(soak_all(seeing, deaf, given.seconds, given.seed)):
+            print(dict(ends))
     return 0
 
 

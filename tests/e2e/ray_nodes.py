@@ -53,6 +53,17 @@ needs_networks = [
 ]
 
 
+def environment(scratch: str) -> dict[str, str]:
+    """The environment of every process of a cluster.
+
+    Args:
+        scratch: Ray's folder.
+    """
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 2}
+    more = {"RAY_TMPDIR": scratch, "PYTHONUNBUFFERED": "1", "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1"}
+    return {**os.environ, **ENVIRONMENT, **token, **more}
+
+
 def _run_ip(*arguments: str) -> None:
     assert _IP is not None
     subprocess.run([_IP, *arguments], check=True, capture_output=True, timeout=30)
@@ -121,9 +132,7 @@ class Nodes:
         self._folder = folder
         self._net = f"10.213.{os.getpid() % 200 + 20}"
         self._name = f"stk{os.getpid() % 10**6}"
-        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 2}
-        self.environ = {**os.environ, **ENVIRONMENT, **token, "RAY_TMPDIR": scratch, "PYTHONUNBUFFERED": "1"}
-        self.environ["RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S"] = "1"
+        self.environ = environment(scratch)
         self._stack = stack
         self._port = free_port()
         self.head = Node(f"{self._net}.1")
@@ -189,11 +198,19 @@ class Nodes:
 
 
 @contextmanager
+def scratch_folder() -> Generator[str]:
+    """A folder for Ray with a short path: the names of its sockets must be short."""
+    scratch = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
 def nodes(folder: Path, count: int = 2) -> Generator[Nodes]:
     """A head and `count` nodes with one CPU each; all of it is gone afterwards."""
-    scratch = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # the names of sockets must be short
-    with ExitStack() as stack:
-        stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+    with scratch_folder() as scratch, ExitStack() as stack:
         cluster = Nodes(folder, scratch, stack, count)
         cluster.start()
         yield cluster

@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.media_soak import PARTS, good_image, image_part, message, seeing_server, soak
+from tests.e2e.media_soak import (
+    PARTS,
+    PROJECTORS_FAULT,
+    deaf_server,
+    good_image,
+    image_part,
+    message,
+    recording,
+    seeing_server,
+    soak,
+)
 
 
 def asked(*parts: dict[str, Any]) -> dict[str, Any]:
@@ -27,3 +37,11 @@ def test_files_of_others_end_no_stream(smollm2_path: Path, tmp_path: Path):
         ends = asyncio.run(soak(server, [each, good + mixed]))
     assert ends["200"] >= 3
     assert ends["400"] >= 8
+
+
+@pytest.mark.slow
+def test_a_projector_that_ends_its_process_ends_no_stream(smollm2_path: Path, tmp_path: Path):
+    pytest.importorskip("av")
+    with deaf_server(smollm2_path, tmp_path) as server:
+        ends = asyncio.run(soak(server, [[recording(0), recording(1), recording(0)]], PROJECTORS_FAULT))
+    assert ends["500"] == 3

@@ -85,8 +85,9 @@ def test_a_late_reply_does_not_show_a_model_as_it_was_before(page: Any, tmp_path
         page.get_by_role("button", name="Unload scripted").click()
         page.get_by_role("button", name="Load scripted").wait_for()
         [(route, reply)] = late
-        watch = "new MutationObserver(() => states.push(list.innerText)).observe(list, {subtree: true, childList: true})"
-        page.evaluate(f"window.states = []; window.list = document.querySelector('.models'); {watch}")
+        page.evaluate("window.states = []; window.list = document.querySelector('.models')")
+        watch = "new MutationObserver(() => states.push(list.innerText))"
+        page.evaluate(f"{watch}.observe(list, {{subtree: true, childList: true}})")
         with page.expect_response("**/v1/models"):
             route.fulfill(response=reply)
         with page.expect_response("**/v1/models"):

@@ -1,4 +1,4 @@
-"""Accessibility and safety of the page: assistive technology, small screens, both directions, plain HTTP, hostile models."""
+"""Accessibility and safety of the page: assistive technology, phones, both directions, plain HTTP, hostile models."""
 
 from __future__ import annotations
 

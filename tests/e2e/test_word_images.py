@@ -46,11 +46,16 @@ def token_ids(smollm2_path: Path) -> dict[str, int]:
         return {color: llm.tokenize(word)[0] for color, word in WORDS.items()}
 
 
-@pytest.fixture(scope="module")
-def llm(smollm2_path: Path, token_ids: dict[str, int], tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
+@pytest.fixture(scope="module", params=["native", "llama"])
+def llm(
+    request: pytest.FixtureRequest,
+    smollm2_path: Path,
+    token_ids: dict[str, int],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[LLM]:
     projector = tmp_path_factory.mktemp("word") / "mmproj.gguf"
     write_word_projector(projector, smollm2_path, token_ids)
-    with LLM(str(smollm2_path), ctx_size=256, mmproj=str(projector)) as llm:
+    with LLM(str(smollm2_path), ctx_size=256, mmproj=str(projector), backend=request.param) as llm:
         yield llm
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from stoker.backends.llama import LlamaBackend, LlamaOptions
 from stoker.backends.llama.native import library
 from stoker.backends.llama.projector import MtmdProjector, Pixels, Rows
-from stoker.core.batch import Batch, Chunk
+from stoker.core.batch import Batch, Chunk, Truncate
 from stoker.core.media import PlacedSpan, Span
 from stoker.core.params import BUILT_IN
 from stoker.core.request import Request
@@ -56,10 +58,58 @@ def test_logits_behind_an_image_are_those_of_libllama(kind: str, tmp_path: Path)
     assert np.abs(found - expected).max() < 0.02 * scale
 
 
-def chunk_of(span: Span) -> Chunk:
+@pytest.mark.parametrize("kind", ["mlp", "idefics3", "gemma3"])
+def test_libllama_computes_rows_among_the_chunks_of_other_sequences(kind: str, tmp_path: Path):
+    path = write_tiny_model(tmp_path / "m.gguf", MODELS[kind])
+    whole_rows = 64 if kind == "gemma3" else 0
+    with LlamaBackend(path, LlamaOptions(context_size=256, kv_tokens=512, threads=1, whole_rows=whole_rows)) as backend:
+        projector = MtmdProjector(path, write_projector(tmp_path / "mm.gguf", backend.row_width, kind=kind), threads=1)
+        width, height = SIZES[kind]
+        data = np.random.default_rng(1).integers(0, 256, 3 * width * height, dtype=np.uint8).tobytes()
+        pixels = Pixels("image", width, height, data)
+        part = next(part for part in projector.layout(pixels) if isinstance(part, Rows))
+        rows = projector.encode(pixels, 0, b"key")
+        expected = libllama_rows(path, projector, pixels, rows)
+        projector.close()
+        span = Span(b"key", part.length, "image", part.grid, part.is_whole)
+        backend.hold_rows(b"key", rows)
+        whole = chunk_of(span)
+        alone = backend.forward(Batch(0, (whole,))).copy()
+        beside = tuple(Chunk(slot, 0, (20 + slot, 30, 40), 3) for slot in (1, 3))
+        texts = backend.forward(Batch(1, beside)).copy()
+        clear = tuple(Truncate(slot, 0) for slot in range(4))
+        together = backend.forward(Batch(2, (beside[0], whole._replace(slot=2), beside[1]), ops=clear)).copy()
+        middle = len(BEFORE) + part.length // 2
+        starts = [0, 3, *([] if part.is_whole else [middle]), len(BEFORE) + part.length, len(whole.entries) - 1]
+        cut = [backend.forward(Batch(3, (chunk,))).copy() for chunk in in_parts(span, 5, starts)]
+        _, later = in_parts(span, 5, [0, middle])  # what is left of a span that is seen whole may be computed anew
+        again = backend.forward(Batch(4, (later,), ops=(Truncate(5, middle),))).copy()
+    scale = np.abs(expected).max()
+    for found in (alone, together[3:-3], np.concatenate(cut)[-len(BEHIND) :], again[-len(BEHIND) :]):
+        assert np.abs(found - expected).max() < 0.02 * scale
+    assert np.abs(np.concatenate([together[:3], together[-3:]]) - texts).max() < 0.02 * scale
+
+
+def in_parts(span: Span, slot: int, starts: list[int]) -> list[Chunk]:
+    """The entries of `chunk_of` in several chunks that begin at these places, with logits for each entry."""
+    sequence = sequence_of(span)
+    entries = sequence.request.prompt
+    return [
+        Chunk(slot, start, entries[start:end], end - start, (), sequence.row_pieces(start, end))
+        for start, end in pairwise([*starts, len(entries)])
+    ]
+
+
+def sequence_of(span: Span) -> Sequence:
     entries = (*BEFORE, *span.entries(), *BEHIND)
-    request = Request(request_id="r", prompt=entries, sampling=BUILT_IN, spans=(PlacedSpan(len(BEFORE), span),))
-    return Chunk(0, 0, entries, len(BEHIND), (), Sequence(request).row_pieces(0, len(entries)))
+    spans = (PlacedSpan(len(BEFORE), span),)
+    return Sequence(Request(request_id="r", prompt=entries, sampling=BUILT_IN, spans=spans))
+
+
+def chunk_of(span: Span) -> Chunk:
+    sequence = sequence_of(span)
+    entries = sequence.request.prompt
+    return Chunk(0, 0, entries, len(BEHIND), (), sequence.row_pieces(0, len(entries)))
 
 
 def libllama_rows(path: Path, projector: MtmdProjector, pixels: Pixels, rows: NDArray[np.float32]) -> NDArray[Any]:
@@ -99,3 +149,74 @@ def test_one_step_has_room_for_the_longest_image_and_a_token_of_every_sequence(t
         assert backend.info.max_batch_tokens == 604
     with open_native(path, whole_rows=16, num_slots=4) as backend:
         assert backend.info.max_batch_tokens == 512
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        TinyModel(architecture="qwen3vl", type="F32", num_layers=4, keys={"n_deepstack_layers": 2}),
+        TinyModel(
+            architecture="qwen3vlmoe", type="F32", num_layers=3, num_experts=4, seed=2, keys={"n_deepstack_layers": 2}
+        ),
+    ],
+    ids=lambda model: model.architecture,
+)
+@pytest.mark.parametrize("num_behind", [1, len(BEHIND)], ids=["one row of logits", "all"])
+def test_parts_of_rows_are_added_behind_the_first_layers_as_libllama_does(
+    model: TinyModel, num_behind: int, tmp_path: Path
+):
+    """No two experts have nearly the same score for an entry here, which rounding could exchange."""
+    path = write_tiny_model(tmp_path / "m.gguf", model)
+    columns, lines = 3, 2
+    rows = np.random.default_rng(3).standard_normal((columns * lines, 3 * model.hidden_size)).astype(np.float32)
+    span = Span(b"key", len(rows), "image", (columns, lines))
+    with open_native(path) as backend:
+        assert backend.row_width == rows.shape[1]
+        backend.hold_rows(b"key", rows)
+        whole = chunk_of(span)._replace(num_logits=num_behind)
+        found = backend.forward(Batch(0, (whole,))).copy()
+        parts = in_parts(span, 1, [0, len(BEFORE) + 1, len(BEFORE) + 2])  # one row of the image alone
+        cut = np.concatenate([backend.forward(Batch(1, (part,))).copy() for part in parts])
+        plain = rows.copy()
+        plain[:, model.hidden_size :] = 0
+        backend.drop_rows(b"key")
+        backend.hold_rows(b"key", plain)
+        without = backend.forward(Batch(2, (whole._replace(slot=2),))).copy()
+    expected = libllama_deep_rows(path, rows, (columns, lines))[-num_behind:]
+    scale = np.abs(expected).max()
+    assert np.abs(found - expected).max() < 0.02 * scale
+    assert np.array_equal(cut[-num_behind:], found)
+    assert np.abs(without - expected).max() > 0.02 * scale, "the parts change something"
+
+
+def libllama_deep_rows(path: Path, rows: NDArray[np.float32], grid: tuple[int, int]) -> NDArray[Any]:
+    """Logits of the tokens behind an image of these rows."""
+    lib = library()
+    first, after = len(BEFORE), len(BEFORE) + max(grid)
+    with libllama_model(path) as model:
+        params = lib.llama_context_default_params()
+        params.n_ctx = params.n_batch = params.n_ubatch = 256
+        params.n_threads = params.n_threads_batch = 1
+        context = lib.llama_init_from_model(model, params)
+        before = (ctypes.c_int32 * len(BEFORE))(*BEFORE)
+        assert lib.llama_decode(context, lib.llama_batch_get_one(before, len(BEFORE))) == 0
+        batch = lib.llama_batch_init(4 * len(rows), rows.shape[1], 1)  # with room for four positions of each row
+        index = np.arange(len(rows))
+        places = np.stack([0 * index + first, first + index // grid[0], first + index % grid[0], 0 * index])
+        ctypes.memmove(batch.pos, np.ascontiguousarray(places, dtype=np.int32).ctypes.data, 4 * places.size)
+        batch.n_tokens = len(rows)
+        ctypes.memmove(batch.embd, np.ascontiguousarray(rows).ctypes.data, rows.nbytes)
+        for row in range(len(rows)):
+            batch.n_seq_id[row], batch.seq_id[row][0], batch.logits[row] = 1, 0, 0
+        assert lib.llama_decode(context, batch) == 0
+        lib.llama_batch_free(batch)
+        found: list[NDArray[np.float32]] = []
+        size = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
+        for offset, token_id in enumerate(BEHIND):
+            one, place = (ctypes.c_int32 * 1)(token_id), (ctypes.c_int32 * 1)(after + offset)
+            text = lib.llama_batch_get_one(one, 1)
+            text.pos = place
+            assert lib.llama_decode(context, text) == 0
+            found.append(np.ctypeslib.as_array(lib.llama_get_logits_ith(context, -1), (size,)).copy())
+        lib.llama_free(context)
+    return np.stack(found)

@@ -28,6 +28,7 @@ from stoker.runtime.replica_config import ReplicaConfig
 from stoker.runtime.replicas import ReplicatedRuntime
 from stoker.text.volatile import VolatileHeaders
 from tests.onnx_models import write_onnx_folder
+from tests.tiny_models import TinyModel, write_tiny_model
 from tests.unit.models.tiny_gguf import write_tiny_gguf
 
 MIB = 2**20
@@ -336,3 +337,17 @@ def test_one_engine_or_several_replicas(caplog: pytest.LogCaptureFixture) -> Non
     assert caplog.messages == ["3 replicas of one thread each are more than the cores: they hold each other up"]
     with pytest.raises(ConfigError, match="use --kv-tokens 1024, or fewer replicas"):
         make(2, threads=2, ctx_size=512, kv_tokens=600)
+
+
+def test_llama_server_is_told_what_the_plan_says_of_keys_and_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", TinyModel(head_size=32))
+    config = settings(tmp_path, backend="auto", runtime="llama-server", ctx_size=512, parallel=1)
+    spec, engines = spec_of(registry_of(config, str(path)), "m"), made(monkeypatch)
+    needs = spec.measure()
+    assert needs is not None
+    spec.make(needs.within(1 << 40))
+    spec.make(needs.within(needs.least_bytes))
+    assert [(engine.cache_type_k, engine.cache_type_v) for engine in engines] == [(None, None), ("q8_0", "q8_0")]
+    assert f"memory is short: {path} keeps keys and values as q8_0" in caplog.text

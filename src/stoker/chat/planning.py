@@ -126,11 +126,17 @@ def planned(asked: Conversation, model: ChatModel) -> Plan:
     if asked.thinking.stays_in_content or not (callables or reads_thinking):
         row = replace(row, thinking=("", ""))
     if not (callables or reads_thinking or row.wrappers):
-        outline = None if grammar is None else Outline(grammar=grammar)
+        outline = None if grammar is None else Outline(grammar=grammar, begun=_begun_content(asked))
         return Plan(prompt=prompt, outline=outline, media=media)
     tokens = marker_tokens(row) & frozenset(model.card.marker_tokens)
     span = _span(asked.thinking, row, opening, has_tools=bool(callables)) if reads_thinking else None
-    outline = Outline(grammar=grammar, reasoning=span, markers=tuple(sorted(tokens)), hides_stops=True)
+    outline = Outline(
+        grammar=grammar,
+        begun=_begun_content(asked),
+        reasoning=span,
+        markers=tuple(sorted(tokens)),
+        hides_stops=True,
+    )
     max_calls = asked.tools.choice.max_calls
     reader = partial(
         Reader,
@@ -171,6 +177,11 @@ def _begun_thought(asked: Conversation, model: ChatModel) -> str:
     has_more = bool(last.content or last.tool_calls)
     is_begun = asked.continue_final_message and not has_more and last.role == "assistant"
     return last.reasoning or "" if is_begun and model.chat_format.can_think else ""
+
+
+def _begun_content(asked: Conversation) -> str:
+    """The content that the answer continues, where a constraint holds for both together."""
+    return asked.messages[-1].text if asked.continue_final_message and asked.grammar is not None else ""
 
 
 def _render(asked: Conversation, model: ChatModel) -> str:

@@ -118,11 +118,10 @@ def config(
     Its first lines are the environment that every node of Ray needs.
     """
     found = _given(flags, models or [], fronts, kv_dir, kv_events=kv_events)
-    document = found.as_document(found.load().server.host if "host" in found.settings else "0.0.0.0")
     write("# The environment of every node, before Ray starts:\n")
     write("".join(f"#   {name}={value}\n" for name, value in cluster_config.ENVIRONMENT.items()))
     write("#   RAY_AUTH_MODE=token\n")
-    write(cluster_documents.as_yaml(document))
+    write(cluster_documents.as_yaml(found.as_document()))
 
 
 @cluster.command(cls=Command, epilog=EXIT_CODES)

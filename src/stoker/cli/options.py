@@ -114,7 +114,7 @@ _GPU_AND_ONNX = _panel(
     tensor_split=_Opt(str, metavar="N,N"),
     flash_attn=FlashAttention,
     provider=str,
-    device_id=int,
+    device_id=_Opt(str, metavar="N,N"),
     onnx_variant=str,
 )
 _ADVANCED = _panel(

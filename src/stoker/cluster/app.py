@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 
-from stoker.cluster.config import ClusterConfig, EngineSpec
+from stoker.cluster.config import LONGEST_S, ClusterConfig, EngineSpec
 from stoker.cluster.engine import Engine
 from stoker.cluster.front import Front, front_app
 from stoker.cluster.untyped import serve
@@ -17,8 +17,6 @@ _UNLIMITED = 100_000
 _ROUTER: Any = "stoker.cluster.router:DirectedRouter"
 _HEALTH_PERIOD_S = 5.0
 _HEALTH_TIMEOUT_S = 10.0
-_STOP_S = 10.0
-"""Time for the end of a front beyond the drain."""
 
 
 def build(args: dict[str, Any]) -> Any:
@@ -49,7 +47,7 @@ def application(cluster: ClusterConfig) -> Any:
         ray_actor_options={"num_cpus": 0},
         health_check_period_s=_HEALTH_PERIOD_S,
         health_check_timeout_s=_HEALTH_TIMEOUT_S,
-        graceful_shutdown_timeout_s=config.server.drain_s + _STOP_S,
+        graceful_shutdown_timeout_s=LONGEST_S,
     )
     return front.bind(cluster, *engines)
 
@@ -70,7 +68,7 @@ def _engine(spec: EngineSpec) -> Any:
         request_router_config=RequestRouterConfig(request_router_class=_ROUTER),
         health_check_period_s=_HEALTH_PERIOD_S,
         health_check_timeout_s=_HEALTH_TIMEOUT_S,
-        graceful_shutdown_timeout_s=config.server.drain_s + _STOP_S,
+        graceful_shutdown_timeout_s=LONGEST_S,
         **count,
     ).bind(spec)
 

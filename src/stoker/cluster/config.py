@@ -21,10 +21,12 @@ from stoker.serving import create_replica, named_models, names_of
 if TYPE_CHECKING:
     from stoker.runtime.model_spec import ModelSpec
 
+LONGEST_S = 600
+"""Time that running answers have when their replica or their front is replaced: by an update, or by fewer replicas."""
 ENVIRONMENT: Mapping[str, str] = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
-    "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "600",
+    "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(LONGEST_S),
     "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "2",
     "RAY_SERVE_LOG_TO_STDERR": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -33,6 +35,8 @@ ENVIRONMENT: Mapping[str, str] = {
 """Environment of every Ray process, on every node, before it starts. Variables that are set already stay."""
 _SECRETS = ("api_key", "admin_key")
 _MAX_FRONTS = 64
+_PORT = 8000
+"""Port of a deployed application, as Ray Serve has it."""
 _REFUSED: Mapping[str, str] = {
     "models_dir": "a cluster serves the models that are named: each has replicas of its own",
     "unix_socket": "a cluster is reached over the network",
@@ -129,12 +133,10 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             )
             raise ConfigError(message, key="kv_type")
 
-    def as_document(self, host: str = "0.0.0.0", port: int = 8000) -> dict[str, Any]:
+    def as_document(self) -> dict[str, Any]:
         """The document that `serve deploy` and a RayService take, as plain values.
 
-        Args:
-            host: the address on which every node listens.
-            port: its port.
+        Every node listens on the `host` and `port` of the settings, by default on port 8000 of all its addresses.
 
         Raises:
             ConfigError: it would contain a key, or be open to all; or a value cannot be used.
@@ -148,8 +150,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ConfigError("give --api-key-file, or --allow-unauthenticated if that is wanted", key="api_key_file")
         self.check_kv_type()
         self.engines()
-        settings = {key: value for key, value in self.settings.items() if key not in ("host", "port")}
-        # The application acts as if it listened everywhere: Ray's entrance stands in front of it.
+        host, port = self.settings.get("host", "0.0.0.0"), self.settings.get("port", _PORT)
+        settings = {key: value for key, value in self.settings.items() if key != "port"}
         args = msgspec.structs.replace(self, settings={**settings, "host": host})
         application = {
             "name": self.name,

@@ -95,12 +95,14 @@ def _runtime(spec: EngineSpec, handle: Any, volatile: VolatileHeaders) -> Replic
     return ReplicatedRuntime(fleet, restart_wait_s=restart_wait_s)
 
 
+_READY_S = 300.0
+"""Time in which the models of a new front become ready. Afterwards the front answers requests with status 503."""
 _LIVES: list[_Life] = []
 """Of this process."""
 
 
 class _Life:
-    """The life of one front's models: the front answers with 503 until they are ready."""
+    """The life of one front's models. Serve gives requests to the front when they are ready, or after `_READY_S`."""
 
     def __init__(self, registry: Registry, handles: list[Any], drain_s: float, counts: FrontCounts) -> None:
         self._registry = registry
@@ -112,8 +114,10 @@ class _Life:
 
     async def begin(self) -> None:
         self._tasks = [asyncio.ensure_future(watch(handle)) for handle in self._handles]
-        self._tasks.append(asyncio.ensure_future(self._load()))
+        loading = asyncio.ensure_future(self._load())
+        self._tasks.append(loading)
         _LIVES.append(self)
+        await asyncio.wait([loading], timeout=_READY_S)
 
     def drain(self) -> None:
         self.stop.set()

@@ -17,9 +17,11 @@ class Media:
 
     kind: MediaKind
     marker: str
-    """Text made from the content: equal files have equal markers."""
+    """Text made from the content and what else counts: what has equal markers is equal."""
     data: bytes
     """The file as it was sent."""
+    longest: int = 0
+    """Longer side that an image is reduced to, in pixels; 0 = it stays as it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,8 @@ class Outline:
 
     grammar: GrammarText | None = None
     """What the text after the reasoning must match."""
+    begun: str = ""
+    """The part of that text that the prompt ends with; the answer continues it."""
     reasoning: ReasoningSpan | None = None
     markers: tuple[str, ...] = ()
     """Spellings of control tokens whose places in the answer are reported."""

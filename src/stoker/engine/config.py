@@ -22,6 +22,8 @@ CacheType: TypeAlias = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4
 FlashAttention: TypeAlias = Literal["auto", "on", "off"]
 SplitMode: TypeAlias = Literal["none", "layer", "row"]
 GPULayers: TypeAlias = int | Literal["auto"]
+DeviceIDs: TypeAlias = int | str
+"""A number, or several with commas between them."""
 
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 """Names of the matrices of experts, as llama.cpp's own option has them."""
@@ -107,9 +109,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Smaller model with the same vocabulary that drafts tokens: a GGUF file, or a name as for MODEL. Output does not
     change. Native backend and --runtime llama-server only. Default: none, drafts come from the text alone."""
     provider: str = "auto"
-    """ONNX Runtime's execution provider, such as cpu or cuda; auto = the fastest available."""
-    device_id: int = 0
-    """Device number for ONNX Runtime's execution provider."""
+    """ONNX Runtime's execution provider, such as cpu or cuda; several, such as cuda,openvino, are tried in this order.
+    auto = what the model's metadata.json says, else the fastest available."""
+    device_id: DeviceIDs | None = None
+    """Device number for ONNX Runtime's execution provider. Several, such as 0,1, are for replicas, which take them in
+    turn. Default: what the model's metadata.json says, else 0."""
     onnx_variant: str = ""
     """Graph to use from an ONNX folder with several, such as q4f16. Default: the one that suits a CPU best."""
     pooling: PoolingName | None = None
@@ -182,7 +186,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         _check_range("max_draft", self.max_draft, 0, 63)
         _check_range("max_queue_tokens", self.max_queue_tokens, 1, 2**31 - 1)
         _check_range("cache_ram", self.cache_ram, 0, 2**31 - 1)
-        _check_range("device_id", self.device_id, 0, 1023)
+        for number in self.device_ids:
+            _check_range("device_id", number, 0, 1023)
         _check_range("cache_disk", self.cache_disk, 1, 2**31 - 1)
         _check_range("gpu_layers", self.num_gpu_layers, -1, 2**31 - 1)
         _check_range("n_cpu_moe", self.n_cpu_moe, 0, 2**16)
@@ -203,6 +208,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     def num_gpu_layers(self) -> int | None:
         """`gpu_layers` as a number; None = as many as fit."""
         return None if self.gpu_layers == "auto" else self.gpu_layers
+
+    @property
+    def device_ids(self) -> tuple[int, ...]:
+        """`device_id` as numbers; empty = not given."""
+        return () if self.device_id is None else tuple(map(int, str(self.device_id).split(",")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,8 +283,18 @@ def _layers(name: str, value: object) -> object:
     return value if value in (None, "auto") else whole_number(name, value)
 
 
+def _device_ids(name: str, value: object) -> object:
+    if not isinstance(value, str):
+        return _whole_number_or_none(name, value)
+    if not re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", value):
+        message = f"`{name}` must be a number, or numbers with commas between them, not {value!r}"
+        raise InvalidInput(message, parameter=name)
+    return value
+
+
 _BY_TYPE: Mapping[Any, Callable[[str, object], object]] = {
     GPULayers | None: _layers,
+    DeviceIDs | None: _device_ids,
     int: whole_number,
     int | None: _whole_number_or_none,
     str: _text,

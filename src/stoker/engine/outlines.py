@@ -88,7 +88,7 @@ class Outlines:
             InvalidInput: the grammar is malformed, cannot be enforced, or contradicts the sampling parameters.
             Overloaded: too many grammars wait to be compiled.
         """
-        compiled = None if outline.grammar is None else self._grammar(outline.grammar, sampling)
+        compiled = None if outline.grammar is None else self._grammar(outline.grammar, sampling, outline.begun)
         content, relaxed = (None, ()) if compiled is None else (compiled.constraint, compiled.dropped)
         span = outline.reasoning
         if span is None or (content is None and span.budget is None and not span.can_be_ended):
@@ -110,13 +110,14 @@ class Outlines:
         if compiler is not None:
             compiler.close()
 
-    def _grammar(self, grammar: GrammarText, sampling: SamplingParams) -> grammar_compiler.Compiled:
+    def _grammar(self, grammar: GrammarText, sampling: SamplingParams, begun: str) -> grammar_compiler.Compiled:
         if sampling.ignore_eos:
             message = "`ignore_eos` and a constraint exclude each other: the constraint says where an answer ends"
             raise InvalidInput(message, parameter="ignore_eos")
-        future = self._opened_compiler().open(grammar)
+        compiler = self._opened_compiler()
+        future = compiler.open(grammar)
         try:
-            return future.result(_COMPILE_S)
+            return compiler.continued(future.result(_COMPILE_S), begun)
         except FutureTimeoutError:
             future.cancel()
             raise GrammarTooComplex(f"the grammar was not compiled within {_COMPILE_S:g} s") from None

@@ -142,6 +142,21 @@ class GrammarCompiler:
         future.add_done_callback(lambda _: self._room.release())
         return future
 
+    def continued(self, compiled: Compiled, text: str) -> Compiled:
+        """The constraint after a text that is written already. Give it what `open` gave; it is used up.
+
+        Raises:
+            InvalidInput: the grammar has no text that begins so.
+        """
+        assert self._tokenizer is not None
+        constraint = compiled.constraint
+        for token_id in self._tokenizer.greedy_tokenize(text):
+            constraint.push(token_id)
+            if constraint.error is not None:
+                message = "the message to continue is not the beginning of an answer that the constraint allows"
+                raise InvalidInput(message, parameter="messages")
+        return compiled
+
     def close(self) -> None:
         """Ends the thread after what it is doing; grammars that wait are cancelled."""
         with self._lock:

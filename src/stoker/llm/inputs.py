@@ -14,7 +14,7 @@ import msgspec
 
 from stoker.core.keywords import check_keywords
 from stoker.core.params import SamplingParams, real_number, whole_number
-from stoker.engine.config import AdapterSpec, BackendName, EngineConfig, GPULayers, KVType, PoolingName
+from stoker.engine.config import AdapterSpec, BackendName, DeviceIDs, EngineConfig, GPULayers, KVType, PoolingName
 from stoker.engine.question_messages import AdapterChoice, Embed
 from stoker.errors import InvalidInput
 from stoker.llm.files import with_files
@@ -58,7 +58,7 @@ class EngineOptions(TypedDict, total=False):
     n_cpu_moe: int | None
     override_tensor: str
     provider: str
-    device_id: int
+    device_id: DeviceIDs | None
     lora: Mapping[str, str | Path] | Sequence[str] | Path
     """Adapters: files by name, or texts as behind `--lora`, or one such text."""
 

@@ -6,7 +6,6 @@ It gets pixels, never a file. Layouts are answered while something is encoded.
 from __future__ import annotations
 
 import os
-import resource
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -14,26 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from stoker.errors import StokerError
-from stoker.media.child import framed
-from stoker.media.encoding import (
-    Describe,
-    Described,
-    Encode,
-    Encoded,
-    Laid,
-    Lay,
-    Order,
-    Refused,
-    Reply,
-    RowsPart,
-    read_order,
-)
+from stoker.media.encoding import Described, Encode, Encoded, Laid, Lay, Order, Reply, RowsPart, order_decoder
+from stoker.media.frames import Describe, Refused, begin_program, framed, read_orders
 
 if TYPE_CHECKING:
-    from stoker.backends.llama.projector import MtmdProjector
-
-_NICE = 10
-"""Streams come first."""
+    from stoker.backends.llama.projector import MtmdProjector, Rows
 
 
 class _Encoder:
@@ -81,28 +65,21 @@ class _Encoder:
 
 def main() -> None:
     """`python -m stoker.loading.encode_program MODEL PROJECTOR THREADS`."""
-    os.nice(_NICE)  # before there are other threads, which inherit it
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # What a library prints must not get between the replies.
-    replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    replies = begin_program()
     model, projector, threads = sys.argv[1:]
     encoder = _Encoder(Path(model), Path(projector), int(threads), replies)
     with ThreadPoolExecutor(1) as encoding:
-        while (received := read_order(sys.stdin.buffer.read)) is not None:
-            if isinstance(received[1], Encode):
-                encoding.submit(encoder.answer, *received)
+        for number, order in read_orders(order_decoder):
+            if isinstance(order, Encode):
+                encoding.submit(encoder.answer, number, order)
             else:
-                encoder.answer(*received)
+                encoder.answer(number, order)
     os._exit(0)  # what is still being computed is no longer wanted
 
 
 def _part(rows: Rows) -> RowsPart:
     return RowsPart(rows.length, rows.grid, rows.is_whole)
 
-
-if TYPE_CHECKING:
-    from stoker.backends.llama.projector import Rows
 
 if __name__ == "__main__":
     main()

@@ -62,7 +62,7 @@ def create_encoder(config: EngineConfig) -> encoder.MediaEncoder | None:
         ModelFileNotFound: the file that `mmproj` names is not there.
         ConfigError: it is no projector, or a library is missing that it needs.
     """
-    if config.backend not in ("auto", "native") or not config.model_path.lower().endswith(".gguf"):
+    if config.backend not in ("auto", "native", "llama") or not config.model_path.lower().endswith(".gguf"):
         return None
     path = usable_projector(config)
     if path is None:

@@ -15,6 +15,7 @@ from stoker.core.params import SamplingParams
 from stoker.engine.adapters import Adapters
 from stoker.engine.config import EngineConfig, adapter_specs, sampling_defaults
 from stoker.errors import StokerError
+from stoker.loading.encoders import usable_projector
 from stoker.loading.loader import MAX_SLOTS, usual_slots
 from stoker.loading.preparing import take_prepared
 from stoker.models.description import describe
@@ -23,6 +24,7 @@ from stoker.models.gguf import GGUFFile, part_paths, read_gguf
 from stoker.models.lora import lora_target, read_lora
 from stoker.models.model_defaults import model_defaults
 from stoker.models.progress import Progress
+from stoker.models.projector import Projector, read_projector
 
 if TYPE_CHECKING:
     from stoker.text.vocabulary import VocabularyTokenizer
@@ -79,6 +81,21 @@ class GGUFModel:
         if any(self.first.get_int(self.first.own_key(key)) is not None for key in recurrent_keys):
             return min(MAX_SLOTS, self.config.parallel + _RECURRENT_SPARE_SLOTS)
         return min(MAX_SLOTS, usual_slots(self.config.parallel))
+
+    @property
+    def projector(self) -> Projector | None:
+        """What makes rows of images and recordings for this model.
+
+        Raises:
+            ModelFileNotFound, ConfigError: see `usable_projector`.
+        """
+        path = usable_projector(self.config)
+        return None if path is None else read_projector(path)
+
+    @property
+    def rotates_by_places(self) -> bool:
+        """Rows of images are rotated by their places in the image, not by their order (M-RoPE)."""
+        return self.first.get_ints(self.first.own_key("rope.dimension_sections")) is not None
 
     def adapters(self, port: AdapterPort) -> Adapters:
         """No adapter is loaded yet; those that are loaded later must fit this model."""

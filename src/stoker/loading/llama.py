@@ -21,9 +21,11 @@ from stoker.models.memory import available_memory
 from stoker.models.memory_plan import MemoryNeeds, MemoryPlan, memory_needs, state_bytes
 from stoker.models.offload import Offload, layer_sizes, offload, shared_offload
 from stoker.models.progress import Progress
+from stoker.models.projector import Projector, projector_bytes
 
 logger = logging.getLogger(__name__)
 
+_NAME = "of encoders, and of models that rotate rows by their places (M-RoPE), libllama inside of Stoker"
 _ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 _WINDOWED = ("gemma2", "gemma3")
 _NO_WEIGHTS = frozenset({"F64", "I8", "I16", "I64"})
@@ -48,7 +50,7 @@ class LlamaLoader:
 
     def refusal(self) -> Refusal | None:
         """See `Loader`. libllama refuses more by itself, when it opens the file."""
-        if (refusal := no_images(self._config, "libllama inside of Stoker")) is not None:
+        if (self._model.rotates_by_places or self._is_encoder) and (refusal := no_images(self._config, _NAME)):
             return refusal
         try:
             refuse_what_kills_it(self._model.first)
@@ -78,16 +80,23 @@ class LlamaLoader:
             return shared_offload(needs, sizes, self._config.num_gpu_layers)
         return offload(needs, sizes, devices, self._config.num_gpu_layers)
 
+    @property
+    def _projector(self) -> Projector | None:
+        """A projector that happens to lie beside a model of another kind is not used."""
+        return None if self._model.rotates_by_places or self._is_encoder else self._model.projector
+
     def _needs_on_cpu(self) -> MemoryNeeds:
         if self._is_encoder:
             return memory_needs(self._model.first, **asked_sizes(self._config))
-        return memory_needs(
+        needs = memory_needs(
             self._model.first,
             **asked_sizes(self._config),
             kv_element_bytes=attention_options(self._config).element_bytes,
             context_bytes=lambda _: self._model.num_slots * state_bytes(self._model.first),
             adapter_bytes=self._model.adapter_bytes(_tensor_bytes),
         )
+        path = None if self._projector is None else self._projector.path
+        return replace(needs, compute_bytes=needs.compute_bytes + projector_bytes(path))
 
     def open(self, progress: Progress | None, mark: Mark) -> Loaded:
         """See `Loader`. An encoder has no KV port and takes no adapters."""
@@ -115,6 +124,8 @@ class LlamaLoader:
             devices=self._devices(placed),
             backend=backend,
             kv_port=backend,
+            rows_port=backend,
+            projector=self._projector,
             embedder=backend.embedder,
             adapters=self._model.adapters(backend),
             backend_name=self.name,
@@ -140,6 +151,7 @@ class LlamaLoader:
             context_size=plan.ctx_size,
             kv_tokens=plan.kv_tokens,
             num_slots=self._model.num_slots,
+            whole_rows=0 if self._projector is None else self._projector.longest_whole,
             threads=self._config.threads,
             pooling=self._model.pooling,
             devices=replace(device_options(self._config), gpu_layers=placed.gpu_layers),

@@ -96,7 +96,8 @@ def no_images(config: EngineConfig, name: str) -> ConfigError | None:
     """The refusal of a projector that was named, by a backend that computes token ids only; None = none was."""
     if not names_projector(config):
         return None
-    message = f"--mmproj: {name} computes no images; the native executor and --runtime llama-server do"
+    others = "the native executor, libllama and --runtime llama-server do"
+    message = f"--mmproj: {name} computes no images or recordings; {others}"
     return ConfigError(message, key="mmproj")
 
 

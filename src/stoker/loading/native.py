@@ -36,7 +36,7 @@ from stoker.models.gguf import GGUFFile, read_gguf
 from stoker.models.memory import available_memory
 from stoker.models.memory_plan import MemoryNeeds, memory_needs
 from stoker.models.progress import Progress
-from stoker.models.projector import projector_bytes, read_projector
+from stoker.models.projector import projector_bytes
 from stoker.models.vocabulary import read_vocabulary, vocabulary_kind
 from stoker.models.window_plan import WindowNeeds
 from stoker.text.vocabulary import VocabularyTokenizer, build_tokenizer
@@ -79,7 +79,7 @@ class NativeLoader:
             raise ModelUnsupported(reason)
         if (
             self._config.backend == "auto"
-            and not names_projector(self._config)
+            and not (names_projector(self._config) and self._model.rotates_by_places)
             and (gpu := self._find_gpu()) is not None
         ):
             raise ModelUnsupported(f"libllama can use a GPU here ({gpu}), and the native executor computes on CPUs")
@@ -117,8 +117,7 @@ class NativeLoader:
             adapter_bytes=self._model.adapter_bytes(adapter_bytes),
             windows=self._windows,
         )
-        encoder_bytes = projector_bytes(usable_projector(self._config))
-        needs = replace(needs, compute_bytes=needs.compute_bytes + encoder_bytes)
+        needs = replace(needs, compute_bytes=needs.compute_bytes + projector_bytes(usable_projector(self._config)))
         return needs.with_draft(draft_needs(self._config, needs)) if drafts_by_model(self._config) else needs
 
     def open(self, progress: Progress | None, mark: Mark) -> Loaded:
@@ -147,7 +146,7 @@ class NativeLoader:
             kv_port=backend,
             maxima_port=backend,
             rows_port=backend,
-            projector=None if (path := usable_projector(self._config)) is None else read_projector(path),
+            projector=self._model.projector,
             head_port=backend if backend.has_draft_head else None,
             draft_backend=draft_backend,
             embedder=backend.embedder,
@@ -181,14 +180,13 @@ class NativeLoader:
 
     def _options(self, tokenizer: VocabularyTokenizer) -> NativeOptions:
         plan = self.needs().within(available_memory())
-        projector = usable_projector(self._config)
-        longest_whole = 0 if projector is None else read_projector(projector).longest_whole
+        projector = self._model.projector
         return NativeOptions(
             context_size=plan.ctx_size,
             kv_tokens=plan.kv_tokens,
             window_tokens=plan.window_tokens,
             num_slots=self._num_slots,
-            whole_rows=longest_whole,
+            whole_rows=0 if projector is None else projector.longest_whole,
             threads=self._config.threads,
             kv_type=self._config.kv_type,
             has_draft_head=drafts_by_head(self._config),

@@ -27,6 +27,7 @@ from stoker.engine.loaded import Loaded
 from stoker.errors import ConfigError, ModelFileInvalid
 from stoker.loading.loader import MAX_SLOTS, asked_sizes, no_images, only_llama, usual_slots
 from stoker.loading.onnx_encoder import EncoderParts, read_encoder
+from stoker.loading.onnx_placement import placement
 from stoker.models.cache import packed_dir
 from stoker.models.memory import available_memory
 from stoker.models.memory_plan import MemoryNeeds
@@ -141,15 +142,15 @@ class OnnxLoader:
 
     def _options(self) -> OnnxOptions:
         parts, config = self._parts, self._config
-        plan = self.needs().within(available_memory())
+        plan, placed = self.needs().within(available_memory()), placement(self._config, self._parts.facts)
         return OnnxOptions(
             context_size=plan.ctx_size,
             kv_tokens=plan.kv_tokens,
             num_slots=self._num_slots,
             max_paddings=parts.facts.hints.max_paddings,
-            threads=config.threads,
-            provider=config.provider,
-            device_id=config.device_id,
+            threads=placed.threads,
+            provider=placed.provider,
+            device_id=placed.device_id,
             spins=not config.has_siblings,
             packed_directory=packed_dir() if config.has_siblings else None,
             operators=_operators(),

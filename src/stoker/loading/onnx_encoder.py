@@ -10,6 +10,7 @@ from stoker.core.embedding import Pooling
 from stoker.core.params import SamplingParams
 from stoker.engine.config import EngineConfig
 from stoker.engine.loaded import Loaded
+from stoker.loading.onnx_placement import placement
 from stoker.models.memory_plan import MemoryNeeds
 from stoker.models.onnx_description import OnnxDescription
 from stoker.models.onnx_folder import OnnxFolder
@@ -49,16 +50,16 @@ class EncoderParts:
         Raises:
             ModelError, ResourceExhausted, ConfigError: see `Loader.open`.
         """
-        around = self.tokenizer.around()
+        around, placed = self.tokenizer.around(), placement(config, self.facts)
         options = OnnxEncoderOptions(
             max_tokens=self.max_tokens,
             pooling=self.pooling,
             vocab_size=self.tokenizer.vocab_size,
             suffix=around.behind,
             separator=around.between if self.pooling is Pooling.RANK else (),
-            threads=config.threads,
-            provider=config.provider,
-            device_id=config.device_id,
+            threads=placed.threads,
+            provider=placed.provider,
+            device_id=placed.device_id,
             name=self.facts.name,
             architecture=self.facts.architecture,
         )

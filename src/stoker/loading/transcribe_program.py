@@ -5,8 +5,6 @@ It gets samples, never a file.
 
 from __future__ import annotations
 
-import os
-import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,23 +12,8 @@ from pathlib import Path
 from stoker.backends.whisper.model import WhisperModel
 from stoker.core.speech import Segment
 from stoker.errors import StokerError
-from stoker.media.child import framed
-from stoker.media.transcribing import (
-    Begin,
-    Begun,
-    Continue,
-    Describe,
-    Described,
-    Drop,
-    Next,
-    Order,
-    Refused,
-    Reply,
-    read_order,
-)
-
-_NICE = 10
-"""Streams of chats come first."""
+from stoker.media.frames import Describe, Refused, begin_program, framed, read_orders
+from stoker.media.transcribing import Begin, Begun, Continue, Described, Drop, Next, Order, Reply, order_decoder
 
 
 class _Transcriber:
@@ -71,15 +54,10 @@ class _Transcriber:
 
 def main() -> None:
     """`python -m stoker.loading.transcribe_program FOLDER THREADS cpu|any`."""
-    os.nice(_NICE)  # before there are other threads, which inherit it
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # What a library prints must not get between the replies.
-    replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    replies = begin_program()
     folder, threads, device = sys.argv[1:]
     transcriber = _Transcriber(Path(folder), int(threads), is_cpu_only=device == "cpu")
-    while (received := read_order(sys.stdin.buffer.read)) is not None:
-        number, order = received
+    for number, order in read_orders(order_decoder):
         replies.write(framed(number, transcriber.reply(order)))
         replies.flush()
 

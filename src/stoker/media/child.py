@@ -1,28 +1,35 @@
-"""A process that answers orders on pipes, seen from its parent: frames of numbered messages, and what ends with it."""
+"""A process that answers orders on pipes, seen from its parent: it is started when needed, and its end is noticed."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
-import struct
 from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Generic, TypeVar
 
 import msgspec
 
-from stoker.errors import BackendError
+from stoker.errors import BackendError, ModelUnsupported, Timeout
+from stoker.media.frames import HEADER, Describe, Refused, framed
 
-HEADER = struct.Struct("<II")
-"""Header of a frame: its length in bytes, and the number of the order, which the reply repeats."""
+_START_S, _REPLY_S = 300.0, 600.0
 _STOP_S = 2.0
 
 ReplyT = TypeVar("ReplyT")
 
 
 class ChildDied(Exception):
-    """The process ended before it had replied."""
+    """The process ended before it had replied.
+
+    Args:
+        is_crash: it ended by itself; otherwise its parent ended it, because of another order.
+    """
+
+    def __init__(self, *, is_crash: bool) -> None:
+        super().__init__()
+        self.is_crash = is_crash
 
 
 class Child(Generic[ReplyT]):
@@ -30,20 +37,32 @@ class Child(Generic[ReplyT]):
 
     Args:
         command: the program with its arguments.
-        replies: reads what it replies.
-        environment: variables that it is given besides those of this process.
+        what: the model that the program loads, for errors.
+        replies: reads what the program replies.
+        environment: variables that the program is given besides those of this process.
+        reply_s: time for an order.
     """
 
     def __init__(
-        self, command: Sequence[str], replies: msgspec.msgpack.Decoder[ReplyT], environment: Mapping[str, str]
+        self,
+        command: Sequence[str],
+        what: str,
+        replies: msgspec.msgpack.Decoder[ReplyT],
+        environment: Mapping[str, str],
+        *,
+        reply_s: float = _REPLY_S,
     ) -> None:
         self._command = command
+        self._what = what
         self._replies = replies
         self._environment = environment
+        self._reply_s = reply_s
         self._process: asyncio.subprocess.Process | None = None
         self._numbers = count(1)
         self._pending: dict[int, asyncio.Future[ReplyT]] = {}
         self._reading: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
+        self._described: ReplyT | None = None
         self.num_starts = 0
 
     @property
@@ -51,13 +70,60 @@ class Child(Generic[ReplyT]):
         """None: no process runs."""
         return None if self._process is None else self._process.pid
 
-    async def spawn(self) -> None:
-        """Starts a process; one that runs already is ended.
+    @property
+    def num_restarts(self) -> int:
+        return max(0, self.num_starts - 1)
+
+    async def start(self) -> ReplyT:
+        """The description of the model. The process is started if none runs, and has loaded the model then.
 
         Raises:
-            BackendError: it cannot be started.
+            ModelUnsupported: the model cannot be used.
+            BackendError: the process cannot be started, or ends before it is ready.
         """
-        await self.close()
+        async with self._starting:
+            if self._process is None or self._described is None:
+                self._described = await self._start()
+            return self._described
+
+    async def ask(self, order: msgspec.Struct) -> ReplyT:
+        """The reply to an order, of a process that is started if none runs.
+
+        Raises:
+            ChildDied: the process ended meanwhile.
+            Timeout: the process took too long, and was ended.
+            ModelUnsupported, BackendError: see `start`.
+        """
+        await self.start()
+        return await self.send(order)
+
+    async def send(self, order: msgspec.Struct) -> ReplyT:
+        """The reply of the process that runs. For errors see `ask`; without a process it is as if that had ended."""
+        return await self._send(order, self._reply_s)
+
+    def tell(self, order: msgspec.Struct) -> None:
+        """Sends a short order without waiting for its reply. Without a process, nothing happens."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.write(framed(next(self._numbers), order))
+
+    async def close(self) -> None:
+        """Ends the process. Calling it twice is allowed."""
+        await self._close(is_crash=False)
+
+    async def _start(self) -> ReplyT:
+        await self._spawn()
+        try:
+            reply = await self._send(Describe(), _START_S)
+        except ChildDied as error:
+            raise BackendError(f"{self._what} ends the process that loads it") from error
+        except Timeout as error:
+            raise BackendError(f"{self._what} takes longer than {_START_S:g} s to load") from error
+        if isinstance(reply, Refused):
+            await self.close()
+            raise ModelUnsupported(reply.message)
+        return reply
+
+    async def _spawn(self) -> None:
         pipe = asyncio.subprocess.PIPE
         environment = {**os.environ, **self._environment}
         try:
@@ -69,15 +135,10 @@ class Child(Generic[ReplyT]):
         self.num_starts += 1
         self._reading = asyncio.create_task(self._read(self._process), name="stoker-child-replies")
 
-    async def send(self, order: msgspec.Struct, wait_s: float) -> ReplyT:
-        """The reply to an order.
-
-        Raises:
-            ChildDied: the process ended meanwhile, or took too long and was ended.
-        """
+    async def _send(self, order: msgspec.Struct, wait_s: float) -> ReplyT:
         process = self._process
         if process is None or process.stdin is None:
-            raise ChildDied
+            raise ChildDied(is_crash=False)
         number = next(self._numbers)
         future = self._pending[number] = asyncio.get_running_loop().create_future()
         try:
@@ -86,30 +147,14 @@ class Child(Generic[ReplyT]):
                 await process.stdin.drain()
                 return await future
         except (ConnectionError, TimeoutError) as error:
+            is_slow = isinstance(error, TimeoutError)
             if process is self._process:
-                await self.close()
-            raise ChildDied from error
+                await self._close(is_crash=not is_slow)
+            if is_slow:
+                raise Timeout(f"{self._what} takes longer than {wait_s:g} s for a file") from error
+            raise ChildDied(is_crash=True) from error
         finally:
             self._pending.pop(number, None)
-
-    def tell(self, order: msgspec.Struct) -> None:
-        """Sends a short order without waiting for its reply. Without a process, nothing happens."""
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.write(framed(next(self._numbers), order))
-
-    async def close(self) -> None:
-        """Ends the process. Calling it twice is allowed."""
-        process, reading = self._process, self._reading
-        self._end()
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_STOP_S):
-                    await process.wait()
-        if reading is not None:
-            reading.cancel()
-            await asyncio.wait([reading])
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
@@ -122,17 +167,24 @@ class Child(Generic[ReplyT]):
                     future.set_result(reply)
         await process.wait()
         if process is self._process:
-            self._end()
+            self._end(is_crash=True)
 
-    def _end(self) -> None:
+    async def _close(self, *, is_crash: bool) -> None:
+        process, reading = self._process, self._reading
+        self._end(is_crash=is_crash)
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_STOP_S):
+                    await process.wait()
+        if reading is not None:
+            reading.cancel()
+            await asyncio.wait([reading])
+
+    def _end(self, *, is_crash: bool) -> None:
         """Fails every order that waits for a reply of the process that ended."""
         self._process = self._reading = None
         for future in self._pending.values():
             if not future.done():
-                future.set_exception(ChildDied())
-
-
-def framed(number: int, message: msgspec.Struct) -> bytes:
-    """A message as it stands on a pipe."""
-    data = msgspec.msgpack.encode(message)
-    return HEADER.pack(len(data), number) + data
+                future.set_exception(ChildDied(is_crash=is_crash))

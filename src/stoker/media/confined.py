@@ -5,9 +5,13 @@ from __future__ import annotations
 import resource
 
 MEMORY_BYTES = 2 << 30
-CPU_S = 30
+CPU_S, SOUND_CPU_S = 30, 120
 _STANDARD_FILES = 3
 """Standard input, output and error stay open."""
+
+
+class FileRefused(Exception):
+    """A file cannot be used; the text says why."""
 
 
 def confine(*, memory_bytes: int = MEMORY_BYTES, cpu_s: int = CPU_S) -> None:
@@ -15,17 +19,17 @@ def confine(*, memory_bytes: int = MEMORY_BYTES, cpu_s: int = CPU_S) -> None:
 
     Args:
         memory_bytes: of addresses.
-        cpu_s: after which the kernel ends the process.
+        cpu_s: after which the kernel ends the process, by SIGXCPU.
     """
     _lower(resource.RLIMIT_CORE, 0)
-    _lower(resource.RLIMIT_CPU, cpu_s)
+    _lower(resource.RLIMIT_CPU, cpu_s, cpu_s + 1)
     _lower(resource.RLIMIT_AS, memory_bytes)
     _lower(resource.RLIMIT_FSIZE, 0)
     _lower(resource.RLIMIT_NPROC, 0)
     _lower(resource.RLIMIT_NOFILE, _STANDARD_FILES)
 
 
-def _lower(kind: int, limit: int) -> None:
-    _, hard = resource.getrlimit(kind)
-    limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-    resource.setrlimit(kind, (limit, limit))
+def _lower(kind: int, soft: int, hard: int | None = None) -> None:
+    _, present = resource.getrlimit(kind)
+    limits = [each if present == resource.RLIM_INFINITY else min(each, present) for each in (soft, hard or soft)]
+    resource.setrlimit(kind, (limits[0], limits[1]))

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import sys
-from collections import OrderedDict
 from dataclasses import dataclass
 from importlib.util import find_spec
 
 from stoker.core.media import Media
-from stoker.errors import BackendError, ConfigError, InvalidInput, StokerError, UnsupportedParameter
-from stoker.media.decode_program import DONE, REFUSED
-from stoker.media.pixels import SIZES
+from stoker.errors import BackendError, ConfigError, InvalidInput, Timeout, UnsupportedParameter
+from stoker.media.confined import FileRefused
+from stoker.media.plain import BYTES_OF_SAMPLE, MAX_PIXELS, MAX_S, SIZES
+from stoker.media.verdicts import Verdicts
 
 _PROGRAM = (sys.executable, "-I", "-m", "stoker.media.decode_program")
-_SOUND_PROGRAM = (sys.executable, "-I", "-m", "stoker.media.sound_program")
 _MAX_KEPT_BYTES = 64 << 20
-_MAX_REFUSED = 1024
+_MAX_IMAGE_BYTES = 4 * MAX_PIXELS
+_PIECE_BYTES = 1 << 20
 _AT_A_TIME = 2
 _WAIT_S, _SOUND_WAIT_S = 60.0, 240.0
 
@@ -56,64 +57,65 @@ class _FileDecoder:
         self._program = program
         self._what = what
         self._wait_s = wait_s
-        self._max_kept_bytes = max_kept_bytes
-        self._kept: OrderedDict[tuple[str, str], bytes] = OrderedDict()
-        """Decoded files by marker and form."""
-        self._refused: OrderedDict[str, str] = OrderedDict()
-        """Reasons for refusals, by the markers of files."""
+        self._verdicts = Verdicts[tuple[str, str, int]](max_kept_bytes)
+        """By marker, form and size."""
         self._turns = asyncio.Semaphore(_AT_A_TIME)
-        self.num_decoded = 0
 
-    async def _decoded(self, file: Media, form: str) -> bytes:
+    @property
+    def num_decoded(self) -> int:
+        return self._verdicts.num_decoded
+
+    async def _decoded(self, file: Media, form: str, size: int, max_bytes: int) -> bytes:
+        key = (file.marker, form, size)
         async with self._turns:
-            if file.marker in self._refused:
-                raise self._refusal(self._refused[file.marker])
-            key = (file.marker, form)
-            if (kept := self._kept.get(key)) is not None:
-                self._kept.move_to_end(key)
-                return kept
-            answer = await self._run(file.data, form)
-            if answer[:1] != DONE:
-                raise self._refuse(file, answer)
-            self.num_decoded += 1
-            self._keep(key, answer[1:])
-            return answer[1:]
+            try:
+                if (known := self._verdicts.known(key)) is not None:
+                    return known
+                return self._verdicts.take(key, *await self._run(file.data, form, size, max_bytes))
+            except FileRefused as error:
+                raise InvalidInput(f"{self._what} {error}", parameter="messages") from error
 
-    def _refuse(self, file: Media, answer: bytes) -> StokerError:
-        is_judged = answer[:1] == REFUSED
-        reason = answer[1:].decode("utf-8", "replace") if is_judged else "ends the process that decodes it"
-        self._refused[file.marker] = reason
-        if len(self._refused) > _MAX_REFUSED:
-            self._refused.popitem(last=False)
-        return self._refusal(reason)
-
-    def _keep(self, key: tuple[str, str], decoded: bytes) -> None:
-        self._kept[key] = decoded
-        while sum(map(len, self._kept.values())) > self._max_kept_bytes:
-            self._kept.popitem(last=False)
-
-    async def _run(self, data: bytes, form: str) -> bytes:
-        """The output of the process; empty if it crashed or took too long."""
-        pipe = asyncio.subprocess.PIPE
-        quiet = asyncio.subprocess.DEVNULL
+    async def _run(self, data: bytes, form: str, size: int, max_bytes: int) -> tuple[bytes, int]:
+        """The output of the process, of which more than `max_bytes` are not read, and its exit code."""
+        command = (*self._program, form, str(size))
+        pipe, quiet = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         try:
-            process = await asyncio.create_subprocess_exec(*self._program, form, stdin=pipe, stdout=pipe, stderr=quiet)
+            process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=quiet)
         except OSError as error:
             raise BackendError(f"the decoder of {self._what} cannot be started: {error}") from error
         try:
             async with asyncio.timeout(self._wait_s):
-                answer, _ = await process.communicate(data)
-        except TimeoutError:
-            return b""
+                answer, _ = await asyncio.gather(_read(process, max_bytes), _write(process, data))
+                return answer, await process.wait()
+        except TimeoutError as error:
+            raise Timeout(
+                f"{self._what} could not be decoded within {self._wait_s:g} s: this machine is busy"
+            ) from error
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
-        return answer if process.returncode == 0 else b""
 
-    def _refusal(self, reason: str) -> InvalidInput:
-        return InvalidInput(f"{self._what} {reason}", parameter="messages")
+
+async def _read(process: asyncio.subprocess.Process, max_bytes: int) -> bytes:
+    """Up to a bound; a process that writes more has been taken over by its file, and is ended."""
+    assert process.stdout is not None
+    found = bytearray()
+    while piece := await process.stdout.read(_PIECE_BYTES):
+        found += piece
+        if len(found) > max_bytes:
+            process.send_signal(signal.SIGABRT)
+            return b""
+    return bytes(found)
+
+
+async def _write(process: asyncio.subprocess.Process, data: bytes) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(ConnectionError):  # it has ended, and its exit code tells why
+        process.stdin.write(data)
+        await process.stdin.drain()
+        process.stdin.close()
 
 
 class ImageDecoder(_FileDecoder):
@@ -132,13 +134,14 @@ class ImageDecoder(_FileDecoder):
 
         Raises:
             InvalidInput: the file is damaged, too large, or ended the process that decoded it.
-            BackendError: the process cannot be started.
+            BackendError: the process cannot be started, or was ended from outside.
+            Timeout: the machine is too busy.
         """
-        return await self._decoded(image, "png")
+        return await self._decoded(image, "png", image.longest, _MAX_IMAGE_BYTES)
 
     async def picture(self, image: Media) -> Picture:
         """The image as plain pixels. For errors see `png`."""
-        decoded = await self._decoded(image, "pixels")
+        decoded = await self._decoded(image, "pixels", image.longest, _MAX_IMAGE_BYTES)
         width, height = SIZES.unpack(decoded[: SIZES.size])
         return Picture(width, height, decoded[SIZES.size :])
 
@@ -151,7 +154,7 @@ class SoundDecoder(_FileDecoder):
         max_kept_bytes: of results that are kept, least recently used first to go.
     """
 
-    def __init__(self, program: tuple[str, ...] = _SOUND_PROGRAM, *, max_kept_bytes: int = _MAX_KEPT_BYTES) -> None:
+    def __init__(self, program: tuple[str, ...] = _PROGRAM, *, max_kept_bytes: int = _MAX_KEPT_BYTES) -> None:
         super().__init__(program, "a recording", max_kept_bytes, _SOUND_WAIT_S)
 
     async def samples(self, recording: Media, rate: int) -> bytes:
@@ -164,10 +167,10 @@ class SoundDecoder(_FileDecoder):
         Raises:
             UnsupportedParameter: the library that decodes recordings is not installed.
             InvalidInput: the file is damaged, too long, or ended the process that decoded it.
-            BackendError: the process cannot be started.
+            BackendError, Timeout: see `ImageDecoder.png`.
         """
         check_sounds()
-        return await self._decoded(recording, str(rate))
+        return await self._decoded(recording, "samples", rate, round(BYTES_OF_SAMPLE * rate * (MAX_S + 1)))
 
 
 def check_sounds() -> None:

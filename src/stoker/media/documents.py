@@ -7,25 +7,20 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections import OrderedDict
 from hashlib import sha256
 from importlib.util import find_spec
-from typing import TypeAlias
 
-from stoker.errors import BackendError, InvalidInput, UnsupportedParameter
-from stoker.media.decode_program import DONE, REFUSED
+from stoker.errors import BackendError, InvalidInput, Timeout, UnsupportedParameter
+from stoker.media.confined import FileRefused
 from stoker.media.pages import MAX_PICTURE_BYTES, MAX_TEXT, Page, pages_decoder
+from stoker.media.verdicts import Verdicts
 
-_PROGRAM = (sys.executable, "-I", "-m", "stoker.media.document_program")
+_PROGRAM = (sys.executable, "-I", "-m", "stoker.media.decode_program")
 _MAX_ANSWER_BYTES = MAX_PICTURE_BYTES + 8 * MAX_TEXT
 _MAX_KEPT_BYTES = 64 << 20
-_MAX_REFUSED = 1024
 _AT_A_TIME = 2
 _WAIT_S = 60.0
 _LIBRARIES = ("pypdf", "pypdfium2", "PIL")
-
-_Key: TypeAlias = tuple[bytes, int]
-"""Digest of a file, and the size of the images of its pages."""
 
 
 class DocumentReader:
@@ -38,14 +33,13 @@ class DocumentReader:
 
     def __init__(self, program: tuple[str, ...] = _PROGRAM, *, max_kept_bytes: int = _MAX_KEPT_BYTES) -> None:
         self._program = program
-        self._max_kept_bytes = max_kept_bytes
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[_Key, bytes] = OrderedDict()
-        """Answers of the process."""
-        self._refused: OrderedDict[_Key, str] = OrderedDict()
-        """Reasons for refusals."""
+        self._verdicts = Verdicts[tuple[bytes, int]](max_kept_bytes)
+        """By the digest of a file, and the size of the images of its pages."""
         self._turns = threading.BoundedSemaphore(_AT_A_TIME)
-        self.num_read = 0
+
+    @property
+    def num_read(self) -> int:
+        return self._verdicts.num_decoded
 
     def pages(self, data: bytes, side: int, where: str) -> list[Page]:
         """The pages of a PDF file.
@@ -58,71 +52,49 @@ class DocumentReader:
         Raises:
             InvalidInput: it is encrypted, damaged, too large, or ended the process that read it.
             UnsupportedParameter: the libraries that read it are not installed.
-            BackendError: the process cannot be started.
+            BackendError: the process cannot be started, or was ended from outside.
+            Timeout: the machine is too busy.
         """
         if any(find_spec(library) is None for library in _LIBRARIES):
             message = f"`{where}`: PDF files cannot be read here; they need pip install 'stoker[documents]'"
             raise UnsupportedParameter(message, parameter=where)
         key = (sha256(data).digest(), side)
-        answer = self._known(key, where)
-        if answer is None:
-            with self._turns:
-                answer = self._known(key, where) or self._read(key, data, where)
-        return pages_decoder.decode(memoryview(answer)[1:])
+        try:
+            answer = self._verdicts.known(key)
+            if answer is None:
+                with self._turns:
+                    answer = self._verdicts.known(key) or self._verdicts.take(key, *self._run(data, side))
+        except FileRefused as error:
+            raise InvalidInput(f"`{where}`: the PDF file {error}", parameter=where) from error
+        return pages_decoder.decode(answer)
 
-    def _known(self, key: _Key, where: str) -> bytes | None:
-        with self._lock:
-            if key in self._refused:
-                raise _refusal(self._refused[key], where)
-            if key in self._kept:
-                self._kept.move_to_end(key)
-            return self._kept.get(key)
+    def _run(self, data: bytes, side: int) -> tuple[bytes, int]:
+        """The output of the process, and its exit code."""
+        command = (*self._program, "pages", str(side))
+        try:
+            with tempfile.TemporaryFile() as given:
+                given.write(data)
+                given.seek(0)
+                process = subprocess.Popen(command, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        except OSError as error:
+            raise BackendError(f"the program that reads documents cannot be started: {error}") from error
+        is_late = threading.Event()
 
-    def _read(self, key: _Key, data: bytes, where: str) -> bytes:
-        answer, reason = _run((*self._program, str(key[1])), data)
-        with self._lock:
-            if reason:
-                self._refused[key] = reason
-                if len(self._refused) > _MAX_REFUSED:
-                    self._refused.popitem(last=False)
-                raise _refusal(reason, where)
-            self.num_read += 1
-            self._kept[key] = answer
-            while sum(map(len, self._kept.values())) > self._max_kept_bytes:
-                self._kept.popitem(last=False)
-        return answer
+        def end() -> None:
+            is_late.set()
+            process.kill()
 
-
-def _run(command: tuple[str, ...], data: bytes) -> tuple[bytes, str]:
-    """The output of the process, or the reason why the file is refused."""
-    try:
-        with tempfile.TemporaryFile() as given:
-            given.write(data)
-            given.seek(0)
-            process = subprocess.Popen(command, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    except OSError as error:
-        raise BackendError(f"the program that reads documents cannot be started: {error}") from error
-    watch = threading.Timer(_WAIT_S, process.kill)
-    watch.daemon = True
-    watch.start()
-    try:
-        with process:
-            assert process.stdout is not None
-            answer = process.stdout.read(_MAX_ANSWER_BYTES + 1)
-            if len(answer) > _MAX_ANSWER_BYTES:
-                process.kill()
-    finally:
-        watch.cancel()
-    return _judged(answer, process.returncode)
-
-
-def _judged(answer: bytes, code: int) -> tuple[bytes, str]:
-    if code in (-signal.SIGKILL, -signal.SIGXCPU):
-        return b"", "takes too long to read"
-    if code != 0 or answer[:1] not in (DONE, REFUSED):
-        return b"", "ends the process that reads it"
-    return (answer, "") if answer[:1] == DONE else (b"", answer[1:].decode("utf-8", "replace"))
-
-
-def _refusal(reason: str, where: str) -> InvalidInput:
-    return InvalidInput(f"`{where}`: the PDF file {reason}", parameter=where)
+        watch = threading.Timer(_WAIT_S, end)
+        watch.daemon = True
+        watch.start()
+        try:
+            with process:
+                assert process.stdout is not None
+                answer = process.stdout.read(_MAX_ANSWER_BYTES + 1)
+                if len(answer) > _MAX_ANSWER_BYTES:
+                    process.send_signal(signal.SIGABRT)
+        finally:
+            watch.cancel()
+        if is_late.is_set():
+            raise Timeout(f"a PDF file could not be read within {_WAIT_S:g} s: this machine is busy")
+        return answer, process.returncode

@@ -18,23 +18,27 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import TypeVar
 
 import msgspec
 
 from stoker.core.media import Layout, Media, MediaKind, Span
-from stoker.errors import MediaCrashed, ModelUnsupported
+from stoker.errors import InvalidInput, MediaCrashed, ModelUnsupported
+from stoker.media.child import Child, ChildDied
 from stoker.media.decoder import ImageDecoder, SoundDecoder
-from stoker.media.encoder_process import EncoderDied, EncoderProcess, NeedsPixels
-from stoker.media.encoding import Described, Encode, Encoded, Laid, Lay, RowsPart
+from stoker.media.encoding import Described, Encode, Encoded, Laid, Lay, Reply, RowsPart, reply_decoder
+from stoker.media.frames import Refused
+from stoker.media.kept import Kept
 from stoker.media.load import EncoderLoad
+from stoker.media.plain import BYTES_OF_SAMPLE
 
 _MAX_KEPT_BYTES = 256 << 20
 _MAX_LAID = 4096
 _MAX_CRASHES = 2
 _KEY_BYTES = 16
-
-
-_BYTES_OF_SAMPLE = 4
+_QUIET = {"GGML_NO_BACKTRACE": "1"}
+"""Keeps ggml from running a debugger that prints every frame before the process ends."""
+ReplyT = TypeVar("ReplyT", bound=Reply)
 _WORDS: Mapping[MediaKind, str] = {"image": "an image", "audio": "a recording"}
 
 
@@ -81,16 +85,15 @@ class MediaEncoder:
     def __init__(
         self, command: Sequence[str], identify: Callable[[], bytes], *, max_kept_bytes: int = _MAX_KEPT_BYTES
     ) -> None:
-        self._process = EncoderProcess(command)
+        self._child = Child[Reply](command, "the projector", reply_decoder, _QUIET)
         self._identify = identify
         self._identity = b""
         """The projector's name; empty until it was first needed."""
         self._images, self._sounds = ImageDecoder(), SoundDecoder()
         self._laid: OrderedDict[str, _Laid] = OrderedDict()
         """Layouts by the markers of files."""
-        self._kept: OrderedDict[bytes, bytes] = OrderedDict()
+        self._kept = Kept[bytes](max_kept_bytes)
         """Rows by key."""
-        self._max_kept_bytes, self._kept_bytes = max_kept_bytes, 0
         self._coming: dict[bytes, asyncio.Task[bytes]] = {}
         """Tasks that make rows, or wait for their turn."""
         self._turn = asyncio.Lock()
@@ -105,17 +108,17 @@ class MediaEncoder:
     @property
     def pid(self) -> int | None:
         """Id of the process that encodes; None = no process runs."""
-        return self._process.pid
+        return self._child.pid
 
     @property
     def num_restarts(self) -> int:
-        return max(0, self._process.num_starts - 1)
+        return self._child.num_restarts
 
     def load(self) -> EncoderLoad:
         """What the encoder does now, and has done."""
         return EncoderLoad(
             num_queued=len(self._coming),
-            kept_bytes=self._kept_bytes,
+            kept_bytes=self._kept.num_bytes,
             num_encoded=self.num_encoded,
             encode_s=self._encode_s,
             num_hits=self._num_hits,
@@ -132,7 +135,7 @@ class MediaEncoder:
         if self._num_users <= 0:
             for task in self._coming.values():
                 task.cancel()
-            await self._process.close()
+            await self._child.close()
 
     async def start(self) -> Described:
         """The facts about the projector, which is loaded first if necessary.
@@ -146,7 +149,9 @@ class MediaEncoder:
                 self._identity = await asyncio.to_thread(self._identify)
             except OSError as error:
                 raise ModelUnsupported(f"the projector cannot be read: {error}") from error
-        return await self._process.start()
+        described = await self._child.start()
+        assert isinstance(described, Described)
+        return described
 
     async def check(self, width: int) -> None:
         """Loads the projector, if it is not loaded, and checks the width of its rows.
@@ -166,6 +171,7 @@ class MediaEncoder:
         Raises:
             InvalidInput: the file cannot be decoded, or is refused.
             BackendError: the process cannot be started.
+            Timeout: the file takes too long to decode.
         """
         if (known := self._laid.get(media.marker)) is not None:
             self._laid.move_to_end(media.marker)
@@ -188,9 +194,9 @@ class MediaEncoder:
             InvalidInput: the file cannot be decoded.
             MediaCrashed: it ended the process twice.
             BackendError: it cannot be encoded.
+            Timeout: it takes too long.
         """
         if (kept := self._kept.get(key)) is not None:
-            self._kept.move_to_end(key)
             self._num_hits += 1
             return kept
         task = self._coming.get(key)
@@ -211,41 +217,43 @@ class MediaEncoder:
                 try:
                     values = await self._encode(media, laid, laid.part_of(key))
                     break
-                except EncoderDied:
+                except ChildDied as error:
                     self._last_digest = b""
-                    self._num_crashes += 1
-                    self._crashes[laid.digest] = self._crashes.get(laid.digest, 0) + 1
+                    self._num_crashes += error.is_crash
+                    self._crashes[laid.digest] = self._crashes.get(laid.digest, 0) + error.is_crash
                     self._check(laid.digest, laid.kind)
             self._encode_s += time.monotonic() - begun_s
         self.num_encoded += 1
-        self._keep(key, values)
+        self._kept.put(key, values)
         return values
 
     async def _encode(self, media: Media, laid: _Laid, part: int) -> bytes:
         """With the pixels, unless the process has them from the last part."""
         order = Encode(laid.kind, laid.width, laid.height, part, laid.digest, b"")
         if self._last_digest == laid.digest:
-            with contextlib.suppress(NeedsPixels):
-                return (await self._process.ask(order, Encoded)).values
+            reply = await self._child.ask(order)
+            if not (isinstance(reply, Refused) and reply.needs_pixels):
+                return _checked(reply, Encoded).values
         decoded = await self._decoded(media, (await self.start()).sample_rate)
         self._last_digest = laid.digest
-        return (await self._process.ask(msgspec.structs.replace(order, pixels=decoded.data), Encoded)).values
+        reply = await self._child.ask(msgspec.structs.replace(order, pixels=decoded.data))
+        return _checked(reply, Encoded).values
 
     async def _decoded(self, media: Media, rate: int) -> _Decoded:
         if media.kind == "audio":
             samples = await self._sounds.samples(media, rate)
-            return _Decoded("audio", len(samples) // _BYTES_OF_SAMPLE, 1, samples)
+            return _Decoded("audio", len(samples) // BYTES_OF_SAMPLE, 1, samples)
         picture = await self._images.picture(media)
         return _Decoded("image", picture.width, picture.height, picture.pixels)
 
     async def _retried(self, digest: bytes, order: Lay) -> Laid:
         """The process may have ended because of the file that was being encoded: then it is tried while none is."""
-        with contextlib.suppress(EncoderDied):
-            return await self._process.ask(order, Laid)
+        with contextlib.suppress(ChildDied):
+            return _checked(await self._child.ask(order), Laid)
         async with self._turn:
             for _ in range(_MAX_CRASHES):
-                with contextlib.suppress(EncoderDied):
-                    return await self._process.ask(order, Laid)
+                with contextlib.suppress(ChildDied):
+                    return _checked(await self._child.ask(order), Laid)
         self._crashes[digest] = _MAX_CRASHES
         raise _crashed(order.kind)
 
@@ -257,12 +265,13 @@ class MediaEncoder:
         sizes = f"{file.width}x{file.height}" if file.kind == "image" else f"{file.kind} {file.width}"
         return blake2b(b"\0".join((self._identity, sizes.encode(), file.data)), digest_size=_KEY_BYTES).digest()
 
-    def _keep(self, key: bytes, values: bytes) -> None:
-        self._kept[key] = values
-        self._kept_bytes += len(values)
-        while self._kept_bytes > self._max_kept_bytes:
-            _, dropped = self._kept.popitem(last=False)
-            self._kept_bytes -= len(dropped)
+
+def _checked(reply: Reply, kind: type[ReplyT]) -> ReplyT:
+    """The reply, which has this kind unless the order is refused."""
+    if isinstance(reply, Refused):
+        raise InvalidInput(f"a file is refused: {reply.message}", parameter="messages")
+    assert isinstance(reply, kind), "every order has one kind of reply"
+    return reply
 
 
 def _spans(digest: bytes, laid: Laid, kind: MediaKind) -> list[int | Span]:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeAlias
 
 import msgspec
 
 from stoker.core.media import MediaKind
-from stoker.media.child import HEADER
-
-
-class Describe(msgspec.Struct, frozen=True, tag=True):
-    """Asks for facts about the projector. This first order loads it, and encodes one file of each kind."""
+from stoker.media.frames import Describe, Refused
 
 
 class Described(msgspec.Struct, frozen=True, tag=True):
@@ -63,29 +58,8 @@ class Encoded(msgspec.Struct, frozen=True, tag=True):
     """Values of 4 bytes, little-endian, row after row."""
 
 
-class Refused(msgspec.Struct, frozen=True, tag=True):
-    """The file, or the projector, cannot be used."""
-
-    message: str
-    needs_pixels: bool = False
-    """Pixels were left out that are not there any more."""
-
-
 Order: TypeAlias = Describe | Lay | Encode
 Reply: TypeAlias = Described | Laid | Encoded | Refused
 
 order_decoder = msgspec.msgpack.Decoder(Order)
 reply_decoder = msgspec.msgpack.Decoder(Reply)
-
-
-def read_order(read: Callable[[int], bytes]) -> tuple[int, Order] | None:
-    """The next order and its number; None = there will be no more.
-
-    Args:
-        read: gives the requested number of bytes, or fewer at the end.
-    """
-    header = read(HEADER.size)
-    if len(header) < HEADER.size:
-        return None
-    size, number = HEADER.unpack(header)
-    return number, order_decoder.decode(read(size))

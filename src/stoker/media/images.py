@@ -9,18 +9,14 @@ from importlib import import_module
 
 from PIL import Image, ImageOps
 
-from stoker.media.pixels import SIZES
+from stoker.media.confined import FileRefused
+from stoker.media.plain import MAX_PIXELS, SIZES
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
-MAX_PIXELS = 64_000_000
 MAX_SIDE = 16_384
 _LATE_MODULES = ("copy", "mmap", "tempfile", "PIL.ImageColor", "PIL.ImageFilter", "PIL.ImagePalette", "PIL.ImageCms")
 _PNG_LEVEL = 1
 """The file goes to a neighbor process only, so speed counts more than size."""
-
-
-class ImageRefused(Exception):
-    """The image cannot be used; the text says why."""
 
 
 def import_formats() -> None:
@@ -30,23 +26,24 @@ def import_formats() -> None:
         import_module(module)
 
 
-def as_png(data: bytes, *, max_pixels: int = MAX_PIXELS, max_side: int = MAX_SIDE) -> bytes:
+def as_png(data: bytes, *, longest: int = 0, max_pixels: int = MAX_PIXELS, max_side: int = MAX_SIDE) -> bytes:
     """The picture as an RGB PNG: the first frame, rotated as its EXIF data says, on white where it is transparent.
 
     Args:
         data: the file, in one of `FORMATS`.
+        longest: its longer side is reduced to this number of pixels; 0 = it stays as it is.
         max_pixels: more are refused before anything is decoded.
         max_side: in pixels, likewise.
 
     Raises:
-        ImageRefused: it is too large, damaged, cut off, or in another format.
+        FileRefused: it is too large, damaged, cut off, or in another format.
     """
-    return _converted(data, _png, max_pixels, max_side)
+    return _converted(data, _png, longest, max_pixels, max_side)
 
 
-def as_pixels(data: bytes, *, max_pixels: int = MAX_PIXELS, max_side: int = MAX_SIDE) -> bytes:
+def as_pixels(data: bytes, *, longest: int = 0, max_pixels: int = MAX_PIXELS, max_side: int = MAX_SIDE) -> bytes:
     """The same picture as `SIZES` and its pixels: RGB, row after row. For arguments and errors see `as_png`."""
-    return _converted(data, _pixels, max_pixels, max_side)
+    return _converted(data, _pixels, longest, max_pixels, max_side)
 
 
 def _png(picture: Image.Image) -> bytes:
@@ -59,28 +56,36 @@ def _pixels(picture: Image.Image) -> bytes:
     return SIZES.pack(*picture.size) + picture.tobytes()
 
 
-def _converted(data: bytes, convert: Callable[[Image.Image], bytes], max_pixels: int, max_side: int) -> bytes:
+def _converted(
+    data: bytes, convert: Callable[[Image.Image], bytes], longest: int, max_pixels: int, max_side: int
+) -> bytes:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 _check_size(image.size, max_pixels, max_side)
                 image.load()
-                return convert(_on_white(ImageOps.exif_transpose(image)))
+                return convert(_reduced(_on_white(ImageOps.exif_transpose(image)), longest))
     except (OSError, ValueError, SyntaxError, EOFError, OverflowError, Image.DecompressionBombError) as error:
-        raise ImageRefused(f"is damaged or cut off: {error}") from error
+        raise FileRefused(f"is damaged or cut off: {error}") from error
     except MemoryError as error:
-        raise ImageRefused("takes too much memory to decode") from error
+        raise FileRefused("takes too much memory to decode") from error
 
 
 def _check_size(size: tuple[int, int], max_pixels: int, max_side: int) -> None:
     width, height = size
     if width < 1 or height < 1:
-        raise ImageRefused("has no pixels")
+        raise FileRefused("has no pixels")
     if max(size) > max_side:
-        raise ImageRefused(f"has {width} × {height} pixels: a side may have {max_side}")
+        raise FileRefused(f"has {width} × {height} pixels: a side may have {max_side}")
     if width * height > max_pixels:
-        raise ImageRefused(f"has {width} × {height} pixels: an image may have {max_pixels}")
+        raise FileRefused(f"has {width} × {height} pixels: an image may have {max_pixels}")
+
+
+def _reduced(image: Image.Image, longest: int) -> Image.Image:
+    if longest:
+        image.thumbnail((longest, longest), Image.Resampling.LANCZOS)
+    return image
 
 
 def _on_white(image: Image.Image) -> Image.Image:

@@ -5,51 +5,73 @@ Text is read by pypdf, and images are drawn by PDFium, each only if it is asked 
 
 from __future__ import annotations
 
+import contextlib
+import encodings
+import importlib
 import io
+import pkgutil
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pypdf
 import pypdfium2
 from pypdf.errors import DependencyError, FileNotDecryptedError, LimitReachedError, PyPdfError
 
+from stoker.media import images
+from stoker.media.confined import FileRefused
 from stoker.media.pages import MAX_PAGES, MAX_PICTURE_BYTES, MAX_PICTURES, MAX_TEXT, Page
 
 _ENCRYPTED = "is encrypted: send it without a password"
 _TOO_LARGE_INSIDE = "unpacks to more than may be read"
 _PNG_LEVEL = 1
+_OPTIONAL = ("json", "datetime", "brotli", "fontTools.cffLib", "fontTools.ttLib", "arabic_reshaper", "bidi.algorithm")
+"""What pypdf uses if it is there."""
 
 
-class DocumentRefused(Exception):
-    """The document cannot be used; the text says why."""
+def import_formats() -> None:
+    """Imports what is otherwise imported when it is first needed: by then no file can be opened."""
+    images.import_formats()
+    for name in _OPTIONAL:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    for package in (encodings, pypdf):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            with contextlib.suppress(ImportError):  # of another system, or of a library that is not installed
+                importlib.import_module(module.name)
 
 
-def read_pdf(data: bytes, side: int | None) -> list[Page]:
+def as_pages(data: bytes, *, side: int) -> bytes:
+    """The pages of a document as `pages_decoder` reads them; for arguments and errors see `read_pdf`."""
+    return msgspec.msgpack.encode(read_pdf(data, side))
+
+
+def read_pdf(data: bytes, side: int) -> list[Page]:
     """The pages of a document.
 
     Args:
         data: the file.
-        side: longer side of the images of its pages, in pixels; None = only the text is wanted.
+        side: longer side of the images of its pages, in pixels; 0 = only the text is wanted.
 
     Raises:
-        DocumentRefused: it is encrypted, damaged, or too large.
+        FileRefused: it is encrypted, damaged, or too large.
     """
     try:
-        texts = list(_texts(data, MAX_PAGES if side is None else MAX_PICTURES))
-        images = [b""] * len(texts) if side is None else list(_images(data, side))
+        texts = list(_texts(data, MAX_PICTURES if side else MAX_PAGES))
+        pictures = list(_images(data, side)) if side else [b""] * len(texts)
     except FileNotDecryptedError as error:
-        raise DocumentRefused(_ENCRYPTED) from error
+        raise FileRefused(_ENCRYPTED) from error
     except LimitReachedError as error:
-        raise DocumentRefused(_TOO_LARGE_INSIDE) from error
+        raise FileRefused(_TOO_LARGE_INSIDE) from error
     except (PyPdfError, pypdfium2.PdfiumError, RecursionError, ArithmeticError, LookupError, ValueError) as error:
-        raise DocumentRefused(f"is damaged: {str(error)[:200] or type(error).__name__}") from error
+        raise FileRefused(f"is damaged: {str(error)[:200] or type(error).__name__}") from error
     except (AttributeError, TypeError, AssertionError) as error:  # pypdf, of objects of unexpected kinds
-        raise DocumentRefused("is damaged: an object in it is of the wrong kind") from error
+        raise FileRefused("is damaged: an object in it is of the wrong kind") from error
     except MemoryError as error:
-        raise DocumentRefused("takes too much memory to read") from error
-    if len(images) != len(texts):
-        raise DocumentRefused("is damaged: its number of pages is uncertain")
-    return [Page(text, image) for text, image in zip(texts, images, strict=True)]
+        raise FileRefused("takes too much memory to read") from error
+    if len(pictures) != len(texts):
+        raise FileRefused("is damaged: its number of pages is uncertain")
+    return [Page(text, image) for text, image in zip(texts, pictures, strict=True)]
 
 
 def _texts(data: bytes, max_pages: int) -> Iterator[str]:
@@ -58,13 +80,13 @@ def _texts(data: bytes, max_pages: int) -> Iterator[str]:
         _decrypt(reader)
     count = len(reader.pages)
     if not 1 <= count <= max_pages:
-        raise DocumentRefused(f"has {count} pages: it may have 1 to {max_pages}" + _why(max_pages))
+        raise FileRefused(f"has {count} pages: it may have 1 to {max_pages}" + _why(max_pages))
     num_chars = 0
     for page in reader.pages:
         text = page.extract_text().encode("utf-8", "replace").decode()
         num_chars += len(text)
         if num_chars > MAX_TEXT:
-            raise DocumentRefused(f"has more than {MAX_TEXT} characters of text")
+            raise FileRefused(f"has more than {MAX_TEXT} characters of text")
         yield text
 
 
@@ -77,9 +99,9 @@ def _decrypt(reader: pypdf.PdfReader) -> None:
     try:
         is_open = bool(reader.decrypt(""))
     except DependencyError as error:
-        raise DocumentRefused(_ENCRYPTED) from error
+        raise FileRefused(_ENCRYPTED) from error
     if not is_open:
-        raise DocumentRefused(_ENCRYPTED)
+        raise FileRefused(_ENCRYPTED)
 
 
 def _images(data: bytes, side: int) -> Iterator[bytes]:
@@ -89,7 +111,7 @@ def _images(data: bytes, side: int) -> Iterator[bytes]:
             image = _drawn(document, index, side)
             num_bytes += len(image)
             if num_bytes > MAX_PICTURE_BYTES:
-                raise DocumentRefused(f"has pages whose images are larger than {MAX_PICTURE_BYTES} bytes together")
+                raise FileRefused(f"has pages whose images are larger than {MAX_PICTURE_BYTES} bytes together")
             yield image
 
 
@@ -98,7 +120,7 @@ def _drawn(document: Any, index: int, side: int) -> bytes:
     page = document[index]
     longest = max(page.get_size())
     if not longest > 0:
-        raise DocumentRefused(f"is damaged: page {index + 1} has no size")
+        raise FileRefused(f"is damaged: page {index + 1} has no size")
     written = io.BytesIO()
     bitmap = page.render(scale=side / longest)
     bitmap.to_pil().convert("RGB").save(written, "PNG", compress_level=_PNG_LEVEL)

@@ -17,9 +17,10 @@ from av.error import FFmpegError
 from numpy.typing import NDArray
 
 from stoker.core.sound_formats import sound_format
+from stoker.media.confined import FileRefused
+from stoker.media.plain import MAX_S
 from stoker.media.wav import wav_header
 
-MAX_S = 30 * 60.0
 MAX_CHANNELS = 8
 MIN_RATE, MAX_RATE = 4_000, 384_000
 _CODECS = ("pcm_", "mp3", "flac", "aac", "alac", "opus", "vorbis")
@@ -32,15 +33,11 @@ _TRIAL_RATE = 8_000
 _TRIAL = wav_header(_TRIAL_RATE, _TRIAL_RATE) + bytes(2 * _TRIAL_RATE)
 
 
-class SoundRefused(Exception):
-    """The recording cannot be used; the text says why."""
-
-
 def import_formats() -> None:
     """Imports what is otherwise imported when a file is read: by then no file can be opened."""
     as_samples(_TRIAL, 2 * _TRIAL_RATE)
     for damaged in (_TRIAL[:30], b"ID3"):
-        with suppress(SoundRefused):
+        with suppress(FileRefused):
             as_samples(damaged, _TRIAL_RATE)
 
 
@@ -53,7 +50,7 @@ def as_samples(data: bytes, rate: int, *, max_s: float = MAX_S) -> bytes:
         max_s: longest recording, in seconds; a longer one is refused, by its header if that says so.
 
     Raises:
-        SoundRefused: it is too long, damaged, empty, or in another format.
+        FileRefused: it is too long, damaged, empty, or in another format.
     """
     pieces: list[NDArray[np.float32]] = []
     num_samples = 0
@@ -66,11 +63,11 @@ def as_samples(data: bytes, rate: int, *, max_s: float = MAX_S) -> bytes:
                 if num_samples > max_s * rate:
                     raise _too_long(max_s)
     except (FFmpegError, OSError, ValueError, OverflowError) as error:
-        raise SoundRefused(f"is damaged or cut off: {error}") from error
+        raise FileRefused(f"is damaged or cut off: {error}") from error
     except MemoryError as error:
-        raise SoundRefused("takes too much memory to decode") from error
+        raise FileRefused("takes too much memory to decode") from error
     if not num_samples:
-        raise SoundRefused("has no sound in it")
+        raise FileRefused("has no sound in it")
     return np.concatenate(pieces).astype("<f4").tobytes()
 
 
@@ -79,7 +76,7 @@ def _opened(data: bytes) -> Generator[InputContainer]:
     """The file, read in the one format that its first bytes announce."""
     name = sound_format(data)
     if name is None:
-        raise SoundRefused("is in a format that is not supported")
+        raise FileRefused("is in a format that is not supported")
     with av.open(io.BytesIO(data), "r", format=name, metadata_errors="ignore", options=_OPTIONS) as container:
         yield container
 
@@ -87,7 +84,7 @@ def _opened(data: bytes) -> Generator[InputContainer]:
 def _pieces(container: InputContainer, rate: int) -> Iterator[NDArray[np.float32]]:
     stream = next(iter(container.streams.audio), None)
     if stream is None:
-        raise SoundRefused("has no sound in it")
+        raise FileRefused("has no sound in it")
     _check_codec(cast("AudioCodecContext | None", stream.codec_context))
     stream.codec_context.thread_count = 1
     resampler = AudioResampler(format="flt", layout="mono", rate=rate)
@@ -109,9 +106,9 @@ def _check_length(container: InputContainer, max_s: float) -> None:
 
 def _check_codec(codec: AudioCodecContext | None) -> None:
     if codec is None:
-        raise SoundRefused("is encoded in a way that is not supported")
+        raise FileRefused("is encoded in a way that is not supported")
     if not codec.name.startswith(_CODECS):
-        raise SoundRefused(f"is encoded as {codec.name}, which is not supported")
+        raise FileRefused(f"is encoded as {codec.name}, which is not supported")
     _check_rate(codec.sample_rate, codec.channels)
 
 
@@ -122,10 +119,10 @@ def _check_frame(frame: AudioFrame) -> None:
 
 def _check_rate(rate: int, num_channels: int) -> None:
     if rate and not MIN_RATE <= rate <= MAX_RATE:
-        raise SoundRefused(f"has {rate} samples per second: a recording may have {MIN_RATE} to {MAX_RATE}")
+        raise FileRefused(f"has {rate} samples per second: a recording may have {MIN_RATE} to {MAX_RATE}")
     if num_channels > MAX_CHANNELS:
-        raise SoundRefused(f"has {num_channels} channels: a recording may have {MAX_CHANNELS}")
+        raise FileRefused(f"has {num_channels} channels: a recording may have {MAX_CHANNELS}")
 
 
-def _too_long(max_s: float) -> SoundRefused:
-    return SoundRefused(f"is longer than {max_s / 60:g} minutes")
+def _too_long(max_s: float) -> FileRefused:
+    return FileRefused(f"is longer than {max_s / 60:g} minutes")

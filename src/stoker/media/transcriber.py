@@ -14,28 +14,26 @@ from itertools import count
 
 from stoker.core.media import Media
 from stoker.core.speech import Segment, SpeechInfo, Wish
-from stoker.errors import BackendError, InvalidInput, MediaCrashed, ModelUnsupported
+from stoker.errors import InvalidInput, MediaCrashed
 from stoker.media.child import Child, ChildDied
 from stoker.media.decoder import SoundDecoder
+from stoker.media.frames import Refused
+from stoker.media.plain import BYTES_OF_SAMPLE
 from stoker.media.transcribing import (
     Begin,
     Begun,
     Continue,
-    Describe,
     Described,
     Drop,
     Next,
     Order,
-    Refused,
     Reply,
     reply_decoder,
 )
 
-_START_S, _REPLY_S = 300.0, 600.0
 _AT_A_TIME = 4
 """Recordings that the process has at the same time. Each takes up to about 200 MiB."""
 _MAX_CRASHES = 2
-_BYTES_OF_SAMPLE = 4
 _OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
 
@@ -74,14 +72,12 @@ class Transcriber:
     """
 
     def __init__(self, command: Sequence[str]) -> None:
-        self._child = Child[Reply](command, reply_decoder, _OFFLINE)
+        self._child = Child[Reply](command, "the Whisper model", reply_decoder, _OFFLINE)
         self._sounds = SoundDecoder()
-        self._starting = asyncio.Lock()
         self._turn = asyncio.Lock()
         """Held for one order: waiting recordings take turns, segment by segment."""
         self._places = asyncio.Semaphore(_AT_A_TIME)
         self._numbers = count(1)
-        self._info: SpeechInfo | None = None
         self.is_busy = False
         """The process is working on an order."""
 
@@ -92,7 +88,7 @@ class Transcriber:
 
     @property
     def num_restarts(self) -> int:
-        return max(0, self._child.num_starts - 1)
+        return self._child.num_restarts
 
     async def start(self) -> SpeechInfo:
         """Starts the process, if none runs, and returns when it has loaded the model.
@@ -101,10 +97,9 @@ class Transcriber:
             ModelUnsupported: the model cannot be used.
             BackendError: the process cannot be started, or ends before it is ready.
         """
-        async with self._starting:
-            if self._child.pid is None or self._info is None:
-                self._info = await self._start()
-            return self._info
+        described = await self._child.start()
+        assert isinstance(described, Described)
+        return described.info
 
     async def transcribe(self, recording: Media, wish: Wish) -> AsyncGenerator[Heard | Segment, None]:
         """The text of a recording: first one `Heard`, then the segments in their order.
@@ -115,6 +110,7 @@ class Transcriber:
             InvalidInput: the file cannot be decoded, or the wish cannot be fulfilled.
             MediaCrashed: the recording ended the process twice.
             BackendError: the process cannot be started.
+            Timeout: the file, or a segment of it, takes too long.
         """
         async with self._places:
             info = await self.start()
@@ -123,7 +119,7 @@ class Transcriber:
             job = _Job(next(self._numbers), samples, wish)
             try:
                 language = await self._begun(job)
-                yield Heard(language, len(samples) / _BYTES_OF_SAMPLE / info.sample_rate)
+                yield Heard(language, len(samples) / BYTES_OF_SAMPLE / info.sample_rate)
                 while (segment := await self._next(job)) is not None:
                     yield segment
             finally:
@@ -133,24 +129,12 @@ class Transcriber:
         """Ends the process. Calling it twice is allowed."""
         await self._child.close()
 
-    async def _start(self) -> SpeechInfo:
-        await self._child.spawn()
-        try:
-            reply = await self._child.send(Describe(), _START_S)
-        except ChildDied as error:
-            raise BackendError("the Whisper model ends the process that loads it, or takes too long") from error
-        if isinstance(reply, Refused):
-            await self._child.close()
-            raise ModelUnsupported(reply.message)
-        assert isinstance(reply, Described)
-        return reply.info
-
     async def _begun(self, job: _Job) -> str:
         """Gives the process a recording, or what is left of it, and returns the language."""
         while True:
             async with self._turn:
                 info = await self.start()
-                first = int(job.heard_s * info.sample_rate) * _BYTES_OF_SAMPLE
+                first = int(job.heard_s * info.sample_rate) * BYTES_OF_SAMPLE
                 order = Begin(job.number, job.samples[first:], job.wish)
                 incarnation = self._child.num_starts
                 reply = await self._answered(order, job)
@@ -183,10 +167,10 @@ class Transcriber:
         """None: the process ended."""
         self.is_busy = True
         try:
-            reply = await self._child.send(order, _REPLY_S)
+            reply = await self._child.send(order)
         except ChildDied as error:
             job.incarnation = 0
-            job.num_crashes += 1
+            job.num_crashes += error.is_crash
             if job.num_crashes >= _MAX_CRASHES:
                 message = "a recording ends the process that transcribes it"
                 raise MediaCrashed(message, parameter="file") from error

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeAlias
 
 import msgspec
 
 from stoker.core.speech import Segment, SpeechInfo, Wish
-from stoker.media.child import HEADER
-
-
-class Describe(msgspec.Struct, frozen=True, tag=True):
-    """Asks for facts about the model. This first order loads it."""
+from stoker.media.frames import Describe, Refused
 
 
 class Described(msgspec.Struct, frozen=True, tag=True):
@@ -50,27 +45,8 @@ class Drop(msgspec.Struct, frozen=True, tag=True):
     job: int
 
 
-class Refused(msgspec.Struct, frozen=True, tag=True):
-    """The model, or an order, cannot be used."""
-
-    message: str
-
-
 Order: TypeAlias = Describe | Begin | Continue | Drop
 Reply: TypeAlias = Described | Begun | Next | Refused
 
 order_decoder = msgspec.msgpack.Decoder(Order)
 reply_decoder = msgspec.msgpack.Decoder(Reply)
-
-
-def read_order(read: Callable[[int], bytes]) -> tuple[int, Order] | None:
-    """The next order and its number; None = there will be no more.
-
-    Args:
-        read: gives the requested number of bytes, or fewer at the end.
-    """
-    header = read(HEADER.size)
-    if len(header) < HEADER.size:
-        return None
-    size, number = HEADER.unpack(header)
-    return number, order_decoder.decode(read(size))

@@ -31,6 +31,15 @@ _STATE_BYTES = 4
 """Of one number of a recurrent state."""
 
 
+@dataclass(frozen=True, slots=True)
+class SmallerKV:
+    """How keys and values are kept where memory is short."""
+
+    kv_type: str
+    """As the program that keeps them calls it."""
+    bytes_per_token: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
     """What a loaded model will take. The compute buffers are an estimate, the rest is exact."""
@@ -45,6 +54,8 @@ class MemoryPlan:
     kv_bytes_per_token: int
     compute_bytes: int
     """Activations, and what a context takes besides KV."""
+    kv_type: str = ""
+    """`SmallerKV.kv_type`, if memory is short; empty = keys and values are kept as configured."""
     windows: WindowNeeds | None = None
     """Layers that need not keep every token; what they take is a part of `kv_bytes_per_token`."""
     state_bytes: int = 0
@@ -81,6 +92,7 @@ class MemoryPlan:
         backend = f"{self.backend}: " if self.backend else ""
         states = f", states {_mib(self.state_bytes)}" if self.state_bytes else ""
         windows = f" (layers with a window keep {self.window_tokens})" if self.window_tokens else ""
+        windows += f" as {self.kv_type}" if self.kv_type else ""
         return (
             f"{_mib(self.total_bytes)} ({backend}weights {_mib(self.weights_bytes)}, "
             f"{self.kv_tokens} tokens of KV{windows} {_mib(self.kv_bytes)}{states}, "
@@ -103,6 +115,9 @@ class MemoryNeeds:
     weights_bytes: int
     kv_bytes_per_token: int
     compute_bytes: int
+    kv_type: str = ""
+    smaller_kv: SmallerKV | None = None
+    """Chosen if the model does not fit otherwise."""
     windows: WindowNeeds | None = None
     state_bytes: int = 0
     adapter_bytes: int = 0
@@ -117,9 +132,13 @@ class MemoryNeeds:
 
     def with_draft(self, draft: MemoryNeeds) -> MemoryNeeds:
         """The same with a model that drafts, which keeps as many tokens of KV."""
+        smaller = self.smaller_kv
+        if smaller is not None:
+            smaller = replace(smaller, bytes_per_token=smaller.bytes_per_token + draft.kv_bytes_per_token)
         return replace(
             self,
             model=f"{self.model} with {draft.model}",
+            smaller_kv=smaller,
             weights_bytes=self.weights_bytes + draft.weights_bytes,
             kv_bytes_per_token=self.kv_bytes_per_token + draft.kv_bytes_per_token,
             compute_bytes=self.compute_bytes + draft.compute_bytes,
@@ -128,7 +147,7 @@ class MemoryNeeds:
     @property
     def least_bytes(self) -> int:
         """With less it is refused."""
-        return self._with_pool(0).total_bytes
+        return self._shrunk()._with_pool(0).total_bytes
 
     def within(self, available_bytes: int) -> MemoryPlan:
         """The plan for so much memory: the pool takes what is useful and affordable.
@@ -137,9 +156,17 @@ class MemoryNeeds:
             ResourceExhausted: it does not fit; the message says what would. Fields `needed_bytes`, `available_bytes`.
         """
         found = self._with_pool(available_bytes - self.weights_bytes - self.num_replicas * self._fixed_bytes)
-        if found.total_bytes > available_bytes:
-            self._refuse(found, available_bytes)
-        return found
+        if found.total_bytes <= available_bytes:
+            return found
+        if self.smaller_kv is not None:
+            return self._shrunk().within(available_bytes)
+        raise self._refusal(found, available_bytes)
+
+    def _shrunk(self) -> MemoryNeeds:
+        smaller = self.smaller_kv
+        if smaller is None:
+            return self
+        return replace(self, kv_type=smaller.kv_type, kv_bytes_per_token=smaller.bytes_per_token, smaller_kv=None)
 
     @property
     def _fixed_bytes(self) -> int:
@@ -155,6 +182,7 @@ class MemoryNeeds:
             weights_bytes=self.weights_bytes,
             kv_bytes_per_token=self.kv_bytes_per_token,
             compute_bytes=self.compute_bytes,
+            kv_type=self.kv_type,
             windows=self.windows,
             state_bytes=self.state_bytes,
             adapter_bytes=self.adapter_bytes,
@@ -180,12 +208,12 @@ class MemoryNeeds:
             return num_bytes // self.kv_bytes_per_token
         return self.windows.affordable(num_bytes, self.kv_bytes_per_token)
 
-    def _refuse(self, plan: MemoryPlan, available_bytes: int) -> NoReturn:
+    def _refusal(self, plan: MemoryPlan, available_bytes: int) -> ResourceExhausted:
         left = (available_bytes - plan.weights_bytes) // plan.num_replicas - self._fixed_bytes
         fitting = self.affordable_tokens(max(0, left))
         pools = fitting * plan.num_replicas
         advice = f"--ctx-size {fitting} --kv-tokens {pools} would fit" if fitting > 0 else "use a smaller model"
-        raise ResourceExhausted(
+        return ResourceExhausted(
             f"{self.model} needs {plan}, but {_mib(available_bytes)} of memory are available: {advice}.",
             needed_bytes=plan.total_bytes,
             available_bytes=available_bytes,
@@ -273,12 +301,17 @@ def kv_bytes_per_token(gguf: GGUFFile, element_bytes: float = 2.0) -> int:
     Layers that see only a window are counted in full: a backend may keep less.
     """
     num_heads, num_kv_heads = _counts(gguf, "attention.head_count"), _counts(gguf, "attention.head_count_kv")
-    if not num_heads or not max(num_heads):
-        return 0
-    head_size = _number(gguf, "embedding_length") // max(num_heads)
+    return ceil(_over_layers(gguf, num_kv_heads or num_heads or [0]) * sum(head_sizes(gguf)) * element_bytes)
+
+
+def head_sizes(gguf: GGUFFile) -> tuple[int, int]:
+    """Numbers in a key and in a value of one head; 0 for a model without attention."""
+    num_heads = max(_counts(gguf, "attention.head_count"), default=0)
+    if not num_heads:
+        return 0, 0
+    head_size = _number(gguf, "embedding_length") // num_heads
     key_size = _number(gguf, "attention.key_length", head_size)
-    value_size = _number(gguf, "attention.value_length", head_size)
-    return ceil(_over_layers(gguf, num_kv_heads or num_heads) * (key_size + value_size) * element_bytes)
+    return key_size, _number(gguf, "attention.value_length", head_size)
 
 
 def state_bytes(gguf: GGUFFile) -> int:

@@ -25,6 +25,8 @@ _USUAL_NAMES = {
 """What GenAI's builder calls them in its own file, and what most graphs call them."""
 _MAX_LAYERS = 4096
 """More than any model has."""
+_MAX_DEVICE, _MAX_THREADS = 1023, 512
+"""What the options `--device-id` and `--threads` take at most."""
 
 _HINTED_CONTEXT = 2048
 _HINTED_SEQUENCES = 16
@@ -47,6 +49,17 @@ class Hints:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """What `metadata.json` says under `hardware_requirements`. `None` and empty: nothing."""
+
+    providers: tuple[str, ...] = ()
+    """Execution providers in the order in which they are to be tried."""
+    device_id: int | None = None
+    threads: int | None = None
+    """Of the CPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OnnxDescription:
     """The facts of one model. `None`: its files do not say."""
 
@@ -64,6 +77,7 @@ class OnnxDescription:
     """How inputs and outputs are usually called that this graph calls otherwise, by its own names."""
     defaults: SamplingParams
     hints: Hints
+    hardware: Hardware
 
 
 def describe_onnx(folder: JSONFolder) -> OnnxDescription:
@@ -76,6 +90,7 @@ def describe_onnx(folder: JSONFolder) -> OnnxDescription:
     config = _text_config(folder.read_json("config.json"))
     generation = folder.read_json("generation_config.json")
     genai = _mapping(folder.read_json("genai_config.json"), "model")
+    metadata = folder.read_json("metadata.json")
     return OnnxDescription(
         name=folder.name,
         architecture=_text(config, "model_type") or _text(genai, "type") or "onnx",
@@ -88,7 +103,8 @@ def describe_onnx(folder: JSONFolder) -> OnnxDescription:
         hidden_size=_first_positive(config, "hidden_size", "n_embd", "dim"),
         names=_names(_mapping(genai, "decoder")),
         defaults=_defaults(folder, generation),
-        hints=_hints(folder.read_json("metadata.json")),
+        hints=_hints(metadata),
+        hardware=_hardware(_mapping(metadata, "hardware_requirements")),
     )
 
 
@@ -164,6 +180,17 @@ def _hints(metadata: Mapping[str, Any]) -> Hints:
         max_sequences=_first_positive(scheduler, "max_num_seqs") or _HINTED_SEQUENCES,
         max_paddings=_first_positive(scheduler, "max_paddings"),
         kv_tokens=(block_size or _HINTED_BLOCK_SIZE) * (blocks or _HINTED_BLOCKS) if has_pool else None,
+    )
+
+
+def _hardware(asked: Mapping[str, Any]) -> Hardware:
+    further = asked.get("fallback_providers")
+    names = [asked.get("preferred_provider"), *(cast(list[object], further) if isinstance(further, list) else ())]
+    device, threads = _integer(asked.get("device_id")), _first_positive(asked, "intra_op_threads")
+    return Hardware(
+        providers=tuple(dict.fromkeys(name.lower() for name in names if isinstance(name, str))),
+        device_id=device if device is not None and 0 <= device <= _MAX_DEVICE else None,
+        threads=threads if threads is not None and threads <= _MAX_THREADS else None,
     )
 
 

@@ -47,6 +47,7 @@ def share_of(config: EngineConfig, number: int, count: int, *, num_cores: int, r
         cache_ram=part(ram_mib),
         num_replicas=count,
         has_siblings=count > 1,
+        device_id=devices[number % len(devices)] if (devices := config.device_ids) else None,
     )
 
 

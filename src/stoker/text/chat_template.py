@@ -11,7 +11,7 @@ from functools import cached_property
 import jinja2
 
 from stoker.errors import InvalidInput, TemplateError
-from stoker.text.messages import Json, Message, message_to_dict, plain_json
+from stoker.text.messages import ArgumentForm, Json, Message, message_to_dict, plain_json
 from stoker.text.template_budget import MAX_CPU_S, MAX_WORK, WorkLimitExceeded, limited
 from stoker.text.template_sandbox import RaisedByTemplate, TemplateSandbox
 
@@ -30,6 +30,8 @@ MAX_PROMPT_CHARS = 1 << 24
 
 _PROBE_SHARE = 0.05
 """Share of a prompt's limits for each of the small conversations that probe a template."""
+_PROBE_ARGUMENTS: Json = {"probe-key": 1}
+_PROBE_TEXT = '{"probe-key": 1}'
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 _TEMPLATE_FAULTS = (
     jinja2.TemplateError,
@@ -119,8 +121,8 @@ class ChatTemplate:
 
     def _as_dict(self, message: Message) -> dict[str, Json]:
         has_parts = isinstance(message.content, tuple) and self._reads_parts
-        is_text = bool(message.tool_calls) and self.wants_string_arguments
-        values = message_to_dict(message, parts=has_parts or self._needs_parts, string_arguments=is_text)
+        form = self._argument_form if message.tool_calls else "either"
+        values = message_to_dict(message, parts=has_parts or self._needs_parts, arguments=form)
         if message.role == "developer" and not self._knows_developer:
             values["role"] = "system"
         if message.tool_calls and not message.content:
@@ -177,18 +179,21 @@ class ChatTemplate:
     @cached_property
     def _beside_calls(self) -> Json:
         """The empty content, None or an empty string, with which a message's tool calls are written."""
-        return "" if _names_probe(self._probe_call("", self.wants_string_arguments)) else None
+        arguments = _PROBE_TEXT if self._argument_form == "text" else _PROBE_ARGUMENTS
+        return "" if _names_probe(self._probe_call("", arguments)) else None
 
     @cached_property
-    def wants_string_arguments(self) -> bool:
-        """The template writes the arguments of a tool call only if they are JSON text instead of an object."""
-        contents: tuple[Json, ...] = ("", None)
-        if any(_names_probe(self._probe_call(content, False)) for content in contents):
-            return False
-        return any(_names_probe(self._probe_call(content, True)) for content in contents)
+    def _argument_form(self) -> ArgumentForm:
+        """The form in which the template writes the arguments of a tool call."""
+        if self._writes_arguments(_PROBE_ARGUMENTS):
+            return "either" if self._writes_arguments("probe-key, cut off") else "object"
+        return "text" if self._writes_arguments(_PROBE_TEXT) else "either"
 
-    def _probe_call(self, content: Json, is_text: bool) -> str:
-        arguments: Json = '{"probe-key": 1}' if is_text else {"probe-key": 1}
+    def _writes_arguments(self, arguments: Json) -> bool:
+        contents: tuple[Json, ...] = ("", None)
+        return any(_names_probe(self._probe_call(content, arguments)) for content in contents)
+
+    def _probe_call(self, content: Json, arguments: Json) -> str:
         call: Json = {"id": "call00000", "type": "function", "function": {"name": "probe", "arguments": arguments}}
         return self._probe(content, {"tool_calls": [call]})
 

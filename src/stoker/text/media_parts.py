@@ -27,6 +27,8 @@ MEDIA_TYPES = frozenset({"image_url", "input_image", "image", "input_audio"})
 _FORMATS: Mapping[MediaKind, str] = {"image": "PNG, JPEG, WebP or GIF", "audio": "WAV, MP3, FLAC, OGG, M4A or WebM"}
 _DATA_URL = re.compile(r"data:([a-zA-Z0-9.+/_-]*)((?:;[^;,]*)*),")
 _DIGEST_CHARS = 32
+_SIDES = {"auto": 0, "low": 512, "high": 0, "original": 0}
+"""Longer side of an image in pixels, by the detail that is asked for; 0 = as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +72,10 @@ def media_from_base64(text: object, kind: MediaKind | None, where: str) -> Media
     return media_from_bytes(decoded_file(text, where), kind, where)
 
 
-def media_from_bytes(data: bytes, kind: MediaKind | None, where: str, *, max_bytes: int = MAX_MEDIA_BYTES) -> Media:
-    """A file. The first bytes decide what it is, never a name or a declared type.
+def media_from_bytes(
+    data: bytes, kind: MediaKind | None, where: str, *, max_bytes: int = MAX_MEDIA_BYTES, longest: int = 0
+) -> Media:
+    """A file. The first bytes decide what it is, never a name or a declared type. For `longest` see `Media`.
 
     Raises:
         InvalidInput: the file is too large, or in a format that is not supported.
@@ -82,7 +86,8 @@ def media_from_bytes(data: bytes, kind: MediaKind | None, where: str, *, max_byt
     if found is None or kind not in (None, found):
         formats = [words for known, words in _FORMATS.items() if kind in (None, known)]
         raise _invalid(where, f"is in a format that is not supported: send {' or '.join(formats)}")
-    return Media(found, f"<__media_{hashlib.sha256(data).hexdigest()[:_DIGEST_CHARS]}__>", data)
+    digest = hashlib.sha256(b"%d\0%b" % (longest, data) if longest else data).hexdigest()
+    return Media(found, f"<__media_{digest[:_DIGEST_CHARS]}__>", data, longest)
 
 
 def media_of_parts(parts: Sequence[object], where: str = "messages") -> tuple[Media, ...]:
@@ -109,8 +114,18 @@ def _image(kind: str, fields: Mapping[object, object], where: str) -> Media:
         raise UnsupportedParameter(f"`{where}.file_id`: there is no store of files; send the data", parameter=where)
     url = fields.get("image_url")
     if isinstance(url, Mapping):
-        return _from_url(cast("Mapping[object, object]", url).get("url"), f"{where}.image_url.url")
-    return _from_url(url, f"{where}.image_url")
+        given = cast("Mapping[object, object]", url)
+        return _from_url(given.get("url"), f"{where}.image_url.url", _longest(given, f"{where}.image_url"))
+    return _from_url(url, f"{where}.image_url", _longest(fields, where))
+
+
+def _longest(fields: Mapping[object, object], where: str) -> int:
+    detail = fields.get("detail")
+    if detail is None:
+        return 0
+    if not isinstance(detail, str) or detail not in _SIDES:
+        raise _invalid(f"{where}.detail", f"must be one of {', '.join(_SIDES)}")
+    return _SIDES[detail]
 
 
 def _anthropic_image(source: Mapping[object, object], where: str) -> Media:
@@ -123,8 +138,8 @@ def _anthropic_image(source: Mapping[object, object], where: str) -> Media:
             raise UnsupportedParameter(f"`{where}`: send the image as base64", parameter=where)
 
 
-def _from_url(url: object, where: str) -> Media:
-    return media_from_base64(url, "image", where)
+def _from_url(url: object, where: str, longest: int = 0) -> Media:
+    return media_from_bytes(decoded_file(url, where), "image", where, longest=longest)
 
 
 def decoded_file(text: object, where: str) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias, cast
+from typing import Literal, TypeAlias, cast
 
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.text.media_parts import MEDIA_TYPES, MediaPart, media_part
@@ -71,6 +71,9 @@ class Message:
             is_behind_text = is_text
         return text
 
+
+ArgumentForm: TypeAlias = Literal["text", "object", "either"]
+"""Arguments of a call as JSON text; as an object; or as an object, and as text where the text is no JSON object."""
 
 _KINDS: Mapping[type, str] = {
     dict: "an object",
@@ -147,16 +150,16 @@ def checked_message(message: Message, where: str) -> Message:
     )
 
 
-def message_to_dict(message: Message, *, parts: bool = False, string_arguments: bool = False) -> dict[str, Json]:
+def message_to_dict(message: Message, *, parts: bool = False, arguments: ArgumentForm = "either") -> dict[str, Json]:
     """The plain dict that a chat template expects.
 
     Fields that were not given are left out, but `content` is always there. Reasoning stands under every name that
-    templates read; arguments of tool calls are objects wherever they are valid JSON, as templates want them.
+    templates read.
 
     Args:
         message: The message.
         parts: Give text as a list of `{"type": "text", "text": …}`, for templates that iterate over it.
-        string_arguments: Give the arguments of tool calls as JSON text.
+        arguments: The form of the arguments of tool calls.
     """
     values: dict[str, Json] = {"role": message.role, "content": _template_content(message, parts=parts)}
     if message.name is not None:
@@ -164,8 +167,7 @@ def message_to_dict(message: Message, *, parts: bool = False, string_arguments: 
     if message.reasoning is not None:
         values |= dict.fromkeys(_REASONING_FIELDS, message.reasoning)
     if message.tool_calls:
-        convert = _with_string_arguments if string_arguments else _with_object_arguments
-        values["tool_calls"] = [convert(call) for call in message.tool_calls]
+        values["tool_calls"] = [_with_arguments(call, arguments) for call in message.tool_calls]
     if message.tool_call_id is not None:
         values["tool_call_id"] = message.tool_call_id
     return values | dict(message.extra)
@@ -305,24 +307,29 @@ def _template_content(message: Message, *, parts: bool) -> Json:
     return [{"type": "text", "text": text} for text in texts]
 
 
-def _with_object_arguments(call: dict[str, Json]) -> dict[str, Json]:
+def _with_arguments(call: dict[str, Json], form: ArgumentForm) -> dict[str, Json]:
     function = call.get("function")
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+    if not isinstance(function, dict) or "arguments" not in function:
         return call
+    return {**call, "function": {**function, "arguments": arguments_as(form, function["arguments"])}}
+
+
+def arguments_as(form: ArgumentForm, arguments: Json) -> Json:
+    """The arguments of a call in a form that a template can write.
+
+    Text that is no JSON object, as that of a call that was cut off, is kept.
+    """
+    if arguments is None or (isinstance(arguments, str) and arguments.strip() in ("", "null")):
+        arguments = {}
     try:
-        arguments = json.loads(cast("str", function["arguments"]))
+        parsed = json.loads(arguments) if isinstance(arguments, str) else arguments
     except (ValueError, RecursionError):
-        return call
-    if not isinstance(arguments, dict):
-        return call
-    return {**call, "function": {**function, "arguments": cast("dict[str, Json]", arguments)}}
-
-
-def _with_string_arguments(call: dict[str, Json]) -> dict[str, Json]:
-    function = call.get("function")
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), dict):
-        return call
-    return {**call, "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}}
+        parsed = arguments
+    if not isinstance(parsed, dict):
+        return {"arguments": arguments} if form == "object" else arguments
+    if form != "text":
+        return cast("Json", parsed)
+    return arguments if isinstance(arguments, str) else json.dumps(parsed, ensure_ascii=False)
 
 
 def _kind(value: object) -> str:

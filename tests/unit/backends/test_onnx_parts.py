@@ -309,6 +309,21 @@ def test_an_unknown_provider_is_refused_before_anything_is_loaded(tmp_path: Path
             open_session(read_onnx_graph(tmp_path / "m.onnx"), SessionOptions(threads=1, provider=name))
 
 
+def test_providers_are_tried_in_the_order_that_was_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    every = ["CUDAExecutionProvider", "OpenVINOExecutionProvider", "CPUExecutionProvider"]
+    assert candidates("openvino,cuda", every) == ("openvino", "cuda")
+    assert candidates("openvino,cpu,cuda", every) == ("openvino",)
+    assert not caplog.text
+    assert candidates("rocm,cuda", every) == ("cuda",)
+    assert candidates("rocm,cpu", every) == ()
+    assert [record.getMessage().rpartition(", ")[2] for record in caplog.records] == [
+        "cuda is tried",
+        "the CPU computes",
+    ]
+    with pytest.raises(ConfigError, match=r"no provider 'cudo'.*did you mean cuda"):
+        candidates("cpu,cudo", every)
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_device_is_asked_for_by_its_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: bool

@@ -129,3 +129,12 @@ def test_secrets_stay_out_of_the_file() -> None:
         ClusterConfig(models=["m.gguf"], settings={"kv_type": "f16"}).as_document()
     with pytest.raises(ConfigError, match="--kv-type"):
         ClusterConfig(models=["m.gguf"], settings={"api_key_file": "/k"}).as_document()
+
+
+@pytest.mark.parametrize(
+    ("given", "listens"), [({}, ("0.0.0.0", 8000)), ({"host": "10.0.0.1", "port": 81}, ("10.0.0.1", 81))]
+)
+def test_nodes_listen_where_the_settings_say(given: dict[str, Any], listens: tuple[str, int]) -> None:
+    settings = {"kv_type": "f16", "api_key_file": "/k", **given}
+    document = ClusterConfig(models=["scripted"], settings=settings).as_document()
+    assert document["http_options"] == {"host": listens[0], "port": listens[1]}

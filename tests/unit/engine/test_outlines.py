@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, cast
 
 import jsonschema
@@ -105,6 +106,23 @@ def test_what_cannot_be_enforced_is_refused(outline: Outline, params: Any, error
         ask(engine, outline, **params)
     add(engine, "next", max_tokens=1)
     assert run(engine)["next"]
+
+
+@pytest.mark.parametrize("begun", ['{"na', '{"name": "é', '{"name": "ab", "sizes": [23', '{"name": "ab", "sizes": []}'])
+def test_an_answer_that_the_prompt_begins_is_of_the_schema_as_a_whole(begun: str) -> None:
+    outline = replace(grammar("json_schema", json.dumps(SCHEMA)), begun=begun)
+    for temperature in (0, 5):
+        events = answer(make_engine(), outline, temperature=temperature, seed=3, max_tokens=400)
+        assert last(events).finish_reason == "stop"
+        jsonschema.validate(json.loads(begun + text(events)), SCHEMA)
+
+
+@pytest.mark.parametrize("begun", ["Here: {", '{"name": "abcdef', '{"name": "ab"}', '{"name": "ab", "sizes": []} '])
+def test_a_beginning_that_no_answer_can_have_is_refused(begun: str) -> None:
+    engine = make_engine()
+    for _ in range(2):  # the grammar is known the second time
+        with pytest.raises(InvalidInput, match="not the beginning of an answer"):
+            ask(engine, replace(grammar("json_schema", json.dumps(SCHEMA)), begun=begun))
 
 
 def test_reasoning_is_counted_and_the_grammar_begins_after_it() -> None:

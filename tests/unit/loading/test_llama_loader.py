@@ -27,6 +27,7 @@ from stoker.loading.llama import host_patterns, refuse_what_kills_it
 from stoker.models.gguf import read_gguf
 from stoker.models.memory_plan import state_bytes
 from tests.adapter_files import random_pairs, write_adapter, write_control_vector
+from tests.projector_files import write_projector
 from tests.recurrent_models import write_mamba
 from tests.tiny_models import TinyModel, write_tiny_model
 
@@ -301,3 +302,19 @@ def test_libllama_is_not_given_weights_that_it_crashes_on(tmp_path: Path, dtype:
     writer.close()
     with read_gguf(path) as gguf, pytest.raises(ModelUnsupported, match=rf"`output\.weight` of type {type_name}"):
         refuse_what_kills_it(gguf)
+
+
+def test_a_projector_is_used_where_libllama_can_place_the_rows_and_refused_where_not(model: Path, tmp_path: Path):
+    projector = str(write_projector(tmp_path / "mmproj.gguf", 64, kind="gemma3"))
+    with loaded(model, backend="llama", mmproj=projector) as found:
+        assert found.projector is not None
+        assert found.rows_port is not None
+        assert found.backend.info.max_batch_tokens == 256, "the pool has no more"
+    rotating = write_tiny_model(tmp_path / "q.gguf", TinyModel(architecture="qwen2vl"))
+    with (
+        pytest.raises(ConfigError, match=r"rotate rows by their places.*the native executor"),
+        loaded(rotating, backend="llama", mmproj=projector),
+    ):
+        pass
+    with loaded(rotating, backend="llama") as found:
+        assert found.projector is None

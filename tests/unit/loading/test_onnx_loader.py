@@ -32,6 +32,9 @@ from stoker.errors import (
     ResourceExhausted,
 )
 from stoker.loading.choosing import load_model
+from stoker.loading.onnx_placement import Placement, placement
+from stoker.models.onnx_description import OnnxDescription, describe_onnx
+from stoker.models.onnx_folder import open_onnx_folder
 from stoker.runtime.shares import share_of
 from tests.onnx_models import CHATML, TinyOnnx, write_onnx_folder, write_tokenizer
 from tests.tiny_models import TinyModel, write_tiny_model
@@ -166,6 +169,30 @@ def test_a_user_wins_over_hints(own_folder: Path) -> None:
     hint(own_folder, max_seq_len=100, kv_cache={"total_blocks": 20})
     with loaded(own_folder, ctx_size=64, kv_tokens=128) as found:
         assert (found.backend.info.context_size, found.backend.info.kv_tokens) == (64, 128)
+
+
+def package(folder: Path, **asked: object) -> OnnxDescription:
+    (folder / "metadata.json").write_text(json.dumps({"hardware_requirements": asked}))
+    return describe_onnx(open_onnx_folder(folder))
+
+
+def test_a_package_says_which_provider_and_device_compute(own_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """S1-42: a provider that only another program has is passed over, and the command line wins."""
+    asked = {"preferred_provider": "metal", "fallback_providers": ["cuda", "cpu"], "device_id": 2}
+    facts = package(own_folder, **asked, intra_op_threads=3)
+    assert placement(EngineConfig(), facts) == Placement("cuda,cpu", 2, 3)
+    assert "metadata.json asks for metal" in caplog.text
+    own = EngineConfig(provider="openvino", device_id=0, threads=1)
+    assert placement(own, facts) == Placement("openvino", 0, 1)
+    assert placement(EngineConfig(), package(own_folder)) == Placement("auto", 0, None)
+    with loaded(own_folder, threads=1) as found:
+        assert found.backend_name == "onnx"
+
+
+def test_one_graph_is_not_spread_over_devices(own_folder: Path) -> None:
+    refused = pytest.raises(ConfigError, match=r"--device-id 0,1: a graph is computed on one device; --replicas")
+    with refused, loaded(own_folder, device_id="0,1"):
+        pass
 
 
 def test_each_kind_of_file_has_its_backend(folder: Path, tmp_path: Path) -> None:

@@ -14,9 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from stoker.core.speech import Segment, SpeechInfo, Wish, Word
-from stoker.media.child import framed
-from stoker.media.transcribing import Begin, Begun, Continue, Describe, Described, Drop, Next, Order, Refused, Reply
-from stoker.media.transcribing import read_order as read
+from stoker.media.frames import Describe, Refused, framed, read_orders
+from stoker.media.transcribing import Begin, Begun, Continue, Described, Drop, Next, Order, Reply, order_decoder
 
 RATE = 8_000
 
@@ -26,8 +25,7 @@ def main() -> None:
     if memory.joinpath("broken").exists():
         os.abort()
     jobs: dict[int, Iterator[Segment]] = {}
-    while (received := read(sys.stdin.buffer.read)) is not None:
-        number, order = received
+    for number, order in read_orders(order_decoder):
         with memory.joinpath("orders").open("a") as log:
             log.write(f"{type(order).__name__} {getattr(order, 'job', '')}\n")
         sys.stdout.buffer.write(framed(number, reply(order, jobs, memory)))

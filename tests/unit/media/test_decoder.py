@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from stoker.errors import BackendError, InvalidInput
+from stoker.errors import BackendError, InvalidInput, Timeout
 from stoker.media.decoder import ImageDecoder
 from stoker.media.images import FORMATS, as_pixels, as_png
-from stoker.media.pixels import SIZES
+from stoker.media.plain import SIZES
 from stoker.text.media_parts import media_from_bytes
 from tests.projector_files import picture
 
@@ -75,6 +75,44 @@ def test_a_file_that_ends_its_process_is_refused_and_not_tried_again():
             decoder._program = program  # the second one would be another error
             with pytest.raises(InvalidInput, match="ends the process"):
                 await decoder.png(RED)
+
+    asyncio.run(decode())
+
+
+def test_what_happens_to_the_process_from_outside_tells_nothing_about_the_image():
+    async def decode() -> None:
+        decoder = ImageDecoder((sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"))
+        with pytest.raises(BackendError, match="ended from outside"):
+            await decoder.png(RED)
+        decoder._program, decoder._wait_s = (sys.executable, "-c", "import time; time.sleep(600)"), 0.1
+        with pytest.raises(Timeout, match="busy"):
+            await decoder.png(RED)
+        decoder._program, decoder._wait_s = ImageDecoder()._program, 300
+        assert await decoder.png(RED) == as_png(RED.data)
+
+    asyncio.run(decode())
+
+
+def test_a_process_that_writes_without_end_is_ended(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("stoker.media.decoder._MAX_IMAGE_BYTES", 1 << 20)
+
+    async def decode() -> None:
+        endless = "import sys\nwhile True: sys.stdout.write('+' * 65536)"
+        with pytest.raises(InvalidInput, match="ends the process"):
+            await ImageDecoder((sys.executable, "-c", endless)).png(RED)
+
+    asyncio.run(decode())
+
+
+def test_an_image_of_little_detail_is_reduced_and_another_one_than_the_whole():
+    data = picture("red", (1024, 300))
+    small, whole = (media_from_bytes(data, "image", "x", longest=longest) for longest in (512, 0))
+    assert small.marker != whole.marker
+
+    async def decode() -> None:
+        decoder = ImageDecoder()
+        found = [await decoder.picture(image) for image in (small, whole)]
+        assert [(each.width, each.height) for each in found] == [(512, 150), (1024, 300)]
 
     asyncio.run(decode())
 

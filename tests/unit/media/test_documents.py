@@ -12,10 +12,11 @@ from contextlib import suppress
 import pytest
 from PIL import Image
 
-from stoker.errors import BackendError, InvalidInput, UnsupportedParameter
+from stoker.errors import BackendError, InvalidInput, Timeout, UnsupportedParameter
 from stoker.media import documents, pages, pdf
+from stoker.media.confined import FileRefused
 from stoker.media.documents import DocumentReader
-from stoker.media.pdf import DocumentRefused, read_pdf
+from stoker.media.pdf import read_pdf
 from tests.pdf_files import pdf_file
 
 TWO = pdf_file(["Hello", "World"], drawing=b"1 0 0 rg 0 0 300 50 re f ")
@@ -61,14 +62,14 @@ def test_a_file_that_only_restricts_its_readers_is_read_and_one_with_a_password_
             DocumentReader().pages(pdf_file(["Secret"], password="key"), side, "x")
 
 
-@pytest.mark.parametrize("side", [None, 32])
+@pytest.mark.parametrize("side", [0, 32])
 @pytest.mark.parametrize(
     "data",
     [b"%PDF-1.4", b"%PDF-1.7\n" + bytes(range(256)) * 20, TWO[:300], TWO[:-40].replace(b"/Kids", b"/Kid_")],
     ids=["empty", "noise", "cut off", "no pages"],
 )
-def test_a_damaged_file_is_refused_with_a_reason(data: bytes, side: int | None):
-    with pytest.raises(DocumentRefused, match=r"damaged|has 0 pages"):
+def test_a_damaged_file_is_refused_with_a_reason(data: bytes, side: int):
+    with pytest.raises(FileRefused, match=r"damaged|has 0 pages"):
         read_pdf(data, side)
 
 
@@ -78,24 +79,24 @@ def test_every_prefix_and_many_changed_files_are_read_or_refused():
         damaged = bytearray(TWO)
         damaged[end] ^= 0x15
         for data in (TWO[:end], bytes(damaged)):
-            with suppress(DocumentRefused):
+            with suppress(FileRefused):
                 assert read_pdf(data, 8)
 
 
 def test_too_many_pages_and_too_much_text_are_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pdf, "MAX_PAGES", 2)
     monkeypatch.setattr(pdf, "MAX_PICTURES", 1)
-    with pytest.raises(DocumentRefused, match=r"has 3 pages: it may have 1 to 2$"):
-        read_pdf(pdf_file("abc"), None)
-    with pytest.raises(DocumentRefused, match="each becomes an image"):
+    with pytest.raises(FileRefused, match=r"has 3 pages: it may have 1 to 2$"):
+        read_pdf(pdf_file("abc"), 0)
+    with pytest.raises(FileRefused, match="each becomes an image"):
         read_pdf(pdf_file("ab"), 8)
     monkeypatch.setattr(pdf, "MAX_TEXT", 5)
-    with pytest.raises(DocumentRefused, match="more than 5 characters"):
-        read_pdf(TWO, None)
+    with pytest.raises(FileRefused, match="more than 5 characters"):
+        read_pdf(TWO, 0)
     monkeypatch.setattr(pdf, "MAX_PICTURES", 2)
     monkeypatch.setattr(pdf, "MAX_TEXT", 50)
     monkeypatch.setattr(pdf, "MAX_PICTURE_BYTES", 100)
-    with pytest.raises(DocumentRefused, match="larger than 100 bytes"):
+    with pytest.raises(FileRefused, match="larger than 100 bytes"):
         read_pdf(TWO, 8)
 
 
@@ -103,7 +104,7 @@ def test_too_many_pages_and_too_much_text_are_refused(monkeypatch: pytest.Monkey
     ("program", "reason"),
     [
         ("import os; os.abort()", "ends the process"),
-        ("import os; os.kill(os.getpid(), 9)", "takes too long"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGXCPU)", "takes too much computing time"),
         ("print('+', end='')\nraise SystemExit(1)", "ends the process"),
         ("print('?', end='')", "ends the process"),
     ],
@@ -121,13 +122,26 @@ def test_a_file_that_ends_its_process_is_refused_and_not_tried_again(program: st
 
 def test_a_process_that_hangs_or_writes_without_end_is_ended(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(documents, "_WAIT_S", 0.2)
-    with pytest.raises(InvalidInput, match="takes too long"):
+    with pytest.raises(Timeout, match="busy"):
         DocumentReader((sys.executable, "-c", "import time; time.sleep(600)")).pages(TWO, 0, "x")
     monkeypatch.setattr(documents, "_WAIT_S", 300.0)
     monkeypatch.setattr(documents, "_MAX_ANSWER_BYTES", 1 << 20)
     endless = "import sys\nwhile True: sys.stdout.write('+' * 65536)"
-    with pytest.raises(InvalidInput, match="takes too long"):
+    with pytest.raises(InvalidInput, match="ends the process"):
         DocumentReader((sys.executable, "-c", endless)).pages(TWO, 0, "x")
+
+
+def test_what_happens_to_the_process_from_outside_tells_nothing_about_the_file(monkeypatch: pytest.MonkeyPatch):
+    reader = DocumentReader((sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"))
+    with pytest.raises(BackendError, match="ended from outside"):
+        reader.pages(TWO, 0, "x")
+    monkeypatch.setattr(documents, "_WAIT_S", 0.2)
+    reader._program = (sys.executable, "-c", "import time; time.sleep(600)")
+    with pytest.raises(Timeout, match="busy"):
+        reader.pages(TWO, 0, "x")
+    monkeypatch.setattr(documents, "_WAIT_S", 300.0)
+    reader._program = documents._PROGRAM
+    assert len(reader.pages(TWO, 0, "x")) == 2
 
 
 def test_without_the_libraries_the_request_is_told_what_is_missing(monkeypatch: pytest.MonkeyPatch):

@@ -13,13 +13,15 @@ import numpy as np
 import pytest
 
 from stoker.core.media import Media, Span
-from stoker.errors import BackendError, InvalidInput, MediaCrashed
+from stoker.errors import BackendError, InvalidInput, MediaCrashed, Timeout
 from stoker.media.encoder import MediaEncoder
 from stoker.text.media_parts import media_from_bytes
 from tests.projector_files import picture
 from tests.unit.media.scripted_encoder import LENGTH, WIDTH
 
-BLUE, GRAY, RED, GREEN = (media_from_bytes(picture(c), "image", "x") for c in ("blue", (0, 0, 9), "red", "lime"))
+BLUE, GRAY, RED, GREEN, SLOW = (
+    media_from_bytes(picture(c), "image", "x") for c in ("blue", (0, 0, 9), "red", "lime", (0, 0, 8))
+)
 
 
 def run(tmp_path: Path, body: Callable[[MediaEncoder], Awaitable[None]], **options: int) -> None:
@@ -123,6 +125,22 @@ def test_a_process_that_is_killed_is_started_again_when_it_is_needed(tmp_path: P
         os.kill(encoder.pid, signal.SIGKILL)
         assert (await rows(encoder, GRAY) == 9).all()
         assert (await rows(encoder, BLUE) == 255).all()
+
+    run(tmp_path, body)
+
+
+def test_a_file_that_takes_too_long_is_not_said_to_crash_anything(tmp_path: Path):
+    async def body(encoder: MediaEncoder) -> None:
+        key = (await spans(encoder, SLOW))[0].key
+        for _ in range(3):  # more often than a file may end the process
+            encoder._child._reply_s = 0.3
+            with pytest.raises(Timeout, match="the projector takes longer"):
+                await encoder.rows(SLOW, key)
+        encoder._child._reply_s = 300
+        assert (await rows(encoder, BLUE) == 255).all()
+        (tmp_path / "fast").touch()
+        assert (await rows(encoder, SLOW) == 8).all()
+        assert encoder.load().num_crashes == 0
 
     run(tmp_path, body)
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from stoker.media.images import ImageRefused, as_png
+from stoker.media.confined import FileRefused
+from stoker.media.images import as_png
 from tests.projector_files import picture
 
 
@@ -54,5 +55,5 @@ def test_exif_turns_the_picture():
     ],
 )
 def test_what_is_no_whole_image_is_refused(data: bytes, words: str):
-    with pytest.raises(ImageRefused, match=words):
+    with pytest.raises(FileRefused, match=words):
         as_png(data)

@@ -20,7 +20,8 @@ from tests.sound_files import RATE, encoded, tone, wav
 
 pytest.importorskip("av")
 
-from stoker.media.sounds import SoundRefused, as_samples
+from stoker.media.confined import FileRefused
+from stoker.media.sounds import as_samples
 
 FORMATS = [
     ("mp3", "mp3", RATE, 0.98),
@@ -79,7 +80,7 @@ def test_a_wav_file_comes_back_as_it_was_written():
 )
 def test_what_cannot_be_used_is_refused_with_the_reason(data: bytes, reason: str):
     if reason:
-        with pytest.raises(SoundRefused, match=reason):
+        with pytest.raises(FileRefused, match=reason):
             heard(data, max_s=2.9)
     else:
         assert len(heard(data, max_s=2.9)) == RATE // 2, "what follows the file is not read"
@@ -88,7 +89,7 @@ def test_what_cannot_be_used_is_refused_with_the_reason(data: bytes, reason: str
 def test_a_header_that_lies_about_its_length_does_not_get_past_the_bound():
     data = bytearray(encoded(tone(3.0), "flac", "flac"))
     data[21:26] = bytes([data[21] & 0xF0]) + bytes(4)  # FLAC's header: an unknown number of samples
-    with pytest.raises(SoundRefused, match="longer"):
+    with pytest.raises(FileRefused, match="longer"):
         heard(bytes(data), max_s=1.0)
 
 
@@ -101,7 +102,7 @@ def test_damaged_files_are_refused_or_read_and_do_nothing_else():
                 damaged[chosen.randrange(min(len(damaged), chosen.choice([48, 1 << 20])))] = chosen.randrange(256)
             try:
                 found = heard(bytes(damaged), max_s=5)
-            except SoundRefused:
+            except FileRefused:
                 continue
             assert np.isfinite(found).all()
 

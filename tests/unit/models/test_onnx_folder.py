@@ -10,7 +10,7 @@ import pytest
 
 from stoker.core.params import SamplingParams
 from stoker.errors import ModelFileNotFound
-from stoker.models.onnx_description import Hints, OnnxDescription, describe_onnx
+from stoker.models.onnx_description import Hardware, Hints, OnnxDescription, describe_onnx
 from stoker.models.onnx_folder import is_onnx_model, open_onnx_folder
 from stoker.models.store import resolve
 
@@ -180,6 +180,16 @@ def test_hints(tmp_path: Path) -> None:
         max_sequence_tokens=2048, max_sequences=16, kv_tokens=512
     )
     assert describe(tmp_path, metadata_json={"llm": []}).hints == Hints()
+
+
+def test_what_a_package_says_about_the_machine(tmp_path: Path) -> None:
+    """S1-42: as kapsl packages have it; what is not of its kind counts as not said."""
+    asked = {"preferred_provider": "CUDA", "fallback_providers": ["openvino", "cuda", 5], "device_id": 1}
+    found = describe(tmp_path, metadata_json={"hardware_requirements": {**asked, "intra_op_threads": 3}}).hardware
+    assert found == Hardware(providers=("cuda", "openvino"), device_id=1, threads=3)
+    odd = {"preferred_provider": 1, "fallback_providers": "cuda", "device_id": -1, "intra_op_threads": 10**6}
+    assert describe(tmp_path, metadata_json={"hardware_requirements": odd}).hardware == Hardware()
+    assert describe(tmp_path, metadata_json={"hardware_requirements": []}).hardware == Hardware()
 
 
 def test_facts_of_a_model_for_more_than_text(tmp_path: Path) -> None:

@@ -146,6 +146,7 @@ def build(tiny: Tiny) -> Built:
         "head": embedding if t.is_tied else b.matrix("head", t.vocab_size, t.hidden_size),
         "output_norm": norm(b, "output_norm", True, t.hidden_size),
         "input_scale": 1.0,
+        "deep_layers": 0,
         "ropes": [{"pairs": t.pairs, "dim": t.rope_dim, "table": rope_table(t), "axes": []}],
         "layers": layers,
     }

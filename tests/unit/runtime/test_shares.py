@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stoker.engine.config import EngineConfig
 from stoker.engine.supervisor import same_sizes
-from stoker.errors import ConfigError
+from stoker.errors import ConfigError, InvalidInput
 from stoker.models.memory_plan import MemoryNeeds
 from stoker.runtime.shares import share_of, within_kv_share
 from tests.unit.runtime.fake_replica import CARD
@@ -55,6 +55,16 @@ def test_what_is_given_is_divided_and_what_is_not_is_left_to_the_plan():
     assert [part.max_queue_tokens for part in (first, second, third)] == [4, 3, 3]
     assert first.ctx_size == 300
     assert {part.kv_tokens for part in shares(EngineConfig(), 2)} == {None}
+
+
+def test_replicas_take_the_devices_in_turn():
+    assert [part.device_ids for part in shares(EngineConfig(device_id="3,5"), 3)] == [(3,), (5,), (3,)]
+    assert [part.device_ids for part in shares(EngineConfig(device_id=2), 2)] == [(2,), (2,)]
+    assert {part.device_id for part in shares(EngineConfig(), 2)} == {None}
+    wrongs: list[Any] = ["", "1,", "1,x", "1024", -1, 1.5]
+    for wrong in wrongs:
+        with pytest.raises(InvalidInput, match="device_id"):
+            EngineConfig(device_id=wrong)
 
 
 def test_a_pool_that_holds_no_request_is_refused():

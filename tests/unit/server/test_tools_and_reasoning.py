@@ -338,6 +338,25 @@ def test_text_that_only_looks_like_a_call_is_counted() -> None:
     assert found in ask(app, "GET", "/metrics").text
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/api/chat"])
+def test_a_constraint_holds_for_the_message_that_is_continued_as_a_whole(path: str) -> None:
+    schema = {"type": "object"}
+    fields: dict[str, dict[str, Any]] = {
+        "/v1/chat/completions": {
+            "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}},
+            "continue_final_message": True,
+        },
+        "/v1/messages": {"output_config": {"format": {"type": "json_schema", "schema": schema}}, "max_tokens": 9},
+        "/api/chat": {"format": schema},
+    }
+    runtime = FakeRuntime(lambda submit: ["1}"])
+    history = [*HI, {"role": "assistant", "content": '{"a": '}]
+    ask(make_app(runtime), "POST", path, json={"model": "tiny", "messages": history, **fields[path]})
+    outline = runtime.submits[0].outline
+    assert outline is not None
+    assert outline.begun == '{"a": '
+
+
 def test_reasoning_that_has_begun_is_continued() -> None:
     runtime = FakeRuntime(lambda submit: [" cities.", "</think>\n\nZürich", " is one."])
     history = [*HI, {"role": "assistant", "reasoning_content": "There are two"}]

@@ -26,6 +26,28 @@ def test_a_model_without_a_template_gets_chatml() -> None:
     assert ChatTemplate(None).source == CHATML
 
 
+@pytest.mark.parametrize(
+    ("form", "written"),
+    [
+        ("{{ arguments }}", {'{"k": "é"}': '{"k": "é"}', '{"k": ': '{"k": ', "": "{}", "[1]": "[1]"}),
+        ("{{ arguments | tojson }}", {'{"k": "é"}': '{"k": "é"}', '{"k": ': '"{\\"k\\": "', "": "{}"}),
+        ("{{ '' + arguments }}", {'{"k": "é"}': '{"k": "é"}', '{"k": ': '{"k": ', "": "{}"}),
+        (
+            "{% for key, value in arguments | items %}<{{ key }}={{ value }}>{% endfor %}",
+            {'{"k": "é"}': "<k=é>", '{"k": ': '<arguments={"k": >', "": "", "[1]": "<arguments=[1]>", "null": ""},
+        ),
+    ],
+)
+def test_arguments_that_are_no_object_are_never_an_error(form: str, written: dict[str, str]) -> None:
+    """Clients send nothing for a call without arguments, and what there is of a call that was cut off."""
+    calls = "{% for call in m.tool_calls %}{% set arguments = call.function.arguments %}" + form + "{% endfor %}"
+    template = ChatTemplate("{% for m in messages %}" + calls + "{% endfor %}")
+    for arguments, text in written.items():
+        call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+        (message,) = messages_from_dicts([{"role": "assistant", "tool_calls": [call]}])
+        assert template.render([*USER, message]) == text
+
+
 def test_an_empty_template_is_a_template() -> None:
     assert render("") == ""
 

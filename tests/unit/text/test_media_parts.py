@@ -35,6 +35,16 @@ def test_every_shape_gives_the_file(raw: dict[str, Any], kind: str, data: bytes)
     assert (media.kind, media.data) == (kind, data)
 
 
+def test_little_detail_reduces_an_image_and_makes_it_another_one():
+    chat = {"type": "image_url", "image_url": {"url": data_url(RED), "detail": "low"}}
+    response = {"type": "input_image", "image_url": data_url(RED), "detail": "low"}
+    whole = {"type": "input_image", "image_url": data_url(RED), "detail": "high"}
+    assert part(chat).media == part(response).media
+    assert (part(chat).media.longest, part(whole).media.longest) == (512, 0)
+    assert part(chat).media.marker != part(whole).media.marker
+    assert part({**whole, "detail": None}).media == part(whole).media
+
+
 @pytest.mark.parametrize(
     ("raw", "error", "words"),
     [
@@ -43,6 +53,8 @@ def test_every_shape_gives_the_file(raw: dict[str, Any], kind: str, data: bytes)
         ({"type": "image_url", "image_url": {"url": "data:image/png,abc"}}, InvalidInput, "base64"),
         ({"type": "image_url", "image_url": {"url": "data:image/png;base64,a$b="}}, InvalidInput, "not valid base64"),
         ({"type": "image_url", "image_url": {"url": 5}}, InvalidInput, "must be the file"),
+        ({"type": "image_url", "image_url": {"url": data_url(RED), "detail": "LOW"}}, InvalidInput, "auto, low, high"),
+        ({"type": "input_image", "image_url": data_url(RED), "detail": [0]}, InvalidInput, "detail` must be one of"),
         ({"type": "image_url"}, InvalidInput, "must be the file"),
         ({"type": "image_url", "image_url": base64_of(b"<svg></svg>")}, InvalidInput, "PNG, JPEG, WebP or GIF"),
         ({"type": "image_url", "image_url": base64_of(WAV)}, InvalidInput, "PNG, JPEG, WebP or GIF"),

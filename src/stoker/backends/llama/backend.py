@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stoker.backends.base import Logits
 from stoker.backends.llama.context import MAX_SEQUENCES, Context, ContextSize
 from stoker.backends.llama.control import ControlVector
@@ -46,6 +49,8 @@ class LlamaOptions:
     (to the bit for weights that are not K-quants, and for those too with GGML_CPU_TILED_MM=0 in the environment).
     Long prompts are then computed up to four times slower.
     """
+    whole_rows: int = 0
+    """Most rows of an image that see each other, which are computed at once; 0 = there are none."""
     threads: int | None = None
     """CPU threads of the forward pass, 1 … 512. None = one per core that this process may use."""
     devices: DeviceOptions = field(default_factory=DeviceOptions)
@@ -64,7 +69,7 @@ class LlamaOptions:
 class LlamaBackend:
     """A GGUF model on libllama: one context, many sequences, one pool of KV cells.
 
-    Satisfies `Backend`, `KVPort` and `AdapterPort`.
+    Satisfies `Backend`, `KVPort`, `RowsPort` and `AdapterPort`.
 
     The arrays that `forward` returns lie in libllama's memory: they are gone after the next `forward` and after
     `close`.
@@ -84,6 +89,7 @@ class LlamaBackend:
             weights = load_weights(path, LoadOptions(options.devices, options.use_mmap), progress)
             self.tokenizer = LlamaTokenizer(weights)
             self._info = _model_info(path, weights, self.tokenizer, options)
+            self.row_width = weights.row_width
             size = _context_size(self._info, options)
             self._context: Context | None = Context(
                 weights, size, mark, attention=options.attention, control=options.control
@@ -132,6 +138,15 @@ class LlamaBackend:
 
     def expect_kv(self, num_bytes: int) -> None:
         """See `KVPort.expect_kv`: libllama has its memory ready."""
+
+    def hold_rows(self, key: bytes, rows: NDArray[np.float32]) -> None:
+        """See `RowsPort.hold_rows`."""
+        assert rows.shape[1:] == (self.row_width,), "as wide as the model takes them"
+        self._open_context().rows[key] = rows
+
+    def drop_rows(self, key: bytes) -> None:
+        """See `RowsPort.drop_rows`."""
+        self._open_context().rows.pop(key, None)
 
     def load_adapter(self, key: str, path: Path) -> None:
         """See `AdapterPort.load_adapter`."""
@@ -182,10 +197,15 @@ def _model_info(path: Path, weights: Weights, tokenizer: LlamaTokenizer, options
         context_size=options.context_size,
         kv_tokens=options.kv_tokens,
         num_slots=min(options.num_slots, max_slots),
-        max_batch_tokens=min(options.max_batch_tokens, options.kv_tokens),
+        max_batch_tokens=min(_batch_tokens(options), options.kv_tokens),
         traits=CacheTraits(can_truncate=can_cut, can_copy=can_cut, shares_cells=True, can_export=True),
         kv_format=_kv_format(options),
     )
+
+
+def _batch_tokens(options: LlamaOptions) -> int:
+    """With room for the longest image whose rows see each other, and a token of every sequence."""
+    return max(options.max_batch_tokens, options.whole_rows + options.num_slots if options.whole_rows else 0)
 
 
 def _kv_format(options: LlamaOptions) -> str:
@@ -200,6 +220,6 @@ def _context_size(info: ModelInfo, options: LlamaOptions) -> ContextSize:
         num_slots=info.num_slots,
         kv_tokens=info.kv_tokens,
         max_batch_tokens=info.max_batch_tokens,
-        max_ubatch_tokens=min(options.max_ubatch_tokens, info.max_batch_tokens),
+        max_ubatch_tokens=min(max(options.max_ubatch_tokens, options.whole_rows), info.max_batch_tokens),
         num_threads=num_threads(options),
     )

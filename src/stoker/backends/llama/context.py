@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from ctypes import POINTER, addressof, c_float, c_int8, c_int32
 from dataclasses import dataclass
 from functools import partial
@@ -12,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stoker.backends.base import Logits
 from stoker.backends.llama.control import ControlVector
 from stoker.backends.llama.kv_bytes import SequenceBytes
 from stoker.backends.llama.native import library, log_lines
 from stoker.backends.llama.options import AttentionOptions
+from stoker.backends.llama.pieces import pieces
 from stoker.backends.llama.weights import Weights
 from stoker.core.batch import AdapterSet, Chunk
 from stoker.core.stages import Mark, no_mark
@@ -39,6 +42,7 @@ class ContextSize:
     kv_tokens: int
     max_batch_tokens: int
     max_ubatch_tokens: int
+    """At least the rows of an image that see each other: libllama would end the process."""
     num_threads: int
 
 
@@ -93,12 +97,16 @@ class Context:
         self._vocab_size: int = lib.llama_vocab_n_tokens(weights.vocab)
         self._max_tokens = size.max_batch_tokens
         self._input = _BatchArrays(size, self._twin_offset)
+        self.rows: dict[bytes, NDArray[np.float32]] = {}
+        """By key, the rows of spans that chunks may name."""
         self._no_rows = np.empty((0, self._vocab_size), dtype=np.float32)
         self._rows = self._no_rows
         self._rows_address = 0
 
     def decode(self, chunks: Sequence[Chunk]) -> Logits:
-        """Computes all chunks in one call, without the GIL, and returns the rows they ask for in chunk order.
+        """Computes all chunks, without the GIL, and returns the logits they ask for in chunk order.
+
+        It takes one call, and one more for each part of a chunk that has rows of images.
 
         Raises:
             BackendError: the pass failed; every slot is back at the length it had before.
@@ -107,13 +115,51 @@ class Context:
             return self._no_rows
         assert len({chunk.adapters for chunk in chunks}) == 1, "one context, one set of adapters"
         self.adapters.use(chunks[0].adapters)
-        num_rows = self._input.fill(chunks)
-        self._mark("bind")
-        with log_lines.capture_errors() as errors:
-            code = self._lib.llama_decode(self._pointer, self._input.batch)
-        if code != 0:
+        try:
+            if any(chunk.rows for chunk in chunks):
+                return self._decode_parts(chunks)
+            num_rows = self._input.fill(chunks)
+            return self._run(self._input.batch, num_rows)
+        except BackendError:
             for chunk in chunks:
                 self._remove(chunk.slot, chunk.start)
+            raise
+
+    def _decode_parts(self, chunks: Sequence[Chunk]) -> Logits:
+        """A call of libllama takes token ids or rows, so a chunk with rows is computed part by part."""
+        found: dict[int, list[Logits]] = {chunk.slot: [] for chunk in chunks}
+        if texts := [chunk for chunk in chunks if not chunk.rows]:
+            logits = self._run(self._input.batch, self._input.fill(texts)).copy()
+            ends = np.cumsum([chunk.num_logits for chunk in texts])[:-1]
+            found |= {chunk.slot: [part] for chunk, part in zip(texts, np.split(logits, ends), strict=True)}
+        for chunk in chunks:
+            for part, piece in pieces(chunk) if chunk.rows else ():
+                if piece is None:
+                    logits = self._run(self._input.batch, self._input.fill([part]))
+                else:
+                    rows = self.rows[piece.span.key][piece.first : piece.first + piece.length]
+                    with self._seeing_whole(piece.span.is_whole):
+                        logits = self._run(self._input.rows_batch, self._input.fill_rows(part, rows))
+                found[chunk.slot].append(logits.copy())
+        return np.concatenate([part for chunk in chunks for part in found[chunk.slot]])
+
+    @contextmanager
+    def _seeing_whole(self, is_whole: bool) -> Generator[None]:
+        """What is computed inside attends to all of its own entries, not only to those before."""
+        if not is_whole:
+            yield
+            return
+        self._lib.llama_set_causal_attn(self._pointer, False)
+        try:
+            yield
+        finally:
+            self._lib.llama_set_causal_attn(self._pointer, True)
+
+    def _run(self, batch: Any, num_rows: int) -> Logits:
+        self._mark("bind")
+        with log_lines.capture_errors() as errors:
+            code = self._lib.llama_decode(self._pointer, batch)
+        if code != 0:
             raise _decode_error(code, errors)
         return self._logits(num_rows)
 
@@ -171,11 +217,13 @@ class _BatchArrays:
         self._sequences_of_slot = np.ascontiguousarray(np.stack([slots, slots + twin_offset], axis=1))
         row_bytes = self._sequences_of_slot.strides[0]
         self._address_of_slot = [self._sequences_of_slot.ctypes.data + slot * row_bytes for slot in range(len(slots))]
-        self.batch = self._as_llama_batch()
+        self.batch, self.rows_batch = self._as_llama_batch(), self._as_llama_batch()
+        self.batch.token = self._token.ctypes.data_as(POINTER(c_int32))
+        self._rows: NDArray[np.float32] | None = None
+        """Kept while `rows_batch` points to it."""
 
     def _as_llama_batch(self) -> Any:
         batch = library().llama_batch()
-        batch.token = self._token.ctypes.data_as(POINTER(c_int32))
         batch.pos = self._position.ctypes.data_as(POINTER(c_int32))
         batch.n_seq_id = self._num_sequences.ctypes.data_as(POINTER(c_int32))
         batch.seq_id = self._sequences.ctypes.data_as(POINTER(POINTER(c_int32)))
@@ -187,16 +235,29 @@ class _BatchArrays:
         num_rows = first = 0
         self._wants_logits.fill(0)
         for chunk in chunks:
-            start, behind = chunk.start, first + len(chunk.entries)
+            behind = first + len(chunk.entries)
             self._token[first:behind] = chunk.entries
-            self._position[first:behind] = self._count_up[start : start + behind - first]
-            self._sequences[first:behind] = self._address_of_slot[chunk.slot]
-            if chunk.num_logits:
-                self._wants_logits[behind - chunk.num_logits : behind] = 1
-                num_rows += chunk.num_logits
+            self._place(chunk, first, behind)
+            num_rows += chunk.num_logits
             first = behind
         self.batch.n_tokens = first
         return num_rows
+
+    def fill_rows(self, chunk: Chunk, rows: NDArray[np.float32]) -> int:
+        """Writes a chunk whose entries are these rows; returns how many rows of logits it wants."""
+        self._wants_logits.fill(0)
+        self._place(chunk, 0, len(rows))
+        self._rows = np.ascontiguousarray(rows, dtype=np.float32)
+        self.rows_batch.embd = self._rows.ctypes.data_as(POINTER(c_float))
+        self.rows_batch.n_tokens = len(rows)
+        return chunk.num_logits
+
+    def _place(self, chunk: Chunk, first: int, behind: int) -> None:
+        start = chunk.start
+        self._position[first:behind] = self._count_up[start : start + behind - first]
+        self._sequences[first:behind] = self._address_of_slot[chunk.slot]
+        if chunk.num_logits:
+            self._wants_logits[behind - chunk.num_logits : behind] = 1
 
 
 def _sequences_of(twin_offset: int, slot: int) -> tuple[int, ...]:

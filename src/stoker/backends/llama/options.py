@@ -48,7 +48,7 @@ class AttentionOptions:
     """`auto`: where the device has it."""
 
     def __post_init__(self) -> None:
-        if self.type_v in _BLOCK_BYTES and self.flash == "off":
+        if in_blocks(self.type_v) and self.flash == "off":
             message = f"values of type {self.type_v} need flash attention: leave out --flash-attn off"
             raise ConfigError(message, key="cache_type_v")
 
@@ -139,6 +139,11 @@ def buffer_types(lib: Any) -> dict[str, int]:
     devices = map(ggml.ggml_backend_dev_get, range(ggml.ggml_backend_dev_count()))
     found = [ggml.ggml_backend_dev_buffer_type(device) for device in devices]
     return {ggml.ggml_backend_buft_name(buffer).decode(): buffer for buffer in found if buffer}
+
+
+def in_blocks(kind: CacheType) -> bool:
+    """Whether numbers of this type share scales. Values in blocks need flash attention."""
+    return kind in _BLOCK_BYTES
 
 
 def _element_bytes(kind: CacheType) -> float:

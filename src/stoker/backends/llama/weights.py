@@ -48,6 +48,7 @@ class Weights:
         # A hybrid's window is of no concern: its sequences are neither copied nor cut back.
         self.window: int = 0 if self.is_recurrent else lib.llama_model_n_swa(self.pointer)
         self.has_sliding_window = self.window > 0
+        self.row_width: int = lib.llama_model_n_embd_inp(self.pointer)
         self.is_causal = self._metadata(f"{self.architecture}.attention.causal") != "false"
         self._check_generates()
 

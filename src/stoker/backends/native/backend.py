@@ -103,7 +103,7 @@ class NativeBackend:
         """Its own KV, taken when it is first used."""
         self._adapters = None if open_file is None else NativeAdapters(spec, open_file)
         has_axes = any(rope.axes for rope in spec.ropes)
-        self._input = BatchArrays(self._info, spec.hidden_size, has_axes=has_axes)
+        self._input = BatchArrays(self._info, spec.row_width, has_axes=has_axes)
         self._head: DraftHead | None = None
         for head in heads:
             copy_page = partial(self._pages.copy_page, self._decoders)
@@ -111,7 +111,7 @@ class NativeBackend:
             self._head = DraftHead(*parts_of_head)
         num_states = self._info.max_batch_tokens if heads else 0
         self._hidden: Logits = np.empty((num_states, spec.hidden_size), dtype=np.float32)
-        self.row_width = spec.hidden_size
+        self.row_width = spec.row_width
         """See `RowsPort`."""
         self._logits: Logits = np.empty((0, spec.vocab_size), dtype=np.float32)
         self._maxima: Logits = np.empty((0, _native.num_maxima(spec.vocab_size)), dtype=np.float32)

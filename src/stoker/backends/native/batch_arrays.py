@@ -49,7 +49,7 @@ class BatchArrays:
     def hold(self, key: bytes, rows: NDArray[np.float32]) -> None:
         """Rows of a span, `(length, width)`, for the batches that name its key."""
         assert rows.ndim == 2, "rows of a span"
-        assert rows.shape[1] == self._width, "as wide as an embedding"
+        assert rows.shape[1] == self._width, "as wide as the model takes them"
         self._rows[key] = rows
 
     def drop(self, key: bytes) -> None:

@@ -372,6 +372,8 @@ class DecoderSpec:
     embedding_scale: float = 1.0
     input_scale: float = 1.0
     """By which rows that stand in place of embeddings, such as those of images, are multiplied."""
+    deep_layers: int = 0
+    """Number of first layers behind each of which a part of such a row, as wide as an embedding, is added to x."""
     layer_inputs: LayerInputs | None = None
     join: Join | None = None
     token_type: Norm | None = None
@@ -401,6 +403,11 @@ class DecoderSpec:
     of this decoder, unless the file has others for it."""
     unused: frozenset[str] = field(default=frozenset())
     """Tensors of the file that need not be loaded, such as tables that are in `ropes` already."""
+
+    @property
+    def row_width(self) -> int:
+        """Numbers of a row that stands in place of an embedding, with its parts for `deep_layers`."""
+        return (1 + self.deep_layers) * self.hidden_size
 
     @property
     def is_tied(self) -> bool:

@@ -4,6 +4,7 @@ from stoker.backends.onnx.backend import OnnxBackend, OnnxOptions, max_logits_by
 from stoker.backends.onnx.encoder import OnnxEncoder, OnnxEncoderOptions
 from stoker.backends.onnx.encoder_signature import EncoderSignature, is_encoder, read_encoder_signature
 from stoker.backends.onnx.memory import spare_kv_tokens
+from stoker.backends.onnx.runtime import known_providers
 from stoker.backends.onnx.signature import Signature, read_signature
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "OnnxOptions",
     "Signature",
     "is_encoder",
+    "known_providers",
     "max_logits_bytes",
     "read_encoder_signature",
     "read_signature",

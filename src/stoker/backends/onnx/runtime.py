@@ -6,10 +6,11 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
+from itertools import takewhile
 from logging import getLogger
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -53,7 +54,7 @@ class SessionOptions:
 
     threads: int
     provider: str = "auto"
-    """`auto` = the fastest that is there, or a name such as `cuda`."""
+    """`auto` = the fastest that is there, or names such as `cuda`, with commas between them, in order of preference."""
     device_id: int = 0
     """Which of several devices of the provider."""
     failed: tuple[str, ...] = ()
@@ -203,7 +204,7 @@ def candidates(policy: str, available: Sequence[str]) -> tuple[str, ...]:
     fails is followed by another: with `auto` by every other provider, with TensorRT by CUDA.
 
     Args:
-        policy: `auto` or a name.
+        policy: `auto`, or names with commas between them.
         available: ONNX Runtime's names.
 
     Raises:
@@ -211,16 +212,24 @@ def candidates(policy: str, available: Sequence[str]) -> tuple[str, ...]:
     """
     if policy == "auto":
         return tuple(name for name, own in _PROVIDERS.items() if own in available and name != CPU)
-    if policy not in _PROVIDERS:
-        meant = _meant(policy)
+    names = policy.split(",")
+    if (unknown := next((name for name in names if name not in _PROVIDERS), None)) is not None:
+        meant = _meant(unknown)
         hint = f" (did you mean {meant}?)" if meant else ""
         known = f"auto, {', '.join(_PROVIDERS)}"
-        raise ConfigError(f"there is no provider {policy!r}{hint}; known: {known}", key="provider")
-    if _PROVIDERS[policy] not in available:
-        logger.warning("this build of ONNX Runtime has no provider %s, the CPU computes", policy)
-        return ()
-    wanted = ("tensorrt", "cuda") if policy == "tensorrt" else (policy,)
-    return tuple(name for name in wanted if name != CPU and _PROVIDERS[name] in available)
+        raise ConfigError(f"there is no provider {unknown!r}{hint}; known: {known}", key="provider")
+    wanted = takewhile(lambda name: name != CPU, ("tensorrt", "cuda") if policy == "tensorrt" else names)
+    found = tuple(name for name in wanted if _PROVIDERS[name] in available)
+    for name in names:
+        if _PROVIDERS[name] not in available:
+            then = f"{found[0]} is tried" if found else "the CPU computes"
+            logger.warning("this build of ONNX Runtime has no provider %s, %s", name, then)
+    return found
+
+
+def known_providers(names: Iterable[str]) -> list[str]:
+    """The names among `names` that ONNX Runtime has a provider for, on one machine or another."""
+    return [name for name in names if name in _PROVIDERS]
 
 
 def _meant(policy: str) -> str | None:

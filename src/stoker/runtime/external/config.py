@@ -21,6 +21,7 @@ _ENGINE_ONLY = {
     "cache_disk": "--cache-disk",
     "max_draft": "--max-draft",
     "provider": "--provider",
+    "device_id": "--device-id",
     "onnx_variant": "--onnx-variant",
     "lora": "--lora",
     "adapters": "--lora",

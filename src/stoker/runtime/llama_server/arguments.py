@@ -9,7 +9,8 @@ from difflib import get_close_matches
 from itertools import chain
 
 from stoker.backends.cores import usable_cores
-from stoker.engine.config import EngineConfig, llama_cache_types
+from stoker.backends.llama.options import in_blocks
+from stoker.engine.config import EngineConfig
 from stoker.errors import ConfigError
 from stoker.runtime.llama_server.binary import Binary
 from stoker.runtime.llama_server.model_file import ModelFile, Task
@@ -74,7 +75,7 @@ def fixed_arguments(binary: Binary, model: ModelFile, config: EngineConfig) -> l
     # Without a folder no slot can be erased; without one of the user's nothing is ever written there.
     arguments += _if_known(binary, "--slot-save-path", config.slot_save_path or tempfile.gettempdir())
     arguments += _if_known(binary, "--cache-ram", str(model.cache_ram_mib))
-    parts = (_computing(binary, config), _task(binary, model), _projector(binary, model), _draft(binary, model))
+    parts = (_computing(binary, model, config), _task(binary, model), _projector(binary, model), _draft(binary, model))
     return [*arguments, *chain.from_iterable(parts)]
 
 
@@ -101,13 +102,13 @@ def _if_known(binary: Binary, flag: str, *values: str) -> list[str]:
     return [flag, *values] if flag in binary.flags else []
 
 
-def _computing(binary: Binary, config: EngineConfig) -> Iterator[str]:
+def _computing(binary: Binary, model: ModelFile, config: EngineConfig) -> Iterator[str]:
     """Options that only some versions know are passed only if they are configured."""
-    kinds = llama_cache_types(config, "llama-server")
+    kinds = model.cache_types
     wanted: dict[str, object] = {
         "--cache-type-k": None if kinds[0] == "f16" else kinds[0],  # what every version takes by itself
         "--cache-type-v": None if kinds[1] == "f16" else kinds[1],
-        "--flash-attn": config.flash_attn,
+        "--flash-attn": config.flash_attn or ("on" if in_blocks(kinds[1]) else None),
         "--n-gpu-layers": _ALL_LAYERS if config.num_gpu_layers == -1 else config.num_gpu_layers,
         "--split-mode": config.split_mode,
         "--main-gpu": config.main_gpu,

@@ -29,6 +29,9 @@ def constraint_fields(outline: Outline | None) -> dict[str, object]:
     grammar = outline.grammar
     if grammar is None:
         return {}
+    if outline.begun:
+        message = "a constrained answer cannot be continued: llama-server applies a constraint to new text only"
+        raise UnsupportedParameter(message, parameter="messages")
     match grammar.kind:
         case "json_schema":
             return {"json_schema": _schema(grammar.text)}

@@ -10,19 +10,23 @@ from pathlib import Path
 from stoker.backends.llama.options import AttentionOptions
 from stoker.core.embedding import Pooling
 from stoker.core.params import SamplingParams
-from stoker.engine.config import EngineConfig, llama_cache_types, sampling_defaults
+from stoker.engine.config import CacheType, EngineConfig, llama_cache_types, sampling_defaults
 from stoker.engine.tiers import ram_tier_mib
 from stoker.models.description import ModelDescription, describe
 from stoker.models.embedding import read_pooling
 from stoker.models.gguf import GGUFFile, read_gguf
 from stoker.models.memory import available_memory
-from stoker.models.memory_plan import MemoryNeeds, memory_needs
+from stoker.models.memory_plan import MemoryNeeds, SmallerKV, head_sizes, kv_bytes_per_token, memory_needs
 from stoker.models.model_defaults import model_defaults
 from stoker.models.projector import find_projector, projector_bytes
 
 logger = logging.getLogger(__name__)
 
 _POOL_BYTES = 4 << 30
+_SHORT: CacheType = "q8_0"
+"""What keys and values are kept as where a model does not fit into memory otherwise."""
+_BLOCK = 32
+"""Numbers of `_SHORT` that have a scale in common: a key or value is a whole number of these."""
 
 
 class Task(Enum):
@@ -51,6 +55,8 @@ class ModelFile:
     """KV of all slots together."""
     is_unified: bool
     """All slots share it; else each has an equal part."""
+    cache_types: tuple[CacheType, CacheType]
+    """Of keys and of values."""
     cache_ram_mib: int
     """Memory for conversations that have left the slots."""
     mmproj: Path | None = None
@@ -87,6 +93,7 @@ def read_model_file(config: EngineConfig, *, can_unify: bool) -> ModelFile:
             context_size=min(planned.ctx_size, part),
             total_tokens=planned.kv_tokens,
             is_unified=is_unified,
+            cache_types=(_SHORT, _SHORT) if planned.kv_type else llama_cache_types(config, "llama-server"),
             cache_ram_mib=ram_tier_mib(config, available_memory()),
             mmproj=find_projector(path, config.mmproj) if task is Task.TEXT else None,
             draft=_find_draft(config) if task is Task.TEXT else None,
@@ -128,6 +135,15 @@ def _find_draft(config: EngineConfig) -> Path | None:
     return path
 
 
+def _smaller_kv(gguf: GGUFFile, config: EngineConfig) -> SmallerKV | None:
+    """None: the user chose how keys and values are kept, or llama.cpp cannot keep them in less memory."""
+    is_chosen = any((config.kv_type, config.cache_type_k, config.cache_type_v, config.flash_attn == "off"))
+    if is_chosen or any(size % _BLOCK for size in head_sizes(gguf)):
+        return None
+    element_bytes = AttentionOptions(type_k=_SHORT, type_v=_SHORT).element_bytes
+    return SmallerKV(_SHORT, kv_bytes_per_token(gguf, element_bytes))
+
+
 def _with_draft(needs: MemoryNeeds, config: EngineConfig) -> MemoryNeeds:
     """The draft's context is as long as the model's, and its KV is kept in 16 bits."""
     draft = Path(config.draft_model).expanduser()
@@ -151,7 +167,13 @@ def _needs(gguf: GGUFFile, config: EngineConfig, task: Task) -> MemoryNeeds:
         parallel=config.parallel,
         kv_element_bytes=AttentionOptions(type_k=type_k, type_v=type_v).element_bytes,
     )
-    needs = replace(needs, backend="llama-server", pool_bytes=_POOL_BYTES, num_replicas=config.num_replicas)
+    needs = replace(
+        needs,
+        backend="llama-server",
+        pool_bytes=_POOL_BYTES,
+        num_replicas=config.num_replicas,
+        smaller_kv=_smaller_kv(gguf, config),
+    )
     if task is Task.TEXT:
         projector = find_projector(Path(config.model_path).absolute(), config.mmproj)
         needs = replace(needs, compute_bytes=needs.compute_bytes + projector_bytes(projector))

@@ -111,6 +111,9 @@ def constraint_fields(outline: Outline | None) -> dict[str, object]:
         raise UnsupportedParameter(message, parameter="reasoning_budget_tokens")
     if outline.grammar is None:
         return {}
+    if outline.begun:
+        message = "a constrained answer cannot be continued: vLLM applies a constraint to new text only"
+        raise UnsupportedParameter(message, parameter="messages")
     if span is not None:
         message = "a constraint beside reasoning is not available with --runtime vllm: switch reasoning off"
         raise UnsupportedParameter(message, parameter="response_format")

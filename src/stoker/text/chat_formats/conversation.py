@@ -10,7 +10,7 @@ from dataclasses import replace
 from stoker.text.chat_formats.probe import ChatFormat
 from stoker.text.chat_formats.shapes import JSONCalls, NamedCalls, PythonCalls
 from stoker.text.chat_formats.table import GENERIC, Format
-from stoker.text.messages import Content, Json, Message, Part, TextPart
+from stoker.text.messages import Content, Json, Message, Part, TextPart, arguments_as
 
 _INSTRUCTION = """\
 You can call functions. These are the available functions, one JSON object per line:
@@ -155,15 +155,8 @@ def _with_id(call: dict[str, Json], ids: Mapping[str, str]) -> dict[str, Json]:
 
 
 def _arguments(call: Mapping[str, Json]) -> Json:
-    """The arguments as an object; text that is no JSON stays text."""
     function = call.get("function")
-    arguments = function.get("arguments") if isinstance(function, dict) else None
-    if not isinstance(arguments, str):
-        return arguments or {}
-    try:
-        return json.loads(arguments)
-    except (ValueError, RecursionError):
-        return arguments
+    return arguments_as("either", function.get("arguments") if isinstance(function, dict) else None)
 
 
 def _with_instruction(messages: Sequence[Message], text: str, *, takes_system: bool) -> list[Message]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from stoker.engine.config import EngineConfig
-from stoker.errors import ConfigError, InvalidInput
+from stoker.errors import ConfigError, InvalidInput, ResourceExhausted
 from stoker.runtime.external.config import RuntimeConfig
 from stoker.runtime.llama_server import binary as binaries
 from stoker.runtime.llama_server.arguments import fixed_arguments, users_arguments
@@ -236,6 +237,35 @@ def test_an_old_server_cannot_do_everything(old_fake: Fake):
                 await old_fake.runtime(engine=settings).start()
 
     run(test())
+
+
+def test_where_memory_is_short_keys_and_values_take_less(fake: Fake):
+    path = write_tiny_model(fake.folder / "wide.gguf", TinyModel(head_size=32))
+    config = EngineConfig(model_path=str(path), ctx_size=4096, kv_tokens=4096, parallel=1)
+    needs = measure_model_file(config)
+    plan = needs.within(2**40)
+    smaller = needs.within(plan.total_bytes - 1)
+    assert (plan.kv_type, smaller.kv_type, smaller.kv_tokens) == ("", "q8_0", 4096)
+    assert smaller.kv_bytes * 32 == plan.kv_bytes * 17, "8 bits and a scale for 32 numbers, instead of 16 bits"
+    assert needs.least_bytes == smaller.total_bytes
+    assert "as q8_0" in str(smaller)
+    with pytest.raises(ResourceExhausted):
+        needs.within(smaller.total_bytes - 1)
+    planned = msgspec.structs.replace(config, cache_type_k=smaller.kv_type, cache_type_v=smaller.kv_type)
+    arguments = fixed_arguments(NEW, read_model_file(planned, can_unify=True), planned)
+    assert [option(arguments, name) for name in ("--cache-type-k", "--cache-type-v", "--flash-attn")] == [
+        "q8_0",
+        "q8_0",
+        "on",
+    ]
+
+
+@pytest.mark.parametrize("settings", [{"kv_type": "f16"}, {"cache_type_k": "f16"}, {"flash_attn": "off"}])
+def test_how_keys_and_values_are_kept_is_the_users_word(fake: Fake, settings: dict[str, Any]):
+    path = write_tiny_model(fake.folder / "wide.gguf", TinyModel(head_size=32))
+    assert measure_model_file(EngineConfig(model_path=str(path))).smaller_kv is not None
+    assert measure_model_file(EngineConfig(model_path=str(path), **settings)).smaller_kv is None
+    assert measure_model_file(EngineConfig(model_path=str(fake.model))).smaller_kv is None, "heads of half a block"
 
 
 def test_its_plan_has_room_for_full_slots(fake: Fake):

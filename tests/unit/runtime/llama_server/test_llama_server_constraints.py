@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from stoker.core.outline import GrammarText, Outline, ReasoningSpan
 from stoker.errors import InvalidInput, UnsupportedParameter
 from stoker.runtime.llama_server.constraints import constraint_fields
+from stoker.runtime.vllm.completion import constraint_fields as vllm_fields
 
 
 def outline(kind: Any, text: str = "") -> Outline:
@@ -43,3 +46,10 @@ def test_budgets_of_reasoning_are_refused() -> None:
 def test_a_schema_that_is_no_json_is_refused() -> None:
     with pytest.raises(InvalidInput, match="not valid JSON"):
         constraint_fields(outline("json_schema", "{"))
+
+
+@pytest.mark.parametrize("fields_for", [constraint_fields, vllm_fields])
+def test_a_constraint_on_an_answer_that_is_continued_is_refused(fields_for: Callable[[Outline], object]) -> None:
+    assert fields_for(Outline(begun="{")) == {}
+    with pytest.raises(UnsupportedParameter, match="cannot be continued"):
+        fields_for(replace(outline("json_object"), begun="{"))

@@ -96,6 +96,52 @@ def test_ids_get_the_form_that_the_model_knows(templates: dict[str, ChatTemplate
         assert re.fullmatch(pattern, messages[2].tool_call_id)
 
 
+XML = """\
+{% for m in messages %}<|{{ m.role }}|>
+{{ m.content }}{% for call in m.tool_calls %}<tool_call>
+<function={{ call.function.name }}>
+{% for key, value in call.function.arguments | items %}<parameter={{ key }}>
+{{ value if value is string else value | tojson }}
+</parameter>
+{% endfor %}</function>
+</tool_call>{% endfor %}<|end|>
+{% endfor %}{% if add_generation_prompt %}<|assistant|>
+{% endif %}"""
+VALUES_OF_JSON = '{"name": "f", "KEY": {"city": "Zürich \\"x\\"", "days": [1, 2]}}'
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("qwen3", f"<tool_call>\n{VALUES_OF_JSON.replace('KEY', 'arguments')}\n</tool_call>"),
+        ("llama3", VALUES_OF_JSON.replace("KEY", "parameters")),
+        ("smollm2", f'{{"tool_calls": [{VALUES_OF_JSON.replace("KEY", "arguments")}]}}'),
+        (
+            XML,
+            '<tool_call>\n<function=f>\n<parameter=city>\nZürich "x"\n</parameter>\n'
+            "<parameter=days>\n[1, 2]\n</parameter>\n</function>\n</tool_call>",
+        ),
+    ],
+    ids=["hermes", "llama3", "generic", "qwen_xml"],
+)
+def test_the_next_prompt_begins_with_the_answer_as_it_was_written(name: str, answer: str) -> None:
+    """So that what was computed for the call is found in the cache."""
+    source = name if "\n" in name else (Path("tests/golden/chat_templates") / f"{name}.jinja").read_text()
+    template = ChatTemplate(source)
+    found = find_format(template)
+
+    def prompt(history: list[Message]) -> str:
+        messages, tools = prepared(history, TOOLS, found)
+        return template.render(messages, tools=tools)
+
+    asked = prompt(HISTORY[:1])
+    ((_, arguments),) = calls_of(read_whole(answer, found.row, {"f": {}}, opening=asked))
+    call: dict[str, Json] = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    result = Message(role="tool", content="42", tool_call_id="1")
+    told = prompt([HISTORY[0], Message(role="assistant", tool_calls=(call,)), result])
+    assert told.startswith(asked + answer)
+
+
 def test_arguments_that_are_no_json_stay_text() -> None:
     broken: dict[str, Json] = {"id": "x", "type": "function", "function": {"name": "f", "arguments": "{k: 1"}}
     messages, _ = prepared([HISTORY[0], Message(role="assistant", tool_calls=(broken,))], TOOLS, format_of(CHATML))
