@@ -25,7 +25,9 @@ FLOAT_TYPES = ("F32", "F16", "BF16")
 GRID_TYPES = ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M", "TQ1_0", "TQ2_0")
 BLOCK_TYPES = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "MXFP4")
 K_TYPES = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")
-ALL_TYPES = (*FLOAT_TYPES, *BLOCK_TYPES, *K_TYPES, *GRID_TYPES)
+EXPORTED_TYPES = (*FLOAT_TYPES, *BLOCK_TYPES, *K_TYPES)
+"""Types that an ONNX folder can have."""
+ALL_TYPES = (*EXPORTED_TYPES, *GRID_TYPES)
 
 _SCALES_AT: Mapping[str, Mapping[int, float]] = {
     "Q2_K": {80: 1.0, 82: 1.5},
