@@ -13,21 +13,10 @@ from dataclasses import astuple
 
 import numpy as np
 
+from stoker.backends.native.layer_parts import Experts, Injection, Latent, Linear, Norm, Recurrence
 from stoker.backends.native.layout import Layout
 from stoker.backends.native.rotation import Rope
-from stoker.backends.native.spec import (
-    DecoderSpec,
-    Experts,
-    Heads,
-    Injection,
-    Join,
-    Latent,
-    Layer,
-    LayerInputs,
-    Linear,
-    Norm,
-    Recurrence,
-)
+from stoker.backends.native.spec import DecoderSpec, Heads, Join, Layer, LayerInputs
 
 _NOTHING = -1
 _XIELU_NUMBERS = 4

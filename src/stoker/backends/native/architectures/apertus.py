@@ -14,7 +14,8 @@ from stoker.backends.native.architectures.common import (
 )
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.kinds import RopePairs
-from stoker.backends.native.spec import Activation, DecoderSpec, Layer, Xielu
+from stoker.backends.native.layer_parts import Xielu
+from stoker.backends.native.spec import Activation, DecoderSpec, Layer
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
