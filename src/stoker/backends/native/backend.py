@@ -102,12 +102,10 @@ class NativeBackend:
         self.embedder = NativeEmbedder(spec, weights, embedder_options(options, kv_type, threads))
         """Its own KV, taken when it is first used."""
         self._adapters = None if open_file is None else NativeAdapters(spec, open_file)
-        has_axes = any(rope.axes for rope in spec.ropes)
-        self._input = BatchArrays(self._info, spec.row_width, has_axes=has_axes)
-        self._head: DraftHead | None = None
-        for head in heads:
-            copy_page = partial(self._pages.copy_page, self._decoders)
-            self._head = DraftHead(head, self._info, spec.hidden_size, self._input, self._pages.ledger, copy_page)
+        self._input = BatchArrays(self._info, spec.row_width, has_axes=any(rope.axes for rope in spec.ropes))
+        copy_page = partial(self._pages.copy_page, self._decoders)
+        around = (self._info, spec.hidden_size, self._input, self._pages.ledger, copy_page)
+        self._head = DraftHead(heads[0], *around) if heads else None
         num_states = self._info.max_batch_tokens if heads else 0
         self._hidden: Logits = np.empty((num_states, spec.hidden_size), dtype=np.float32)
         self.row_width = spec.row_width
@@ -363,9 +361,8 @@ def _decoders(
 ) -> list[_native.Decoder]:
     num_pages, num_windowed = pages.num_pages, pages.num_window_pages
     model = _decoder(spec, weights, info, (num_pages, num_windowed), kv_type, threads)
-    return (
-        [model] if head_spec is None else [model, _decoder(head_spec, weights, info, (num_pages, 0), kv_type, threads)]
-    )
+    sizes = (weights, info, (num_pages, 0), kv_type, threads)
+    return [model] if head_spec is None else [model, _decoder(head_spec, *sizes)]
 
 
 def _with_sizes(info: ModelInfo, decoders: Sequence[_native.Decoder]) -> ModelInfo:
