@@ -300,8 +300,7 @@ class NativeBackend:
             adapters, scales = self._open_adapters().uses(chunks) if is_adapted else (None, None)
             self._mark("bind")
             tables, windows = self._pages.ledger.tables, self._pages.window_tables
-            head = self._head if self._head is not None and self._head.wants(chunks) else None
-            hidden = None if head is None else self._hidden[: len(tokens)]
+            hidden = self._hidden[: len(tokens)] if self._head is not None and self._head.wants(chunks) else None
             decoder.forward(
                 tokens,
                 rows,
@@ -314,8 +313,8 @@ class NativeBackend:
                 window_tables=windows,
                 **more,
             )
-            if head is not None and hidden is not None:
-                head.follow(chunks, hidden)
+            if self._head is not None and hidden is not None:
+                self._head.follow(chunks, hidden)
         except (MemoryError, RuntimeError) as error:
             raise BackendError(f"the forward pass failed: {error}") from error
         return logits
