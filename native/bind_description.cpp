@@ -1,4 +1,5 @@
 // Python's view of what a decoder consists of.
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -26,8 +27,9 @@ public:
         out.vocab_size = get<int32_t>("vocab_size");
         out.hidden_size = get<int32_t>("hidden_size");
         out.norm_eps = get<float>("norm_eps");
-        out.norm = chosen<NormKind>("norm", {"rms", "layer", "layer_biased"});
-        out.activation = chosen<Activation>("activation", {"silu", "gelu_tanh", "swiglu_clamped", "relu_squared", "gelu", "gelu_alone"});
+        out.norm = chosen<NormKind>("norm", {"rms", "layer", "layer_biased", "rms_biased"});
+        out.activation = chosen<Activation>("activation", {"silu", "gelu_tanh", "swiglu_clamped", "relu_squared", "gelu", "gelu_alone",
+                                                           "gelu_tanh_alone", "xielu"});
         out.attention_scale = get<float>("attention_scale");
         out.attention_softcap = get<float>("attention_softcap");
         out.embedding_scale = get<float>("embedding_scale");
@@ -80,7 +82,7 @@ private:
 
     const float* norm(const char* key, int32_t size) const { return vector(get<int64_t>(key), size); }
     const float* stream_norm(const char* key, const DecoderSpec& spec) const {
-        return norm(key, spec.norm == NormKind::layer_biased ? 2 * spec.hidden_size : spec.hidden_size);
+        return norm(key, is_biased(spec.norm) ? 2 * spec.hidden_size : spec.hidden_size);
     }
 
     // Numbers for each position, or for each head.
@@ -159,6 +161,7 @@ private:
             .sinks = norm("sinks", heads.num),
             .post_attention_norm = stream_norm("post_attention_norm", spec),
             .feed_forward_norm = stream_norm("feed_forward_norm", spec),
+            .xielu = get<std::array<float, kXieluNumbers>>("xielu"),
             .gate = projection("gate"),
             .up = projection("up"),
             .down = projection("down"),

@@ -11,7 +11,7 @@
 //   nibble    4 vectors: low half of vector g is group g, high half is group g + 4
 //   +1 bit    1 vector : bit g is the fifth (third) bit of group g
 //   +2 bits   2 vectors: bits 2i, 2i+1 of vector j are the upper bits of group 4 j + i
-//   two       2 vectors: likewise, the whole code
+//   two       2 vectors: likewise, the whole code; with a third bit for formats whose tables have up to eight values
 //   byte      8 vectors, signed: the format's offset is what makes them unsigned
 //
 // F32, F16 and BF16 are [input][16 outputs] of their element.
@@ -46,7 +46,7 @@ enum class Scales : uint8_t {
 
 constexpr int32_t kNibbles = 1 << 16, kBytes = kNibbles + 1, kBytes16 = kNibbles + 2;  // types that are not GGUF's
 
-enum class Table : uint8_t { none, iq4, mxfp4 };
+enum class Table : uint8_t { none, iq4, mxfp4, iq2, iq3_xxs, iq3_s, iq1 };
 
 struct Format {
     int32_t type;      // GGUF's number
@@ -57,6 +57,7 @@ struct Format {
     int offset;        // what is subtracted from a stored code
     int max_code;      // the largest stored code (after the table)
     Table table = Table::none;
+    int scale_shift = 0;  // scales are divided by 2^scale_shift
 
     STOKER_INLINED constexpr bool is_float() const { return scales == Scales::none; }
     STOKER_INLINED constexpr bool has_min() const {
@@ -105,22 +106,31 @@ struct Format {
 
 // NOLINTBEGIN: one row a type
 inline constexpr Format kFormats[] = {
-    {0, 1, 4, Codes::f32, Scales::none, 0, 0},                             // F32
-    {1, 1, 2, Codes::f16, Scales::none, 0, 0},                             // F16
-    {2, 32, 18, Codes::nibble, Scales::half, 8, 15},                       // Q4_0
-    {3, 32, 20, Codes::nibble, Scales::half_min, 0, 15},                   // Q4_1
-    {6, 32, 22, Codes::nibble1, Scales::half, 16, 31},                     // Q5_0
-    {7, 32, 24, Codes::nibble1, Scales::half_min, 0, 31},                  // Q5_1
-    {8, 32, 34, Codes::byte, Scales::half, 128, 255},                      // Q8_0
-    {10, 256, 84, Codes::two, Scales::super16_min, 0, 3},                  // Q2_K
-    {11, 256, 110, Codes::two1, Scales::super16, 4, 7},                    // Q3_K
-    {12, 256, 144, Codes::nibble, Scales::super32_min, 0, 15},             // Q4_K
-    {13, 256, 176, Codes::nibble1, Scales::super32_min, 0, 31},            // Q5_K
-    {14, 256, 210, Codes::nibble2, Scales::super16, 32, 63},               // Q6_K
-    {20, 32, 18, Codes::nibble, Scales::half, 128, 241, Table::iq4},       // IQ4_NL
-    {23, 256, 136, Codes::nibble, Scales::super32, 128, 241, Table::iq4},  // IQ4_XS
-    {30, 1, 2, Codes::bf16, Scales::none, 0, 0},                           // BF16
-    {39, 32, 17, Codes::nibble, Scales::power, 12, 24, Table::mxfp4},      // MXFP4
+    {0, 1, 4, Codes::f32, Scales::none, 0, 0},                                  // F32
+    {1, 1, 2, Codes::f16, Scales::none, 0, 0},                                  // F16
+    {2, 32, 18, Codes::nibble, Scales::half, 8, 15},                            // Q4_0
+    {3, 32, 20, Codes::nibble, Scales::half_min, 0, 15},                        // Q4_1
+    {6, 32, 22, Codes::nibble1, Scales::half, 16, 31},                          // Q5_0
+    {7, 32, 24, Codes::nibble1, Scales::half_min, 0, 31},                       // Q5_1
+    {8, 32, 34, Codes::byte, Scales::half, 128, 255},                           // Q8_0
+    {10, 256, 84, Codes::two, Scales::super16_min, 0, 3},                       // Q2_K
+    {11, 256, 110, Codes::two1, Scales::super16, 4, 7},                         // Q3_K
+    {12, 256, 144, Codes::nibble, Scales::super32_min, 0, 15},                  // Q4_K
+    {13, 256, 176, Codes::nibble1, Scales::super32_min, 0, 31},                 // Q5_K
+    {14, 256, 210, Codes::nibble2, Scales::super16, 32, 63},                    // Q6_K
+    {16, 256, 66, Codes::two1, Scales::super32, 43, 86, Table::iq2, 3},         // IQ2_XXS
+    {17, 256, 74, Codes::two1, Scales::super16, 43, 86, Table::iq2, 3},         // IQ2_XS
+    {18, 256, 98, Codes::nibble, Scales::super32, 62, 124, Table::iq3_xxs, 2},  // IQ3_XXS
+    {19, 256, 50, Codes::two1, Scales::super32, 9, 18, Table::iq1, 3},          // IQ1_S
+    {20, 32, 18, Codes::nibble, Scales::half, 128, 241, Table::iq4},            // IQ4_NL
+    {21, 256, 110, Codes::nibble, Scales::super32, 15, 30, Table::iq3_s},       // IQ3_S
+    {22, 256, 82, Codes::two1, Scales::super16, 43, 86, Table::iq2, 3},         // IQ2_S
+    {23, 256, 136, Codes::nibble, Scales::super32, 128, 241, Table::iq4},       // IQ4_XS
+    {29, 256, 56, Codes::two1, Scales::super16, 9, 18, Table::iq1, 3},          // IQ1_M
+    {30, 1, 2, Codes::bf16, Scales::none, 0, 0},                                // BF16
+    {34, 256, 54, Codes::two, Scales::super32, 1, 3},                           // TQ1_0
+    {35, 256, 66, Codes::two, Scales::super32, 1, 3},                           // TQ2_0
+    {39, 32, 17, Codes::nibble, Scales::power, 12, 24, Table::mxfp4},           // MXFP4
     {kNibbles, 32, 20, Codes::nibble, Scales::single, 8, 15},
     {kBytes, 32, 36, Codes::byte, Scales::single, 128, 255},
     {kBytes16, 32, 40, Codes::byte, Scales::single16, 128, 255},
@@ -137,11 +147,27 @@ constexpr const Format* find_format(int32_t type) {
     return nullptr;
 }
 
-// The values of the non-linear four-bit codes, plus the format's offset.
-inline constexpr uint8_t kTables[3][16] = {
+// Formats with the same packed form share their kernels: those of the first.
+constexpr int kernel_of(int i) {
+    for (int first = 0; first < i; ++first) {
+        const Format &a = kFormats[first], &b = kFormats[i];
+        if (a.codes == b.codes && a.scales == b.scales && a.offset == b.offset && a.max_code == b.max_code && a.table == b.table &&
+            a.scale_shift == b.scale_shift) {
+            return first;
+        }
+    }
+    return i;
+}
+
+// The values of the codes of formats with a table, plus the format's offset. Those that no file has are 0.
+inline constexpr uint8_t kTables[7][16] = {
     {},
     {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241},
     {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0},
+    {0, 18, 35, 51, 68, 86},                                               // 8, 25, 43
+    {0, 10, 18, 26, 34, 42, 50, 58, 66, 74, 82, 90, 98, 106, 114, 124},    // 4, 12, 20, 28, 36, 44, 52, 62
+    {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30},           // 1, 3, ... 15
+    {0, 2, 8, 10, 16, 18},                                                 // eight times -1, 0, 1, and one more or less
 };
 
 }  // namespace stoker

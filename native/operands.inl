@@ -69,7 +69,10 @@ template <Format F> inline void decode_codes(const uint8_t* p, codes (&w)[8]) {
 template <Format F> inline void decode_scales(const uint8_t* plane, int b, Block<F>& out) {
     constexpr int blocks = F.unit_inputs() / 32;
     const uint8_t* unit = plane + size_t(b / blocks) * F.scale_bytes();
-    const auto half = [&](int at) { return load_f16(reinterpret_cast<const uint16_t*>(unit + at)); };
+    const auto half = [&](int at) {
+        const f32x16 d = load_f16(reinterpret_cast<const uint16_t*>(unit + at));
+        return F.scale_shift == 0 ? d : mul(d, set1(1.0f / (1 << F.scale_shift)));
+    };
     const auto byte = [&](int at) { return to_f32(load_u8(unit + at)); };
     const auto signed_byte = [&](int at) { return to_f32(load_i8(reinterpret_cast<const int8_t*>(unit + at))); };
     const int i = b % blocks;
@@ -230,7 +233,7 @@ inline void write_outputs(const float* sums, int tiles, int32_t rows, int32_t ro
 
 template <int i = 0, class Body> inline void with_format(int32_t type, const Body& body) {
     if constexpr (i < kNumFormats) {
-        type == kFormats[i].type ? body(Index<i>{}) : with_format<i + 1>(type, body);
+        type == kFormats[i].type ? body(Index<kernel_of(i)>{}) : with_format<i + 1>(type, body);
     }
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "formats.hpp"
+#include "grid_codes.hpp"
 #include "kernels.hpp"
 
 namespace stoker {
@@ -43,8 +44,24 @@ void add_bits(const uint8_t* p, int shift, int mask, int up, uint8_t* out) {
     }
 }
 
+// TQ1_0: five inputs a byte in base 3, the first the most significant one, a byte being a fraction of 256:
+//
+//   32 bytes: inputs i, i + 32, ... i + 128 | 16 bytes: 160 + i, ... i + 64 | 4 bytes: 240 + i, ... i + 12
+void read_ternary(const uint8_t* p, int b, uint8_t* out) {
+    constexpr uint8_t powers[] = {1, 3, 9, 27, 81};
+    for (int i = 0; i < 32; ++i) {
+        const int k = 32 * b + i;
+        const int first = k < 160 ? 0 : k < 240 ? 160 : 240, width = k < 160 ? 32 : k < 240 ? 16 : 4;
+        const int at = (k < 160 ? 0 : k < 240 ? 32 : 48) + (k - first) % width;
+        out[i] = uint8_t(uint8_t(p[at] * powers[(k - first) / width]) * 3 >> 8);
+    }
+}
+
 // Block `b` (of 32 inputs) of the file block at `p`.
 void read_codes(int32_t type, const uint8_t* p, int b, uint8_t* out) {
+    if (read_grid_codes(type, p, b, out)) {
+        return;
+    }
     switch (type) {
         case 2: case 20: return split_nibbles(p + 2, out);   // Q4_0, IQ4_NL: d, nibbles
         case 3: return split_nibbles(p + 4, out);            // Q4_1: d, m, nibbles
@@ -61,6 +78,8 @@ void read_codes(int32_t type, const uint8_t* p, int b, uint8_t* out) {
         case kBytes: std::memcpy(out, p + 4, 32); return;    // f, bytes
         case kBytes16: std::memcpy(out, p + 8, 32); return;  // f[2], bytes
         case 10: return add_bits(p + 16 + b / 4 * 32, b % 4 * 2, 3, 0, out);  // Q2_K: scales, codes, d, m
+        case 34: return read_ternary(p, b, out);                              // TQ1_0: codes, d
+        case 35: return add_bits(p + b / 4 * 32, b % 4 * 2, 3, 0, out);       // TQ2_0: codes, d
         case 11:                                                              // Q3_K: third bits, codes, scales, d
             add_bits(p + 32 + b / 4 * 32, b % 4 * 2, 3, 0, out);
             return add_bits(p, b, 1, 2, out);
@@ -108,6 +127,14 @@ void put_scales_iq4(uint8_t* plane, int o, const uint8_t* high, const uint8_t* l
     }
 }
 
+// TQ1_0, TQ2_0: one scale for all.
+void put_half_for_all(uint8_t* plane, int o, const uint8_t* half) {
+    put_half(plane, o, half);
+    for (int i = 0; i < 8; ++i) {
+        plane[32 + 16 * i + o] = 1;
+    }
+}
+
 void put_bytes(uint8_t* plane, int o, const uint8_t* p) {
     for (int i = 0; i < 16; ++i) {
         plane[16 * i + o] = p[i];
@@ -123,6 +150,9 @@ void put_single(uint8_t* plane, int o, const uint8_t* p) {
 }
 
 void put_scales(int32_t type, const uint8_t* p, uint8_t* plane, int o) {
+    if (put_grid_scales(type, p, plane, o)) {
+        return;
+    }
     switch (type) {
         case 39: plane[o] = p[0]; return;
         case kNibbles: case kBytes: return put_single(plane, o, p);
@@ -138,6 +168,8 @@ void put_scales(int32_t type, const uint8_t* p, uint8_t* plane, int o) {
             put_half(plane + 32, o, p + 2, true);
             return put_scales_min(plane + 64, o, p + 4);
         case 14: put_half(plane, o, p + 208); return put_bytes(plane + 32, o, p + 192);
+        case 34: return put_half_for_all(plane, o, p + 52);
+        case 35: return put_half_for_all(plane, o, p + 64);
         case 23: put_half(plane, o, p); return put_scales_iq4(plane + 32, o, p + 2, p + 4);
         default: return put_half(plane, o, p);
     }

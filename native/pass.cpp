@@ -247,11 +247,15 @@ void Pass::norm(const float* x, const float* weight, float* y) const {
     const int32_t n = spec_.hidden_size;
     if (weight == nullptr) {
         std::memcpy(y, x, n * sizeof(float));
-    } else if (spec_.norm == NormKind::rms) {
-        k_.rows->rms_norm(x, weight, n, spec_.norm_eps, y);
-    } else {
-        const float* bias = spec_.norm == NormKind::layer_biased ? weight + n : nullptr;
-        k_.rows->layer_norm(x, weight, bias, n, spec_.norm_eps, y);
+        return;
+    }
+    const float* bias = is_biased(spec_.norm) ? weight + n : nullptr;
+    if (spec_.norm == NormKind::layer || spec_.norm == NormKind::layer_biased) {
+        return k_.rows->layer_norm(x, weight, bias, n, spec_.norm_eps, y);
+    }
+    k_.rows->rms_norm(x, weight, n, spec_.norm_eps, y);
+    if (bias != nullptr) {
+        k_.rows->add(y, bias, n);
     }
 }
 
@@ -337,8 +341,9 @@ void Pass::query_key_value(Worker& me, const Stage& stage, int32_t piece, const 
 
 void Pass::gate_and_up(Worker& me, const Stage& stage, Range tiles, const Activations& a) {
     const int32_t from = tiles.begin * kTile, width = (tiles.end - tiles.begin) * kTile;
-    const int32_t ff = spec_.layers[stage.layer].feed_forward_size;
-    const bool is_float = spec_.layers[stage.layer].down.w.is_float();
+    const Layer& layer = spec_.layers[stage.layer];
+    const int32_t ff = layer.feed_forward_size;
+    const bool is_float = layer.down.w.is_float();
     const bool is_kept = is_float || d_.adapters_.changes(stage.place() + 2);  // down's adapters take floats
     // Both begin where output 0 would be.
     float* gate = is_kept ? d_.gate_.get() : me.gate.get() - from;
@@ -351,7 +356,8 @@ void Pass::gate_and_up(Worker& me, const Stage& stage, Range tiles, const Activa
     const Activations codes = Activations::place(d_.down_codes_.get(), stage.rows, ff);
     for (int32_t row = 0; row < stage.rows; ++row) {
         float* active = gate + size_t(row) * ldg + from;
-        k_.rows->activate(spec_.activation, active, up + size_t(row) * width + from, width, active);
+        const float* other = spec_.activation == Activation::xielu ? layer.xielu.data() : up + size_t(row) * width + from;
+        k_.rows->activate(spec_.activation, active, other, width, active);
         if (!is_float) {
             k_.quantize(gate, ldg, row, row + 1, from / kBlock, (from + width) / kBlock, codes);
         }
@@ -383,8 +389,13 @@ void Pass::multiply(Worker& me, const Stage& stage, int32_t part, const Activati
 void Pass::multiply(Worker& me, const Projection& p, const Activations& a, Range tiles, float* y, int32_t ldy) {
     k_.matmul(p.w, a, tiles.begin, tiles.end, y, ldy, me.matmul.get());
     const int32_t from = tiles.begin * kTile, count = std::min(tiles.end * kTile, p.w.rows) - from;
+    const int32_t whole = count / 16 * 16;  // behind the last output of a row another one may begin
     for (int32_t row = 0; p.bias != nullptr && row < a.rows; ++row) {
-        k_.rows->add(y + ptrdiff_t(row) * ldy + from, p.bias + from, count);
+        float* to = y + ptrdiff_t(row) * ldy + from;
+        k_.rows->add(to, p.bias + from, whole);
+        for (int32_t i = whole; i < count; ++i) {
+            to[i] += p.bias[from + i];
+        }
     }
 }
 

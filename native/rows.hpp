@@ -7,10 +7,16 @@ namespace stoker {
 
 // swiglu_clamped: g * sigmoid(1.702 g) * (up + 1), where g = min(gate, 7) and up stays within -7 ... 7
 // gelu: by the error function, gelu_tanh by the formula that is close to it
-// relu_squared: max(g, 0)², and gelu_alone, of a gate alone
-enum class Activation : int32_t { silu, gelu_tanh, swiglu_clamped, relu_squared, gelu, gelu_alone };
+// Of a gate alone:
+// relu_squared: max(g, 0)²
+// gelu_alone, gelu_tanh_alone: the same as above
+// xielu: above * g² + slope * g where g > 0, below * (e^min(g, end) - 1 - g) + slope * g elsewhere
+enum class Activation : int32_t { silu, gelu_tanh, swiglu_clamped, relu_squared, gelu, gelu_alone, gelu_tanh_alone, xielu };
 
-constexpr bool has_up(Activation kind) { return kind != Activation::relu_squared && kind != Activation::gelu_alone; }
+constexpr bool has_up(Activation kind) { return kind <= Activation::swiglu_clamped || kind == Activation::gelu; }
+
+// The numbers of xielu, one array for each layer.
+enum : int32_t { kXieluBelow, kXieluAbove, kXieluSlope, kXieluEnd, kXieluNumbers };
 
 struct RowKernels {
     // y = x / sqrt(mean(x²) + eps) * weight; y may be x. Without a weight (nullptr) every element's is 1.
@@ -19,7 +25,7 @@ struct RowKernels {
     void (*layer_norm)(const float* x, const float* weight, const float* bias, int32_t n, float eps, float* y);
     // Turns the pairs of the first `dim` elements; table: dim/2 cosines, then dim/2 sines.
     void (*rotate)(float* x, const float* table, int32_t dim, bool adjacent);
-    // out = activation(gate) * up; out may be either. Without an `up`, that is not looked at.
+    // out = activation(gate) * up; out may be either. Without an `up`, that is not looked at; for xielu it is the layer's numbers.
     void (*activate)(Activation kind, const float* gate, const float* up, int32_t n, float* out);
     // x += y
     void (*add)(float* x, const float* y, int32_t n);

@@ -90,6 +90,13 @@ inline f32x16 swiglu_clamped(f32x16 gate, f32x16 up) {
     return mul(gated(g, mul(g, set1(1.702f))), add(u, set1(1)));
 }
 
+inline f32x16 xielu(f32x16 x, const float* numbers) {
+    const auto number = [&](int32_t i) { return set1(numbers[i]); };
+    const f32x16 bend = sub(sub(exp(min(number(kXieluEnd), x)), set1(1)), x), positive = max(x, set1(0));
+    const f32x16 below = mul(bend, number(kXieluBelow)), above = mul(mul(positive, positive), number(kXieluAbove));
+    return fma(number(kXieluSlope), x, if_positive(x, above, below));
+}
+
 inline void activate(Activation kind, const float* gate, const float* up, int32_t n, float* out) {
     for (int32_t i = 0; i < n; i += 16) {
         const f32x16 x = load(gate + i), y = has_up(kind) ? load(up + i) : x;
@@ -99,6 +106,8 @@ inline void activate(Activation kind, const float* gate, const float* up, int32_
             case Activation::swiglu_clamped: store(out + i, swiglu_clamped(x, y)); break;
             case Activation::gelu: store(out + i, mul(gelu(x), y)); break;
             case Activation::gelu_alone: store(out + i, gelu(x)); break;
+            case Activation::gelu_tanh_alone: store(out + i, gelu_tanh(x)); break;
+            case Activation::xielu: store(out + i, xielu(x, up)); break;
             case Activation::relu_squared: store(out + i, mul(max(x, set1(0)), max(x, set1(0)))); break;
         }
     }

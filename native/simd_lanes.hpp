@@ -57,6 +57,10 @@ STOKER_FIX f32x16 add(const f32x16& a, const f32x16& b) { STOKER_EACH(f32x16, a.
 STOKER_FIX f32x16 sub(const f32x16& a, const f32x16& b) { STOKER_EACH(f32x16, a.v[i] - b.v[i]); }
 STOKER_FIX f32x16 mul(const f32x16& a, const f32x16& b) { STOKER_EACH(f32x16, a.v[i] * b.v[i]); }
 STOKER_FIX f32x16 div(const f32x16& a, const f32x16& b) { STOKER_EACH(f32x16, a.v[i] / b.v[i]); }
+// a where x > 0, otherwise b
+STOKER_FIX f32x16 if_positive(const f32x16& x, const f32x16& a, const f32x16& b) {
+    STOKER_EACH(f32x16, x.v[i] > Floats{} ? a.v[i] : b.v[i]);
+}
 
 // Integers, and the same bits as the other kind. Sums are taken modulo 2^32.
 STOKER_FIX i32x16 set1_i32(int32_t x) { STOKER_EACH(i32x16, x - Integers{}); }

@@ -53,7 +53,7 @@ void DecoderSpec::check() const {
     require(hidden_size % 32 == 0, "a row of activations is no multiple of 32");
     require_shape(embedding, vocab_size, hidden_size);
     require_shape(head, vocab_size, hidden_size);
-    require(embedding.bias == nullptr && head.bias == nullptr, "the embedding and the head cannot have biases");
+    require(embedding.bias == nullptr, "the embedding cannot have a bias");
     require(output_norm != nullptr, "a norm is missing");
     for (const Rope& rope : ropes) {
         require(rope.dim >= 0 && rope.dim % 2 == 0, "a rotation does not fit a head");
@@ -217,6 +217,7 @@ void DecoderSpec::check_feed_forward(const Layer& layer) const {
         require_shape(layer.down, hidden_size, inner);
     }
     if (layer.experts.count > 0) {
+        require(activation != Activation::xielu, "experts cannot have this activation");
         check(layer.experts);
     }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -47,8 +48,10 @@ struct Heads {
     bool operator==(const Heads&) const = default;
 };
 
-// layer: the mean is taken away first; layer_biased: likewise, and behind its weights lies what is added to each element
-enum class NormKind : int32_t { rms, layer, layer_biased };
+// layer: the mean is taken away first; biased: behind the weights lies what is added to each element
+enum class NormKind : int32_t { rms, layer, layer_biased, rms_biased };
+
+constexpr bool is_biased(NormKind kind) { return kind >= NormKind::layer_biased; }
 
 // When queries and keys are normalised: each head before or after its rotation, or all heads of a row as one before it.
 enum class HeadNorms : int32_t { before_rope, after_rope, whole_row };
@@ -157,6 +160,7 @@ struct Layer {
     const float* sinks;  // of each query head a score of what is never seen, or nullptr
     const float* post_attention_norm;
     const float* feed_forward_norm;
+    std::array<float, kXieluNumbers> xielu;  // of that activation
     Projection gate, up, down;  // beside the experts the block that all rows share, or none of size 0; see has_up
     Experts experts;
     const float* post_feed_forward_norm;

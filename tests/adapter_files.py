@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
-from gguf.quants import dequantize, quantize
+from gguf.quants import dequantize, quant_shape_to_byte_shape, quantize
 from numpy.typing import NDArray
 
 from stoker.models.gguf import GGUFFile, read_gguf
@@ -61,8 +61,12 @@ def write_adapter(
         writer.add_float32("adapter.lora.alpha", alpha)
     for name, (a, b) in pairs.items():
         for part, matrix in (("a", a), ("b", b)):
-            packed = quantize(matrix, GGMLQuantizationType[kind])
-            writer.add_tensor(f"{name}.lora_{part}", packed, raw_dtype=GGMLQuantizationType[kind])
+            as_type = GGMLQuantizationType[kind]
+            if kind == "NVFP4":  # which the `gguf` package cannot write
+                packed = np.zeros(quant_shape_to_byte_shape(matrix.shape, as_type), np.uint8)
+            else:
+                packed = quantize(matrix, as_type)
+            writer.add_tensor(f"{name}.lora_{part}", packed, raw_dtype=as_type)
     return _written(writer, path)
 
 

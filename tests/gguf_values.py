@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from gguf import GGUFWriter
+from numpy.typing import NDArray
 
 
 def write_values(writer: GGUFWriter, values: Mapping[str, Any]) -> None:
@@ -19,3 +21,13 @@ def write_values(writer: GGUFWriter, values: Mapping[str, Any]) -> None:
             writer.add_float32(key, value)
         elif value is not None:
             writer.add_array(key, value)
+
+
+def set_half(blocks: NDArray[np.uint8], type_name: str, at: int, values: NDArray[np.float64]) -> None:
+    """Writes a float16 to each block, `(..., bytes)`, at this byte; IQ1_M has its bits in four places."""
+    halves = values.astype(np.float16)[..., None]
+    if type_name != "IQ1_M":
+        blocks[..., at : at + 2] = halves.view(np.uint8)
+        return
+    quarters = halves.view(np.uint16) >> np.arange(0, 16, 4) & 15
+    blocks[..., 49:57:2] = blocks[..., 49:57:2] & 15 | quarters << 4

@@ -15,16 +15,19 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, GGUFWriter,
 from gguf.quants import dequantize, quantize
 from numpy.typing import NDArray
 
-from tests.gguf_values import write_values
+from tests.gguf_values import set_half, write_values
 from tests.tiny_gemma4 import gemma4_ends, gemma4_keys, gemma4_layer, gemma4_vectors
 from tests.tiny_hybrids import HYBRID_KEYS, has_attention, has_feed_forward, is_mixer_float, with_mixer
 from tests.tiny_latent import latent_keys, with_latent
 
 SPECIAL = ("<|bos|>", "<|end|>", "<|im_start|>", "<|im_end|>")
 FLOAT_TYPES = ("F32", "F16", "BF16")
+GRID_TYPES = ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M", "TQ1_0", "TQ2_0")
 BLOCK_TYPES = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "MXFP4")
 K_TYPES = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")
-ALL_TYPES = (*FLOAT_TYPES, *BLOCK_TYPES, *K_TYPES)
+EXPORTED_TYPES = (*FLOAT_TYPES, *BLOCK_TYPES, *K_TYPES)
+"""Types that an ONNX folder can have."""
+ALL_TYPES = (*EXPORTED_TYPES, *GRID_TYPES)
 
 _SCALES_AT: Mapping[str, Mapping[int, float]] = {
     "Q2_K": {80: 1.0, 82: 1.5},
@@ -34,6 +37,10 @@ _SCALES_AT: Mapping[str, Mapping[int, float]] = {
     "Q6_K": {208: 1.0},
     "IQ4_NL": {0: 1.0},
     "IQ4_XS": {0: 1.0},
+    **{name: {0: 1.0} for name in GRID_TYPES},
+    "TQ1_0": {52: 1.0},
+    "TQ2_0": {64: 1.0},
+    "NVFP4": {},
 }
 """Where the float16 scale of a block is, of types that the `gguf` package cannot write; and where the scale of its
 minima, so many times larger that weights are zero on average."""
@@ -56,10 +63,21 @@ _OWN_KEYS: Mapping[str, Mapping[str, Any]] = {
     "dots1": {"expert_gating_func": 2, "expert_weights_norm": True, "expert_weights_scale": 1.5},
     "exaone-moe": {"attention.sliding_window": 24, "expert_gating_func": 2, "expert_weights_norm": True},
     "minimax-m2": {"expert_gating_func": 2},
+    "apertus": {"xielu.alpha_n": [0.3, -0.5], "xielu.alpha_p": [0.2, 0.9], "xielu.beta": 0.5, "xielu.eps": -1e-6},
+    "gptneox": {"use_parallel_residual": True},
     "qwen3vlmoe": {"rope.dimension_sections": [3, 3, 2, 0]},
     "ernie4_5-moe": {"interleave_moe_layer_step": 1},
     "glm4moe": {"expert_weights_norm": True, "expert_weights_scale": 1.5},
     "gpt-oss": {"attention.sliding_window": 24},
+    "granite_swa": {
+        "attention.scale": 0.4,
+        "embedding_scale": 3.0,
+        "logit_scale": 2.5,
+        "residual_scale": 0.4,
+        "attention.sliding_window": 24,
+        "attention.sliding_window_pattern": [False, True],
+        "attention.rope_pattern": [False, True],
+    },
     "granitemoe": {"attention.scale": 0.4, "embedding_scale": 3.0, "logit_scale": 2.5, "residual_scale": 0.4},
     "qwen2vl": {"rope.dimension_sections": [3, 3, 2, 0]},
     "qwen3vl": {"rope.dimension_sections": [3, 3, 2, 0]},
@@ -76,7 +94,7 @@ _OWN_KEYS: Mapping[str, Mapping[str, Any]] = {
 
 OTHER_NORM = ("glm4moe", "gpt-oss", "seed_oss", "qwen35", "qwen35moe", "qwen3next")
 """In which the norm before the feed-forward is called as if it came after attention."""
-_PLAIN_SIZES = ("llama", "olmoe", "granitemoe", "granitehybrid", "hunyuan-moe", "minimax-m2")
+_PLAIN_SIZES = ("phimoe", "llama", "olmoe", "granitemoe", "granite_swa", "granitehybrid", "hunyuan-moe", "minimax-m2")
 """Whose experts are of the size that is the feed-forward's elsewhere."""
 _WITH_SELECTION_BIAS = (
     "afmoe",
@@ -90,8 +108,30 @@ _WITH_SELECTION_BIAS = (
     "minimax-m2",
     "nemotron_h_moe",
 )
+_WITH_LAYER_NORMS = (
+    "falcon",
+    "gpt2",
+    "gptneox",
+    "jais2",
+    "nemotron",
+    "orion",
+    "phi2",
+    "stablelm",
+    "starcoder",
+    "starcoder2",
+)
+"""Whose norms have biases."""
+_LAYER_NORM_KEYS: Mapping[str, Any] = {
+    "attention.layer_norm_epsilon": 1e-5,
+    "attention.layer_norm_rms_epsilon": None,
+}
+_WITHOUT_GATE = (*(name for name in _WITH_LAYER_NORMS if name not in ("orion", "stablelm")), "apertus", "arcee")
+_WITH_FUSED_ATTENTION = ("phi2", "phi3", "chatglm", "bailingmoe2", "falcon", "gpt2", "gptneox", "starcoder")
+_WITH_BIASES = ("gpt2", "gptneox", "jais2", "phi2", "phimoe", "starcoder", "starcoder2")
+"""Of all matrices but those of experts."""
 _WITH_HEAD_NORMS = (
     "afmoe",
+    "apertus",
     "bailingmoe2",
     "dots1",
     "exaone-moe",
@@ -146,6 +186,8 @@ class TinyModel:
     has_head: bool = True
     is_old: bool = False
     """Delta nets with one tensor for queries, keys, values and gates, as files of 2025 have them."""
+    has_one_norm: bool = False
+    """Before attention and feed-forward, of architectures that may have one for each."""
     seed: int = 1
     control: tuple[str, ...] = ()
     """More control tokens, behind `SPECIAL`."""
@@ -233,13 +275,15 @@ def _write_sizes(writer: GGUFWriter, model: TinyModel) -> None:
         "rope.dimension_count": model.head_size,
         "rope.freq_base": 10000.0,
         **(_expert_keys(model) if model.num_experts else {}),
+        **(_LAYER_NORM_KEYS if model.architecture in _WITH_LAYER_NORMS else {}),
         **_OWN_KEYS.get(model.architecture, {}),
         **HYBRID_KEYS.get(model.architecture, {}),
         **(gemma4_keys(model) if model.architecture == "gemma4" else {}),
         **(latent_keys(model) if model.architecture == "deepseek2" else {}),
         **model.keys,
     }
-    write_values(writer, {f"{model.architecture}.{key}": value for key, value in keys.items()})
+    own = {key if key.startswith("xielu.") else f"{model.architecture}.{key}": value for key, value in keys.items()}
+    write_values(writer, own)
 
 
 def _expert_keys(model: TinyModel) -> dict[str, Any]:
@@ -284,6 +328,12 @@ def _shapes(model: TinyModel) -> dict[str, tuple[int, ...]]:
         shapes |= {f"blk.{index}.{name}": shape for name, shape in _shapes_of_layer(model, index)}
     for index in range(model.num_layers, model.num_layers + model.num_draft_heads):
         shapes |= {f"blk.{index}.{name}": shape for name, shape in _shapes_of_draft_head(model, index)}
+    if model.architecture in ("gpt2", "starcoder"):
+        shapes["position_embd.weight"] = (model.context_length, model.hidden_size)
+    if model.architecture in (*_WITH_LAYER_NORMS, "phimoe"):
+        shapes["output_norm.bias"] = (model.hidden_size,)
+    if model.architecture in ("phi2", "phimoe"):
+        shapes["output.bias"] = (model.vocab_size,)
     output_norm = "token_embd_norm" if model.architecture.startswith("lfm2") else "output_norm"
     shapes[f"{output_norm}.weight"] = (model.hidden_size,)
     if model.has_head:
@@ -319,7 +369,10 @@ def _expert_shapes(model: TinyModel) -> list[tuple[str, tuple[int, ...]]]:
         ("ffn_down_exps.weight", (count, hidden, size)),
     ]
     if shared:
-        shapes += [(f"ffn_{part}_shexp.weight", (shared, hidden)) for part in ("gate", "up")]
+        if model.architecture == "granite_swa":
+            shapes += [("ffn_up_shexp.weight", (2 * shared, hidden))]
+        else:
+            shapes += [(f"ffn_{part}_shexp.weight", (shared, hidden)) for part in ("gate", "up")]
         shapes += [("ffn_down_shexp.weight", (hidden, shared))]
     if model.architecture in ("qwen2moe", "qwen35moe", "qwen3next"):
         shapes += [("ffn_gate_inp_shexp.weight", (hidden,))]
@@ -336,23 +389,30 @@ def _layer_shapes(
     model: TinyModel, hidden: int, size: int, heads: int, kv_heads: int
 ) -> list[tuple[str, tuple[int, ...]]]:
     shapes: list[tuple[str, tuple[int, ...]]] = [
-        *((name, (hidden,)) for name in _norms_before(model.architecture)),
+        *((name, (hidden,)) for name in _norms_before(model)),
+        *([("attn_sinks.weight", (model.num_heads,))] if model.architecture == "granite_swa" else []),
         ("attn_output.weight", (hidden, heads)),
         ("ffn_down.weight", (hidden, size)),
     ]
     if model.architecture in ("phi3", "glm4", "chatglm"):
         shapes += [("ffn_up.weight", (2 * size, hidden))]
-    elif model.architecture == "arcee":
+    elif model.architecture in _WITHOUT_GATE:
         shapes += [("ffn_up.weight", (size, hidden))]
     else:
         shapes += [("ffn_gate.weight", (size, hidden)), ("ffn_up.weight", (size, hidden))]
     rows = {"q": heads, "k": kv_heads, "v": kv_heads}
-    if model.architecture in ("phi3", "chatglm", "bailingmoe2"):
+    if model.architecture in _WITH_FUSED_ATTENTION:
         shapes += [("attn_qkv.weight", (heads + 2 * kv_heads, hidden))]
     else:
         shapes += [(f"attn_{part}.weight", (count, hidden)) for part, count in rows.items()]
     if model.architecture == "chatglm":
         shapes += [("attn_qkv.bias", (heads + 2 * kv_heads,))]
+    if model.architecture in _WITH_BIASES:
+        matrices = [(name, shape) for name, shape in shapes if len(shape) == 2]
+        matrices = [each for each in matrices if not model.num_experts or each[0].startswith("attn_")]
+        shapes += [(name.replace("weight", "bias"), shape[:1]) for name, shape in matrices]
+    if model.architecture in (*_WITH_LAYER_NORMS, "phimoe"):
+        shapes += [(f"{name}.bias", (hidden,)) for name in _biased_norms(model)]
     if model.architecture == "afmoe":
         shapes += [("attn_gate.weight", (heads, hidden))]
     if model.architecture in ("glm4", "glm4moe", "gpt-oss", "qwen2", "qwen2moe", "qwen2vl", "seed_oss"):
@@ -366,12 +426,19 @@ def _layer_shapes(
     return shapes
 
 
-def _norms_before(architecture: str) -> tuple[str, ...]:
+def _biased_norms(model: TinyModel) -> list[str]:
+    return [name.removesuffix(".weight") for name in _norms_before(model)]
+
+
+def _norms_before(model: TinyModel) -> tuple[str, ...]:
     """Of attention and feed-forward."""
+    architecture = model.architecture
     if architecture in ("olmo2", "exaone4"):
         return ()
-    if architecture in ("cohere2", "command-r"):
+    if architecture in ("cohere2", "command-r", "phi2") or (model.has_one_norm and architecture == "stablelm"):
         return ("attn_norm.weight",)
+    if architecture == "falcon":
+        return ("attn_norm.weight",) if model.has_one_norm else ("attn_norm.weight", "attn_norm_2.weight")
     return ("attn_norm.weight", "post_attention_norm.weight" if architecture in OTHER_NORM else "ffn_norm.weight")
 
 
@@ -416,4 +483,4 @@ def _random_blocks(
 
 def _set_scales(blocks: NDArray[np.uint8], kind: GGMLQuantizationType, values: NDArray[np.float64]) -> None:
     for at, times in _SCALES_AT[kind.name].items():
-        blocks[..., at : at + 2] = (values * times).astype(np.float16)[..., None].view(np.uint8)
+        set_half(blocks, kind.name, at, values * times)

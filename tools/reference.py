@@ -1,4 +1,5 @@
-"""Writes `docs/reference/` from the code: the HTTP API, the command line's own help, and the tree of errors.
+"""Writes `docs/reference/` from the code: the HTTP API, the command line's own help, the tree of errors, and the
+models that the native executor computes.
 
 With `--check` it writes nothing, and fails if a page is not what it would write. The help is read off the commands'
 signatures, not off what `--help` prints: how that looks changes with the version of typer.
@@ -14,6 +15,7 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 import api_reference
+import model_reference
 import typer
 from typer.models import ArgumentInfo, OptionInfo
 
@@ -46,11 +48,15 @@ def current(name: str) -> str | None:
 
 def pages() -> dict[str, str]:
     """File name to text, for every page of the folder."""
-    return {"api.md": api_page(), "cli.md": cli_page(), "errors.md": errors_page()}
+    return {"api.md": api_page(), "cli.md": cli_page(), "errors.md": errors_page(), "models.md": models_page()}
 
 
 def api_page() -> str:
     return "\n".join([NOTE, "", *api_reference.lines()]).rstrip() + "\n"
+
+
+def models_page() -> str:
+    return "\n".join([NOTE, "", *model_reference.lines()]).rstrip() + "\n"
 
 
 def cli_page() -> str:

@@ -33,6 +33,7 @@ ADJACENT = (
     "ernie4_5-moe",
     "glm4",
     "granite",
+    "granite_swa",
     "granitehybrid",
     "granitemoe",
     "internlm2",
@@ -45,6 +46,7 @@ POST_NORMS = ("gemma2", "gemma3", "glm4", "olmo2", "exaone4", "afmoe")
 OTHER_NORM = ("glm4moe", "gpt-oss", "seed_oss", "qwen35", "qwen35moe", "qwen3next")
 HEAD_NORMS = (
     "afmoe",
+    "apertus",
     "bailingmoe2",
     "dots1",
     "exaone-moe",
@@ -77,7 +79,26 @@ PERIODS = {
 AS_SAID = ("qwen2moe", "olmoe", "deepseek", "deepseek2", "bailingmoe", "bailingmoe2", "dots1", "exaone-moe", "afmoe")
 """Whose weights of experts add up to 1 only if the file says so."""
 SIGMOID = ("glm4moe", "lfm2moe", "nemotron_h_moe", "afmoe")
+LAYER_NORMS = (
+    "falcon",
+    "gpt2",
+    "gptneox",
+    "jais2",
+    "nemotron",
+    "orion",
+    "phi2",
+    "stablelm",
+    "starcoder",
+    "starcoder2",
+)
+"""Whose norms take the mean away, and have biases."""
+SQUARED_RELU = ("nemotron_h", "nemotron_h_moe", "arcee", "jais2", "nemotron")
+WITHOUT_ROPE = ("gpt2", "starcoder")
 LAYERS_OF_27B = {"gemma2": 46, "gemma3": 62}
+
+
+def gelu_tanh(x: F64) -> F64:
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
 class NativeReference:
@@ -93,7 +114,7 @@ class NativeReference:
         self.num_kv_heads = self.of_layers("attention.head_count_kv", self.num_heads)
         self.hidden_size = self.key("embedding_length")
         self.head_size = self.key("attention.key_length", self.hidden_size // self.num_heads[0])
-        self.takes_mean = self.architecture in ("cohere2", "command-r")
+        self.takes_mean = self.architecture in ("cohere2", "command-r", *LAYER_NORMS)
         self.eps = self.key("attention.layer_norm_epsilon" if self.takes_mean else "attention.layer_norm_rms_epsilon")
         self.weight = cache(self._weight)
         self.rows: dict[int, F64] = {}
@@ -114,9 +135,9 @@ class NativeReference:
 
     def scale(self, of: str) -> float:
         usual = {"embedding": 12, "residual": 1.4 / np.sqrt(self.key("block_count")), "logit": 256 / self.hidden_size}
-        if self.takes_mean and of == "logit":
+        if of == "logit" and self.architecture in ("cohere2", "command-r"):
             return 1 / self.key("logit_scale")
-        if self.architecture in ("granite", "granitehybrid", "granitemoe", "minicpm"):
+        if self.architecture in ("granite", "granite_swa", "granitehybrid", "granitemoe", "minicpm"):
             return self.key(f"{of}_scale", usual[of] if self.architecture == "minicpm" else 1.0)
         return 1.0
 
@@ -132,7 +153,8 @@ class NativeReference:
         if self.takes_mean:
             x = x - x.mean(-1, keepdims=True)
         weight = self.weight(stem if stem in self.tensors else f"{stem}.weight")
-        return x / np.sqrt((x * x).mean(-1, keepdims=True) + self.eps) * weight
+        y = x / np.sqrt((x * x).mean(-1, keepdims=True) + self.eps) * weight
+        return y + self.weight(f"{stem}.bias") if f"{stem}.bias" in self.tensors else y
 
     def logits(self, token_ids: list[int], num_rows: int | None = None) -> F64:
         """Rows of the last `num_rows` positions (all if None), shape `(num_rows, vocab_size)`."""
@@ -166,25 +188,35 @@ class NativeReference:
         tensor = self.tensors["token_embd.weight"]
         x = np.asarray(dequantize(tensor.data[token_ids], tensor.tensor_type), dtype=np.float64)
         x = x * (np.sqrt(self.hidden_size) if self.architecture in (*GEMMA, "afmoe") else self.scale("embedding"))
+        if self.architecture in WITHOUT_ROPE:
+            x = x + self.weight("position_embd.weight")[: len(x)]
         for place, row in self.rows.items():
             x[place] = row * self.scale("embedding")
         return x
 
     def layer(self, index: int, x: F64) -> F64:
         block, scale = f"blk.{index}", self.scale("residual")
-        n = self.norm_if_there(f"{block}.attn_norm", x)
+        own_norm = "attn_norm_2" if f"{block}.attn_norm_2.weight" in self.tensors else "attn_norm"
+        n = self.norm_if_there(f"{block}.{own_norm}", x)
         if self.architecture.startswith("nemotron_h"):
             return x + self.nemotron_block(index, n)
         y = mixed(self, index, n)
         if y is None or self.architecture == "falcon-h1":
             y = self.attention(index, n) + (0.0 if y is None else y)
-        if self.takes_mean:
-            return x + y + self.feed_forward(block, self.norm(f"{block}.attn_norm", x))
+        if self.architecture in ("cohere2", "command-r") or self.is_parallel(block):
+            inner_norm = "ffn_norm" if f"{block}.ffn_norm.weight" in self.tensors else "attn_norm"
+            return x + y + self.feed_forward(block, self.norm(f"{block}.{inner_norm}", x))
         has_post_norms = self.architecture in POST_NORMS
         x = x + (self.norm(f"{block}.post_attention_norm", y) if has_post_norms else y) * scale
         inner_norm = "post_attention_norm" if self.architecture in OTHER_NORM else "ffn_norm"
         y = self.feed_forward(block, self.norm_if_there(f"{block}.{inner_norm}", x))
         return x + (self.norm(f"{block}.post_ffw_norm", y) if has_post_norms else y) * scale
+
+    def is_parallel(self, block: str) -> bool:
+        """Whether the feed-forward does not see what attention added."""
+        if self.architecture == "gptneox":
+            return self.key("use_parallel_residual")
+        return self.architecture in LAYER_NORMS and f"{block}.ffn_norm.weight" not in self.tensors
 
     def nemotron_block(self, index: int, n: F64) -> F64:
         if f"blk.{index}.attn_q.weight" in self.tensors:
@@ -199,10 +231,14 @@ class NativeReference:
         if f"{block}.ffn_gate_inp.weight" in self.tensors:
             return np.stack([self.experts(block, row) for row in x])
         up = self.linear(f"{block}.ffn_up", x)
-        if self.architecture in ("nemotron_h", "arcee"):
+        if self.architecture in SQUARED_RELU:
             return self.linear(f"{block}.ffn_down", np.maximum(up, 0) ** 2)
+        if self.architecture == "apertus":
+            return self.linear(f"{block}.ffn_down", self.xielu(int(block.removeprefix("blk.")), up))
         if f"{block}.ffn_gate.weight" in self.tensors:
             gate = self.linear(f"{block}.ffn_gate", x)
+        elif self.architecture in LAYER_NORMS:
+            return self.linear(f"{block}.ffn_down", gelu_tanh(up))
         else:
             gate, up = np.split(up, 2, axis=-1)
         return self.linear(f"{block}.ffn_down", self.activation(gate) * up)
@@ -260,15 +296,28 @@ class NativeReference:
         up = self.linear(f"{block}.ffn_up_shexp", x)
         if self.architecture == "nemotron_h_moe":
             return self.linear(f"{block}.ffn_down_shexp", np.maximum(up, 0) ** 2)
-        active = self.activation(self.linear(f"{block}.ffn_gate_shexp", x)) * up
-        y = self.linear(f"{block}.ffn_down_shexp", active)
+        if f"{block}.ffn_gate_shexp.weight" in self.tensors:
+            gate = self.linear(f"{block}.ffn_gate_shexp", x)
+        else:
+            gate, up = np.split(up, 2)
+        y = self.linear(f"{block}.ffn_down_shexp", self.activation(gate) * up)
         if f"{block}.ffn_gate_inp_shexp.weight" in self.tensors:
             y = y / (1 + np.exp(-(self.weight(f"{block}.ffn_gate_inp_shexp.weight") @ x)))
         return y
 
+    def xielu(self, index: int, x: F64) -> F64:
+        def number(name: str) -> float:
+            values = self.fields[f"xielu.{name}"]
+            return values[index] if isinstance(values, list) else values
+
+        slope = number("beta")
+        below, above = (np.log1p(np.exp(number(name))) for name in ("alpha_n", "alpha_p"))
+        negative = (np.expm1(np.minimum(x, number("eps"))) - x) * (slope + below)
+        return np.where(x > 0, above * x * x, negative) + slope * x
+
     def activation(self, x: F64) -> F64:
         if self.architecture in GEMMA:
-            return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+            return gelu_tanh(x)
         return x / (1 + np.exp(-x))
 
     def attention(self, index: int, x: F64) -> F64:
@@ -321,7 +370,8 @@ class NativeReference:
         if self.is_windowed(index):
             is_seen &= distance < self.key("attention.sliding_window")
         scores = np.where(is_seen, scores, -np.inf)
-        sink = self.weight(f"blk.{index}.attn_sinks.weight")[head] if self.architecture == "gpt-oss" else -np.inf
+        sinks = f"blk.{index}.attn_sinks.weight"
+        sink = self.weight(sinks)[head] if sinks in self.tensors else -np.inf
         most = np.maximum(scores.max(-1, keepdims=True), sink)
         weights = np.exp(scores - most)
         return weights @ v / (weights.sum(-1, keepdims=True) + np.exp(sink - most))
@@ -383,8 +433,10 @@ class NativeReference:
 
     def stands(self, index: int) -> bool:
         """Whether a layer rotates nothing."""
-        if self.architecture.startswith("nemotron_h"):
+        if self.architecture in WITHOUT_ROPE or self.architecture.startswith("nemotron_h"):
             return True
+        if pattern := self.key("attention.rope_pattern", ()):
+            return not pattern[index]
         if self.architecture == "exaone4" and self.key("block_count") == 64:
             return not self.is_windowed(index)
         if self.architecture in ("cohere2", "exaone-moe"):

@@ -142,6 +142,27 @@ def test_nothing_is_guessed_where_no_page_is_free(tmp_path: Path) -> None:
         assert [len(draft) for draft in backend.draft([(3, 32, 5, 90), (0, 32, 6, 97)])] == [90, 0], "the context ends"
 
 
+def test_a_head_that_rests_guesses_nothing_for_what_it_has_not_seen(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", MODELS["glm4moe"])
+    token_ids = prompt(70)
+    with opened(path) as backend:
+        assert backend._head is not None
+        compute(backend, 0, 0, token_ids[:40])
+        backend._head._rest._patience = 0
+        compute(backend, 0, 40, token_ids[40:60])
+        compute(backend, 1, 60, token_ids[60:61], CopyPrefix(0, 1, 60))
+        compute(backend, 2, 40, token_ids[40:41], CopyPrefix(0, 2, 40))
+        backend._head._rest._left = 0
+        compute(backend, 0, 60, token_ids[60:69])
+        compute(backend, 3, 0, token_ids[:69])
+        assert [backend.can_draft(slot) for slot in range(4)] == [False, False, False, True]
+        assert [len(draft) for draft in backend.draft([(0, 69, token_ids[69], 2), (3, 69, token_ids[69], 2)])] == [0, 2]
+        assert_like_reference(backend, path, 3, token_ids)
+        compute(backend, 0, 30, token_ids[30:69], Truncate(0, 30))
+        assert backend.can_draft(0), "what it had not seen is cut off"
+        assert_like_reference(backend, path, 0, token_ids, unknown=30)
+
+
 def test_the_head_changes_no_logits_and_can_be_left_out(tmp_path: Path) -> None:
     path = write_tiny_model(tmp_path / "m.gguf", MODELS["qwen35moe"])
     options = NativeOptions(context_size=256, kv_tokens=512, num_slots=4, threads=2, kv_type="f32")

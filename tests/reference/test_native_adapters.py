@@ -187,8 +187,8 @@ def test_files_that_cannot_be_used(backend: NativeBackend, tiny: Path, tmp_path:
         backend.load_adapter("a", write_adapter(tmp_path / "b.gguf", {"blk.7.attn_q.weight": (*pairs.values(),)[0]}))
     with open_native(wide) as other, pytest.raises(AdapterInvalid, match="does not fit"):
         other.load_adapter("a", write_adapter(tmp_path / "c.gguf", random_pairs(tiny, 1)))
-    odd = write_adapter(tmp_path / "odd.gguf", pairs, kind="TQ1_0")
-    with open_native(wide) as other, pytest.raises(AdapterInvalid, match=r"no kernels for .* of type TQ1_0"):
+    odd = write_adapter(tmp_path / "odd.gguf", pairs, kind="NVFP4")
+    with open_native(wide) as other, pytest.raises(AdapterInvalid, match=r"no kernels for .* of type NVFP4"):
         other.load_adapter("a", odd)
 
 

@@ -102,6 +102,10 @@ def most_likely(logits: Logits, _: Sequence[tuple[int, int]]) -> list[Entry]:
 class DraftHeadPort(Protocol):
     """What a backend offers besides whose model has a head that guesses further tokens. Called between two passes."""
 
+    def can_draft(self, slot: int) -> bool:
+        """Whether the head has seen what was computed in a slot: a head that is seldom asked may stop looking."""
+        ...
+
     def draft(self, wanted: Sequence[tuple[int, int, Entry, int]], guess: Guess = most_likely) -> list[list[Entry]]:
         """Guesses how sequences go on; nothing of it stays.
 

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class HeadDrafts:
-    """A draft head behind a `DraftPort`. It has seen all that the model has computed, so it never lacks anything.
+    """A draft head behind a `DraftPort`. It sees what the model computes, or cannot draft: it never lacks anything.
 
     Args:
         port: the head, which its owner closes.
@@ -37,8 +37,10 @@ class HeadDrafts:
 
     def num_missing(self, sequence: Sequence) -> int | None:
         """See `DraftPort.num_missing`."""
-        is_possible = sequence.slot is not None and sequence.num_pending == 1 and sequence.entries[-1] >= 0
-        return 0 if is_possible and not self._is_broken and len(sequence.entries) < self._max_tokens else None
+        if sequence.slot is None or sequence.num_pending != 1 or sequence.entries[-1] < 0 or self._is_broken:
+            return None
+        is_possible = len(sequence.entries) < self._max_tokens and self._port.can_draft(sequence.slot)
+        return 0 if is_possible else None
 
     def catch_up(self, sequence: Sequence, most: int) -> Drafted:
         """See `DraftPort.catch_up`."""

@@ -194,4 +194,4 @@ BLOCK_TYPES: Mapping[str, BlockType] = {
     "IQ4_XS": BlockType(BlockShape(8, 32, has_offsets=False), 136, _iq4_xs),
     "MXFP4": BlockType(BlockShape(8, 32, has_offsets=False), 17, _mxfp4),
 }
-"""All types of the native executor that are no plain numbers, by GGML's name."""
+"""Types of the native executor that are no plain numbers and can be exported, by GGML's name."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stoker.backends.native.file import ModelParts
+from stoker.backends.native.file import FLOAT_TYPES, ModelParts
 from stoker.backends.native.layer_parts import Linear
 from stoker.errors import ModelUnsupported
 from stoker.export.blocks import BLOCK_TYPES, F32, Blocks, BlockShape, Bytes
@@ -180,6 +180,8 @@ class Matrices:
 
     def _choose(self, name: str, rows: Rows, is_table: bool) -> BlockMatrix | FloatMatrix:
         exact = BLOCK_TYPES.get(rows.type)
+        if exact is None and rows.type not in FLOAT_TYPES:
+            raise ModelUnsupported(f"`{rows.linears[0].weight}` is of the type {rows.type}, which cannot be exported")
         if self.kind == "f16" or (self.kind == "keep" and rows.type == "F16"):
             return FloatMatrix(name, rows, _F16, is_table, None if rows.type == "F16" else RoundingError())
         if self.kind == "f32" or (self.kind == "keep" and exact is None):

@@ -143,6 +143,14 @@ class GGUFFile:
         numbers = value.numbers()
         return [int(n) for n in numbers.tolist()] if numbers.dtype.kind in "iu" else self._fail_type(key, "integers")
 
+    def get_floats(self, key: str) -> list[float] | None:
+        """An array of numbers; a single number counts as an array of one."""
+        value = self.metadata.get(key)
+        if not isinstance(value, GGUFArray):
+            single = self.get_float(key)
+            return None if single is None else [single]
+        return [float(n) for n in value.numbers().tolist()]
+
     def require_int(self, key: str) -> int:
         """An integer.
 

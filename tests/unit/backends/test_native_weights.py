@@ -25,7 +25,7 @@ from stoker.backends.native.layout import Layout, plan_layout
 from stoker.backends.native.weights import PackProgress, Weights, load_weights
 from stoker.errors import ModelFileInvalid, ModelUnsupported
 from stoker.models.gguf import read_gguf
-from tests.tiny_models import ALL_TYPES, TinyModel, write_tiny_model
+from tests.tiny_models import ALL_TYPES, GRID_TYPES, TinyModel, write_tiny_model
 
 PLENTY = 1 << 30
 SHAPE: dict[str, Any] = {"hidden_size": 256, "feed_forward_size": 256, "num_heads": 4, "head_size": 64}
@@ -74,7 +74,8 @@ def test_every_type_is_packed_without_loss(tmp_path: Path, type_name: str) -> No
     weights = load(path)
     check(path, weights)
     # Norms, and rows that fill a tile up, weigh more in a model as small as this one.
-    assert weights.layout.num_bytes <= 1.3 * sum(t.n_bytes for t in GGUFReader(path).tensors)
+    growth = 2.8 if type_name in GRID_TYPES else 1.3  # entries of grids are unpacked
+    assert weights.layout.num_bytes <= growth * sum(t.n_bytes for t in GGUFReader(path).tensors)
 
 
 @pytest.mark.parametrize("architecture", ["granite", "phi3", "qwen2"])

@@ -180,7 +180,7 @@ def test_what_cannot_be_exported_touches_no_folder(tmp_path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(ModelUnsupported, match=r"m.gguf cannot be exported: .*`mamba`.*gemma3, .*llama"):
+    with pytest.raises(ModelUnsupported, match=r"m.gguf cannot be exported: .*`mamba` of .*: no layer has attention"):
         export_model(tmp_path / "m.gguf", tmp_path / "onnx")
     with pytest.raises(ModelFileNotFound, match=r"none\.gguf"):
         export_model(tmp_path / "none.gguf", tmp_path / "onnx")
@@ -208,7 +208,7 @@ def test_a_type_that_nobody_reads_is_refused_by_name(tmp_path: Path) -> None:
     path = write_tiny_model(
         tmp_path / "m.gguf", TinyModel(type="TQ1_0", hidden_size=256, feed_forward_size=512, head_size=64)
     )
-    with pytest.raises(ModelUnsupported, match=r"cannot be exported: .*`blk.*TQ1_0"):
+    with pytest.raises(ModelUnsupported, match=r"cannot be exported: .*`token_embd.*TQ1_0"):
         export_model(path, tmp_path / "onnx")
 
 

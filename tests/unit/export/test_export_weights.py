@@ -14,7 +14,7 @@ from gguf.quants import dequantize
 
 from stoker.errors import ModelUnsupported
 from stoker.export import ExportOptions, ExportReport, export_model
-from tests.tiny_models import ALL_TYPES, TinyModel, write_tiny_model
+from tests.tiny_models import EXPORTED_TYPES, TinyModel, write_tiny_model
 from tests.unit.export.written import Written
 
 SHAPE: dict[str, Any] = {"hidden_size": 256, "feed_forward_size": 512, "head_size": 64, "num_layers": 1}
@@ -42,7 +42,7 @@ def export(tmp_path: Path, model: TinyModel, weights: str) -> tuple[Written, Exp
 
 
 @pytest.mark.parametrize("is_tied", [False, True], ids=["own head", "tied"])
-@pytest.mark.parametrize("kind", ALL_TYPES)
+@pytest.mark.parametrize("kind", EXPORTED_TYPES)
 def test_kept_weights_are_the_same(tmp_path: Path, kind: str, is_tied: bool) -> None:
     written, report, expected = export(tmp_path, TinyModel(type=kind, has_head=not is_tied, **SHAPE), "keep")
     for name, weights in expected.items():

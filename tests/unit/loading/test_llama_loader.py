@@ -256,7 +256,7 @@ def test_layers_without_a_vector(model: Path) -> None:
     ("tiny", "reasons"),
     [
         (TinyModel(keys={"rope.scaling.type": "su"}), ["native", "libllama cannot run", "rope scaling `su`"]),
-        (TinyModel(architecture="falcon", vector_type="F16"), ["`falcon`", "libllama cannot run", "norm.weight"]),
+        (TinyModel(architecture="bloom", vector_type="F16"), ["`bloom`", "libllama cannot run", "norm.weight"]),
         (
             TinyModel(vectors={"blk.0.odd.weight": np.zeros(8, np.float32)}),
             ["what to do with the tensors blk.0.odd.weight", "libllama cannot load"],

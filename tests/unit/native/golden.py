@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from tests.unit.native.packed import TYPES
+from tests.unit.native.packed import GRID_TYPES, TYPES
 from tests.unit.native.tiny import Built, Slots, Tiny, build, embedded, rope_table, token_ids
 
 MODELS = {
@@ -18,6 +18,10 @@ MODELS = {
     "features": Tiny(
         types=("Q8_0", "Q4_0", "F16"), activation="gelu_tanh", pairs="adjacent", head_size=48, rope_dim=40,
         windows=(33, 0), attention_softcap=2.0, logit_softcap=3.0, embedding_scale=8.0, has_post_norms=True,
+    ),
+    "grids": Tiny(
+        types=GRID_TYPES, hidden_size=256, feed_forward_size=256, num_heads=8, head_size=32, rope_dim=32, is_tied=False,
+        has_biases=True, has_head_bias=True, activation="xielu", norm="rms_biased",
     ),
     "states": Tiny(
         types=("Q8_0", "Q4_0", "F32"), mixers=("delta_net", "short_conv", "attention", "mamba2"), num_layers=4,
@@ -31,6 +35,7 @@ MODELS = {
 INPUTS = {
     "types": "c93e5e3def5e3522",
     "features": "d05b89e5fd7b97e5",
+    "grids": "e85c3bd7333d1a24",
     "states": "c3bd91c29d4294f4",
     "encoder": "450a1b6e4d41f1c2",
 }
@@ -46,6 +51,11 @@ LOGITS = {
     ("features", "q8"): "aefa2e4f4e4242c3",
     ("features", "q16"): "e1510f826884bbb1",
     ("features", "i16"): "92b015943f225a05",
+    ("grids", "f32"): "2b9c6a5fe78b11a6",
+    ("grids", "f16"): "708eb0b5ef6f2b1e",
+    ("grids", "q8"): "7089df8ddd79401e",
+    ("grids", "q16"): "2c7798f7e2d91a43",
+    ("grids", "i16"): "352d7a7d753531cd",
     ("states", "f32"): "db9104a2f41b20bd",
     ("states", "f16"): "7a438bc35b08e268",
     ("states", "q8"): "b54d33ea2fb143e6",

@@ -9,15 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker import _native
+from tests.gguf_values import set_half
 
 TYPES = (
     "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
     "IQ4_NL", "IQ4_XS", "MXFP4",
 )  # fmt: skip
+GRID_TYPES = ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M", "TQ1_0", "TQ2_0")
+ALL_TYPES = (*TYPES, *GRID_TYPES)
 FLOATS = ("F32", "F16", "BF16")
 _HALVES = {
     "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "Q2_K": (80, 82), "Q3_K": (108,),
     "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_NL": (0,), "IQ4_XS": (0,),
+    **dict.fromkeys(GRID_TYPES, (0,)), "TQ1_0": (52,), "TQ2_0": (64,),
 }  # fmt: skip
 
 
@@ -60,8 +64,7 @@ def file_bytes(name: str, rows: int, columns: int, rng: np.random.Generator) -> 
     block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]]
     blocks = rng.integers(0, 256, (rows * columns // block, size), dtype=np.uint8)
     for at in _HALVES.get(name, ()):
-        scales = rng.uniform(-0.05, 0.05, len(blocks)).astype(np.float16)
-        blocks[:, at : at + 2] = scales.view(np.uint8).reshape(-1, 2)
+        set_half(blocks, name, at, rng.uniform(-0.05, 0.05, len(blocks)))
     if name == "MXFP4":
         blocks[:, 0] = rng.integers(118, 126, len(blocks))
     return blocks.reshape(rows, -1)

@@ -10,12 +10,13 @@ import ctypes
 import mmap
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from stoker import _native
-from tests.unit.native.packed import TYPES, Packed, random_packed
+from tests.unit.native.packed import ALL_TYPES, Packed, random_packed
 from tests.unit.native.tiny import Built, Slots, Tiny, build, maxima_of, token_ids
 
 OUTPUTS = 50
@@ -36,9 +37,9 @@ def before_a_border(values: NDArray[Any]) -> NDArray[Any]:
 
 
 @pytest.mark.parametrize("kernels", _native.kernel_names())
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", ALL_TYPES)
 def test_products(name: str, kernels: str) -> None:
-    for columns in (256, 512) if name.endswith("_K") or name == "IQ4_XS" else (32, 96, 128):
+    for columns in (256, 512) if gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]][0] == 256 else (32, 96, 128):
         tensor = random_packed(name, OUTPUTS, columns)
         bordered = Packed(tensor.type, OUTPUTS, columns, tensor.weights, before_a_border(tensor.packed))
         for rows in ROWS:

@@ -79,7 +79,6 @@ LAYER_INPUTS = {"size": 64, "table": QUERY, "projection": QUERY, "norm": 0, "nor
         described(activation="relu_squared"),
         described(layers=[BUILT.description["layers"][0], BUILT.description["layers"][0] | {"is_beside": True}]),
         described(embedding=(0, 50, 64, 0)),
-        described(head=(*BUILT.description["head"][:4], BUILT.description["output_norm"])),  # rows of it end anywhere
         changed_layer(rope=1),
         changed_layer(rope=-1),
         changed_layer(window=-1),

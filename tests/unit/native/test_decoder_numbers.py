@@ -25,6 +25,10 @@ VARIANTS = {
     "short convolutions": Tiny(mixers=("short_conv", "attention")),
     "delta nets": Tiny(mixers=("delta_net", "attention", "delta_net"), num_layers=3, has_gates=True, has_biases=True),
     "squared ReLU": Tiny(activation="relu_squared", has_biases=True),
+    "xIELU": Tiny(activation="xielu", has_biases=True),
+    "GELU alone": Tiny(activation="gelu_tanh_alone", norm="layer_biased", has_biases=True),
+    "a bias of norms": Tiny(norm="rms_biased", has_post_norms=True),
+    "a bias of the head": Tiny(vocab_size=37, is_tied=False, has_head_bias=True),
     "mixers side by side": Tiny(mixers=("attention", "mamba2"), num_layers=4, are_beside=True),
     "Mamba 2": Tiny(mixers=("mamba2", "attention", "mamba2"), num_layers=3),
 }  # fmt: skip

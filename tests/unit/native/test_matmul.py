@@ -8,7 +8,17 @@ import pytest
 from numpy.typing import NDArray
 
 from stoker import _native
-from tests.unit.native.packed import FLOATS, TYPES, Packed, aligned, file_bytes, pack, random_packed
+from tests.unit.native.packed import (
+    ALL_TYPES,
+    FLOATS,
+    GRID_TYPES,
+    TYPES,
+    Packed,
+    aligned,
+    file_bytes,
+    pack,
+    random_packed,
+)
 
 KERNELS = _native.kernel_names()
 FASTEST = KERNELS[-1]
@@ -40,7 +50,7 @@ def error_bound(tensor: Packed, seen: NDArray[np.float64]) -> NDArray[np.float64
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", ALL_TYPES)
 def test_a_product_is_the_float64_product_of_what_was_quantised(name: str, kernels: str) -> None:
     tensor = random_packed(name, 40, 512)
     x = rows_of(21, 512)
@@ -50,7 +60,7 @@ def test_a_product_is_the_float64_product_of_what_was_quantised(name: str, kerne
     assert (error <= error_bound(tensor, seen)).all()
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", ALL_TYPES)
 def test_eight_bit_rows_cost_no_more_than_half_a_step_each(name: str) -> None:
     tensor = random_packed(name, 33, 768)
     x = rows_of(5, 768)
@@ -61,7 +71,7 @@ def test_eight_bit_rows_cost_no_more_than_half_a_step_each(name: str) -> None:
 
 
 @pytest.mark.parametrize("kernels", [name for name in KERNELS if name != "scalar"])
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", ALL_TYPES)
 @pytest.mark.parametrize(("rows", "columns", "count"), [(16, 256, 1), (50, 512, 7), (17, 768, 16), (40, 1280, 150)])
 def test_every_instruction_set_computes_the_same_bits(
     name: str, kernels: str, rows: int, columns: int, count: int
@@ -72,7 +82,7 @@ def test_every_instruction_set_computes_the_same_bits(
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", ALL_TYPES)
 def test_a_row_does_not_depend_on_its_batch(name: str, kernels: str) -> None:
     tensor = random_packed(name, 24, 512 if name in FLOATS else 256)
     x = rows_of(53, tensor.columns)
@@ -151,7 +161,7 @@ def test_the_sums_of_the_largest_activations(name: str, kernels: str) -> None:
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", ALL_TYPES)
 def test_an_unpacked_row_is_exactly_the_files(name: str, kernels: str) -> None:
     tensor = random_packed(name, 35, 512)
     for row in (0, 15, 16, 34):
@@ -174,7 +184,14 @@ def test_packing_keeps_the_files_size(name: str) -> None:
     assert _native.packed_bytes(int(gguf.GGMLQuantizationType[name]), 256, 2048) <= 1.04 * source.size
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", GRID_TYPES)
+def test_entries_of_grids_are_packed_as_three_or_four_bits(name: str) -> None:
+    bits = 4 if name.startswith("IQ3") else 2 if name.startswith("TQ") else 3
+    num_bytes = _native.packed_bytes(int(gguf.GGMLQuantizationType[name]), 256, 2048)
+    assert bits <= 8 * num_bytes / (256 * 2048) <= bits + 0.57
+
+
+@pytest.mark.parametrize("name", ALL_TYPES)
 def test_packing_is_a_function_of_the_source_alone(name: str) -> None:
     kind = int(gguf.GGMLQuantizationType[name])
     source = file_bytes(name, 19, 768, np.random.default_rng(6))
@@ -188,7 +205,7 @@ def test_packing_is_a_function_of_the_source_alone(name: str) -> None:
 
 def test_what_cannot_be_packed_is_said() -> None:
     assert not _native.can_pack(12, 128)
-    assert not _native.can_pack(16, 256)
+    assert not _native.can_pack(40, 256)
     assert not _native.can_pack(2, 0)
     with pytest.raises(ValueError, match="no kernels for this tensor type"):
         _native.packed_bytes(12, 16, 128)

@@ -41,6 +41,7 @@ class Tiny:
     sharpness: float = 1.0
     """Scores of attention are multiplied with it."""
     has_biases: bool = False
+    has_head_bias: bool = False
     has_head_norms: bool = False
     has_post_norms: bool = False
     is_tied: bool = True
@@ -119,7 +120,8 @@ class Builder:
             values *= np.float32(columns**-0.5)
         packed = pack(kind, source, columns)
         self.floats[name] = packed.weights.astype(np.float64)
-        bias = self.vector(f"{name}.bias", rows, wanted=self.tiny.has_biases and name not in ("embedding", "head"))
+        has_biases = {"embedding": False, "head": self.tiny.has_head_bias}.get(name, self.tiny.has_biases)
+        bias = self.vector(f"{name}.bias", rows, wanted=has_biases)
         return (packed.type, rows, columns, self.place(packed.packed), bias)
 
 
@@ -155,7 +157,7 @@ def build(tiny: Tiny) -> Built:
 
 def norm(b: Builder, name: str, is_of_stream: bool, size: int, wanted: bool = True) -> int:
     """With a bias behind it, if all of the stream have one."""
-    biased = 2 if is_of_stream and b.tiny.norm == "layer_biased" else 1
+    biased = 2 if is_of_stream and b.tiny.norm.endswith("_biased") else 1
     return b.vector(name, biased * size, wanted=wanted, around=1)
 
 
@@ -205,6 +207,7 @@ def _layer(b: Builder, i: int) -> dict[str, Any]:
         "sinks": b.vector(f"{i}.sinks", t.num_heads, wanted=t.has_sinks),
         "experts": _experts(b, i) if t.num_experts else None,
         "is_parallel": False,
+        "xielu": _XIELU,
         "rope": 0,
         "window": t.windows[i % len(t.windows)],
     }
@@ -227,7 +230,8 @@ def _experts(b: Builder, i: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-_WITHOUT_UP = ("relu_squared", "gelu_alone")
+_WITHOUT_UP = ("relu_squared", "gelu_alone", "gelu_tanh_alone", "xielu")
+_XIELU = (0.8, 0.6, 0.5, -1e-6)
 _PLAIN = (
     "vocab_size", "hidden_size", "norm", "activation", "attention_scale", "attention_softcap", "embedding_scale",
     "logit_softcap",
@@ -275,7 +279,7 @@ class Reference:
         return self.norm("output_norm", x)
 
     def logits(self, token_ids: Sequence[int]) -> F64:
-        y = self.hidden(token_ids) @ self.w["embedding" if self.t.is_tied else "head"].T
+        y = self.linear("embedding" if self.t.is_tied else "head", self.hidden(token_ids))
         cap = self.t.logit_softcap
         return cap * np.tanh(y / cap) if cap else y
 
@@ -286,7 +290,7 @@ class Reference:
         if name not in self.w:
             return x
         weight = self.w[name]
-        if self.t.norm != "rms" and "query_norm" not in name and "key_norm" not in name:
+        if self.t.norm.startswith("layer") and "query_norm" not in name and "key_norm" not in name:
             x = x - x.mean(-1, keepdims=True)
         bias = weight[x.shape[-1] :] if len(weight) > x.shape[-1] else 0.0
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weight[: x.shape[-1]] + bias
@@ -299,10 +303,15 @@ class Reference:
             return found if self.t.activation == "gelu_alone" else found * up
         if self.t.activation == "silu":
             return gate / (1 + np.exp(-gate)) * up
+        if self.t.activation == "xielu":
+            below, above, slope, end = _XIELU
+            negative = below * (np.expm1(np.minimum(gate, end)) - gate)
+            return np.where(gate > 0, above * gate**2, negative) + slope * gate
         if self.t.activation == "swiglu_clamped":
             gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
             return gate / (1 + np.exp(-1.702 * gate)) * (up + 1)
-        return 0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3))) * up
+        found = 0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
+        return found if self.t.activation == "gelu_tanh_alone" else found * up
 
     def experts(self, i: int, m: F64) -> F64:
         scores = self.linear(f"{i}.experts.router", m)

@@ -102,12 +102,10 @@ class NativeBackend:
         self.embedder = NativeEmbedder(spec, weights, embedder_options(options, kv_type, threads))
         """Its own KV, taken when it is first used."""
         self._adapters = None if open_file is None else NativeAdapters(spec, open_file)
-        has_axes = any(rope.axes for rope in spec.ropes)
-        self._input = BatchArrays(self._info, spec.row_width, has_axes=has_axes)
-        self._head: DraftHead | None = None
-        for head in heads:
-            copy_page = partial(self._pages.copy_page, self._decoders)
-            self._head = DraftHead(head, self._info, spec.hidden_size, self._input, self._pages.ledger, copy_page)
+        self._input = BatchArrays(self._info, spec.row_width, has_axes=any(rope.axes for rope in spec.ropes))
+        copy_page = partial(self._pages.copy_page, self._decoders)
+        around = (self._info, spec.hidden_size, self._input, self._pages.ledger, copy_page)
+        self._head = DraftHead(heads[0], *around) if heads else None
         num_states = self._info.max_batch_tokens if heads else 0
         self._hidden: Logits = np.empty((num_states, spec.hidden_size), dtype=np.float32)
         self.row_width = spec.row_width
@@ -218,6 +216,10 @@ class NativeBackend:
         """Whether `draft` can be called."""
         return self._head is not None
 
+    def can_draft(self, slot: int) -> bool:
+        """See `DraftHeadPort.can_draft`."""
+        return self._head is not None and self._head.can_draft(slot)
+
     def draft(self, wanted: Sequence[tuple[int, int, Entry, int]], guess: Guess = most_likely) -> list[list[Entry]]:
         """See `DraftHeadPort.draft`."""
         self._open_decoder()
@@ -258,8 +260,7 @@ class NativeBackend:
                 self._settle(decoder, self._tails, (op.source,))
                 decoder.copy_state(op.source, op.target)
             if self._head is not None:
-                self._head.settle(op.source, op.length)
-                self._head.cut(op.target, op.length)
+                self._head.copy(op.source, op.target, op.length)
             self._pages.copy_prefix(op.source, op.target, op.length)
         else:
             self._cut(op.slot, op.length)
@@ -299,7 +300,7 @@ class NativeBackend:
             adapters, scales = self._open_adapters().uses(chunks) if is_adapted else (None, None)
             self._mark("bind")
             tables, windows = self._pages.ledger.tables, self._pages.window_tables
-            hidden = None if self._head is None else self._hidden[: len(tokens)]
+            hidden = self._hidden[: len(tokens)] if self._head is not None and self._head.wants(chunks) else None
             decoder.forward(
                 tokens,
                 rows,
@@ -359,9 +360,8 @@ def _decoders(
 ) -> list[_native.Decoder]:
     num_pages, num_windowed = pages.num_pages, pages.num_window_pages
     model = _decoder(spec, weights, info, (num_pages, num_windowed), kv_type, threads)
-    return (
-        [model] if head_spec is None else [model, _decoder(head_spec, weights, info, (num_pages, 0), kv_type, threads)]
-    )
+    sizes = (weights, info, (num_pages, 0), kv_type, threads)
+    return [model] if head_spec is None else [model, _decoder(head_spec, *sizes)]
 
 
 def _with_sizes(info: ModelInfo, decoders: Sequence[_native.Decoder]) -> ModelInfo:

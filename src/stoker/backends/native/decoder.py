@@ -9,6 +9,8 @@ norm     offset, or -1 where there is none
 
 from __future__ import annotations
 
+from dataclasses import astuple
+
 import numpy as np
 
 from stoker.backends.native.layer_parts import Experts, Injection, Latent, Linear, Norm, Recurrence
@@ -17,6 +19,7 @@ from stoker.backends.native.rotation import Rope
 from stoker.backends.native.spec import DecoderSpec, Heads, Join, Layer, LayerInputs
 
 _NOTHING = -1
+_XIELU_NUMBERS = 4
 _NO_HEADS = Heads(num=0, num_kv=0, size=0)
 
 
@@ -93,6 +96,7 @@ def _layer(layout: Layout, layer: Layer, index: int) -> dict[str, object]:
         "output_scale": layer.output_scale,
         "is_parallel": layer.is_parallel,
         "is_beside": layer.is_beside,
+        "xielu": (0.0,) * _XIELU_NUMBERS if layer.xielu is None else astuple(layer.xielu),
         "experts": None if layer.experts is None else _experts(layout, layer.experts),
         **{name: _matrix(layout, getattr(layer, name)) for name in linears},
         **{name: _norm(layout, getattr(layer, name)) for name in (*norms, "post_feed_forward_norm")},

@@ -10,7 +10,10 @@ hidden states     | 40 | 41 | 42 | 43 | 44 |
 ```
 
 Keys and values of the head lie in memory of its own, in pages with the numbers of the model's pages. So slots that
-share a prefix share it here, too. Guesses beyond the end of a slot are forgotten. This module decides nothing.
+share a prefix share it here, too. Guesses beyond the end of a slot are forgotten.
+
+A head that is not asked rests (`HeadRest`): what the model computes meanwhile is a gap in its slots, and nothing is
+guessed after a gap. This module decides nothing else.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from numpy.typing import NDArray
 from stoker import _native
 from stoker.backends.base import Guess
 from stoker.backends.native.batch_arrays import BatchArrays
+from stoker.backends.native.head_rest import HeadRest
 from stoker.backends.native.pages import PageLedger, pages_for
 from stoker.core.batch import Chunk, Entry
 from stoker.core.model_info import ModelInfo
@@ -44,6 +48,8 @@ class _Tail:
     """Hidden states of the positions before each of them, and of the last."""
     shift: int = 0
     """Of rotary positions."""
+    gap: int | None = None
+    """First position that the head will never see; None = it sees all."""
 
 
 class DraftHead:
@@ -76,6 +82,21 @@ class DraftHead:
         self._states: _Rows = np.empty((info.max_batch_tokens, width), dtype=np.float32)
         self._unknown: _Rows = np.zeros(width, dtype=np.float32)
         self._tails = [_Tail(states=[self._unknown]) for _ in range(info.num_slots)]
+        self._rest = HeadRest()
+
+    def wants(self, chunks: Sequence[Chunk]) -> bool:
+        """Whether `follow` is to be called when the model has computed these; otherwise they are a gap."""
+        if self._rest.sees(sum(len(chunk.entries) for chunk in chunks)):
+            return True
+        for chunk in chunks:
+            tail = self._tails[chunk.slot]
+            if tail.gap is None:
+                tail.gap = tail.first + len(tail.entries)
+        return False
+
+    def can_draft(self, slot: int) -> bool:
+        """Whether the head has seen all of a slot, or will when it drafts."""
+        return self._tails[slot].gap is None
 
     def follow(self, chunks: Iterable[Chunk], states: _Rows) -> None:
         """The model has computed these, with a hidden state of each entry, `(entries, width)`."""
@@ -93,10 +114,19 @@ class DraftHead:
         if tail.entries and end > tail.first:
             self._see({slot: min(end - tail.first, len(tail.entries))})
 
+    def copy(self, source: int, target: int, length: int) -> None:
+        """A prefix of one slot has appeared in another one."""
+        self.settle(source, length)
+        self.cut(target, length)
+        gap = self._tails[source].gap
+        self._tails[target].gap = gap if gap is not None and gap < length else None
+
     def cut(self, slot: int, length: int) -> None:
         """The slot has become shorter, or a prefix of so many positions has appeared in it."""
         tail = self._tails[slot]
-        left = length - tail.first
+        if tail.gap is not None and tail.gap < length:
+            return
+        tail.gap, left = None, length - tail.first
         if 0 <= left <= len(tail.entries):
             del tail.entries[left:], tail.states[left + 1 :]
         else:
@@ -110,9 +140,10 @@ class DraftHead:
             guess: chooses from logits.
 
         Returns:
-            As many for each, or none where no page is free.
+            As many for each, or none where no page is free, and where there is a gap.
         """
-        slots = [slot for slot, _, count in wanted if self._prepare(slot, count)]
+        self._rest.note_draft()
+        slots = [slot for slot, _, count in wanted if self.can_draft(slot) and self._prepare(slot, count)]
         drafts: dict[int, list[Entry]] = {slot: [] for slot, _, _ in wanted}
         most = {slot: count for slot, _, count in wanted if slot in slots}
         try:
@@ -139,6 +170,8 @@ class DraftHead:
     def _note(self, chunk: Chunk, states: _Rows) -> bool:
         """Entries of a slot wait, from the first on that has not been seen. Returns whether they are too many."""
         tail = self._tails[chunk.slot]
+        if tail.gap is not None:
+            return False
         is_draft = len(chunk.entries) <= _MOST
         if chunk.rows or chunk.shift != tail.shift or (is_draft and len(tail.entries) + len(chunk.entries) > _MOST):
             self.settle(chunk.slot, chunk.start)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import isfinite
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,8 @@ from stoker.backends.native.layer_parts import Linear, Norm
 from stoker.backends.native.rope import RopeScaling
 from stoker.backends.native.spec import Heads
 from stoker.errors import ModelFileInvalid, ModelUnsupported
+
+_Number = TypeVar("_Number", int, float)
 
 _MAX_LAYERS = 512
 _MAX_SIZE = 1 << 22
@@ -45,6 +47,7 @@ class Hyperparameters:
 
     def __init__(self, parts: ModelParts, context_size: int, *, has_further_layers: bool = False) -> None:
         self._file = parts.first
+        self.architecture = self._file.architecture
         self._parts = parts
         self.context_size = context_size
         self._num_blocks = self.integer("block_count", high=_MAX_LAYERS)
@@ -123,6 +126,20 @@ class Hyperparameters:
         for value in values:
             if not low <= value <= _MAX_SIZE:
                 self.fail(f"`{key}` is {value}")
+        return _for_each(values, self.num_layers)
+
+    def numbers_of_layers(self, key: str) -> list[float]:
+        """A finite number for each layer, which a file gives once for all or once for each.
+
+        Args:
+            key: in full, as no architecture owns it.
+
+        Raises:
+            ModelFileInvalid: there are none, not as many as layers, or not all are finite.
+        """
+        values = self._file.get_floats(key) or []
+        if len(values) not in (1, self.num_layers) or not all(isfinite(value) for value in values):
+            self.fail(f"`{key}` has {len(values)} entries for {self.num_layers} layers, or not all are finite")
         return _for_each(values, self.num_layers)
 
     def lists(self, suffix: str) -> bool:
@@ -281,6 +298,10 @@ class Hyperparameters:
         """The vector `<stem>.weight`, of the hidden size unless told otherwise."""
         return Norm(weight=f"{stem}.weight", size=size or self.hidden_size, scale=scale)
 
+    def biased_norm(self, stem: str) -> Norm:
+        """The vectors `<stem>.weight` and `<stem>.bias`, of the hidden size."""
+        return Norm(weight=f"{stem}.weight", size=self.hidden_size, bias=f"{stem}.bias")
+
     def vector(self, name: str, size: int, num_stacked: int = 1) -> Norm:
         """The vector of this name, as one of so many."""
         return Norm(weight=name, size=size, num_stacked=num_stacked)
@@ -361,7 +382,7 @@ class Hyperparameters:
                 self.refuse(f"rows of {size} elements (multiples of {_ROW_GRANULE} can)")
 
 
-def _for_each(values: list[int], num_layers: int) -> list[int]:
+def _for_each(values: list[_Number], num_layers: int) -> list[_Number]:
     """A value for each layer, the last one for all layers that the list leaves out."""
     return (values + values[-1:] * num_layers)[:num_layers]
 

@@ -28,6 +28,10 @@ class Activation(Enum):
     """GELU by the error function."""
     GELU_ALONE = "gelu_alone"
     """GELU by the error function, without `up`."""
+    GELU_TANH_ALONE = "gelu_tanh_alone"
+    """GELU by the tanh formula, without `up`."""
+    XIELU = "xielu"
+    """See `Xielu`; there is no `up`."""
 
 
 class Routing(Enum):
@@ -50,6 +54,8 @@ class NormKind(Enum):
     """`(x - mean(x)) / sqrt(variance(x) + eps) * weight`"""
     LAYER_BIASED = "layer_biased"
     """Layer norm plus a bias, which every such norm has."""
+    RMS_BIASED = "rms_biased"
+    """RMS norm plus a bias, which every such norm has."""
 
 
 class Mixer(Enum):

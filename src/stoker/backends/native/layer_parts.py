@@ -209,3 +209,19 @@ class Injection:
     gate: Linear
     output: Linear
     norm: Norm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Xielu:
+    """The activation of a layer: a parabola where x > 0, and an exponential below (arXiv:2411.13010).
+
+    ```
+    above * x² + slope * x                          x > 0
+    below * (e^min(x, end) - 1 - x) + slope * x     elsewhere
+    ```
+    """
+
+    below: float
+    above: float
+    slope: float
+    end: float

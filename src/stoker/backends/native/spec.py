@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from stoker.backends.native.kinds import Activation, DenseActivation, HeadNorms, NormKind
-from stoker.backends.native.layer_parts import Experts, Injection, Latent, Linear, Norm, Recurrence
+from stoker.backends.native.layer_parts import Experts, Injection, Latent, Linear, Norm, Recurrence, Xielu
 from stoker.backends.native.query_scales import QueryScales
 from stoker.backends.native.rotation import Rope
 from stoker.core.embedding import Pooling
@@ -79,6 +79,8 @@ class Layer:
     """With `up` and `down` the block of all rows; None beside experts, or without any feed-forward."""
     up: Linear | None
     down: Linear | None
+    xielu: Xielu | None = None
+    """Of that activation."""
     experts: Experts | None = None
     """What they give is added to what the block gives."""
     post_feed_forward_norm: Norm | None = None

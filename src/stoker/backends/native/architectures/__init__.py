@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from stoker.backends.native.architectures import (
     afmoe,
+    apertus,
     arcee,
     bailingmoe,
     bailingmoe2,
@@ -33,11 +34,13 @@ from stoker.backends.native.architectures import (
     glm4moe,
     gpt_oss,
     granite,
+    granite_swa,
     granitehybrid,
     granitemoe,
     hunyuan_dense,
     hunyuan_moe,
     internlm2,
+    layer_norms,
     lfm2,
     lfm2moe,
     llama,
@@ -52,6 +55,7 @@ from stoker.backends.native.architectures import (
     olmo2,
     olmoe,
     phi3,
+    phimoe,
     qwen2,
     qwen2moe,
     qwen2vl,
@@ -65,6 +69,7 @@ from stoker.backends.native.architectures import (
     seed_oss,
     smollm3,
 )
+from stoker.backends.native.architectures.elsewhere import ELSEWHERE
 from stoker.backends.native.architectures.pooled import read_pooled, unused_classifier
 from stoker.backends.native.file import ModelParts
 from stoker.backends.native.hyperparameters import Hyperparameters
@@ -73,10 +78,11 @@ from stoker.errors import ModelUnsupported
 
 ARCHITECTURES: Mapping[str, Callable[[Hyperparameters], DecoderSpec]] = {
     "afmoe": afmoe.describe,
+    "apertus": apertus.describe,
     "arcee": arcee.describe,
     "bailingmoe": bailingmoe.describe,
     "bailingmoe2": bailingmoe2.describe,
-    "bert": bert.describe,
+    "bert": bert.describe_bert,
     "chatglm": chatglm.describe,
     "cohere2": cohere2.describe,
     "command-r": command_r.describe,
@@ -89,40 +95,50 @@ ARCHITECTURES: Mapping[str, Callable[[Hyperparameters], DecoderSpec]] = {
     "exaone": exaone.describe,
     "exaone-moe": exaone_moe.describe,
     "exaone4": exaone4.describe,
+    "falcon": layer_norms.describe_falcon,
     "falcon-h1": falcon_h1.describe,
     "gemma": gemma.describe,
+    "gemma-embedding": gemma_embedding.describe,
     "gemma2": gemma2.describe,
     "gemma3": gemma3.describe,
     "gemma4": gemma4.describe,
-    "gemma-embedding": gemma_embedding.describe,
     "glm4": glm4.describe,
     "glm4moe": glm4moe.describe,
     "gpt-oss": gpt_oss.describe,
+    "gpt2": layer_norms.describe_gpt2,
+    "gptneox": layer_norms.describe_gptneox,
     "granite": granite.describe,
+    "granite_swa": granite_swa.describe,
     "granitehybrid": granitehybrid.describe,
     "granitemoe": granitemoe.describe,
     "hunyuan-dense": hunyuan_dense.describe,
     "hunyuan-moe": hunyuan_moe.describe,
     "internlm2": internlm2.describe,
+    "jais2": layer_norms.describe_jais2,
     "jina-bert-v2": bert.describe_jina_v2,
     "jina-bert-v3": bert.describe_jina_v3,
     "lfm2": lfm2.describe,
     "lfm2moe": lfm2moe.describe,
     "llama": llama.describe,
+    "llama-embed": llama.describe,
     "maincoder": maincoder.describe,
     "mellum": mellum.describe,
     "minicpm": minicpm.describe,
     "minimax-m2": minimax_m2.describe,
     "mistral3": mistral3.describe,
     "modern-bert": modern_bert.describe,
+    "nemotron": layer_norms.describe_nemotron,
     "nemotron_h": nemotron_h.describe,
-    "nemotron_h_moe": nemotron_h.describe_moe,
+    "nemotron_h_moe": nemotron_h.describe,
     "neo-bert": neo_bert.describe,
     "nomic-bert": bert.describe_nomic,
     "nomic-bert-moe": bert.describe_nomic_moe,
     "olmo2": olmo2.describe,
     "olmoe": olmoe.describe,
+    "orion": layer_norms.describe_orion,
+    "phi2": layer_norms.describe_phi2,
     "phi3": phi3.describe,
+    "phimoe": phimoe.describe,
     "qwen2": qwen2.describe,
     "qwen2moe": qwen2moe.describe,
     "qwen2vl": qwen2vl.describe,
@@ -135,6 +151,9 @@ ARCHITECTURES: Mapping[str, Callable[[Hyperparameters], DecoderSpec]] = {
     "qwen3vlmoe": qwen3vlmoe.describe,
     "seed_oss": seed_oss.describe,
     "smollm3": smollm3.describe,
+    "stablelm": layer_norms.describe_stablelm,
+    "starcoder": layer_norms.describe_starcoder,
+    "starcoder2": layer_norms.describe_starcoder2,
 }
 
 
@@ -152,9 +171,10 @@ def describe_decoder(parts: ModelParts, context_size: int) -> DecoderSpec:
     file = parts.first
     describe = ARCHITECTURES.get(file.architecture)
     if describe is None:
-        known = ", ".join(sorted(ARCHITECTURES))
+        reason = ELSEWHERE.get(file.architecture)
+        why = "" if reason is None else f": {reason}"
         raise ModelUnsupported(
-            f"the native executor does not know the architecture `{file.architecture}` of {file.path}, only {known}",
+            f"the native executor does not know the architecture `{file.architecture}` of {file.path}{why}",
             path=str(file.path),
         )
     model = Hyperparameters(parts, context_size)

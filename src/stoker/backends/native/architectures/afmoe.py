@@ -24,7 +24,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     window_base = model.rope_base("rope.freq_base_swa", model.rope_base())
     return decoder(
         model,
-        architecture="afmoe",
         embedding_scale=sqrt(model.hidden_size),
         ropes=(rotates, rope(model, RopePairs.HALVES, base=window_base), no_rope(rotates.pairs, rotates.dim)),
         layers=layers(model, _layer),

@@ -13,7 +13,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
     return decoder(
         model,
-        architecture="bailingmoe",
         ropes=(rope(model, RopePairs.ADJACENT, divisors=DIVISORS),),
         layers=layers(model, _layer),
         unused=frozenset({DIVISORS}),

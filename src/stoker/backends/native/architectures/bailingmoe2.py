@@ -13,7 +13,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
     return decoder(
         model,
-        architecture="bailingmoe2",
         ropes=(rope(model, RopePairs.HALVES),),
         layers=layers(model, _layer),
     )

@@ -10,4 +10,4 @@ from stoker.backends.native.spec import DecoderSpec
 
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
-    return decoder(model, architecture="chatglm", ropes=(rope(model, RopePairs.ADJACENT),), layers=layers(model))
+    return decoder(model, ropes=(rope(model, RopePairs.ADJACENT),), layers=layers(model))

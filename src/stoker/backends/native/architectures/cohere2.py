@@ -21,7 +21,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     window = model.integer("attention.sliding_window", high=2**31 - 1)
     return decoder(
         model,
-        architecture="cohere2",
         norm=NormKind.LAYER,
         output_norm=model.norm("output_norm", scale=model.number("logit_scale")),
         ropes=(rotates, no_rope(rotates.pairs, rotates.dim)),

@@ -12,7 +12,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`. The largest, whose heads have norms that take the mean away, is refused for these."""
     return decoder(
         model,
-        architecture="command-r",
         norm=NormKind.LAYER,
         output_norm=model.norm("output_norm", scale=model.optional_number("logit_scale") or 1.0),
         ropes=(rope(model, RopePairs.ADJACENT),),

@@ -21,14 +21,11 @@ _MAX_SCALE = 1e6
 _BETAS = {"rope.scaling.yarn_beta_fast": 32.0, "rope.scaling.yarn_beta_slow": 1.0}
 
 
-def decoder(
-    model: Hyperparameters, *, architecture: str, ropes: tuple[Rope, ...], layers: tuple[Layer, ...], **more: Any
-) -> DecoderSpec:
+def decoder(model: Hyperparameters, *, ropes: tuple[Rope, ...], layers: tuple[Layer, ...], **more: Any) -> DecoderSpec:
     """A decoder with SiLU, heads scaled by their size, and a head of its own if the file has one.
 
     Args:
         model: the file.
-        architecture: its name.
         ropes: one per kind of layer.
         layers: first to last.
         more: whatever is different, by the names of `DecoderSpec`.
@@ -43,7 +40,7 @@ def decoder(
             model.refuse("it has layers that do not see ahead")
         more["sees_ahead"] = True
     embedding = Linear(weight="token_embd.weight", num_rows=model.vocab_size, num_columns=model.hidden_size)
-    head = Linear(weight="output.weight", num_rows=model.vocab_size, num_columns=model.hidden_size)
+    head = model.linear("output", model.vocab_size, model.hidden_size)
     defaults: dict[str, Any] = {
         "activation": Activation.SILU,
         "attention_scale": 1 / sqrt(model.head_size),
@@ -52,7 +49,7 @@ def decoder(
         "head": head if model.has(head.weight) else embedding,
     }
     return DecoderSpec(
-        architecture=architecture,
+        architecture=model.architecture,
         vocab_size=model.vocab_size,
         hidden_size=model.hidden_size,
         embedding=embedding,
@@ -177,7 +174,7 @@ def layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
     hidden, inner = model.hidden_size, model.feed_forward_sizes[index]
     if not inner and "down" not in more:
         model.fail(f"layer {index} has a feed-forward of size 0")
-    gate, up = _gate_up(model, block, inner)
+    gate, up = gate_and_up(model, block, inner)
     defaults: dict[str, Any] = {
         "attention_norm": model.norm(f"{block}.attn_norm"),
         "feed_forward_norm": model.norm(f"{block}.ffn_norm"),
@@ -187,6 +184,12 @@ def layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
     }
     attention = {} if "recurrence" in more else _attention(model, index)
     return Layer(**attention | defaults | more)
+
+
+def layer_without_gate(model: Hyperparameters, index: int, **more: Any) -> Layer:
+    """A `layer` whose feed-forward is one matrix, an activation and another matrix, in a file `up` and `down`."""
+    only = model.linear(f"blk.{index}.ffn_up", model.feed_forward_sizes[index], model.hidden_size)
+    return layer(model, index, gate=only, up=None, **more)
 
 
 def head_norms(model: Hyperparameters, index: int, query_size: int = 0, key_size: int = 0) -> dict[str, Any]:
@@ -266,14 +269,15 @@ def _query_key_value(model: Hyperparameters, block: str, of: Heads) -> tuple[Lin
     )
 
 
-def _gate_up(model: Hyperparameters, block: str, size: int) -> tuple[Linear, Linear]:
-    """
+def gate_and_up(model: Hyperparameters, block: str, size: int, suffix: str = "") -> tuple[Linear, Linear]:
+    """The first matrices of a feed-forward of this size, whose names end with `suffix`.
+
     ```
     blk.0.ffn_up without blk.0.ffn_gate:  [ rows of gate | rows of up ]
     ```
     """
     hidden = model.hidden_size
-    up, gate = f"{block}.ffn_up", f"{block}.ffn_gate"
+    up, gate = f"{block}.ffn_up{suffix}", f"{block}.ffn_gate{suffix}"
     if model.has(f"{gate}.weight"):
         return model.linear(gate, size, hidden), model.linear(up, size, hidden)
     return model.linear(up, size, hidden), model.linear(up, size, hidden, first_row=size)

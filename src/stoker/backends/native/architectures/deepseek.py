@@ -13,7 +13,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`. The weights of a row's experts do not add up to 1."""
     return decoder(
         model,
-        architecture="deepseek",
         ropes=(rope(model, RopePairs.ADJACENT, divisors=DIVISORS),),
         layers=layers(model, _layer),
         unused=frozenset({DIVISORS}),

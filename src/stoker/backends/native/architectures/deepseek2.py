@@ -29,7 +29,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     _, _, rotated = _sizes(model)
     spec = decoder(
         model,
-        architecture="deepseek2",
         attention_scale=_scale(model, model.rope_scaling()),
         ropes=(rope(model, RopePairs.ADJACENT, dim=rotated, scaling=scaling),),
         layers=layers(model, _layer),

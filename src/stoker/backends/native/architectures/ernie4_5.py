@@ -12,7 +12,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
     return decoder(
         model,
-        architecture="ernie4_5",
         ropes=(rope(model, RopePairs.ADJACENT),),
         layers=layers(model),
     )

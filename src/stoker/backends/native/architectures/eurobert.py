@@ -1,4 +1,4 @@
-"""eurobert: a llama that sees ahead."""
+"""eurobert: EuroBERT. A llama that sees ahead."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ from stoker.backends.native.spec import DecoderSpec
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
     ropes = (rope(model, RopePairs.HALVES),)
-    return decoder(model, architecture="eurobert", sees_ahead=True, ropes=ropes, layers=layers(model))
+    return decoder(model, sees_ahead=True, ropes=ropes, layers=layers(model))

@@ -12,7 +12,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
     return decoder(
         model,
-        architecture="exaone",
         ropes=(rope(model, RopePairs.HALVES, divisors=DIVISORS),),
         layers=layers(model),
         unused=frozenset({DIVISORS}),

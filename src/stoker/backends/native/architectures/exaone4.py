@@ -30,7 +30,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     window = model.integer("attention.sliding_window", _WINDOW_SIZE, high=2**31 - 1) if has_windows else None
     return decoder(
         model,
-        architecture="exaone4",
         ropes=(rotates, no_rope(rotates.pairs, rotates.dim)),
         layers=tuple(
             _layer(model, index, window if is_windowed[index] else None, rotates=not has_windows or is_windowed[index])

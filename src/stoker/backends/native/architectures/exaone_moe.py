@@ -19,7 +19,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     rotates = rope(model, RopePairs.HALVES, divisors=DIVISORS)
     return decoder(
         model,
-        architecture="exaone-moe",
         ropes=(rotates, no_rope(rotates.pairs, rotates.dim)),
         layers=layers(model, _layer),
         unused=frozenset({DIVISORS}),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from stoker.backends.native.architectures.common import layer
+from stoker.backends.native.architectures.common import gate_and_up, layer
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.kinds import Routing
 from stoker.backends.native.layer_parts import Experts, Linear
@@ -71,8 +71,7 @@ def expert_parts(
     block, hidden = f"blk.{index}", model.hidden_size
     gate, up, down = None, None, None
     if shared_size:
-        gate = model.linear(f"{block}.ffn_gate_shexp", shared_size, hidden)
-        up = model.linear(f"{block}.ffn_up_shexp", shared_size, hidden)
+        gate, up = gate_and_up(model, block, shared_size, "_shexp")
         down = model.linear(f"{block}.ffn_down_shexp", hidden, shared_size)
     found = experts(model, index, size=size or expert_size(model), **(routing or {}))
     return {"experts": found, "gate": gate, "up": up, "down": down}

@@ -14,7 +14,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
     return decoder(
         model,
-        architecture="falcon-h1",
         ropes=(rope(model, RopePairs.HALVES),),
         layers=tuple(part for index in range(model.num_layers) for part in _both(model, index)),
         unused=frozenset({"rope_freqs.weight"}),

@@ -14,7 +14,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`. The converter has already added 1 to the weights of all norms."""
     return decoder(
         model,
-        architecture="gemma",
         activation=Activation.GELU_TANH,
         embedding_scale=sqrt(model.hidden_size),
         ropes=(rope(model, RopePairs.HALVES),),

@@ -27,7 +27,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     scaled_by = model.hidden_size // model.num_heads if model.num_layers == _LAYERS_OF_27B else model.head_size
     return decoder(
         model,
-        architecture="gemma2",
         activation=Activation.GELU_TANH,
         attention_scale=1 / sqrt(scaled_by),
         attention_softcap=model.number("attn_logit_softcapping", _SCORE_CAP),

@@ -25,17 +25,11 @@ _EVERYTHING, _WINDOW = 0, 1
 """Indices of the two ropes."""
 
 
-def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`. The converter has already added 1 to the weights of all norms."""
-    return describe_as(model, "gemma3")
-
-
-def describe_as(model: Hyperparameters, architecture: str, **more: Any) -> DecoderSpec:
-    """The same under another name.
+def describe(model: Hyperparameters, **more: Any) -> DecoderSpec:
+    """See `describe_decoder`. The converter has already added 1 to the weights of all norms.
 
     Args:
         model: the file.
-        architecture: the name.
         more: whatever is different, by the names of `DecoderSpec`.
     """
     window = model.integer("attention.sliding_window", 0, low=0, high=2**31 - 1)
@@ -44,7 +38,6 @@ def describe_as(model: Hyperparameters, architecture: str, **more: Any) -> Decod
     scaled_by = model.hidden_size // model.num_heads if model.num_layers == _LAYERS_OF_27B else model.head_size
     return decoder(
         model,
-        architecture=architecture,
         activation=Activation.GELU_TANH,
         attention_scale=1 / sqrt(scaled_by),
         embedding_scale=sqrt(model.hidden_size),

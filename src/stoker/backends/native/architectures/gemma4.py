@@ -32,7 +32,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     window_base = model.rope_base("rope.freq_base_swa", model.rope_base())
     return decoder(
         model,
-        architecture="gemma4",
         activation=Activation.GELU_TANH,
         attention_scale=1.0,
         embedding_scale=sqrt(model.hidden_size),

@@ -9,4 +9,4 @@ from stoker.backends.native.spec import DecoderSpec
 
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
-    return gemma3.describe_as(model, "gemma-embedding", sees_ahead=True)
+    return gemma3.describe(model, sees_ahead=True)

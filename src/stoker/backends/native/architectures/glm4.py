@@ -14,7 +14,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
         model.refuse("it rotates along several axes, as models that see do")
     return decoder(
         model,
-        architecture="glm4",
         ropes=(rope(model, RopePairs.ADJACENT),),
         layers=layers(model, layer_between_norms),
     )

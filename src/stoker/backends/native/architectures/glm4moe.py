@@ -16,7 +16,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
         model.refuse("it rotates along several axes, as models that see do")
     spec = decoder(
         model,
-        architecture="glm4moe",
         ropes=(rope(model, RopePairs.HALVES),),
         layers=layers(model, _layer),
     )

@@ -20,7 +20,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     window_base = model.rope_base("rope.freq_base_swa", model.rope_base())
     return decoder(
         model,
-        architecture="gpt-oss",
         activation=Activation.SWIGLU_CLAMPED,
         ropes=(rope(model, RopePairs.HALVES), rope(model, RopePairs.HALVES, base=window_base)),
         layers=layers(model, _layer),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import sqrt
 
-from stoker.backends.native.architectures.common import DIVISORS, layers, rope, scaled_decoder
+from stoker.backends.native.architectures.common import DIVISORS, layer, layers, rope, scaled_decoder
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.kinds import RopePairs
 from stoker.backends.native.rope import no_rope
@@ -12,22 +13,18 @@ from stoker.backends.native.rotation import Rope
 from stoker.backends.native.spec import DecoderSpec, Layer
 
 
-def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`."""
-    return describe_granite(model, "granite", layers(model))
-
-
-def describe_granite(model: Hyperparameters, architecture: str, layers: tuple[Layer, ...]) -> DecoderSpec:
-    """What all of the family have in common."""
+def describe(
+    model: Hyperparameters, make: Callable[[Hyperparameters, int], Layer] = layer, more_ropes: tuple[Rope, ...] = ()
+) -> DecoderSpec:
+    """See `describe_decoder`; `make` is a layer from its index, and `more_ropes` follow that of the model."""
     return scaled_decoder(
         model,
-        architecture=architecture,
         embedding_scale=model.optional_number("embedding_scale") or 1.0,
         residual_scale=model.optional_number("residual_scale") or 1.0,
         logit_divisor=model.number("logit_scale"),
         attention_scale=model.optional_number("attention.scale") or 1 / sqrt(model.head_size),
-        ropes=(_rope(model),),
-        layers=layers,
+        ropes=(_rope(model), *more_ropes),
+        layers=layers(model, make),
         unused=frozenset({DIVISORS}),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stoker.backends.native.architectures import granite
-from stoker.backends.native.architectures.common import layer, layers
+from stoker.backends.native.architectures.common import layer
 from stoker.backends.native.architectures.experts import expert_parts
 from stoker.backends.native.architectures.mamba2 import mamba2
 from stoker.backends.native.hyperparameters import Hyperparameters
@@ -14,15 +14,16 @@ from stoker.backends.native.spec import DecoderSpec, Layer
 
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
-    return granite.describe_granite(model, "granitehybrid", layers(model, _layer))
+    return granite.describe(model, _layer)
 
 
 def _layer(model: Hyperparameters, index: int) -> Layer:
     mixer = {} if model.heads[index].num_kv else mamba2(model, index)
-    return layer(model, index, **mixer, **_experts(model, index))
+    return layer(model, index, **mixer, **feed_forward(model, index))
 
 
-def _experts(model: Hyperparameters, index: int) -> dict[str, Any]:
+def feed_forward(model: Hyperparameters, index: int) -> dict[str, Any]:
+    """The experts of a layer and the block beside them, by the names of `Layer`; nothing where the model has none."""
     if not model.num_experts:
         return {}
     return expert_parts(

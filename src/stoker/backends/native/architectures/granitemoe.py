@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from stoker.backends.native.architectures import granite
-from stoker.backends.native.architectures.common import layers
 from stoker.backends.native.architectures.experts import expert_layer
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.spec import DecoderSpec, Layer
@@ -11,7 +10,7 @@ from stoker.backends.native.spec import DecoderSpec, Layer
 
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
-    return granite.describe_granite(model, "granitemoe", layers(model, _layer))
+    return granite.describe(model, _layer)
 
 
 def _layer(model: Hyperparameters, index: int) -> Layer:

@@ -14,7 +14,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
         model.refuse("it rotates along several axes, as models that see do")
     return decoder(
         model,
-        architecture="hunyuan-dense",
         ropes=(rope(model, RopePairs.HALVES, base=_base(model), divisors=DIVISORS),),
         layers=layers(model, _layer),
         unused=frozenset({DIVISORS}),

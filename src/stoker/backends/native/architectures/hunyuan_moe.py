@@ -13,7 +13,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
     return decoder(
         model,
-        architecture="hunyuan-moe",
         ropes=(rope(model, RopePairs.HALVES, divisors=DIVISORS),),
         layers=layers(model, _layer),
         unused=frozenset({DIVISORS}),

@@ -17,7 +17,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
     return decoder(
         model,
-        architecture="lfm2",
         ropes=(rope(model, RopePairs.HALVES),),
         layers=layers(model, lfm2_layer),
         output_norm=model.norm("token_embd_norm"),

@@ -14,7 +14,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
     return decoder(
         model,
-        architecture="lfm2moe",
         ropes=(rope(model, RopePairs.HALVES),),
         layers=layers(model, _layer),
         output_norm=model.norm("token_embd_norm"),

@@ -13,7 +13,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`. The converter has already put the elements of each head into adjacent pairs."""
     return decoder(
         model,
-        architecture="llama",
         ropes=(rope(model, RopePairs.ADJACENT, divisors=DIVISORS),),
         layers=layers(model, _mixtral_layer if model.num_experts else layer),
         unused=frozenset({DIVISORS}),

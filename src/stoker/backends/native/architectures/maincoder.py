@@ -11,7 +11,7 @@ from stoker.backends.native.spec import DecoderSpec, HeadNorms, Layer
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
     ropes = (rope(model, RopePairs.ADJACENT),)
-    return decoder(model, architecture="maincoder", ropes=ropes, layers=layers(model, _layer))
+    return decoder(model, ropes=ropes, layers=layers(model, _layer))
 
 
 def _layer(model: Hyperparameters, index: int) -> Layer:

@@ -16,7 +16,7 @@ _EVERYTHING, _WINDOW = 0, 1
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
     ropes = (rope(model, RopePairs.HALVES), rope(model, RopePairs.HALVES, scaling=plain_scaling(model)))
-    return decoder(model, architecture="mellum", ropes=ropes, layers=layers(model, _layer))
+    return decoder(model, ropes=ropes, layers=layers(model, _layer))
 
 
 def _layer(model: Hyperparameters, index: int) -> Layer:

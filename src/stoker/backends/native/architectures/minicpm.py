@@ -17,7 +17,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
     return scaled_decoder(
         model,
-        architecture="minicpm",
         embedding_scale=model.number("embedding_scale", _EMBEDDING_SCALE),
         residual_scale=model.number("residual_scale", _DEPTH_SCALE / sqrt(model.num_layers)),
         logit_divisor=model.number("logit_scale", _BASE_SIZE / model.hidden_size),

@@ -17,7 +17,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     scaling = _scaling(model)
     return decoder(
         model,
-        architecture="mistral3",
         ropes=(rope(model, RopePairs.ADJACENT, divisors=DIVISORS, scaling=scaling),),
         attention_scale=model.optional_number("attention.scale") or model.head_size**-0.5,
         query_scales=_query_scales(model, scaling),

@@ -25,7 +25,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     base = model.rope_base("rope.freq_base_swa")
     return decoder(
         model,
-        architecture="modern-bert",
         norm=NormKind.LAYER,
         activation=_activation(model),
         sees_ahead=True,

@@ -1,5 +1,5 @@
-"""nemotron_h, nemotron_h_moe: Nemotron H, Nano 2 and 3. Each block of the file is Mamba 2, attention without positions,
-or a feed-forward with squared ReLU, with experts or without.
+"""nemotron_h, nemotron_h_moe: Nemotron H, Nano 2, Nano 3. Each block of the file is Mamba 2, attention without
+positions, or a feed-forward with squared ReLU, with experts or without.
 """
 
 from __future__ import annotations
@@ -17,19 +17,9 @@ from stoker.backends.native.spec import Activation, DecoderSpec, Layer
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:
-    """See `describe_decoder`."""
-    return _describe(model, "nemotron_h")
-
-
-def describe_moe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`. Layers that guess further tokens are left alone."""
-    return _describe(model, "nemotron_h_moe")
-
-
-def _describe(model: Hyperparameters, architecture: str) -> DecoderSpec:
     return decoder(
         model,
-        architecture=architecture,
         activation=Activation.RELU_SQUARED,
         ropes=(no_rope(RopePairs.HALVES, model.head_size),),
         layers=tuple(_layers(model)),

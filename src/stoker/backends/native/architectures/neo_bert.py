@@ -12,7 +12,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
     return decoder(
         model,
-        architecture="neo-bert",
         sees_ahead=True,
         ropes=(rope(model, RopePairs.ADJACENT),),
         output_norm=model.norm("enc.output_norm"),

@@ -28,7 +28,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     window_base = model.rope_base("rope.freq_base_swa", model.rope_base())
     return decoder(
         model,
-        architecture="olmo2",
         ropes=(everything, rope(model, RopePairs.HALVES, base=window_base, scaling=plain_scaling(model))),
         layers=tuple(
             _layer(model, index, window if window and is_windowed[index] else None) for index in range(model.num_layers)

@@ -12,7 +12,7 @@ from stoker.backends.native.spec import DecoderSpec, HeadNorms, Layer
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
     ropes = (rope(model, RopePairs.HALVES),)
-    return decoder(model, architecture="olmoe", ropes=ropes, layers=layers(model, _layer))
+    return decoder(model, ropes=ropes, layers=layers(model, _layer))
 
 
 def _layer(model: Hyperparameters, index: int) -> Layer:

@@ -12,7 +12,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`. The biases are taken because the file has them."""
     return decoder(
         model,
-        architecture="qwen2",
         ropes=(rope(model, RopePairs.HALVES),),
         layers=layers(model),
     )

@@ -12,7 +12,7 @@ from stoker.backends.native.spec import DecoderSpec, Layer
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`. The weights of a row's experts do not add up to 1."""
     ropes = (rope(model, RopePairs.HALVES),)
-    return decoder(model, architecture="qwen2moe", ropes=ropes, layers=layers(model, _layer))
+    return decoder(model, ropes=ropes, layers=layers(model, _layer))
 
 
 def _layer(model: Hyperparameters, index: int) -> Layer:

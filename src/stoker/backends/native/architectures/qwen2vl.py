@@ -9,6 +9,4 @@ from stoker.backends.native.spec import DecoderSpec
 
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
-    return decoder(
-        model, architecture="qwen2vl", ropes=(sectioned_rope(model, is_interleaved=False),), layers=layers(model)
-    )
+    return decoder(model, ropes=(sectioned_rope(model, is_interleaved=False),), layers=layers(model))

@@ -12,7 +12,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
     return decoder(
         model,
-        architecture="qwen3",
         ropes=(rope(model, RopePairs.HALVES),),
         layers=layers(model, layer_with_head_norms),
     )

@@ -20,7 +20,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
     spec = decoder(
         model,
-        architecture="qwen35",
         ropes=(sectioned_rope(model, is_interleaved=True),),
         layers=layers(model, delta_layer),
     )

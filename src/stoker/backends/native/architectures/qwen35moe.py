@@ -16,7 +16,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
     spec = decoder(
         model,
-        architecture="qwen35moe",
         ropes=(sectioned_rope(model, is_interleaved=True),),
         layers=layers(model, _layer),
     )

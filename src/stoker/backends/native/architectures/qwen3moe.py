@@ -14,7 +14,7 @@ from stoker.backends.native.spec import DecoderSpec, Layer
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
     ropes = (rope(model, RopePairs.HALVES),)
-    return decoder(model, architecture="qwen3moe", ropes=ropes, layers=layers(model, normalised_experts))
+    return decoder(model, ropes=ropes, layers=layers(model, normalised_experts))
 
 
 def normalised_experts(model: Hyperparameters, index: int, **more: Any) -> Layer:

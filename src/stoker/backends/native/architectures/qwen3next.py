@@ -23,7 +23,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
     spec = decoder(
         model,
-        architecture="qwen3next",
         ropes=(rope(model, RopePairs.HALVES),),
         layers=layers(model, _layer),
     )

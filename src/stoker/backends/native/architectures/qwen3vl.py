@@ -11,7 +11,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`. Rows of images have parts of their own for the first layers (deepstack)."""
     return decoder(
         model,
-        architecture="qwen3vl",
         deep_layers=model.integer("n_deepstack_layers", 0, low=0, high=model.num_layers - 1),
         ropes=(sectioned_rope(model, is_interleaved=True),),
         layers=layers(model, layer_with_head_norms),

@@ -10,7 +10,7 @@ from stoker.backends.native.spec import DecoderSpec, Layer
 
 def describe(model: Hyperparameters) -> DecoderSpec:
     """See `describe_decoder`."""
-    return decoder(model, architecture="seed_oss", ropes=(rope(model, RopePairs.HALVES),), layers=layers(model, _layer))
+    return decoder(model, ropes=(rope(model, RopePairs.HALVES),), layers=layers(model, _layer))
 
 
 def _layer(model: Hyperparameters, index: int) -> Layer:

@@ -20,7 +20,6 @@ def describe(model: Hyperparameters) -> DecoderSpec:
     ropes = [_ROTATES if (index + 1) % _PERIOD else _STANDS for index in range(model.num_layers)]
     return decoder(
         model,
-        architecture="smollm3",
         ropes=(rotates, no_rope(rotates.pairs, rotates.dim)),
         layers=tuple(layer(model, index, rope=which) for index, which in enumerate(ropes)),
     )

@@ -1,0 +1,25 @@
+"""Architectures that libllama knows and this backend does not, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_NAMES: Mapping[str, str] = {
+    "no layer has attention": "arwkv7 mamba mamba2 rwkv6 rwkv6qwen2 rwkv7",
+    "mixers that have no kernels here": "bailingmoe3 jamba kimi-linear minimax-01 plamo2 qwen4exp",
+    "an encoder and a decoder": "t5 t5encoder",
+    "texts are not written from left to right": "dream llada llada-moe rnd1",
+    "images or sounds, not text": "clip pockettts qwen3tts wavtokenizer-dec",
+    "drafts for another model, whose states it reads": "dflash eagle3 gemma4-assistant",
+    "larger than the memory of most machines without a GPU": (
+        "arctic dbrx deepseek32 deepseek4 glm-dsa glm5-next grok hy_v3 hy_v4 kimi-k3 llama4 mimo2 minimax-m3 mistral4 "
+        "step35"
+    ),
+    "parts that no other architecture has": (
+        "baichuan bitnet bloom chameleon codeshell cogvlm cohere2moe deci deepseek2-ocr dots3note gemma3n "
+        "graniteswitch grovemoe hrm_text hunyuan_vl jais laguna maple minicpm3 mpt muse-glimmer nanbeige olmo openelm "
+        "paddleocr pangu-embedded plamo plamo3 plm qwen refact smallthinker spark2_5 talkie xverse"
+    ),
+}
+ELSEWHERE: Mapping[str, str] = {name: reason for reason, names in _NAMES.items() for name in names.split()}
+"""By `general.architecture` the reason."""

@@ -1,0 +1,128 @@
+"""Decoders whose norms take the mean away and have biases: falcon, gpt2, gptneox, jais2, nemotron, orion, phi2,
+stablelm, starcoder, starcoder2. What differs is the feed-forward, what stands side by side, and how positions are told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stoker.backends.native.architectures.common import decoder, layer, layer_without_gate, layers, rope
+from stoker.backends.native.hyperparameters import Hyperparameters
+from stoker.backends.native.kinds import Activation, NormKind, RopePairs
+from stoker.backends.native.rope import no_rope
+from stoker.backends.native.spec import DecoderSpec, Layer
+
+_Make = Callable[..., Layer]
+
+
+def describe_falcon(model: Hyperparameters) -> DecoderSpec:
+    """Falcon 1. See `describe_decoder`. The larger models have a norm of its own before attention."""
+
+    def make(model: Hyperparameters, index: int) -> Layer:
+        own = f"blk.{index}.attn_norm_2"
+        more = {"attention_norm": model.biased_norm(own)} if model.has(f"{own}.weight") else {}
+        return _parallel_layer(model, index, **more)
+
+    return _decoder(model, make)
+
+
+def describe_gpt2(model: Hyperparameters) -> DecoderSpec:
+    """GPT-2. See `describe_decoder`: a table of positions."""
+    return _with_positions(model)
+
+
+def describe_starcoder(model: Hyperparameters) -> DecoderSpec:
+    """StarCoder 1, SantaCoder. See `describe_decoder`: a gpt2 whose heads share one of keys and values."""
+    return _with_positions(model)
+
+
+def describe_gptneox(model: Hyperparameters) -> DecoderSpec:
+    """GPT-NeoX, Pythia. See `describe_decoder`: side by side with a norm each, if the file says so."""
+    is_parallel = model.flag("use_parallel_residual", default=True)
+
+    def make(model: Hyperparameters, index: int) -> Layer:
+        return _layer(model, index, is_parallel=is_parallel)
+
+    return _decoder(model, make)
+
+
+def describe_jais2(model: Hyperparameters) -> DecoderSpec:
+    """Jais 2. See `describe_decoder`: squared ReLU."""
+    return _decoder(model, _layer, activation=Activation.RELU_SQUARED)
+
+
+def describe_nemotron(model: Hyperparameters) -> DecoderSpec:
+    """Nemotron 4 and Minitron. See `describe_decoder`: squared ReLU."""
+    return _decoder(model, _layer, activation=Activation.RELU_SQUARED)
+
+
+def describe_orion(model: Hyperparameters) -> DecoderSpec:
+    """Orion. See `describe_decoder`: the feed-forward of a llama."""
+    return _decoder(model, _gated_layer, activation=Activation.SILU)
+
+
+def describe_phi2(model: Hyperparameters) -> DecoderSpec:
+    """Phi 1 and 2. See `describe_decoder`: attention and feed-forward side by side, with one norm before both."""
+    return _decoder(model, _parallel_layer)
+
+
+def describe_stablelm(model: Hyperparameters) -> DecoderSpec:
+    """StableLM 1 to 2, without the one of 12B, whose heads have norms. See `describe_decoder`."""
+    return _decoder(model, _gated_layer, activation=Activation.SILU)
+
+
+def describe_starcoder2(model: Hyperparameters) -> DecoderSpec:
+    """StarCoder 2. See `describe_decoder`."""
+    return _decoder(model, _layer)
+
+
+def _decoder(
+    model: Hyperparameters,
+    make: _Make,
+    *,
+    activation: Activation = Activation.GELU_TANH_ALONE,
+    **more: Any,
+) -> DecoderSpec:
+    defaults = {} if "ropes" in more else {"ropes": (rope(model, RopePairs.HALVES),)}
+    return decoder(
+        model,
+        norm=NormKind.LAYER_BIASED,
+        activation=activation,
+        output_norm=model.biased_norm("output_norm"),
+        layers=layers(model, make),
+        **defaults | more,
+    )
+
+
+def _with_positions(model: Hyperparameters) -> DecoderSpec:
+    positions = model.table("position_embd.weight", model.trained_context)
+    return _decoder(model, _layer, ropes=(no_rope(RopePairs.HALVES, 0),), positions=positions)
+
+
+def _norms(model: Hyperparameters, index: int) -> dict[str, Any]:
+    """By the names of `Layer`."""
+    block = f"blk.{index}"
+    return {
+        "attention_norm": model.biased_norm(f"{block}.attn_norm"),
+        "feed_forward_norm": model.biased_norm(f"{block}.ffn_norm"),
+    }
+
+
+def _shared_norm(model: Hyperparameters, index: int) -> dict[str, Any]:
+    shared = model.biased_norm(f"blk.{index}.attn_norm")
+    return {"attention_norm": shared, "feed_forward_norm": shared, "is_parallel": True}
+
+
+def _layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
+    return layer_without_gate(model, index, **_norms(model, index) | more)
+
+
+def _gated_layer(model: Hyperparameters, index: int) -> Layer:
+    """With one norm for both where the file has no second one; then they stand side by side."""
+    has_both = model.has(f"blk.{index}.ffn_norm.weight")
+    return layer(model, index, **(_norms(model, index) if has_both else _shared_norm(model, index)))
+
+
+def _parallel_layer(model: Hyperparameters, index: int, **more: Any) -> Layer:
+    return _layer(model, index, **_shared_norm(model, index) | more)
