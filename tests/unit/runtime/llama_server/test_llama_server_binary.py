@@ -19,8 +19,9 @@ from stoker.runtime.llama_server.binary import Binary, ask_binary, environment_o
 from stoker.runtime.llama_server.model_file import measure_model_file, read_model_file
 from tests.projector_files import write_projector
 from tests.tiny_models import TinyModel, write_tiny_model
-from tests.unit.runtime.llama_server.fake import Fake, answer, ask, run
+from tests.unit.runtime.llama_server.fake import Fake, answer, ask
 from tests.unit.runtime.llama_server.fake_llama_server import NEW_HELP, OLD_HELP
+from tests.waiting import run
 
 NEW = Binary(Path("/x"), "9999", flags_in(NEW_HELP), flags_in(NEW_HELP, with_value=True))
 OLD = Binary(Path("/x"), "3000", flags_in(OLD_HELP), flags_in(OLD_HELP, with_value=True))
