@@ -173,7 +173,7 @@ def _own_names(config: Config, name: str, model: ModelConfig) -> tuple[str, ...]
 
 def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
-        raise ConfigError(f"--models-dir: {folder} is no folder", key="models_dir")
+        raise ConfigError(f"--models-dir: {folder} is not a directory", key="models_dir")
     try:
         os.scandir(folder).close()
     except OSError as error:

@@ -11,7 +11,7 @@ import msgspec
 
 from stoker.backends.scripted import EOS, ScriptedTokenizer
 from stoker.core.batch import Entry
-from stoker.errors import ConfigError
+from stoker.errors import ConfigError, reason_of
 
 _MAX_REMEMBERED = 4096
 """Prompts whose answers are remembered."""
@@ -50,7 +50,7 @@ def read_script(path: Path) -> ScriptFile:
     try:
         read = _decoder.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError) as error:
-        raise ConfigError(f"the script {path} cannot be read: {error}", key="script") from error
+        raise ConfigError(f"the script {path} cannot be read: {reason_of(error)}", key="script") from error
     script = read if isinstance(read, ScriptFile) else ScriptFile(read)
     if not script.answers:
         raise ConfigError(f"the script {path} has no answers", key="script")

@@ -135,9 +135,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Directory in which clients may save and restore slots by name. Default: none."""
     lora: list[str] = []
     """LoRA adapter (GGUF); may be repeated. NAME=PATH is used by requests that ask for NAME; PATH alone, or with a
-    scale, by all requests that choose none. llama backend only."""
+    scale, by all requests that choose none. Native and llama backends, GGUF models only."""
     adapters: tuple[AdapterSpec, ...] = ()
-    """Further ones."""
+    """LoRA adapters that a client loaded, besides those of `lora`."""
     control_vector: list[str] = []
     """Control vector (GGUF) to add to the hidden states; may be repeated. llama backend only."""
     control_vector_layers: str = ""
@@ -251,7 +251,7 @@ def tensor_overrides(config: EngineConfig) -> tuple[TensorOverride, ...]:
         try:
             re.compile(pattern)
         except re.error as error:
-            message = f"`override_tensor`: {pattern!r} is no regular expression: {error}"
+            message = f"`override_tensor`: {pattern!r} is not a regular expression: {error}"
             raise InvalidInput(message, parameter="override_tensor") from error
         found.append(TensorOverride(pattern, buffer))
     return tuple(found)
@@ -327,7 +327,7 @@ def adapter_specs(config: EngineConfig) -> list[AdapterSpec]:
     Raises:
         InvalidInput: one has no path, or a name that cannot be used, or two have the same name.
     """
-    specs = [*map(_adapter_spec, config.lora), *config.adapters]
+    specs = [*map(adapter_spec, config.lora), *config.adapters]
     names = [spec.name for spec in specs]
     for index, name in enumerate(names):
         check_adapter_name(name)
@@ -343,9 +343,10 @@ def check_adapter_name(name: str) -> None:
         raise InvalidInput(message, parameter="name")
 
 
-def _adapter_spec(text: str) -> AdapterSpec:
-    """
-    >>> _adapter_spec("sql=/models/sql.gguf:0.5").scale, _adapter_spec("/models/a=b.gguf").name
+def adapter_spec(text: str) -> AdapterSpec:
+    """Reads NAME=PATH[:SCALE].
+
+    >>> adapter_spec("sql=/models/sql.gguf:0.5").scale, adapter_spec("/models/a=b.gguf").name
     (0.5, 'a=b')
     """
     name, equals, path = text.partition("=")

@@ -122,7 +122,7 @@ class Document:
         for key in unquote(fragment).split("/")[1:]:
             target = self._step(target, key.replace("~1", "/").replace("~0", "~"), reference)
         if not isinstance(target.schema, (dict, bool)):
-            raise LookupError(f"`{reference}` is no schema")
+            raise LookupError(f"`{reference}` is not a schema")
         return target
 
     def _known(self, uri: str) -> Node:

@@ -57,6 +57,11 @@ class NamedSettings:
         Raises:
             ConfigError: a name means two models, or none.
         """
+        twice = [model for model, count in Counter(spec.model_id for spec in specs).items() if count > 1]
+        if twice:
+            raise ConfigError(
+                f"{twice[0]!r} is named twice; --replicas 2 starts two engines for one model", key="model"
+            )
         owners: dict[str, str] = {}
         for name, owner in ((name, spec.model_id) for spec in specs for name in spec.names):
             if owners.setdefault(name, owner) != owner:

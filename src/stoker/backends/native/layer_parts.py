@@ -134,7 +134,7 @@ class Recurrence:
     """Of a query and of a key."""
     value_size: int = 0
     are_interleaved: bool = False
-    """The heads h, h + num_key_heads, … share those of queries and keys; otherwise neighbours do."""
+    """The heads h, h + num_key_heads, … share those of queries and keys; otherwise neighbors do."""
     decay: Linear | None = None
     beta: Linear | None = None
     step_bias: Norm | None = None

@@ -157,7 +157,7 @@ def _is_token_id(key: int | str) -> bool:
     if isinstance(key, int) or not (key.isascii() and key.isdecimal()):
         return isinstance(key, int)
     if len(key) > _MAX_ID_DIGITS:
-        raise InvalidInput(f"`logit_bias`: {key[:40]} is no token id", parameter="logit_bias")
+        raise InvalidInput(f"`logit_bias`: {key[:40]} is not a token id", parameter="logit_bias")
     return True
 
 
@@ -238,6 +238,6 @@ def _names(samplers: str | Sequence[str]) -> list[str]:
     known = _LETTERS if isinstance(samplers, str) else _ALIASES
     asked = list(samplers) if isinstance(samplers, str) else [name.lower() for name in samplers]
     if unknown := [name for name in asked if name not in known]:
-        message = f"`samplers` names {unknown[0][:40]!r}, which is no stage here; there are {', '.join(_STAGES)}"
+        message = f"`samplers` names {unknown[0][:40]!r}, which is not a sampling stage; there are {', '.join(_STAGES)}"
         raise UnsupportedParameter(message, parameter="samplers")
     return [known[name] for name in asked]

@@ -1,4 +1,4 @@
-"""qwen3next: Qwen 3 Next. A qwen35moe whose neighbouring heads share a key, and whose gates lie together.
+"""qwen3next: Qwen 3 Next. A qwen35moe whose neighboring heads share a key, and whose gates lie together.
 
 ```
 blk.0.ssm_ba:  [ beta of the heads of key head 0 | their decay | beta of those of key head 1 | their decay | … ]
