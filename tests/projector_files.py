@@ -6,6 +6,7 @@ import base64
 import ctypes
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,23 @@ from stoker.backends.llama.native import library
 
 ROWS = 4
 """What an image becomes."""
-_WIDTH, _HIDDEN, _LAYERS, _SIDE, _PATCH = 64, 128, 2, 28, 14
+_WIDTH, _SIDE, _PATCH = 64, 28, 14
 _LARGE_SIDE, _MERGE = 112, 2
 _LARGE, _ON = 1000.0, 10.0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large a vision encoder is."""
+
+    width: int = _WIDTH
+    hidden: int = 2 * _WIDTH
+    num_layers: int = 2
+    num_heads: int = 4
+
+
+_SMALL = Shape()
+SIGLIP_BASE = Shape(768, 3072, 12, 12)
 
 
 def write_projector(
@@ -34,6 +49,7 @@ def write_projector(
     side: int | None = None,
     merge: int = _MERGE,
     last: Mapping[str, NDArray[np.floating[Any]]] | None = None,
+    shape: Shape = _SMALL,
 ) -> Path:
     """A projector for a text model with embeddings of `size` numbers.
 
@@ -42,16 +58,17 @@ def write_projector(
         side: of the image that the encoder is given, in pixels; None = a usual one.
         merge: side of the square of patches that become one row.
         last: the matrices and biases of its last two layers by name; not given: random ones.
+        shape: of the vision encoder.
     """
     writer = GGUFWriter(path, "clip")
     side = side or (_SIDE if kind == "mlp" else _LARGE_SIDE)
-    _write_head(writer, size, kind, side, merge)
-    tensors = _Tensors(writer, np.random.default_rng(seed))
+    _write_head(writer, size, kind, side, merge, shape)
+    tensors = _Tensors(writer, np.random.default_rng(seed), shape, merge)
     tensors.write_patches(kind, (side // _PATCH) ** 2)
-    for layer in range(_LAYERS):
+    for layer in range(shape.num_layers):
         tensors.write_layer(f"v.blk.{layer}")
-    tensors.vector("v.post_ln.weight", _WIDTH, 1.0)
-    tensors.vector("v.post_ln.bias", _WIDTH)
+    tensors.vector("v.post_ln.weight", shape.width, 1.0)
+    tensors.vector("v.post_ln.bias", shape.width)
     if last is None:
         tensors.write_last(kind, size)
     for name, values in (last or {}).items():
@@ -66,8 +83,9 @@ def write_projector(
 class _Tensors:
     """Writes random tensors of a vision encoder."""
 
-    def __init__(self, writer: GGUFWriter, rng: np.random.Generator) -> None:
+    def __init__(self, writer: GGUFWriter, rng: np.random.Generator, shape: Shape, merge: int) -> None:
         self._writer, self._rng = writer, rng
+        self._shape, self._merge = shape, merge
 
     def matrix(self, name: str, *shape: int, scale: float = 1.0) -> None:
         values = self._rng.standard_normal(shape) * scale / np.sqrt(shape[-1])
@@ -81,35 +99,35 @@ class _Tensors:
         if kind == "qwen2vl_merger":
             names.append("v.patch_embd.weight.1")
         else:
-            places = self._rng.standard_normal((count, _WIDTH)) * 0.02
+            places = self._rng.standard_normal((count, self._shape.width)) * 0.02
             self._writer.add_tensor("v.position_embd.weight", places.astype(np.float32))
-            self.vector("v.patch_embd.bias", _WIDTH)
+            self.vector("v.patch_embd.bias", self._shape.width)
         for name in names:
-            kernel = self._rng.standard_normal((_WIDTH, 3, _PATCH, _PATCH)) / np.sqrt(3 * _PATCH * _PATCH)
+            kernel = self._rng.standard_normal((self._shape.width, 3, _PATCH, _PATCH)) / np.sqrt(3 * _PATCH * _PATCH)
             self._writer.add_tensor(name, kernel.astype(np.float16))
 
     def write_layer(self, block: str) -> None:
         for name in ("attn_q", "attn_k", "attn_v", "attn_out"):
-            self.matrix(f"{block}.{name}", _WIDTH, _WIDTH)
-            self.vector(f"{block}.{name}.bias", _WIDTH)
-        self.matrix(f"{block}.ffn_up", _HIDDEN, _WIDTH)
-        self.vector(f"{block}.ffn_up.bias", _HIDDEN)
-        self.matrix(f"{block}.ffn_down", _WIDTH, _HIDDEN)
-        self.vector(f"{block}.ffn_down.bias", _WIDTH)
+            self.matrix(f"{block}.{name}", self._shape.width, self._shape.width)
+            self.vector(f"{block}.{name}.bias", self._shape.width)
+        self.matrix(f"{block}.ffn_up", self._shape.hidden, self._shape.width)
+        self.vector(f"{block}.ffn_up.bias", self._shape.hidden)
+        self.matrix(f"{block}.ffn_down", self._shape.width, self._shape.hidden)
+        self.vector(f"{block}.ffn_down.bias", self._shape.width)
         for name in ("ln1", "ln2"):
-            self.vector(f"{block}.{name}.weight", _WIDTH, 1.0)
-            self.vector(f"{block}.{name}.bias", _WIDTH)
+            self.vector(f"{block}.{name}.weight", self._shape.width, 1.0)
+            self.vector(f"{block}.{name}.bias", self._shape.width)
 
     def write_last(self, kind: str, size: int) -> None:
-        merged = _WIDTH * _MERGE**2
+        merged = self._shape.width * self._merge**2
         if kind == "gemma3":
-            projection = self._rng.standard_normal((_WIDTH, size)) / np.sqrt(_WIDTH)
+            projection = self._rng.standard_normal((self._shape.width, size)) / np.sqrt(self._shape.width)
             self._writer.add_tensor("mm.input_projection.weight", projection.astype(np.float32))
-            self.vector("mm.soft_emb_norm.weight", _WIDTH, 1.0)
+            self.vector("mm.soft_emb_norm.weight", self._shape.width, 1.0)
         elif kind == "idefics3":
             self.matrix("mm.model.fc", size, merged)
         else:
-            inner, inputs = (size, _WIDTH) if kind == "mlp" else (merged, merged)
+            inner, inputs = (size, self._shape.width) if kind == "mlp" else (merged, merged)
             self.matrix("mm.0", inner, inputs)
             self.vector("mm.0.bias", inner)
             self.matrix("mm.2", size, inner, scale=0.3)
@@ -182,12 +200,12 @@ def _encoded(projector: Path, color: str) -> NDArray[np.float32]:
     return rows
 
 
-def _write_head(writer: GGUFWriter, size: int, kind: str, side: int, merge: int) -> None:
+def _write_head(writer: GGUFWriter, size: int, kind: str, side: int, merge: int, shape: Shape) -> None:
     writer.add_bool("clip.has_vision_encoder", True)
     writer.add_string("clip.projector_type", kind)
     writer.add_bool("clip.use_gelu", True)
-    sizes = {"embedding_length": _WIDTH, "feed_forward_length": _HIDDEN, "block_count": _LAYERS}
-    sizes |= {"projection_dim": size, "image_size": side, "patch_size": _PATCH, "attention.head_count": 4}
+    sizes = {"embedding_length": shape.width, "feed_forward_length": shape.hidden, "block_count": shape.num_layers}
+    sizes |= {"projection_dim": size, "image_size": side, "patch_size": _PATCH, "attention.head_count": shape.num_heads}
     sizes |= {"projector.scale_factor": merge, "preproc_image_size": 4 * side, "spatial_merge_size": merge}
     for name, value in sizes.items():
         writer.add_uint32(f"clip.vision.{name}", value)
