@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "stoker"
-MAX_FILE_LINES = 500
+MAX_FILE_LINES = 450
 MAX_FUNCTION_MEDIAN = 8
 MAX_FUNCTION_P95 = 25
 MAX_FUNCTION_LINES = 60

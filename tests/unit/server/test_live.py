@@ -24,6 +24,7 @@ from stoker.server.live.entries import Differences, Reader, engine_entry
 from stoker.server.live.types import Snapshot
 from tests.harness import loaded
 from tests.unit.server.fake_runtime import FakeRuntime, ask, events, make_app
+from tests.waiting import BOUND_S
 
 
 class EngineRuntime(FakeRuntime):
@@ -254,7 +255,7 @@ class _stream:
 
     async def _read(self) -> AsyncGenerator[tuple[str, Any], None]:
         while True:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(BOUND_S):
                 block = await self._queue.get()
             name, data = block.decode().strip().split("\n")
             yield name.removeprefix("event: "), msgspec.json.decode(data.removeprefix("data: "))
@@ -286,7 +287,7 @@ async def _crowd() -> None:
 
 
 async def _steps(follower: Any) -> list[int]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND_S):
         while True:
             sight = await anext(follower)
             if sight.engines[0].steps:
