@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from ast import literal_eval
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +215,50 @@ def test_files_are_attached_if_the_model_takes_them(page: Any, address: str):
         say(page, "Write a poem.")
     assert asked.value.post_data_json["messages"][0]["content"] == "notes.txt:\n```\nthe notes\n```\n\nWrite a poem."
     answered(page)
+
+
+def test_recordings_and_documents_are_sent_whole(page: Any, address: str):
+    page.route("**/props?*", lambda route: route.fulfill(json={"modalities": {"audio": True}}))
+    page.goto(address)
+    page.get_by_role("textbox", name="Message").wait_for()
+    until(page, "import('./ui/state/server.js').then((server) => server.props.value?.modalities?.audio === true)")
+    picker = page.get_by_label("Attach files")
+    picker.set_input_files({"name": "a.wav", "mimeType": "audio/wav", "buffer": b"sound"})
+    page.get_by_text("a.wav", exact=True).wait_for()
+    picker.set_input_files({"name": "b.pdf", "mimeType": "application/pdf", "buffer": b"%PDF"})
+    page.get_by_text("b.pdf", exact=True).wait_for()
+    with page.expect_request("**/v1/chat/completions") as asked:
+        say(page, "What is it?")
+    assert asked.value.post_data_json["messages"][0]["content"] == [
+        {"type": "text", "text": "What is it?"},
+        {"type": "input_audio", "input_audio": {"data": b64encode(b"sound").decode(), "format": "wav"}},
+        {
+            "type": "file",
+            "file": {"filename": "b.pdf", "file_data": f"data:application/pdf;base64,{b64encode(b'%PDF').decode()}"},
+        },
+    ]
+
+
+def test_thinking_is_switched_where_the_template_names_it_and_the_request_is_copied_as_code(page: Any, address: str):
+    page.route("**/props?*", lambda route: route.fulfill(json={"chat_template": "{% if enable_thinking %}"}))
+    page.goto(address)
+    page.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("Thinking").select_option("off")
+    page.get_by_role("button", name="Save", exact=True).click()
+    with page.expect_request("**/v1/chat/completions") as asked:
+        say(page, "Write \"a\" 'b' \\ poem.")
+    assert asked.value.post_data_json["chat_template_kwargs"] == {"enable_thinking": False}
+    answered(page)
+    page.get_by_role("button", name="Settings").click()
+    assert page.get_by_label("Thinking").input_value() == "off"
+    page.get_by_text("Tools and request").click()
+    page.get_by_role("button", name="Copy as Python").click()
+    body = next(line for line in page.evaluate("copied").splitlines() if line.startswith("body = "))
+    assert (
+        json.loads(literal_eval(body.removeprefix("body = ")))["messages"][0]["content"] == "Write \"a\" 'b' \\ poem."
+    )
+    compile(page.evaluate("copied"), "copied", "exec")
 
 
 def test_calls_of_tools_are_cards_whose_results_a_person_gives(page: Any, address: str):

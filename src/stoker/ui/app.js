@@ -8,7 +8,6 @@ import { Conversation } from './chat/messages.js';
 import { Models } from './chat/models.js';
 import { Settings } from './chat/settings.js';
 import { Sidebar } from './chat/sidebar.js';
-import { Engine } from './engine/view.js';
 import { Inspection } from './inspect/dialog.js';
 import { loadChats, newChat, open, update } from './state/chats.js';
 import { isLocked } from './state/key.js';
@@ -17,6 +16,8 @@ import { isDark, switchTheme } from './state/theme.js';
 
 const PATIENCE_MS = 1000;
 const view = signal(location.hash);
+/** The component of the engine view; null until it is first wanted, so that the chat appears earlier. */
+const engineView = signal(null);
 const hasSidebar = signal(matchMedia('(min-width: 50rem)').matches);
 const showsKeys = signal(false);
 addEventListener('hashchange', () => { view.value = location.hash; });
@@ -42,7 +43,7 @@ function App() {
     ${trouble.value && html`<p class="banner" role="alert">${trouble.value}</p>`}
     <div class="body">
       ${hasSidebar.value && html`<${Sidebar} close=${closeOnPhone} />`}
-      <main>${isEngine ? html`<${Engine} />` : html`<${Conversation} /><${Composer} key=${open.value.id} id=${open.value.id} />`}</main>
+      <main>${isEngine ? engineView.value && html`<${engineView.value} />` : html`<${Conversation} /><${Composer} key=${open.value.id} id=${open.value.id} />`}</main>
     </div>
     ${isSetting && html`<${Settings} close=${() => setSetting(false)} />`}
     ${isChoosing && html`<${Models} close=${() => setChoosing(false)} />`}
@@ -98,6 +99,11 @@ addEventListener('keydown', (event) => {
   if (!action) return;
   event.preventDefault();
   action();
+});
+
+effect(() => {
+  if (view.value !== '#engine' || engineView.peek()) return;
+  import('./engine/view.js').then(({ Engine }) => { engineView.value = Engine; }, () => { trouble.value = 'The server cannot be reached. The page tries again.'; });
 });
 
 /** Nothing is shown before it is known whether the server wants a key. A server that does not say so soon holds up no page. */

@@ -30,7 +30,7 @@ export function Composer({ id }) {
     say(id, text, { attachments: files, num });
   };
   const take = async (given) => {
-    const { found, refused } = await attach(given, props.value?.modalities?.vision === true);
+    const { found, refused } = await attach(given, props.value?.modalities ?? {});
     setFiles((before) => [...before, ...found]);
     setWords(refused);
   };

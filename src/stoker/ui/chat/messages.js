@@ -60,7 +60,7 @@ const NAMES = { user: 'You', assistant: 'Model', tool: 'Tool result' };
 function Message({ id, node, place, isLast, isBusy }) {
   const [edits, setEdits] = useState(false);
   return useMemo(() => html`<article class=${`message ${node.role}`} aria-label=${NAMES[node.role] ?? node.role} data-id=${node.id}>
-    ${node.reasoning && html`<details class="reasoning"><summary>${isBusy && !node.content ? 'Thinking …' : 'Reasoning'}</summary>
+    ${node.reasoning && html`<details class="reasoning"><summary>${isBusy && !node.content ? 'Thinking …' : `Reasoning${node.thought_ms ? `, ${(node.thought_ms / 1000).toFixed(1)} s` : ''}`}</summary>
       <${Markdown} text=${node.reasoning} /></details>`}
     ${node.attachments?.length > 0 && html`<${Attachments} list=${node.attachments} />`}
     ${edits ? html`<${Editor} id=${id} node=${node} close=${() => setEdits(false)} />` : html`<${Text} node=${node} />`}
@@ -106,7 +106,7 @@ function Siblings({ id, node, place }) {
 }
 
 export function Attachments({ list, remove }) {
-  return html`<ul class="attachments">${list.map((each, at) => html`<li key=${at}>${each.url ? html`<img src=${each.url} alt=${each.name} />` : html`<span>${each.name} (${each.text.length.toLocaleString()} characters)</span>`}
+  return html`<ul class="attachments">${list.map((each, at) => html`<li key=${at}>${each.url && !each.kind ? html`<img src=${each.url} alt=${each.name} />` : html`<span>${each.name}${each.text === undefined ? '' : ` (${each.text.length.toLocaleString()} characters)`}</span>`}
     ${remove && html`<button type="button" class="quiet" aria-label=${`Remove ${each.name}`} onClick=${() => remove(at)}>×</button>`}</li>`)}</ul>`;
 }
 

@@ -5,7 +5,8 @@ import { path } from '../state/tree.js';
 export function requestOf(chat, node, model) {
   const messages = messagesOf(chat, node);
   const tools = toolsOf(chat);
-  return { messages, ...(model && { model }), ...chat.sampling, ...(tools.length && { tools }) };
+  const thinking = chat.thinking && { chat_template_kwargs: { enable_thinking: chat.thinking === 'on' } };
+  return { messages, ...(model && { model }), ...chat.sampling, ...(tools.length && { tools }), ...thinking };
 }
 
 export function messagesOf(chat, node) {
@@ -18,9 +19,13 @@ function messageOf({ role, content, tool_calls: calls, tool_call_id: callId, att
   if (role === 'tool') return { role, content, tool_call_id: callId };
   const texts = attachments.filter(({ text }) => text !== undefined).map(({ name, text }) => `${name}:\n\`\`\`\n${text}\n\`\`\``);
   const text = [...texts, content].filter(Boolean).join('\n\n');
-  const images = attachments.filter(({ url }) => url);
-  const parts = images.map(({ url }) => ({ type: 'image_url', image_url: { url } }));
-  return { role, content: images.length ? [{ type: 'text', text }, ...parts] : text, ...(calls?.length && { tool_calls: calls }) };
+  const parts = attachments.filter(({ url }) => url).map(partOf);
+  return { role, content: parts.length ? [...(text ? [{ type: 'text', text }] : []), ...parts] : text, ...(calls?.length && { tool_calls: calls }) };
+}
+
+function partOf({ name, url, kind }) {
+  if (kind === 'audio') return { type: 'input_audio', input_audio: { data: url.slice(url.indexOf(',') + 1), format: name.split('.').at(-1) } };
+  return kind === 'pdf' ? { type: 'file', file: { filename: name, file_data: url } } : { type: 'image_url', image_url: { url } };
 }
 
 /** The tools of a conversation; its settings have checked them. */

@@ -49,9 +49,12 @@ export function Settings({ close }) {
       <label class="wide">System prompt<textarea name="system" rows="4" dir="auto" defaultValue=${chat.system}></textarea></label>
       <div class="grid">${FIELDS.map(([name, label, range]) => html`<label key=${name}>${label}
         <input type="number" name=${name} placeholder=${defaults[name] ?? 'default'} defaultValue=${chat.sampling[name] ?? ''} ...${range} /></label>`)}</div>
+      ${(props.value?.chat_template ?? '').includes('enable_thinking') && html`<label>Thinking <select name="thinking">
+        ${['', 'on', 'off'].map((value) => html`<option key=${value} value=${value} selected=${value === (chat.thinking ?? '')}>${value || 'default'}</option>`)}</select></label>`}
       <details><summary>Tools and request</summary>
         <label class="wide">Tools (JSON)<textarea name="tools" rows="4" spellcheck="false" placeholder='[{"name": "weather", "parameters": {"type": "object"}}]' defaultValue=${chat.tools ?? ''}></textarea></label>
-        <button type="button" class="quiet" onClick=${() => copy(curl(chat))}>Copy as curl</button></details>
+        <button type="button" class="quiet" onClick=${() => copy(curl(chat))}>Copy as curl</button>
+        <button type="button" class="quiet" onClick=${() => copy(python(chat))}>Copy as Python</button></details>
       ${words && html`<p class="error" role="alert">${words}</p>`}
       <div class="actions"><button type="button" class="quiet" onClick=${close}>Cancel</button>
         <button type="submit" class="primary">Save</button></div>
@@ -62,7 +65,7 @@ export function Settings({ close }) {
 function valueOf(form) {
   const data = new FormData(form);
   const given = FIELDS.map(([name]) => [name, data.get(name)]).filter(([, value]) => value !== '');
-  return { system: String(data.get('system')), tools: String(data.get('tools')).trim(), sampling: Object.fromEntries(given.map(([name, value]) => [name, Number(value)])) };
+  return { system: String(data.get('system')), tools: String(data.get('tools')).trim(), thinking: data.get('thinking') ?? '', sampling: Object.fromEntries(given.map(([name, value]) => [name, Number(value)])) };
 }
 
 function fill(form, { system, sampling }) {
@@ -80,8 +83,17 @@ function isToolList(text) {
   }
 }
 
+const url = () => String(new URL('v1/chat/completions', document.baseURI));
+const bodyOf = (chat) => requestOf(chat, chat.nodes[chat.leaf] ?? { id: '', parent: '' }, chat.model || models.value[0]?.id);
+
 function curl(chat) {
-  const leaf = chat.nodes[chat.leaf] ?? { id: '', parent: '' };
-  const body = JSON.stringify(requestOf(chat, leaf, chat.model || models.value[0]?.id), null, 2).replaceAll("'", "'\\''");
-  return `curl ${new URL('v1/chat/completions', document.baseURI)} -H 'Content-Type: application/json' -d '${body}'`;
+  const body = JSON.stringify(bodyOf(chat), null, 2).replaceAll("'", "'\\''");
+  return `curl ${url()} -H 'Content-Type: application/json' -d '${body}'`;
+}
+
+/** A string of JSON is one of Python too. */
+function python(chat) {
+  const body = JSON.stringify(JSON.stringify(bodyOf(chat)));
+  return `import json, urllib.request\n\nbody = ${body}\nheaders = {"Content-Type": "application/json"}\nrequest = urllib.request.Request("${url()}", body.encode(), headers)
+print(json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"])\n`;
 }

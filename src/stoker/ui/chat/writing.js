@@ -11,6 +11,7 @@ export class Writing {
     this.message = { content: node.content ?? '', reasoning: node.reasoning ?? '', stats: {}, tool_calls: undefined, progress: undefined };
     this.begun = performance.now();
     this.first = 0;
+    this.thoughtFrom = 0;
     this.tokens = 0;
     this.frame = 0;
     this.stored = this.begun;
@@ -24,7 +25,11 @@ export class Writing {
     this.message.progress = chunk.prompt_progress;
     if (delta.content || delta.reasoning_content || delta.tool_calls) this.first ||= performance.now();
     this.message.content += delta.content ?? '';
-    this.message.reasoning += delta.reasoning_content ?? '';
+    if (delta.reasoning_content) {
+      this.thoughtFrom ||= performance.now();
+      this.message.reasoning += delta.reasoning_content;
+      this.message.thought_ms = performance.now() - this.thoughtFrom;
+    }
     for (const call of delta.tool_calls ?? []) this.takeCall(call);
     if (choice?.finish_reason) this.message.finish = choice.finish_reason;
     if (chunk.timings) this.measure(chunk);

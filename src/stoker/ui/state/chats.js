@@ -35,8 +35,8 @@ export const isEmpty = (chat) => Object.keys(chat.nodes).length === 0;
 
 /** An empty conversation, with the settings of the one that was open. It is stored with its first message. */
 export function newChat() {
-  const { system = '', sampling = {}, model = '', tools = '' } = open.value ?? {};
-  const chat = { id: newId(), title: 'New chat', updated: Date.now(), system, sampling, model, tools, nodes: {}, leaf: '' };
+  const { system = '', sampling = {}, model = '', tools = '', thinking = '' } = open.value ?? {};
+  const chat = { id: newId(), title: 'New chat', updated: Date.now(), system, sampling, model, tools, thinking, nodes: {}, leaf: '' };
   chats.value = [chat, ...chats.value.filter((each) => !isEmpty(each))];
   openId.value = chat.id;
   return chat.id;

@@ -1,25 +1,50 @@
-// Files that are attached to a message: texts as they are, images scaled down.
+// Files that are attached to a message: texts as they are, images scaled down, recordings and PDF files whole.
 
 const MAX_TEXT_BYTES = 1 << 20;
+const MAX_WHOLE_BYTES = 20 << 20;
 const MAX_SIDE_PX = 2048;
 
 /** Gives attachments, and in words what could not be attached.
- * @param {Iterable<File>} files @param {boolean} takesImages the model sees them */
-export async function attach(files, takesImages) {
+ * @param {Iterable<File>} files @param {{vision?: boolean, audio?: boolean}} modalities what the model takes beside text */
+export async function attach(files, modalities) {
   const found = [];
   const refused = [];
   for (const file of files) {
-    if (file.type.startsWith('image/')) {
-      if (!takesImages) refused.push(`${file.name}: this model takes no images.`);
-      else await scaled(file).then((url) => found.push({ name: file.name, url }), () => refused.push(`${file.name} is no image that the browser can read.`));
-    } else if (file.size > MAX_TEXT_BYTES) refused.push(`${file.name} is larger than 1 MB.`);
-    else {
-      const text = await file.text();
-      if (text.includes('\u0000')) refused.push(`${file.name} is no text.`);
-      else found.push({ name: file.name, text });
+    try {
+      found.push({ name: file.name, ...await read(file, modalities) });
+    } catch (error) {
+      refused.push(`${file.name}${error.message}`);
     }
   }
   return { found, refused: refused.join(' ') };
+}
+
+/** What is kept of a file. An error says, after its name, why it cannot be attached. */
+async function read(file, { vision, audio }) {
+  if (file.type.startsWith('image/')) {
+    if (!vision) throw new Error(': this model takes no images.');
+    return { url: await scaled(file).catch(() => { throw new Error(' is no image that the browser can read.'); }) };
+  }
+  if (file.type.startsWith('audio/')) {
+    if (!audio) throw new Error(': this model takes no recordings.');
+    return { kind: 'audio', url: await whole(file) };
+  }
+  if (file.type === 'application/pdf') return { kind: 'pdf', url: await whole(file) };
+  if (file.size > MAX_TEXT_BYTES) throw new Error(' is larger than 1 MB.');
+  const text = await file.text();
+  if (text.includes('\u0000')) throw new Error(' is no text.');
+  return { text };
+}
+
+/** The file as a `data:` URL. */
+function whole(file) {
+  if (file.size > MAX_WHOLE_BYTES) throw new Error(' is larger than 20 MB.');
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.onerror = () => reject(new Error(' cannot be read.'));
+    reader.readAsDataURL(file);
+  });
 }
 
 async function scaled(file) {
