@@ -74,7 +74,7 @@ def test_encoder_refuses_to_chat_or_rank(served_minilm: str):
     response = httpx.post(
         f"{served_minilm}/rerank", json={"query": "q", "documents": ["a"]}, trust_env=False, timeout=BOUND_S
     )
-    assert (response.status_code, "no reranking model" in response.text) == (400, True)
+    assert (response.status_code, "not a reranking model" in response.text) == (400, True)
 
 
 def test_chat_model_embeds_beside_its_answers(served_smollm2: str):

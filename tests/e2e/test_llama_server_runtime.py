@@ -24,6 +24,7 @@ from stoker.runtime.llama_server.binary import find_binary
 from stoker.runtime.llama_server.served import llama_server_runtime
 from tests.bert_models import Bert, normalised
 from tests.e2e.conftest import Server, serving
+from tests.unit.runtime.llama_server.fake import answer, ask
 from tests.waiting import BOUND_S, wait_until
 
 MESSAGES: Any = [{"role": "user", "content": "Count from one to ten in words."}]
@@ -161,6 +162,25 @@ def test_an_encoder_embeds(minilm_path: Path, minilm: Bert):
             assert float(np.dot(row, reference)) > 0.999
         finally:
             await runtime.close()
+
+    asyncio.run(test())
+
+
+def test_a_model_drafts_for_another(smollm2_path: Path):
+    """The model drafts for itself, so nearly everything comes out; rounding may differ between lengths of batches."""
+
+    async def test() -> None:
+        settings: Any = {"model_path": str(smollm2_path), "draft_model": str(smollm2_path), "ctx_size": 256}
+        runtime = llama_server_runtime(EngineConfig(model="m", parallel=1, **settings), RuntimeConfig())
+        try:
+            await runtime.start()
+            last = (await answer(runtime, ask("1, 2, 3, 4, 5, 6,", temperature=0, max_tokens=32, ignore_eos=True)))[-1]
+        finally:
+            await runtime.close()
+        assert last.usage.completion_tokens == 32
+        assert last.timing is not None
+        assert 8 < last.timing.num_accepted <= last.timing.num_drafted
+        assert last.timing.num_accepted > last.timing.num_drafted / 2
 
     asyncio.run(test())
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from anthropic import Anthropic
+from anthropic import Anthropic, beta_tool
 from openai import OpenAI
 
 from tests.e2e.conftest import serving
@@ -145,6 +145,24 @@ def test_thoughts_that_an_anthropic_client_hides_are_not_computed_again(url: str
         second = client.messages.create(messages=messages, **options)
     computed = first.usage.input_tokens + (first.usage.cache_read_input_tokens or 0) + first.usage.output_tokens
     assert (second.usage.cache_read_input_tokens or 0) >= computed - 8
+
+
+def test_anthropic_s_tool_runner_goes_on_without_a_stored_thread(url: str):
+    asked: list[tuple[str, list[int]]] = []
+
+    @beta_tool
+    def weather(city: str, days: list[int]) -> str:
+        """Weather of a city."""
+        asked.append((city, days))
+        return "21 degrees"
+
+    question: Any = {"role": "user", "content": "How is the weather tomorrow?"}
+    with Anthropic(base_url=url, api_key="none", max_retries=0) as client:
+        runner = client.beta.messages.tool_runner(model="", max_tokens=900, messages=[question], tools=[weather])
+        replies = [[block.type for block in reply.content] for reply in runner]
+    assert asked == [("Zürich", [1, 2])]
+    assert replies[0][-1] == "tool_use"
+    assert replies[-1] == ["text"]
 
 
 def post(url: str, path: str, body: dict[str, Any]) -> Any:

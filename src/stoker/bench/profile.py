@@ -21,7 +21,7 @@ from stoker.engine.cards import ModelCard
 from stoker.engine.config import EngineConfig
 from stoker.engine.engine import Engine
 from stoker.engine.protocol import Event, Submit
-from stoker.errors import ResourceExhausted
+from stoker.errors import InvalidInput
 from stoker.lazy import lazy_module
 
 if TYPE_CHECKING:
@@ -36,12 +36,9 @@ TARGET_SHARE = 0.05
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
 _NUM_WARM_UP, _NUM_STEPS = 4, 24
-_SLACK = 4
-"""Tokens for each request of a batch that the first may be ahead of the last, whose prompt is computed later."""
-_MAX_ATTEMPTS = 5
-"""On a busy machine steps look expensive, and prompts get so small a part of them that the last comes too late."""
-_PROMPT_WORDS = 24
-_CTX_SIZE = 256
+_PROMPT_WORDS = 16
+_CTX_SIZE = 512
+"""Requests write until all of them have run together: with the smallest chunks, 16 prompts take about 200 steps."""
 _SAMPLINGS = {
     "greedy": SamplingParams(temperature=0),
     "sampled": SamplingParams(seed=1),
@@ -99,7 +96,7 @@ def profile_engine(
         config: its sizes and `parallel` are replaced by what the profile needs, unless a context size is given.
 
     Raises:
-        StokerError: the model cannot be loaded, or later that the machine is too busy.
+        StokerError: the model cannot be loaded.
     """
     clock = StageClock()
     ctx_size = config.ctx_size or _CTX_SIZE
@@ -115,37 +112,32 @@ def _profiles(engine: Engine, clock: StageClock, batch_sizes: Sequence[int]) -> 
         engine.warm_up()
         for batch_size in batch_sizes:
             for name, sampling in _SAMPLINGS.items():
-                yield _profile(name, batch_size, _measured(engine, clock, batch_size, sampling))
+                yield _profile(name, batch_size, list(_steps(engine, clock, batch_size, sampling))[_NUM_WARM_UP:])
     finally:
         engine.close()
-
-
-def _measured(engine: Engine, clock: StageClock, batch_size: int, sampling: SamplingParams) -> list[dict[Stage, float]]:
-    for _ in range(_MAX_ATTEMPTS):
-        if steps := list(_steps(engine, clock, batch_size, sampling))[_NUM_WARM_UP:]:
-            return steps
-    raise ResourceExhausted(f"{batch_size} requests never got a token in the same step: the machine is too busy")
 
 
 def _steps(
     engine: Engine, clock: StageClock, batch_size: int, sampling: SamplingParams
 ) -> Iterator[dict[Stage, float]]:
     """The steps in which all requests decode."""
-    max_tokens = _NUM_WARM_UP + _NUM_STEPS + _SLACK * batch_size
-    params = SamplingParams(ignore_eos=True, max_tokens=max_tokens).filled_from(sampling)
+    params = SamplingParams(ignore_eos=True).filled_from(sampling)
     prompts = Prompts("profile", batch_size)
-    for index in range(batch_size):
+    request_ids = [f"{index}" for index in range(batch_size)]
+    for request_id in request_ids:
         prompt = prompts.text(_PROMPT_WORDS)
-        engine.add(engine.admit(Submit(f"{index}", prompt, params, cache_prompt=False)))
+        engine.add(engine.admit(Submit(request_id, prompt, params, cache_prompt=False)))
     num_seen = 0
-    while engine.has_work:
+    while engine.has_work and num_seen < _NUM_WARM_UP + _NUM_STEPS:
         clock.begin()
         events = engine.step()
         _encode(events)
         clock.mark("publish")
-        if len(events) == batch_size and num_seen < _NUM_WARM_UP + _NUM_STEPS:
+        if len(events) == batch_size:
             num_seen += 1
             yield clock.take()
+    for request_id in request_ids:
+        engine.abort(request_id)
 
 
 def _encode(events: list[Event]) -> bytes:
@@ -153,6 +145,10 @@ def _encode(events: list[Event]) -> bytes:
 
 
 def _profile(name: str, batch_size: int, steps: list[dict[Stage, float]]) -> StepProfile:
+    if not steps:
+        raise InvalidInput(
+            f"{batch_size} requests never ran together: raise --ctx-size, or leave it out", parameter="ctx_size"
+        )
     stage_s: dict[Stage, float] = {stage: median(step[stage] for step in steps) for stage in STAGES}
     shares = [1 - step["forward"] / sum(step.values()) for step in steps]
     return StepProfile(name, batch_size, stage_s, median(shares))

@@ -211,6 +211,9 @@ class DiskTier:
             self._to_read.clear()
             self._changed.notify_all()
         self._thread.join(timeout_s + _END_S)
+        if self._thread.is_alive() and not self._fingerprint:
+            logger.warning("the model was closed before its weights were identified: its KV is not kept on disk")
+            return True
         return not self._thread.is_alive()
 
     def _run(self) -> None:

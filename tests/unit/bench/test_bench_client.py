@@ -172,7 +172,7 @@ async def no_http(exchange: Exchange) -> None:
         (hang, FailureKind.STALLED, "nothing came for 0.2 s"),
         (only_keep_alive, FailureKind.STALLED, "nothing came for 0.2 s"),
         (hang_up, FailureKind.UNREACHABLE, "before the reply began"),
-        (not_streamed, FailureKind.MALFORMED, "no event stream"),
+        (not_streamed, FailureKind.MALFORMED, "not an event stream"),
         (nonsense, FailureKind.MALFORMED, "no json"),
         (no_http, FailureKind.MALFORMED, "SSH"),
     ],

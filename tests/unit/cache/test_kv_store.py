@@ -106,6 +106,27 @@ def written(root: Path, *keys: bytes, state: bytes = b"x" * 100) -> None:
     assert store.close()
 
 
+def test_a_model_that_is_closed_before_it_is_identified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("stoker.cache.store._CLOSE_S", 0.0)
+    is_asked, may_end = threading.Event(), threading.Event()
+
+    def identify() -> bytes:
+        is_asked.set()
+        assert may_end.wait(BOUND_S)
+        return OURS
+
+    store = Tiers().open(BlockDirectory(tmp_path), identify=identify)
+    assert is_asked.wait(BOUND_S)
+    store.put(KEYS[0], b"x" * 100)
+    assert store.close()
+    assert "not kept on disk" in caplog.text
+    may_end.set()
+    assert store._disk is not None
+    store._disk._thread.join(BOUND_S)
+
+
 def test_memory_alone_keeps_what_fits(tmp_path: Path) -> None:
     store = KVStore(250)
     for key in KEYS[:3]:

@@ -182,7 +182,7 @@ def test_scores_are_the_classifiers_and_relevance_lies_between_0_and_1():
 @pytest.mark.parametrize(
     ("info", "fields", "says"),
     [
-        (None, {"query": "q"}, "no reranking model"),
+        (None, {"query": "q"}, "not a reranking model"),
         (RANK, {}, "has no embeddings"),
         (None, {"inputs": []}, "nothing to compute"),
         (None, {"inputs": [[]]}, "no tokens"),
