@@ -13,8 +13,7 @@ import pytest
 
 from tests.e2e.clusters import WAIT_S, ask, cluster, needs_ray
 from tests.e2e.conftest import Server, serving
-from tests.e2e.test_server_survives import wait_until
-from tests.waiting import BOUND_S
+from tests.waiting import BOUND_S, wait_until
 
 pytestmark = [needs_ray, pytest.mark.slow]
 
