@@ -37,7 +37,9 @@ def pytest_unconfigure() -> None:
 
 # No test may fail because the machine is busy with something else: hypothesis would measure each example, and how long
 # it takes to think of one.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Nor because of examples that no run before had: `--hypothesis-profile explore` looks for those.
+settings.register_profile("any machine", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("any machine")
 
 

@@ -166,7 +166,7 @@ _OTHERS = (
     ),
     Case(
         "completion with json_schema",
-        {"prompt": "x", "json_schema": SCHEMA, "n_predict": 160},
+        {"prompt": "x", "json_schema": SCHEMA, "n_predict": 160, "temperature": 0},
         completes_json,
         "/completion",
     ),

@@ -15,6 +15,7 @@ from tests.e2e.conftest import Server, serving
 from tests.e2e.test_llama_server_runtime import computes_here as computes_here
 from tests.projector_files import base64_of, picture
 from tests.sound_files import SOUND_ROWS, encoded, tone, wav, write_sound_projector
+from tests.waiting import BOUND_S
 
 pytest.importorskip("av")
 
@@ -81,12 +82,12 @@ def test_every_dialect_gives_the_same_answer(server: Server):
         model="m", temperature=0, max_output_tokens=16, input=[{"role": "user", "content": content}]
     )
     assert response.output_text.startswith(expected)
-    props = httpx.get(f"{server.url}/props", trust_env=False).json()
+    props = httpx.get(f"{server.url}/props", trust_env=False, timeout=BOUND_S).json()
     assert props["modalities"] == {"vision": False, "audio": True}
     prompt = {"prompt_string": "A <__media__> is", "multimodal_data": [base64_of(sound)]}
     reply = post(server, "/completion", {"prompt": prompt, "n_predict": 2, "temperature": 0}).json()
     assert reply["tokens_evaluated"] > SOUND_ROWS
-    listed = httpx.get(f"{server.url}/v1/models", trust_env=False).json()["data"][0]
+    listed = httpx.get(f"{server.url}/v1/models", trust_env=False, timeout=BOUND_S).json()["data"][0]
     assert "audio" in listed["capabilities"]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.clusters import WAIT_S, ask, cluster, needs_ray
 from tests.e2e.conftest import Server, serving
-from tests.e2e.test_server_survives import wait_until
+from tests.waiting import BOUND_S, wait_until
 
 pytestmark = [needs_ray, pytest.mark.slow]
 
@@ -184,7 +184,9 @@ def test_real_model_answers_as_on_one_server(smollm2_path: Path, served_smollm2:
     with cluster(*arguments, log=tmp_path / "log") as server:
         assert {answer(server.url) for _ in range(4)} == {answer(served_smollm2)}
         chat["max_tokens"] = 100_000
-        refused = httpx.post(f"{server.url}/v1/completions", json={"prompt": "a " * 5000}, trust_env=False)
+        refused = httpx.post(
+            f"{server.url}/v1/completions", json={"prompt": "a " * 5000}, trust_env=False, timeout=BOUND_S
+        )
         assert refused.status_code == 400
 
 

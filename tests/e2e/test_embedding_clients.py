@@ -13,6 +13,7 @@ import openai
 import pytest
 
 from stoker import LLM
+from tests.waiting import BOUND_S
 
 TEXTS = ["A cat sits.", "A kitten is sitting.", "Stock markets fell."]
 
@@ -70,7 +71,9 @@ def test_encoder_refuses_to_chat_or_rank(served_minilm: str):
             client.chat.completions.create(model="minilm", messages=[{"role": "user", "content": "hi"}])
         with pytest.raises(openai.BadRequestError, match="writes no text"):
             client.completions.create(model="minilm", prompt="hi", stream=True)
-    response = httpx.post(f"{served_minilm}/rerank", json={"query": "q", "documents": ["a"]}, trust_env=False)
+    response = httpx.post(
+        f"{served_minilm}/rerank", json={"query": "q", "documents": ["a"]}, trust_env=False, timeout=BOUND_S
+    )
     assert (response.status_code, "not a reranking model" in response.text) == (400, True)
 
 

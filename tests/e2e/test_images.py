@@ -14,6 +14,7 @@ import pytest
 from tests.e2e.conftest import Server, serving
 from tests.e2e.test_llama_server_runtime import computes_here as computes_here
 from tests.projector_files import ROWS, base64_of, data_url, picture, write_projector
+from tests.waiting import BOUND_S
 
 ASKED: dict[str, Any] = {"model": "m", "temperature": 0, "max_tokens": 6}
 
@@ -100,7 +101,9 @@ def test_every_dialect_gives_the_same_answer(server: Server):
     asked = {"model": "m", "temperature": 0, "input": [{"role": "user", "content": parts}], "max_output_tokens": 16}
     response = post(server, "/v1/responses", asked).json()
     assert response["output"][0]["content"][0]["text"].startswith(expected)
-    listed = httpx.get(f"{server.url}/v1/responses/{response['id']}/input_items", trust_env=False).json()
+    listed = httpx.get(
+        f"{server.url}/v1/responses/{response['id']}/input_items", trust_env=False, timeout=BOUND_S
+    ).json()
     assert listed["data"][0]["content"][1]["image_url"].endswith(red)
     before = chat_text(server, [image(picture("red")), text])
     options = {"options": {"temperature": 0, "num_predict": 6}, "stream": False, "model": server_model(server)}
@@ -119,7 +122,7 @@ def chat_text(server: Server, content: list[dict[str, Any]]) -> str:
 
 
 def server_model(server: Server) -> str:
-    return httpx.get(f"{server.url}/v1/models", trust_env=False).json()["data"][0]["id"]
+    return httpx.get(f"{server.url}/v1/models", trust_env=False, timeout=BOUND_S).json()["data"][0]["id"]
 
 
 def test_a_prompt_of_llama_server_names_the_places_of_its_files(server: Server, runtime: str):
@@ -153,7 +156,7 @@ def test_damaged_files_and_markers_in_texts_cost_only_their_request(server: Serv
 
 
 def test_listings_say_what_the_model_takes(server: Server):
-    props = httpx.get(f"{server.url}/props", trust_env=False).json()
+    props = httpx.get(f"{server.url}/props", trust_env=False, timeout=BOUND_S).json()
     assert props["modalities"] == {"vision": True, "audio": False}
     assert "vision" in post(server, "/api/show", {"model": server_model(server)}).json()["capabilities"]
     audio = {"type": "input_audio", "input_audio": {"data": base64_of(b"RIFF\0\0\0\0WAVEfmt "), "format": "wav"}}

@@ -141,8 +141,9 @@ def test_a_killed_llama_server_is_replaced(server: Server):
         received += b"".join(parts)
     assert b'"code":"engine_crashed"' in received
     assert b"[DONE]" not in received
-    wait_until(lambda: httpx.get(f"{server.url}/health", trust_env=False).status_code == 200)
-    assert post(server.url, "/v1/completions", {"prompt": "1, 2,", "max_tokens": 2})["usage"]["completion_tokens"] == 2
+    wait_until(lambda: httpx.get(f"{server.url}/health", trust_env=False, timeout=BOUND_S).status_code == 200)
+    body = {"prompt": "1, 2,", "max_tokens": 2, "ignore_eos": True}
+    assert post(server.url, "/v1/completions", body)["usage"]["completion_tokens"] == 2
 
 
 def test_an_encoder_embeds(minilm_path: Path, minilm: Bert):

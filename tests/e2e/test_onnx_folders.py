@@ -12,6 +12,7 @@ from openai import OpenAI
 
 from tests.e2e.conftest import serving
 from tests.onnx_models import TinyOnnx, write_onnx_folder
+from tests.waiting import BOUND_S
 
 LIMIT_S = 120
 
@@ -37,8 +38,8 @@ def test_run_and_serve_take_a_folder(folder: Path, tmp_path: Path) -> None:
         )
         assert answer.usage is not None
         assert answer.usage.completion_tokens == 8
-        shown = httpx.post(f"{server.url}/api/show", json={"model": "tiny"}, trust_env=False).json()
+        shown = httpx.post(f"{server.url}/api/show", json={"model": "tiny"}, trust_env=False, timeout=BOUND_S).json()
         assert shown["model_info"]["general.architecture"] == "llama"
-        metrics = httpx.get(f"{server.url}/metrics", trust_env=False).text
+        metrics = httpx.get(f"{server.url}/metrics", trust_env=False, timeout=BOUND_S).text
         assert "stoker_kv_capacity_bytes{" in metrics
         client.close()

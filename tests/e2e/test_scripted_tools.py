@@ -14,7 +14,7 @@ from anthropic import Anthropic, beta_tool
 from openai import OpenAI
 
 from tests.e2e.conftest import serving
-from tests.waiting import wait_for
+from tests.waiting import BOUND_S, wait_for
 
 TEMPLATE = Path("tests/golden/chat_templates/qwen3.jinja").resolve()
 PATCH = '*** Begin Patch\n*** Add File: a.py\n+x = "é"\n*** End Patch'
@@ -261,7 +261,7 @@ GRAMMAR_METRICS = (
 
 
 def metrics_of(url: str) -> dict[str, float]:
-    lines = httpx.get(f"{url}/metrics").text.splitlines()
+    lines = httpx.get(f"{url}/metrics", trust_env=False, timeout=BOUND_S).text.splitlines()
     values = {
         line.partition("{")[0].removeprefix("stoker_"): float(line.split()[-1]) for line in lines if line[:1] != "#"
     }

@@ -40,7 +40,8 @@ def test_killed_engine_is_an_error_event_and_is_replaced(smollm2_server: Any):
     assert b"[DONE]" not in received
     wait_until(lambda: health(url).status_code == 200)
     assert health(url).json()["models"][0]["num_restarts"] == num_restarts + 1
-    reply = httpx.post(f"{url}/v1/completions", json={"prompt": "1, 2,", "max_tokens": 2}, timeout=BOUND_S)
+    body = {"prompt": "1, 2,", "max_tokens": 2, "ignore_eos": True}
+    reply = httpx.post(f"{url}/v1/completions", json=body, trust_env=False, timeout=BOUND_S)
     assert reply.json()["usage"]["completion_tokens"] == 2
 
 

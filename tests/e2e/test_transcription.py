@@ -17,6 +17,7 @@ import pytest
 
 from stoker import Transcriber
 from tests.e2e.conftest import Server, serving
+from tests.waiting import BOUND_S
 
 pytestmark = pytest.mark.slow
 
@@ -113,7 +114,8 @@ def test_the_chat_model_beside_it_answers_and_the_whisper_model_says_what_it_is_
     assert client.chat.completions.create(model="smollm2", messages=messages, max_tokens=4).choices[0].message.content
     with pytest.raises(openai.BadRequestError, match="audio/transcriptions"):
         client.chat.completions.create(model="whisper-1", messages=messages)
-    listed = {model["id"]: model["capabilities"] for model in httpx.get(f"{server.url}/v1/models").json()["data"]}
+    models = httpx.get(f"{server.url}/v1/models", trust_env=False, timeout=BOUND_S).json()["data"]
+    listed = {model["id"]: model["capabilities"] for model in models}
     assert listed["whisper-base"] == ["transcription"]
 
 

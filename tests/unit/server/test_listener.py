@@ -93,7 +93,7 @@ def test_https_is_spoken(certificate: tuple[Path, Path]):
     with server(tls_certificate=str(crt), tls_key=str(key)) as url:
         assert url.startswith("https://127.0.0.1:")
         context = ssl.create_default_context(cafile=str(crt))
-        assert httpx.get(f"{url}/health", verify=context, trust_env=False).status_code == 200
+        assert httpx.get(f"{url}/health", verify=context, trust_env=False, timeout=BOUND_S).status_code == 200
 
 
 def test_tls_files_that_do_not_fit_are_a_config_error(certificate: tuple[Path, Path], tmp_path: Path):
@@ -107,12 +107,12 @@ def test_tls_files_that_do_not_fit_are_a_config_error(certificate: tuple[Path, P
 def test_a_path_prefix_is_part_of_the_address():
     with server(root_path="/llm") as url:
         assert url.endswith("/llm")
-        assert httpx.get(f"{url}/v1/models", trust_env=False).status_code == 200
+        assert httpx.get(f"{url}/v1/models", trust_env=False, timeout=BOUND_S).status_code == 200
 
 
 def test_as_many_connections_as_allowed_are_served():
     with server(max_connections=1) as url:
-        assert httpx.get(f"{url}/v1/models", trust_env=False).status_code == 200
+        assert httpx.get(f"{url}/v1/models", trust_env=False, timeout=BOUND_S).status_code == 200
 
 
 def test_one_connection_too_many_hears_so_in_its_dialect_and_health_goes_on():
@@ -121,15 +121,15 @@ def test_one_connection_too_many_hears_so_in_its_dialect_and_health_goes_on():
         held = [socket.create_connection((address[0], int(address[1]))) for _ in range(2)]
         try:
             # It answers health only when it has accepted the two before.
-            assert httpx.get(f"{url}/health", trust_env=False).status_code == 200
-            reply = httpx.post(f"{url}/v1/messages", json={}, trust_env=False)
+            assert httpx.get(f"{url}/health", trust_env=False, timeout=BOUND_S).status_code == 200
+            reply = httpx.post(f"{url}/v1/messages", json={}, trust_env=False, timeout=BOUND_S)
             assert (reply.status_code, reply.json()["error"]["type"]) == (429, "rate_limit_error")
             assert reply.headers["connection"] == "close"
             assert int(reply.headers["retry-after"]) >= 1
         finally:
             for connection in held:
                 connection.close()
-        while httpx.get(f"{url}/v1/models", trust_env=False).status_code == 429:
+        while httpx.get(f"{url}/v1/models", trust_env=False, timeout=BOUND_S).status_code == 429:
             pass
 
 
@@ -138,7 +138,7 @@ def test_many_connections_too_many_leave_room_for_those_that_come_later():
         address = url.removeprefix("http://").split(":")
         opened = [socket.create_connection((address[0], int(address[1]))) for _ in range(100)]
         served, first, *_, last = [stack.enter_context(connection) for connection in opened]
-        assert httpx.get(f"{url}/health", trust_env=False).status_code == 200
+        assert httpx.get(f"{url}/health", trust_env=False, timeout=BOUND_S).status_code == 200
         for connection in (served, first, last):
             connection.setblocking(False)
         assert first.recv(1) == b""

@@ -13,6 +13,7 @@ import pytest
 from stoker.server.ui import POLICY, ROOT
 from tests.unit.server.fake_runtime import FakeRuntime, ask, make_app
 from tests.unit.server.test_listener import server
+from tests.waiting import BOUND_S
 
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*") if path.is_file())
@@ -102,7 +103,7 @@ def test_what_is_no_file_of_the_page_is_not_found(name: str):
 
 @pytest.mark.parametrize("target", ["/ui/../__init__.py", "/ui//etc/passwd", "/ui/./../config.py"])
 def test_a_raw_path_does_not_lead_out_of_the_folder(target: str):
-    with server() as url, httpx.Client(base_url=url) as client:
+    with server() as url, httpx.Client(base_url=url, timeout=BOUND_S) as client:
         request = client.build_request("GET", "/")
         request.url = request.url.copy_with(raw_path=target.encode())
         assert client.send(request).status_code == 404
