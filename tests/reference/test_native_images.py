@@ -155,7 +155,9 @@ def test_one_step_has_room_for_the_longest_image_and_a_token_of_every_sequence(t
     "model",
     [
         TinyModel(architecture="qwen3vl", type="F32", num_layers=4, keys={"n_deepstack_layers": 2}),
-        TinyModel(architecture="qwen3vlmoe", type="F32", num_layers=3, num_experts=4, seed=2, keys={"n_deepstack_layers": 2}),
+        TinyModel(
+            architecture="qwen3vlmoe", type="F32", num_layers=3, num_experts=4, seed=2, keys={"n_deepstack_layers": 2}
+        ),
     ],
     ids=lambda model: model.architecture,
 )
