@@ -9,7 +9,7 @@ from stoker.server.endpoints import ENDPOINTS
 from stoker.server.fields import FieldPolicy, FieldTable, Honoured, Ignored, Refused
 
 INTRO = """\
-Every field that a client may send is honoured, refused or ignored, and a test sends each of them. A refused field is an
+Every field that a client may send is honored, refused or ignored, and a test sends each of them. A refused field is an
 error 400 with the code `unsupported_parameter`, unless its value asks for nothing (`null` always does). Ignored fields
 change nothing about the answer. Fields that are not listed are ignored too. `null` means "not given" everywhere. The
 types are in `GET /openapi.json` of a running server."""
@@ -37,7 +37,7 @@ def section(endpoint: Endpoint) -> Iterator[str]:
 
 def table(fields: FieldTable) -> Iterator[str]:
     honoured = sorted(name for name, policy in fields.items() if isinstance(policy, Honoured))
-    yield from [f"Honoured: {', '.join(f'`{name}`' for name in honoured)}.", ""]
+    yield from [f"Honored: {', '.join(f'`{name}`' for name in honoured)}.", ""]
     others = {name: policy for name, policy in fields.items() if not isinstance(policy, Honoured)}
     if others:
         yield from ["| field | | why |", "| --- | --- | --- |"]

@@ -22,7 +22,7 @@ import platformdirs
 
 from stoker.core.params import SamplingParams
 from stoker.engine.config import EngineConfig, SupervisionConfig
-from stoker.errors import ConfigError, InvalidInput
+from stoker.errors import ConfigError, InvalidInput, reason_of
 from stoker.models.cache import kv_dir
 from stoker.runtime.config import RegistryConfig
 from stoker.runtime.external.config import RuntimeConfig
@@ -262,7 +262,7 @@ def _read_toml(path: Path) -> dict[str, object]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors mark a text as UTF-8
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
-        raise ConfigError(f"{path} cannot be read as TOML: {error}", path=str(path)) from error
+        raise ConfigError(f"{path} cannot be read as TOML: {reason_of(error)}", path=str(path)) from error
 
 
 def _check_tables(value: object, hint: Any, name: str, path: Path) -> None:

@@ -79,6 +79,7 @@ __all__ = [
     "UnsupportedParameter",
     "UnsupportedSchema",
     "error_from_code",
+    "reason_of",
 ]
 
 
@@ -289,3 +290,14 @@ def _family(root: type[StokerError]) -> dict[str, type[StokerError]]:
 def error_from_code(code: str, message: str, fields: dict[str, FieldValue]) -> StokerError:
     """Rebuilds an error that crossed a process border. An unknown code becomes a plain `StokerError`."""
     return _family(StokerError).get(code, StokerError)(message, **fields)
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a file or an address cannot be used, without the error number and the path that Python adds.
+
+    >>> reason_of(FileNotFoundError(2, "No such file or directory", "notes.txt"))
+    'No such file or directory'
+    """
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not valid UTF-8"
+    return str(getattr(error, "strerror", None) or error or type(error).__name__)

@@ -125,7 +125,7 @@ def test_litellm_hears_refusals_as_its_own(litellm: Any):
         litellm.completion(**request, response_format={"type": "xml"})
     with pytest.raises(litellm.ContextWindowExceededError):
         litellm.completion(**{**request, "messages": [{"role": "user", "content": "word " * 20_000}]})
-    with pytest.raises(litellm.BadRequestError, match="no reranking model"):
+    with pytest.raises(litellm.BadRequestError, match="not a reranking model"):
         litellm.rerank(model=f"hosted_vllm/{MODEL}", api_base=URL, query="q", documents=["a", "b"])
 
 

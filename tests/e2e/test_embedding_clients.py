@@ -71,7 +71,7 @@ def test_encoder_refuses_to_chat_or_rank(served_minilm: str):
         with pytest.raises(openai.BadRequestError, match="writes no text"):
             client.completions.create(model="minilm", prompt="hi", stream=True)
     response = httpx.post(f"{served_minilm}/rerank", json={"query": "q", "documents": ["a"]}, trust_env=False)
-    assert (response.status_code, "no reranking model" in response.text) == (400, True)
+    assert (response.status_code, "not a reranking model" in response.text) == (400, True)
 
 
 def test_chat_model_embeds_beside_its_answers(served_smollm2: str):

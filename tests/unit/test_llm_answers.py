@@ -107,7 +107,7 @@ def test_a_call_that_is_cut_off(caller: LLM) -> None:
     answer = caller.chat("How?", tools=[weather], max_tokens=70)
     (call,) = answer.tool_calls
     assert (answer.finish_reason, call.is_complete) == ("length", False)
-    with pytest.raises(InvalidInput, match="arguments of `weather` are no JSON"):
+    with pytest.raises(InvalidInput, match="arguments of `weather` are not valid JSON"):
         call.run()
 
 

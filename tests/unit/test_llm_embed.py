@@ -60,7 +60,7 @@ def test_what_cannot_be_done_is_refused(llm: LLM):
     with pytest.raises(ContextLengthExceeded):
         llm.embed("a" * 1000)
     assert llm.embed("a" * 1000, truncate=True).shape == (8,)
-    with pytest.raises(InvalidInput, match="no reranking model"):
+    with pytest.raises(InvalidInput, match="not a reranking model"):
         llm.rank("q", ["a"])
     for query, documents in ((5, ["a"]), ("q", "a"), ("q", 5), ("q", [5]), ("q", [[1.5]]), ("q", np.array(5))):
         with pytest.raises(InvalidInput, match="must be"):

@@ -141,8 +141,9 @@ def test_files_of_one_name_are_called_by_their_paths(
         (["a"], {"pin": ["b"]}, "there is no model 'b'"),
         (["a"], {"keep_alive": ["b=5m"]}, "there is no model 'b'"),
         (["a"], {"keep_alive": ["soon"]}, "--keep-alive: .*not 'soon'"),
-        (["a"], {"models_dir": "/nowhere"}, "--models-dir: /nowhere is no folder"),
+        (["a"], {"models_dir": "/nowhere"}, "--models-dir: /nowhere is not a directory"),
         (["bad\udcff"], {}, "not valid UTF-8"),
+        (["a", "a"], {}, "'a' is named twice"),
     ],
 )
 def test_what_cannot_be_meant(tmp_path: Path, models: Sequence[str], flags: Any, complaint: str) -> None:

@@ -176,7 +176,7 @@ class ScriptedBackend:
         try:
             first, cells = literal_eval(bytes(state).decode())
         except (ValueError, SyntaxError) as error:
-            raise BackendError(f"these bytes are no exported KV: {error}") from error
+            raise BackendError(f"these bytes are not exported KV: {error}") from error
         if first != start or len(cells) != end - start:
             raise BackendError(f"exported KV of other positions: {first} … {first + len(cells) - 1}")
         self._slots[slot].extend(_Cell(*cell) for cell in cells)

@@ -262,7 +262,8 @@ class _Exchange(asyncio.Protocol):
             reader.fail(FailureKind.REFUSED, f"status {parser.status}: {_body_text(bytes(parser.body))}")
         elif not parser.is_stream:
             reader.fail(
-                FailureKind.MALFORMED, f"the reply is no event stream: {parser.body[:80].decode(errors='replace')!r}"
+                FailureKind.MALFORMED,
+                f"the reply is not an event stream: {parser.body[:80].decode(errors='replace')!r}",
             )
         elif not reader.is_complete:
             reader.fail(FailureKind.CLOSED, f"the stream ended before the answer did{reason}")

@@ -152,7 +152,7 @@ def _title(model: ModelIdentity) -> str:
 
 
 def _check_lengths(comparison: Comparison) -> None:
-    """What was really computed, per complete answer: a server may not honour what it is asked for."""
+    """What was really computed, per complete answer: a server may not honor what it is asked for."""
     checks = (("prompt_tokens", _PROMPT_TOLERANCE), ("output_tokens", _OUTPUT_TOLERANCE))
     for name, tolerance in checks:
         base, other = _mean(comparison.base, name), _mean(comparison.other, name)

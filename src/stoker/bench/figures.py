@@ -50,7 +50,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     examples: dict[str, str]
     """Kind of failure -> what the first one said."""
     num_short: int
-    """Complete answers with fewer tokens than were asked for: the server did not honour the fixed length."""
+    """Complete answers with fewer tokens than were asked for: the server did not honor the fixed length."""
     counts_from_usage: bool
     """The server streamed its token counts. If not: output tokens are events with text, prompt tokens are words."""
     duration_s: float
@@ -129,7 +129,7 @@ def is_good(answer: Answer, limits: Limits) -> bool:
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:
-    """Linear between neighbours; None of nothing."""
+    """Linear between neighbors; None of nothing."""
     return float(np.percentile(values, percent)) if values else None
 
 

@@ -21,6 +21,7 @@ from stoker.engine.cards import ModelCard
 from stoker.engine.config import EngineConfig
 from stoker.engine.engine import Engine
 from stoker.engine.protocol import Event, Submit
+from stoker.errors import InvalidInput
 from stoker.lazy import lazy_module
 
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ TARGET_SHARE = 0.05
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
 _NUM_WARM_UP, _NUM_STEPS = 4, 24
-_PROMPT_WORDS = 24
-_CTX_SIZE = 256
+_PROMPT_WORDS = 16
+_CTX_SIZE = 512
+"""Requests write until all of them have run together: with the smallest chunks, 16 prompts take about 200 steps."""
 _SAMPLINGS = {
     "greedy": SamplingParams(temperature=0),
     "sampled": SamplingParams(seed=1),
@@ -119,20 +121,23 @@ def _steps(
     engine: Engine, clock: StageClock, batch_size: int, sampling: SamplingParams
 ) -> Iterator[dict[Stage, float]]:
     """The steps in which all requests decode."""
-    params = SamplingParams(ignore_eos=True, max_tokens=_NUM_WARM_UP + _NUM_STEPS + batch_size).filled_from(sampling)
+    params = SamplingParams(ignore_eos=True).filled_from(sampling)
     prompts = Prompts("profile", batch_size)
-    for index in range(batch_size):
+    request_ids = [f"{index}" for index in range(batch_size)]
+    for request_id in request_ids:
         prompt = prompts.text(_PROMPT_WORDS)
-        engine.add(engine.admit(Submit(f"{index}", prompt, params, cache_prompt=False)))
+        engine.add(engine.admit(Submit(request_id, prompt, params, cache_prompt=False)))
     num_seen = 0
-    while engine.has_work:
+    while engine.has_work and num_seen < _NUM_WARM_UP + _NUM_STEPS:
         clock.begin()
         events = engine.step()
         _encode(events)
         clock.mark("publish")
-        if len(events) == batch_size and num_seen < _NUM_WARM_UP + _NUM_STEPS:
+        if len(events) == batch_size:
             num_seen += 1
             yield clock.take()
+    for request_id in request_ids:
+        engine.abort(request_id)
 
 
 def _encode(events: list[Event]) -> bytes:
@@ -140,7 +145,10 @@ def _encode(events: list[Event]) -> bytes:
 
 
 def _profile(name: str, batch_size: int, steps: list[dict[Stage, float]]) -> StepProfile:
-    assert steps, "the requests never ran together"
+    if not steps:
+        raise InvalidInput(
+            f"{batch_size} requests never ran together: raise --ctx-size, or leave it out", parameter="ctx_size"
+        )
     stage_s: dict[Stage, float] = {stage: median(step[stage] for step in steps) for stage in STAGES}
     shares = [1 - step["forward"] / sum(step.values()) for step in steps]
     return StepProfile(name, batch_size, stage_s, median(shares))

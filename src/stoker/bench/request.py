@@ -64,7 +64,7 @@ class Target:
     def __post_init__(self) -> None:
         parts = self._parts()
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidInput(f"{self.url!r} is no URL of a server: http://HOST:PORT is", parameter="url")
+            raise InvalidInput(f"{self.url!r} is not a URL of a server: http://HOST:PORT is", parameter="url")
 
     @property
     def address(self) -> tuple[str, int]:
@@ -85,7 +85,7 @@ class Target:
             parts = urlsplit(self.url)
             _ = parts.port
         except ValueError as error:
-            raise InvalidInput(f"{self.url!r} is no URL: {error}", parameter="url") from error
+            raise InvalidInput(f"{self.url!r} is not a URL: {error}", parameter="url") from error
         return parts
 
 

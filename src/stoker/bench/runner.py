@@ -18,7 +18,7 @@ from stoker.bench.server import Server, identify
 from stoker.errors import InvalidInput, StokerError
 
 _REASONS = {
-    "server": "it is no server",
+    "server": "it is not a server",
     "restart": "the server was not started here, so it cannot be restarted",
     "launch": "the server was not started here, so its start cannot be timed",
     "offline": "there is no way to ask it without a server",

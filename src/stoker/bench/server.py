@@ -242,7 +242,7 @@ class OfflineProgram:
 
     async def start(self) -> Target:
         """See `Server.start`."""
-        raise AssertionError("it is no server")
+        raise AssertionError("it is not a server")
 
     spawn = start
 

@@ -25,7 +25,7 @@ from stoker.cache.file_io import opened, read_all, write_all
 from stoker.core.batch import AdapterSet
 from stoker.core.blocks import Chain, root_key
 from stoker.core.tiers import KVBytes
-from stoker.errors import InvalidInput, ModelError, ResourceExhausted
+from stoker.errors import InvalidInput, ModelError, ResourceExhausted, reason_of
 
 NOTES = ".weights.json"
 """Where the folder notes the digests of weights; no name that a client may choose."""
@@ -100,7 +100,7 @@ class SlotFiles:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._write(path, [memoryview(part) for part in parts])
         except OSError as error:
-            raise ResourceExhausted(f"{filename} cannot be written: {error.strerror or error}") from error
+            raise ResourceExhausted(f"{filename} cannot be written: {reason_of(error)}") from error
         return sum(map(len, parts))
 
     def read(self, filename: str) -> tuple[SlotImage, int]:

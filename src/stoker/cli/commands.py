@@ -78,8 +78,8 @@ ABOUT = (
     f"{EXIT_CODES}\n\nEvery setting can also come from the environment (--ctx-size is STOKER_CTX_SIZE) or from a TOML "
     "file: see `stoker config show`."
 )
-_OPTIONS = "Options: -h, --version, -v, --install-completion, --show-completion. Also: stoker version, stoker help"
-_SHORT = "Exit codes: 0 done, 1 error, 2 usage, 3 model, 130 interrupted. More: stoker COMMAND -h"
+_OPTIONS = "Options: -h, -v, --version, --install-completion, --show-completion"
+_SHORT = "More: stoker COMMAND -h. Exit codes: 0 done, 1 error, 2 usage, 3 model, 130 ^C"
 
 
 class _Commands(TyperGroup):

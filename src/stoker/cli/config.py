@@ -9,7 +9,7 @@ import typer
 from stoker.cli.answer import write
 from stoker.cli.command import Command
 from stoker.cli.later import msgspec, settings
-from stoker.cli.options import ENGINE, MODELS, SAMPLING, SECURITY, SERVER, Flags, shared_options
+from stoker.cli.options import ENGINE, FILE, MODELS, SAMPLING, SECURITY, SERVER, Flags, shared_options
 from stoker.cli.report import EXIT_CODES, say
 from stoker.cli.table import AsJson, print_json, print_table
 from stoker.core.params import BUILT_IN
@@ -39,7 +39,7 @@ def show(flags: Flags, every: All = False, as_json: AsJson = False) -> None:
 
 
 @config.command(cls=Command, epilog=EXIT_CODES)
-@shared_options(SAMPLING)
+@shared_options(FILE, is_configured=False)
 def path(flags: Flags) -> None:
     """Print the path of the configuration file that is read, or would be if it were there."""
     write(f"{flags.load().file or settings.usual_file() or ''}\n")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from stoker.cli.later import aliases, presets
+from stoker.cli.later import aliases, presets, store
 from stoker.cli.options import Flags, Model, shared_options
 from stoker.cli.report import say
 from stoker.cli.server_client import ApiKey, OtherUrl, ServerClient
@@ -28,6 +28,6 @@ def cp(flags: Flags, model: Model, name: NewName, url: OtherUrl = None, api_key:
 def _copy(model: str, name: str) -> None:
     preset = presets.read_presets().get(model)
     if preset is None:
-        aliases.add_alias(name, model)
+        aliases.add_alias(name, store.lasting_name(model))
     else:
         presets.write_preset(name, preset)

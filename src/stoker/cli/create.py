@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from stoker.cli.later import modelfile, msgspec, presets
+from stoker.cli.later import engine_config, modelfile, msgspec, presets, store
 from stoker.cli.options import SAMPLING, Flags, System, shared_options
 from stoker.cli.report import say
-from stoker.errors import InvalidInput
+from stoker.errors import InvalidInput, reason_of
 from stoker.models.naming import own_name
 
 NewName = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="Name of the preset.")]
 From = Annotated[
     str | None,
-    typer.Option("--from", "-m", metavar="MODEL", show_default=False, help="Base model, as every command takes it."),
+    typer.Option("--from", "-m", metavar="MODEL", show_default=False, help="Base model: a name, a path, or ORG/REPO."),
 ]
 File = Annotated[
-    Path | None, typer.Option("--file", "-f", metavar="FILE", show_default=False, help="Modelfile, as Ollama has them.")
+    Path | None,
+    typer.Option("--file", "-f", metavar="FILE", show_default=False, help="Ollama Modelfile to read."),
 ]
 TemplateFile = Annotated[
     Path | None,
@@ -32,7 +34,8 @@ Lora = Annotated[
     typer.Option("--lora", metavar="NAME=PATH[:SCALE]", show_default=False, help="LoRA adapter; may be repeated."),
 ]
 Context = Annotated[
-    int | None, typer.Option("--ctx-size", "-c", metavar="N", show_default=False, help="Context size, in tokens.")
+    int | None,
+    typer.Option("--ctx-size", "-c", min=1, metavar="N", show_default=False, help="Context size, in tokens."),
 ]
 
 
@@ -51,26 +54,36 @@ def create(
 
     Its name works wherever a model is named. Requests still win over its sampling, and over its system prompt.
     """
+    if base is None and file is None:
+        raise InvalidInput("no base model: name it with --from MODEL, or in a Modelfile (--file)", parameter="from")
     preset = presets.Preset(model="") if file is None else modelfile.read_modelfile(_text(file, "--file"))
     sampling = {key: value for key, value in flags.values.items() if key in SAMPLING}
     flags.sampling()  # refuses what is out of range
     given: dict[str, Any] = {
-        "model": own_name(base) if base else preset.model,
+        "model": store.lasting_name(base or preset.model),
         "system": system or preset.system,
         "template": _text(template, "--template") if template else preset.template,
         "sampling": {**preset.sampling, **sampling},
-        "lora": [*preset.lora, *(lora or ())],
+        "lora": [*preset.lora, *map(_adapter, lora or ())],
         "ctx_size": ctx_size or preset.ctx_size,
     }
-    if not given["model"]:
-        raise InvalidInput("no base model: name it with --from MODEL, or in a Modelfile (--file)", parameter="from")
     presets.write_preset(own_name(name), msgspec.structs.replace(preset, **given))
     say(f"created {name}: try `stoker run {name}`")
+
+
+def _adapter(text: str) -> str:
+    """An adapter whose path means the same in every folder."""
+    spec = engine_config.adapter_spec(text)
+    if not os.path.isfile(spec.path):
+        raise InvalidInput(f"--lora: there is no file {spec.path}", parameter="lora")
+    name = f"{spec.name}=" if text.startswith(f"{spec.name}=") else ""
+    return f"{name}{os.path.abspath(spec.path)}:{spec.scale:f}"
 
 
 def _text(path: Path, option: str) -> str:
     try:
         return path.expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise InvalidInput(f"{option}: {path} cannot be read: {why}", parameter=option.lstrip("-")) from error
+        raise InvalidInput(
+            f"{option}: {path} cannot be read: {reason_of(error)}", parameter=option.lstrip("-")
+        ) from error

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from stoker.cluster import documents as cluster_documents
     from stoker.cluster import local as cluster_local
     from stoker.core import params
+    from stoker.engine import config as engine_config
     from stoker.llm import progress_bar
     from stoker.loading import locating, preparing
     from stoker.models import (
@@ -90,6 +91,7 @@ else:
     talk_commands = lazy_module("stoker.cli.talk.commands")
     description = lazy_module("stoker.models.description")
     discovery = lazy_module("stoker.models.discovery")
+    engine_config = lazy_module("stoker.engine.config")
     events = lazy_module("stoker.text.chat_formats.events")
     exporter = lazy_module("stoker.export")
     gguf = lazy_module("stoker.models.gguf")

@@ -20,7 +20,7 @@ from typing import Any, Self, TextIO, cast
 import msgspec
 
 from stoker.cli.later import httpx2, mcp
-from stoker.errors import ConfigError
+from stoker.errors import ConfigError, reason_of
 
 _START_S = 30.0
 """Longest time until a server has said what it offers."""
@@ -66,7 +66,7 @@ def _from_command(value: str) -> ServerSpec:
     try:
         program, *arguments = shlex.split(value)
     except ValueError as error:
-        raise ConfigError(f"--mcp {value!r} is no command: {error}", key="mcp") from error
+        raise ConfigError(f"--mcp {value!r} is not a command: {error}", key="mcp") from error
     return ServerSpec(command=program, args=arguments)
 
 
@@ -74,7 +74,7 @@ def _from_file(path: Path) -> dict[str, ServerSpec]:
     try:
         specs = msgspec.json.decode(path.read_bytes(), type=_ServersFile).servers
     except (OSError, msgspec.DecodeError) as error:
-        raise ConfigError(f"--mcp {path} cannot be read: {error}", key="mcp") from error
+        raise ConfigError(f"--mcp {path} cannot be read: {reason_of(error)}", key="mcp") from error
     for name, spec in specs.items():
         if not spec.command and not spec.url:
             raise ConfigError(f"--mcp {path}: the server {name!r} has neither `command` nor `url`", key="mcp")

@@ -113,12 +113,14 @@ _GPU_AND_ONNX = _panel(
     main_gpu=int,
     tensor_split=_Opt(str, metavar="N,N"),
     flash_attn=FlashAttention,
-    provider=str,
+    provider=_Opt(str, metavar="NAME"),
     device_id=_Opt(str, metavar="N,N"),
-    onnx_variant=str,
+    onnx_variant=_Opt(str, metavar="NAME"),
 )
 _ADVANCED = _panel(
     "Advanced",
+    image_min_tokens=int,
+    image_max_tokens=int,
     max_draft=int,
     draft_model=_Opt(str, metavar="MODEL"),
     pooling=PoolingName,
@@ -136,7 +138,7 @@ _CACHE = _panel(
     cache_type_k=CacheType,
     cache_type_v=CacheType,
     cache_ram=int,
-    kv_cache_dir=_Opt(str, ("--cache-dir",)),
+    kv_cache_dir=_Opt(str, ("--cache-dir",), "FOLDER"),
     cache_disk=int,
 )
 ENGINE: OptionGroup = {
@@ -164,10 +166,10 @@ SAMPLING: OptionGroup = _panel(
 )
 SERVER: OptionGroup = _panel(
     "Server",
-    host=str,
+    host=_Opt(str, metavar="ADDRESS"),
     port=int,
-    name=str,
-    replicas=str,
+    name=_Opt(str, metavar="NAME"),
+    replicas=_Opt(str, metavar="N|MIN-MAX"),
     runtime=Runtime,
     llama_server_path=_Opt(str, metavar="PATH"),
     llama_server_args=_Opt(str, metavar="ARGS"),
@@ -242,7 +244,7 @@ BENCH: OptionGroup = {
     "plot": _bench(Path, "File for a plot of the results (extra `bench`).", metavar="FILE"),
 }
 """Options of the measurement, not settings, so these are left out when the configuration is loaded."""
-_FILE: OptionGroup = {
+FILE: OptionGroup = {
     "config": _option(
         Path | None,
         "General",
@@ -314,7 +316,7 @@ def shared_options(
     Args:
         is_configured: some of them are settings, so the command takes a config file.
     """
-    every = (*groups, _FILE, _GENERAL) if groups and is_configured else (*groups, _GENERAL)
+    every = (*groups, FILE, _GENERAL) if groups and is_configured else (*groups, _GENERAL)
     shared = {name: hint for group in every for name, hint in group.items()}
 
     def decorate(command: Callable[Concatenate[Flags, P], None]) -> Callable[P, None]:

@@ -10,12 +10,16 @@ from stoker.cli.answer import flush
 from stoker.cli.command import UsageError
 from stoker.cli.commands import command_line
 from stoker.cli.report import ERROR, USAGE, exit_code, say, say_error, say_failure
-from stoker.errors import StokerError
+from stoker.errors import StokerError, reason_of
 
-_INVALID = re.compile(r"Invalid value for '?(?P<what>[^:]*?)'?: (?P<why>.*)", re.DOTALL)
+_INVALID = re.compile(r"Invalid value for '?(?P<what>[^:']*)'?(?: / '[^']*')*: (?P<why>.*)", re.DOTALL)
+_EXTRA = re.compile(r"Got unexpected extra argument\S* \((?P<words>.*)\)\.?", re.DOTALL)
+_QUOTED_NAME = re.compile(r"'([A-Z]+)'")
 _REASONS = (
     (re.compile(r"Input should be a valid integer\b.*", re.DOTALL), "must be a whole number"),
     (re.compile(r"Input should be a valid number\b.*", re.DOTALL), "must be a number"),
+    (re.compile(r"Input should be greater than or equal to (?P<bound>.*)"), "must be at least"),
+    (re.compile(r"Input should be less than or equal to (?P<bound>.*)"), "must be at most"),
     (re.compile(r"Value error, (?P<given>'.*?') is not one of (?P<choices>.*?)\.?$", re.DOTALL), ""),
 )
 
@@ -39,7 +43,8 @@ def run() -> None:
         raise SystemExit(exit_code(error)) from None
     except OSError as error:
         # What was being done is not known here; `-v` shows where it was done.
-        refused = StokerError(f"the operating system refused it: {error}")
+        named = "" if error.filename is None else f"{error.filename}: "
+        refused = StokerError(f"the operating system refused it: {named}{reason_of(error)}")
         refused.__cause__ = error
         say_error(refused)
         raise SystemExit(ERROR) from None
@@ -70,16 +75,24 @@ def plain(message: str) -> str:
     '--top-k must be a whole number'
     >>> plain("Invalid value for '--kv-type': Value error, 'q4' is not one of 'f16', 'q8'.")
     "--kv-type must be one of f16, q8, not 'q4'"
+    >>> plain("Invalid value for '--lines' / '-n': Input should be greater than or equal to 1")
+    '--lines must be at least 1'
     >>> plain("Missing argument 'MODEL'.")
     'missing argument MODEL.'
+    >>> plain("Got unexpected extra argument(s) (three colors)")
+    'unexpected arguments: three colors (put an argument of several words in quotes)'
     """
+    if extra := _EXTRA.fullmatch(message):
+        return f"unexpected arguments: {extra['words']} (put an argument of several words in quotes)"
     found = _INVALID.fullmatch(message)
     if found is None:
-        return _lowered(message.replace("'MODEL'", "MODEL"))
+        return _lowered(_QUOTED_NAME.sub(r"\1", message))
     why = found["why"]
     for pattern, words in _REASONS:
         if reason := pattern.fullmatch(why):
-            return f"{found['what']} {words or _one_of(reason['choices'], reason['given'])}"
+            given = reason.groupdict()
+            said = _one_of(given["choices"], given["given"]) if "choices" in given else words
+            return " ".join(filter(None, (found["what"], said, given.get("bound"))))
     return f"{found['what']}: {_lowered(why)}"
 
 

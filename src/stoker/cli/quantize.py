@@ -11,7 +11,7 @@ import typer
 
 from stoker.cli.answer import write
 from stoker.cli.download_bar import DownloadBar
-from stoker.cli.later import llama_quantize, store
+from stoker.cli.later import gguf, llama_quantize, store
 from stoker.cli.options import Flags, shared_options
 from stoker.cli.report import say
 from stoker.cli.table import size
@@ -51,8 +51,10 @@ def quantize(
     source = store.resolve(model, progress=DownloadBar())
     if file.exists() and source.samefile(file):
         raise InvalidInput(f"{file} is the model itself; write to another file", parameter="file")
+    gguf.read_gguf(source).close()
     if not logging.getLogger().isEnabledFor(logging.INFO):
-        logging.getLogger("stoker.llama").setLevel(logging.ERROR)  # it names every matrix that gets another type
+        # It names every matrix that gets another type, and says as an error what the exception says.
+        logging.getLogger("stoker.llama").setLevel(logging.CRITICAL)
     part = file.with_name(f".{file.name}.part")
     try:
         llama_quantize.quantize(source, part, kind.upper(), threads=threads, requantizes=requantize)

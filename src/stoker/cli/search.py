@@ -31,7 +31,7 @@ def search(flags: Flags, words: Words, limit: Limit = 20, as_json: AsJson = Fals
     except DownloadFailed as error:
         if not known:
             raise
-        say(f"note: the hub was not searched: {error.message}")
+        say(f"note: only well-known models are listed; {error.message}")
         found = []
     print_rows(_COLUMNS, [*known, *found], is_json=as_json)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from stoker.cli.later import urllib
-from stoker.errors import InvalidInput, StokerError
+from stoker.errors import InvalidInput, StokerError, reason_of
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -54,18 +54,18 @@ class ServerClient:
         api_key: None = that of the environment.
 
     Raises:
-        InvalidInput: this is no URL.
+        InvalidInput: this is not a URL.
     """
 
     def __init__(self, url: str | None, api_key: str | None = None) -> None:
         chosen = url or os.environ.get("STOKER_URL") or USUAL_URL
         chosen = chosen if "://" in chosen else f"http://{chosen}"
-        parts = urllib.parse.urlsplit(chosen)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidInput(f"--url: {chosen!r} is no URL such as {USUAL_URL}", parameter="url")
+        host = _host(chosen)
+        if host is None:
+            raise InvalidInput(f"--url: {chosen!r} is not a URL such as {USUAL_URL}", parameter="url")
         self.url = chosen.rstrip("/").removesuffix("/v1")
         self._key = api_key or os.environ.get("STOKER_ADMIN_KEY") or _first_key(os.environ.get("STOKER_API_KEY") or "")
-        self._opener = _opener(parts.hostname)
+        self._opener = _opener(host)
 
     def get(self, path: str) -> dict[str, Any]:
         """The JSON object at this path. Raises as `send`."""
@@ -102,8 +102,7 @@ class ServerClient:
 
     @contextmanager
     def _asking(self, method: str, path: str, data: bytes | None, timeout_s: float) -> Generator[HTTPResponse]:
-        url = f"{self.url}{urllib.parse.quote(path, safe='/?=&')}"
-        request = urllib.request.Request(url, data, self._headers(), method=method)
+        request = urllib.request.Request(f"{self.url}{path}", data, self._headers(), method=method)
         try:
             with self._opener.open(request, timeout=timeout_s) as reply:
                 yield reply
@@ -113,12 +112,22 @@ class ServerClient:
         except (urllib.error.URLError, OSError) as error:
             reason = getattr(error, "reason", error)
             raise StokerError(
-                f"no server answers at {self.url} ({getattr(reason, 'strerror', None) or reason}): "
+                f"no server answers at {self.url} ({reason_of(reason)}): "
                 "start one with `stoker serve`, or name another with --url"
             ) from None
 
     def _headers(self) -> dict[str, str]:
         return {"content-type": "application/json", **({"authorization": f"Bearer {self._key}"} if self._key else {})}
+
+
+def _host(url: str) -> str | None:
+    """The host of an HTTP URL; None if it is not one."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return None
+    return parts.hostname if parts.scheme in ("http", "https") else None
 
 
 def _first_key(keys: str) -> str:
@@ -138,7 +147,7 @@ def _object(body: bytes) -> dict[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise StokerError("the server answers with something else than a JSON object: is it Stoker?")
+        raise StokerError("the reply is not a JSON object: is this a Stoker server?")
     return cast("dict[str, Any]", value)
 
 

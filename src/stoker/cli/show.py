@@ -92,7 +92,7 @@ def _known(model: library.KnownModel) -> dict[str, Any]:
 
 def _file(path: Path) -> dict[str, Any]:
     if path.suffix.lower() != ".gguf":
-        raise ModelUnsupported(f"{path} is no GGUF file: `stoker show` reads these alone")
+        raise ModelUnsupported(f"{path} is not a GGUF file: `stoker show` reads these alone")
     with gguf.read_gguf(path) as file:
         about = description.describe(file)
         defaults = asdict(model_defaults.model_defaults(file))
@@ -105,7 +105,7 @@ def _file(path: Path) -> dict[str, Any]:
         "parameters": about.num_parameters,
         "context": about.trained_context,
         "vocabulary": about.vocab_size,
-        "size_bytes": about.weights_bytes,
+        "size_bytes": store.size_of_all(store.downloaded_parts(path)),
         **({"license": license_name} if license_name else {}),
         **({"recommended_sampling": recommended} if recommended else {}),
         "chat_template": about.chat_template,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from stoker.cli.answer import write
-from stoker.cli.later import rich, top_view
+from stoker.cli.later import rich, top_view, urllib
 from stoker.cli.options import Flags, shared_options
 from stoker.cli.server_client import ApiKey, ServerClient, Url
 from stoker.cli.table import print_json
@@ -18,9 +18,9 @@ from stoker.errors import StokerError
 
 Model = Annotated[
     str | None,
-    typer.Option("--model", "-m", metavar="NAME", show_default=False, help="Which model, if it serves several."),
+    typer.Option("--model", "-m", metavar="NAME", show_default=False, help="Model to watch, if several are served."),
 ]
-Hz = Annotated[float, typer.Option("--hz", help="Most updates a second, 0.1 to 10.")]
+Hz = Annotated[float, typer.Option("--hz", min=0.1, max=10, metavar="N", help="Maximum number of updates per second.")]
 Once = Annotated[bool, typer.Option("--once", help="Print the state once and exit.")]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print JSON: with --once the state, else one line for each event.")
@@ -41,15 +41,16 @@ def top(
 ) -> None:
     """Watch what a server computes. It shows requests, the queue, the KV pool, and steps. Ctrl-C ends it."""
     client = ServerClient(url, api_key)
-    named = f"model={model}" if model else ""
+    named = {"model": model} if model else {}
+    events = f"/engine/events?{urllib.parse.urlencode({'hz': hz, **named})}"
     if once or not (as_json or sys.stdout.isatty()):
-        state = client.get(f"/engine/state?{named}")
+        state = client.get(f"/engine/state?{urllib.parse.urlencode(named)}")
         print_json(state) if as_json else _print(state)
     elif as_json:
-        for name, event in client.events(f"/engine/events?hz={hz}&{named}"):
+        for name, event in client.events(events):
             write(json.dumps({"event": name, **event}, ensure_ascii=False) + "\n")
     else:
-        _follow(client, f"/engine/events?hz={hz}&{named}")
+        _follow(client, events)
 
 
 def _print(state: dict[str, Any]) -> None:

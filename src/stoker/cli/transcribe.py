@@ -54,15 +54,22 @@ Language = Annotated[
         "--language", metavar="CODE", show_default=False, help="Spoken language, such as en. [default: detected]"
     ),
 ]
-Translate = Annotated[bool, typer.Option("--translate", help="Write English, whatever is spoken.")]
+Translate = Annotated[bool, typer.Option("--translate", help="Translate into English.")]
 GivenPrompt = Annotated[
     str, typer.Option("--prompt", metavar="TEXT", show_default=False, help="Preceding text, for names and style.")
 ]
 Words = Annotated[bool, typer.Option("--words", help="With json: the time of each word.")]
-Silence = Annotated[bool, typer.Option("--skip-silence", help="Leave out what is not speech.")]
+Silence = Annotated[bool, typer.Option("--skip-silence", help="Leave out silence and noise.")]
 Threads = Annotated[
     int | None,
-    typer.Option("--threads", min=1, max=512, show_default=False, help="CPU threads. [default: physical cores]"),
+    typer.Option(
+        "--threads",
+        min=1,
+        max=512,
+        show_default=False,
+        metavar="N",
+        help="Number of CPU threads. [default: one per physical core]",
+    ),
 ]
 
 

@@ -174,7 +174,7 @@ class KVEventPublisher:
         while True:
             client, *rest = await self._replays.recv_multipart()
             if len(rest) != 2 or len(rest[1]) != len(_END):
-                logger.warning("a subscriber of KV events asks for something that is no number of a message")
+                logger.warning("a subscriber of KV events asks for something that is not the number of a message")
                 continue
             start = int.from_bytes(rest[1], "big")
             for number, message in [kept for kept in self._kept if kept[0] >= start]:

@@ -97,6 +97,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     mmproj: str = "auto"
     """Multimodal projector (GGUF) for images and audio: a file, auto (a file with mmproj in its name beside the model),
     or off. For the native backend and --runtime llama-server."""
+    image_min_tokens: int | None = None
+    """Minimum number of tokens of an image, for projectors that give larger images more of them (Qwen VL, Gemma 4,
+    Pixtral): small images are enlarged. 1 to 16384. Default: the projector's own."""
+    image_max_tokens: int | None = None
+    """Maximum number of tokens of an image, for the same projectors: large images are reduced, which takes less time.
+    1 to 16384. Default: the projector's own."""
     threads: int | None = None
     """Number of CPU threads, 1 to 512. Default: one per physical core that this process may use."""
     kv_type: KVType | None = None
@@ -129,9 +135,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Directory in which clients may save and restore slots by name. Default: none."""
     lora: list[str] = []
     """LoRA adapter (GGUF); may be repeated. NAME=PATH is used by requests that ask for NAME; PATH alone, or with a
-    scale, by all requests that choose none. llama backend only."""
+    scale, by all requests that choose none. Native and llama backends, GGUF models only."""
     adapters: tuple[AdapterSpec, ...] = ()
-    """Further ones."""
+    """LoRA adapters that a client loaded, besides those of `lora`."""
     control_vector: list[str] = []
     """Control vector (GGUF) to add to the hidden states; may be repeated. llama backend only."""
     control_vector_layers: str = ""
@@ -198,6 +204,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidInput(message, parameter="tensor_split")
         adapter_specs(self)
         _check_range("threads", self.threads, 1, 512)
+        for name in ("image_min_tokens", "image_max_tokens"):
+            _check_range(name, getattr(self, name), 1, 16384)
+        if (self.image_min_tokens or 0) > (self.image_max_tokens or 16384):
+            message = "`image_min_tokens` is larger than `image_max_tokens`"
+            raise InvalidInput(message, parameter="image_min_tokens")
         for name in ("ctx_size", "kv_tokens"):
             _check_range(name, getattr(self, name), 1, 2**31 - 1)
         # JSON has no infinity: it would arrive as null.
@@ -240,7 +251,7 @@ def tensor_overrides(config: EngineConfig) -> tuple[TensorOverride, ...]:
         try:
             re.compile(pattern)
         except re.error as error:
-            message = f"`override_tensor`: {pattern!r} is no regular expression: {error}"
+            message = f"`override_tensor`: {pattern!r} is not a regular expression: {error}"
             raise InvalidInput(message, parameter="override_tensor") from error
         found.append(TensorOverride(pattern, buffer))
     return tuple(found)
@@ -316,7 +327,7 @@ def adapter_specs(config: EngineConfig) -> list[AdapterSpec]:
     Raises:
         InvalidInput: one has no path, or a name that cannot be used, or two have the same name.
     """
-    specs = [*map(_adapter_spec, config.lora), *config.adapters]
+    specs = [*map(adapter_spec, config.lora), *config.adapters]
     names = [spec.name for spec in specs]
     for index, name in enumerate(names):
         check_adapter_name(name)
@@ -332,9 +343,10 @@ def check_adapter_name(name: str) -> None:
         raise InvalidInput(message, parameter="name")
 
 
-def _adapter_spec(text: str) -> AdapterSpec:
-    """
-    >>> _adapter_spec("sql=/models/sql.gguf:0.5").scale, _adapter_spec("/models/a=b.gguf").name
+def adapter_spec(text: str) -> AdapterSpec:
+    """Reads NAME=PATH[:SCALE].
+
+    >>> adapter_spec("sql=/models/sql.gguf:0.5").scale, adapter_spec("/models/a=b.gguf").name
     (0.5, 'a=b')
     """
     name, equals, path = text.partition("=")

@@ -77,7 +77,7 @@ class EmbeddingJob:
             BackendError: they are no numbers.
         """
         if not np.isfinite(self._rows).all():
-            raise BackendError("the model's hidden states are no numbers (NaN or infinite)")
+            raise BackendError("the model's hidden states are not numbers (NaN or infinite)")
         rows = self._rows
         if self.embed.query is None:
             rows = normalised(rows[:, : self.embed.dimensions], self.embed.norm)
@@ -97,7 +97,7 @@ class NoEmbeddings:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def check(self) -> NoReturn:
+    def admit(self, embed: Embed) -> NoReturn:
         """Refuses.
 
         Raises:
@@ -105,13 +105,9 @@ class NoEmbeddings:
         """
         raise InvalidInput(f"{self._name} cannot embed", parameter="model")
 
-    def admit(self, embed: Embed) -> NoReturn:
-        """See `check`."""
-        self.check()
-
     def add(self, job: EmbeddingJob) -> NoReturn:
-        """See `check`."""
-        self.check()
+        """No job is ever admitted."""
+        raise AssertionError(f"{self._name} cannot embed")
 
     def abort(self, request_id: str) -> None:
         """Ends nothing: no request is ever admitted."""
@@ -183,9 +179,6 @@ class EmbeddingRequests:
 
     def __len__(self) -> int:
         return len(self._jobs)
-
-    def check(self) -> None:
-        """The model can embed."""
 
     def admit(self, embed: Embed) -> EmbeddingJob:
         """Tokenizes and checks a request; all that can be refused is refused here.
@@ -324,7 +317,7 @@ def _check(embed: Embed, info: EmbeddingInfo, name: str) -> None:
     if is_rank and embed.query is None:
         raise InvalidInput(f"{name} ranks texts and has no embeddings: ask /v1/rerank", parameter="model")
     if embed.query is not None and not is_rank:
-        message = f"{name} is no reranking model (its pooling is `{info.pooling.value}`, not `rank`)"
+        message = f"{name} is not a reranking model (its pooling is `{info.pooling.value}`, not `rank`)"
         raise InvalidInput(f"{message}: serve one, or compare embeddings from /v1/embeddings", parameter="model")
     if embed.dimensions is not None and not 1 <= embed.dimensions <= info.size:
         message = f"`dimensions` must be between 1 and {info.size}, which is all that {name} has"

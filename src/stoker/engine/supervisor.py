@@ -40,7 +40,7 @@ from stoker.engine.protocol import (
 )
 from stoker.engine.question_messages import Answer
 from stoker.engine.stats import EngineStats
-from stoker.errors import EngineCrashed, ModelNotLoaded, ResourceExhausted, StokerError
+from stoker.errors import EngineCrashed, ModelNotLoaded, ResourceExhausted, StokerError, reason_of
 
 logger = logging.getLogger(__name__)
 
@@ -242,8 +242,8 @@ class Supervisor:
         try:
             self._child = Child.start(self._command, self._config, self._context, self._times.heartbeat_every_s)
         except OSError as error:
-            self._load_error = ResourceExhausted(f"the engine process cannot be started: {error}")
-            return self._note_end(f"cannot be started: {error}")
+            self._load_error = ResourceExhausted(f"the engine process cannot be started: {reason_of(error)}")
+            return self._note_end(f"cannot be started: {reason_of(error)}")
         self._heard_at = asyncio.get_running_loop().time()
         hearing = asyncio.create_task(self._hear(self._child.channel))
         try:

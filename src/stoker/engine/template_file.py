@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stoker.engine.config import EngineConfig
-from stoker.errors import ConfigError
+from stoker.errors import ConfigError, reason_of
 
 
 def configured_template(config: EngineConfig) -> str | None:
@@ -20,5 +20,5 @@ def configured_template(config: EngineConfig) -> str | None:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        message = f"the chat template {path} cannot be read: {error}"
+        message = f"the chat template {path} cannot be read: {reason_of(error)}"
         raise ConfigError(message, key="chat_template_file") from error

@@ -17,7 +17,7 @@ from stoker import __version__
 from stoker.backends.native import check_supported
 from stoker.backends.native.architectures import describe_decoder
 from stoker.backends.native.file import ModelParts
-from stoker.errors import InvalidInput, ModelUnsupported, ResourceExhausted
+from stoker.errors import InvalidInput, ModelUnsupported, ResourceExhausted, reason_of
 from stoker.export.configs import (
     Facts,
     check_described,
@@ -201,7 +201,7 @@ def filled_folder(folder: Path, *, force: bool) -> Generator[Path]:
             raise ResourceExhausted(
                 f"the disk of {folder} is full; nothing was left there", path=str(folder)
             ) from error
-        raise InvalidInput(f"{folder} cannot be written: {error}", parameter="folder") from error
+        raise InvalidInput(f"{folder} cannot be written: {reason_of(error)}", parameter="folder") from error
     finally:
         for empty in made:
             if empty.is_dir() and not any(empty.iterdir()):

@@ -17,12 +17,12 @@ class ExportOptions:
 
     attention: AttentionKind = "gqa"
     """`gqa`: ONNX Runtime's fused `GroupQueryAttention` and its companions. `plain`: operators of ONNX alone, but for
-    quantised matrices."""
+    quantized matrices."""
     kv_type: KVType = "f32"
     """Of keys and values, in and out."""
     weights: WeightKind = "keep"
     """`keep`: the numbers of the file. `int4`, `int8`: at most so many bits, rounded where that is less."""
     activations: ActivationKind = "int8"
-    """What the inputs of quantised matrices are rounded to, block by block; `f32`: they are not, which is slow."""
+    """What the inputs of quantized matrices are rounded to, block by block; `f32`: they are not, which is slow."""
     context_size: int | None = None
     """Longest sequence that can be computed, in tokens; None = what the model was trained with."""

@@ -101,7 +101,9 @@ def _lowered(text: str, is_strict: bool) -> Lowered:
     schema = {} if schema is None or schema is True else schema
     types = schema.get("type", "object") if is_object(schema) else "object"
     if types != "object" and "object" not in types:
-        raise UnsupportedSchema("they are no object", pointer="/type", keyword="type", reason="arguments are an object")
+        raise UnsupportedSchema(
+            "they are not an object", pointer="/type", keyword="type", reason="arguments are an object"
+        )
     return lower_schema({**schema, "type": "object"} if is_object(schema) else schema, is_strict=is_strict)
 
 

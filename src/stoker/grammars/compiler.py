@@ -320,7 +320,7 @@ def _choices(text: str) -> str:
     try:
         choices = json.loads(text)
     except ValueError as error:
-        raise GrammarInvalid(f"the choices are no JSON: {error}") from None
+        raise GrammarInvalid(f"the choices are not valid JSON: {error}") from None
     if not is_list(choices) or not choices or not all(isinstance(choice, str) for choice in choices):
         raise GrammarInvalid("the choices are not a list of at least one string")
     if len(choices) > MAX_CHOICES:

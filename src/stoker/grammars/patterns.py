@@ -86,7 +86,7 @@ def _others(words: list[str]) -> str:
 
 def _character(code: int) -> str:
     if 0xD800 <= code <= 0xDFFF:
-        raise PatternError("half of a surrogate pair is no character")
+        raise PatternError("half of a surrogate pair is not a character")
     char = chr(code)
     return char if code > 0x7F or char.isalnum() else f"\\x{code:02x}"
 

@@ -67,11 +67,11 @@ def parse_json(text: str) -> Json:
     except RecursionError:
         raise GrammarTooComplex("the schema is nested too deeply") from None
     except ValueError as error:
-        raise GrammarInvalid(f"the schema is no JSON: {error}") from None
+        raise GrammarInvalid(f"the schema is not valid JSON: {error}") from None
 
 
 def _no_number(name: str) -> Json:
-    raise ValueError(f"`{name}` is no JSON")
+    raise ValueError(f"`{name}` is not JSON")
 
 
 def lower_schema(schema: Json, *, is_strict: bool = True) -> Lowered:
@@ -202,7 +202,7 @@ class _Lowering:
         kinds = flat.types & NUMBERS
         if kinds == frozenset({"fraction"}):
             if flat.types == kinds:
-                self.refuse("type", "numbers that are no integers cannot be told apart from those that are")
+                self.refuse("type", "numbers that are not integers cannot be told apart from those that are")
             return
         kind = "integer" if kinds == frozenset({"integer"}) else "number"
         if flat.is_void("integer" if kind == "integer" else "fraction"):

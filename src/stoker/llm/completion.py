@@ -41,9 +41,11 @@ class ToolCall:
         try:
             values = json.loads(self.arguments or "{}")
         except ValueError as error:
-            raise InvalidInput(f"the arguments of `{self.name}` are no JSON: {error}", parameter=self.name) from error
+            raise InvalidInput(
+                f"the arguments of `{self.name}` are not valid JSON: {error}", parameter=self.name
+            ) from error
         if not isinstance(values, dict):
-            raise InvalidInput(f"the arguments of `{self.name}` are no JSON object", parameter=self.name)
+            raise InvalidInput(f"the arguments of `{self.name}` are not a JSON object", parameter=self.name)
         return cast("dict[str, object]", values)
 
     @property

@@ -49,7 +49,7 @@ class Transcriber:
         config = local_model(EngineConfig(model=os.fspath(model), threads=threads), progress=progress)
         if not transcribes(config):
             raise ModelUnsupported(
-                f"{config.model} is no Whisper model in CTranslate2's format, a folder with model.bin"
+                f"{config.model} is not a Whisper model in CTranslate2's format, a folder with model.bin"
             )
         self._transcriber = create_transcriber(config)
         self._loop = asyncio.new_event_loop()

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from stoker.errors import BackendError, ModelUnsupported, Timeout
+from stoker.errors import BackendError, ModelUnsupported, Timeout, reason_of
 from stoker.media.frames import HEADER, Describe, Refused, framed
 
 _START_S, _REPLY_S = 300.0, 600.0
@@ -131,7 +131,7 @@ class Child(Generic[ReplyT]):
                 *self._command, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL, env=environment
             )
         except OSError as error:
-            raise BackendError(f"{self._command[0]} cannot be started: {error}") from error
+            raise BackendError(f"{self._command[0]} cannot be started: {reason_of(error)}") from error
         self.num_starts += 1
         self._reading = asyncio.create_task(self._read(self._process), name="stoker-child-replies")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from stoker.core.media import Media
-from stoker.errors import BackendError, ConfigError, InvalidInput, Timeout, UnsupportedParameter
+from stoker.errors import BackendError, ConfigError, InvalidInput, Timeout, UnsupportedParameter, reason_of
 from stoker.media.confined import FileRefused
 from stoker.media.plain import BYTES_OF_SAMPLE, MAX_PIXELS, MAX_S, SIZES
 from stoker.media.verdicts import Verdicts
@@ -82,7 +82,7 @@ class _FileDecoder:
         try:
             process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=quiet)
         except OSError as error:
-            raise BackendError(f"the decoder of {self._what} cannot be started: {error}") from error
+            raise BackendError(f"the decoder of {self._what} cannot be started: {reason_of(error)}") from error
         try:
             async with asyncio.timeout(self._wait_s):
                 answer, _ = await asyncio.gather(_read(process, max_bytes), _write(process, data))

@@ -10,7 +10,7 @@ import threading
 from hashlib import sha256
 from importlib.util import find_spec
 
-from stoker.errors import BackendError, InvalidInput, Timeout, UnsupportedParameter
+from stoker.errors import BackendError, InvalidInput, Timeout, UnsupportedParameter, reason_of
 from stoker.media.confined import FileRefused
 from stoker.media.pages import MAX_PICTURE_BYTES, MAX_TEXT, Page, pages_decoder
 from stoker.media.verdicts import Verdicts
@@ -77,7 +77,7 @@ class DocumentReader:
                 given.seek(0)
                 process = subprocess.Popen(command, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         except OSError as error:
-            raise BackendError(f"the program that reads documents cannot be started: {error}") from error
+            raise BackendError(f"the program that reads documents cannot be started: {reason_of(error)}") from error
         is_late = threading.Event()
 
         def end() -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 import platformdirs
 
-from stoker.errors import ConfigError, ModelError, ResourceExhausted
+from stoker.errors import ConfigError, ModelError, ResourceExhausted, reason_of
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
@@ -163,7 +163,9 @@ def writing(path: Path, needed_bytes: int | None) -> Generator[None]:
     except OSError as error:
         if error.errno in _FULL:
             raise _exhausted(path, needed_bytes) from error
-        raise ModelError(f"cannot write {path}: {error.strerror or error}", path=str(path)) from error
+        raise ModelError(
+            f"cannot write {path}: {reason_of(error)}; STOKER_CACHE_DIR names another folder", path=str(path)
+        ) from error
 
 
 class NewFile:
@@ -209,9 +211,9 @@ class NewFile:
 
 def _exhausted(path: Path, needed_bytes: int | None) -> ResourceExhausted:
     free = shutil.disk_usage(next(p for p in path.parents if p.exists())).free
-    needed = "an unknown number of" if needed_bytes is None else f"{needed_bytes}"
+    needed = "" if needed_bytes is None else f"about {needed_bytes / 1e6:.0f} MB are needed, and "
     return ResourceExhausted(
-        f"no space left on the disk for {path}: {needed} bytes needed, {free} free. "
+        f"no space left on the disk for {path}: {needed}{free / 1e6:.0f} MB are free. "
         "Free some, or set STOKER_CACHE_DIR to a directory on another disk.",
         path=str(path),
         needed_bytes=needed_bytes,

@@ -74,11 +74,11 @@ def parse_layers(text: str, num_layers: int) -> tuple[int, int]:
 
 def _add(total: NDArray[np.float32], file: GGUFFile, scale: float) -> None:
     if file.get_str("general.architecture") != "controlvector" or not file.tensors:
-        _fail(file, "it is no control vector")
+        _fail(file, "it is not a control vector")
     for name, tensor in file.tensors.items():
         found = _TENSOR.fullmatch(name)
         if found is None:
-            _fail(file, f"its tensor `{name}` is no direction")
+            _fail(file, f"its tensor `{name}` is not a direction")
         if tensor.type.name != "F32" or tensor.shape != (total.shape[1],):
             size = "×".join(map(str, tensor.shape))
             _fail(file, f"`{name}` has {size} numbers of type {tensor.type.name}, not {total.shape[1]} of type F32")

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import NoReturn
 
-from stoker.errors import ModelFileInvalid, ModelFileNotFound
+from stoker.errors import ModelFileInvalid, ModelFileNotFound, reason_of
 from stoker.models.gguf_parse import GGUFArray, HeaderParser, MetadataValue, TensorInfo
 
 __all__ = ["GGUFArray", "GGUFFile", "MetadataValue", "TensorInfo", "model_stem", "part_paths", "read_gguf"]
@@ -26,7 +26,7 @@ _NO_MODELS = {
     "clip": "it is the projector (mmproj) of a multimodal model, and not the model",
     "mmproj": "it is the projector (mmproj) of a multimodal model, and not the model",
     "controlvector": "it is a control vector; name the model that it was made for, and this with --control-vector",
-    "imatrix": "it is an importance matrix, for those who quantise a model",
+    "imatrix": "it is an importance matrix, for those who quantize a model",
 }
 """Other files in this format, by `general.architecture` or `general.type`."""
 _HEAD_BYTES = 512
@@ -251,7 +251,7 @@ def _map(path: Path) -> mmap:
     except (FileNotFoundError, NotADirectoryError):
         raise ModelFileNotFound(f"there is no file {path}", path=str(path)) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise ModelFileInvalid(f"{path} cannot be read: {error}", path=str(path)) from error
+        raise ModelFileInvalid(f"{path} cannot be read: {reason_of(error)}", path=str(path)) from error
 
 
 def _check_magic(path: Path, head: bytes) -> None:

@@ -143,4 +143,4 @@ FILE_TYPE_NAMES: dict[int, str] = {
     39: "NVFP4",
     40: "Q1_0",
 }
-"""Names of `general.file_type`, the quantisation of a file as a whole."""
+"""Names of `general.file_type`, the quantization of a file as a whole."""

@@ -66,7 +66,7 @@ def search_models(words: str, *, limit: int, within_s: float = 10.0) -> list[Fou
         DownloadFailed: the hub does not answer within `within_s` seconds, or not with a list.
     """
     query = urlencode({"search": words, "filter": "gguf", "sort": "downloads", "direction": -1, "limit": limit})
-    with explaining("search on the hub"):
+    with explaining("the search on the hub failed"):
         response = open_response(f"{endpoint()}/api/models?{query}", within_s)
         with closing(response):
             body = answer(lambda: _read_bounded(response), within_s)

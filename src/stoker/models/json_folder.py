@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import msgspec
 
-from stoker.errors import ModelFileInvalid
+from stoker.errors import ModelFileInvalid, reason_of
 
 logger = logging.getLogger(__name__)
 
@@ -56,4 +56,4 @@ class JSONFolder:
         try:
             return None if path is None else path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise ModelFileInvalid(f"{path} cannot be used: {error}", path=str(path)) from error
+            raise ModelFileInvalid(f"{path} cannot be used: {reason_of(error)}", path=str(path)) from error

@@ -143,7 +143,7 @@ def _check_pair(path: Path, name: str, a: Shape, b: Shape, target: LoraTarget) -
     if base is None:
         _fail(path, f"it changes `{name}`, which this model has not: it was made for another one")
     if len(base) < 2 or len(a) != len(base) or len(b) != len(base):
-        _fail(path, f"`{name}` is no matrix that an adapter could change")
+        _fail(path, f"`{name}` is not a matrix that an adapter could change")
     if name == _EMBEDDING:
         # (hidden, vocabulary): A is (rank, vocabulary), B is (hidden, rank); libllama has both turned around.
         fits = (base[0], base[1]) == (b[1], a[1]) and a[0] == b[0]

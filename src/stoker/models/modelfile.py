@@ -51,7 +51,7 @@ def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
             continue
         found = _LINE.fullmatch(line.strip())
         if found is None:
-            raise InvalidInput(f"line {number} of the Modelfile is no instruction: {line.strip()[:80]!r}")
+            raise InvalidInput(f"line {number} of the Modelfile is not an instruction: {line.strip()[:80]!r}")
         value = found["rest"].strip()
         if value.startswith('"""'):
             value = _block(value[3:], lines)
@@ -100,4 +100,4 @@ def _parameter(preset: Preset, number: int, name: str, text: str) -> dict[str, A
         known = ", ".join(("num_ctx", "stop", *_PARAMETERS))
         raise InvalidInput(f"line {number} of the Modelfile, PARAMETER {name}: only {known} mean something") from None
     except ValueError:
-        raise InvalidInput(f"line {number} of the Modelfile, PARAMETER {name}: {value!r} is no number") from None
+        raise InvalidInput(f"line {number} of the Modelfile, PARAMETER {name}: {value!r} is not a number") from None

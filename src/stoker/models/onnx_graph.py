@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NoReturn, TypeAlias
 
-from stoker.errors import ModelFileInvalid, ModelFileNotFound
+from stoker.errors import ModelFileInvalid, ModelFileNotFound, reason_of
 from stoker.models.protobuf import Message, ProtobufError
 
 _GRAPH, _NODE, _INITIALIZER, _INPUT, _OUTPUT = 7, 1, 5, 11, 12
@@ -114,7 +114,7 @@ def read_onnx_graph(path: Path) -> OnnxGraph:
     except FileNotFoundError as error:
         raise ModelFileNotFound(f"there is no file {path}", path=str(path)) from error
     except OSError as error:
-        raise ModelFileInvalid(f"{path} cannot be read: {error.strerror or error}", path=str(path)) from error
+        raise ModelFileInvalid(f"{path} cannot be read: {reason_of(error)}", path=str(path)) from error
     except ProtobufError as error:
         _fail(path, f"{error}; it is truncated, or no ONNX file")
 

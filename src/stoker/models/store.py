@@ -21,7 +21,7 @@ from stoker.models.cache import is_whole, models_dir, read_receipt, writing
 from stoker.models.catalog import CATALOG, HUB_PREFIX, CatalogEntry, HubFile
 from stoker.models.gguf import part_paths
 from stoker.models.library import known_model, library
-from stoker.models.naming import LATEST
+from stoker.models.naming import LATEST, own_name
 from stoker.models.onnx_folder import choose_graph, is_onnx_model
 from stoker.models.onnx_hub import is_graph, onnx_parts, parts_note
 from stoker.models.presets import read_presets
@@ -44,7 +44,7 @@ _HUB_PAGE = re.compile(r"([^/]+/[^/]+)/(?:blob|resolve|tree)/[^/]+(?:/([^?]+))?(
 """Where the address of a page names a file: behind the repository and a revision."""
 _HUB_NAME = re.compile(r"(?P<repo>[\w][\w.-]*/[\w][\w.-]*)(?::(?P<file>.+))?", re.ASCII)
 _CHOICE_NOTE = ".choice-"
-"""Files of this name remember what a repository stands for when no file, or only a quantisation, is named."""
+"""Files of this name remember what a repository stands for when no file, or only a quantization, is named."""
 _HUB_LIST_S = 10.0
 _RECEIPT_ENDINGS = (".gguf.json", ".onnx.json")
 _MAX_NAME_BYTES = 200
@@ -95,6 +95,28 @@ def resolve(model: str, *, progress: Progress | None = None) -> Path:
     if known is not None:
         return _resolve_hub(known.source, progress)
     return _resolve_bare(model, progress) if _may_be_repository(model) else _resolve_path(model)
+
+
+_PATHS = ("/", "./", "../", "~")
+"""How a name begins that can only be a path."""
+
+
+def lasting_name(model: str) -> str:
+    """How a model is named where it is looked up later, in any folder: a path becomes absolute. Nothing is downloaded.
+
+    Raises:
+        ModelFileNotFound: there is no such file and no such name.
+    """
+    name = own_name(model)
+    if name in CATALOG:
+        return name
+    path = os.path.expanduser(model)
+    if os.path.exists(path):
+        return os.path.abspath(path)
+    plain = _plain_name(name)
+    if not (plain in CATALOG or known_model(plain) or _hub_name(plain) or _may_be_repository(plain)):
+        _resolve_path(plain)
+    return name
 
 
 def _plain_name(model: str) -> str:
@@ -272,7 +294,7 @@ def _check_hub_address() -> None:
         _ = urlsplit(address).port
     except ValueError as error:
         raise ConfigError(
-            f"environment variable HF_ENDPOINT: {address!r} is no URL ({error})", key="HF_ENDPOINT"
+            f"environment variable HF_ENDPOINT: {address!r} is not a URL ({error})", key="HF_ENDPOINT"
         ) from error
 
 
@@ -297,7 +319,7 @@ def _resolve_path(model: str) -> Path:
     if path.is_dir():
         raise ModelFileNotFound(_nothing_in(path, model), path=model)
     if not path.is_file():
-        raise ModelFileInvalid(f"{model} is no regular file, and a model cannot be mapped from a pipe or device")
+        raise ModelFileInvalid(f"{model} is not a regular file, and a model cannot be mapped from a pipe or device")
     parts = part_paths(path)
     missing = [part.name for part in parts if not part.is_file()]
     if missing:
@@ -334,10 +356,15 @@ def _nothing_in(path: Path, model: str) -> str:
 
 
 def _unknown(model: str) -> str:
+    if not model:
+        return "the name of the model is empty"
+    path = _absolute(os.path.expanduser(model))
+    if model.startswith(_PATHS) or model.lower().endswith((".gguf", ".onnx")):
+        return f"no model {model!r}: there is no file or folder {path}"
     near = difflib.get_close_matches(model.lower(), [*CATALOG, *_short_names()], n=3)
     hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     return (
-        f"no model {model!r}: there is no such file (looked for {_absolute(os.path.expanduser(model))}), and it is "
+        f"no model {model!r}: there is no such file (looked for {path}), and it is "
         f"neither a known name (see `stoker models --all`) nor org/repo[:file] of the hub.{hint}"
     )
 

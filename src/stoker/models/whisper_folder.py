@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from stoker.errors import ModelFileInvalid, ModelFileNotFound
+from stoker.errors import ModelFileInvalid, ModelFileNotFound, reason_of
 
 _WEIGHTS, _SETTINGS, _TOKENIZER = "model.bin", "config.json", "tokenizer.json"
 _MARK = b"WhisperSpec"
@@ -43,7 +43,7 @@ def check_whisper_folder(folder: Path) -> None:
             )
             raise ModelFileNotFound(message) from error
         except (OSError, msgspec.DecodeError) as error:
-            raise ModelFileInvalid(f"{path} cannot be read: {error}", path=str(path)) from error
+            raise ModelFileInvalid(f"{path} cannot be read: {reason_of(error)}", path=str(path)) from error
 
 
 def whisper_bytes(folder: Path) -> tuple[int, int]:

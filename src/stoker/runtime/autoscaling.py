@@ -5,7 +5,7 @@ waiting ≥ up × n        for hold_s                           n ──► n + 
 open    < down × (n-1)  for hold_s, cooldown_s after a change  n ──► n - 1        up > down
 ```
 
-Because `up > down`, no steady load satisfies both for neighbouring numbers: it never swings.
+Because `up > down`, no steady load satisfies both for neighboring numbers: it never swings.
 """
 
 from __future__ import annotations

@@ -11,8 +11,18 @@ import msgspec
 from stoker.errors import InvalidInput
 
 _DAY_S = 86_400.0
-_ROOT_PATH = re.compile(r"(/[\w.~-]+)+", re.ASCII)
+_ORIGIN = r"(\*|null|[a-z][a-z0-9+.-]*://[^/\s,]+)"
+_SHAPES: Mapping[str, tuple[re.Pattern[str], str]] = {
+    "root_path": (re.compile(r"(/[\w.~-]+)+", re.ASCII), "a path such as /llm, without a slash at its end"),
+    "cors_origins": (
+        re.compile(rf"\s*{_ORIGIN}(\s*,\s*{_ORIGIN})*\s*"),
+        "origins such as https://chat.example.com, without a path",
+    ),
+    "otlp_endpoint": (re.compile(r"https?://\S+"), "a URL such as http://127.0.0.1:4318/v1/traces"),
+}
+"""What some settings must look like, if they are given, and how an error says that."""
 _RANGES: Mapping[str, tuple[float, float]] = {
+    "port": (0, 65_535),
     "max_body_bytes": (1, 2**40),
     "max_choices": (1, 65_536),
     "max_stored_responses": (0, 2**31),
@@ -124,9 +134,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.cors_credentials and "*" in listed(self.cors_origins):
             message = "`cors_credentials` with `cors_origins` = *: any page could act as its visitor; name the pages"
             raise InvalidInput(message, parameter="cors_credentials")
-        if self.root_path and not _ROOT_PATH.fullmatch(self.root_path):
-            message = f"`root_path` must look like /llm, without a slash at its end, not {self.root_path!r}"
-            raise InvalidInput(message, parameter="root_path")
+        for name, (shape, wanted) in _SHAPES.items():
+            value = getattr(self, name)
+            if value and not shape.fullmatch(value):
+                raise InvalidInput(f"`{name}` must be {wanted}, not {value!r}", parameter=name)
 
 
 def listed(text: str) -> tuple[str, ...]:

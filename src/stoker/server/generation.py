@@ -97,7 +97,7 @@ class GenerationRequest:
             cache_prompt=self.cache_prompt,
             timeout_s=self.timeout_s,
             group=f"{self.reply_id}-{index}" if self.num_computed > 1 else "",
-            # The neighbours take it from the first: to score a prompt means to compute all of it again.
+            # The neighbors take it from the first: to score a prompt means to compute all of it again.
             echo=self.echo and choice == 0,
             parse_special=self.parse_special,
             text_bias=dict(self.text_bias),

@@ -65,5 +65,5 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:
-        message = f"--volatile-header {pattern!r} is no regular expression: {error}"
+        message = f"--volatile-header {pattern!r} is not a regular expression: {error}"
         raise ConfigError(message, key="volatile_headers") from error

@@ -10,6 +10,8 @@ import pytest
 from stoker import __version__
 from stoker.backends.llama import GPU, GPUs
 from stoker.cli.commands import COMMANDS, SYNONYMS
+from stoker.engine.config import AdapterSpec, adapter_spec
+from stoker.models.aliases import read_aliases
 from stoker.models.cache import file_sha256, write_receipt
 from stoker.models.presets import read_presets
 from tests.tiny_models import TinyModel, write_tiny_model
@@ -95,9 +97,47 @@ def test_a_preset_is_created_shown_copied_and_used(stoker: Stoker, pulled: Path,
 
 
 def test_the_sampling_of_a_preset_holds(stoker: Stoker) -> None:
-    stoker("create", "short", "--from", "scripted-answer", "-n", "3")
-    assert stoker("run", "--raw", "short", "Hi").out == "scr\n"
-    assert stoker("run", "--raw", "short", "Hi", "-n", "5").out == "scrip\n"
+    stoker("create", "short", "--from", "smollm2", "-n", "3")
+    assert stoker("run", "--raw", "short", "Hi").out == "smo\n"
+    assert stoker("run", "--raw", "short", "Hi", "-n", "5").out == "smoll\n"
+
+
+@pytest.mark.parametrize("command", [("create", "x", "--from", "nosuch"), ("cp", "nosuch", "x")])
+def test_what_is_no_model_gets_no_other_name(stoker: Stoker, command: tuple[str, ...]) -> None:
+    done = stoker(*command)
+    assert done.code == 3
+    assert "no model 'nosuch'" in done.err
+    assert not read_presets()
+    assert not read_aliases()
+
+
+def test_a_path_means_the_same_file_in_every_folder(
+    stoker: Stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("m.gguf", "a.gguf"):
+        Path(name).touch()
+    assert stoker("create", "x", "--from", "./m.gguf", "--lora", "a=a.gguf:0.5", "--lora", "a.gguf").code == 0
+    assert stoker("cp", "m.gguf", "y").code == 0
+    preset = read_presets()["x"]
+    assert preset.model == read_aliases()["y"] == str(tmp_path / "m.gguf")
+    assert [adapter_spec(text) for text in preset.lora] == [
+        AdapterSpec(name="a", path=str(tmp_path / "a.gguf"), scale=0.5),
+        AdapterSpec(name="a", path=str(tmp_path / "a.gguf"), scale=1.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--lora", "a=/nowhere.gguf"), "--lora: there is no file /nowhere.gguf"),
+        (("--ctx-size", "0"), "--ctx-size must be at least 1"),
+    ],
+)
+def test_create_checks_what_a_preset_is_made_of(stoker: Stoker, options: tuple[str, ...], said: str) -> None:
+    done = stoker("create", "x", "--from", "smollm2", *options)
+    assert done.code == 2
+    assert said in done.err
 
 
 def test_options_win_over_a_modelfile(stoker: Stoker, tmp_path: Path) -> None:

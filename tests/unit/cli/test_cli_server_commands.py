@@ -176,8 +176,8 @@ def test_no_server_is_told_in_words(stoker: Stoker) -> None:
     )
 
 
-@pytest.mark.parametrize("url", ["ftp://x", "http://"])
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "host:port", "http://[x"])
 def test_what_is_no_url_is_refused(stoker: Stoker, url: str) -> None:
     done = stoker("ps", "--url", url)
     assert done.code == 2
-    assert "is no URL" in done.err
+    assert "is not a URL" in done.err

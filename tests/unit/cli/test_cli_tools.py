@@ -194,7 +194,7 @@ def test_what_goes_wrong_with_a_call_is_told_to_the_model(monkeypatch: pytest.Mo
         ("/nowhere/server --x", "does not start: .*No such file"),
         ("false", "does not start: Connection closed"),
         ("http://127.0.0.1:9/mcp", "does not start"),
-        ("unclosed 'quote", "is no command"),
+        ("unclosed 'quote", "is not a command"),
     ],
 )
 def test_a_server_that_does_not_start_is_named(server: str, complaint: str) -> None:

@@ -69,7 +69,7 @@ def test_what_cannot_be_done_is_said(stoker: Stoker, folder: Path, tmp_path: Pat
     assert "cannot be read" in stoker("transcribe", str(folder), str(tmp_path / "none.wav")).err
     assert "WAV, MP3" in stoker("transcribe", str(folder), str(folder / "model.bin")).err
     done = stoker("transcribe", file, file)
-    assert (done.code, "no Whisper model" in done.err) == (3, True)
+    assert (done.code, "not a Whisper model" in done.err) == (3, True)
 
 
 def test_a_transcriber_is_closed_once_and_says_so_later(folder: Path, tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_each_kind_of_constraint(answers: Answers, grammar: GrammarText, good: l
         (GrammarText(kind="regex", text=r"(a)\1"), GrammarInvalid, "at character 4: backreferences"),
         (GrammarText(kind="regex", text="a" * 70_000), GrammarTooComplex, "over 65536 characters"),
         (GrammarText(kind="choice", text="[]"), GrammarInvalid, "at least one string"),
-        (GrammarText(kind="choice", text="yes"), GrammarInvalid, "no JSON"),
+        (GrammarText(kind="choice", text="yes"), GrammarInvalid, "not valid JSON"),
         (GrammarText(kind="choice", text='["a", 1]'), GrammarInvalid, "at least one string"),
         (GrammarText(kind="lark", text="start: nothing"), GrammarInvalid, "unknown name"),
         (GrammarText(kind="lark", text="start: /a/ {"), GrammarInvalid, "cannot be followed"),

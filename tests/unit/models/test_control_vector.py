@@ -49,7 +49,7 @@ def test_what_does_not_fit(tmp_path: Path) -> None:
     assert "3 numbers" in refusal(str(short))
     assert "has not" in refusal(str(deep))
     assert "are none" in refusal(str(broken))
-    assert "no control vector" in refusal(str(lora))
+    assert "not a control vector" in refusal(str(lora))
     assert "no file" in refusal(str(tmp_path / "gone.gguf"))
     (tmp_path / "cut.gguf").write_bytes(short.read_bytes()[:60])
     assert "cut.gguf" in refusal(f"{tmp_path / 'cut.gguf'}:0.5")

@@ -85,10 +85,10 @@ LICENSE MIT
         ("SYSTEM Hi", "no line FROM"),
         ("FROM a\nTEMPLATE {{ .Prompt }}", "line 2 of the Modelfile, TEMPLATE: Ollama's templates are Go's"),
         ("FROM a\nPARAMETER tfs_z 1", "PARAMETER tfs_z: only num_ctx, stop, temperature"),
-        ("FROM a\nPARAMETER top_k many", "PARAMETER top_k: 'many' is no number"),
+        ("FROM a\nPARAMETER top_k many", "PARAMETER top_k: 'many' is not a number"),
         ("FROM a\nMESSAGE user Hi", "conversations do not begin with examples"),
         ("FROM a\nWHATEVER b", "WHATEVER: it is not known here"),
-        ("FROM a\n???", "line 2 of the Modelfile is no instruction"),
+        ("FROM a\n???", "line 2 of the Modelfile is not an instruction"),
     ],
 )
 def test_what_has_no_meaning_in_a_modelfile_is_named(text: str, complaint: str) -> None:

@@ -333,13 +333,24 @@ def test_a_folder_of_safetensors_is_explained(tmp_path: Path) -> None:
         resolve(str(tmp_path))
 
 
-@pytest.mark.parametrize("model", ["smollm", "nothing.gguf", "a/b/c.gguf", "", "nul\0byte", "x" * 5000])
+@pytest.mark.parametrize("model", ["smollm", "nul\0byte", "x" * 5000])
 def test_an_unknown_model_says_what_was_tried(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ModelFileNotFound) as caught:
         resolve(model)
     assert "`stoker models --all`" in caught.value.message
     assert ("'smollm2'" in caught.value.message.partition("Did you mean ")[2]) == (model == "smollm")
+
+
+@pytest.mark.parametrize("model", ["nothing.gguf", "a/b/c.gguf", "./nothing", "~/nothing", "/nothing"])
+def test_a_path_without_a_file_is_called_one(model: str) -> None:
+    with pytest.raises(ModelFileNotFound, match="there is no file or folder /"):
+        resolve(model)
+
+
+def test_a_model_needs_a_name() -> None:
+    with pytest.raises(ModelFileNotFound, match="the name of the model is empty"):
+        resolve("")
 
 
 def test_an_unknown_model_in_a_folder_that_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,7 +437,7 @@ def test_a_note_without_sense_is_made_again(hub: FakeHub, cache: Path, content: 
 def test_a_pipe_is_no_model(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.gguf"
     os.mkfifo(pipe)
-    with pytest.raises(ModelFileInvalid, match="no regular file"):
+    with pytest.raises(ModelFileInvalid, match="not a regular file"):
         resolve(str(pipe))
 
 

@@ -403,6 +403,22 @@ def test_a_page_can_read_that_its_key_is_wrong():
     assert (reply.status_code, reply.headers["Access-Control-Allow-Origin"]) == (401, "*")
 
 
+@pytest.mark.parametrize("origins", ["chat.example.com", "https://a.example/", "https://a.example, b c"])
+def test_what_is_not_an_origin_is_refused(origins: str):
+    with pytest.raises(InvalidInput, match="must be origins such as"):
+        ServerConfig(cors_origins=origins)
+
+
+def test_origins_may_be_of_applications():
+    ServerConfig(cors_origins="tauri://localhost, null,http://[::1]:3000")
+
+
+@pytest.mark.parametrize("setting", [{"otlp_endpoint": "127.0.0.1:4318"}, {"port": 80_000}, {"port": -1}])
+def test_an_address_that_cannot_be_one_is_refused(setting: dict[str, Any]):
+    with pytest.raises(InvalidInput, match=f"`{next(iter(setting))}` must be"):
+        ServerConfig(**setting)
+
+
 def test_credentials_are_for_named_pages_only():
     with pytest.raises(InvalidInput, match="cors_credentials"):
         ServerConfig(cors_origins="https://a.example, *", cors_credentials=True)

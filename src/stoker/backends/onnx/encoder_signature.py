@@ -93,7 +93,7 @@ def read_encoder_signature(
     output, gives = _output(graph, takes_states=takes_states)
     columns = output.shape[-1] if isinstance(output.shape[-1], int) else size
     if columns is None or (gives == "score" and columns != 1):
-        _refuse(graph, f"its output `{output.name}` is {output.type} {list(output.shape)}, which is no embedding")
+        _refuse(graph, f"its output `{output.name}` is {output.type} {list(output.shape)}, which is not an embedding")
     return EncoderSignature(inputs=inputs, pasts=tuple(pasts), output=output.name, gives=gives, size=columns)
 
 

@@ -186,7 +186,7 @@ def _place(graph: _Usual, num_kv_heads: int | None, head_size: int | None, vocab
             role = _role(graph, value)
             roles[role] = Port(value.name, np.dtype(value.type), len(value.shape))
     if "ids" not in roles:
-        _refuse(graph, "it has no input `input_ids`: it is no language model that takes tokens")
+        _refuse(graph, "it has no input `input_ids`: it is not a language model that takes tokens")
     if not pasts and (with_cache := sorted(roles.keys() & _OF_CACHES)):
         _refuse(
             graph, f"it has no inputs `past_key_values.…`, but `{roles[with_cache[0]].name}`, which speaks of a cache"

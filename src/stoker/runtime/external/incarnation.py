@@ -11,7 +11,7 @@ import socket
 import msgspec
 
 from stoker.engine.closing import aclosing_on_error
-from stoker.errors import EngineCrashed, ModelNotLoaded, ResourceExhausted, StokerError
+from stoker.errors import EngineCrashed, ModelNotLoaded, ResourceExhausted, StokerError, reason_of
 from stoker.runtime.external.client import BrokenOff, ServerClient
 from stoker.runtime.external.process import ServerProcess
 from stoker.runtime.external.program import Program
@@ -91,7 +91,7 @@ class Incarnation:
                 stop_s=program.stop_s,
             )
         except OSError as error:
-            raise ResourceExhausted(f"{program.name} cannot be started: {error}") from error
+            raise ResourceExhausted(f"{program.name} cannot be started: {reason_of(error)}") from error
         found = cls(process, program.client(port, key))
         async with aclosing_on_error(found.stop):
             await found._become_ready(program, name, port)

@@ -1,6 +1,6 @@
 """Who waits for one of an external server's slots, and whose turn is next. It knows no HTTP.
 
-llama-server's own queue has no bound, no priorities and no fairness, and it fails running neighbours when KV runs out:
+llama-server's own queue has no bound, no priorities and no fairness, and it fails running neighbors when KV runs out:
 so no request is sent to it before there is a slot, and room for the longest possible answer. vLLM preempts by itself,
 and needs no bound on tokens; its own queue knows no fairness between clients either.
 """

@@ -129,7 +129,7 @@ def _ask(path: Path, _mtime_ns: int, _size: int) -> Binary:
     flags = flags_in(help_text)
     missing = [flag for flag in _NEEDED if flag not in flags]
     if missing:
-        raise ConfigError(f"{path} is no llama-server: it has no option {missing[0]}", key="llama_server_path")
+        raise ConfigError(f"{path} is not a llama-server: it has no option {missing[0]}", key="llama_server_path")
     version = _VERSION.search(_run(path, "--version"))
     with_value = flags_in(help_text, with_value=True)
     return Binary(path, version[1].strip() if version else "unknown", flags, with_value)

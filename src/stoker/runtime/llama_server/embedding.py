@@ -60,7 +60,7 @@ class Embeddings:
         if task is Task.RANK and embed.query is None:
             raise InvalidInput(f"{name} ranks texts and has no embeddings: ask /v1/rerank", parameter="model")
         if task is Task.EMBEDDING and embed.query is not None:
-            message = f"{name} is no reranking model: serve one, or compare embeddings from /v1/embeddings"
+            message = f"{name} is not a reranking model: serve one, or compare embeddings from /v1/embeddings"
             raise InvalidInput(message, parameter="model")
         size = self._model.embedding_size
         if embed.dimensions is not None and not 1 <= embed.dimensions <= size:

@@ -157,7 +157,7 @@ def _with_draft(needs: MemoryNeeds, config: EngineConfig) -> MemoryNeeds:
 def _needs(gguf: GGUFFile, config: EngineConfig, task: Task) -> MemoryNeeds:
     """A full context for each slot, up to 4 GiB: every request gets all the room that it may ever need.
 
-    llama-server fails running neighbours when its KV is full, so it is not to come to that.
+    llama-server fails running neighbors when its KV is full, so it is not to come to that.
     """
     type_k, type_v = llama_cache_types(config, "llama-server")
     needs = memory_needs(

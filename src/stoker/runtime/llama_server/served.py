@@ -191,5 +191,7 @@ def _with_slot_folder(engine: EngineConfig) -> EngineConfig:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"--slot-save-path: {folder} is no folder: {error.strerror}", key="slot_save_path") from error
+        raise ConfigError(
+            f"--slot-save-path: {folder} is not a directory: {error.strerror}", key="slot_save_path"
+        ) from error
     return msgspec.structs.replace(engine, slot_save_path=str(folder))

@@ -70,5 +70,5 @@ def check_folder(path: Path) -> None:
         message = f"there is no folder {path}: with --runtime vllm a model is the path of a folder"
         raise ModelFileNotFound(f"{message} (`hf download ORG/REPO --local-dir FOLDER` gets one)", path=str(path))
     if not (path / "config.json").is_file():
-        message = f"{path} has no config.json: it is no folder of a model as Hugging Face's libraries save it"
+        message = f"{path} has no config.json: it is not a model folder as Hugging Face's libraries save it"
         raise ModelFileNotFound(message, path=str(path))

@@ -13,7 +13,7 @@ from stat import S_ISREG
 
 from starlette.datastructures import Headers
 
-from stoker.errors import ConfigError
+from stoker.errors import ConfigError, reason_of
 from stoker.server.config import ServerConfig, listed
 
 logger = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ def _read(path: str) -> Iterable[str]:
         with Path(path).expanduser().open(encoding="utf-8") as file:
             lines = file.read(_MAX_FILE_BYTES).splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the API keys cannot be read: {error}", key="api_key_file") from error
+        raise ConfigError(f"the API keys in {path} cannot be read: {reason_of(error)}", key="api_key_file") from error
     keys = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
     if not keys:
         raise ConfigError(f"{path} has no API key in it", key="api_key_file")

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from stat import S_ISSOCK
 
-from stoker.errors import ConfigError
+from stoker.errors import ConfigError, reason_of
 from stoker.server.access.control import is_local
 from stoker.server.access.keys import ApiKeys
 from stoker.server.config import ServerConfig
@@ -53,8 +53,8 @@ def check_exposure(config: ServerConfig, keys: ApiKeys) -> None:
     if config.unix_socket or is_local(config.host) or keys.has_clients or config.allow_unauthenticated:
         return
     message = (
-        f"everybody who reaches {config.host} could use this server: give it a key (--api-key or --api-key-file), "
-        f"or say that this is wanted (--allow-unauthenticated)"
+        f"listening on {config.host} without an API key lets other machines use this server: set --api-key or "
+        f"--api-key-file, or pass --allow-unauthenticated"
     )
     raise ConfigError(message, key="host")
 
@@ -67,7 +67,7 @@ def _check_tls(config: ServerConfig) -> None:
     try:
         context.load_cert_chain(config.tls_certificate, config.tls_key, password=_no_password)
     except (OSError, ValueError) as error:  # SSLError is an OSError
-        message = f"TLS cannot be set up with {config.tls_certificate} and {config.tls_key}: {error}"
+        message = f"TLS cannot be set up with {config.tls_certificate} and {config.tls_key}: {reason_of(error)}"
         raise ConfigError(message, key="tls_certificate") from error
 
 
@@ -91,7 +91,7 @@ def _bind(config: ServerConfig) -> socket.socket:
         listener.listen(BACKLOG)
     except (OSError, OverflowError) as error:
         listener.close()
-        message = f"cannot listen on {config.host} port {config.port}: {error}"
+        message = f"cannot listen on {config.host} port {config.port}: {reason_of(error)}"
         raise ConfigError(message, key="port") from error
     return listener
 
@@ -99,7 +99,7 @@ def _bind(config: ServerConfig) -> socket.socket:
 def _unix_listener(config: ServerConfig) -> socket.socket:
     path = Path(config.unix_socket)
     if not hasattr(socket, "AF_UNIX"):
-        raise ConfigError("there are no local sockets on this system", key="unix_socket")
+        raise ConfigError("this system has no Unix domain sockets", key="unix_socket")
     listener = Listener(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _remove_left_behind(path)
@@ -108,7 +108,7 @@ def _unix_listener(config: ServerConfig) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise ConfigError(f"cannot listen on {path}: {error}", key="unix_socket") from error
+        raise ConfigError(f"cannot listen on {path}: {reason_of(error)}", key="unix_socket") from error
     return listener
 
 
@@ -116,7 +116,7 @@ def _remove_left_behind(path: Path) -> None:
     """Removes a socket without a listener: a killed server left it."""
     with suppress(FileNotFoundError):
         if not S_ISSOCK(path.lstat().st_mode):
-            raise FileExistsError(f"{path} exists and is no socket")
+            raise FileExistsError(f"{path} exists and is not a socket")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             try:
                 probe.connect(str(path))
@@ -125,4 +125,4 @@ def _remove_left_behind(path: Path) -> None:
 
 
 def _no_password() -> str:
-    raise ValueError("the private key is encrypted; a server has nobody to ask for its password")
+    raise ValueError("the private key is encrypted; give a key without a password")

@@ -20,7 +20,7 @@ _MAX_CROWD = 64
 """Maximum number of connections beyond the limit: the oldest makes room for a newer one, which may ask for health."""
 _CROWD = "crowd"
 """In the state of all connections: the connections beyond the limit, in order of arrival."""
-_INVALID = "this is no valid HTTP request, or its head is too large"
+_INVALID = "this is not a valid HTTP request, or its head is too large"
 _BAD_REQUEST = ErrorBody(ErrorDetail(_INVALID, "invalid_request_error", None, "bad_request"))
 
 

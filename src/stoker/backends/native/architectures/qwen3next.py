@@ -1,4 +1,4 @@
-"""qwen3next: Qwen 3 Next. A qwen35moe whose neighbouring heads share a key, and whose gates lie together.
+"""qwen3next: Qwen 3 Next. A qwen35moe whose neighboring heads share a key, and whose gates lie together.
 
 ```
 blk.0.ssm_ba:  [ beta of the heads of key head 0 | their decay | beta of those of key head 1 | their decay | … ]
@@ -15,7 +15,8 @@ from stoker.backends.native.architectures.qwen35 import delta_net, has_attention
 from stoker.backends.native.architectures.qwen35moe import further_layer, gated_experts
 from stoker.backends.native.hyperparameters import Hyperparameters
 from stoker.backends.native.kinds import RopePairs
-from stoker.backends.native.spec import DecoderSpec, Layer, Linear, Recurrence
+from stoker.backends.native.layer_parts import Linear, Recurrence
+from stoker.backends.native.spec import DecoderSpec, Layer
 
 
 def describe(model: Hyperparameters) -> DecoderSpec:

@@ -184,7 +184,7 @@ def _sort(turn: _Turn, block: object, where: str) -> None:
         case {"type": "redacted_thinking"}:
             pass  # encrypted by another model, so it cannot be read here
         case {"type": "thinking" | "tool_use" | "tool_result" as kind}:
-            raise InvalidInput(f"`{where}` is no valid block of type {kind!r}", parameter=where)
+            raise InvalidInput(f"`{where}` is not a valid block of type {kind!r}", parameter=where)
         case _:
             message = f"`{where}`: blocks of type {fields['type']!r} are not supported, only text, images and documents"
             raise UnsupportedParameter(message, parameter=where)

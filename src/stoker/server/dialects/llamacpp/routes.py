@@ -233,7 +233,7 @@ async def _answer(
 
 def _slot(number: str) -> int:
     if not re.fullmatch("[0-9]{1,9}", number):
-        raise InvalidInput(f"{number[:40]!r} is no number of a slot", parameter="slot")
+        raise InvalidInput(f"{number[:40]!r} is not the number of a slot", parameter="slot")
     return int(number)
 
 

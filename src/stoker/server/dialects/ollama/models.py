@@ -94,7 +94,7 @@ async def version(_call: Call[None]) -> Response:
 @router.endpoint(
     "POST",
     "/api/pull",
-    "Downloads a model: a name of the catalog, or hf.co/org/repo with a quantisation or file behind a colon.",
+    "Downloads a model: a name of the catalog, or hf.co/org/repo with a quantization or file behind a colon.",
     body=PullRequest,
     fields=PULL_FIELDS,
     reply=PullStatus,
