@@ -12,7 +12,8 @@ from stoker.engine.config import EngineConfig
 from stoker.engine.question_messages import AdapterChoice, ChangeAdapters
 from stoker.errors import AdapterInvalid, AdapterNotFound, ConfigError, UnsupportedParameter
 from stoker.runtime.vllm.adapters import read_adapters
-from tests.unit.runtime.vllm.fake import Fake, answer, ask, run
+from tests.unit.runtime.vllm.fake import Fake, answer, ask
+from tests.waiting import run
 
 
 def adapter(folder: Path, rank: object = 12) -> Path:
