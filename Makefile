@@ -6,7 +6,7 @@ BIN  := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-cluster test-vllm fuzz-media lint fix docs man bench screenshots wheel install clean
+.PHONY: help demo test test-all test-cluster test-gpu test-vllm fuzz-media lint fix docs man bench screenshots wheel install clean
 
 help:          ## show this list
 	@grep -hE '^[a-z-]+: .*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS="$$(printf '\t')" read -r verb what; do printf 'make %-12s %s\n' "$$verb" "$$what"; done
@@ -22,6 +22,9 @@ test-all: $(VENV)/.ready-to-develop   ## run every test, the slow ones too
 
 test-cluster: $(VENV)/.ready-to-develop   ## run the tests of clusters alone, with a real Ray: minutes
 	@STOKER_TEST_NODES=1 $(BIN)/python -m pytest tests/unit/cluster tests/e2e/test_cluster*.py
+
+test-gpu: $(VENV)/.ready-to-develop   ## run the tests on a GPU, or on Vulkan's software driver where there is none: minutes
+	@tools/lavapipe.sh $(BIN)/python -m pytest tests/gpu
 
 test-vllm: $(VENV)/.ready-to-develop   ## run the tests with a real vLLM, which VLLM=PATH names: minutes
 	@$(BIN)/python -m pytest tests/unit/runtime/vllm tests/e2e/test_vllm_runtime.py

@@ -31,7 +31,7 @@ _ENGINE_ONLY = {
 _UNAVAILABLE: Mapping[RuntimeName, Mapping[str, str]] = {
     "llama-server": _ENGINE_ONLY,
     "vllm": {
-        **_ENGINE_ONLY,
+        **{name: flag for name, flag in _ENGINE_ONLY.items() if flag != "--lora"},
         "kv_tokens": "--kv-tokens",
         "kv_type": "--kv-type",
         "cache_type_k": "--cache-type-k",

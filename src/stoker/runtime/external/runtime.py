@@ -237,10 +237,12 @@ class ExternalRuntime:
                 message = f"{name} counts the rows of images and recordings only when it computes them"
                 raise UnsupportedParameter(message, parameter="messages")
             case ChangeAdapters(is_empty=True):
-                return AdapterList(question.question_id, [])
+                return AdapterList(question.question_id, list(self._known().card.adapters))
             case ChangeAdapters():
                 name = self._ready().program.name
-                message = f"adapters are not passed on to {name}: serve the model without --runtime {name}"
+                message = (
+                    f"the adapters of {name} do not change while it runs: serve the model without --runtime {name}"
+                )
                 raise UnsupportedParameter(message, parameter="lora")
             case Embed():
                 return await self._embed(question)

@@ -64,7 +64,13 @@ def check_supported(asked: SamplingParams, sampling: SamplingParams, *, scores_p
 
 
 def completion_body(
-    prompt: Sequence[int], sampling: SamplingParams, max_tokens: int, ends: frozenset[int], *, cache_prompt: bool
+    prompt: Sequence[int],
+    sampling: SamplingParams,
+    max_tokens: int,
+    ends: frozenset[int],
+    *,
+    cache_prompt: bool,
+    adapter: str | None = None,
 ) -> dict[str, object]:
     """The JSON of a request.
 
@@ -74,6 +80,7 @@ def completion_body(
         max_tokens: the longest answer that fits, or that is wanted.
         ends: tokens that end every generation.
         cache_prompt: it may use what was computed before.
+        adapter: the name of the one that it is computed with; None = the model alone.
     """
     body: dict[str, object] = {name: value for name in SAME_NAME if (value := getattr(sampling, name)) is not None}
     stops = {*(sampling.stop_token_ids or ()), *(() if sampling.ignore_eos else ends)}
@@ -84,6 +91,8 @@ def completion_body(
         body["seed"] = sampling.seed
     if sampling.logprobs is not None:
         body |= {"logprobs": sampling.logprobs, "return_tokens_as_token_ids": True}
+    if adapter is not None:
+        body["model"] = adapter
     if not cache_prompt:
         body["cache_salt"] = secrets.token_hex(_SALT_BYTES)
     return body | {

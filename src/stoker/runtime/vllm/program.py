@@ -30,6 +30,7 @@ _GIVEN = {
     "--max-num-seqs": "--parallel",
     "--chat-template": "--chat-template-file",
     **dict.fromkeys(("--host", "--port", "--uds", "--api-key", "--served-model-name", "--generation-config"), ""),
+    **dict.fromkeys(("--enable-lora", "--lora-modules"), "--lora"),
     **dict.fromkeys(("--ssl-keyfile", "--ssl-certfile", "--root-path", "--headless", "--api-server-count"), ""),
     **dict.fromkeys(("--runner", "--task", "--convert", "--skip-tokenizer-init", "--max-logprobs"), ""),
 }
@@ -100,7 +101,9 @@ def find_program(given: str = "") -> Path:
     return Path(found).absolute()
 
 
-def arguments(model: Path, context_size: int, parallel: int, further: Sequence[str]) -> list[str]:
+def arguments(
+    model: Path, context_size: int, parallel: int, further: Sequence[str], adapters: Sequence[str] = ()
+) -> list[str]:
     """What is the same for every start.
 
     Args:
@@ -108,6 +111,7 @@ def arguments(model: Path, context_size: int, parallel: int, further: Sequence[s
         context_size: longest single request, in tokens.
         parallel: most requests that run at the same time.
         further: what the user wrote; it comes last, because of an option given twice the last one counts.
+        adapters: see `PEFTAdapters.arguments`.
 
     Raises:
         ConfigError: one of those is Stoker's to give.
@@ -120,4 +124,4 @@ def arguments(model: Path, context_size: int, parallel: int, further: Sequence[s
     own = ["--host", "127.0.0.1", "--max-model-len", str(context_size), "--max-num-seqs", str(parallel)]
     # Recommended sampling is read by Stoker, and sent with every request.
     own += ["--generation-config", "vllm", "--max-logprobs", str(MAX_LOGPROBS), "--enable-prompt-tokens-details"]
-    return [str(model), *own, *further]
+    return [str(model), *own, *adapters, *further]

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from stoker.core.model_info import CacheTraits, ModelInfo
 from stoker.core.params import BUILT_IN
 from stoker.core.request import Request, prompt_too_long
@@ -18,11 +20,12 @@ from stoker.engine.prompt import echo, find_fill_tokens, find_markers, prompt_en
 from stoker.engine.protocol import Submit
 from stoker.engine.question_messages import Answer, Detokenize, Embed, Question, Tokenize
 from stoker.engine.template_file import configured_template
-from stoker.errors import AdapterNotFound, UnsupportedParameter
+from stoker.errors import UnsupportedParameter
 from stoker.runtime.external.answers import Asked
 from stoker.runtime.external.client import ServerClient, encoded
 from stoker.runtime.external.config import RuntimeConfig, check_engine
 from stoker.runtime.external.runtime import ExternalRuntime
+from stoker.runtime.vllm.adapters import PEFTAdapters, read_adapters
 from stoker.runtime.vllm.answer_reader import AnswerReader
 from stoker.runtime.vllm.completion import check_supported, completion_body, constraint_fields
 from stoker.runtime.vllm.model_folder import ModelFolder, read_model_folder
@@ -57,6 +60,7 @@ class VLLMServed:
         self._model: ModelFolder | None = None
         self._outlines: Outlines | None = None
         self._info: ModelInfo | None = None
+        self._adapters = PEFTAdapters()
 
     @property
     def pool_tokens(self) -> int:
@@ -68,9 +72,12 @@ class VLLMServed:
         self._info = make_info(model, self._engine)
         self._outlines = Outlines(self._info, model.tokenizer)
         further = self._config.further_arguments("vllm_args")
+        self._adapters = read_adapters(self._engine)
         return VLLMProgram(
             path=find_program(self._config.vllm_path),
-            arguments=arguments(model.path, model.context_size, self._engine.parallel, further),
+            arguments=arguments(
+                model.path, model.context_size, self._engine.parallel, further, self._adapters.arguments()
+            ),
             start_s=self._config.vllm_start_s,
             threads=self._engine.threads,
         )
@@ -78,7 +85,8 @@ class VLLMServed:
     async def learn(self, client: Callable[[], ServerClient]) -> ModelCard:
         version = decode(await client().get("/version", _ASK_S), Version, "version").version
         found = kv_tokens(await client().get("/metrics", _ASK_S))
-        return make_card(self._engine, self._prepared(), version, self.pool_tokens if found is None else found)
+        card = make_card(self._engine, self._prepared(), version, self.pool_tokens if found is None else found)
+        return msgspec.structs.replace(card, adapters=list(self._adapters.cards))
 
     async def look(self, client: ServerClient) -> None:
         """See `ServedFile`. vLLM tells nothing here that is needed."""
@@ -113,7 +121,8 @@ class VLLMServed:
         model, info, outlines = self._prepared(), self._info, self._outlines
         assert info is not None
         assert outlines is not None
-        _check_parts(submit)
+        if submit.media:
+            raise media_refused(submit.media[0].kind)
         sampling = submit.sampling.filled_from(model.defaults, BUILT_IN)
         check_supported(submit.sampling, sampling, scores_prompt=submit.echo and sampling.logprobs is not None)
         sampling = with_text_bias(model.tokenizer, sampling, submit.text_bias)
@@ -132,7 +141,8 @@ class VLLMServed:
             raise prompt_too_long(len(prompt), info.max_sequence_tokens)
         max_tokens = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
         ends = model.tokenizer.eog_token_ids()
-        body = completion_body(prompt, sampling, max_tokens, ends, cache_prompt=submit.cache_prompt)
+        adapter = self._adapters.chosen(submit.adapters)
+        body = completion_body(prompt, sampling, max_tokens, ends, cache_prompt=submit.cache_prompt, adapter=adapter)
 
         def reader() -> AnswerReader:
             outline = StreamOutline() if submit.outline is None else outlines.stream(submit.outline)
@@ -229,13 +239,3 @@ def _spelling(token_id: int | None, model: ModelFolder) -> str:
     if token_id is None:
         return ""
     return model.tokenizer.token_bytes(token_id, render_special=True).decode("utf-8", "replace")
-
-
-def _check_parts(submit: Submit) -> None:
-    """Refuses what no request to vLLM has: images, and adapters, which vLLM takes in other formats."""
-    if submit.media:
-        raise media_refused(submit.media[0].kind)
-    if submit.adapters:
-        name = submit.adapters[0].name or str(submit.adapters[0].adapter_id)
-        message = f"there is no adapter `{name}`: the model is in vLLM, which Stoker gives none"
-        raise AdapterNotFound(message, adapter=name, parameter="lora")
