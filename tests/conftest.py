@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +18,7 @@ from stoker.export import export_model
 from stoker.models.cache import cache_dir
 from stoker.models.store import resolve
 from tests.bert_models import Bert, download_minilm, read_minilm, write_bert
+from tests.waiting import BOUND_S
 
 
 def pytest_configure() -> None:
@@ -43,6 +45,15 @@ settings.load_profile("any machine")
 def _state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What servers of tests log is not for the folder of who runs the tests."""
     os.environ["STOKER_STATE_DIR"] = str(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patient() -> Iterator[None]:
+    """A thread that reads and writes blocks of KV has as long as it takes: on a busy machine it comes last."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("disk.WAIT_S", "disk._END_S", "store._CLOSE_S"):
+            patch.setattr(f"stoker.cache.{name}", BOUND_S)
+        yield
 
 
 @pytest.fixture(scope="session")
