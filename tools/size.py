@@ -37,6 +37,12 @@ MAX_ROOM_LINES = {
     "backends/onnx": 2_400,
 }
 """Budgets of folders that grow by the way: who needs more says why where the limit is raised."""
+ENGINE_PATH = re.compile(
+    r"(core|sampling)/.+|backends/native/(?!architectures/).+"
+    r"|engine/(answers|engine|faults|live_streams|loaded|metrics|parts|request_intake|stream|transfers|verification|worker)\.py"
+)
+"""What a request of a GGUF model runs through from its tokens to the next token, without descriptions of models."""
+MAX_ENGINE_PATH_LINES = 14_200
 MAX_LATE_IMPORTS = 40
 """Imports inside functions: of packages that may be missing, and of what a process starts without."""
 MAX_SHARE_OF_SINGLES = 0.30
@@ -146,6 +152,7 @@ def report(source: list[SourceFile], tests: list[SourceFile]) -> None:
     print(f"{'src':12}{len(source):>6}{total_lines(source):>8}")
     print(f"{'tests':12}{len(tests):>6}{total_lines(tests):>8}   {total_lines(tests) / total_lines(source):.2f} of src")
     print(f"functions   {len(lengths)}, median {median(lengths):g} lines, 95 % within {p95(lengths):g}")
+    print(f"engine path {engine_path_lines(source):>12}")
     late = sum(file.num_late_imports for file in source)
     print(
         f"imports     {late} inside functions; {share_of_singles(source):.1%} of the modules are imported by one other"
@@ -173,6 +180,9 @@ def broken_limits(files: list[SourceFile]) -> Iterator[str]:
         lines = total_lines([file for file in files if file.path.is_relative_to(SOURCE / room)])
         if lines > limit:
             yield f"{room} has {lines} lines, over {limit}"
+    path = engine_path_lines(files)
+    if path > MAX_ENGINE_PATH_LINES:
+        yield f"the path of a request through the engine has {path} lines, over {MAX_ENGINE_PATH_LINES}"
     lengths = function_lengths(files)
     if median(lengths) > MAX_FUNCTION_MEDIAN:
         yield f"the median function has {median(lengths):g} lines, over {MAX_FUNCTION_MEDIAN}"
@@ -185,6 +195,10 @@ def broken_limits(files: list[SourceFile]) -> Iterator[str]:
     share = share_of_singles(files)
     if share > MAX_SHARE_OF_SINGLES:
         yield f"{share:.1%} of the modules are imported by exactly one other, over {MAX_SHARE_OF_SINGLES:.0%}: merge"
+
+
+def engine_path_lines(files: list[SourceFile]) -> int:
+    return sum(file.lines for file in files if ENGINE_PATH.fullmatch(file.path.relative_to(SOURCE).as_posix()))
 
 
 def share_of_singles(files: list[SourceFile]) -> float:

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -94,23 +94,24 @@ def build_engine(
     """
     config = local_model(config, progress=progress)
     loaded = load_model(config, progress, mark)
-    is_built = False
-    try:
+    with ExitStack() as undo:
+        undo.callback(loaded.close)
         loaded.adapters.load(adapter_specs(config))
         scheduling = _scheduling(config, loaded)
+        if (kv_store := _kv_store(config, loaded)) is not None:
+            undo.callback(kv_store.close)
         engine = Engine(
             loaded,
             scheduling,
-            kv_store=_kv_store(config, loaded),
+            kv_store=kv_store,
             slot_files=_slot_files(config, loaded),
             row_kernels=_row_kernels(),
             mark=mark,
         )
-        is_built = True
-    finally:
-        if not is_built:
-            loaded.backend.close()
-    return engine, _card(config, loaded, scheduling)
+        undo.callback(engine.close)
+        card = _card(config, loaded, scheduling)
+        undo.pop_all()
+    return engine, card
 
 
 def _scheduling(config: EngineConfig, loaded: Loaded) -> SchedulerConfig:

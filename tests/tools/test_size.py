@@ -80,6 +80,13 @@ def test_plug_ins_and_packages_are_not_counted() -> None:
     assert size.share_of_singles([table, size.measured(table.path.with_name("llama.py"), "")]) == 0
 
 
+def test_the_path_of_a_request_has_a_budget_without_descriptions_of_models() -> None:
+    names = ("core/a.py", "sampling/b.py", "backends/native/c.py", "engine/engine.py")
+    others = ("backends/native/architectures/d.py", "engine/client.py", "server/e.py")
+    files = [size.SourceFile(size.SOURCE / name, 100, ()) for name in (*names, *others)]
+    assert size.engine_path_lines(files) == 400
+
+
 def test_small_code_breaks_nothing() -> None:
     file = size.SourceFile(
         size.SOURCE / "a.py", size.MAX_FILE_LINES, (size.Function("f", size.MAX_FUNCTION_MEDIAN),) * 9

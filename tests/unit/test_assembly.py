@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +47,21 @@ def test_who_was_started_early_waits_for_its_orders_also_if_something_is_not_ins
     monkeypatch.setattr(process, "serve_engine", lambda *_: 7)
     assert assembly.main() == 7
     assert IS_SPARE not in os.environ
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"tool_format": "nobody's"}, {"chat_template_file": "/missing.jinja"}],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_what_was_opened_is_closed_when_a_setting_is_refused(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[ScriptedBackend] = []
+    monkeypatch.setattr(ScriptedBackend, "close", lambda backend: closed.append(backend))
+    with pytest.raises(ConfigError):
+        build_engine(EngineConfig(model="scripted", backend="scripted", **settings))
+    assert closed
 
 
 def test_a_name_may_be_given() -> None:

@@ -14,7 +14,7 @@ from stoker.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """An open model. The owner of this value closes the backend."""
+    """An open model. The engine that is given this value closes the backends; until then, `close` does."""
 
     backend: Backend
     backend_name: str
@@ -38,7 +38,7 @@ class Loaded:
     head_port: DraftHeadPort | None = None
     """The same object as `backend`, if its model has a head that drafts."""
     draft_backend: Backend | None = None
-    """A smaller model that drafts for this one. The owner of this value closes it, too."""
+    """A smaller model that drafts for this one."""
     adapters: Adapters = field(default_factory=Adapters)
     """No adapter is loaded yet."""
     weight_files: tuple[Path, ...] = ()
@@ -47,3 +47,9 @@ class Loaded:
     """The devices besides the CPU that compute, in words."""
     max_running: int | None = None
     """The model's own limit on concurrent requests; None = no limit."""
+
+    def close(self) -> None:
+        """Frees the model. Calling it twice is allowed."""
+        self.backend.close()
+        if self.draft_backend is not None:
+            self.draft_backend.close()

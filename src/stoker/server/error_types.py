@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 
@@ -23,7 +25,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
 class AnthropicErrorDetail(msgspec.Struct, frozen=True):
     type: str
     message: str
-    details: dict[str, object] | msgspec.UnsetType = msgspec.UNSET
+    details: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
 
 class AnthropicError(msgspec.Struct, frozen=True, kw_only=True):
