@@ -7,16 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from stoker.backends.scripted import ScriptedBackend, scripted_info
-from stoker.bench import profile
 from stoker.bench.profile import STAGES, StageClock, profile_engine
 from stoker.core.batch import Batch
 from stoker.core.params import SamplingParams
 from stoker.core.scheduler import SchedulerConfig
-from stoker.core.stages import Stage
 from stoker.engine.config import EngineConfig
 from stoker.engine.engine import Engine
 from stoker.engine.protocol import Submit
-from stoker.errors import ResourceExhausted
 from tests.harness import loaded
 
 
